@@ -1,6 +1,7 @@
 """What counting the I/O of jobs costs. As root.
 
     python benchmarks/job_io.py [--calls 200000] [--directory DIR]
+    python benchmarks/job_io.py --emulated
 
 Where the kernel takes programs at functions: all programs are loaded into a directory of their own;
 
@@ -12,12 +13,15 @@ Where the kernel takes programs at functions: all programs are loaded into a dir
 Where it refuses them, the same work (filter, job, table, counters) runs at a tracepoint of ext4
 that each buffered write passes, beside a program that does nothing: the difference is the work.
 That needs clang and a directory on ext4. The way from a function into its program is not in it.
+
+With --emulated the instructions of all that are counted, with Debian's kernel on an emulated
+processor: job_io_emulated.py. They are the same on any machine.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import ctypes
 import os
 import resource
 import subprocess
@@ -30,7 +34,8 @@ from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks.kernel import counted_by_the_kernel
+from benchmarks.job_io_emulated import run_emulated
+from benchmarks.kernel import counted_by_the_kernel, run_time
 from ccagent.errors import CcagentError
 from ccagent.machine.bpf import loading
 from ccagent.machine.bpf.io_hooks import HOOKS, TIMERS
@@ -100,14 +105,24 @@ def at_functions() -> Generator[None]:
         yield
 
 
-def run_times(own: set[int]) -> dict[str, float]:
-    """Return ns a run of those programs that ran, by name."""
+def run_times(own: set[int], *, least: int = 1000) -> dict[str, float]:
+    """Return ns a run of those programs that ran, by name. least: how often."""
     found: dict[str, float] = {}
-    text = subprocess.run(["bpftool", "prog", "show", "-j"], capture_output=True, check=True).stdout
-    for program in json.loads(text):
-        if program["id"] in own and program.get("run_cnt", 0) > 1000:
-            found[program["name"]] = program["run_time_ns"] / program["run_cnt"]
+    for program in own:
+        spent, runs = run_time(program)
+        if runs > least:
+            found[program_name(program)] = spent / runs
     return found
+
+
+def program_name(program: int) -> str:
+    """Return the first 15 letters of a program's name, by its number."""
+    library = ctypes.CDLL("libbpf.so.1")
+    information, size = ctypes.create_string_buffer(80), ctypes.c_uint32(80)
+    descriptor = library.bpf_prog_get_fd_by_id(program)
+    library.bpf_obj_get_info_by_fd(descriptor, information, ctypes.byref(size))
+    os.close(descriptor)
+    return information.raw[64:].partition(b"\0")[0].decode()  # struct bpf_prog_info
 
 
 def cpu_time(command: list[str], directory: str) -> tuple[float, str]:
@@ -169,7 +184,11 @@ def main() -> None:
     parser.add_argument(
         "--directory", default=tempfile.gettempdir(), help="a place to write, on ext4"
     )
+    parser.add_argument("--emulated", action="store_true", help="count instructions instead")
     arguments = parser.parse_args()
+    if arguments.emulated:
+        run_emulated()
+        return
     calls: int = arguments.calls
     load: Load = at_functions
     kinds = ["read", "write"]

@@ -13,6 +13,7 @@ Loads them into a directory of their own, beside those that may be loaded.
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import subprocess
 import sys
@@ -68,6 +69,7 @@ def run_time(program: int) -> tuple[int, int]:
     """Return ns and runs of a program."""
     descriptor = CDLL("libbpf.so.1").bpf_prog_get_fd_by_id(program)
     text = Path(f"/proc/self/fdinfo/{descriptor}").read_text()
+    os.close(descriptor)
     spent, runs = (int(re.findall(rf"{each}:\s+(\d+)", text)[0]) for each in _COUNTERS)
     return spent, runs
 

@@ -15,8 +15,9 @@ import stat
 import struct
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.support.effort import IS_NIGHTLY
 from tests.support.paths import ROOT
@@ -25,7 +26,7 @@ PACKAGE = "linux-image-amd64"
 _MODULES = ("virtio_pci", "9pnet_virtio", "9p", "overlay")
 _LATER = ("loop", "ext4", "fuse", "nfsd", "nfsv4", "veth")
 _KERNEL_OPTIONS = (
-    "console=ttyS0 quiet loglevel=0 panic=-1"
+    "quiet loglevel=0 panic=-1"
     # An emulated processor needs no protection, and nobody minds being interrupted by RCU.
     " mitigations=off no5lvl audit=0 rcupdate.rcu_expedited=1"
     # Whoever changes code waits for all processors, which takes long: more come later.
@@ -39,7 +40,9 @@ export PATH=/bin
 mount -t proc proc /proc
 mount -t devtmpfs dev /dev
 for module in {modules}; do insmod /modules/$module; done
-mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000,cache=loose,ro host /lower
+share="trans=virtio,version=9p2000.L,msize=512000,cache=loose,ro"
+mount -t 9p -o $share system /lower
+mount -t 9p -o $share host /host
 mount -t tmpfs tmpfs /upper
 mkdir -p /upper/files /upper/work /root
 mount -t overlay -o lowerdir=/lower,upperdir=/upper/files,workdir=/upper/work root /root
@@ -57,9 +60,9 @@ mount -t bpf bpf sys/fs/bpf
 mount -t debugfs debugfs sys/kernel/debug
 for path in {directory} {root}; do
     mkdir -p .$path
-    mount --bind /lower$path .$path
+    mount --bind /host$path .$path
 done
-mount --bind /lower{tree} usr/lib/modules/$(uname -r)
+mount --bind /host{tree} usr/lib/modules/$(uname -r)
 ip link set lo up
 hostname c1-1
 for module in {later}; do chroot . /usr/sbin/modprobe $module; done
@@ -72,11 +75,35 @@ sleep 60
 """
 
 
+class EmulatedSystem(NamedTuple):
+    """A machine and its programs, beside the kernel.
+
+    root: of its programs, which are not this machine's on another architecture.
+    """
+
+    emulator: str
+    console: str
+    root: Path
+    python: str
+    variables: Mapping[str, str]
+
+
+THIS_SYSTEM = EmulatedSystem(
+    # Without erms and fsrm the kernel copies words and not bytes: twice as fast, emulated. smap and
+    # smep protect it from programs, at each copy.
+    emulator="qemu-system-x86_64 -cpu max,-erms,-fsrm,-smap,-smep",
+    console="ttyS0",
+    root=Path("/"),
+    python=sys.executable,
+    variables={"PYTHONPATH": f"{ROOT}:{ROOT}/src"},
+)
+
+
 class DebianKernel:
     """The files of a package with a kernel."""
 
     def __init__(self, root: Path) -> None:
-        self.image = next(iter(sorted(root.glob("**/vmlinuz-*"))))
+        self.image = next(iter(sorted(root.glob("**/vmlinuz*"))))
         self.tree = next(iter(sorted(root.glob("**/lib/modules/*/kernel")))).parent
         self.release = self.tree.name
         if not (self.tree / "modules.dep").exists():
@@ -112,32 +139,36 @@ def download_kernel(directory: Path) -> DebianKernel:
 
 
 def run_in_machine(
-    kernel: DebianKernel, directory: Path, module: str, *arguments: str, time_limit: float = 900
+    kernel: DebianKernel,
+    directory: Path,
+    module: str,
+    *arguments: str,
+    system: EmulatedSystem = THIS_SYSTEM,
+    options: str = "-accel tcg,thread=multi -smp 2",
+    time_limit: float = 900,
 ) -> str:
     """Run a module of Python on a machine with this kernel; return what it prints."""
     script = directory / "guest.sh"
-    words = [sys.executable, "-m", module, *arguments]
+    words = [system.python, "-m", module, *arguments]
     variables = {
-        "PYTHONPATH": str(ROOT),
+        **system.variables,
         "PYTHONPYCACHEPREFIX": str(_compile(directory, module)),
         "HYPOTHESIS_PROFILE": "nightly" if IS_NIGHTLY else "",
     }
     for name, value in variables.items():
         words.insert(0, f"{name}={value}")
     script.write_text(f"cd {ROOT} && exec env {' '.join(words)}\n")
-    archive = _make_archive(kernel, directory, f"sh /{script.name}", script)
+    archive = _make_archive(kernel, directory, f"sh /{script.name}", script, system)
     image = directory / "vmlinux"
     image.write_bytes(_kernel_in(kernel.image.read_bytes()))
-    options = (
-        # Without erms and fsrm the kernel copies words and not bytes: twice as fast, emulated.
-        "-accel tcg,thread=multi -cpu max,-erms,-fsrm -m 2048 -smp 2"
-        " -display none -no-reboot -nic none"
-        " -fsdev local,id=host,path=/,security_model=none,readonly=on,multidevs=remap"
-        " -device virtio-9p-pci,fsdev=host,mount_tag=host -monitor none -serial stdio"
-    )
+    share = "-fsdev local,id={0},path={1},security_model=none,readonly=on,multidevs=remap"
+    share += " -device virtio-9p-pci,fsdev={0},mount_tag={0}"
+    shares = f"{share.format('system', system.root)} {share.format('host', '/')}"
+    machine = "-m 2048 -display none -no-reboot -nic none -monitor none -serial stdio"
     done = subprocess.run(
-        ["qemu-system-x86_64", *options.split(), "-kernel", image, "-initrd", archive,
-         "-append", _KERNEL_OPTIONS],
+        [*f"{system.emulator} {options} {machine} {shares}".split(),
+         "-kernel", image, "-initrd", archive,
+         "-append", f"console={system.console} {_KERNEL_OPTIONS}"],
         stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
         timeout=time_limit, check=False,
     )  # fmt: skip
@@ -154,6 +185,8 @@ def _kernel_in(image: bytes) -> bytes:
 
     See the kernel's Documentation/arch/x86/boot.rst; what is not packed with xz stays as it is.
     """
+    if image[0x202:0x206] != b"HdrS":
+        return image
     sectors = image[0x1F1]
     begin, length = struct.unpack_from("<2I", image, 0x248)
     begin += (sectors + 1) * 512
@@ -174,9 +207,11 @@ def _compile(directory: Path, module: str) -> Path:
     return bytecode
 
 
-def _make_archive(kernel: DebianKernel, directory: Path, command: str, script: Path) -> Path:
+def _make_archive(
+    kernel: DebianKernel, directory: Path, command: str, script: Path, system: EmulatedSystem
+) -> Path:
     """Write the file system that the kernel starts from."""
-    files: dict[str, bytes] = {"bin/busybox": Path("/bin/busybox").read_bytes()}
+    files: dict[str, bytes] = {"bin/busybox": (system.root / "bin/busybox").read_bytes()}
     names: list[str] = []
     for path in kernel.modules(_MODULES):
         names.append(_module_name(path.name))
@@ -189,7 +224,7 @@ def _make_archive(kernel: DebianKernel, directory: Path, command: str, script: P
     init = init.replace("cd /root\n", f"cd /root\ncp /{script.name} .\n", 1)
     files |= {"init": init.encode(), script.name: script.read_bytes()}
     archive = directory / "start.cpio"
-    directories = ("bin", "modules", "proc", "dev", "lower", "upper")
+    directories = ("bin", "modules", "proc", "dev", "lower", "upper", "host")
     archive.write_bytes(b"".join(_cpio(directories, files)))
     return archive
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tests.support.io_scenarios import FILES, FIO, FIO_FILE, SCRIPTS, fio_script
+from tests.support.io_programs import FILES, FIO, FIO_FILE, SCRIPTS, fio_script
 
 
 class KnownProgram(NamedTuple):
     """A program, and the file systems that it runs on.
 
-    code: as in io_scenarios.SCRIPTS. files: names and sizes of what it finds there.
+    code: as in io_programs.SCRIPTS. files: names and sizes of what it finds there.
     """
 
     name: str
@@ -88,7 +88,7 @@ def _files(name: str) -> dict[str, int]:
 
 def _kinds(name: str) -> tuple[str, ...]:
     """Return where a script runs: overlay has jobs of its own, since it calls ext4 by itself."""
-    return ("ext4", "nfs") if name == "mmap" else _ALL
+    return ("ext4", "nfs", "fuse") if name == "mmap" else _ALL
 
 
 SCRIPT_PROGRAMS = [

@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Any
 from ccagent.machine.bpf import loading
 from ccagent.machine.bpf.io_loading import IoOptions
 from tests.support.emulated_slurm import ALICE, emulated_slurm
-from tests.support.io_scenarios import PRELUDE, file_systems, other_host
+from tests.support.io_jobs import PRELUDE
+from tests.support.io_mounts import file_systems, other_host
 from tests.support.slurm_io_programs import (
     BLOCK,
     DD_PROGRAMS,

@@ -121,7 +121,7 @@ def test_a_task_is_counted_to_the_byte(results: dict[str, Any], program: str, ki
     }
 
 
-@pytest.mark.parametrize("kind", ["ext4", "nfs"])
+@pytest.mark.parametrize("kind", ["ext4", "nfs", "fuse"])
 def test_mapped_files_have_faults_alone(results: dict[str, Any], kind: str) -> None:
     told = section(results, "v2", "array")["programs"]["mmap"]
     counted = shown_mount(results, int(told["job"]), kind)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import platform
 import random
-import re
 import signal
 import subprocess
 import sys
@@ -18,7 +16,7 @@ import pytest
 from ccagent.machine.bpf import loading, pins, status
 from ccagent.machine.bpf.ended_records import Ended, EndedKey
 from ccagent.machine.bpf.objects import Objects, objects
-from ccagent.machine.bpf.task_records import INEXACT, KERNEL_THREAD, Task, command, ticks
+from ccagent.machine.bpf.task_records import Task
 from tests.support.kernel_programs import (
     NOBODY,
     NODE,
@@ -28,6 +26,14 @@ from tests.support.kernel_programs import (
     own_directory,
     read_ended,
     read_tasks,
+)
+from tests.support.process_values import (
+    ProcFiles,
+    anonymous_pages,
+    read_proc,
+    slack_of_proc,
+    values_of_proc,
+    values_of_task,
 )
 from tests.support.running import until
 
@@ -94,7 +100,7 @@ def children() -> Iterator[list[int]]:
     def is_settled() -> bool:
         """Return whether nothing of them has changed for a while, and none wants to run."""
         time.sleep(0.3)
-        found = {pid: told[0] for pid, told in told_by_proc().items()}
+        found = {pid: files.stat for pid, files in read_proc().items()}
         fields = {pid: stat.rpartition(b")")[2].split() for pid, stat in found.items()}
         last.append({p: found[p] for p, f in fields.items() if {p, int(f[1])} & pids})
         return last[-1] == last[-2] and all(fields[pid][0] != b"R" for pid in last[-1])
@@ -106,84 +112,31 @@ def children() -> Iterator[list[int]]:
         process.communicate()
 
 
-def told_by_proc() -> dict[int, tuple[bytes, bytes, bytes, bytes, int]]:
-    """Stat, statm, status and io of each process, and the owner of its directory."""
-    found: dict[int, tuple[bytes, bytes, bytes, bytes, int]] = {}
-    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
-        path = Path(f"/proc/{pid}")
-        try:
-            stat, statm, status, io = (
-                (path / name).read_bytes() for name in ("stat", "statm", "status", "io")
-            )
-            found[pid] = stat, statm, status, io, path.stat().st_uid
-        except OSError:
-            continue
-    return found
-
-
-def numbers(content: bytes) -> dict[str, list[int]]:
-    """Lines `Name: number number`."""
-    return {
-        name: list(map(int, re.findall(r"-?\d+", rest)))
-        for name, _, rest in (line.partition(":") for line in content.decode().splitlines())
-    }
-
-
 @pytest.fixture(scope="module")
-def both(
-    directory: str, children: list[int]
-) -> dict[int, tuple[Task, tuple[bytes, bytes, bytes, bytes, int]]]:
+def both(directory: str, children: list[int]) -> dict[int, tuple[Task, ProcFiles]]:
     """Each process that /proc told the same of before the reading and after."""
-    before = told_by_proc()
+    before = read_proc()
     tasks = read_tasks(directory)
-    after = told_by_proc()
+    after = read_proc()
     assert {*before} & {*after} <= {*tasks}
     same = {pid: (tasks[pid], told) for pid, told in before.items() if after.get(pid) == told}
     assert {*children} <= {*same}
     return same
 
 
-def test_identity_times_and_io_are_those_of_proc(
-    both: dict[int, tuple[Task, tuple[bytes, bytes, bytes, bytes, int]]],
-) -> None:
-    hertz = os.sysconf("SC_CLK_TCK")
-    for task, (stat, statm, content, io, owner) in both.values():
-        name, _, rest = stat.partition(b"(")[2].rpartition(b")")
-        fields = rest.split()
-        state, values = fields[0], [0, 0, 0, *map(int, fields[1:])]
-        status, counted = numbers(content), numbers(io)
-        assert task.flags & INEXACT == 0
-        assert (command(task), bytes([task.state])) == (name, state)
-        assert (task.ppid, task.pgid, task.sid) == (values[3], values[4], values[5])
-        assert bool(task.flags & KERNEL_THREAD) == bool(values[8] & 0x200000)
-        assert ticks(task, hertz) == (values[13] + values[14], sum(values[13:17]))
-        assert task.num_threads == values[19]
-        assert task.start * hertz // 10**9 == values[21]
-        assert [task.ruid, task.euid, task.suid] == status["Uid"][:3]
-        assert task.euid == owner
-        assert task.data_pages == int(statm.split()[5])
-        assert [
-            task.rchar, task.wchar, task.read_bytes, task.write_bytes, task.cancelled_write_bytes
-        ] == [
-            counted[each][0]
-            for each in ("rchar", "wchar", "read_bytes", "write_bytes", "cancelled_write_bytes")
-        ]  # fmt: skip
+def test_identity_times_and_io_are_those_of_proc(both: dict[int, tuple[Task, ProcFiles]]) -> None:
+    for task, files in both.values():
+        assert values_of_task(task) == values_of_proc(files)
 
 
-def test_anonymous_memory_is_that_of_proc(
-    both: dict[int, tuple[Task, tuple[bytes, bytes, bytes, bytes, int]]],
-) -> None:
-    # Before 6.17 /proc itself tells it as exactly as batches of the CPUs allow; before 6.2 exactly.
-    release = tuple(map(int, re.findall(r"\d+", platform.release())[:2]))
-    slack = 64 * (os.cpu_count() or 1) if (6, 2) <= release < (6, 17) else 0
-    page = os.sysconf("SC_PAGE_SIZE") // 1024
-    for task, (_, _, content, _, _) in both.values():
-        pages = numbers(content).get("RssAnon", [0])[0] // page
-        assert abs(task.anon_pages - pages) <= slack
+def test_anonymous_memory_is_that_of_proc(both: dict[int, tuple[Task, ProcFiles]]) -> None:
+    slack = slack_of_proc()
+    for task, files in both.values():
+        assert abs(task.anon_pages - anonymous_pages(files)) <= slack
 
 
 def test_threads_users_namespaces_and_stopped_ones(
-    both: dict[int, tuple[Task, tuple[bytes, bytes, bytes, bytes, int]]], children: list[int]
+    both: dict[int, tuple[Task, ProcFiles]], children: list[int]
 ) -> None:
     threads, other, outer, stopped = (both[pid][0] for pid in children)
     assert threads.num_threads == 4

@@ -8,8 +8,8 @@
  *
  * An entry stays as long as its job has a control group, and for KEPT after that; then it goes when
  * somebody has read it. Of a map that is more than half full it goes as soon as somebody has read it.
- * The fuller the map, the fewer file systems of a job have entries of their own. When it is full, new
- * entries are summed up in `lost`.
+ * The fuller `io` is, the fewer file systems of a job have entries of their own; in `network` a job has
+ * one entry. When a map is full, new entries are summed up in `lost`.
  */
 #include "io_tables.bpf.h"
 #include "io_calls.bpf.h"
@@ -42,7 +42,7 @@ __u32 is_crowded;
 
 __u64 network_reading_at;
 __u64 network_read_at;
-struct network_key network_stale[STALE_AT_MOST];
+__u32 network_stale[STALE_AT_MOST];
 __u32 network_stales;
 __u32 network_records;
 __u32 is_network_crowded;
@@ -112,13 +112,29 @@ int read_io(struct bpf_iter__bpf_map_elem *ctx)
 	return 0;
 }
 
+static __always_inline void write_traffic(struct seq_file *seq, __u32 job,
+					  const struct job_traffic *sums)
+{
+	struct network_record record = { .job = job, .since = sums->since };
+
+#pragma unroll
+	for (__u32 kind = 0; kind < KINDS; kind++) {
+		record.kind = (kind & UDP ? UDP_RECORD : TCP_RECORD) |
+			      (kind & LOOPBACK ? LOOPBACK_RECORD : 0);
+		record.traffic = sums->kinds[kind];
+		if (record.traffic.sends || record.traffic.receives)
+			bpf_seq_write(seq, &record, sizeof(record));
+	}
+}
+
 SEC("iter/bpf_map_elem")
 int read_network(struct bpf_iter__bpf_map_elem *ctx)
 {
 	struct seq_file *seq = ctx->meta->seq;
-	struct network_key *key = ctx->key;
+	__u32 *key = ctx->key;
 	void *value = ctx->value;
-	struct network_record record = {};
+	struct job_traffic sums = {};
+	__u32 job;
 
 	if (is_first(ctx->meta, key)) {
 		network_read_at = network_reading_at;
@@ -129,8 +145,8 @@ int read_network(struct bpf_iter__bpf_map_elem *ctx)
 			return 0;
 	}
 	if (!key || !value) {
-		record.key.job = LOST;
-		record.traffic = lost_traffic;
+		struct network_record record = { .job = LOST, .traffic = lost_traffic };
+
 		bpf_seq_write(seq, &record, sizeof(record));
 		begin(seq, "ccended\n", LAYOUT, 0, 0);
 		for (__u32 at = 0; at < STALE_AT_MOST; at++) {
@@ -142,18 +158,18 @@ int read_network(struct bpf_iter__bpf_map_elem *ctx)
 		is_network_crowded = network_records > ctx->map->max_entries / 2;
 		return 0;
 	}
-	record.key = *key;
+	job = *key;
 	network_records++;
-	if (is_stale(record.key.job, network_reading_at, network_read_at, is_network_crowded)) {
+	if (is_stale(job, network_reading_at, network_read_at, is_network_crowded)) {
 		__u32 at = network_stales;
 
 		if (at < STALE_AT_MOST) {
-			network_stale[at & (STALE_AT_MOST - 1)] = record.key;
+			network_stale[at & (STALE_AT_MOST - 1)] = job;
 			network_stales = at + 1;
 		}
 	}
-	sum_up(record.traffic, value, struct traffic);
-	bpf_seq_write(seq, &record, sizeof(record));
+	sum_up(sums, value, struct job_traffic);
+	write_traffic(seq, job, &sums);
 	return 0;
 }
 

@@ -11,7 +11,7 @@ import struct
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from ccagent.errors import CcagentError, NotPermittedError, ProgramError
+from ccagent.errors import CcagentError, NotHereError, NotPermittedError, ProgramError
 from ccagent.machine.bpf import pins
 from ccagent.machine.bpf.btf_functions import read_functions
 from ccagent.machine.bpf.io_hooks import (
@@ -22,7 +22,7 @@ from ccagent.machine.bpf.io_hooks import (
     features_of,
     select_hooks,
 )
-from ccagent.machine.bpf.libbpf import Object
+from ccagent.machine.bpf.libbpf import UNATTACHABLE, Object
 from ccagent.machine.bpf.preemption import is_preemptible
 from ccagent.machine.file_errors import raise_for
 from ccagent.machine.node import Node
@@ -47,23 +47,29 @@ _MAPS = ("io", "network", "requests", "devices", "gone", "entered", "seen", "io.
 
 ENTRIES = 1024
 _FEWEST_ENTRIES = 64
-_NETWORK_ENTRIES = 512
+_NETWORK_ENTRIES = 1024
 _LARGEST_MAP = 64 * 1024 * 1024
 _VALUE = 30 * 8
+_NETWORK_VALUE = 17 * 8
 _REMOVAL = "on_group_removal"
+_NEEDED = "bpf_get_current_task_btf"
+"""Helper with which the programs find the job of a task."""
+
+_OTHERS = "The programs for processes are loaded"
+_FIRST = HOOKS[0]
+"""A function that any kernel can attach programs to, if it can at all."""
+
 _FAILED = re.compile(r"prog '(\w+)'|program '(\w+)'")
 
 
 class IoOptions(NamedTuple):
     """How the programs for I/O are loaded.
 
-    has_time: measure the time in reads and writes. lacking: functions to do without, as if the
-    kernel did not have them. entries: jobs times file systems for which there is room.
-    is_preemptible: the kernel preempts kernel code; None: find out.
+    has_time: measure the time in reads and writes. entries: jobs times file systems for which
+    there is room. is_preemptible: the kernel preempts kernel code; None: find out.
     """
 
     has_time: bool = False
-    lacking: frozenset[str] = frozenset()
     entries: int = ENTRIES
     is_preemptible: bool | None = None
 
@@ -89,7 +95,7 @@ def load_io(
         node = Node(hostname="localhost", cluster="local")
         options = options._replace(is_preemptible=is_preemptible(node))
     has_time = options.has_time
-    usable, left_out = _select(library, has_time=has_time, lacking=options.lacking)
+    usable, left_out = _select(library, has_time=has_time)
     try:
         os.makedirs(os.path.join(directory, pins.IO_PROGRAMS), 0o700, exist_ok=True)
     except OSError as error:
@@ -102,6 +108,12 @@ def load_io(
         except CcagentError as error:
             _unpin(directory)
             failed = _failed(library.said(), usable, error)
+            if failed == _FIRST.program and UNATTACHABLE in str(error):
+                remove_io(directory)
+                raise NotHereError(
+                    f"io: Linux {os.uname().release} attaches no programs to its functions:"
+                    f" aarch64 needs Linux 6.4 or newer. {_OTHERS}"
+                ) from error
             # A kernel that forbids one forbids all.
             if failed is None or len(usable) == 1 or isinstance(error, NotPermittedError):
                 remove_io(directory)
@@ -119,16 +131,15 @@ def remove_io(directory: str) -> bool:
     return removed
 
 
-def _select(
-    library: Libbpf, *, has_time: bool, lacking: frozenset[str]
-) -> tuple[dict[str, IoHook], dict[str, str]]:
+def _select(library: Libbpf, *, has_time: bool) -> tuple[dict[str, IoHook], dict[str, str]]:
     """Return the hooks that can be used, by program, and why others can't."""
     hooks = HOOKS + (TIMERS if has_time else ())
-    functions: Mapping[str, int] = {
-        name: arguments
-        for name, arguments in read_functions(library, {hook.function for hook in hooks}).items()
-        if name not in lacking
-    }
+    functions = read_functions(library, {_NEEDED, *(hook.function for hook in hooks)})
+    if _NEEDED not in functions:
+        raise NotHereError(
+            f"io: Linux {os.uname().release} has no {_NEEDED}: counting I/O needs Linux 5.11 or"
+            f" newer. {_OTHERS}"
+        )
     usable: dict[str, IoHook] = {}
     left_out: dict[str, str] = {}
     for hook, reason in select_hooks(functions, hooks).items():
@@ -148,7 +159,8 @@ def _load_once(
 ) -> None:
     """Load and pin the programs that can be used, once or on all levels."""
     cpus = library.possible_cpus()
-    entries = min(options.entries, max(_FEWEST_ENTRIES, _LARGEST_MAP // (_VALUE * cpus)))
+    entries = min(options.entries, _largest(_VALUE, cpus))
+    network_entries = min(_NETWORK_ENTRIES, _largest(_NETWORK_VALUE, cpus))
     features = features_of(frozenset(usable), has_time=options.has_time)
     more = _MORE_LEVELS if options.is_preemptible else 0
     with ExitStack() as stack:
@@ -157,7 +169,7 @@ def _load_once(
             constants = (features, cpus, options.has_time, level, more, entries)
             programs.set_constants(SETTINGS.pack(*constants))
             programs.set_entries("io", entries)
-            programs.set_entries("network", _NETWORK_ENTRIES)
+            programs.set_entries("network", network_entries)
             for hook in (*HOOKS, *TIMERS):
                 if hook.program not in usable or (level and hook in TIMERS):
                     programs.leave_out(hook.program)
@@ -180,6 +192,11 @@ def _load_once(
                 links[place] = (programs, programs.attach(name))
         for name, (programs, link) in links.items():
             programs.pin(link, os.path.join(directory, name))
+
+
+def _largest(value: int, cpus: int) -> int:
+    """Return for how many values a map has room, with one for each CPU."""
+    return max(_FEWEST_ENTRIES, _LARGEST_MAP // (value * cpus))
 
 
 def _failed(said: str, usable: Mapping[str, IoHook], error: CcagentError) -> str | None:

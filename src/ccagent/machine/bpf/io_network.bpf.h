@@ -7,25 +7,23 @@
 
 /* Network: payload, by the task that calls. */
 
-static __noinline struct traffic *create_traffic(struct network_key *key)
+static __noinline struct job_traffic *create_traffic(__u32 job)
 {
-	struct traffic empty = {};
-	struct traffic *traffic;
+	struct job_traffic empty = {};
 
 	empty.since = bpf_ktime_get_boot_ns();
-	bpf_map_update_elem(&network, key, &empty, BPF_NOEXIST);
-	traffic = bpf_map_lookup_elem(&network, key);
-	return traffic ? traffic : &lost_traffic;
+	bpf_map_update_elem(&network, &job, &empty, BPF_NOEXIST);
+	return bpf_map_lookup_elem(&network, &job);
 }
 
 static __always_inline struct traffic *traffic_of(__u32 kind)
 {
-	struct network_key key = { .kind = kind };
-	struct traffic *traffic;
+	__u32 job = job_of_task();
+	struct job_traffic *traffic = bpf_map_lookup_elem(&network, &job);
 
-	key.job = job_of_task();
-	traffic = bpf_map_lookup_elem(&network, &key);
-	return traffic ? traffic : create_traffic(&key);
+	if (!traffic)
+		traffic = create_traffic(job);
+	return traffic ? &traffic->kinds[kind & (KINDS - 1)] : &lost_traffic;
 }
 
 /*

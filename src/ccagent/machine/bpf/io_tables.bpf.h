@@ -80,25 +80,33 @@ struct record {
 	struct counts counts;
 };
 
-struct network_key {
-	__u32 job;
-	__u32 kind;
-};
-
-#define TCP 1
-#define UDP 2
-#define LOOPBACK 0x100
+/* Kinds of traffic: a protocol, with loopback or without. */
+#define TCP 0
+#define UDP 1
+#define LOOPBACK 2
+#define KINDS 4
 
 struct traffic {
-	__u64 since;
 	__u64 sends;
 	__u64 sent_bytes;
 	__u64 receives;
 	__u64 received_bytes;
 };
 
+/* A job has one entry for all kinds: no job takes more room than others. As `counts`, 64-bit numbers. */
+struct job_traffic {
+	__u64 since;
+	struct traffic kinds[KINDS];
+};
+
+#define TCP_RECORD 1
+#define UDP_RECORD 2
+#define LOOPBACK_RECORD 0x100
+
 struct network_record {
-	struct network_key key;
+	__u32 job;
+	__u32 kind;
+	__u64 since;
 	struct traffic traffic;
 };
 
@@ -111,9 +119,9 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
-	__uint(max_entries, 512);
-	__type(key, struct network_key);
-	__type(value, struct traffic);
+	__uint(max_entries, 1024);
+	__type(key, __u32);
+	__type(value, struct job_traffic);
 } network SEC(".maps");
 
 /* Entries of `io` that are used. */

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 LIBRARIES = ("libbpf.so.1", "libbpf.so.0")
 BTF = "/sys/kernel/btf/vmlinux"
 
+UNATTACHABLE = "this kernel attaches no program to this function"
+_ENOTSUPP = 524  # the kernel's own, beside ENOTSUP
+
 _WARNING = 0
 _STRICT = 0xFFFFFFFF
 _MOST_TEXT = 64 * 1024
@@ -289,6 +292,8 @@ def make_error(code: int, what: str, said: str) -> CcagentError:
     if code in {errno.EPERM, errno.EACCES} and "processed " not in said:
         needed = f"{_NEEDED} is needed" if os.geteuid() else _FORBIDDEN
         return NotPermittedError(f"{what}: {name}: {needed}{detail}")
+    if code == _ENOTSUPP:
+        return ProgramError(f"{what}: {UNATTACHABLE}")
     if code in {errno.ENOENT, errno.ESRCH}:
         return NotHereError(f"{what}: {name}{detail}")
     return ProgramError(f"{what}: the kernel or libbpf refuses it: {reason or name}")

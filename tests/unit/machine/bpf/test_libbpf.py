@@ -21,3 +21,8 @@ def test_root_is_not_told_to_become_root(
     error = make_error(errno.EPERM, "io", "libbpf: prog 'on_open': load failed")
     assert isinstance(error, NotPermittedError)
     assert f"Operation not permitted: {sentence}" in str(error)
+
+
+def test_a_function_that_no_program_can_be_attached_to() -> None:
+    error = make_error(524, "io: on_vfs_read", "libbpf: prog 'on_vfs_read': failed to attach")
+    assert str(error) == "io: on_vfs_read: this kernel attaches no program to this function"
