@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def check_message(line: Line, *, node_id: bool = False) -> list[str]:
-    """Return a sentence for each fault that a component of ClusterCockpit would find.
+    """Return a sentence for each violation of ClusterCockpit's specification.
 
-    node_id: metrics of type=node may have a type-id, as the specification recommends; the store
-    hides such values beside values of the same metric without one.
+    node_id: metrics of type=node may have a type-id, as the specification recommends. The store
+    hides such values if the same metric also has values without a type-id.
     """
     category, tags = line.category, line.tags
     if category is None:
