@@ -66,7 +66,7 @@ class Asker(ABC):
 
     @abstractmethod
     def ask(self, lines: Sequence[Line]) -> list[Line]:
-        """Send lines and return the answers that come in time. Raises CcagentError."""
+        """Send lines and return the answers that come in time. Raise CcagentError."""
 
 
 class LocalAsker(Asker):
@@ -301,7 +301,7 @@ def find_asker(
     setup: ControlSetup, *, nodes: str | None, subject: str | None, seed_file: str | None,
     seconds: float,
 ) -> Asker:  # fmt: skip
-    """Return how nodes are asked. Raises ConfigurationError."""
+    """Return how nodes are asked. Raise ConfigurationError."""
     if nodes is None:
         if subject or seed_file:
             raise ConfigurationError("--subject and --sign are for --node")

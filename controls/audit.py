@@ -115,7 +115,7 @@ class Audit:
 
 
 def _append(descriptor: int, line: bytes) -> None:
-    """Append a line; one that a full disk has cut does not spoil it. Raises OSError."""
+    """Append a line; one that a full disk has cut does not spoil it. Raise OSError."""
     size = os.fstat(descriptor).st_size
     if size and os.pread(descriptor, 1, size - 1) != b"\n":
         line = b"\n" + line
@@ -126,7 +126,7 @@ def _append(descriptor: int, line: bytes) -> None:
 def read_audit(directory: str, last: int) -> list[Entry]:
     """Read the last entries, oldest first. Lines that a crash has cut are skipped.
 
-    Raises OSError, NotPermittedError.
+    Raise OSError, NotPermittedError.
     """
     path = os.path.join(directory, FILE)
     found: list[Entry] = []

@@ -54,7 +54,7 @@ class Catalogue:
         return name in self._categories
 
     def find(self, name: str) -> Feature:
-        """Return a control by `category.name`, or by a name that is unique. Raises ControlError."""
+        """Return a control by `category.name`, or by a name that is unique. Raise ControlError."""
         if "." in name:
             feature = self._features.get(name)
             if feature is None:
@@ -89,7 +89,7 @@ def _described(feature: Feature) -> str:
 
 
 def check_device(feature: Feature, device_type: DeviceType | None, number: str) -> str:
-    """Return the id of the device that a request names. Raises ControlError."""
+    """Return the id of the device that a request names. Raise ControlError."""
     control = feature.control
     if device_type != control.device_type:
         raise ControlError(f"{control.full_name} is of type {control.device_type}")

@@ -73,7 +73,7 @@ class Changes:
             return list(self._journal.changes.values())
 
     def set(self, order: Order) -> str:
-        """Set a value and verify it; return what is read back. Raises CcagentError."""
+        """Set a value and verify it; return what is read back. Raise CcagentError."""
         resource = order.feature.resource(order.device)
         with self._reserved(resource, order.name):
             if self._is_closed:
@@ -242,7 +242,7 @@ class Changes:
         self._audit_change("reset", change, "the machine was booted", "")
 
     def _feature(self, change: Change) -> Feature:
-        """Return the control of a change, if its device is still there. Raises ControlError."""
+        """Return the control of a change, if its device is still there. Raise ControlError."""
         feature = self._catalogue.find(change.control)
         if feature.find_device(change.device) != change.device:
             raise ControlError(f"{change.control}: device {change.device} is not there now")

@@ -67,7 +67,7 @@ class ConfigSource:
             raise ControlError(f"config: refused by the check: {error}") from error
 
     def reload(self) -> None:
-        """Have the daemon read its configuration again. Raises ControlError."""
+        """Have the daemon read its configuration again. Raise ControlError."""
         directory = str(self.read_table().get("lock-directory", ""))
         if not directory:
             raise ControlError("config: no lock-directory: the daemon can't be found to reload it")
@@ -102,14 +102,14 @@ class ConfigFeature(Feature):
         return (NODE_DEVICE,)
 
     def read(self, device: str) -> str:
-        """Return the value in effect. Raises CcagentError."""
+        """Return the value in effect. Raise CcagentError."""
         del device
         source = self._source
         overrides = read_overrides(source.path)
         return read_key(source.read_table(), overrides, self.control.full_name)
 
     def write(self, device: str, text: str) -> None:
-        """Check, write the overrides, reload the daemon. Raises CcagentError."""
+        """Check, write the overrides, reload the daemon. Raise CcagentError."""
         del device
         source = self._source
         overrides = read_overrides(source.path)
@@ -140,7 +140,7 @@ class ConfigControls(ControlClass):
 
 
 def _holder(path: str) -> int:
-    """Return the process that holds a lock, 0 for none. Raises ControlError."""
+    """Return the process that holds a lock, 0 for none. Raise ControlError."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:

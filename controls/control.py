@@ -64,7 +64,7 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
         return "ALL" if self.is_readable else "PUT"
 
     def parse(self, text: str) -> str:
-        """Return the canonical form of a requested value. Raises ControlError.
+        """Return the canonical form of a requested value. Raise ControlError.
 
         Only what this returns is ever written, never the text of a request.
         """
@@ -128,15 +128,15 @@ class Feature(ABC):
 
     @abstractmethod
     def read(self, device: str) -> str:
-        """Return the value now, in LIKWID's text. Raises CcagentError."""
+        """Return the value now, in LIKWID's text. Raise CcagentError."""
 
     def write(self, device: str, text: str) -> None:
-        """Write a canonical value. Raises CcagentError."""
+        """Write a canonical value. Raise CcagentError."""
         del device, text
         raise ControlError(f"{self.control.full_name}: it can only be read")
 
     def limits(self, device: str) -> Limits:
-        """Return what the machine accepts for this device now. Raises CcagentError."""
+        """Return what the machine accepts for this device now. Raise CcagentError."""
         del device
         return NO_LIMITS
 

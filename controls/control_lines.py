@@ -15,7 +15,7 @@ _REMEMBERED = 1024
 
 
 def encode_line(line: Line) -> str:
-    """Write a line with a text. Raises EncodingError for a name, tag or text that no line holds.
+    """Write a line with a text. Raise EncodingError for a name, tag or text that no line holds.
 
     Names of controls have dots, unlike those of metrics.
     """

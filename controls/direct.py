@@ -32,7 +32,7 @@ def direct_responder(setup: ControlSetup, node: Node) -> Responder:
 def restore_directly(setup: ControlSetup, node: Node, line: Line) -> Line:
     """Put back what a service has left; where none ever ran, that is nothing.
 
-    Raises ControlError unless this is root, and no service runs.
+    Raise ControlError unless this is root, and no service runs.
     """
     directory = setup.settings.state_directory
     if os.geteuid() != 0:

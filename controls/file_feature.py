@@ -53,16 +53,16 @@ class FileFeature(Feature):
         return number if number in self._directories else None
 
     def read(self, device: str) -> str:
-        """Read the file. Raises CcagentError."""
+        """Read the file. Raise CcagentError."""
         path = self._path(device)
         return self._parse(self._node.read_single(path), path)
 
     def write(self, device: str, text: str) -> None:
-        """Write the file. Raises CcagentError."""
+        """Write the file. Raise CcagentError."""
         self._node.write_file(self._path(device), self._format(text))
 
     def limits(self, device: str) -> Limits:
-        """Return what the machine accepts now. Raises CcagentError."""
+        """Return what the machine accepts now. Raise CcagentError."""
         if self._find_limits is None:
             return NO_LIMITS
         return self._find_limits(self._directories[device])
@@ -112,7 +112,7 @@ class BracketedFeature(FileFeature):
     """
 
     def limits(self, device: str) -> Limits:
-        """Return the choices. Raises CcagentError."""
+        """Return the choices. Raise CcagentError."""
         text = self._node.read_single(self._path(device)).decode("utf-8", "replace")
         return Limits(choices=tuple(text.replace("[", "").replace("]", "").split()))
 
@@ -124,7 +124,7 @@ class BracketedFeature(FileFeature):
 
 
 def read_integer(node: Node, path: str) -> int | None:
-    """Read a file with a whole number; None where there is none. Raises CcagentError."""
+    """Read a file with a whole number; None where there is none. Raise CcagentError."""
     try:
         text = node.read_single(path).strip()
     except NotHereError:

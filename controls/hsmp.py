@@ -78,16 +78,16 @@ class HsmpFeature(Feature):
         return self._sockets
 
     def read(self, device: str) -> str:
-        """Ask the SMU. Raises CcagentError."""
+        """Ask the SMU. Raise CcagentError."""
         found = self._call(int(device), self._value.message, None)
         return real_text(found / _MILLI) if self._value.kind == "real" else str(found)
 
     def write(self, device: str, text: str) -> None:
-        """Set the power limit. Raises CcagentError."""
+        """Set the power limit. Raise CcagentError."""
         self._call(int(device), _SET_LIMIT, round(float(text) * _MILLI))
 
     def limits(self, device: str) -> Limits:
-        """Return the highest limit. Raises CcagentError."""
+        """Return the highest limit. Raise CcagentError."""
         return Limits(1 / _MILLI, self._call(int(device), _HIGHEST, None) / _MILLI)
 
 
@@ -115,7 +115,7 @@ class Hsmp(ControlClass):
 
 
 def send_message(socket: int, message: int, argument: int | None) -> int:
-    """Send a message to the SMU of a socket; return the first word. Raises CcagentError."""
+    """Send a message to the SMU of a socket; return the first word. Raise CcagentError."""
     arguments = [argument or 0, *[0] * 7]
     size = 0 if message in _WITHOUT_ANSWER else 1
     count = 0 if argument is None else 1

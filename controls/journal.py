@@ -58,7 +58,7 @@ _decoder = msgspec.json.Decoder(_Record)
 
 
 class Journal:
-    """The file. Raises ControlError if it can't be read or written. Used under a lock."""
+    """The file. Raise ControlError if it can't be read or written. Used under a lock."""
 
     def __init__(self, directory: str) -> None:
         self._path = os.path.join(directory, FILE)
@@ -173,7 +173,7 @@ def parse_journal(content: bytes, path: str = FILE) -> dict[int, Change]:
 
 
 def read_changes(directory: str) -> list[Change]:
-    """Read the changes in effect without touching the file. Raises OSError, NotPermittedError."""
+    """Read the changes in effect without touching the file. Raise OSError, NotPermittedError."""
     path = os.path.join(directory, FILE)
     try:
         with open(open_private(path, os.O_RDONLY), "rb") as file:

@@ -33,7 +33,7 @@ _CREDENTIALS = struct.Struct("=iII")
 
 
 class LocalSocket:
-    """Listens at a path. Raises ConfigurationError if it can't."""
+    """Listens at a path. Raise ConfigurationError if it can't."""
 
     def __init__(self, path: str, responder: Responder) -> None:
         self.responder = responder
@@ -115,7 +115,7 @@ class LocalSocket:
 
 
 def ask_locally(path: str, body: bytes, seconds: float) -> bytes:
-    """Ask the service of this node. Raises ControlError if none answers."""
+    """Ask the service of this node. Raise ControlError if none answers."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
         connection.settimeout(seconds)
         try:

@@ -118,5 +118,5 @@ def nats_sender(
 
 
 def encode_answer(line: Line) -> bytes:
-    """Write an answer. Raises EncodingError for a name or tag that can't be sent back."""
+    """Write an answer. Raise EncodingError for a name or tag that can't be sent back."""
     return encode_line(line).encode()

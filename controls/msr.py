@@ -99,11 +99,11 @@ class MsrFeature(Feature):
         return self._devices
 
     def read(self, device: str) -> str:
-        """Read the bit: 1 where nothing is disabled. Raises CcagentError."""
+        """Read the bit: 1 where nothing is disabled. Raise CcagentError."""
         return "0" if self._register(device) >> self._bit.bit & 1 else "1"
 
     def write(self, device: str, text: str) -> None:
-        """Change the bit and leave the others. Raises CcagentError."""
+        """Change the bit and leave the others. Raise CcagentError."""
         mask = 1 << self._bit.bit
         value = self._register(device)
         value = value & ~mask if text == "1" else value | mask

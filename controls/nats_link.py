@@ -59,7 +59,7 @@ class Route(NamedTuple):
 
 
 def read_route(settings: ControlsSettings) -> Route:
-    """Read secrets and certificates. Raises ConfigurationError."""
+    """Read secrets and certificates. Raise ConfigurationError."""
     sink = as_sink(settings)
     servers = check_settings(sink)
     context = None
@@ -71,7 +71,7 @@ def read_route(settings: ControlsSettings) -> Route:
 
 
 def connect(settings: ControlsSettings, subjects: Sequence[str], name: str) -> NatsLink:
-    """Connect to the first server that answers, in random order. Raises RetryableError."""
+    """Connect to the first server that answers, in random order. Raise RetryableError."""
     try:
         route = read_route(settings)
     except ConfigurationError as error:
@@ -89,7 +89,7 @@ class NatsLink:
     """A connection, from its login to its first failure. Used by one thread at a time."""
 
     def __init__(self, route: Route, server: Server, subjects: Sequence[str], name: str) -> None:
-        """Connect, log in and subscribe. Raises RetryableError."""
+        """Connect, log in and subscribe. Raise RetryableError."""
         self.place = f"{route.scheme}://{server}"
         self._secrets = route.login.secrets
         self._parser = NatsParser()
@@ -120,7 +120,7 @@ class NatsLink:
         return self._socket.fileno()
 
     def receive(self) -> list[Received]:
-        """Return the messages that have come. Raises RetryableError when the connection ends."""
+        """Return the messages that have come. Raise RetryableError when the connection ends."""
         found, self._received = self._received, []
         for item in self._read():
             if isinstance(item, Received):
@@ -135,7 +135,7 @@ class NatsLink:
                 reply: str = "") -> None:  # fmt: skip
         """Queue a message; `flush` sends it. One that is too large for the server is refused.
 
-        Raises UnparsableError for that, and for a subject that is none.
+        Raise UnparsableError for that, and for a subject that is none.
         """
         if not subject or not subject.isprintable() or " " in subject:
             raise UnparsableError("a subject for the answer that is none")
@@ -156,7 +156,7 @@ class NatsLink:
         self._out += b"\r\n"
 
     def flush(self) -> None:
-        """Send what is queued. Raises RetryableError."""
+        """Send what is queued. Raise RetryableError."""
         view = memoryview(bytes(self._out))
         self._out.clear()
         try:
@@ -179,7 +179,7 @@ class NatsLink:
                     raise RetryableError(f"{self.place}: it takes nothing") from error
 
     def subscribe(self, subject: str, number: int) -> None:
-        """Subscribe to another subject. Raises RetryableError."""
+        """Subscribe to another subject. Raise RetryableError."""
         self._out += f"SUB {subject} {number}\r\n".encode()
         self.flush()
 
@@ -193,7 +193,7 @@ class NatsLink:
         return max(0.0, self._last_word + _PING_EVERY - time.monotonic())
 
     def keep_alive(self) -> None:
-        """Ask a silent server whether it lives. Raises RetryableError if it did not answer."""
+        """Ask a silent server whether it lives. Raise RetryableError if it did not answer."""
         if self.seconds_to_ping() > 0:
             return
         if self._is_asked:
@@ -301,7 +301,7 @@ class NatsLink:
 
 
 def login_fields(login: NatsLogin, nonce: str) -> dict[str, Any]:
-    """Return what CONNECT says of who we are. Raises RetryableError."""
+    """Return what CONNECT says of who we are. Raise RetryableError."""
     if login.seed:
         nkeys: Any = import_module("nkeys")  # has no types
         pair = nkeys.from_seed(bytearray(login.seed.encode()))

@@ -25,5 +25,5 @@ def as_sink(settings: ControlsSettings) -> NatsSettings:
 
 
 def check_login(settings: ControlsSettings) -> list[Server]:
-    """Check URL, login and certificates; return the servers. Raises ConfigurationError."""
+    """Check URL, login and certificates; return the servers. Raise ConfigurationError."""
     return check_settings(as_sink(settings))

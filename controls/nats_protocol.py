@@ -36,7 +36,7 @@ class ServerLine(NamedTuple):
 
 
 class NatsParser:
-    """Takes bytes in any pieces and yields what is whole. Raises UnparsableError."""
+    """Takes bytes in any pieces and yields what is whole. Raise UnparsableError."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -93,7 +93,7 @@ class NatsParser:
 
 
 def _sizes(word: bytes, fields: list[bytes]) -> tuple[int, int]:
-    """Return the bytes of the headers, and of the whole payload. Raises UnparsableError."""
+    """Return the bytes of the headers, and of the whole payload. Raise UnparsableError."""
     counts = {b"MSG": (3, 4), b"HMSG": (4, 5)}[word]
     numbers = fields[-2:] if word == b"HMSG" else [b"0", *fields[-1:]]
     if len(fields) not in counts or not all(n.isdigit() and len(n) < 11 for n in numbers):

@@ -54,7 +54,7 @@ _CONTROLS: tuple[tuple[str, Kind, str, str, bool], ...] = (
 
 
 class NvmlLibrary:
-    """The helper process. Raises CcagentError for what the library can't do."""
+    """The helper process. Raise CcagentError for what the library can't do."""
 
     def __init__(self, node: Node) -> None:
         self._helper: Helper = node.helper("NVML", _TARGET, (), time_limit=_TIME_LIMIT)
@@ -103,15 +103,15 @@ class NvmlFeature(Feature):
         return find_card(number, self._cards)
 
     def read(self, device: str) -> str:
-        """Ask the library. Raises CcagentError."""
+        """Ask the library. Raise CcagentError."""
         return self._library.ask(Question("read", self.control.name, device)).value
 
     def write(self, device: str, text: str) -> None:
-        """Have the library set a value. Raises CcagentError."""
+        """Have the library set a value. Raise CcagentError."""
         self._library.ask(Question("write", self.control.name, device, text))
 
     def limits(self, device: str) -> Limits:
-        """Return what the card accepts. Raises CcagentError."""
+        """Return what the card accepts. Raise CcagentError."""
         found = self._library.ask(Question("limits", self.control.name, device))
         return Limits(found.minimum, found.maximum, found.choices)
 

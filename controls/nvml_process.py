@@ -40,7 +40,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class CardValues:
-    """The values of one card, by name. Raises what the binding raises."""
+    """The values of one card, by name. Raise what the binding raises."""
 
     def __init__(self, binding: Any, handle: Any) -> None:
         self._binding = binding

@@ -25,7 +25,7 @@ _LARGEST = 256 * 1024
 
 
 def read_overrides(path: str) -> dict[str, Any]:
-    """Read the file; an empty table without one. Raises CcagentError."""
+    """Read the file; an empty table without one. Raise CcagentError."""
     try:
         _, content = read(path, path.lstrip("/"), _LARGEST)
     except NotHereError:
@@ -39,7 +39,7 @@ def read_overrides(path: str) -> dict[str, Any]:
 
 
 def write_overrides(path: str, overrides: Mapping[str, Any]) -> None:
-    """Write the file, whole or not at all; every user may read it. Raises CcagentError."""
+    """Write the file, whole or not at all; every user may read it. Raise CcagentError."""
     from ccagent.config.defaults import toml
 
     lines = [f"{OFF} = {toml(overrides.get(OFF, []))}"]

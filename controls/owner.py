@@ -26,7 +26,7 @@ def find_jobs(node: Node) -> frozenset[int] | None:
 def find_owner(node: Node, *, is_needed: bool) -> int:
     """Return the job that is alone on the node, 0 for none.
 
-    Raises ControlError if one is needed and there is none, or there are several.
+    Raise ControlError if one is needed and there is none, or there are several.
     """
     jobs = find_jobs(node)
     if jobs is not None and len(jobs) == 1:

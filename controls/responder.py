@@ -159,7 +159,7 @@ class Responder:
                 raise ControlError(f"{line.measurement}: not for method {method}")
 
     def _parse(self, line: Line, method: Method) -> _Request:
-        """Check the form of a control request. Raises ControlError."""
+        """Check the form of a control request. Raise ControlError."""
         value = line.value
         if not isinstance(value, str):
             raise ControlError("not a control message: the field control is no string")
@@ -249,7 +249,7 @@ class Responder:
 
 
 def _method_of(line: Line, only: Method) -> Method:
-    """Return the method of a line; a subject may be for one of them only. Raises ControlError."""
+    """Return the method of a line; a subject may be for one of them only. Raise ControlError."""
     named = line.tags.get("method", only)
     if line.field != "control" or named not in {"GET", "PUT"}:
         raise ControlError(

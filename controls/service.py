@@ -108,7 +108,7 @@ class ControlService:
         self._wake_up.set()
 
     def run(self) -> None:
-        """Run until stopped. Raises CcagentError before it answers anything."""
+        """Run until stopped. Raise CcagentError before it answers anything."""
         settings = self._setup.settings
         lock = _take_lock(settings.state_directory)
         try:
@@ -198,7 +198,7 @@ class ControlService:
     def _notice_name(self) -> None:
         """End the service if the machine has got another name, as by DHCP after the start.
 
-        It would answer requests for the old one. Raises ProgramError.
+        It would answer requests for the old one. Raise ProgramError.
         """
         name = read_host_name()
         if name != self._host and not self._setup.table.get("hostname"):
@@ -391,7 +391,7 @@ def _check_unchanged(old: ControlSetup, new: ControlSetup) -> None:
 
 
 def _take_lock(directory: str) -> Lock:
-    """Make sure that only one service uses a state directory. Raises CcagentError."""
+    """Make sure that only one service uses a state directory. Raise CcagentError."""
     try:
         make_directory(directory)
     except (OSError, NotPermittedError) as error:

@@ -120,7 +120,7 @@ class ControlsSettings(Settings, frozen=True, kw_only=True):
     ] = OVERRIDES
 
     def __post_init__(self) -> None:
-        """Refuse what can't work, all at once. Raises ValueError."""
+        """Refuse what can't work, all at once. Raise ValueError."""
         problems = list(_find_problems(self))
         if problems:
             raise ValueError("; ".join(problems))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def check_controls(settings: ControlsSettings) -> None:
     """Check what needs files and libraries: the login, TLS, signatures, names of controls.
 
-    Raises ConfigurationError.
+    Raise ConfigurationError.
     """
     problems = list(find_unknown_rules(settings.allow))
     if settings.url:

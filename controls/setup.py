@@ -46,7 +46,7 @@ class ControlSetup(NamedTuple):
 def load_setup(path: str | None, *, needs_table: bool) -> ControlSetup:
     """Read and check the file; without `path` the default one, which must exist for the service.
 
-    Raises ConfigurationError naming file, line, key and reason.
+    Raise ConfigurationError naming file, line, key and reason.
     """
     place = path or DEFAULT_PATH
     files = read_default() if path is None and not needs_table else read_files(place)
@@ -62,7 +62,7 @@ def load_setup(path: str | None, *, needs_table: bool) -> ControlSetup:
 
 
 def check_table(table: object, place: str) -> ControlsSettings:
-    """Check the table [controls]. Raises ConfigurationError."""
+    """Check the table [controls]. Raise ConfigurationError."""
     settings = convert(table, ControlsSettings, "controls", place=place)
     try:
         check_controls(settings)

@@ -74,7 +74,7 @@ class SignatureCheck:
 
         A signature of a key that the policy does not name is none.
 
-        headers: names in lower case. Raises ControlError for a signature that does not count.
+        headers: names in lower case. Raise ControlError for a signature that does not count.
         """
         if KEY.lower() not in headers:
             return ""

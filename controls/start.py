@@ -40,7 +40,7 @@ def parse_quick_service(arguments: Sequence[str]) -> tuple[str | None, int] | No
 
 
 def run_service(path: str | None, verbosity: int) -> int:
-    """Run the service until SIGTERM. Raises CcagentError."""
+    """Run the service until SIGTERM. Raise CcagentError."""
     log.configure(verbosity)
 
     def load() -> ControlSetup:

@@ -80,7 +80,7 @@ def fits(wheel: str, minor: int, arch: str) -> bool:
 
 
 def chosen(directory: Path, arch: str, wanted: Path = LIST) -> list[Path]:
-    """Choose for each line of a list and each Python a wheel. Raises SystemExit."""
+    """Choose for each line of a list and each Python a wheel. Raise SystemExit."""
     names = sorted(path.name for path in directory.glob("*.whl"))
     wheels: dict[str, None] = {}
     for each in pinned(wanted.read_text()):

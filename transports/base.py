@@ -59,7 +59,7 @@ class SinkSettings(Settings, frozen=True, kw_only=True):
     """False where known receivers fail at an envelope without data."""
 
     def __post_init__(self) -> None:
-        """Check that format and precision suit the receiver. Raises ValueError."""
+        """Check that format and precision suit the receiver. Raise ValueError."""
         known = self.preset
         if known is None:
             return
@@ -150,19 +150,19 @@ class Transport(ABC):
     """The receiver's answer to the last message that it took, in half a sentence."""
 
     def __init__(self, settings: SinkSettings) -> None:  # noqa: B027 - optional
-        """Check the settings without connecting. Raises ConfigurationError."""
+        """Check the settings without connecting. Raise ConfigurationError."""
 
     @abstractmethod
     def send(self, messages: Sequence[Message]) -> None:
         """Deliver messages in order. Return when the receiver has taken them all.
 
-        Raises RetryableError or RejectedError, whose `delivered` counts the messages taken before.
+        Raise RetryableError or RejectedError, whose `delivered` counts the messages taken before.
         """
 
     def probe(self, message: Message) -> ProbeResult | None:  # noqa: ARG002 - optional
         """Connect and log in as for this message, without delivering it or disturbing others.
 
-        Return None if only a delivery can show whether the receiver is there. Raises as `send`.
+        Return None if only a delivery can show whether the receiver is there. Raise as `send`.
         """
         return None
 

@@ -71,7 +71,7 @@ class DirectoryTransport(Transport):
         self._fsync = settings.fsync
 
     def send(self, messages: Sequence[Message]) -> None:
-        """Append messages. Raises RetryableError for every error of the file system."""
+        """Append messages. Raise RetryableError for every error of the file system."""
         for number, message in enumerate(messages):
             path = os.path.join(self._directory, build_path(message))
             body = message.body if message.body.endswith(b"\n") else message.body + b"\n"
@@ -85,7 +85,7 @@ class DirectoryTransport(Transport):
             self.answer = f"appended to {path}"
 
     def probe(self, message: Message) -> ProbeResult:
-        """Return that the file can be written or created. Raises RetryableError."""
+        """Return that the file can be written or created. Raise RetryableError."""
         file = path = os.path.join(self._directory, build_path(message))
         while not os.path.lexists(path) and path != "/":
             path = str(os.path.dirname(path))
@@ -101,7 +101,7 @@ class DirectoryTransport(Transport):
         return ProbeResult(f"{path} can be written")
 
     def _append(self, path: str, lines: bytes) -> None:
-        """Append lines, and undo that after an error. Raises OSError, NotPermittedError."""
+        """Append lines, and undo that after an error. Raise OSError, NotPermittedError."""
         descriptor = _open(path)
         try:
             _lock(descriptor, path)
@@ -121,7 +121,7 @@ class DirectoryTransport(Transport):
 
 
 def _open(path: str) -> int:
-    """Open a file for appending; create it and its directories. Raises as `open_private`."""
+    """Open a file for appending; create it and its directories. Raise as `open_private`."""
     directory = open_made_directory(os.path.dirname(path))
     try:
         return open_private_at(directory, path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
@@ -132,7 +132,7 @@ def _open(path: str) -> int:
 def _lock(descriptor: int, path: str) -> None:
     """Lock a file for writing, where the file system has locks.
 
-    Raises OSError, such as TimeoutError if another process holds the lock for too long.
+    Raise OSError, such as TimeoutError if another process holds the lock for too long.
     """
     deadline = time.monotonic() + _LONGEST_LOCK
     while True:

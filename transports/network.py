@@ -48,7 +48,7 @@ def check_network(
 ) -> None:
     """Check logins, certificates and time limit; log a warning about insecure settings.
 
-    secret: the file of a password or token that is sent to one of `hosts`. Raises
+    secret: the file of a password or token that is sent to one of `hosts`. Raise
     ConfigurationError where it would be sent unencrypted to another machine.
     """
     if not 0 < settings.time_limit.seconds <= _LONGEST:
@@ -73,7 +73,7 @@ def check_network(
 def make_tls_context(settings: NetworkSinkSettings) -> ssl.SSLContext:
     """Return a context that verifies the server and has our certificate.
 
-    Raises ConfigurationError.
+    Raise ConfigurationError.
     """
     import ssl
 

@@ -21,7 +21,7 @@ _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 def check_template(key: str, template: str, known: tuple[str, ...] = PLACEHOLDERS) -> str:
     """Return a template with `x` in place of its placeholders.
 
-    Raises ConfigurationError naming the configuration key if there are braces around anything else.
+    Raise ConfigurationError naming the configuration key if there are braces around anything else.
     """
     rest = re.sub(r"\{(?:" + "|".join(known) + r")\}", "x", template)
     if "{" in rest or "}" in rest:

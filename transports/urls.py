@@ -23,7 +23,7 @@ class Server(NamedTuple):
 
 
 def split_url(url: str) -> SplitResult:
-    """Return the parts of a URL. Raises ConfigurationError if it is malformed or has a login."""
+    """Return the parts of a URL. Raise ConfigurationError if it is malformed or has a login."""
     _refuse_login(url)
     try:
         target = urlsplit(url)
@@ -41,7 +41,7 @@ def split_url(url: str) -> SplitResult:
 def split_servers(url: str, default_port: int) -> list[Server]:
     """Return the servers of `SCHEME://HOST[:PORT],HOST[:PORT]...`.
 
-    The scheme may stand before each of them. Raises ConfigurationError.
+    The scheme may stand before each of them. Raise ConfigurationError.
     """
     _refuse_login(url)
     scheme = url.partition("://")[0]

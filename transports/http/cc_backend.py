@@ -72,7 +72,7 @@ class CcBackendTransport(Transport):
                 self.answer = self._server.post(request, payload, delivered, call.repeated)
 
     def probe(self, message: Message) -> ProbeResult:  # noqa: ARG002 - only the token matters
-        """Send a HEAD request for the list of jobs. Raises RetryableError or RejectedError."""
+        """Send a HEAD request for the list of jobs. Raise RetryableError or RejectedError."""
         return self._server.probe(self._build_request(_JOBS, 0))
 
     def close(self) -> None:
@@ -80,7 +80,7 @@ class CcBackendTransport(Transport):
         self._server.close()
 
     def _build_request(self, path: str, delivered: int) -> HttpRequest:
-        """Return a request with the token. Raises RetryableError."""
+        """Return a request with the token. Raise RetryableError."""
         from ccagent.transports.http.server import HttpRequest
 
         headers = {
@@ -99,7 +99,7 @@ class CcBackendTransport(Transport):
 
 
 def _parse_calls(message: Message, delivered: int) -> Iterator[tuple[_BackendCall, bytes]]:
-    """Return function and argument of each event. Raises RejectedError if a line is no event."""
+    """Return function and argument of each event. Raise RejectedError if a line is no event."""
     from ccagent.records.line_protocol.decoding import decode_lines
 
     try:

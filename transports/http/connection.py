@@ -55,11 +55,11 @@ class HttpConnection:
         """True if the last request was sent, so that a missing answer may be due to its content."""
 
     def post(self, path: str, body: bytes, headers: dict[str, str]) -> HttpAnswer:
-        """Post a body and read the answer. Raises HTTPException or OSError."""
+        """Post a body and read the answer. Raise HTTPException or OSError."""
         return self._request("POST", path, body, headers)
 
     def request_head(self, path: str, headers: dict[str, str]) -> HttpAnswer:
-        """Request only the head of an answer (HEAD). Raises as `post`."""
+        """Request only the head of an answer (HEAD). Raise as `post`."""
         return self._request("HEAD", path, None, headers)
 
     def explain(self, error: Exception, secrets: Iterable[str] = ()) -> str:
@@ -156,7 +156,7 @@ def _has_been_written_to(connected: socket.socket | None) -> bool:
 def _read(response: http.client.HTTPResponse) -> bytes:
     """Read a body up to the limit.
 
-    Raises IncompleteRead if that of a success is cut short, HTTPException if it is malformed.
+    Raise IncompleteRead if that of a success is cut short, HTTPException if it is malformed.
     """
     body = b""
     try:

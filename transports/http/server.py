@@ -58,7 +58,7 @@ class HttpServer:
         delivered: int,
         repeated: frozenset[int] = frozenset(),
     ) -> str:
-        """Post a body and return the answer, without secrets. Raises TransportError.
+        """Post a body and return the answer, without secrets. Raise TransportError.
 
         repeated: the status of an answer to a message that the server has already.
         """

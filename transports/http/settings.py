@@ -45,7 +45,7 @@ class HttpSettings(NetworkSinkSettings, frozen=True, kw_only=True):
 
 
 def check_settings(settings: HttpSettings) -> SplitResult:
-    """Check the keys and return the URL in parts. Raises ConfigurationError."""
+    """Check the keys and return the URL in parts. Raise ConfigurationError."""
     target = split_url(settings.url)
     check_template("url", f"{target.path}?{target.query}", ("kind", "cluster", "node"))
     if settings.user and not settings.password_file:
@@ -67,7 +67,7 @@ def check_settings(settings: HttpSettings) -> SplitResult:
 
 
 def split_proxy(settings: HttpSettings) -> Server | None:
-    """Return host and port of the proxy, None if there is none. Raises ConfigurationError."""
+    """Return host and port of the proxy, None if there is none. Raise ConfigurationError."""
     if not settings.proxy:
         return None
     try:

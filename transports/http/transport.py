@@ -85,7 +85,7 @@ class HttpTransport(Transport):
         return True
 
     def probe(self, message: Message) -> ProbeResult:
-        """Send a HEAD request to the URL of a message. Raises RetryableError or RejectedError."""
+        """Send a HEAD request to the URL of a message. Raise RetryableError or RejectedError."""
         return self._server.probe(self._build_request(message, 0))
 
     def _deliver(self, message: Message, body: bytes, delivered: int) -> None:
@@ -101,7 +101,7 @@ class HttpTransport(Transport):
         self._server.close()
 
     def _build_request(self, message: Message, delivered: int) -> HttpRequest:
-        """Return the request for a message. Raises RetryableError."""
+        """Return the request for a message. Raise RetryableError."""
         from ccagent.transports.http.server import HttpRequest
 
         target = self._target
@@ -121,7 +121,7 @@ class HttpTransport(Transport):
         )
 
     def _build_headers(self, message: Message) -> tuple[dict[str, str], list[str]]:
-        """Return the headers of a request, and the secrets in them. Raises ConfigurationError."""
+        """Return the headers of a request, and the secrets in them. Raise ConfigurationError."""
         secrets: list[str] = []
         headers = {
             "Content-Type": _CONTENT_TYPES[message.format],

@@ -56,7 +56,7 @@ class KafkaConnection:
     """Produces idempotently. After giving up it may still hold messages: then close it."""
 
     def __init__(self, settings: KafkaSettings, servers: Sequence[Server], cluster: str) -> None:
-        """Create the producer. Raises ConfigurationError, ImportError."""
+        """Create the producer. Raise ConfigurationError, ImportError."""
         from confluent_kafka import KafkaException, Producer
 
         self.last: Report | None = None
@@ -105,7 +105,7 @@ class KafkaConnection:
         return KafkaOutcome(reports, self._await_reports(reports, expected))
 
     def probe(self, topic: str) -> str:
-        """Return how many brokers there are, and whether a topic exists. Raises RetryableError."""
+        """Return how many brokers there are, and whether a topic exists. Raise RetryableError."""
         from confluent_kafka import KafkaException
 
         producer, deadline = self._held[0], time.monotonic() + self._settings.time_limit.seconds
@@ -234,7 +234,7 @@ class _Log:
 def _build_options(
     settings: KafkaSettings, servers: Sequence[Server], user: str, secret: str
 ) -> dict[str, Any]:
-    """Return the configuration of librdkafka. Raises ConfigurationError."""
+    """Return the configuration of librdkafka. Raise ConfigurationError."""
     milliseconds = round(settings.time_limit.seconds * 1000)
     protocol = "ssl" if settings.is_encrypted else "plaintext"
     options: dict[str, Any] = {

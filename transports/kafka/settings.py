@@ -47,7 +47,7 @@ class KafkaSettings(NetworkSinkSettings, frozen=True, kw_only=True):
 
 
 def check_settings(settings: KafkaSettings) -> list[Server]:
-    """Check the keys and return the servers. Raises ConfigurationError."""
+    """Check the keys and return the servers. Raise ConfigurationError."""
     servers = split_servers(settings.url, _PORTS[settings.scheme])
     if settings.user and not settings.password_file:
         raise ConfigurationError("user: needs a password-file")

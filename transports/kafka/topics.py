@@ -15,7 +15,7 @@ _VALID = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 
 
 def check_template(template: str) -> None:
-    """Check a template of a topic. Raises ConfigurationError."""
+    """Check a template of a topic. Raise ConfigurationError."""
     if template and not is_topic(templates.check_template("topic", template)):
         raise ConfigurationError("topic: letters, digits, '.', '_' and '-' only, 249 at most")
 

@@ -89,7 +89,7 @@ class KafkaTransport(Transport):
             alone = True
 
     def probe(self, message: Message) -> ProbeResult:
-        """Connect, log in, and look up the brokers and the topic. Raises RetryableError."""
+        """Connect, log in, and look up the brokers and the topic. Raise RetryableError."""
         topic = fill_topic(self._settings.topic, message)
         try:
             return ProbeResult(self._get_connection(message.cluster, delivered=0).probe(topic))

@@ -74,7 +74,7 @@ class _LimitedHandshake:
     """Bytes left for the handshake; None after it."""
 
     def count(self, size: int) -> None:
-        """Count bytes. Raises UnwantedPacketError if the handshake is too long."""
+        """Count bytes. Raise UnwantedPacketError if the handshake is too long."""
         if self.left is not None:
             self.left -= size
             if self.left < 0:
@@ -132,7 +132,7 @@ class MqttClient(paho.Client):
     """Types of the packets that the broker may send next."""
 
     def shake_hands(self, options: MqttOptions) -> None:
-        """Connect and send CONNECT. Raises OSError or, for WebSocket, ValueError, IndexError."""
+        """Connect and send CONNECT. Raise OSError or, for WebSocket, ValueError, IndexError."""
         # paho's time limit is for each byte of a WebSocket's handshake; this one is for all of it.
         is_late = threading.Event()
 

@@ -73,7 +73,7 @@ class MqttConnection:
     """Publishes with a bounded number of messages in flight, and keeps each answer."""
 
     def __init__(self, options: MqttOptions) -> None:
-        """Connect. Raises MqttLostError."""
+        """Connect. Raise MqttLostError."""
         self.results: dict[int, int] = {}
         """Reason codes by the key of a message; below REFUSED: taken."""
         self.has_refused = False
@@ -140,7 +140,7 @@ class MqttConnection:
         retain: bool = False,
         name: str = "",
     ) -> None:
-        """Send a message as soon as there is room in the window. Raises MqttLostError."""
+        """Send a message as soon as there is room in the window. Raise MqttLostError."""
         with self._lock:
             if len(self._pending) >= self._window or self._bytes + len(payload) > _BYTES_IN_FLIGHT:
                 # Wait for half of it, since each wait has a cost.
@@ -155,7 +155,7 @@ class MqttConnection:
                 self._bytes += len(payload)
 
     def settle(self) -> None:
-        """Wait until every message has its answer. Raises MqttLostError."""
+        """Wait until every message has its answer. Raise MqttLostError."""
         with self._lock:
             self._wait(0, 0, self._options.seconds)
 
@@ -198,7 +198,7 @@ class MqttConnection:
                 opened.close()
 
     def _connect(self) -> None:
-        """Log in and publish `online`. Raises MqttLostError."""
+        """Log in and publish `online`. Raise MqttLostError."""
         options = self._options
         try:
             self._client.shake_hands(options)
@@ -239,7 +239,7 @@ class MqttConnection:
     def _wait(self, count: int, size: int, seconds: float) -> None:
         """Wait until at most these numbers of messages and bytes have no answer.
 
-        Raises MqttLostError.
+        Raise MqttLostError.
         """
         deadline = time.monotonic() + seconds
         while len(self._pending) > count or self._bytes > size:

@@ -43,7 +43,7 @@ class MqttSettings(NetworkSinkSettings, frozen=True, kw_only=True):
 
 
 def check_settings(settings: MqttSettings) -> SplitResult:
-    """Check the keys and return the URL in parts. Raises ConfigurationError."""
+    """Check the keys and return the URL in parts. Raise ConfigurationError."""
     target = split_url(settings.url)
     if target.fragment or (
         target.scheme not in WEBSOCKETS and (target.path.strip("/") or target.query)

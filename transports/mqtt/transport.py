@@ -88,7 +88,7 @@ class MqttTransport(Transport):
     def probe(self, message: Message) -> ProbeResult:
         """Connect and log in, under another client id and without a status.
 
-        A connected daemon keeps its session and status. Raises as `send`.
+        A connected daemon keeps its session and status. Raise as `send`.
         """
         self._open(message, suffix="-doctor").close()
         return ProbeResult("the broker accepts the login")
@@ -202,7 +202,7 @@ class MqttTransport(Transport):
         return connection
 
     def _open(self, first: Message, suffix: str) -> MqttConnection:
-        """Open a connection. Raises RetryableError.
+        """Open a connection. Raise RetryableError.
 
         With a suffix to its client id, it does not change the status and session of a daemon.
         """
@@ -245,5 +245,5 @@ class MqttTransport(Transport):
 
 
 def _fill(message: Message, template: str) -> str:
-    """Return a template with the values of a message. Raises ValueError."""
+    """Return a template with the values of a message. Raise ValueError."""
     return fill_topic(template, message.cluster, message.node, message.kind, message.prefix)

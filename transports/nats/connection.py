@@ -85,7 +85,7 @@ class NatsConnection:
     """A connection, from its login to its first failure."""
 
     def __init__(self, way: NatsOptions, server: Server, address: str) -> None:
-        """Connect to one of the server's addresses and log in. Raises RetryableError."""
+        """Connect to one of the server's addresses and log in. Raise RetryableError."""
         self._options = way
         self._host = server.host
         self._server = f"{way.scheme}://{server}"
@@ -129,7 +129,7 @@ class NatsConnection:
         return self._wait(self._publish(messages)) if messages else []
 
     def find_stream(self, subject: str) -> str:
-        """Return the stream that takes a subject, empty for none. Raises RetryableError."""
+        """Return the stream that takes a subject, empty for none. Raise RetryableError."""
         stream = self._wait(self._ask_for_stream(subject))
         return clean_text(stream, self._options.login.secrets, (subject,))
 
@@ -151,7 +151,7 @@ class NatsConnection:
             self._thread.join(4 * _GRACE)
 
     def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in the event loop. Raises RetryableError if its thread has ended."""
+        """Run a coroutine in the event loop. Raise RetryableError if its thread has ended."""
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             while not concurrent.futures.wait((future,), _LIFE).done:
@@ -274,7 +274,7 @@ class NatsConnection:
     async def _run_limited(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine until it is done, the time limit is over, or the connection has failed.
 
-        Raises RetryableError.
+        Raise RetryableError.
         """
         task = self._loop.create_task(coroutine)
         deadline = self._loop.time() + self._options.seconds
@@ -335,7 +335,7 @@ class NatsConnection:
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
-    """Return an event loop. Raises OSError if there are no descriptors left."""
+    """Return an event loop. Raise OSError if there are no descriptors left."""
     # A loop that fails half-way would print to stderr, so its descriptors are tried first.
     with selectors.DefaultSelector():
         for end in socket.socketpair():

@@ -16,7 +16,7 @@ _TOKEN = re.compile(r"[\w!#$%&'+,/:;=?@^`|~-]+", re.ASCII)
 
 
 def check_subject(template: str) -> None:
-    """Check a template of a subject. Raises ConfigurationError."""
+    """Check a template of a subject. Raise ConfigurationError."""
     if not template:
         return
     example = check_template("subject", template)

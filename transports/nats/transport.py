@@ -68,7 +68,7 @@ class NatsTransport(Transport):
     def probe(self, message: Message) -> ProbeResult:
         """Connect and log in; with JetStream, ask which stream takes the subject.
 
-        Raises RetryableError, and RejectedError if no stream takes it.
+        Raise RetryableError, and RejectedError if no stream takes it.
         """
         connection = self._get_connection(message.node)
         text = f"{connection.server if len(self._servers) > 1 else 'it'} accepts the login"
@@ -120,7 +120,7 @@ class NatsTransport(Transport):
         raise error
 
     def _get_connection(self, node: str) -> NatsConnection:
-        """Return the connection, a new one if there is none. Raises RetryableError."""
+        """Return the connection, a new one if there is none. Raise RetryableError."""
         if self._connection is not None and self._connection.is_open:
             return self._connection
         self.close()
@@ -154,7 +154,7 @@ class NatsTransport(Transport):
         raise RetryableError("; ".join(errors))
 
     def _options(self, node: str) -> NatsOptions:
-        """Read secrets and certificates again. Raises ConfigurationError."""
+        """Read secrets and certificates again. Raise ConfigurationError."""
         from ccagent.transports.nats.connection import NatsOptions
 
         settings = self._settings
@@ -179,7 +179,7 @@ def _find_window(messages: Sequence[Message], begin: int) -> int:
 
 
 def _resolve(server: Server) -> list[str]:
-    """Return the addresses of a server. Raises OSError, UnicodeError.
+    """Return the addresses of a server. Raise OSError, UnicodeError.
 
     asyncio would resolve the name in a thread that can't be stopped.
     """

@@ -57,7 +57,7 @@ class HelpfulGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command of the arguments. Raises UsageError for an unknown one."""
+        """Find the command of the arguments. Raise UsageError for an unknown one."""
         if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
             from ccagent.config.settings import nearest
 

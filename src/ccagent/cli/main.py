@@ -209,7 +209,7 @@ def doctor(as_json: bool, deliver: bool, common: Common) -> None:
 
 
 def run_click(arguments: Sequence[str]) -> int:
-    """Run a command line and return its exit status. Raises CcagentError."""
+    """Run a command line and return its exit status. Raise CcagentError."""
     try:
         found: object = cli.main([*arguments], prog_name="ccagent", standalone_mode=False)
     except SystemExit as error:

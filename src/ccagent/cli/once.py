@@ -35,7 +35,7 @@ def run_once(configuration: Configuration, name: str) -> bool:
 
     Return whether all have taken it, and the agent could read anything of what it is about.
 
-    Raises ConfigurationError, and ProgramError when the time limit is over.
+    Raise ConfigurationError, and ProgramError when the time limit is over.
     """
     settings = configuration.settings
     node = Node(hostname=settings.hostname, cluster=settings.cluster)

@@ -23,7 +23,7 @@ MARK = "this is a test: ccagent sinks test"
 
 
 def try_sink(configuration: Configuration, name: str) -> str:
-    """Send a marked message; give what the other side said. Raises TransportError."""
+    """Send a marked message; give what the other side said. Raise TransportError."""
     settings = configuration.sinks[name]
     transport = build_transport(settings)
     transport.is_one_shot = True
@@ -35,7 +35,7 @@ def try_sink(configuration: Configuration, name: str) -> str:
 
 
 def reach_sink(configuration: Configuration, name: str) -> ProbeResult | None:
-    """Connect and log in without delivering; None if that can't be. Raises TransportError."""
+    """Connect and log in without delivering; None if that can't be. Raise TransportError."""
     transport = build_transport(configuration.sinks[name])
     try:
         return transport.probe(_messages(configuration, name)[0])

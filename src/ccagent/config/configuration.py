@@ -133,7 +133,7 @@ class Configuration(msgspec.Struct, frozen=True):
 def load(path: str) -> Configuration:
     """Read and check a file, with `conf.d` beside it.
 
-    Raises ConfigurationError naming file, line, key and reason of each problem.
+    Raise ConfigurationError naming file, line, key and reason of each problem.
     """
     files = read_files(path)
     return check_files(files, files.table)
@@ -154,7 +154,7 @@ def check_files(files: Files, table: dict[str, Any]) -> Configuration:
 def check(table: dict[str, Any], place: str) -> Configuration:
     """Check a whole configuration; `place` is what its errors call it.
 
-    Raises ConfigurationError with all that is wrong.
+    Raise ConfigurationError with all that is wrong.
     """
     problems = Problems()
     problems.found += [f"{place}: {problem}" for problem in find_unusable_texts(table, "")]
@@ -290,7 +290,7 @@ def _check_formats(
 ) -> None:
     """Check that an agent has the formats of the sinks that it names, else that of one sink.
 
-    Raises ConfigurationError.
+    Raise ConfigurationError.
     """
     agent = agent_class(name)
     problems = Problems()

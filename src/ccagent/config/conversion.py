@@ -18,7 +18,7 @@ def convert(table: object, settings: type[T], where: str, *, place: str) -> T:
     """Fill `settings` from a table.
 
     `place` is what the user calls the source (a file's path), `where` the table's own key
-    (`agents.sample`). Raises ConfigurationError naming place, key and reason of each problem.
+    (`agents.sample`). Raise ConfigurationError naming place, key and reason of each problem.
     """
     if table != {} and not as_table(table):
         raise ConfigurationError(f"{place}: {where}: expected a table [{where}]")

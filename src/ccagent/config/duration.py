@@ -22,7 +22,7 @@ class Duration:
 
     @classmethod
     def parse(cls, value: object) -> Self:
-        """Make one of a configured value. Raises ValueError with the reason."""
+        """Make one of a configured value. Raise ValueError with the reason."""
         if not isinstance(value, str):
             raise ValueError(f"{value!r} is not a duration: write it as a string such as '30s'")  # noqa: TRY004 - msgspec reports only ValueError
         return cls(value)

@@ -87,7 +87,7 @@ class Files:
 def read_files(path: str) -> Files:
     """Read a configuration: a file and those of the directory beside it.
 
-    Raises ConfigurationError if one can't be read. What is no TOML is among its problems.
+    Raise ConfigurationError if one can't be read. What is no TOML is among its problems.
     """
     files = Files()
     _add_file(files, path)

@@ -15,7 +15,7 @@ PACKAGED = "/usr/share/ccagent/conf.d"
 def list_packaged(overriding: str) -> list[str]:
     """List the files of defaults in the order of their names.
 
-    A file of the same name in the directory `overriding` replaces one of them. Raises
+    A file of the same name in the directory `overriding` replaces one of them. Raise
     ConfigurationError.
     """
     try:

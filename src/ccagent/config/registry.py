@@ -56,13 +56,13 @@ GPU_VENDORS = {
 
 
 def agent_class(name: str) -> type[Agent[Any]]:
-    """Return the class of an agent. Raises ConfigurationError for an unknown name."""
+    """Return the class of an agent. Raise ConfigurationError for an unknown name."""
     found: type[Agent[Any]] = _load("agent", "ccagent.agents", AGENTS, name)
     return found
 
 
 def transport_class(url: str) -> type[Transport]:
-    """Return the class for a URL's scheme. Raises ConfigurationError for an unknown scheme."""
+    """Return the class for a URL's scheme. Raise ConfigurationError for an unknown scheme."""
     scheme, colon, _ = url.partition(":")
     if not colon:
         raise ConfigurationError(f"{url!r} is no sink: a URL such as 'stdout:' or 'dir:/PATH'")
@@ -71,7 +71,7 @@ def transport_class(url: str) -> type[Transport]:
 
 
 def gpu_vendor_class(name: str) -> type[GpuVendor]:
-    """Return the class of a GPU vendor. Raises ConfigurationError for an unknown name."""
+    """Return the class of a GPU vendor. Raise ConfigurationError for an unknown name."""
     found: type[GpuVendor] = _load("GPU vendor", "ccagent.gpus", GPU_VENDORS, name)
     return found
 

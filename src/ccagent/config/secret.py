@@ -14,7 +14,7 @@ _CREDENTIAL = "credential:"
 def secret_path(place: str) -> str:
     """Return the file of a secret: a path, or `credential:NAME` for one that systemd passes.
 
-    Source: systemd.exec(5), LoadCredential=. Raises ConfigurationError.
+    Source: systemd.exec(5), LoadCredential=. Raise ConfigurationError.
     """
     if not place.startswith(_CREDENTIAL):
         return place
@@ -30,7 +30,7 @@ def secret_path(place: str) -> str:
 def read_secret(place: str) -> str:
     """Return the first line of a secret. Its file must not be readable by others.
 
-    Raises ConfigurationError, which never shows the content.
+    Raise ConfigurationError, which never shows the content.
     """
     text = secret_text(place).splitlines()[:1]
     if not text or not text[0].strip() or not text[0].isprintable():
@@ -39,7 +39,7 @@ def read_secret(place: str) -> str:
 
 
 def secret_text(place: str) -> str:
-    """Return the whole text of a secret. Raises ConfigurationError as `read_secret` does."""
+    """Return the whole text of a secret. Raise ConfigurationError as `read_secret` does."""
     try:
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
         descriptor = os.open(secret_path(place), flags)

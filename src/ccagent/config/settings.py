@@ -90,7 +90,7 @@ def join_key(*parts: str) -> str:
 
 
 def make_value(kind: type[Any], value: object) -> object:
-    """Make a value of a type that msgspec does not know. Raises ValueError with the reason."""
+    """Make a value of a type that msgspec does not know. Raise ValueError with the reason."""
     if issubclass(kind, Duration):
         return kind.parse(value)
     raise NotImplementedError(kind)

@@ -52,7 +52,7 @@ class ParsedToml(NamedTuple):
 def parse_leniently(text: str) -> ParsedToml:
     """Parse TOML; a statement of one line that is none is an error and left out.
 
-    Raises RecursionError.
+    Raise RecursionError.
     """
     errors: list[tuple[int, str]] = []
     left_out: set[tuple[str, ...]] = set()

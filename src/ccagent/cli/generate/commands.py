@@ -21,7 +21,7 @@ def generate(program: click.Group, directory: str) -> list[str]:
     """Write all files below a directory, `share` as it is below /usr; give their paths.
 
     They depend on nothing but this version, and the date of the man pages: SOURCE_DATE_EPOCH, or
-    today. What others have installed is not in them. Raises ConfigurationError.
+    today. What others have installed is not in them. Raise ConfigurationError.
     """
     date = _date()
     files = {

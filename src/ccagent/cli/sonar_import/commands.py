@@ -37,7 +37,7 @@ class Imported(NamedTuple):
 
 
 def import_file(path: str) -> Imported:
-    """Read and convert a file. Raises ConfigurationError, which names file, line and reason."""
+    """Read and convert a file. Raise ConfigurationError, which names file, line and reason."""
     try:
         with open(path, "rb") as file:
             content = file.read(_LARGEST + 1)
@@ -55,7 +55,7 @@ def import_file(path: str) -> Imported:
 
 
 def convert(text: str) -> Imported:
-    """Convert the text of an ini file. Raises ConfigurationError or UnparsableError."""
+    """Convert the text of an ini file. Raise ConfigurationError or UnparsableError."""
     conversion = _Conversion(sonar_ini.parse(text))
     table = conversion.table()
     notes = conversion.notes
@@ -169,7 +169,7 @@ class _Conversion:
 
 
 def _read(setting: sonar_ini.Setting, known: Known) -> Any:
-    """Read a value as what it should be. Raises ConfigurationError."""
+    """Read a value as what it should be. Raise ConfigurationError."""
     try:
         if known.kind is Kind.NAME:
             return check_name(setting.name, setting.value)

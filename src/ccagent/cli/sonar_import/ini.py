@@ -36,7 +36,7 @@ class Setting(NamedTuple):
 def parse(text: str) -> list[Setting]:
     """Parse an ini file.
 
-    Raises UnparsableError, which names the line but doesn't show it: a password could be in it.
+    Raise UnparsableError, which names the line but doesn't show it: a password could be in it.
     """
     found: list[Setting] = []
     section = ""
