@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=HelpfulGroup)
 def control() -> None:
-    """Ask a node, set a node, put it back.
+    """Read and set the controls of a node, and restore them.
 
     On the node itself the commands ask ccagent-control.service; with --node they ask nodes over
     NATS, with URL and login of the table [controls].

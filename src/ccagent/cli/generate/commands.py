@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 def generate(program: click.Group, directory: str) -> list[str]:
-    """Write all files below a directory, `share` as it is below /usr; give their paths.
+    """Write all files below a directory, with `share` as below /usr. Return their paths.
 
-    They depend on nothing but this version, and the date of the man pages: SOURCE_DATE_EPOCH, or
-    today. What others have installed is not in them. Raise ConfigurationError.
+    The files depend only on this version and the date of the man pages: SOURCE_DATE_EPOCH, or
+    today. They do not contain installed third-party agents. Raise ConfigurationError on failure.
     """
     date = _date()
     files = {

@@ -1,4 +1,4 @@
-"""ccagent.toml(5), made from the keys of the settings."""
+"""Generator of ccagent.toml(5) from the keys of the settings."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ creds-file = "/etc/ccagent/fox.creds"
 
 
 def page(date: str) -> str:
-    """Write ccagent.toml(5), of what is built in."""
+    """Return ccagent.toml(5), for built-in agents and sinks."""
     return "".join(_parts(date))
 
 
@@ -87,11 +87,11 @@ def _parts(date: str) -> Iterator[str]:
     yield heading("KEYS OUTSIDE OF ALL TABLES")
     yield from _keys(describe_keys(GlobalSettings))
     yield heading("THE OUTBOX")
-    yield paragraphs("Table [outbox]: where messages wait until their sink has taken them.")
+    yield paragraphs("Table [outbox]: the queues of messages until their sinks acknowledge them.")
     yield from _keys(describe_keys(OutboxSettings))
     yield heading("CONTROLS")
     yield paragraphs(
-        "Table [controls]: what ccagent-control.service answers. Each control that may be set has "
+        "Table [controls]: keys of ccagent-control.service. Each control that may be set has "
         'a table [controls.allow."CATEGORY.NAME"].'
     )
     yield from _controls()

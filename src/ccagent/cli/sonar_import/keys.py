@@ -1,4 +1,4 @@
-"""Every key of Sonar's configuration: what it may hold, and what it is here.
+"""All keys of Sonar's configuration: their kinds of values, and ccagent's equivalents.
 
 Source: Sonar 0.19, doc/HOWTO-DAEMON.md and doc/HOWTO-HTTP.md.
 """
@@ -9,11 +9,11 @@ import enum
 from typing import NamedTuple
 
 LOGIN_FILE = "/etc/ccagent/password"
-"""The file that a password has to be put into, since configurations hold none."""
+"""The file for a password, because configurations contain no passwords."""
 
 
 HOSTNAME = "nodes are named as they call themselves: set hostname where that has a domain"
-"""What becomes of hostname-only, which is true unless it is set."""
+"""Note about hostname-only. Its default is true."""
 
 
 class Kind(enum.Enum):
@@ -31,10 +31,10 @@ class Kind(enum.Enum):
 
 
 class Known(NamedTuple):
-    """A key of Sonar's.
+    """A key of Sonar.
 
-    `to` is ours (empty: there is none), `note` what is lost or has to be done; with `only`, just
-    for that value. `section` and `name` stand where the key has another name for the same.
+    to: ccagent's key; empty if none exists. note: a loss, or a task for the user. only: the note is
+    only for this value. section, name: the main name of a key with several names.
     """
 
     to: str = ""
@@ -123,4 +123,4 @@ KEYS = {
     ("debug", "time-limit"): Known(kind=Kind.DURATION, note=_DEBUGGING),
     ("debug", "output-delay"): Known(kind=Kind.DURATION, note=_DEBUGGING),
 }
-"""By section and name."""
+"""The keys by section and name."""
