@@ -1,7 +1,7 @@
 """Registry of agents, transports and GPU vendors: their names and classes.
 
-Built-in ones are imported when they are used. Installed entry points (groups `ccagent.agents`,
-`ccagent.transports` and `ccagent.gpus`) are asked only for names that are not built in.
+Built-in classes are imported at first use. Installed entry points (groups `ccagent.agents`,
+`ccagent.transports` and `ccagent.gpus`) are searched only for names that are not built in.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def transport_class(url: str) -> type[Transport]:
     """Return the class for a URL's scheme. Raise ConfigurationError for an unknown scheme."""
     scheme, colon, _ = url.partition(":")
     if not colon:
-        raise ConfigurationError(f"{url!r} is no sink: a URL such as 'stdout:' or 'dir:/PATH'")
+        raise ConfigurationError(f"{url!r} is not a sink URL such as 'stdout:' or 'dir:/PATH'")
     found: type[Transport] = _load("kind of sink", "ccagent.transports", TRANSPORTS, scheme.lower())
     return found
 
@@ -77,12 +77,12 @@ def gpu_vendor_class(name: str) -> type[GpuVendor]:
 
 
 def agent_names() -> list[str]:
-    """Return the names of all agents that can be used on this installation."""
+    """Return the names of all agents on this installation."""
     return list(dict.fromkeys([*AGENTS, *_entry_points("ccagent.agents")]))
 
 
 def transport_names() -> list[str]:
-    """Return the URL schemes that can be used on this installation."""
+    """Return the URL schemes of all transports on this installation."""
     return list(dict.fromkeys([*TRANSPORTS, *_entry_points("ccagent.transports")]))
 
 

@@ -1,4 +1,4 @@
-"""Checks of the Prometheus endpoint: its files, its addresses, and who may ask."""
+"""Checks of the Prometheus endpoint: files, addresses, and access rights."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ AREA = "exporter"
 _IMPACT = ["exporter: Prometheus gets nothing"]
 _PATIENCE = 1.0
 _SOON = 7 * 86400.0
-"""Seconds before its end in which a certificate is a problem."""
+"""A certificate is a problem if it expires within this number of seconds."""
 
 
 def check_exporter(site: Site) -> Iterator[Finding]:
-    """Check the endpoint, where one is configured."""
+    """Check the endpoint, if it is configured."""
     settings = site.configuration.exporter
     if settings is None:
         return
@@ -52,7 +52,7 @@ def check_exporter(site: Site) -> Iterator[Finding]:
 
 
 def check_exporter_names(site: Site) -> Iterator[Finding]:
-    """Read each set of names that has one source only, such as slurm: it may have nothing here."""
+    """Read each set of names with a single source, such as slurm. It may have no data here."""
     settings = site.configuration.exporter
     if settings is None:
         return
@@ -131,7 +131,7 @@ def _check_directory(path: str) -> Finding:
 
 
 def _check_address(address: Address) -> Finding:
-    """Connect to an address; nothing is sent."""
+    """Connect to an address, without sending data."""
     host = address.host or "localhost"
     subject = f"exporter {address.host or '*'}:{address.port}"
     try:

@@ -57,7 +57,7 @@ def assess_cluster(name: str, *, is_configured: bool) -> Finding:
 
 
 def describe_user(identity: Identity, name: str) -> Finding:
-    """Return the user with its capabilities. What they prevent is reported by other checks."""
+    """Return the user with its capabilities. Other checks report their consequences."""
     held = ", ".join(sorted(identity.capabilities)) or "none"
     if identity.is_all_powerful:
         held = "all"

@@ -132,7 +132,7 @@ def test_a_configured_agent_runs_once_with_its_sinks(tmp_path: Path) -> None:
         ("[agents.sample]\nextras=['cards']", "agents.sample.extras: 'cards' is unknown"),
         ("[agents.sample]\nsinks=['bakend']\n[sinks.backend]\nurl='stdout:'",
          "agents.sample.sinks: there is no [sinks.bakend]; did you mean 'backend'?"),
-        ("[sinks.x]\nurl='http//x'", "sinks.x.url: 'http//x' is no sink"),
+        ("[sinks.x]\nurl='http//x'", "sinks.x.url: 'http//x' is not a sink URL"),
         ("[sinks.x]\nurl='dri:/x'",
          "sinks.x.url: 'dri' is an unknown kind of sink; did you mean 'dir'?"),
         ("[sinks.x]\nurl='dir:relative'", "sinks.x: dir:relative: an absolute path is needed"),

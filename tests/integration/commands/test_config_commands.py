@@ -75,7 +75,7 @@ def test_a_reload_reads_the_directory_too(main: Path) -> None:
     until(lambda: daemon.written("b"))
     more.write_text("[sinks.b]\nurl = 'nothing'\n")
     daemon.process.send_signal(signal.SIGHUP)
-    until(lambda: f"{more}: line 2: sinks.b.url: 'nothing' is no sink" in daemon.said())
+    until(lambda: f"{more}: line 2: sinks.b.url: 'nothing' is not a sink URL" in daemon.said())
     daemon.stop()
 
 
