@@ -1,6 +1,6 @@
-"""Sentences for the errors of connections, the same for all transports.
+"""Texts for connection errors, the same for all transports.
 
-Each is the rest of a line that begins with the URL: `nats://127.0.0.1:4222: connection refused`.
+Each text follows the URL in a line: `nats://127.0.0.1:4222: connection refused`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _TLS_ALERTS = {
 
 
 def explain_network_error(error: BaseException, seconds: float) -> str:
-    """Return why there is no connection or answer; empty for an error of another kind.
+    """Return the reason for a missing connection or answer; empty for other kinds of errors.
 
     seconds: the time limit.
     """
-    import ssl  # takes milliseconds
+    import ssl  # its import takes milliseconds
 
     match error:
         case socket.gaierror():
@@ -45,12 +45,12 @@ def explain_network_error(error: BaseException, seconds: float) -> str:
 
 
 def explain_certificate(reason: str) -> str:
-    """Return that the certificate of a server is not accepted, and why."""
+    """Return the text for a refused certificate of a server, with the reason."""
     return f"its certificate can't be trusted: {reason}"
 
 
 def explain_tls_alert(text: str) -> str:
-    """Return the meaning of an alert about our certificate; empty for any other text."""
+    """Return the meaning of an alert about ccagent's certificate; empty for any other text."""
     text = text.lower().replace("_", " ")
     return next((meaning for alert, meaning in _TLS_ALERTS.items() if alert in text), "")
 

@@ -21,11 +21,11 @@ class KafkaSettings(NetworkSinkSettings, frozen=True, kw_only=True):
     """The keys of a sink `kafka://` or `kafkas://`."""
 
     user: Annotated[
-        str, Meta(description="user that the password belongs to; empty: the cluster's name")
+        str, Meta(description="user of the password; empty: the cluster's name")
     ] = ""
     sasl_mechanism: Annotated[
         Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"],
-        Meta(description="how the password is sent"),
+        Meta(description="SASL mechanism of the login"),
     ] = "PLAIN"
     topic: Annotated[
         str,
