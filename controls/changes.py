@@ -89,7 +89,7 @@ class Changes:
         if refusal:
             raise ControlError(f"{order.name}: out of the machine's range: {refusal}")
         if now == order.text or _is_rounded(earlier, order.text, now):
-            # Only the lease changes: the machine need not be written.
+            # The value is already in effect: at most the lease changes.
             if earlier is not None:
                 self._save(msgspec.structs.replace(earlier, after=now, **self._terms(order)))
                 self._pauses.pop(earlier.number, None)

@@ -20,8 +20,8 @@ WITHHELD = "(its text is withheld: it may repeat a secret)"
 
 _SHOWN = 200
 _SEARCHED = 1000
-"""Number of searched characters. It is larger than the number of shown ones, because a form may be
-longer."""
+"""Number of searched characters. It exceeds the shown ones: a form of a shown part must not be
+cut."""
 
 _PART = 4
 """The maximum number of consecutive characters of a secret that may be shown, plus one."""

@@ -98,9 +98,9 @@ def shorten_text(text: str) -> str:
 
 
 def _find_certificate_fault(broker: str, settings: KafkaSettings) -> str:
-    """Return the reason why a certificate is not trusted; empty if it is trusted.
+    """Return the reason why a certificate is not trusted; empty for any other failure.
 
-    librdkafka does not report this reason.
+    It connects to the broker, because librdkafka does not report this reason.
     """
     host, _, port = broker.rpartition(":")
     host = host.strip("[]")

@@ -117,7 +117,7 @@ class MqttConnection:
         return len(self._pending) == 1
 
     def largest_body(self, topic: str) -> int | None:
-        """Return the maximum body in bytes that the broker accepts; None if it has no limit."""
+        """Return the maximum body in bytes that the broker accepts; None if it announced none."""
         if self.largest_packet == _LARGEST_PACKET:
             return None
         return max(1, self.largest_packet - self._overhead(topic, _LONGEST_ID) - _LONGEST_KIND)

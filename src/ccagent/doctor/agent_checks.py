@@ -72,4 +72,6 @@ def _make_failed(name: str, error: Exception) -> Check:
     result = CheckResult(
         "problem", f"{type(error).__name__}: {error}", "report it to the agent's authors"
     )
-    return Check("programs", f"checks of agent {name}", lambda: result, "what they would find")
+    return Check(
+        "programs", f"checks of agent {name}", lambda: result, "the findings of these checks"
+    )

@@ -64,7 +64,7 @@ def assess_clock(state: ClockState) -> Finding:
     if not state.is_synchronised:
         fix = (
             "run chronyd (with rtcsync), ntpd or systemd-timesyncd; a virtual machine "
-            "may have its host keep it"
+            "may use its host's clock"
         )
         found = "not synchronised, as far as the kernel knows"
         return Finding("clock", "clock", "problem", found, fix, [_LOSS])
@@ -83,7 +83,7 @@ def compare_clocks(sink: str, offset: float, uncertainty: float) -> Finding:
     if abs(offset) <= _MOST_APART + uncertainty:
         return Finding("clock", subject, "good", f"the same, within {1 + uncertainty:.1f} s")
     way = "ahead of" if offset > 0 else "behind"
-    found = f"this one is {abs(offset):.0f} s {way} the other"
+    found = f"this clock is {abs(offset):.0f} s {way} the other"
     return Finding(
         "clock", subject, "problem", found, "synchronise both with the same time servers", [_LOSS]
     )

@@ -44,7 +44,7 @@ _AREAS = (
 )  # fmt: skip
 """Areas in the order of the report."""
 
-_FIX = "check whether what it looks at hangs, and whether this user may read it"
+_FIX = "check whether its object hangs, and whether this user may read it"
 
 LIMIT = SECONDS + 5.0
 """Seconds until a hanging check is abandoned."""
@@ -99,5 +99,5 @@ def _fail(check: str | Sequence[AgentCheck], error: CcagentError) -> Finding:
     result = CheckResult("problem", str(error), _FIX)
     if not isinstance(check, str):
         return make_finding(check, result)
-    impact = ["ccagent doctor: what it would have found"]
+    impact = ["ccagent doctor: the findings of this check"]
     return Finding(check, f"check of {check}", *result, impact=impact)

@@ -37,7 +37,7 @@ def check_exporter(site: Site) -> Iterator[Finding]:
         yield _check_directory(settings.gpu_job_directory)
     if settings.textfile_directory and not os.path.isdir(settings.textfile_directory):
         found = f"{settings.textfile_directory}: there is no such directory"
-        impact = ["exporter: nothing of files *.prom"]
+        impact = ["exporter: no metrics of files *.prom"]
         yield Finding(AREA, "exporter.textfile-directory", "problem", found, "make it", impact)
     for address in settings.addresses():
         yield _check_address(address)
@@ -46,7 +46,7 @@ def check_exporter(site: Site) -> Iterator[Finding]:
             AREA,
             "exporter.insecure",
             "problem",
-            "whoever reaches this node may read all metrics, or read along",
+            "any user of the network may read all metrics, or intercept them",
             "certificate-file and users-file, or client-ca-file, instead of insecure = true",
         )
 
@@ -126,7 +126,7 @@ def _check_directory(path: str) -> Finding:
         return Finding(AREA, subject, "good", path)
     found = f"{path}: there is no such directory that this user may write"
     fix = "make it, and give it to the daemon's user"
-    impact = ["exporter: dcgm-exporter does not learn which job has a card"]
+    impact = ["exporter: dcgm-exporter lacks the jobs of cards"]
     return Finding(AREA, subject, "problem", found, fix, impact)
 
 
@@ -138,6 +138,6 @@ def _check_address(address: Address) -> Finding:
         socket.create_connection((host, address.port), _PATIENCE).close()
     except OSError as error:
         fix = "start the daemon, or look into its log: another program may have had the port"
-        found = f"nobody listens: {error.strerror or error}"
+        found = f"no process listens: {error.strerror or error}"
         return Finding(AREA, subject, "missing", found, fix, _IMPACT)
     return Finding(AREA, subject, "good", "somebody listens")

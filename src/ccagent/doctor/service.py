@@ -49,7 +49,7 @@ def check_directories(site: Site) -> Iterator[Finding]:
             "problem",
             reason,
             "use a directory that only root and the user of the service can write to",
-            ["what others put there is refused: a lock, queue or file may not work"],
+            ["files of other users there are refused: a lock, queue or file may not work"],
         )
 
 
@@ -61,7 +61,7 @@ def assess_sinks(sinks: Mapping[str, SinkCounters]) -> Iterator[Finding]:
                 _AREA,
                 f"thread of sink {name}",
                 "problem",
-                f"went on after {counters.restarts} unforeseen errors since it started",
+                f"continued after {counters.restarts} unforeseen errors since it started",
                 "look for the error in the log (journalctl -u ccagent) and report it",
                 [f"sink {name}: pauses after each error; messages stay in the queue"],
             )
@@ -85,9 +85,9 @@ def _check_lock(site: Site) -> Iterator[Finding]:
         site.node.owner(path)
         refusal = "" if site.node.is_writable(path) else "this user may not write there"
     except NotHereError:
-        refusal = "there is none"
+        refusal = "it does not exist"
         if directory.rstrip("/") in list_runtime_directories(read_unit(site.node)):
-            directory, refusal = f"{directory}: comes and goes with {_UNIT}", ""
+            directory, refusal = f"{directory}: exists only while {_UNIT} runs", ""
     except CcagentError as error:
         refusal = str(error)
     if not refusal:
@@ -98,7 +98,7 @@ def _check_lock(site: Site) -> Iterator[Finding]:
         "lock-directory",
         "problem",
         f"{directory}: {refusal}",
-        "make it for the user of the service (RuntimeDirectory=ccagent)",
+        "create it for the user of the service (RuntimeDirectory=ccagent)",
         ["ccagent run: does not start"],
         ["the daemon"],
     )

@@ -25,7 +25,7 @@ SECONDS = 20.0
 _FIXES = {
     "does not resolve": "check the name in url, and the name servers of this host",
     "connection refused": "start the server, check the port in url and firewalls",
-    "certificate": "use the name in url that its certificate is for, set ca-file to who signed it",
+    "certificate": "use the name in url that its certificate is for, set ca-file to its CA",
     "tls": "check whether the port is the one with TLS, and the scheme of url fits",
     "login": "check user and password-file or token-file, and that the server knows them",
     "password": "check user and password-file or token-file, and that the server knows them",

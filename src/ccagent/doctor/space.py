@@ -31,7 +31,7 @@ _SHARED = frozenset({"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", 
 """File systems that several hosts may use. All processes of a SQLite database must be on one host
 (sqlite.org/wal.html)."""
 
-_LOSS = "all: the queue is in memory alone, and is lost with the process"
+_LOSS = "all: the queue is only in memory, and is lost with the process"
 
 
 class Room(NamedTuple):
@@ -80,7 +80,7 @@ def assess_space(directory: str, room: Room | CcagentError, wanted: int) -> Find
             str(room),
             f"make it for ccagent's user alone: install -d -o ccagent -m 0700 {directory}",
         )
-    who = f"user {room.user}, as which the service runs," if room.user else "this user"
+    who = f"user {room.user}, the user of the service," if room.user else "this user"
     owner = room.user or "ccagent"
     if not room.is_writable:
         return _make_problem(
@@ -100,7 +100,7 @@ def assess_space(directory: str, room: Room | CcagentError, wanted: int) -> Find
     if room.free < wanted:
         return _make_problem(
             f"{found}, where outboxes may take {format_size(wanted)}",
-            "make room, set a smaller outbox.max-bytes, or have it on another file system",
+            "make room, set a smaller outbox.max-bytes, or move it to another file system",
         )
     if room.inodes is not None and room.inodes < _FEWEST_INODES:
         return _make_problem(
@@ -109,7 +109,7 @@ def assess_space(directory: str, room: Room | CcagentError, wanted: int) -> Find
     if room.type in _SHARED:
         return _make_problem(
             f"{found}, on which several hosts could write: SQLite's log (WAL) needs one host's",
-            "have it on a disk of this machine, or set outbox.memory = true",
+            "move it to a disk of this machine, or set outbox.memory = true",
         )
     if room.type in _IN_MEMORY:
         found += ", which is memory: it outlives the process, but not the machine"
@@ -151,7 +151,7 @@ def _find_room(site: Site, directory: str, sinks: Sequence[str]) -> Room | Ccage
             read_unit(node)
         )
         if path != directory and path in refused and not is_made_by_systemd:
-            who = f"user {user.name}, as which the service runs," if user else "this user"
+            who = f"user {user.name}, the user of the service," if user else "this user"
             return NotHereError(f"{directory}: there is none, and {who} cannot create it")
         answer = node.space(path.lstrip("/"))
         mount = find_mount(read_parsed(node, MOUNTINFO, parse_mountinfo), path)

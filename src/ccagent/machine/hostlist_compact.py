@@ -28,8 +28,8 @@ def compact(names: Iterable[str]) -> list[str]:
 
     The result depends only on the set of names. Names with leading zeros share a range only with
     names of the same number of digits: `c9`, `c08`, `c10` are `c[08,10]` and `c9`. A range has
-    several brackets if all combinations of their numbers are among the names. The list is not
-    always the shortest one.
+    several brackets if all combinations of their numbers are among the names. If no full product
+    results, a shorter list may exist.
 
     Raise UnparsableError if a name is not a host name.
     """

@@ -86,7 +86,7 @@ class Sink:
 
     @property
     def is_alive(self) -> bool:
-        """True until the thread has ended."""
+        """True while the thread runs."""
         return self._thread is not None and self._thread.is_alive()
 
     def counters(self) -> SinkCounters:
