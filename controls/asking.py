@@ -143,7 +143,7 @@ class NatsAsker(Asker):
                 for message in link.receive():
                     if message.headers.get("status") == "503":
                         raise RetryableError(
-                            f"{link.place}: nobody listens on the subject {self._subject!r}"
+                            f"{link.place}: no service listens on the subject {self._subject!r}"
                         )
                     found += read_lines(message.body)
             return found

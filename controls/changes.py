@@ -168,7 +168,7 @@ class Changes:
             if change.after is None:
                 self.restore(change, "start after a crash")
             elif not is_allowed(change.control):
-                self.restore(change, "the policy does not allow it any more")
+                self.restore(change, "the policy no longer allows it")
             else:
                 self._audit_change("kept", change, change.sender, "in effect at a start")
 
@@ -224,7 +224,7 @@ class Changes:
         if now != change.before:
             is_ours = now == change.after or feature.matches(change.requested, now)
             if now and not is_ours:
-                reason = f"somebody else had changed it to {now}"
+                reason = f"another program had changed it to {now}"
             feature.write(change.device, change.before)
             now = feature.read(change.device)
             if not feature.matches(change.before, now):
@@ -246,7 +246,7 @@ class Changes:
         """Return the control of a change. Raise ControlError if its device no longer exists."""
         feature = self._catalogue.find(change.control)
         if feature.find_device(change.device) != change.device:
-            raise ControlError(f"{change.control}: device {change.device} is not there now")
+            raise ControlError(f"{change.control}: device {change.device} does not exist now")
         return feature
 
     def _undo(self, change: Change, order: Order, reason: str) -> str:

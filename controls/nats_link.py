@@ -176,7 +176,7 @@ class NatsLink:
                 if not _would_block(error):
                     raise RetryableError(f"{self.place}: {_reason(error)}") from error
                 if not self._poll(select.POLLOUT | select.POLLIN, deadline):
-                    raise RetryableError(f"{self.place}: it takes nothing") from error
+                    raise RetryableError(f"{self.place}: it accepts no data") from error
 
     def subscribe(self, subject: str, number: int) -> None:
         """Subscribe to one more subject. Raise RetryableError if the connection fails."""
@@ -285,7 +285,7 @@ class NatsLink:
             if "permissions violation for publish" in text.lower():
                 from ccagent.log import logger
 
-                logger.warning("%s: we may not publish answers: grant this user _INBOX.>",
+                logger.warning("%s: this user may not publish answers: grant it _INBOX.>",
                                self.place)  # fmt: skip
                 return
             meaning = (

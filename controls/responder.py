@@ -163,7 +163,7 @@ class Responder:
         """Return a control request from a line. Raise ControlError for an invalid form."""
         value = line.value
         if not isinstance(value, str):
-            raise ControlError("not a control message: the field control is no string")
+            raise ControlError("not a control message: the field control is not a string")
         name, text = line.measurement, value
         category = _CLASSES.get(name, name)
         if "." not in name and self.catalogue.has_category(category):
@@ -232,7 +232,7 @@ class Responder:
         name = line.value if isinstance(line.value, str) else ""
         job = line.tags.get("job", "")
         if job and not _JOB.fullmatch(job):
-            raise ControlError(f"restore: job {shortened(job)} is no number")
+            raise ControlError(f"restore: job {shortened(job)} is not a number")
         changes = self._held()
         chosen = [
             change

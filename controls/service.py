@@ -305,7 +305,7 @@ class ControlService:
         self._local.responder = self._responder
         for change in newest_first(self._changes.all()):
             if not self._policy.allows(change.control):
-                self._restore(change, "the policy does not allow it any more")
+                self._restore(change, "the policy no longer allows it")
         say(f"controls: configuration read again: {self._summary()}")
         self._notifier.ready(self._summary())
 

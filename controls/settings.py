@@ -25,8 +25,8 @@ _KEY = re.compile(r"U[A-Z2-7]{55}", re.ASCII)
 _LONGEST_LEASE = 365 * 86400.0
 
 _FROM = (
-    "who may set: account:NAME and user:NAME as the NATS server reports them, key:U... for signed"
-    " requests; empty: "
+    "permitted senders: account:NAME and user:NAME as reported by the NATS server, key:U... for"
+    " signed requests; empty: "
 )
 
 
@@ -83,7 +83,7 @@ class ControlsSettings(Settings, frozen=True, kw_only=True):
         dict[str, AllowSettings], Meta(description="controls that may be set, by name")
     ] = {}
     senders: Annotated[
-        tuple[str, ...], Meta(description=_FROM + "all who may publish to the subjects")
+        tuple[str, ...], Meta(description=_FROM + "all users that may publish to the subjects")
     ] = msgspec.field(name="from", default=())
     trust_request_info: Annotated[
         bool,

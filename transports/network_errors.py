@@ -12,9 +12,11 @@ if TYPE_CHECKING:
     import ssl
 
 _TLS_ALERTS = {
-    "certificate required": ("the server wants a certificate of ours (certificate-file, key-file)"),
-    "alert unknown ca": "the server does not trust our certificate",
-    "alert bad certificate": "the server does not trust our certificate",
+    "certificate required": (
+        "the server requires a client certificate (certificate-file, key-file)"
+    ),
+    "alert unknown ca": "the server does not trust the client certificate",
+    "alert bad certificate": "the server does not trust the client certificate",
 }
 
 
@@ -29,7 +31,7 @@ def explain_network_error(error: BaseException, seconds: float) -> str:
         case socket.gaierror():
             return f"the name does not resolve: {error.strerror}"
         case UnicodeError() if not isinstance(error, UnicodeDecodeError):
-            return "the name does not resolve: it is no host name"
+            return "the name does not resolve: it is not a host name"
         case ssl.SSLCertVerificationError():
             return explain_certificate(error.verify_message)
         case ssl.SSLEOFError():

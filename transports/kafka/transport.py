@@ -57,7 +57,7 @@ class KafkaTransport(Transport):
             wanted = waiting[:1] if alone else waiting
             sent = [*takewhile(lambda number: is_topic(topics[number]), wanted)]
             if not sent:
-                text = f"{topics[first]!r} is no topic: letters, digits, '.', '_' and '-' only"
+                text = f"{topics[first]!r} is not a topic: letters, digits, '.', '_' and '-' only"
                 raise RejectedError(self._describe(text), delivered=first)
             connection = self._get_connection(messages[first].cluster, delivered=first)
             outcome = connection.send([(topics[number], messages[number]) for number in sent])

@@ -104,7 +104,7 @@ def explain_error(error: BaseException, secrets: Iterable[str] = ()) -> str:
         case OSError(errno=int(number)) if number and not isinstance(error, ssl.SSLError):
             return os.strerror(number)
         case MemoryError():
-            return "there is no memory left"
+            return "no memory is free"
         case _:
             text = str(error).removeprefix("nats: ").strip("'") or type(error).__name__
     if meaning := explain_tls_alert(text):

@@ -142,7 +142,7 @@ class NatsConnection:
     def answer(self) -> str:
         """The server's answer to the last messages."""
         stored = self._batch.stored if self._batch is not None else ""
-        return stored or f"{self._server} has it; subscribers are not confirmed by core NATS"
+        return stored or f"{self._server} has it; core NATS does not confirm subscribers"
 
     def close(self) -> None:
         """End the connection and the thread. Takes at most a few seconds."""
@@ -217,8 +217,8 @@ class NatsConnection:
         if self._options.context is None:
             return ""
         if self._options.has_certificate:
-            return ": it may not trust our certificate"
-        return ": it may want a certificate of ours (certificate-file, key-file)"
+            return ": it may not trust the client certificate"
+        return ": it may require a client certificate (certificate-file, key-file)"
 
     async def _publish(self, messages: Sequence[Outgoing]) -> list[NatsAnswer]:
         secrets = self._options.login.secrets

@@ -296,8 +296,8 @@ def _check_formats(
         wanted = sinks[sink].format if sink in sinks else None
         if wanted is not None and wanted not in agent.formats:
             problems.found.append(
-                f"{place}: agents.{name}.sinks: sink {sink!r} wants format "
-                f"{wanted!r}, which {name} has not; it has {', '.join(sorted(agent.formats))}"
+                f"{place}: agents.{name}.sinks: sink {sink!r} needs format "
+                f"{wanted!r}, but {name} has only {', '.join(sorted(agent.formats))}"
             )
     problems.raise_found()
 

@@ -36,7 +36,7 @@ class ClockState(NamedTuple):
 def parse_timex(content: bytes) -> ClockState:
     """Parse the struct timex of adjtimex(2). Raise UnparsableError if it is too short."""
     if len(content) < _TIMEX.size:
-        raise UnparsableError(f"{len(content)} bytes are no struct timex")
+        raise UnparsableError(f"{len(content)} bytes are not a struct timex")
     _, offset, _, error, _, status = _TIMEX.unpack_from(content)
     unit = 1e-9 if status & _NANOSECONDS else 1e-6
     return ClockState(not status & _UNSYNCHRONISED, offset * unit, error * 1e-6)

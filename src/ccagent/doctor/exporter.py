@@ -140,4 +140,4 @@ def _check_address(address: Address) -> Finding:
         fix = "start the daemon, or look into its log: another program may have had the port"
         found = f"no process listens: {error.strerror or error}"
         return Finding(AREA, subject, "missing", found, fix, _IMPACT)
-    return Finding(AREA, subject, "good", "somebody listens")
+    return Finding(AREA, subject, "good", "a process listens")

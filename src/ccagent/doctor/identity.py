@@ -64,7 +64,7 @@ def describe_user(identity: Identity, name: str) -> Finding:
     fix = ""
     if identity.uid == 0:
         fix = (
-            "if the service has a user of its own, run it as that one too: "
+            "if the service has a separate user, also run the doctor as this user: "
             "runuser -u USER -- ccagent doctor"
         )
     return Finding(_AREA, "user", "good", f"{name}, capabilities that matter: {held}", fix)

@@ -152,7 +152,7 @@ def _find_room(site: Site, directory: str, sinks: Sequence[str]) -> Room | Ccage
         )
         if path != directory and path in refused and not is_made_by_systemd:
             who = f"user {user.name}, the user of the service," if user else "this user"
-            return NotHereError(f"{directory}: there is none, and {who} cannot create it")
+            return NotHereError(f"{directory}: it does not exist, and {who} cannot create it")
         answer = node.space(path.lstrip("/"))
         mount = find_mount(read_parsed(node, MOUNTINFO, parse_mountinfo), path)
     except CcagentError as error:

@@ -181,9 +181,7 @@ def _reason_against(path: str, owner: int, *, is_last: bool) -> str:
     if mode & stat.S_ISVTX and not is_last:
         return ""  # others can rename or remove only their own files
     if by_others:
-        return (
-            f"{path}: every user can create files in it: use a directory of its own, or chmod o-w"
-        )
+        return f"{path}: every user can create files in it: use a private directory, or chmod o-w"
     if by_group:
         return f"{path}: group {status.st_gid} can create files in it: chmod g-w"
     return ""

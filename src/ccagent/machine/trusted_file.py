@@ -48,7 +48,7 @@ def _check(status: os.stat_result, path: str) -> None:
     if status.st_uid not in {0, os.geteuid()}:
         raise NotPermittedError(f"/{path}: belongs to user {status.st_uid}, not to root or ccagent")
     if status.st_mode & stat.S_IWOTH:
-        raise NotPermittedError(f"/{path}: everybody may write it: chmod o-w it")
+        raise NotPermittedError(f"/{path}: every user may write it: chmod o-w it")
     if status.st_nlink > 1:
         # A user with write permission in the directory can link any file of root into it.
         raise NotPermittedError(f"/{path}: a file with several names")

@@ -45,7 +45,7 @@ def decode_entry(stored: object) -> QueueEntry:
     if not isinstance(stored, bytes):
         raise UnparsableError("damaged: not a message")
     if len(stored) < HEAD.size:
-        raise UnparsableError(f"damaged: {len(stored)} bytes are no message")
+        raise UnparsableError(f"damaged: {len(stored)} bytes are not a message")
     magic, length, checksum = HEAD.unpack_from(stored)
     content = memoryview(stored)[HEAD.size :]
     if magic != MAGIC or length != len(content):

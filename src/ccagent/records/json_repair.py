@@ -51,7 +51,7 @@ class _Repair:
         if isinstance(value, list):
             return self._elements(cast("list[object]", value))
         if isinstance(value, float) and not math.isfinite(value) and not self._has_null:
-            raise _BadNumberError(f"{value} is no number in JSON")
+            raise _BadNumberError(f"{value} is not a number in JSON")
         if isinstance(value, int) and not _SMALLEST <= value <= _LARGEST:
             raise _BadNumberError(f"a number of {value.bit_length()} bits")
         return value

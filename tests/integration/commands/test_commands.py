@@ -138,7 +138,7 @@ def test_a_configured_agent_runs_once_with_its_sinks(tmp_path: Path) -> None:
         ("[sinks.x]\nurl='dir:relative'", "sinks.x: dir:relative: an absolute path is needed"),
         ("[sinks.x]\nformat='sonar'", "sinks.x.url: a sink needs a URL"),
         ("[sinks.x]\nurl='stdout:'\nformat='json'", "sinks.x.format: "),
-        ("[agents.sysinfo]\n[sinks.x]\nurl='stdout:'\nformat='line'", "which sysinfo has not"),
+        ("[agents.sysinfo]\n[sinks.x]\nurl='stdout:'\nformat='line'", "but sysinfo has only"),
         ("cluster = 'två ord'", "cluster 'två ord': letters, digits"),
         ("cluster = '../x'", "cluster '../x': letters, digits"),
         ("hostname = 'a b'", "hostname 'a b': letters, digits"),

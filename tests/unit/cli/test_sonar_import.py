@@ -145,7 +145,7 @@ def test_files_that_cant_be_read(tmp_path: Path) -> None:
 
 def test_an_empty_value_is_the_default() -> None:
     found = convert(f"{GLOBAL}[cluster]\ncadence = 1h\n[programs]\nsinfo-command = ''")
-    assert "line 7: programs.sinfo-command: empty: the default stands" in found.notes
+    assert "line 7: programs.sinfo-command: empty: the default is used" in found.notes
     with pytest.raises(ConfigurationError, match=r"\[kafka\]: the address is empty"):
         convert(f"{GLOBAL}[kafka]\nbroker-address = ''")
 

@@ -51,5 +51,5 @@ def _date() -> str:
     """Return the date of the man pages. Source: reproducible-builds.org, SOURCE_DATE_EPOCH."""
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "") or str(int(time.time()))
     if not epoch.isdecimal() or len(epoch) > 11:
-        raise ConfigurationError(f"SOURCE_DATE_EPOCH: {epoch!r} is no number of seconds")
+        raise ConfigurationError(f"SOURCE_DATE_EPOCH: {epoch!r} is not a number of seconds")
     return time.strftime("%Y-%m-%d", time.gmtime(int(epoch)))

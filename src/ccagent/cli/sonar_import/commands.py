@@ -78,7 +78,7 @@ class _Conversion:
                 continue
             key = (known.section or setting.section, known.name or setting.name)
             if key in self._found:
-                self._note(self._found[key], f"stands again in line {setting.line}, which counts")
+                self._note(self._found[key], f"repeated in line {setting.line}; that line is used")
             self._found[key] = setting
         self._cadences = {section for section, name in self._found if name == "cadence"}
 
@@ -96,7 +96,7 @@ class _Conversion:
             known = KEYS[section, name]
             value = _read(setting, known)
             if setting.value == "":
-                self._note(setting, "empty: the default stands")
+                self._note(setting, "empty: the default is used")
                 continue
             if not self._is_used(section, setting, known):
                 continue

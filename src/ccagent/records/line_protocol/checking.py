@@ -51,9 +51,9 @@ def _check_content(line: Line, category: Category) -> Iterator[str]:
     tags, value = line.tags, line.value
     if category == "metric":
         if isinstance(value, bool | str):
-            yield "the value of a metric is no number"
+            yield "the value of a metric is not a number"
     elif not isinstance(value, str):
-        yield f"the {category} is no string"
+        yield f"the {category} is not a string"
     if category in {"metric", "event"} and NAME.fullmatch(line.measurement) is None:
         yield f"name {shorten(line.measurement)}: letters, digits and '_' only"
     if category == "event" and line.measurement == "job" and not tags.get("function"):
