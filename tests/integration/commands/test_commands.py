@@ -218,7 +218,7 @@ def test_agents_and_sinks_are_listed() -> None:
 def test_help_and_version() -> None:
     assert "sysinfo" in run("--help").stdout
     assert "--every" in run("sample", "--help").stdout
-    assert "is left" in run("outbox", "flush", "--help").stdout  # without any configuration
+    assert "messages remain" in run("outbox", "flush", "--help").stdout  # without any configuration
     assert run("--version").stdout.startswith("ccagent, version ")
     assert run("smaple").returncode == 2
 
