@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from ccagent.transports.base import Transport
 
 _TEMPLATE = """\
-# The configuration of ccagent. Every key stands here with its default, commented out: this file
-# changes nothing. Text begins with "# ", keys with "#"; take that away from what is to be set,
-# and from the line with its table. Tables of agents and sinks have to be named to be used.
+# The configuration of ccagent. This file has every key with its default, commented out: it has no
+# effect. Text starts with "# ", keys start with "#". To set a key, remove the "#" from its line and
+# from the line of its table. An agent or sink is used only if the configuration has its table.
 #
-# Files conf.d/*.toml beside this one are read too, in the order of their names.
-# `ccagent config check FILE` says what is wrong. See ccagent.toml(5).
+# Files conf.d/*.toml beside this file are also read, in the order of their names.
+# `ccagent config check FILE` prints all errors. See ccagent.toml(5).
 """
 
 _SHOWN = {"a string", "true or false", "a list of strings", "a duration"}
