@@ -20,9 +20,7 @@ _PORTS = {"kafka": 9092, "kafkas": 9093}
 class KafkaSettings(NetworkSinkSettings, frozen=True, kw_only=True):
     """The keys of a sink `kafka://` or `kafkas://`."""
 
-    user: Annotated[
-        str, Meta(description="user of the password; empty: the cluster's name")
-    ] = ""
+    user: Annotated[str, Meta(description="user of the password; empty: the cluster's name")] = ""
     sasl_mechanism: Annotated[
         Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"],
         Meta(description="SASL mechanism of the login"),
