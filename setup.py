@@ -1,4 +1,4 @@
-"""What pyproject.toml can't say: the package holds the commit that it was built from."""
+"""Build steps that pyproject.toml can't express: the package contains its commit."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _COMMIT = runpy.run_path(str(_HERE / "src/ccagent/commit.py"))
 
 
 def _write_commit(package: Path) -> None:
-    """Write the commit of this working tree, if it is one, into a copy of the package."""
+    """Write the commit of this working tree, if it has one, into a copy of the package."""
     commit: str = _COMMIT["commit_of"](str(_HERE))
     if commit:
         (package / _COMMIT["FILE"]).write_text(f"{commit}\n", encoding="ascii")
 
 
 class BuildWithCommit(build_py):
-    """Builds the package; an editable one reads the commit from its checkout."""
+    """Builds the package. An editable package reads the commit from its checkout."""
 
     def run(self) -> None:
         """Build, and add the commit."""
@@ -31,7 +31,7 @@ class BuildWithCommit(build_py):
 
 
 class SdistWithCommit(sdist):
-    """Makes a source distribution that knows its commit."""
+    """Makes a source distribution that contains its commit."""
 
     def make_release_tree(self, base_dir: str, files: list[str]) -> None:
         """Copy the files, and add the commit."""

@@ -1,1 +1,1 @@
-"""Controls: what a cluster may ask a node, and set on it, within the node's policy."""
+"""The control service: reading and setting controls of a node, within the node's policy."""

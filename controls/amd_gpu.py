@@ -1,7 +1,7 @@
-"""Controls `amd_gpu.*`: the power cap of AMD's cards, by the kernel's hwmon.
+"""Controls `amd_gpu.*`: the power cap of AMD's cards, through the kernel's hwmon.
 
-Source: Documentation/gpu/amdgpu/thermal.rst of Linux. LIKWID has no controls of these cards; names
-follow its `nvml.*`.
+Source: Documentation/gpu/amdgpu/thermal.rst of Linux. LIKWID has no controls for these cards. The
+names follow LIKWID's `nvml.*`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class AmdGpu(ControlClass):
     needs: ClassVar[str] = "cards of AMD with the driver amdgpu"
 
     def find_features(self, node: Node) -> Iterator[Feature]:
-        """List the cards with a sensor of power; their ids are PCI addresses."""
+        """Return the features of cards with a power sensor. Device ids are PCI addresses."""
         cards = _find_cards(node)
         for name, file, text, is_writable in (
             ("power_limit_cur", "power1_cap", "Power limit", True),
@@ -62,7 +62,7 @@ class AmdGpu(ControlClass):
 
 class _CardFeature(FileFeature):
     def find_device(self, number: str) -> str | None:
-        """Return the address of a card by its index or its address."""
+        """Return the address of a card from its index or address."""
         return find_card(number, self.devices)
 
 

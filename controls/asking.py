@@ -1,6 +1,6 @@
-"""Asking nodes and showing what they answer: over the local socket, over NATS, or by reading.
+"""Client of the control service: requests over the local socket or NATS, and their output.
 
-Where no service runs, `list` and `get` read this machine themselves.
+Without a service on this node, `list` and `get` read the machine directly.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _NAME = re.compile(r"([A-Za-z0-9_.-]{1,200})(?:@(all|[0-9A-Fa-f:.]{1,40}))?")
 _ALL = "all"
 _CARDS = {"nvidia_gpu", "amd_gpu"}
 _MOST_CARDS = 16
-"""Cards that `all` asks for: no answer says how many a node has."""
+"""Number of cards for `all`: answers do not contain the number of cards of a node."""
 _LEVEL = "level"
 
 
 class Answered(NamedTuple):
-    """One answer. node: its short name. is_error: level ERROR, or no answer at all."""
+    """One answer. node: short name of the node. is_error: level ERROR, or no answer."""
 
     node: str
     subject: str
@@ -62,15 +62,15 @@ class Asker(ABC):
     """Carries requests to nodes."""
 
     nodes: Sequence[str]
-    """Short names of the nodes; empty: every node that answers."""
+    """Short names of the nodes; empty: all nodes that answer."""
 
     @abstractmethod
     def ask(self, lines: Sequence[Line]) -> list[Line]:
-        """Send lines and return the answers that come in time. Raises CcagentError."""
+        """Send lines and return the answers within the time limit. Raise CcagentError."""
 
 
 class LocalAsker(Asker):
-    """The service of this node; without one, reading it directly."""
+    """The service of this node; without a service, the machine itself."""
 
     def __init__(self, setup: ControlSetup, seconds: float) -> None:
         self._setup = setup
@@ -79,7 +79,7 @@ class LocalAsker(Asker):
         self.nodes = [self._node.hostname.partition(".")[0]]
 
     def ask(self, lines: Sequence[Line]) -> list[Line]:
-        """Ask the socket; GET without a service is answered here."""
+        """Send lines to the socket. Without a service, answer GET here."""
         path = self._setup.settings.socket
         from ccagent.controls.local_socket import ask_locally
         from ccagent.controls.messages import read_lines
@@ -123,7 +123,7 @@ class NatsAsker(Asker):
         self._seconds = seconds
 
     def ask(self, lines: Sequence[Line]) -> list[Line]:
-        """Publish one message a node, or one for all; wait for as many answers as were asked."""
+        """Publish one message per node, or one for all. Wait for the expected number of answers."""
         from ccagent.controls.messages import read_lines
         from ccagent.controls.nats_link import connect
         from ccagent.errors import RetryableError
@@ -143,7 +143,7 @@ class NatsAsker(Asker):
                 for message in link.receive():
                     if message.headers.get("status") == "503":
                         raise RetryableError(
-                            f"{link.place}: nobody listens on the subject {self._subject!r}"
+                            f"{link.place}: no service listens on the subject {self._subject!r}"
                         )
                     found += read_lines(message.body)
             return found
@@ -167,7 +167,7 @@ class NatsAsker(Asker):
 
 
 class Inquiry:
-    """Builds requests, asks, and prints answers. Each method returns whether all went well."""
+    """Builds and sends requests, and prints answers. Each method returns True without errors."""
 
     def __init__(self, asker: Asker, *, as_json: bool, print_line: Callable[[str], Any]) -> None:
         self._asker = asker
@@ -197,7 +197,7 @@ class Inquiry:
         return not any(each.is_error for each in answered)
 
     def get(self, names: Sequence[str]) -> bool:
-        """Print the values of controls, of all devices where none is named."""
+        """Print the values of controls; without a device, of all devices."""
         return self._each(names, "GET", {}, {})
 
     def set(self, assignments: Sequence[str], *, lease: str | None, is_dry: bool) -> bool:
@@ -214,7 +214,7 @@ class Inquiry:
         return self._each(list(values), "PUT", values, tags)
 
     def restore(self, name: str, job: str) -> bool:
-        """Put values back."""
+        """Restore values."""
         tags = {"method": "PUT", "type": "node", "type-id": NODE_DEVICE}
         if job:
             tags["job"] = job
@@ -234,7 +234,7 @@ class Inquiry:
                 tags = {"method": method, "type": device_type, "type-id": number, **more}
                 lines.append(_line(name, tags, values.get(full, "")))
         if not lines:
-            raise ConfigurationError("no device of this type is known: name one with @DEVICE")
+            raise ConfigurationError("no known device of this type: add one with @DEVICE")
         answers = self._judge(self._asker.ask(lines), len(lines))
         is_any_card = any(line.tags["type"] in _CARDS for line in lines)
         if is_any_card and any(device == _ALL for _, device in wanted):
@@ -244,7 +244,7 @@ class Inquiry:
     def _layout(
         self, needs_devices: bool
     ) -> tuple[dict[str, ListedControl], Callable[[str], list[str]]]:
-        """Ask which controls there are, and which devices the first node has."""
+        """Request the list of controls, and the devices of the first node."""
         place = {"type": "node", "type-id": NODE_DEVICE}
         lines = [_line("controls", place)]
         if needs_devices:
@@ -266,7 +266,7 @@ class Inquiry:
         return listed, partial(_devices_of, threads)
 
     def _judge(self, answers: Sequence[Line], expected: int) -> list[Answered]:
-        """Turn lines into answers; nodes that did not answer are errors."""
+        """Return answers from lines. Missing nodes become errors."""
         found = [_answered(line) for line in answers if line.field == "log"]
         counts: dict[str, int] = {}
         for each in found:
@@ -301,13 +301,13 @@ def find_asker(
     setup: ControlSetup, *, nodes: str | None, subject: str | None, seed_file: str | None,
     seconds: float,
 ) -> Asker:  # fmt: skip
-    """Return how nodes are asked. Raises ConfigurationError."""
+    """Return the connection to nodes for the options. Raise ConfigurationError."""
     if nodes is None:
         if subject or seed_file:
             raise ConfigurationError("--subject and --sign are for --node")
         return LocalAsker(setup, seconds)
     if not setup.settings.url:
-        raise ConfigurationError(f"{setup.place}: controls.url: none is set: --node asks over NATS")
+        raise ConfigurationError(f"{setup.place}: controls.url: not set: --node needs NATS")
     from ccagent.config.secret import read_secret
     from ccagent.errors import UnparsableError
     from ccagent.machine.hostlist import expand
@@ -366,7 +366,7 @@ def _threads(text: str) -> list[_Thread]:
 
 
 def _devices_of(threads: list[_Thread], device_type: str) -> list[str]:
-    """Return the devices of a type, as far as the topology knows them."""
+    """Return the devices of a type in the topology."""
     if device_type in _CARDS:
         return [str(number) for number in range(_MOST_CARDS)]
     keys = {"hwthread": "cpu_id", "socket": "socket_id", "numa": "numa_id"}

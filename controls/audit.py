@@ -1,4 +1,4 @@
-"""The audit: one line of JSON for each change, refusal and restore, and the log's line for it."""
+"""The audit: one line of JSON, and a log line, for each change, refusal and restore."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 FILE = "audit.jsonl"
 _LARGEST = 4 * 1024 * 1024
-"""Bytes after which the file becomes audit.jsonl.1, and that of before goes."""
+"""Maximum bytes of the file. Above, it is renamed to audit.jsonl.1 and replaces the old one."""
 
 Action = Literal[
     "set", "kept", "renewed", "refused", "failed", "dry-run", "restored", "reset", "restore-failed"
@@ -29,7 +29,7 @@ Action = Literal[
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line. by: who asked, or why ccagent did it by itself."""
+    """One line. by: the sender of the request, or ccagent's reason."""
 
     time: str
     action: Action
@@ -45,9 +45,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Audit:
-    """Appends to the file and the log. An audit that can't be written stops nothing but is logged.
+    """Appends to the file and the log. A write error is logged, and does not stop the service.
 
-    on_entry gets each entry besides, for the event message.
+    on_entry also gets each entry, for the event message.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Audit:
             self._is_failing = False
 
     def _open(self, more: int) -> int:
-        """Open the file; one that `more` bytes would make too large is renamed before."""
+        """Open the file. If `more` bytes would make it too large, rename the old file first."""
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
         descriptor = open_private(self._path, flags, mode=0o640)
         if os.fstat(descriptor).st_size + more <= _LARGEST:
@@ -115,7 +115,7 @@ class Audit:
 
 
 def _append(descriptor: int, line: bytes) -> None:
-    """Append a line; one that a full disk has cut does not spoil it. Raises OSError."""
+    """Append a line, on a new line after a line that a full disk has cut. Raise OSError."""
     size = os.fstat(descriptor).st_size
     if size and os.pread(descriptor, 1, size - 1) != b"\n":
         line = b"\n" + line
@@ -124,9 +124,9 @@ def _append(descriptor: int, line: bytes) -> None:
 
 
 def read_audit(directory: str, last: int) -> list[Entry]:
-    """Read the last entries, oldest first. Lines that a crash has cut are skipped.
+    """Return the last entries, oldest first. Lines cut by a crash are skipped.
 
-    Raises OSError, NotPermittedError.
+    Raise OSError or NotPermittedError.
     """
     path = os.path.join(directory, FILE)
     found: list[Entry] = []
@@ -148,7 +148,7 @@ def _parse(content: bytes) -> list[Entry]:
 
 
 def describe(entry: Entry) -> str:
-    """Write an entry as half a sentence for the log and the terminal."""
+    """Return an entry as a phrase for the log and the terminal."""
     place = f"{entry.control}@{entry.device}" if entry.device else entry.control
     values = entry.requested
     if entry.action in {"restored", "reset", "restore-failed"}:

@@ -31,7 +31,7 @@ class ListedControl(msgspec.Struct, frozen=True):
 
 
 class Catalogue:
-    """The features that classes have found. Names are looked up, never built into paths."""
+    """The features of all classes. Names are looked up, and never become part of a path."""
 
     def __init__(self, features: Iterable[Feature]) -> None:
         self._features: dict[str, Feature] = {}
@@ -50,11 +50,11 @@ class Catalogue:
         return len(self._features)
 
     def has_category(self, name: str) -> bool:
-        """Return whether there are controls of a category."""
+        """Return whether this machine has controls of a category."""
         return name in self._categories
 
     def find(self, name: str) -> Feature:
-        """Return a control by `category.name`, or by a name that is unique. Raises ControlError."""
+        """Return a control by `category.name` or by a unique name. Raise ControlError."""
         if "." in name:
             feature = self._features.get(name)
             if feature is None:
@@ -89,7 +89,7 @@ def _described(feature: Feature) -> str:
 
 
 def check_device(feature: Feature, device_type: DeviceType | None, number: str) -> str:
-    """Return the id of the device that a request names. Raises ControlError."""
+    """Return the id of the device in a request. Raise ControlError if it does not exist."""
     control = feature.control
     if device_type != control.device_type:
         raise ControlError(f"{control.full_name} is of type {control.device_type}")
@@ -102,7 +102,7 @@ def check_device(feature: Feature, device_type: DeviceType | None, number: str) 
 
 
 def find_features(node: Node, classes: Sequence[ControlClass]) -> Iterator[Feature]:
-    """List what the machine has of all classes; one that fails costs only itself."""
+    """Return the features of all classes. A failing class is skipped and logged."""
     for each in classes:
         try:
             yield from each.find_features(node)
@@ -111,7 +111,7 @@ def find_features(node: Node, classes: Sequence[ControlClass]) -> Iterator[Featu
 
 
 def standard_classes() -> list[ControlClass]:
-    """Make all classes that need nothing but the machine."""
+    """Return all classes that need only the machine."""
     from ccagent.controls.amd_gpu import AmdGpu
     from ccagent.controls.cpu_freq import CpuFreq
     from ccagent.controls.hsmp import Hsmp

@@ -1,7 +1,8 @@
-"""Setting values and putting them back: the value before is on disk before anything is written.
+"""Setting and restoring values. The old value is on disk before the machine is changed.
 
-The steps of a change: read the value before, save it (fsync), write, read back, save what was read
-back. A crash at any point leaves either the old value, or a saved change that the next start finds.
+The steps of a change: read the old value, save it (fsync), write, read back, save the value read
+back. After a crash at any point, either the old value is in effect, or the next start finds the
+saved change.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 600.0
 
 
 class Order(NamedTuple):
-    """A checked request to set a value: text is canonical, lease in seconds, 0 for none."""
+    """A checked request to set a value. text: canonical value. lease: seconds, 0: none."""
 
     feature: Feature
     device: str
@@ -46,7 +47,7 @@ class Order(NamedTuple):
 
 
 class Changes:
-    """The changes in effect. Any thread may call it; a write that hangs blocks its device only."""
+    """The changes in effect. Any thread may call it. A hanging write blocks only its device."""
 
     def __init__(self, node: Node, catalogue: Catalogue, journal: Journal, audit: Audit) -> None:
         self._node = node
@@ -60,11 +61,11 @@ class Changes:
         self._is_closed = False
 
     def replace_catalogue(self, catalogue: Catalogue) -> None:
-        """Use the features of a new listing of the machine."""
+        """Replace the features by a new list of the machine's features."""
         self._catalogue = catalogue
 
     def close(self) -> None:
-        """Refuse all further requests; what was set can still be put back."""
+        """Refuse all further requests. Values can still be restored."""
         self._is_closed = True
 
     def all(self) -> list[Change]:
@@ -73,7 +74,7 @@ class Changes:
             return list(self._journal.changes.values())
 
     def set(self, order: Order) -> str:
-        """Set a value and verify it; return what is read back. Raises CcagentError."""
+        """Set a value and verify it. Return the value read back. Raise CcagentError."""
         resource = order.feature.resource(order.device)
         with self._reserved(resource, order.name):
             if self._is_closed:
@@ -88,7 +89,7 @@ class Changes:
         if refusal:
             raise ControlError(f"{order.name}: out of the machine's range: {refusal}")
         if now == order.text or _is_rounded(earlier, order.text, now):
-            # Only the lease is new: nothing has to be written.
+            # The value is already in effect: at most the lease changes.
             if earlier is not None:
                 self._save(msgspec.structs.replace(earlier, after=now, **self._terms(order)))
                 self._pauses.pop(earlier.number, None)
@@ -124,7 +125,7 @@ class Changes:
         return after
 
     def _confirm(self, change: Change, after: str) -> None:
-        """Save what was read back. The value is set, and remembered, if that fails."""
+        """Save the value read back. If that fails, the value stays set and remembered."""
         try:
             if after == change.before:
                 self._end(change.number)
@@ -135,7 +136,7 @@ class Changes:
                          " back", change.control, error.__cause__ or error)  # fmt: skip
 
     def restore(self, change: Change, by: str) -> bool:
-        """Put the value before back; return False if that failed, and is tried again later."""
+        """Restore the old value. Return False if that failed and is tried again later."""
         try:
             with self._reserved(change.resource, change.control):
                 current = self._journal.changes.get(change.number)
@@ -154,11 +155,11 @@ class Changes:
         return True
 
     def recover(self, is_allowed: Callable[[str], bool]) -> None:
-        """Handle what a crash, or the end of power, has left behind.
+        """Handle the changes of a service that ended by a crash or power failure.
 
-        A change whose write was not confirmed is put back at once, and so is one that the policy
-        does not allow any more. The others keep their lease. After a boot the kernel has its own
-        values; only hardware that kept ours is put back.
+        A change without confirmed write is restored at once, and so is a change that the policy no
+        longer allows. All others keep their lease. After a boot the kernel has default values. Then
+        only hardware that kept the changed value is restored.
         """
         self.recover_after_boot()
         for change in newest_first(self.all()):
@@ -167,20 +168,20 @@ class Changes:
             if change.after is None:
                 self.restore(change, "start after a crash")
             elif not is_allowed(change.control):
-                self.restore(change, "the policy does not allow it any more")
+                self.restore(change, "the policy no longer allows it")
             else:
                 self._audit_change("kept", change, change.sender, "in effect at a start")
 
     def recover_after_boot(self) -> None:
-        """Handle what was set before the machine was booted: only hardware may have kept it."""
+        """Handle the changes before the last boot: only hardware may have kept them."""
         for change in newest_first(self.all()):
             if change.boot != self._boot:
                 self._recover_after_boot(change)
 
     def find_due(self, jobs: frozenset[int] | None) -> list[tuple[Change, str]]:
-        """Return what is to be put back now, newest first, and why.
+        """Return the changes to restore now, newest first, each with the reason.
 
-        jobs: the jobs on this node; None if that is unknown.
+        jobs: the jobs on this node; None if unknown.
         """
         now = self._node.clock.uptime()
         found: list[tuple[Change, str]] = []
@@ -196,13 +197,13 @@ class Changes:
         return found
 
     def next_due(self) -> float | None:
-        """Return the seconds until the next lease ends or restore is tried; None for never."""
+        """Return the seconds until the next lease or retry is due; None for never."""
         with self._lock:
             changes = list(self._journal.changes.values())
         times: list[float] = []
         for change in changes:
             pause = self._pauses.get(change.number)
-            if pause is not None:  # its lease may have ended: the next attempt counts
+            if pause is not None:  # its lease may have ended: only the next attempt matters
                 times.append(pause[0])
             elif change.expires:
                 times.append(change.expires)
@@ -223,7 +224,7 @@ class Changes:
         if now != change.before:
             is_ours = now == change.after or feature.matches(change.requested, now)
             if now and not is_ours:
-                reason = f"somebody else had changed it to {now}"
+                reason = f"another program had changed it to {now}"
             feature.write(change.device, change.before)
             now = feature.read(change.device)
             if not feature.matches(change.before, now):
@@ -242,14 +243,14 @@ class Changes:
         self._audit_change("reset", change, "the machine was booted", "")
 
     def _feature(self, change: Change) -> Feature:
-        """Return the control of a change, if its device is still there. Raises ControlError."""
+        """Return the control of a change. Raise ControlError if its device no longer exists."""
         feature = self._catalogue.find(change.control)
         if feature.find_device(change.device) != change.device:
-            raise ControlError(f"{change.control}: device {change.device} is not there now")
+            raise ControlError(f"{change.control}: device {change.device} does not exist now")
         return feature
 
     def _undo(self, change: Change, order: Order, reason: str) -> str:
-        """Put the value before back after a failed write; return what became of it."""
+        """Restore the old value after a failed write. Return a phrase for the result."""
         kept = "the value before is kept"
         try:
             now = order.feature.read(change.device)
@@ -341,7 +342,7 @@ class Changes:
 
 
 def _is_rounded(earlier: Change | None, text: str, now: str) -> bool:
-    """Return whether the value now is what the machine made of the same request before."""
+    """Return whether the current value is the machine's result of the same earlier request."""
     return earlier is not None and (earlier.requested, earlier.after) == (text, now)
 
 

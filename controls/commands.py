@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 @click.group(cls=HelpfulGroup)
 def control() -> None:
-    """Ask a node, set a node, put it back.
+    """Read and set the controls of a node, and restore them.
 
-    On the node itself the commands ask ccagent-control.service; with --node they ask nodes over
-    NATS, with URL and login of the table [controls].
+    Without --node the commands send requests to ccagent-control.service of this node. With --node
+    they send requests to nodes over NATS, with URL and login of the table [controls].
     """
 
 
 @control.command()
 @add_file_options
 def run(common: Common) -> None:
-    """Run the service, until SIGTERM; SIGHUP reads the configuration again.
+    """Run the service until SIGTERM. SIGHUP reads the configuration again.
 
     Without --config it reads /etc/ccagent/ccagent.toml.
     """
@@ -42,7 +42,7 @@ def run(common: Common) -> None:
 
 
 def _asking(function: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of what asks nodes."""
+    """Add the options of commands that send requests to nodes."""
     for option in (
         click.option(
             "--node",
@@ -77,7 +77,7 @@ def _asking(function: Callable[..., None]) -> Callable[..., None]:
 @_asking
 @add_file_options
 def list_(common: Common, **options: Any) -> None:
-    """List the controls, with device types and what may be asked."""
+    """List the controls, with device types and methods."""
     _ask(common, options, lambda inquiry: inquiry.show_list())
 
 
@@ -86,7 +86,7 @@ def list_(common: Common, **options: Any) -> None:
 @_asking
 @add_file_options
 def get(names: tuple[str, ...], common: Common, **options: Any) -> None:
-    """Read controls. DEVICE is a number, a PCI address, or 'all'; without it: all."""
+    """Read controls. DEVICE is a number, a PCI address, or 'all' (default)."""
     _ask(common, options, lambda inquiry: inquiry.get(names))
 
 
@@ -111,7 +111,7 @@ def set_(
 @_asking
 @add_file_options
 def restore(name: str, job: str, common: Common, **options: Any) -> None:
-    """Put values back: all that were set, those of one control, or those of a job."""
+    """Restore values: all changed ones, those of one control, or those of a job."""
     _ask(common, options, lambda inquiry: inquiry.restore(name, job))
 
 
@@ -120,7 +120,7 @@ def restore(name: str, job: str, common: Common, **options: Any) -> None:
 @click.option("--json", "as_json", is_flag=True, help="As JSON, a line an entry.")
 @add_file_options
 def audit(last: int, as_json: bool, common: Common) -> None:
-    """Show what was set, refused and put back on this node, oldest first."""
+    """Show changes, refusals and restores on this node, oldest first."""
     import msgspec
 
     from ccagent.controls.audit import describe, read_audit
@@ -138,7 +138,7 @@ def audit(last: int, as_json: bool, common: Common) -> None:
 
 
 def _ask(common: Common, options: dict[str, Any], ask: Callable[[Inquiry], bool]) -> None:
-    """Ask, print the answers, and exit with 1 if one is an error or missing."""
+    """Send requests and print the answers. Exit with 1 if an answer is an error or missing."""
     from ccagent.controls.asking import Inquiry, find_asker
 
     setup = _load(common)

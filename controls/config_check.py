@@ -1,4 +1,4 @@
-"""The check of a configuration with overrides, in a process of its own: `config_class` runs it."""
+"""The check of a configuration with overrides. `config_class` runs it in a separate process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 
 def main() -> None:
-    """Check the file argv[1] with the overrides argv[2] (JSON); status 2 and a line if wrong."""
+    """Check the file argv[1] with the overrides argv[2] (JSON). Status 2 and a line on error."""
     import msgspec
 
     from ccagent.config.configuration import check_files

@@ -1,7 +1,7 @@
-"""Controls `config.*`: ccagent's own running configuration, and the few keys that policy names.
+"""Controls `config.*`: ccagent's running configuration, and the keys in the policy.
 
-A new value is checked as `ccagent config check` does, in a process of its own, written to the
-overrides, and taken over by a reload of the daemon.
+A new value is checked like by `ccagent config check`, in a separate process, and written to the
+overrides. A reload of the daemon applies it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _OUTPUT = 64 * 1024
 class ConfigSource:
     """The daemon's configuration: the table of its files, and the overrides.
 
-    read_table returns the table of the files as they are now.
+    read_table: returns the current table of the files.
     """
 
     def __init__(
@@ -53,12 +53,12 @@ class ConfigSource:
         self.read_table = read_table
 
     def document(self) -> str:
-        """Return the running configuration as JSON. It holds no secret: URLs lose their query."""
+        """Return the running configuration as JSON, without secrets and queries of URLs."""
         table = with_overrides(self.read_table(), read_overrides(self.path))
         return msgspec.json.encode(_public(table)).decode()
 
     def check(self, overrides: dict[str, Any]) -> None:
-        """Raise ControlError if the configuration can't be used with these overrides."""
+        """Raise ControlError if the configuration is invalid with these overrides."""
         program = "from ccagent.controls.config_check import main; main()"
         command = [*python(program), self.place, msgspec.json.encode(overrides).decode()]
         try:
@@ -67,13 +67,13 @@ class ConfigSource:
             raise ControlError(f"config: refused by the check: {error}") from error
 
     def reload(self) -> None:
-        """Have the daemon read its configuration again. Raises ControlError."""
+        """Reload the daemon. Raise ControlError if that fails."""
         directory = str(self.read_table().get("lock-directory", ""))
         if not directory:
-            raise ControlError("config: no lock-directory: the daemon can't be found to reload it")
+            raise ControlError("config: no lock-directory: can't find the daemon to reload it")
         pid = _holder(os.path.join(directory, _LOCK))
         if not pid:
-            return  # it does not run: it reads the overrides when it starts
+            return  # the daemon does not run: it reads the overrides at its start
         try:
             os.kill(pid, signal.SIGHUP)
         except OSError as error:
@@ -98,18 +98,18 @@ class ConfigFeature(Feature):
 
     @property
     def devices(self) -> Sequence[str]:
-        """The node."""
+        """The id of the only device, the node."""
         return (NODE_DEVICE,)
 
     def read(self, device: str) -> str:
-        """Return the value in effect. Raises CcagentError."""
+        """Return the value in effect. Raise CcagentError."""
         del device
         source = self._source
         overrides = read_overrides(source.path)
         return read_key(source.read_table(), overrides, self.control.full_name)
 
     def write(self, device: str, text: str) -> None:
-        """Check, write the overrides, reload the daemon. Raises CcagentError."""
+        """Check, write the overrides, reload the daemon. Raise CcagentError."""
         del device
         source = self._source
         overrides = read_overrides(source.path)
@@ -124,7 +124,7 @@ class ConfigFeature(Feature):
 
 
 class ConfigControls(ControlClass):
-    """The keys that the policy names."""
+    """The keys in the policy."""
 
     category = "config"
     needs: ClassVar[str] = 'a rule [controls.allow."config.agents.NAME.every"] in the policy'
@@ -134,13 +134,13 @@ class ConfigControls(ControlClass):
         self._names = [name for name in names if name.startswith("config.")]
 
     def find_features(self, node: Node) -> Iterable[Feature]:
-        """List them."""
+        """Return the controls of these keys."""
         del node
         return [ConfigFeature(self._source, name) for name in self._names]
 
 
 def _holder(path: str) -> int:
-    """Return the process that holds a lock, 0 for none. Raises ControlError."""
+    """Return the pid of the process that holds a lock; 0 for none. Raise ControlError."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -158,7 +158,7 @@ def _holder(path: str) -> int:
 
 
 def _public(value: object, key: str = "") -> object:
-    """Return a table without what could be secret in URLs."""
+    """Return a table without possible secrets in URLs."""
     if is_table(value):
         return {name: _public(each, name) for name, each in as_table(value).items()}
     if key == "url" and isinstance(value, str):

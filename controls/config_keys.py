@@ -1,4 +1,4 @@
-"""The keys of ccagent's configuration that a control may set: cadences, agents on and off."""
+"""Settable keys of ccagent's configuration: cadences, and disabled agents."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from ccagent.controls.settings import AllowSettings
 
 OFF = "agents-off"
-"""The key of the overrides that lists agents that do not run."""
+"""The key of the overrides with the list of disabled agents."""
 
 _KEY = re.compile(r"config\.agents\.([a-z][a-z0-9_-]{0,63})(\.every)?", re.ASCII)
 
 
 def find_wrong_key(name: str, rule: AllowSettings) -> Iterator[str]:
-    """Yield what is wrong with a rule for a key of the configuration."""
+    """Yield the problems of a rule for a key of the configuration."""
     found = _KEY.fullmatch(name)
     if found is None:
         yield "of the configuration only config.agents.NAME and config.agents.NAME.every can be set"
@@ -40,7 +40,7 @@ def find_wrong_key(name: str, rule: AllowSettings) -> Iterator[str]:
 
 
 def check_overrides(overrides: dict[str, Any]) -> None:
-    """Raise ValueError unless overrides have the shape that `with_key` returns."""
+    """Raise ValueError unless overrides have the form returned by `with_key`."""
     try:
         msgspec.convert(overrides.get("agents", {}), dict[str, dict[str, Any]])
         msgspec.convert(overrides.get(OFF, []), list[str])
@@ -49,7 +49,7 @@ def check_overrides(overrides: dict[str, Any]) -> None:
 
 
 def split_key(name: str) -> tuple[str, bool]:
-    """Return the agent of a control's name, and whether it is its cadence."""
+    """Return the agent in a control's name, and whether the control is its cadence."""
     found = _KEY.fullmatch(name)
     if found is None:
         raise ValueError(name)
@@ -57,7 +57,7 @@ def split_key(name: str) -> tuple[str, bool]:
 
 
 def read_key(table: dict[str, Any], overrides: dict[str, Any], name: str) -> str:
-    """Return the value of a key in effect, "" where there is none."""
+    """Return the value of a key in effect; "" if it has none."""
     agent, is_cadence = split_key(name)
     configured = as_table(table.get("agents")).get(agent)
     over = as_table(overrides.get("agents")).get(agent)
@@ -71,7 +71,7 @@ def read_key(table: dict[str, Any], overrides: dict[str, Any], name: str) -> str
 def with_key(
     table: dict[str, Any], overrides: dict[str, Any], name: str, value: str
 ) -> dict[str, Any]:
-    """Return overrides in which a key has a value. One that the files have is left out."""
+    """Return overrides with a new value of a key. A value equal to the files' is omitted."""
     agent, is_cadence = split_key(name)
     agents = {key: dict(as_table(each)) for key, each in as_table(overrides.get("agents")).items()}
     off = [each for each in overrides.get(OFF, ()) if each != agent]
@@ -95,7 +95,7 @@ def with_key(
 
 
 def with_overrides(table: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
-    """Return the table of the files with the overrides laid over it."""
+    """Return the table of the files, updated with the overrides."""
     agents = dict(as_table(table.get("agents")))
     for name, over in as_table(overrides.get("agents")).items():
         agents[name] = as_table(agents.get(name)) | as_table(over)

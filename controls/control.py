@@ -1,4 +1,4 @@
-"""Controls: name, kind of value, and the machine's devices that have it."""
+"""Base classes of controls: name, kind of value, and devices."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from ccagent.machine.node import Node
 
 Kind = Literal["integer", "real", "boolean", "choice", "text"]
-"""What the value of a control is. `choice`: one of the words that the machine offers."""
+"""Kind of a control's value. `choice`: one of the words offered by the machine."""
 
 DeviceType = Literal[
     "hwthread", "core", "LLC", "numa", "die", "socket", "node", "nvidia_gpu", "amd_gpu"
 ]
-"""LIKWID's types of devices, as in the tag `type`."""
+"""LIKWID's device types, as in the tag `type`."""
 
 DEVICE_TYPES: dict[str, DeviceType] = {
     "hwthread": "hwthread", "core": "core", "LLC": "LLC", "llc": "LLC", "numa": "numa",
     "memoryDomain": "numa", "die": "die", "socket": "socket", "node": "node",
     "nvidia_gpu": "nvidia_gpu", "amd_gpu": "amd_gpu",
 }  # fmt: skip
-"""Types by the word in a request: LIKWID's, and those of the specification that differ."""
+"""Types by the word in a request: LIKWID's words, and different words of the specification."""
 
 NODE_DEVICE = "0"
 """The only device of type `node`."""
@@ -40,7 +40,7 @@ _SHOWN = 60
 
 
 class Control(msgspec.Struct, frozen=True, kw_only=True):
-    """One control as `controls` lists it. Values are texts in LIKWID's forms."""
+    """One control in the list `controls`. Values are texts in LIKWID's formats."""
 
     category: str
     name: str
@@ -53,20 +53,20 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def full_name(self) -> str:
-        """The name that is unique on a machine: `category.name`."""
+        """The unique name on a machine: `category.name`."""
         return f"{self.category}.{self.name}"
 
     @property
     def methods(self) -> str:
-        """The methods that a control answers: `ALL`, `GET` or `PUT`."""
+        """The supported methods: `ALL`, `GET` or `PUT`."""
         if not self.is_writable:
             return "GET"
         return "ALL" if self.is_readable else "PUT"
 
     def parse(self, text: str) -> str:
-        """Return the canonical form of a requested value. Raises ControlError.
+        """Return the canonical form of a requested value. Raise ControlError.
 
-        Only what this returns is ever written, never the text of a request.
+        Only the result of this function is ever written, never the text of a request.
         """
         match self.kind:
             case "integer" if _INTEGER.fullmatch(text):
@@ -90,14 +90,14 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """Return the values that the machine accepts for a device; None if it is not known."""
+    """The machine's valid values for a device; None if unknown."""
 
     minimum: float | None = None
     maximum: float | None = None
     choices: tuple[str, ...] | None = None
 
     def refusal(self, text: str) -> str:
-        """Return why a canonical value is out of range, or ""."""
+        """Return the reason why a canonical value is out of range, or ""."""
         if self.choices is not None and text not in self.choices:
             return f"{shortened(text)} is none of {', '.join(self.choices) or 'no choices'}"
         if self.minimum is not None and float(text) < self.minimum:
@@ -111,15 +111,14 @@ NO_LIMITS = Limits()
 
 
 class Feature(ABC):
-    """A control together with the devices of this machine that have it.
+    """A control with its devices on this machine.
 
-    Devices are named by their ids, which come from the machine's own listing. `read` and `write`
-    take only such ids.
+    Device ids come from the machine's list of devices. `read` and `write` accept only these ids.
     """
 
     control: Control
     tolerance: float = 0.0
-    """Part of a real value by which the machine may round it."""
+    """Maximum relative rounding of a real value by the machine."""
 
     @property
     @abstractmethod
@@ -128,28 +127,28 @@ class Feature(ABC):
 
     @abstractmethod
     def read(self, device: str) -> str:
-        """Return the value now, in LIKWID's text. Raises CcagentError."""
+        """Return the current value as LIKWID's text. Raise CcagentError if it can't be read."""
 
     def write(self, device: str, text: str) -> None:
-        """Write a canonical value. Raises CcagentError."""
+        """Write a canonical value. Raise CcagentError if that fails."""
         del device, text
         raise ControlError(f"{self.control.full_name}: it can only be read")
 
     def limits(self, device: str) -> Limits:
-        """Return what the machine accepts for this device now. Raises CcagentError."""
+        """Return the machine's current limits for this device. Raise CcagentError."""
         del device
         return NO_LIMITS
 
     def resource(self, device: str) -> str:
-        """Return the name of what a write changes: devices that share it have the same."""
+        """Return the name of the written register or file. Devices may share it."""
         return f"{self.control.full_name}@{device}"
 
     def find_device(self, number: str) -> str | None:
-        """Return the id of a device by the tag `type-id`; None if there is none."""
+        """Return the id of a device from the tag `type-id`; None for an unknown device."""
         return number if number in self.devices else None
 
     def matches(self, wanted: str, found: str) -> bool:
-        """Return whether a value that was read back is the one that was written."""
+        """Return whether a value read back equals the written one."""
         if wanted == found:
             return True
         if self.control.kind != "real":
@@ -161,22 +160,22 @@ class Feature(ABC):
 
 
 class ControlClass(ABC):
-    """A family of controls, one file each. No class knows how requests come."""
+    """A family of controls, one file each. Classes are independent of the way of requests."""
 
     category: ClassVar[str]
     needs: ClassVar[str]
-    """What a machine must have for it, for the doctor."""
+    """Requirements on the machine, for the doctor."""
 
     @abstractmethod
     def find_features(self, node: Node) -> Iterable[Feature]:
-        """List what this machine has. Absence is an empty list, never an error."""
+        """Return the features of this machine. Must not raise without any."""
 
 
 def real_text(value: float) -> str:
-    """Write a real number as LIKWID does."""
+    """Return a real number in LIKWID's format."""
     return f"{value:f}"
 
 
 def shortened(text: str) -> str:
-    """Return a text of a request for a sentence, printable and of bounded length."""
+    """Return a text of a request for an error message, printable and of bounded length."""
     return ascii(text[:_SHOWN])

@@ -1,4 +1,4 @@
-"""Writing control, log and event messages as lines, with times in nanoseconds."""
+"""Encoding of control, log and event messages as lines, with times in nanoseconds."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _REMEMBERED = 1024
 
 
 def encode_line(line: Line) -> str:
-    """Write a line with a text. Raises EncodingError for a name, tag or text that no line holds.
+    """Return a line with a text. Raise EncodingError for an invalid name, tag or text.
 
-    Names of controls have dots, unlike those of metrics.
+    Names of controls may contain dots, unlike names of metrics.
     """
     start = _start(line.measurement, tuple(line.tags.items()))
     if not isinstance(line.value, str) or not line.value.isprintable():
@@ -27,7 +27,7 @@ def encode_line(line: Line) -> str:
 
 @lru_cache(_REMEMBERED)
 def _start(name: str, tags: tuple[tuple[str, str], ...]) -> str:
-    """Write name and tags; those of requests come again and again."""
+    """Return the text of name and tags, cached because requests repeat them."""
     if not name or not name.isprintable() or name.endswith("\\") or name.startswith("#"):
         raise EncodingError(f"name {shorten(name)}: empty, a comment, or with control characters")
     return name.replace(",", "\\,").replace(" ", "\\ ") + encode_tags(dict(tags))

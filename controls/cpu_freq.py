@@ -68,7 +68,7 @@ class CpuFreq(ControlClass):
     needs: ClassVar[str] = "a driver of cpufreq; virtual machines have none"
 
     def find_features(self, node: Node) -> Iterator[Feature]:
-        """List the files that the driver of this machine has."""
+        """Return the features for the files of this machine's driver."""
         directories = {
             str(number): f"{DIRECTORY}/cpu{number}/cpufreq" for number in list_cpus(node)
         }
@@ -105,7 +105,7 @@ def _feature(
 
 
 def _boost(node: Node, directories: dict[str, str]) -> Iterator[Feature]:
-    """List boost: a file of each policy, or of all, or turbo of intel_pstate."""
+    """Return boost: a file per policy, a global file, or turbo of intel_pstate."""
     control = Control(
         category="cpu_freq",
         name="boost",
@@ -128,7 +128,7 @@ def _find_choices(node: Node, file: str, directory: str) -> Limits:
 
 
 def _find_range(node: Node, file: _File, directory: str) -> Limits:
-    """Return what the hardware has; the kernel would clamp silently what the other bound is."""
+    """Return the limits of the hardware, narrowed to the other bound: the kernel clamps to it."""
     low = read_integer(node, f"{directory}/cpuinfo_min_freq")
     high = read_integer(node, f"{directory}/cpuinfo_max_freq")
     if low is None or high is None:

@@ -1,4 +1,4 @@
-"""The processors of a machine: hwthreads that are online, sockets, cores, vendor and model."""
+"""The processors of a machine: online hwthreads, sockets, cores, vendor and model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PART = 4096
 
 
 class Processor(NamedTuple):
-    """Vendor, family and model of x86; empty and 0 elsewhere."""
+    """Vendor, family and model of x86; empty and 0 on other architectures."""
 
     vendor: str = ""
     family: int = 0
@@ -27,7 +27,7 @@ class Processor(NamedTuple):
 
 
 def parse_processor(content: bytes) -> Processor:
-    """Parse the beginning of /proc/cpuinfo. Texts of other architectures give an empty one."""
+    """Parse the start of /proc/cpuinfo. The result is empty for other architectures."""
     fields: dict[bytes, bytes] = {}
     for name, value in _MODEL.findall(content):
         fields.setdefault(name, value)
@@ -51,13 +51,13 @@ def read_processor(node: Node) -> Processor:
 
 
 def list_cpus(node: Node) -> list[int]:
-    """List the hwthreads that are online."""
+    """Return the online hwthreads."""
     numbers = [int(match[1]) for match in list_names(node, DIRECTORY, _CPU)]
     return [number for number in numbers if is_online(node, number)]
 
 
 def is_online(node: Node, number: int) -> bool:
-    """Return whether a hwthread is online; one without the file can't be switched off."""
+    """Return whether a hwthread is online. Without the file it can't be switched off."""
     return read_word(node, f"{DIRECTORY}/cpu{number}/online") in {"", "1"}
 
 
@@ -71,7 +71,7 @@ def first_sibling(node: Node, number: int) -> int:
 
 
 def socket_of(node: Node, number: int) -> int:
-    """Return the socket of a hwthread; 0 where the kernel does not know it."""
+    """Return the socket of a hwthread; 0 if the kernel does not know it."""
     try:
         found = read_integer(node, f"{DIRECTORY}/cpu{number}/topology/physical_package_id")
     except CcagentError:

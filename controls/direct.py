@@ -1,4 +1,4 @@
-"""Commands without a service: read this machine, put back what a crash left."""
+"""Commands without a service: read this machine, restore changes after a crash."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
 
 
 def direct_responder(setup: ControlSetup, node: Node) -> Responder:
-    """Make what answers GET without a service, as far as this user may read."""
+    """Return a responder for GET without a service, with this user's permissions."""
     catalogue = Catalogue(find_features(node, standard_classes()))
     return _responder(setup, node, catalogue, None)
 
 
 def restore_directly(setup: ControlSetup, node: Node, line: Line) -> Line:
-    """Put back what a service has left; where none ever ran, that is nothing.
+    """Restore the changes of an ended service. Without changes, do nothing.
 
-    Raises ControlError unless this is root, and no service runs.
+    Raise ControlError if a service runs or this user is not root.
     """
     directory = setup.settings.state_directory
     if os.geteuid() != 0:
         raise ControlError("restore: no service runs, and only root may put values back")
     if not os.path.lexists(directory):
-        # Epilogs run on every node, and Slurm drains a node whose epilog fails.
+        # Epilogs run on every node. Slurm drains a node if its epilog fails.
         return direct_responder(setup, node).reply(line, "INFO", "Restored 0 values: SUCCESS!")
     lock = Lock(os.path.join(directory, "control.lock"), "controls.state-directory")
     try:

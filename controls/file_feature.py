@@ -1,4 +1,4 @@
-"""Controls that are files of the kernel with one value."""
+"""Controls in files of the kernel with one value each."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _BRACKETS = re.compile(r"\[([^\]]*)\]")
 
 
 class FileFeature(Feature):
-    """A control whose devices have a file each, `DIRECTORY/FILE`.
+    """A control with one file `DIRECTORY/FILE` per device.
 
-    directories: by id of the device, from the machine's listing. scale: units of the file in one
-    unit of the control. find_limits: gets the directory of a device.
+    directories: by device id, from the machine's list of devices. scale: units of the file per unit
+    of the control. find_limits: called with the directory of a device.
     """
 
     def __init__(
@@ -49,26 +49,26 @@ class FileFeature(Feature):
         return list(self._directories)
 
     def find_device(self, number: str) -> str | None:
-        """Return the id of a device by the tag `type-id`; None if there is none."""
+        """Return the id of a device from the tag `type-id`; None for an unknown device."""
         return number if number in self._directories else None
 
     def read(self, device: str) -> str:
-        """Read the file. Raises CcagentError."""
+        """Return the value in the file. Raise CcagentError if it can't be read."""
         path = self._path(device)
         return self._parse(self._node.read_single(path), path)
 
     def write(self, device: str, text: str) -> None:
-        """Write the file. Raises CcagentError."""
+        """Write a value to the file. Raise CcagentError if that fails."""
         self._node.write_file(self._path(device), self._format(text))
 
     def limits(self, device: str) -> Limits:
-        """Return what the machine accepts now. Raises CcagentError."""
+        """Return the machine's current limits. Raise CcagentError."""
         if self._find_limits is None:
             return NO_LIMITS
         return self._find_limits(self._directories[device])
 
     def resource(self, device: str) -> str:
-        """Return the path of the file: policies of cpufreq are shared by links."""
+        """Return the path of the file without links: cpus share cpufreq policies through links."""
         return self._node.resolve(self._path(device))
 
     def _path(self, device: str) -> str:
@@ -96,7 +96,7 @@ class FileFeature(Feature):
 
 
 class InvertedFeature(FileFeature):
-    """A boolean whose file says the opposite: no_turbo."""
+    """A boolean with an inverted file: no_turbo."""
 
     def _parse(self, content: bytes, path: str) -> str:
         return _inverted(super()._parse(content, path), path)
@@ -106,13 +106,13 @@ class InvertedFeature(FileFeature):
 
 
 class BracketedFeature(FileFeature):
-    """A file that lists all choices, and the one in effect in brackets: `always [madvise] never`.
+    """A file with all choices, and the current one in brackets: `always [madvise] never`.
 
-    Its choices are its own limits.
+    The choices in the file are the limits.
     """
 
     def limits(self, device: str) -> Limits:
-        """Return the choices. Raises CcagentError."""
+        """Return the choices. Raise CcagentError."""
         text = self._node.read_single(self._path(device)).decode("utf-8", "replace")
         return Limits(choices=tuple(text.replace("[", "").replace("]", "").split()))
 
@@ -124,7 +124,7 @@ class BracketedFeature(FileFeature):
 
 
 def read_integer(node: Node, path: str) -> int | None:
-    """Read a file with a whole number; None where there is none. Raises CcagentError."""
+    """Return the whole number in a file; None without the file. Raise CcagentError."""
     try:
         text = node.read_single(path).strip()
     except NotHereError:
@@ -133,7 +133,7 @@ def read_integer(node: Node, path: str) -> int | None:
 
 
 def read_word(node: Node, path: str) -> str:
-    """Read a short text; empty where it can't be read."""
+    """Return the short text in a file; empty if it can't be read."""
     try:
         return node.read_single(path).decode("utf-8", "replace").strip()
     except CcagentError:
@@ -141,9 +141,9 @@ def read_word(node: Node, path: str) -> str:
 
 
 def list_names(node: Node, path: str, form: re.Pattern[str]) -> list[re.Match[str]]:
-    """List the names in a directory that have a form, in natural order; nothing if there is none.
+    """Return the names in a directory that match a pattern, in natural order; none without it.
 
-    The names are the machine's: nothing else becomes part of a path.
+    Only these names of the machine become part of a path.
     """
     try:
         names = node.list(path)

@@ -1,7 +1,8 @@
-"""Controls `hsmp.*`: power and clocks of AMD's sockets, by the driver amd_hsmp.
+"""Controls `hsmp.*`: power and clocks of AMD's sockets, through the driver amd_hsmp.
 
 Source: Documentation/arch/x86/amd_hsmp.rst, arch/x86/include/uapi/asm/amd_hsmp.h of Linux. The
-driver answers an ioctl on /dev/hsmp, which goes past Node: no file of a recorded machine can.
+driver answers an ioctl on /dev/hsmp. The ioctl bypasses Node, because a file of a recorded machine
+can't answer it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from ccagent.machine.node import Node
 
     Call = Callable[[int, int, int | None], int]
-    """Socket, message, its argument; returns the first word of the answer."""
+    """Function of socket, message and argument. It returns the first word of the answer."""
 
 _DEVICE = "dev/hsmp"
 _MESSAGE = struct.Struct("=IHH8IHxx")
@@ -78,16 +79,16 @@ class HsmpFeature(Feature):
         return self._sockets
 
     def read(self, device: str) -> str:
-        """Ask the SMU. Raises CcagentError."""
+        """Return the SMU's value. Raise CcagentError if the SMU does not answer."""
         found = self._call(int(device), self._value.message, None)
         return real_text(found / _MILLI) if self._value.kind == "real" else str(found)
 
     def write(self, device: str, text: str) -> None:
-        """Set the power limit. Raises CcagentError."""
+        """Set the power limit. Raise CcagentError."""
         self._call(int(device), _SET_LIMIT, round(float(text) * _MILLI))
 
     def limits(self, device: str) -> Limits:
-        """Return the highest limit. Raises CcagentError."""
+        """Return the maximum limit. Raise CcagentError."""
         return Limits(1 / _MILLI, self._call(int(device), _HIGHEST, None) / _MILLI)
 
 
@@ -101,7 +102,7 @@ class Hsmp(ControlClass):
         self._call = call
 
     def find_features(self, node: Node) -> Iterator[Feature]:
-        """List what the SMU answers."""
+        """Return the features that the SMU supports."""
         if not node.exists(_DEVICE):
             return
         call = self._call
@@ -115,7 +116,7 @@ class Hsmp(ControlClass):
 
 
 def send_message(socket: int, message: int, argument: int | None) -> int:
-    """Send a message to the SMU of a socket; return the first word. Raises CcagentError."""
+    """Send a message to a socket's SMU. Return the first word. Raise CcagentError."""
     arguments = [argument or 0, *[0] * 7]
     size = 0 if message in _WITHOUT_ANSWER else 1
     count = 0 if argument is None else 1

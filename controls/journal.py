@@ -1,7 +1,7 @@
-"""The changes that are to be put back, on disk before anything is written to the machine.
+"""The journal of changes to restore, on disk before a change of the machine.
 
-A file of lines, each a checksum and a record in JSON. A line that a crash has cut, or that is
-damaged, costs only itself. When a record is added, it is on disk (fdatasync) before `add` returns.
+The file has lines with a checksum and a JSON record. An incomplete or damaged line does not affect
+the other lines. A new record is on disk (fdatasync) before `add` returns.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ FILE = "changes.journal"
 
 _LARGEST = 64 * 1024 * 1024
 _MOST_RECORDS = 4096
-"""Records after which the file is rewritten with the changes still in effect."""
+"""Number of records after which the file is rewritten with the changes in effect."""
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """A value that was set, and the one before it.
+    """A set value, and the old value.
 
-    after: read back from the machine; None until the write is confirmed. expires: seconds since
-    boot, 0 for never. boot: the boot id of the kernel. job: the job that owned the node, or 0.
+    after: value read back from the machine; None until the write is confirmed. expires: seconds
+    since boot, 0 for never. boot: the kernel's boot id. job: the job that owned the node, or 0.
     """
 
     number: int
@@ -58,7 +58,7 @@ _decoder = msgspec.json.Decoder(_Record)
 
 
 class Journal:
-    """The file. Raises ControlError if it can't be read or written. Used under a lock."""
+    """The journal's file. Raise ControlError if it can't be read or written. Not thread-safe."""
 
     def __init__(self, directory: str) -> None:
         self._path = os.path.join(directory, FILE)
@@ -76,19 +76,19 @@ class Journal:
         self._compact()
 
     def add(self, change: Change) -> None:
-        """Store a change, in place of the one with its number; it is on disk after that."""
+        """Store a change, and replace the one with the same number. It is on disk at the return."""
         self._append(_Record("set", change))
         self.changes[change.number] = change
 
     def end(self, number: int) -> None:
-        """Store that nothing of a change is left to be put back."""
+        """Store that a change need not be restored any more."""
         self._append(_Record("end", None, number))
         self.changes.pop(number, None)
         if self._records > _MOST_RECORDS:
             self._compact()
 
     def next_number(self) -> int:
-        """Return a number that no change has had in this process."""
+        """Return a number that this process has not used yet."""
         self._last += 1
         return self._last
 
@@ -106,9 +106,9 @@ class Journal:
             return b""
 
     def _keep_damaged(self, content: bytes) -> None:
-        """Copy a file with a damaged line: a value may have to be put back by hand.
+        """Copy a file with a damaged line: a value may have to be restored by hand.
 
-        A line without an end is one that a crash has cut before anything was written.
+        A crash may leave a line without line break, before the machine was changed.
         """
         whole = content[: content.rfind(b"\n") + 1]
         if all(_parse_line(line) is not None for line in whole.splitlines()):
@@ -134,7 +134,7 @@ class Journal:
                     view = view[os.write(self._descriptor, view) :]
                 os.fdatasync(self._descriptor)
             except OSError:
-                # A part of a line would spoil the next one.
+                # A partial line would damage the next one.
                 os.ftruncate(self._descriptor, end)
                 raise
         except OSError as error:
@@ -142,7 +142,7 @@ class Journal:
         self._records += 1
 
     def _compact(self) -> None:
-        """Rewrite the file, whole or not at all, with the changes in effect."""
+        """Rewrite the file atomically with the changes in effect."""
         self.close()
         records = (_Record("set", change) for change in self.changes.values())
         content = b"".join(format_line(msgspec.json.encode(record)) for record in records)
@@ -173,7 +173,7 @@ def parse_journal(content: bytes, path: str = FILE) -> dict[int, Change]:
 
 
 def read_changes(directory: str) -> list[Change]:
-    """Read the changes in effect without touching the file. Raises OSError, NotPermittedError."""
+    """Return the changes in effect, read-only. Raise OSError or NotPermittedError."""
     path = os.path.join(directory, FILE)
     try:
         with open(open_private(path, os.O_RDONLY), "rb") as file:
@@ -183,7 +183,7 @@ def read_changes(directory: str) -> list[Change]:
 
 
 def format_line(record: bytes) -> bytes:
-    """Write a line: checksum, space, record."""
+    """Return a line: checksum, space, record."""
     return b"%08x %b\n" % (zlib.crc32(record), record)
 
 
@@ -206,7 +206,7 @@ def _sync_directory(path: str) -> None:
 
 
 def newest_first(changes: Iterable[Change]) -> list[Change]:
-    """Return changes in the order in which they are put back."""
+    """Return changes in the order of their restore."""
     return sorted(changes, key=lambda change: change.number, reverse=True)
 
 

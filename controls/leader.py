@@ -1,8 +1,9 @@
-"""The thread that takes requests and answers them, and gives way when it hangs.
+"""The thread that receives and answers requests, and its replacement when it hangs.
 
-One thread does all of it, for a request costs less than handing it to another. Another thread
-watches: when a request takes longer than the time limit, it answers in place of the hanging thread,
-and a new one takes over the connection. The old one ends when it comes back.
+One thread does both, because a request costs less than its transfer to another thread. Another
+thread watches. If a request exceeds the time limit, the watching thread answers in place of the
+hanging thread, and a new thread takes over the connection. The old thread ends when it no longer
+hangs.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ _MOST_EVENTS = 1000
 
 
 class Desk:
-    """State that the threads share: waiting requests, answers, the connection.
+    """State shared by the threads: pending requests, answers, the connection.
 
-    on_busy is called when a request comes after a pause, so that somebody watches.
+    on_busy: called at the first request after a pause, to start the watching.
     """
 
     def __init__(
@@ -77,19 +78,19 @@ class Desk:
         self._reader = LineReader()
 
     def send_event(self, subject: str, body: bytes) -> None:
-        """Have an event message sent. Any thread may call it."""
+        """Queue an event message. Any thread may call this."""
         self.events.append((subject, body))
         self.wake_up.set()
 
     def serve(self, leader: Leader) -> None:
-        """Take requests until the service ends, or another thread took over."""
+        """Process requests until the service ends or another thread takes over."""
         while not self.is_closing and not leader.is_deposed:
             try:
                 self._turn(leader)
             except RetryableError as error:
                 self._lose(error)
             except Exception:  # noqa: BLE001 - nobody foresaw it, and the service goes on
-                logger.exception("controls: the thread of requests failed and goes on")
+                logger.exception("controls: the thread of requests failed and continues")
                 time.sleep(_FIRST_PAUSE)
         if self.is_closing and not leader.is_deposed and self.link is not None:
             self.link.close()
@@ -101,14 +102,14 @@ class Desk:
         responder: Responder,
         signatures: SignatureCheck | None,
     ) -> None:
-        """Use another configuration; connect again if the connection is another one."""
+        """Apply another configuration. Reconnect if the settings of the connection differ."""
         with self.lock:
             self._must_reconnect |= _connection_of(settings) != _connection_of(self.settings)
             self.settings, self.responder, self.signatures = settings, responder, signatures
         self.wake_up.set()
 
     def close(self) -> None:
-        """End the threads: they do no more requests."""
+        """End the threads. They process no more requests."""
         self.is_closing = True
         self.wake_up.set()
 
@@ -140,7 +141,7 @@ class Desk:
                 self._on_busy()
 
     def _patience(self) -> float | None:
-        """Return the milliseconds to wait for something to do; None for ever."""
+        """Return the milliseconds until the next due work; None without any."""
         times: list[float] = []
         if self._delayed:
             times.append(self._delayed[0][0] - time.monotonic())
@@ -151,7 +152,7 @@ class Desk:
         return max(0.0, min(times)) * 1000 + 1 if times else None
 
     def _take(self, message: Received) -> None:
-        """Turn a message into requests."""
+        """Convert a message to requests, and queue them."""
         key, refusal = "", ""
         if self.signatures is not None:
             try:
@@ -178,11 +179,11 @@ class Desk:
             else:
                 answer = self.responder.answer(request.line, request.sender, request.only)
             if not leader.finish():
-                return  # it was answered as hanging
+                return  # the watching thread has already answered it
             self.post(request, answer)
 
     def post(self, request: Incoming, answer: Line) -> None:
-        """Queue an answer, later if all nodes answer the same request."""
+        """Queue an answer, with a delay if all nodes answer the same request."""
         self.answered += 1
         if not request.reply:
             return
@@ -200,7 +201,7 @@ class Desk:
             self.answers.append((reply, answer))
         link = self.link
         if link is None:
-            self.answers.clear()  # who asked has gone with the connection
+            self.answers.clear()  # the connection of the sender is closed
             return
         if not self.answers and not self.events:
             return
@@ -253,7 +254,7 @@ class Desk:
 
 
 class Leader:
-    """One thread at the desk. `take_over` ends its work from outside."""
+    """One thread that processes requests. `take_over` ends its work from another thread."""
 
     def __init__(self, desk: Desk, number: int) -> None:
         self._desk = desk
@@ -268,7 +269,7 @@ class Leader:
 
     @property
     def is_busy(self) -> bool:
-        """Return whether a request is answered now."""
+        """Return whether a request is being answered."""
         return self._request is not None
 
     @property
@@ -277,18 +278,18 @@ class Leader:
         return self._thread.is_alive()
 
     def begin(self, request: Incoming) -> None:
-        """Note which request is answered now."""
+        """Note the request that is now answered."""
         self._since = time.monotonic()
         self._request = request
 
     def finish(self) -> bool:
-        """Return whether the answer is wanted: False once the thread counts as hanging."""
+        """Return whether to send the answer: False after the thread was replaced."""
         with self._lock:
             self._request = None
             return not self.is_deposed
 
     def take_over(self, limit: float) -> Incoming | None:
-        """Depose a thread that hangs for longer than `limit` seconds; return its request."""
+        """Replace a thread that hangs for longer than `limit` seconds. Return its request."""
         with self._lock:
             request = self._request
             if request is None or time.monotonic() - self._since < limit:
@@ -297,17 +298,17 @@ class Leader:
             return request
 
     def join(self, seconds: float) -> None:
-        """Wait for the end of the thread, at most this long."""
+        """Wait for the end of the thread, at most `seconds`."""
         self._thread.join(seconds)
 
 
 def random_part() -> float:
-    """Return a number from 0 to 1. The module random would cost 0.3 MB of memory."""
+    """Return a random number from 0 to 1. The module random would need 0.3 MB of memory."""
     return int.from_bytes(os.urandom(4), "little") / 2**32
 
 
 def _connection_of(settings: ControlsSettings) -> list[object]:
-    """Return what a connection depends on."""
+    """Return the settings that determine a connection."""
     keys = (
         "url", "subjects", "user", "password_file", "token_file", "nkey_file", "creds_file",
         "ca_file", "certificate_file", "key_file", "insecure", "allow_cleartext",

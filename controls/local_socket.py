@@ -1,7 +1,7 @@
-"""The socket on which this node's commands ask the service; root alone may.
+"""The Unix socket for requests of this node's commands, only for root.
 
-A connection carries one message, up to its end, and gets the answers back. Each has a thread of its
-own, so one that hangs holds up nobody.
+A client sends one message, ends its sending side, and receives the answers. Each connection has a
+dedicated thread: a hanging one does not delay others.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CREDENTIALS = struct.Struct("=iII")
 
 
 class LocalSocket:
-    """Listens at a path. Raises ConfigurationError if it can't."""
+    """Listens at a path. Raise ConfigurationError if that fails."""
 
     def __init__(self, path: str, responder: Responder) -> None:
         self.responder = responder
@@ -74,7 +74,7 @@ class LocalSocket:
         while not self._is_closed:
             try:
                 connection, _ = self._socket.accept()
-            except OSError as error:  # too many open files, for example: it may pass
+            except OSError as error:  # for example too many open files; the cause may be temporary
                 if not self._is_closed:
                     logger.error("controls.socket: %s; retrying in 1 s", error.strerror)
                     time.sleep(_PAUSE)
@@ -116,7 +116,7 @@ class LocalSocket:
 
 
 def ask_locally(path: str, body: bytes, seconds: float) -> bytes:
-    """Ask the service of this node. Raises ControlError if none answers."""
+    """Return the answers of this node's service. Raise ControlError if none answers."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
         connection.settimeout(seconds)
         try:

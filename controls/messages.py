@@ -1,4 +1,4 @@
-"""Requests in messages, and who sent them: several lines each, over NATS or a local socket."""
+"""Requests and senders of messages. A message has several lines, from NATS or a local socket."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from ccagent.records.line_protocol.lines import LineError
 
 MOST_LINES = 4096
-"""Lines of one message that are answered."""
+"""Maximum number of answered lines per message."""
 
 _DIGITS = 19
-"""Of a time in nanoseconds, from 2001 to 2286."""
+"""Number of digits of a time in nanoseconds, from 2001 to 2286."""
 _LONGEST_KNOWN = 512
 _MOST_KNOWN = 512
 _INFO = "nats-request-info"
@@ -36,9 +36,9 @@ class _RequestInfo(msgspec.Struct):
 
 
 class Incoming(NamedTuple):
-    """One request: a line, where its answer goes (empty: nowhere), who asks, and by which method.
+    """One request: a line, the subject of its answer (empty: none), the sender, and the method.
 
-    refusal: why it is refused, whatever it asks.
+    refusal: the reason for a refusal independent of the content.
     """
 
     line: Line
@@ -49,13 +49,13 @@ class Incoming(NamedTuple):
 
 
 class LineReader:
-    """Reads requests. Clients send the same lines again and again, with another time."""
+    """Parses requests, with a cache: clients repeat the same lines with another time."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, Line] = {}
 
     def read(self, body: bytes) -> list[Line]:
-        """Read the lines of a message, as `read_lines` does."""
+        """Return the requests of a message, as `read_lines` does."""
         start, _, end = body.rpartition(b" ")
         time = end.rstrip(b"\n")
         if len(time) == _DIGITS and time.isdigit():
@@ -71,7 +71,7 @@ class LineReader:
 
 
 def read_lines(body: bytes) -> list[Line]:
-    """Read the lines of a message. One that does not parse, or has no time, costs only itself."""
+    """Return the requests of a message. Lines that are invalid or have no time are skipped."""
 
     def complain(error: LineError) -> None:
         logger.debug("request: %s", error)
@@ -80,7 +80,7 @@ def read_lines(body: bytes) -> list[Line]:
     text = body.decode("utf-8", "replace")
     for line in decode_lines(text, "ns", complain=complain):
         if line.time is None:
-            continue  # the reference does not answer it either
+            continue  # cc-node-controller does not answer it either
         if len(found) == MOST_LINES:
             logger.warning("request: more than %d lines, the rest is not answered", MOST_LINES)
             break
@@ -89,7 +89,7 @@ def read_lines(body: bytes) -> list[Line]:
 
 
 def method_of_subject(subject: str) -> Method:
-    """Return the method that a subject of the specification's tree is for, "" for both."""
+    """Return the method of a subject of the specification; "" for both methods."""
     last = subject.rpartition(".")[2]
     return "GET" if last == "get" else "PUT" if last == "put" else ""
 
@@ -97,7 +97,7 @@ def method_of_subject(subject: str) -> Method:
 def nats_sender(
     subject: str, headers: Mapping[str, str], key: str, *, trusts_info: bool
 ) -> RequestSender:
-    """Return who sent a message, as far as the server and a signature prove it."""
+    """Return the sender of a message, as proved by the server and a signature."""
     if not headers:
         return RequestSender(f"NATS subject {subject}")
     identities: set[str] = set()
@@ -118,5 +118,5 @@ def nats_sender(
 
 
 def encode_answer(line: Line) -> bytes:
-    """Write an answer. Raises EncodingError for a name or tag that can't be sent back."""
+    """Return the line of an answer. Raise EncodingError for an invalid name or tag."""
     return encode_line(line).encode()

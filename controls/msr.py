@@ -1,7 +1,7 @@
 """Controls in model-specific registers: `prefetch.*` and turbo, by processor.
 
-Only where /dev/cpu/*/msr can be read (CONFIG_X86_MSR, CAP_SYS_RAWIO). A bit that disables
-something is shown inverted: 1 is on, as LIKWID has it.
+They need a readable /dev/cpu/*/msr (CONFIG_X86_MSR, CAP_SYS_RAWIO). A bit that disables a function
+is inverted: 1 is on, as in LIKWID.
 Source: Intel SDM volume 4, MSR_MISC_FEATURE_CONTROL, IA32_MISC_ENABLE; AMD64 APM volume 2,
 PrefetchControl (CPUID Fn8000_0021_EAX[13]), HWCR.
 """
@@ -26,7 +26,7 @@ _AMD_PREFETCH, _AMD_HWCR = 0xC0000108, 0xC0010015
 
 
 class Bit(NamedTuple):
-    """One bit that disables something."""
+    """One bit that disables a function."""
 
     category: str
     name: str
@@ -55,17 +55,17 @@ _INTEL_MODELS = frozenset({
     0x1A, 0x1E, 0x1F, 0x2E, 0x25, 0x2C, 0x2F,  # Nehalem, Westmere
     0x2A, 0x2D, 0x3A, 0x3E,  # Sandy Bridge, Ivy Bridge
     0x3C, 0x3F, 0x45, 0x46, 0x3D, 0x47, 0x4F, 0x56,  # Haswell, Broadwell
-    0x4E, 0x5E, 0x55, 0x8E, 0x9E, 0xA5, 0xA6,  # Skylake and what follows, Cascade Lake
+    0x4E, 0x5E, 0x55, 0x8E, 0x9E, 0xA5, 0xA6,  # Skylake and its successors, Cascade Lake
     0x7D, 0x7E, 0x6A, 0x6C, 0x8C, 0x8D, 0xA7,  # Ice Lake, Tiger Lake, Rocket Lake
     0x8F, 0xCF, 0xAD, 0xAE,  # Sapphire Rapids, Emerald Rapids, Granite Rapids
 })  # fmt: skip
 _ZEN_FAMILIES = frozenset({0x17, 0x19, 0x1A})
 _ZEN_4 = (range(0x10, 0x20), range(0x60, 0x80), range(0xA0, 0xB0))
-"""Models of family 19h that have PrefetchControl."""
+"""Models of family 19h with PrefetchControl."""
 
 
 def bits_of(processor: Processor) -> tuple[Bit, ...]:
-    """Return the bits that are known of a processor; none for one that is not in the table."""
+    """Return the known bits of a processor; none if the table lacks the processor."""
     vendor, family, model = processor
     if vendor == "GenuineIntel" and family == 6 and model in _INTEL_MODELS:
         return _OF_INTEL
@@ -99,11 +99,11 @@ class MsrFeature(Feature):
         return self._devices
 
     def read(self, device: str) -> str:
-        """Read the bit: 1 where nothing is disabled. Raises CcagentError."""
+        """Return 1 if the bit does not disable the function, else 0. Raise CcagentError."""
         return "0" if self._register(device) >> self._bit.bit & 1 else "1"
 
     def write(self, device: str, text: str) -> None:
-        """Change the bit and leave the others. Raises CcagentError."""
+        """Change only this bit of the register. Raise CcagentError."""
         mask = 1 << self._bit.bit
         value = self._register(device)
         value = value & ~mask if text == "1" else value | mask
@@ -111,7 +111,7 @@ class MsrFeature(Feature):
         self._node.write_file(path, value.to_bytes(_SIZE, "little"), self._bit.register)
 
     def resource(self, device: str) -> str:
-        """Return register, bit and core: hwthreads of a core share the register."""
+        """Return register, bit and core: the hwthreads of a core share the register."""
         core = first_sibling(self._node, int(device))
         return f"msr:{self._bit.register:x}:{self._bit.bit}:{core}"
 
@@ -121,13 +121,13 @@ class MsrFeature(Feature):
 
 
 class Msr(ControlClass):
-    """Prefetchers and turbo of processors whose registers are known."""
+    """Prefetchers and turbo of processors with known registers."""
 
     category = "prefetch"
     needs: ClassVar[str] = "/dev/cpu/*/msr (modprobe msr), CAP_SYS_RAWIO and a known processor"
 
     def find_features(self, node: Node) -> Iterator[Feature]:
-        """List the bits of this processor that can be read."""
+        """Return the features for the readable bits of this processor."""
         bits = bits_of(read_processor(node))
         if not bits:
             return

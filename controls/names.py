@@ -1,4 +1,4 @@
-"""The names of the controls that ccagent knows, so that a policy with a mistake is refused."""
+"""Known names of controls, to refuse a policy with a wrong name."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ NUMBERS = frozenset({
     "amd_gpu.power_limit_cur", "hsmp.pkg_power_limit_cur",
     *(name for name in _RAPL if not name.endswith("_enable")),
 })  # fmt: skip
-"""Controls that are set to numbers, for which a range or values are needed."""
+"""Controls with numbers. They need a range or values."""
 
 CHOICES = frozenset({"cpu_freq.governor", "cpu_freq.epp", "os.transparent_hugepage"})
-"""Controls that are set to words."""
+"""Controls with words."""
 
 BOOLEANS = frozenset({
     "cpu_freq.boost", "cpu_freq.turbo", "cpu_freq.turbo_mode", "nvml.ecc_enabled_pend",
@@ -44,7 +44,7 @@ CONFIG = "config."
 
 
 def find_unknown_rules(rules: Mapping[str, AllowSettings]) -> Iterator[str]:
-    """Yield what is wrong with the names of rules, and with what they allow."""
+    """Yield the problems in names and limits of rules."""
     for name, rule in rules.items():
         where = f'allow."{name}"'
         has_range = rule.min is not None and rule.max is not None

@@ -1,7 +1,7 @@
-"""A small NATS client for a service that answers: one socket, no event loop, no thread.
+"""A small NATS client for a service: one socket, no event loop, no thread.
 
-nats-py costs 12 MB of memory before it is connected, which a service that mostly waits can't
-afford: hence the protocol is spoken here. Logins, certificates and limits are those of the sinks.
+nats-py needs 12 MB of memory before it connects. That is too much for a service that mostly waits,
+so this module implements the protocol. Logins, certificates and limits are those of the sinks.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _SEND_WITHIN = 2.0
 _PIECE = 32 * 1024
 _MOST_AT_ONCE = 1024 * 1024
 _PING_EVERY = 60.0
-"""Seconds without a word of the server after which it is asked whether it lives."""
+"""Seconds of silence of the server until a PING is sent."""
 
 
 class _Info(msgspec.Struct):
-    """The fields of INFO that are used."""
+    """The used fields of INFO."""
 
     max_payload: int = 1024 * 1024
     tls_required: bool = False
@@ -50,7 +50,7 @@ class _Info(msgspec.Struct):
 
 
 class Route(NamedTuple):
-    """How to reach and log in to the servers: secrets and certificates, read again each time."""
+    """Options for connections to the servers. Secrets and certificates are read each time."""
 
     scheme: str
     servers: Sequence[Server]
@@ -59,7 +59,7 @@ class Route(NamedTuple):
 
 
 def read_route(settings: ControlsSettings) -> Route:
-    """Read secrets and certificates. Raises ConfigurationError."""
+    """Read secrets and certificates. Raise ConfigurationError for an invalid file."""
     sink = as_sink(settings)
     servers = check_settings(sink)
     context = None
@@ -71,7 +71,7 @@ def read_route(settings: ControlsSettings) -> Route:
 
 
 def connect(settings: ControlsSettings, subjects: Sequence[str], name: str) -> NatsLink:
-    """Connect to the first server that answers, in random order. Raises RetryableError."""
+    """Connect to the first reachable server, in random order. Raise RetryableError."""
     try:
         route = read_route(settings)
     except ConfigurationError as error:
@@ -86,10 +86,10 @@ def connect(settings: ControlsSettings, subjects: Sequence[str], name: str) -> N
 
 
 class NatsLink:
-    """A connection, from its login to its first failure. Used by one thread at a time."""
+    """A connection, from its login to its first failure. Only one thread at a time may use it."""
 
     def __init__(self, route: Route, server: Server, subjects: Sequence[str], name: str) -> None:
-        """Connect, log in and subscribe. Raises RetryableError."""
+        """Connect, log in and subscribe. Raise RetryableError."""
         self.place = f"{route.scheme}://{server}"
         self._secrets = route.login.secrets
         self._parser = NatsParser()
@@ -116,11 +116,11 @@ class NatsLink:
             raise
 
     def fileno(self) -> int:
-        """Return the descriptor to poll."""
+        """Return the descriptor for poll."""
         return self._socket.fileno()
 
     def receive(self) -> list[Received]:
-        """Return the messages that have come. Raises RetryableError when the connection ends."""
+        """Return the received messages. Raise RetryableError when the connection ends."""
         found, self._received = self._received, []
         for item in self._read():
             if isinstance(item, Received):
@@ -133,9 +133,9 @@ class NatsLink:
 
     def publish(self, subject: str, body: bytes, headers: dict[str, str] | None = None,
                 reply: str = "") -> None:  # fmt: skip
-        """Queue a message; `flush` sends it. One that is too large for the server is refused.
+        """Queue a message. `flush` sends it.
 
-        Raises UnparsableError for that, and for a subject that is none.
+        Raise UnparsableError if it is too large for the server, or if the subject is invalid.
         """
         if not subject or not subject.isprintable() or " " in subject:
             raise UnparsableError("a subject for the answer that is none")
@@ -156,7 +156,7 @@ class NatsLink:
         self._out += b"\r\n"
 
     def flush(self) -> None:
-        """Send what is queued. Raises RetryableError."""
+        """Send the queued messages. Raise RetryableError if the connection fails."""
         view = memoryview(bytes(self._out))
         self._out.clear()
         try:
@@ -176,24 +176,24 @@ class NatsLink:
                 if not _would_block(error):
                     raise RetryableError(f"{self.place}: {_reason(error)}") from error
                 if not self._poll(select.POLLOUT | select.POLLIN, deadline):
-                    raise RetryableError(f"{self.place}: it takes nothing") from error
+                    raise RetryableError(f"{self.place}: it accepts no data") from error
 
     def subscribe(self, subject: str, number: int) -> None:
-        """Subscribe to another subject. Raises RetryableError."""
+        """Subscribe to one more subject. Raise RetryableError if the connection fails."""
         self._out += f"SUB {subject} {number}\r\n".encode()
         self.flush()
 
     def wait(self, seconds: float) -> None:
-        """Wait until something comes, at most this long."""
+        """Wait until data arrive, at most `seconds`."""
         if not self._received:
             self._poll(select.POLLIN, time.monotonic() + seconds)
 
     def seconds_to_ping(self) -> float:
-        """Return the seconds until `keep_alive` is to be called."""
+        """Return the seconds until `keep_alive` must be called."""
         return max(0.0, self._last_word + _PING_EVERY - time.monotonic())
 
     def keep_alive(self) -> None:
-        """Ask a silent server whether it lives. Raises RetryableError if it did not answer."""
+        """Send a PING to a silent server. Raise RetryableError if the last one was not answered."""
         if self.seconds_to_ping() > 0:
             return
         if self._is_asked:
@@ -241,7 +241,7 @@ class NatsLink:
             raise RetryableError(f"{self.place}: {_reason(error)}") from error
 
     def _await(self, operation: str, deadline: float) -> ServerLine:
-        """Wait for a line during the login; messages that come before it are kept."""
+        """Wait for a line during the login. Earlier messages are kept."""
         while True:
             self._socket.setblocking(False)
             lines = list(self._read())
@@ -255,7 +255,7 @@ class NatsLink:
                 raise RetryableError(f"{self.place}: no answer within {_CONNECT_WITHIN:g} seconds")
 
     def _read(self) -> Iterator[Received | ServerLine]:
-        """Read what has come, but no more than the answers to it may lag behind."""
+        """Read received data, unless too many answers are still unsent."""
         total = 0
         while True:
             try:
@@ -285,7 +285,7 @@ class NatsLink:
             if "permissions violation for publish" in text.lower():
                 from ccagent.log import logger
 
-                logger.warning("%s: we may not publish answers: grant this user _INBOX.>",
+                logger.warning("%s: this user may not publish answers: grant it _INBOX.>",
                                self.place)  # fmt: skip
                 return
             meaning = (
@@ -301,9 +301,9 @@ class NatsLink:
 
 
 def login_fields(login: NatsLogin, nonce: str) -> dict[str, Any]:
-    """Return what CONNECT says of who we are. Raises RetryableError."""
+    """Return the login fields of CONNECT. Raise RetryableError."""
     if login.seed:
-        nkeys: Any = import_module("nkeys")  # has no types
+        nkeys: Any = import_module("nkeys")  # the package has no types
         pair = nkeys.from_seed(bytearray(login.seed.encode()))
         signature = base64.urlsafe_b64encode(bytes(pair.sign(nonce.encode()))).decode()
         fields: dict[str, Any] = {"sig": signature.rstrip("=")}
@@ -322,7 +322,7 @@ def _would_block(error: OSError) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    """Return half a sentence; what TLS says of a certificate is not the server's own text."""
+    """Return an error as a phrase. TLS errors about certificates contain no text of the server."""
     verify = getattr(error, "verify_message", "")
     if verify:
         return f"its certificate can't be trusted: {verify}"

@@ -1,4 +1,4 @@
-"""The login of the control service: the keys, checks and secrets of a sink `nats://`."""
+"""The login of the control service, with keys, checks and secrets of a sink `nats://`."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ def as_sink(settings: ControlsSettings) -> NatsSettings:
 
 
 def check_login(settings: ControlsSettings) -> list[Server]:
-    """Check URL, login and certificates; return the servers. Raises ConfigurationError."""
+    """Check URL, login and certificates. Return the servers. Raise ConfigurationError."""
     return check_settings(as_sink(settings))

@@ -1,6 +1,6 @@
-"""Parsing what a NATS server sends: bytes to messages, within limits.
+"""Parser of the NATS protocol: bytes of a server to messages, within limits.
 
-Source: docs.nats.io, "NATS Client Protocol": lines that end in CR LF; MSG and HMSG have a payload.
+Source: docs.nats.io, "NATS Client Protocol": lines end with CR LF; MSG and HMSG have a payload.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LARGEST = 1024 * 1024
-"""Bytes of one line or message; a larger message is skipped."""
+"""Maximum bytes of a line or message. A larger message is skipped."""
 
 _HEADER_START = b"NATS/1.0"
 
 
 class Received(NamedTuple):
-    """A message of a subscription. headers: the last of each name, names in lower case."""
+    """A message of a subscription. headers: the last value per name; names in lower case."""
 
     subject: str
     reply: str
@@ -29,14 +29,14 @@ class Received(NamedTuple):
 
 
 class ServerLine(NamedTuple):
-    """A line that is no message: INFO, PING, PONG, +OK or -ERR, with what follows."""
+    """A line that is not a message: INFO, PING, PONG, +OK or -ERR, with its argument."""
 
     operation: str
     argument: bytes
 
 
 class NatsParser:
-    """Takes bytes in any pieces and yields what is whole. Raises UnparsableError."""
+    """Parses bytes in pieces of any size. Raise UnparsableError for invalid data."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -44,7 +44,7 @@ class NatsParser:
         self._to_skip = 0
 
     def feed(self, data: bytes) -> Iterator[Received | ServerLine]:
-        """Yield what the bytes complete."""
+        """Yield the messages and lines that the bytes complete."""
         if self._to_skip:
             skipped = min(self._to_skip, len(data))
             self._to_skip -= skipped
@@ -73,7 +73,7 @@ class NatsParser:
         header_size, size = _sizes(word, fields)
         payload = end + 2
         if size > LARGEST:
-            # Somebody's huge message must not cost the others the connection.
+            # A huge message of one sender must not end the connection for all.
             logger.warning("request: a message of %d bytes is skipped", size)
             rest = payload + size + 2 - len(self._buffer)
             self._to_skip = max(0, rest)
@@ -93,7 +93,7 @@ class NatsParser:
 
 
 def _sizes(word: bytes, fields: list[bytes]) -> tuple[int, int]:
-    """Return the bytes of the headers, and of the whole payload. Raises UnparsableError."""
+    """Return the bytes of the headers, and of the whole payload. Raise UnparsableError."""
     counts = {b"MSG": (3, 4), b"HMSG": (4, 5)}[word]
     numbers = fields[-2:] if word == b"HMSG" else [b"0", *fields[-1:]]
     if len(fields) not in counts or not all(n.isdigit() and len(n) < 11 for n in numbers):
@@ -105,7 +105,7 @@ def _sizes(word: bytes, fields: list[bytes]) -> tuple[int, int]:
 
 
 def parse_headers(content: bytes) -> dict[str, str]:
-    """Parse headers; what is none is left out. A status (503: no responders) is `status`."""
+    """Parse headers. Invalid lines are omitted. A status (503: no responders) is `status`."""
     first, *lines = content.split(b"\r\n")
     status = first.removeprefix(_HEADER_START).strip()[:3]
     found = {"status": status.decode("ascii")} if status.isdigit() else dict[str, str]()

@@ -1,7 +1,7 @@
-"""Controls `nvml.*`: clocks, power and ECC of NVIDIA's cards, through a process of its own.
+"""Controls `nvml.*`: clocks, power and ECC of NVIDIA's cards, through a separate process.
 
-The vendor's library may hang or die, so it runs in a helper process as the agents' does; that one
-starts only where the driver lists cards.
+The vendor's library may hang or die, so it runs in a helper process. The helper starts only if the
+driver lists cards.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ _CONTROLS: tuple[tuple[str, Kind, str, str, bool], ...] = (
 
 
 class NvmlLibrary:
-    """The helper process. Raises CcagentError for what the library can't do."""
+    """The helper process. Methods raise CcagentError for errors of the library."""
 
     def __init__(self, node: Node) -> None:
         self._helper: Helper = node.helper("NVML", _TARGET, (), time_limit=_TIME_LIMIT)
         self._lock = threading.Lock()
 
     def ask(self, question: Question, seconds: float = _ANSWER) -> Answer:
-        """Ask, and wait for the answer at most this long."""
+        """Send a question, and wait for the answer for at most `seconds`."""
         if not self._lock.acquire(timeout=seconds):
             raise ControlError("NVML: an earlier request has no answer yet")
         try:
@@ -70,7 +70,7 @@ class NvmlLibrary:
             self._lock.release()
 
     def _ask(self, question: Question, seconds: float) -> Answer:
-        # An answer that came too late is that of another question.
+        # A late answer belongs to an earlier question.
         if self._helper.is_asked and self._helper.answer(0.0) is None:
             raise ControlError("NVML: an earlier request has no answer yet")
         self._helper.ask(msgspec.msgpack.encode(question))
@@ -99,19 +99,19 @@ class NvmlFeature(Feature):
         return self._cards
 
     def find_device(self, number: str) -> str | None:
-        """Return the address of a card by its index or its address."""
+        """Return the address of a card from its index or address."""
         return find_card(number, self._cards)
 
     def read(self, device: str) -> str:
-        """Ask the library. Raises CcagentError."""
+        """Return the library's value. Raise CcagentError."""
         return self._library.ask(Question("read", self.control.name, device)).value
 
     def write(self, device: str, text: str) -> None:
-        """Have the library set a value. Raises CcagentError."""
+        """Set a value through the library. Raise CcagentError."""
         self._library.ask(Question("write", self.control.name, device, text))
 
     def limits(self, device: str) -> Limits:
-        """Return what the card accepts. Raises CcagentError."""
+        """Return the limits of the card. Raise CcagentError."""
         found = self._library.ask(Question("limits", self.control.name, device))
         return Limits(found.minimum, found.maximum, found.choices)
 
@@ -126,7 +126,7 @@ class NvmlControls(ControlClass):
         self._library = library
 
     def find_features(self, node: Node) -> Iterator[Feature]:
-        """List the controls that the first card has."""
+        """Return the controls of the first card."""
         library = self._library
         if library is None:
             if not any(map(node.exists, _DRIVER)):

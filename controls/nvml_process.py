@@ -1,7 +1,7 @@
-"""The process in which NVML runs for `nvml.*`: it lists, reads and writes values of cards.
+"""The process with NVML for `nvml.*`. It lists, reads and writes values of cards.
 
-Source: NVML API reference, "Device Queries" and "Device Commands". Power is in mW there, energy in
-mJ; clocks are set in pairs of memory and graphics.
+Source: NVML API reference, "Device Queries" and "Device Commands". In NVML power is in mW, energy
+in mJ, and clocks are set in pairs of memory and graphics.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Question(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """To `list`: names and cards; to `read`: value; to `limits`: the range; or the error."""
+    """An answer. `list`: names and cards; `read`: value; `limits`: range; or the error."""
 
     names: list[str] = []
     cards: list[str] = []
@@ -40,7 +40,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class CardValues:
-    """The values of one card, by name. Raises what the binding raises."""
+    """The values of one card by name. Methods raise the binding's exceptions."""
 
     def __init__(self, binding: Any, handle: Any) -> None:
         self._binding = binding
@@ -73,7 +73,7 @@ class CardValues:
         }
 
     def names(self) -> list[str]:
-        """List the values that the card provides."""
+        """Return the names of the card's values."""
         found: list[str] = []
         for name, read in self._readers.items():
             try:
@@ -84,7 +84,7 @@ class CardValues:
         return found
 
     def read(self, name: str) -> str:
-        """Read a value in LIKWID's text."""
+        """Return a value in LIKWID's format."""
         return self._readers[name]()
 
     def write(self, name: str, value: str) -> None:
@@ -104,7 +104,7 @@ class CardValues:
                 raise KeyError(name)
 
     def limits(self, name: str) -> Answer:
-        """Return what the card accepts."""
+        """Return the limits of a value."""
         match name:
             case "power_limit_cur":
                 low, high = self._power_range()
@@ -140,7 +140,7 @@ class CardValues:
 
 
 class Cards:
-    """The cards that the library lists, by PCI address."""
+    """The cards in the library, by PCI address."""
 
     def __init__(self, binding: Any) -> None:
         self._binding = binding
@@ -153,7 +153,7 @@ class Cards:
             self._cards[str(text).upper()] = CardValues(binding, handle)
 
     def answer(self, question: Question) -> Answer:
-        """Answer a question; an error is an answer, too."""
+        """Return the answer to a question. An error is also an answer."""
         if question.kind == "list":
             names = next(iter(self._cards.values())).names() if self._cards else []
             return Answer(names=names, cards=list(self._cards))
@@ -174,7 +174,7 @@ class Cards:
 
 
 def main(descriptor: int) -> None:
-    """Serve until nobody asks."""
+    """Answer questions until the parent closes the socket."""
     from ccagent.machine.helper import serve
 
     cards: Cards | None = None

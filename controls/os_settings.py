@@ -1,4 +1,4 @@
-"""Controls `os.*`: settings of the kernel's memory management, of the whole node.
+"""Controls `os.*`: settings of the kernel's memory management for the whole node.
 
 Source: Documentation/admin-guide/sysctl/{kernel,vm}.rst, mm/transhuge.rst of Linux.
 """
@@ -74,7 +74,7 @@ class OsSettings(ControlClass):
     needs: ClassVar[str] = "a kernel with CONFIG_NUMA_BALANCING, CONFIG_TRANSPARENT_HUGEPAGE"
 
     def find_features(self, node: Node) -> Iterator[Feature]:
-        """List the files that this kernel has."""
+        """Return the features for the files of this kernel."""
         for file in _FILES:
             if not node.exists(f"{file.directory}/{file.file}"):
                 continue

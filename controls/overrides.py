@@ -1,6 +1,6 @@
-"""The file of the keys that `config` controls have set, over those of the configuration files.
+"""The file of keys set by `config` controls. They override the configuration files.
 
-It lies below /run: after a boot it is gone, and the files count again.
+The file is below /run. A boot deletes it, and the configuration files are in effect again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LARGEST = 256 * 1024
 
 
 def read_overrides(path: str) -> dict[str, Any]:
-    """Read the file; an empty table without one. Raises CcagentError."""
+    """Return the table in the file; an empty one without the file. Raise CcagentError."""
     try:
         _, content = read(path, path.lstrip("/"), _LARGEST)
     except NotHereError:
@@ -39,7 +39,7 @@ def read_overrides(path: str) -> dict[str, Any]:
 
 
 def write_overrides(path: str, overrides: Mapping[str, Any]) -> None:
-    """Write the file, whole or not at all; every user may read it. Raises CcagentError."""
+    """Write the file atomically. Every user may read it. Raise CcagentError."""
     from ccagent.config.defaults import toml
 
     lines = [f"{OFF} = {toml(overrides.get(OFF, []))}"]
@@ -54,7 +54,7 @@ def write_overrides(path: str, overrides: Mapping[str, Any]) -> None:
 
 
 def apply_overrides(table: dict[str, Any]) -> dict[str, Any]:
-    """Return the table with the overrides; without them, and a warning, if they can't be read."""
+    """Return the table with the overrides. If they can't be read, log a warning and omit them."""
     path = str(as_table(table.get("controls")).get("overrides", OVERRIDES))
     try:
         return with_overrides(table, read_overrides(path))

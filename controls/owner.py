@@ -1,4 +1,4 @@
-"""The jobs of Slurm on this node, by their control groups."""
+"""Slurm's jobs on this node, from their control groups."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def find_jobs(node: Node) -> frozenset[int] | None:
 
 
 def find_owner(node: Node, *, is_needed: bool) -> int:
-    """Return the job that is alone on the node, 0 for none.
+    """Return the only job on the node; 0 without one.
 
-    Raises ControlError if one is needed and there is none, or there are several.
+    Raise ControlError if exactly one is required and none or several exist.
     """
     jobs = find_jobs(node)
     if jobs is not None and len(jobs) == 1:

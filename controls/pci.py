@@ -1,4 +1,4 @@
-"""PCI addresses of cards as requests write them: leading zeros may be left out."""
+"""PCI addresses of cards in requests, with or without leading zeros."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _INDEX = re.compile(r"[0-9]{1,4}", re.ASCII)
 
 
 def canonical(address: str) -> tuple[int, ...] | None:
-    """Return the numbers of an address; None if it is none."""
+    """Return the numbers of an address; None for an invalid address."""
     found = _ADDRESS.fullmatch(address)
     return None if found is None else tuple(int(part or "0", 16) for part in found.groups())
 
 
 def find_card(number: str, addresses: Sequence[str]) -> str | None:
-    """Return the address of a card by its index, or by its address in any form."""
+    """Return the address of a card from its index, or from its address in any form."""
     if _INDEX.fullmatch(number):
         return addresses[int(number)] if int(number) < len(addresses) else None
     wanted = canonical(number)

@@ -1,4 +1,4 @@
-"""The policy of the node: which controls may be set, by whom, within which limits."""
+"""The policy of the node: settable controls, permitted senders, limits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RESTORE = "restore"
 
 
 class RequestSender(NamedTuple):
-    """The sender of a request. identities: as `from` names them. is_root: root of this node."""
+    """The sender of a request. identities: in the form of `from`. is_root: root of this node."""
 
     name: str
     identities: frozenset[str] = frozenset()
@@ -25,22 +25,22 @@ class RequestSender(NamedTuple):
 
 
 class Policy:
-    """The policy of [controls]. It reads nothing of the machine and writes nothing."""
+    """The policy in [controls]. It does not access the machine."""
 
     def __init__(self, settings: ControlsSettings) -> None:
         self._settings = settings
 
     def lease(self, control: Control) -> float:
-        """Return the seconds after which a value is put back; 0 for never."""
+        """Return the seconds until a value is restored; 0 for never."""
         rule = self._settings.allow.get(control.full_name)
         return rule.lease.seconds if rule is not None and rule.lease is not None else 0.0
 
     def allows(self, name: str) -> bool:
-        """Return whether a control may be set at all."""
+        """Return whether any sender may set a control."""
         return name in self._settings.allow
 
     def check_get(self) -> None:
-        """Raise ControlError if nothing may be read."""
+        """Raise ControlError if the policy permits no GET."""
         if not self._settings.get:
             raise ControlError("the policy of this node answers no GET (get = false)")
 
@@ -62,9 +62,10 @@ class Policy:
             raise ControlError(f"{name}: the policy refuses it: {reason}")
 
     def check_restore(self, name: str, sender: RequestSender) -> None:
-        """Raise ControlError if a sender may not put a control back.
+        """Raise ControlError if a sender may not restore a control.
 
-        Those that [controls] names may; where it names nobody, those that may set the control.
+        The senders in `from` of [controls] may; if it is empty, the senders that may set the
+        control.
         """
         rule = self._settings.allow.get(name)
         senders = self._settings.senders or (() if rule is None else rule.senders)
@@ -73,7 +74,7 @@ class Policy:
     def check_sender(
         self, sender: RequestSender, senders: tuple[str, ...] | None, what: str
     ) -> None:
-        """Raise ControlError unless the sender is root here, or one of those that may set."""
+        """Raise ControlError unless the sender is root on this node, or may set controls."""
         named = senders or self._settings.senders
         if sender.is_root or not named or not sender.identities.isdisjoint(named):
             return
@@ -81,14 +82,14 @@ class Policy:
 
 
 def _refusal(control: Control, text: str, rule: AllowSettings) -> str:
-    """Return why a rule does not allow a canonical value, or ""."""
+    """Return the reason why a rule does not allow a canonical value, or ""."""
     if rule.values:
         for allowed in rule.values:
             try:
                 if control.parse(allowed) == text:
                     return ""
             except ControlError:
-                continue  # a value in the policy that this control can't have
+                continue  # the value in the policy is invalid for this control
         return f"{shortened(text)} is none of {', '.join(rule.values)}"
     if control.kind in {"integer", "real"}:
         if rule.min is None or rule.max is None:
@@ -100,14 +101,14 @@ def _refusal(control: Control, text: str, rule: AllowSettings) -> str:
 
 
 class RateLimit:
-    """At most so many events within a minute."""
+    """A limit of the number of events per minute."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._times: deque[float] = deque()
 
     def take(self, now: float) -> bool:
-        """Count an event at this time; return False if there were too many before."""
+        """Count an event at this time. Return False if the limit is exceeded."""
         while self._times and self._times[0] <= now - _MINUTE:
             self._times.popleft()
         if len(self._times) >= self._most:

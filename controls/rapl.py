@@ -1,7 +1,7 @@
 """Controls `rapl.*`: energy, power limits, time windows and enables of the kernel's powercap.
 
 Source: Documentation/power/powercap/powercap.rst; drivers/powercap/intel_rapl_common.c. The kernel
-has one `enabled` a zone, which is that of the first limit.
+has one `enabled` per zone, for the first limit.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PACKAGE = re.compile(r"package-([0-9]{1,4})(?:-die-([0-9]{1,4}))?", re.ASCII)
 _DOMAINS = {"core": "pp0", "uncore": "pp1", "dram": "dram"}
 _MICRO = 1_000_000
 _ROUNDING = 0.02
-"""The hardware keeps power in steps of 1/8 W and times as 2**y * (1 + z/4)."""
+"""The hardware stores power in steps of 1/8 W, and times as 2**y * (1 + z/4)."""
 _TIME_ROUNDING = 0.3
 
 
@@ -44,7 +44,7 @@ class Rapl(ControlClass):
     needs: ClassVar[str] = "/sys/class/powercap with intel-rapl zones: modprobe intel_rapl_msr"
 
     def find_features(self, node: Node) -> Iterator[Feature]:
-        """List what the zones of this machine have."""
+        """Return the features of this machine's zones."""
         by_domain: dict[tuple[str, DeviceType], dict[str, str]] = {}
         for zone in _find_zones(node):
             by_domain.setdefault((zone.domain, zone.device_type), {})[zone.device] = zone.path
@@ -149,7 +149,7 @@ def _constraints(node: Node, domain: str, zones: dict[str, str]) -> dict[int, st
 
 
 def _find_range(node: Node, constraint: str, path: str) -> Limits:
-    """Return what the kernel says of a limit, in W; 0 W is never wanted."""
+    """Return the kernel's range of a limit in W, without 0 W."""
     low = read_integer(node, f"{path}/{constraint}_min_power_uw")
     high = read_integer(node, f"{path}/{constraint}_max_power_uw")
     return Limits(max(low or 0, 1) / _MICRO, high / _MICRO if high else None)

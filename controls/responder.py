@@ -1,7 +1,8 @@
-"""Answers to requests, line by line: what is read, set or refused, and why.
+"""Answers to requests, line by line: value, result of a change, or reason of a refusal.
 
-Source: cc-node-controller's protocol. A request is a control message, the answer a log message with
-measurement and tags of the request, `level` and `hostname`. Nothing here knows how requests come.
+Source: cc-node-controller's protocol. A request is a control message. The answer is a log message
+with measurement and tags of the request, `level` and `hostname`. This module is independent of the
+way of requests.
 """
 
 from __future__ import annotations
@@ -35,20 +36,20 @@ Method = Literal["", "GET", "PUT"]
 TOPOLOGY, CONTROLS, CONFIG, RESTORE, AUDIT = "topology", "controls", "config", "restore", "audit"
 
 _CLASSES = {"freq": "cpu_freq", "prefetcher": "prefetch"}
-"""Classes of the specification whose categories are called otherwise."""
+"""Classes of the specification with different names of categories."""
 
 _ASSIGNMENT = re.compile(r"(?:intel\.|amd\.)?([A-Za-z0-9_.]{1,100})(?:=(.*))?", re.DOTALL)
 _ALIASES = {"pkg_energy_status": "pkg_energy", "dram_energy_status": "dram_energy"}
 _JOB = re.compile(r"[0-9]{1,18}", re.ASCII)
 _REFUSALS_A_MINUTE = 60
 _LONGEST_IN_AUDIT = 200
-"""Characters of a name that the audit keeps: senders must not fill it with long ones."""
+"""Maximum characters of a name in the audit: senders must not fill it with long names."""
 _LONGEST_REASON = 1000
 _AUDIT_LINES = 100
 
 
 class Pages(NamedTuple):
-    """Answers that are whole documents: each is made when it is asked for."""
+    """Answers that are whole documents. Each is made on request."""
 
     topology: Callable[[], str]
     configuration: Callable[[], str]
@@ -56,7 +57,7 @@ class Pages(NamedTuple):
 
 
 class _Request(NamedTuple):
-    """A control request, checked for its form. value: None for GET."""
+    """A control request with checked form. value: None for GET."""
 
     name: str
     value: str | None
@@ -64,7 +65,7 @@ class _Request(NamedTuple):
 
 
 class Responder:
-    """Answers for one node. Without `changes` nothing can be set."""
+    """Answers for one node. Without `changes` no control can be set."""
 
     def __init__(
         self,
@@ -95,16 +96,16 @@ class Responder:
         return self._short_name
 
     def is_for_us(self, line: Line) -> bool:
-        """Return whether a line names this node, or none."""
+        """Return whether a line is for this node or for all nodes."""
         hostname = line.tags.get("hostname")
         return hostname is None or hostname in self._names
 
     def is_for_all(self, line: Line) -> bool:
-        """Return whether a line names no node, so that all answer."""
+        """Return whether a line is for all nodes."""
         return "hostname" not in line.tags
 
     def answer(self, line: Line, sender: RequestSender, only: Method = "") -> Line:
-        """Return the answer to a line that is for this node. Never raises for what it holds."""
+        """Return the answer to a line for this node. Must not raise on any content."""
         try:
             return self.reply(line, "INFO", self._respond(line, sender, only))
         except CcagentError as error:
@@ -114,7 +115,7 @@ class Responder:
             return self.reply(line, "ERROR", f"it failed: {type(error).__name__}; see the log")
 
     def reply(self, line: Line, level: Literal["INFO", "ERROR"], text: str) -> Line:
-        """Make an answer."""
+        """Return an answer."""
         tags = {"hostname": self._short_name, **line.tags, "level": level}
         clean = text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
         return Line(line.measurement, tags, "log", clean, int(self._node.clock.time() * 1e9))
@@ -159,14 +160,14 @@ class Responder:
                 raise ControlError(f"{line.measurement}: not for method {method}")
 
     def _parse(self, line: Line, method: Method) -> _Request:
-        """Check the form of a control request. Raises ControlError."""
+        """Return a control request from a line. Raise ControlError for an invalid form."""
         value = line.value
         if not isinstance(value, str):
-            raise ControlError("not a control message: the field control is no string")
+            raise ControlError("not a control message: the field control is not a string")
         name, text = line.measurement, value
         category = _CLASSES.get(name, name)
         if "." not in name and self.catalogue.has_category(category):
-            # The form of the specification: the class is the measurement, the field names the rest.
+            # In the specification's form the measurement is the class. The field has the rest.
             found = _ASSIGNMENT.fullmatch(value)
             if found is None:
                 raise ControlError(f"{name}: the field control names no control of this class")
@@ -227,11 +228,11 @@ class Responder:
         return self._changes
 
     def _restore(self, line: Line, sender: RequestSender) -> str:
-        """Put back all changes, those of one control, or those of a job."""
+        """Restore all changes, those of one control, or those of a job."""
         name = line.value if isinstance(line.value, str) else ""
         job = line.tags.get("job", "")
         if job and not _JOB.fullmatch(job):
-            raise ControlError(f"restore: job {shortened(job)} is no number")
+            raise ControlError(f"restore: job {shortened(job)} is not a number")
         changes = self._held()
         chosen = [
             change
@@ -239,7 +240,7 @@ class Responder:
             if (not name or change.control == name) and (not job or change.job == int(job))
         ]
         for change in chosen:
-            # Who may not set a control may not undo what others have set.
+            # A sender without permission to set a control may not restore it.
             self._policy.check_restore(change.control, sender)
         failed = [c for c in chosen if not changes.restore(c, f"restore by {sender.name}")]
         if failed:
@@ -249,7 +250,7 @@ class Responder:
 
 
 def _method_of(line: Line, only: Method) -> Method:
-    """Return the method of a line; a subject may be for one of them only. Raises ControlError."""
+    """Return the method of a line. Raise ControlError if its subject is for another method."""
     named = line.tags.get("method", only)
     if line.field != "control" or named not in {"GET", "PUT"}:
         raise ControlError(
@@ -267,7 +268,7 @@ def _device_type(word: str, feature: Feature) -> DeviceType | None:
 
 
 def _lease(tags: dict[str, str], longest: float) -> float:
-    """Return the lease in seconds: that of the policy, or a shorter one that is asked for."""
+    """Return the lease in seconds: the policy's, or a shorter requested one."""
     asked = tags.get("lease")
     if asked is None:
         return longest

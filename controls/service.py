@@ -1,7 +1,7 @@
-"""The control service: it answers requests, and puts back what was set.
+"""The control service: it answers requests, and restores changes.
 
-Its first thread keeps the leases, watches the thread that answers, and handles signals. It sleeps
-until something is due.
+The main thread ends leases, watches the answering thread, and handles signals. It sleeps until work
+is due.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _AFTER_AN_ERROR = 1.0
 _RECOVER_WITHIN = 30.0
 _MOST_HANGING = 16
 _LONGEST_WAIT = 60.0
-"""The name of the machine is looked at this often."""
+"""Seconds between checks of the host name."""
 
 _SECOND = 10**9
 
@@ -98,17 +98,17 @@ class ControlService:
         release_blocked()
 
     def stop(self) -> None:
-        """Ask `run` to end. May be called from a signal handler."""
+        """Ask `run` to end. A signal handler may call this."""
         self._stopping = True
         self._wake_up.set()
 
     def reload(self) -> None:
-        """Ask `run` to read the configuration again. May be called from a signal handler."""
+        """Ask `run` to read the configuration again. A signal handler may call this."""
         self._reload = True
         self._wake_up.set()
 
     def run(self) -> None:
-        """Run until stopped. Raises CcagentError before it answers anything."""
+        """Run until stopped. Raise CcagentError if the start fails."""
         settings = self._setup.settings
         lock = _take_lock(settings.state_directory)
         try:
@@ -142,7 +142,7 @@ class ControlService:
         self._desk = Desk(settings, self._responder, self._signatures, self._on_busy)
 
     def _arrange(self) -> None:
-        """Make what depends on the configuration alone."""
+        """Create the objects that depend only on the configuration."""
         settings = self._setup.settings
         self._policy = Policy(settings)
         keys = frozenset(
@@ -153,7 +153,7 @@ class ControlService:
 
             self._signatures = self._signatures or SignatureCheck(self._started, keys)
         if self._signatures is not None:
-            self._signatures.keys = keys  # what was used stays used over a reload
+            self._signatures.keys = keys  # used signatures stay used after a reload
         pages = Pages(self._topology, self._configuration, self._last_entries)
         self._responder = Responder(
             self._node,
@@ -175,13 +175,13 @@ class ControlService:
         return Catalogue(find_features(self._node, classes))
 
     def _try_turn(self) -> None:
-        """Do what is due. Only requests that hang, or another host name, end the service."""
+        """Do due work. Only hanging requests or a new host name end the service."""
         try:
             self._turn()
         except ProgramError:
             raise
         except Exception:  # noqa: BLE001 - nobody foresaw it, and leases end all the same
-            logger.exception("controls: the thread of leases failed and goes on")
+            logger.exception("controls: the thread of leases failed and continues")
             self._node.clock.sleep(_AFTER_AN_ERROR)
 
     def _turn(self) -> None:
@@ -196,9 +196,9 @@ class ControlService:
         self._wake_up.clear()
 
     def _notice_name(self) -> None:
-        """End the service if the machine has got another name, as by DHCP after the start.
+        """Raise ProgramError if the host name has changed, for example by DHCP after the start.
 
-        It would answer requests for the old one. Raises ProgramError.
+        Otherwise the service would answer requests for the old name.
         """
         name = read_host_name()
         if name != self._host and not self._setup.table.get("hostname"):
@@ -208,7 +208,7 @@ class ControlService:
             )
 
     def _patience(self) -> float:
-        """Return the seconds until something is due."""
+        """Return the seconds until work is due."""
         times = [_LONGEST_WAIT]
         due = self._changes.next_due()
         if due is not None:
@@ -227,7 +227,7 @@ class ControlService:
             self._wake_up.set()
 
     def _watch(self) -> None:
-        """Take over from a thread that hangs; stop watching when no request has come for long."""
+        """Replace a hanging thread. Stop watching after some time without requests."""
         desk = self._desk
         if desk is None or not self._is_watching:
             return
@@ -243,7 +243,7 @@ class ControlService:
             desk.post(request, self._responder.reply(request.line, "ERROR", text))
             self._leader = self._new_leader()
         elif desk.answered == self._seen and not self._leader.is_busy:
-            # A request may have begun just now: one more look follows before the sleep.
+            # A request may have just started: check once more before the sleep.
             self._is_watching, self._is_quiet = not self._is_quiet, True
         else:
             self._is_quiet = False
@@ -265,7 +265,7 @@ class ControlService:
         )
 
     def _bounded(self, function: Callable[[], object], seconds: float) -> None:
-        """Call a function in a thread; leave it behind if it takes longer."""
+        """Call a function in a thread. Abandon the thread after the time limit."""
         done = WakeUp()
         try:
             call = BackgroundCall(function, "controls-restore", done.set)
@@ -286,7 +286,7 @@ class ControlService:
                 logger.exception("controls: putting a value back failed")
 
     def _read_again(self) -> None:
-        """Take over a changed configuration; the old one stays if the new one is bad."""
+        """Apply a changed configuration. The old one stays if the new one is invalid."""
         self._notifier.reloading()
         old = self._setup
         try:
@@ -305,12 +305,12 @@ class ControlService:
         self._local.responder = self._responder
         for change in newest_first(self._changes.all()):
             if not self._policy.allows(change.control):
-                self._restore(change, "the policy does not allow it any more")
+                self._restore(change, "the policy no longer allows it")
         say(f"controls: configuration read again: {self._summary()}")
         self._notifier.ready(self._summary())
 
     def _end(self) -> None:
-        """Stop answering, then put everything back."""
+        """Stop answering, then restore all changes."""
         self._changes.close()
         if self._desk is not None:
             self._desk.close()
@@ -335,7 +335,7 @@ class ControlService:
         )
 
     def _announce(self, entry: Entry) -> None:
-        """Send an event message for an entry of the audit."""
+        """Send an event message for an audit entry."""
         subject = self._setup.settings.audit_subject
         if not subject or self._desk is None:
             return
@@ -351,7 +351,7 @@ class ControlService:
         line = Line("control", tags, "event", text, int(self._node.clock.time() * _SECOND))
         try:
             self._desk.send_event(subject, encode_line(line).encode())
-        except EncodingError as error:  # the file and the log have it
+        except EncodingError as error:  # the file and the log have the entry
             logger.warning("controls: no event message for an entry of the audit: %s", error)
 
     def _topology(self) -> str:
@@ -391,7 +391,7 @@ def _check_unchanged(old: ControlSetup, new: ControlSetup) -> None:
 
 
 def _take_lock(directory: str) -> Lock:
-    """Make sure that only one service uses a state directory. Raises CcagentError."""
+    """Lock a state directory for one service. Raise CcagentError if it is locked."""
     try:
         make_directory(directory)
     except (OSError, NotPermittedError) as error:

@@ -1,4 +1,4 @@
-"""The keys of the table [controls], and what they must not be."""
+"""The keys of the table [controls], and their checks."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _KEY = re.compile(r"U[A-Z2-7]{55}", re.ASCII)
 _LONGEST_LEASE = 365 * 86400.0
 
 _FROM = (
-    "who may set: account:NAME and user:NAME as the NATS server reports them, key:U... for signed"
-    " requests; empty: "
+    "permitted senders: account:NAME and user:NAME as reported by the NATS server, key:U... for"
+    " signed requests; empty: "
 )
 
 
@@ -34,10 +34,10 @@ class AllowSettings(Settings, frozen=True, kw_only=True):
     """The keys of a table [controls.allow."CATEGORY.NAME"]."""
 
     values: Annotated[list[str], Meta(description="values that may be set; empty: see min")] = []
-    min: Annotated[float | None, Meta(description="lowest value, in the unit of the control")] = (
+    min: Annotated[float | None, Meta(description="minimum value, in the unit of the control")] = (
         None
     )
-    max: Annotated[float | None, Meta(description="highest value, in the unit of the control")] = (
+    max: Annotated[float | None, Meta(description="maximum value, in the unit of the control")] = (
         None
     )
     device_types: Annotated[
@@ -45,7 +45,7 @@ class AllowSettings(Settings, frozen=True, kw_only=True):
     ] = []
     lease: Annotated[
         Duration | None,
-        Meta(description="after this long the value before is put back, unless it is set again"),
+        Meta(description="time until the old value is restored, unless the control is set again"),
     ] = None
     senders: Annotated[tuple[str, ...], Meta(description=_FROM + "those of [controls]")] = (
         msgspec.field(name="from", default=())
@@ -60,20 +60,20 @@ class ControlsSettings(Settings, frozen=True, kw_only=True):
     ] = ""
     subjects: Annotated[
         tuple[str, ...],
-        Meta(description="subjects of requests; one that ends in .get or .put takes only that"),
+        Meta(description="subjects of requests; a suffix .get or .put permits only this method"),
     ] = ("cc-control",)
-    user: Annotated[str, Meta(description="user that the password belongs to")] = ""
-    password_file: Annotated[str, Meta(description="file with the password of that user")] = ""
+    user: Annotated[str, Meta(description="user of the password")] = ""
+    password_file: Annotated[str, Meta(description="file with the password")] = ""
     token_file: Annotated[str, Meta(description="file with a token")] = ""
     nkey_file: Annotated[str, Meta(description="file with the seed of a user's nkey")] = ""
     creds_file: Annotated[str, Meta(description="file with a user's JWT and seed (.creds)")] = ""
     ca_file: Annotated[
         str, Meta(description="certificates to trust; empty: those of the system")
     ] = ""
-    certificate_file: Annotated[str, Meta(description="our own certificate")] = ""
-    key_file: Annotated[str, Meta(description="the key of that certificate, not encrypted")] = ""
+    certificate_file: Annotated[str, Meta(description="client certificate")] = ""
+    key_file: Annotated[str, Meta(description="key of the client certificate, not encrypted")] = ""
     insecure: Annotated[
-        bool, Meta(description="do not verify who the server is; said at each start")
+        bool, Meta(description="do not verify the server; a warning at each start")
     ] = False
     allow_cleartext: Annotated[
         bool, Meta(description="send a password or token unencrypted to another machine")
@@ -83,7 +83,7 @@ class ControlsSettings(Settings, frozen=True, kw_only=True):
         dict[str, AllowSettings], Meta(description="controls that may be set, by name")
     ] = {}
     senders: Annotated[
-        tuple[str, ...], Meta(description=_FROM + "all who may publish to the subjects")
+        tuple[str, ...], Meta(description=_FROM + "all users that may publish to the subjects")
     ] = msgspec.field(name="from", default=())
     trust_request_info: Annotated[
         bool,
@@ -93,14 +93,14 @@ class ControlsSettings(Settings, frozen=True, kw_only=True):
         ),
     ] = False
     puts_per_minute: Annotated[
-        int, Meta(ge=1, description="more PUT requests than these are refused")
+        int, Meta(ge=1, description="maximum number of PUT requests per minute")
     ] = 600
     dry_run: Annotated[bool, Meta(description="check and record PUT requests, write nothing")] = (
         False
     )
     owner_only: Annotated[
         bool,
-        Meta(description="accept PUT only while exactly one job of Slurm is on the node"),
+        Meta(description="accept PUT only while exactly one Slurm job is on the node"),
     ] = False
     time_limit: Annotated[
         Duration, Meta(description="for reading or writing a control; the client waits 1 s")
@@ -111,16 +111,16 @@ class ControlsSettings(Settings, frozen=True, kw_only=True):
     audit_subject: Annotated[
         str, Meta(description="subject of an event message for each change; empty: none")
     ] = ""
-    state_directory: Annotated[
-        str, Meta(description="where values before a change and the audit are kept")
-    ] = STATE_DIRECTORY
-    socket: Annotated[str, Meta(description="where this node's commands ask the service")] = SOCKET
+    state_directory: Annotated[str, Meta(description="directory of old values and the audit")] = (
+        STATE_DIRECTORY
+    )
+    socket: Annotated[str, Meta(description="socket for this node's commands")] = SOCKET
     overrides: Annotated[
         str, Meta(description="file of the keys that `config` controls set; the daemon reads it")
     ] = OVERRIDES
 
     def __post_init__(self) -> None:
-        """Refuse what can't work, all at once. Raises ValueError."""
+        """Raise ValueError with all problems of the keys."""
         problems = list(_find_problems(self))
         if problems:
             raise ValueError("; ".join(problems))
@@ -182,5 +182,5 @@ def _find_wrong_senders(
 
 
 def all_senders(settings: ControlsSettings) -> list[str]:
-    """Return the senders that any rule names."""
+    """Return the senders in all rules."""
     return [*settings.senders, *(s for rule in settings.allow.values() for s in rule.senders)]

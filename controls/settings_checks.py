@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 def check_controls(settings: ControlsSettings) -> None:
-    """Check what needs files and libraries: the login, TLS, signatures, names of controls.
+    """Check login, TLS, signatures and names of controls. This needs files and libraries.
 
-    Raises ConfigurationError.
+    Raise ConfigurationError if one is invalid.
     """
     problems = list(find_unknown_rules(settings.allow))
     if settings.url:

@@ -1,6 +1,6 @@
 """The configuration of the control service: [controls], and the names of cluster and node.
 
-Agents and sinks of the file are not looked at, so that none of their modules is loaded.
+Agents and sinks in the file are ignored, so their modules are not loaded.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ControlSetup(NamedTuple):
     table: dict[str, Any]
 
     def make_node(self) -> Node:
-        """Make the node of this machine, with its configured names."""
+        """Return the node of this machine, with its configured names."""
         return Node(
             hostname=str(self.table.get("hostname", "")),
             cluster=str(self.table.get("cluster", "")),
@@ -35,7 +35,7 @@ class ControlSetup(NamedTuple):
 
     @property
     def log(self) -> tuple[LogLevel, LogFormat]:
-        """Level and form of the log; what is none is refused by `ccagent config check`."""
+        """Level and format of the log. `ccagent config check` refuses invalid values."""
         level, form = self.table.get("log-level"), self.table.get("log-format")
         return (
             level if level in ("error", "warning", "info", "debug") else "warning",
@@ -44,9 +44,9 @@ class ControlSetup(NamedTuple):
 
 
 def load_setup(path: str | None, *, needs_table: bool) -> ControlSetup:
-    """Read and check the file; without `path` the default one, which must exist for the service.
+    """Read and check the file; without `path` the default file. It must exist for the service.
 
-    Raises ConfigurationError naming file, line, key and reason.
+    Raise ConfigurationError with file, line, key and reason.
     """
     place = path or DEFAULT_PATH
     files = read_default() if path is None and not needs_table else read_files(place)
@@ -62,7 +62,7 @@ def load_setup(path: str | None, *, needs_table: bool) -> ControlSetup:
 
 
 def check_table(table: object, place: str) -> ControlsSettings:
-    """Check the table [controls]. Raises ConfigurationError."""
+    """Return the settings of the table [controls]. Raise ConfigurationError."""
     settings = convert(table, ControlsSettings, "controls", place=place)
     try:
         check_controls(settings)
@@ -74,5 +74,5 @@ def check_table(table: object, place: str) -> ControlsSettings:
 
 
 def without_file() -> ControlSetup:
-    """Return the setup of commands that read no file."""
+    """Return the setup of commands without a file."""
     return ControlSetup(DEFAULT_PATH, ControlsSettings(), {})

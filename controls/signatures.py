@@ -1,8 +1,8 @@
-"""Signed requests: an nkey signs subject, time, nonce and body, so a shared subject is enough.
+"""Signed requests: an nkey signs subject, time, nonce and body. Senders may share a subject.
 
 Headers: Ccagent-Key (public key of a user), Ccagent-Time (ns since 1970), Ccagent-Nonce and
-Ccagent-Signature (base64). A signature counts once, within a minute, and only if it was made after
-this service began to listen: nothing is replayed across a restart.
+Ccagent-Signature (base64). A signature is valid once, within a minute, and only if it was made
+after the start of this service: it can't be replayed after a restart.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _FORM_OF_TIME = re.compile(r"[0-9]{1,19}", re.ASCII)
 
 
 def missing_library() -> Iterator[str]:
-    """Yield what is missing to check signatures."""
+    """Yield the missing libraries for checks of signatures."""
     if find_spec("nkeys") is None:
         from ccagent.machine.interpreter import install_command
 
@@ -42,13 +42,13 @@ def missing_library() -> Iterator[str]:
 
 
 def signed_text(subject: str, time: str, nonce: str, body: bytes) -> bytes:
-    """Return what is signed."""
+    """Return the signed bytes."""
     return f"ccagent-control-1\n{subject}\n{time}\n{nonce}\n".encode() + body
 
 
 def sign(seed: str, subject: str, body: bytes, now: float) -> dict[str, str]:
     """Return the headers that sign a request."""
-    nkeys: Any = import_module("nkeys")  # has no types
+    nkeys: Any = import_module("nkeys")  # the package has no types
     pair = nkeys.from_seed(bytearray(seed.encode()))
     time, nonce = str(int(now * 1e9)), os.urandom(16).hex()
     signature = bytes(pair.sign(signed_text(subject, time, nonce, body)))
@@ -70,11 +70,11 @@ class SignatureCheck:
         self._seen: OrderedDict[tuple[str, str], float] = OrderedDict()
 
     def signer(self, subject: str, headers: Mapping[str, str], body: bytes, now: float) -> str:
-        """Return the public key that signed a request, "" if it is not signed.
+        """Return the public key that signed a request; "" if it is not signed.
 
-        A signature of a key that the policy does not name is none.
+        A signature by a key that is not in the policy is ignored.
 
-        headers: names in lower case. Raises ControlError for a signature that does not count.
+        headers: names in lower case. Raise ControlError for an invalid signature.
         """
         if KEY.lower() not in headers:
             return ""
@@ -88,7 +88,7 @@ class SignatureCheck:
         ):
             raise ControlError("signature: malformed key, time or nonce")
         if key not in self.keys:
-            return ""  # a stranger may sign as much as he likes: nothing is remembered
+            return ""  # unknown keys may sign any number of requests: nothing is stored for them
         made = int(time) / 1e9
         if abs(now - made) > _WINDOW:
             raise ControlError("signature: older than a minute, or the clocks differ")
@@ -111,7 +111,7 @@ class SignatureCheck:
 
 
 def _is_valid(key: str, signature: str, text: bytes) -> bool:
-    """Return whether the user's public key has signed a text."""
+    """Return whether a signature of a text is valid for a user's public key."""
     try:
         raw = base64.b32decode(key)
         given = base64.b64decode(signature, validate=True)

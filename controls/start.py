@@ -1,7 +1,7 @@
-"""The start of the service: `ccagent control run`, without click where that can be.
+"""The start of the service: `ccagent control run`, if possible without click.
 
-click costs 1.1 MB of memory for as long as the service runs. What is not understood here is left to
-it: errors and help come from there.
+click would need 1.1 MB of memory while the service runs. click parses all other command lines, and
+prints errors and help.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def parse_quick_service(arguments: Sequence[str]) -> tuple[str | None, int] | None:
-    """Return the file and the verbosity of a command line; None if click has to read it."""
+    """Return the file and the verbosity of a command line; None if click must parse it."""
     path: str | None = None
     verbosity = 0
     rest = iter(arguments)
@@ -40,7 +40,7 @@ def parse_quick_service(arguments: Sequence[str]) -> tuple[str | None, int] | No
 
 
 def run_service(path: str | None, verbosity: int) -> int:
-    """Run the service until SIGTERM. Raises CcagentError."""
+    """Run the service until SIGTERM. Raise CcagentError."""
     log.configure(verbosity)
 
     def load() -> ControlSetup:
@@ -51,6 +51,6 @@ def run_service(path: str | None, verbosity: int) -> int:
     service = ControlService(load)
     service.handle_signals()
     gc.collect()
-    gc.freeze()  # what is loaded now stays
+    gc.freeze()  # the modules loaded now stay
     service.run()
     return 0

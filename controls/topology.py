@@ -1,4 +1,4 @@
-"""The topology of a machine, as cc-node-controller answers it: JSON of /sys."""
+"""The topology of a machine from /sys, in cc-node-controller's JSON format."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST = 65536
 
 
 class Hwthread(msgspec.Struct, frozen=True):
-    """One hwthread. core_id is local to its socket, smt_id to its core."""
+    """One hwthread. core_id: number in its socket. smt_id: number in its core."""
 
     cpu_id: int
     smt_id: int
@@ -32,7 +32,7 @@ class Hwthread(msgspec.Struct, frozen=True):
 
 
 class CpuInfo(msgspec.Struct, frozen=True):
-    """Numbers of the machine."""
+    """Counts of the machine."""
 
     num_hwthreads: int
     smt_width: int
@@ -50,7 +50,7 @@ class Topology(msgspec.Struct, frozen=True):
 
 
 def parse_cpu_list(text: str) -> list[int]:
-    """Parse the kernel's lists: `0-3,8`. What is none gives an empty list."""
+    """Parse a list of the kernel: `0-3,8`. Return an empty list for other text."""
     found: list[int] = []
     for part in text.strip().split(","):
         first, _, last = part.partition("-")
@@ -64,7 +64,7 @@ def parse_cpu_list(text: str) -> list[int]:
 
 
 def read_topology(node: Node) -> Topology:
-    """Read the topology of the hwthreads that are online."""
+    """Read the topology of the online hwthreads."""
     domains = {
         int(match[1]): parse_cpu_list(read_word(node, f"{_NODES}/{match[0]}/cpulist"))
         for match in list_names(node, _NODES, _NODE)
@@ -103,7 +103,7 @@ def _hwthread(node: Node, cpu: int, numa: dict[int, int], online: set[int]) -> H
 
 
 def _number(node: Node, path: str) -> int:
-    """Read an id; 0 where the kernel has none or writes -1."""
+    """Read an id; 0 if the kernel has none or writes -1."""
     try:
         return max(0, read_integer(node, path) or 0)
     except CcagentError:

@@ -1,4 +1,4 @@
-"""Controls `uncore_freq.*`: frequencies of Intel's uncore, by the kernel's driver.
+"""Controls `uncore_freq.*`: frequencies of Intel's uncore, through the kernel's driver.
 
 Source: Documentation/admin-guide/pm/intel_uncore_frequency_scaling.rst of Linux.
 """
@@ -25,13 +25,13 @@ _KHZ = 1000
 
 
 class UncoreFreq(ControlClass):
-    """Current, lowest and highest frequency of the uncore of each socket."""
+    """Current, minimum and maximum uncore frequency of each socket."""
 
     category = "uncore_freq"
     needs: ClassVar[str] = "the driver intel_uncore_frequency: modprobe intel-uncore-frequency"
 
     def find_features(self, node: Node) -> Iterator[Feature]:
-        """List the dies; a machine with one a socket has them as sockets, as LIKWID does."""
+        """Return the features of the dies, or of sockets if each has one die (LIKWID)."""
         dies = list_names(node, _UNCORE, _DIE)
         has_dies = any(int(match[2]) for match in dies)
         device_type: DeviceType = "die" if has_dies else "socket"
@@ -61,7 +61,7 @@ class UncoreFreq(ControlClass):
 
 
 def _find_range(node: Node, file: str, path: str) -> Limits:
-    """Return what the hardware started with, and the other bound."""
+    """Return the limits: the hardware's initial limits, and the other bound."""
     low = read_integer(node, f"{path}/initial_min_freq_khz")
     high = read_integer(node, f"{path}/initial_max_freq_khz")
     if file == "min_freq_khz":

@@ -1,9 +1,9 @@
-"""Installs the project's documents so that their links work.
+"""Installation of the project's documents with valid links.
 
-    documents.py SOURCE ROOT HOME
+documents.py SOURCE ROOT HOME
 
-copies the Markdown files of a source tree to ROOT/HOME, each below the path it has in the source
-tree. Links to modules and examples lead to where packages install those.
+copies the Markdown files of a source tree to ROOT/HOME, with their paths in the source tree. Links
+to modules and examples are changed to their installed paths.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FOLDERS = (
     "src/ccagent",
     "benchmarks",
 )
-"""Folders of documents that packages install; tests are not installed."""
+"""Folders of documents that packages install. Tests are not installed."""
 
 INSTALLED = {
     "packaging/examples": "/usr/share/ccagent/examples",
@@ -37,13 +37,13 @@ INSTALLED = {
     "packaging/ansible": "/usr/share/ccagent/ansible",
     "packaging/venv": "/usr/share/ccagent/venv",
 }
-"""Where packages install what is not a document, by folder of the source tree."""
+"""Installed paths of files that are not documents, by folder of the source tree."""
 
 _LINK = re.compile(r"\]\(([^)\s#]+)(#[^)\s]*)?\)")
 
 
 def documents(source: Path) -> list[str]:
-    """List the documents of a source tree."""
+    """Return the documents of a source tree."""
     found = [path for folder in FOLDERS for path in (source / folder).rglob("*.md")]
     return sorted(
         [path.relative_to(source).as_posix() for path in found if not path.is_symlink()]
@@ -52,13 +52,13 @@ def documents(source: Path) -> list[str]:
 
 
 def pictures(source: Path) -> list[str]:
-    """List the pictures that documents of a source tree show."""
+    """Return the pictures in documents of a source tree."""
     found = [path for folder in FOLDERS for path in (source / folder).rglob("pictures/*.png")]
     return sorted(path.relative_to(source).as_posix() for path in found)
 
 
 def installed(document: str, text: str, known: set[str], home: str) -> str:
-    """Return the text of a document with the links that it needs when it is installed."""
+    """Return the text of a document with links for its installed path."""
 
     def link(match: re.Match[str]) -> str:
         target, anchor = match[1], match[2] or ""
@@ -77,7 +77,7 @@ def installed(document: str, text: str, known: set[str], home: str) -> str:
 
 
 def main() -> None:
-    """Run the command."""
+    """Copy the documents. Exit with an error if a link has no target."""
     source, root, home = sys.argv[1:]
     texts, images = documents(Path(source)), pictures(Path(source))
     known = {*texts, *images}

@@ -1,4 +1,5 @@
-# The tree of each package, below a directory: DIRECTORY/{ccagent-core,ccagent,...}. Read by build.
+# Creates the tree of each package below a directory: DIRECTORY/{ccagent-core,ccagent,...}. Sourced
+# by build.
 
 layout() {
     mkdir "$1"
@@ -36,7 +37,8 @@ layout() {
     dated "$1"
 }
 
-# Bytecode. Unchecked: no time stamps of sources are compared, which a package system may change.
+# Compiles bytecode. It is unchecked, because a package system may change the time stamps of
+# sources.
 compile() {
     for each in $pythons; do
         "$each" -I -S -m compileall -q --invalidation-mode unchecked-hash \
@@ -52,7 +54,7 @@ dated() {
     find "$1" -exec touch --no-dereference --date="@$SOURCE_DATE_EPOCH" {} +
 }
 
-# Man pages, completions and the configuration with all keys, which the program writes itself.
+# Lets the program write man pages, completions and the configuration with all keys.
 generated() {
     program=$1
     if [ "$arch" != "$(uname -m)" ]; then

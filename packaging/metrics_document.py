@@ -1,8 +1,8 @@
-"""Writer of agents/metrics/metrics.md: the tables of all readers' metrics.
+"""Generator of agents/metrics/metrics.md: the tables of all readers' metrics.
 
     python packaging/metrics_document.py
 
-rewrites the file after a reader or a metric has changed. A test compares it with the code.
+rewrites the file. Run it after a change of a reader or metric. A test compares it with the code.
 """
 
 from __future__ import annotations

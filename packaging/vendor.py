@@ -1,14 +1,14 @@
-"""Brings the wheels that the packages hold together, and unpacks them into one tree.
+"""Download of the wheels for the packages, and their unpacking into one tree.
 
-    vendor.py fetch DIRECTORY                 download what of wheels.txt is missing there
+vendor.py fetch DIRECTORY                 download missing wheels of wheels.txt
     vendor.py unpack DIRECTORY TREE           unpack it, for all versions of Python, side by side
     vendor.py build DIRECTORY TREE SOURCE     build the wheel of a source tree and unpack it, too
     vendor.py list DIRECTORY                  print the wheels that a build needs
 
 `--list wheels-store.txt` is for the modules of the package ccagent-store.
 
-One tree serves all of them: extension modules carry version and machine in their names, all else
-is the same in each wheel of a version, which is checked.
+One tree is for all versions of Python: extension modules have version and machine in their names.
+All other files are identical in each wheel of a version; this is checked.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from pathlib import Path
 from typing import NamedTuple
 
 MINORS = (11, 12, 13)
-"""CPython 3.x."""
+"""Minor versions of CPython 3."""
 
 GLIBC = (28, 17)
-"""The platforms that are asked for: glibc 2.28 is that of EL 8."""
+"""Accepted platforms. EL 8 has glibc 2.28."""
 
 LIST = Path(__file__).parent / "wheels.txt"
 BUILDER = "setuptools"
 LEFT_OUT = {"RECORD", "WHEEL", "INSTALLER", "REQUESTED", "top_level.txt", "direct_url.json"}
-"""Of *.dist-info: what describes one wheel, not what is in it."""
+"""Files in *.dist-info that describe the wheel, not its content."""
 
 STRAY = {"example.py"}
-"""What a wheel holds that is nobody's module."""
+"""Files in wheels that are not modules."""
 
 UNUSED = re.compile(r"/(tests|include|pkgconfig)/|_tests\.cpython|\.(a|c|h|pxd|pyi|pyx)$")
-"""Of large wheels: what no program runs. ccagent's own tree has some, which it keeps."""
+"""Files of large wheels that no program uses. ccagent's tree keeps such files."""
 
 INFORMATIVE = {"numpy/__config__.py"}
-"""Differs from wheel to wheel: the options of the compiler, for bug reports."""
+"""Files that differ between wheels: compiler options, for bug reports."""
 
 
 class Pinned(NamedTuple):
@@ -53,13 +53,13 @@ class Pinned(NamedTuple):
     hashes: frozenset[str]
 
     def is_in(self, wheel: str) -> bool:
-        """Return whether a file name is that of a wheel of this very version."""
+        """Return whether a file name is a wheel of exactly this version."""
         name, version, *_ = wheel.split("-")
         return (name.replace("_", "-").lower(), version) == (self.name, self.version)
 
 
 def pinned(text: str) -> list[Pinned]:
-    """Read wheels.txt: `name==version --hash=sha256:... `, with continued lines."""
+    """Return the entries of wheels.txt: `name==version --hash=sha256:... `, continued lines."""
     lines = re.sub(r"#.*", "", text).replace("\\\n", " ").splitlines()
     found: list[Pinned] = []
     for line in filter(str.strip, lines):
@@ -71,7 +71,7 @@ def pinned(text: str) -> list[Pinned]:
 
 
 def fits(wheel: str, minor: int, arch: str) -> bool:
-    """Return whether a wheel is for CPython 3.`minor` on `arch`, by its name alone."""
+    """Return whether a wheel's name is for CPython 3.`minor` on `arch`."""
     *_, python, abi, machine = wheel.removesuffix(".whl").split("-")
     if machine == "any":
         return "py3" in python.split(".")
@@ -80,7 +80,7 @@ def fits(wheel: str, minor: int, arch: str) -> bool:
 
 
 def chosen(directory: Path, arch: str, wanted: Path = LIST) -> list[Path]:
-    """Choose for each line of a list and each Python a wheel. Raises SystemExit."""
+    """Choose a wheel for each line of a list and each Python. Raise SystemExit."""
     names = sorted(path.name for path in directory.glob("*.whl"))
     wheels: dict[str, None] = {}
     for each in pinned(wanted.read_text()):
@@ -96,7 +96,7 @@ def chosen(directory: Path, arch: str, wanted: Path = LIST) -> list[Path]:
 
 
 def fetch(directory: Path, arch: str, listed: Path = LIST) -> None:
-    """Download what is missing, each file once. pip checks the hashes too."""
+    """Download missing wheels, each file once. pip also checks the hashes."""
     directory.mkdir(parents=True, exist_ok=True)
     names = [path.name for path in directory.glob("*.whl")]
     wanted = pinned(listed.read_text())
@@ -114,7 +114,7 @@ def fetch(directory: Path, arch: str, listed: Path = LIST) -> None:
 
 
 def unpack(wheel: Path, tree: Path, *, is_lean: bool = False) -> None:
-    """Unpack a wheel; what is there already must be the same. is_lean: without what is unused."""
+    """Unpack a wheel. Existing files must be identical. is_lean: omit unused files."""
     with zipfile.ZipFile(wheel) as archive:
         for entry in archive.infolist():
             *folders, name = entry.filename.split("/")
@@ -127,7 +127,7 @@ def unpack(wheel: Path, tree: Path, *, is_lean: bool = False) -> None:
                 sys.exit(f"{wheel.name}: {entry.filename}: does not belong into a tree of modules")
             content = archive.read(entry)
             if name.endswith(".py") and content.startswith(b"#!"):
-                content = b"#" + content[content.index(b"\n") :]  # a module, no program
+                content = b"#" + content[content.index(b"\n") :]  # a module, not a program
             target = tree.joinpath(*folders, name)
             if target.exists() and entry.filename in INFORMATIVE:
                 continue
@@ -140,7 +140,7 @@ def unpack(wheel: Path, tree: Path, *, is_lean: bool = False) -> None:
 
 
 def build(directory: Path, tree: Path, source: Path, arch: str) -> None:
-    """Build a wheel with the setuptools of `directory` and nothing else, and unpack it."""
+    """Build a wheel with only the setuptools of `directory`, and unpack it."""
     with tempfile.TemporaryDirectory() as work:
         for wheel in chosen(directory, arch):
             if wheel.name.startswith(BUILDER):

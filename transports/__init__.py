@@ -1,1 +1,1 @@
-"""Transports: each delivers messages to one kind of receiver."""
+"""Transports. Each delivers messages to one kind of receiver."""

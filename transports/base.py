@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from ccagent.records.receivers import Receiver
 
 _ERRORS = b'"errors":['
-"""A part of every envelope without data, and of samples that have errors of their own."""
+"""A part of every envelope without data, and of samples with errors."""
 
 _PRECISION = re.compile(r"[?&]precision=(s|ns)(?=&|#|$)")
-"""The parameter by which InfluxDB and its replacements learn the unit of times."""
+"""The URL parameter for the unit of times in InfluxDB and compatible databases."""
 
 
 class SinkSettings(Settings, frozen=True, kw_only=True):
@@ -34,7 +34,9 @@ class SinkSettings(Settings, frozen=True, kw_only=True):
     ] = "sonar"
     receiver: Annotated[
         Literal["", "jobanalyzer", "slurm-monitor", "cc-metric-store", "cc-backend"],
-        Meta(description="program that receives: records that it refuses are left out; empty: any"),
+        Meta(
+            description="receiving program: records that it refuses are omitted; empty: any program"
+        ),
     ] = ""
     error_envelopes: Annotated[
         Literal["auto", "send", "log"],
@@ -52,14 +54,14 @@ class SinkSettings(Settings, frozen=True, kw_only=True):
     ] = "auto"
     sending_window: Annotated[
         Duration,
-        Meta(description="random delay before sending, so that nodes spread out"),
+        Meta(description="random delay before sending, to distribute the load of many nodes"),
     ] = Duration("0s")
 
     takes_errors_alone: ClassVar[bool] = True
-    """False where known receivers fail at an envelope without data."""
+    """False if known receivers fail at an envelope without data."""
 
     def __post_init__(self) -> None:
-        """Check that format and precision suit the receiver. Raises ValueError."""
+        """Check that format and precision fit the receiver. Raise ValueError if not."""
         known = self.preset
         if known is None:
             return
@@ -70,7 +72,7 @@ class SinkSettings(Settings, frozen=True, kw_only=True):
 
     @property
     def preset(self) -> Receiver | None:
-        """The preset of the receiver, None if there is none."""
+        """The preset of the receiver; None without one."""
         if not self.receiver:
             return None
         from ccagent.records.receivers import RECEIVERS
@@ -78,7 +80,7 @@ class SinkSettings(Settings, frozen=True, kw_only=True):
         return RECEIVERS[self.receiver]
 
     def fit(self, message: Message) -> Message | None:
-        """Return a message in the form that the receiver takes; None if it takes no form of it.
+        """Return a message in a form that the receiver accepts; None if it accepts none.
 
         The errors of an envelope without data that is not sent are logged.
         """
@@ -107,9 +109,9 @@ class SinkSettings(Settings, frozen=True, kw_only=True):
         return self.takes_errors_alone and (known is None or known.takes_errors_alone)
 
     def _needs_nanoseconds(self, message: Message) -> bool:
-        """Return whether the times in lines are to be nanoseconds.
+        """Return whether to send the times of lines in nanoseconds.
 
-        ClusterCockpit's store takes metrics in seconds only; its other programs decode times as
+        ClusterCockpit's store accepts only seconds for metrics. Its other programs decode times as
         nanoseconds.
         """
         if self.precision != "auto":
@@ -122,10 +124,10 @@ class SinkSettings(Settings, frozen=True, kw_only=True):
 
 
 class ProbeResult(NamedTuple):
-    """The result of trying a receiver without delivering a message.
+    """The result of a probe: a try without delivery.
 
-    message: the answer, in half a sentence. clock_offset: seconds by which our clock is ahead of
-    the receiver's, None if unknown; uncertainty: seconds by which that may be wrong.
+    message: the answer, as a phrase. clock_offset: seconds by which this clock is ahead of the
+    receiver's, None if unknown; uncertainty: its maximum error in seconds.
     """
 
     message: str
@@ -134,35 +136,35 @@ class ProbeResult(NamedTuple):
 
 
 class Transport(ABC):
-    """Delivers messages to one receiver. Used by one thread at a time."""
+    """Delivers messages to one receiver. Only one thread at a time may use it."""
 
     Settings: ClassVar[type[SinkSettings]] = SinkSettings
     is_network: ClassVar[bool] = True
-    """False for a receiver on this machine, whose queue need not be on disk."""
+    """False for a receiver on this machine. Its queue is in memory."""
 
     is_one_shot: bool = False
-    """True in a command that ends after it has sent, and may run beside the daemon."""
+    """True in a one-shot command, which may run at the same time as the daemon."""
 
     largest_body: int | None = None
-    """Bytes of the largest body that the receiver takes; None until it is known."""
+    """Maximum body in bytes that the receiver accepts; None until it is known."""
 
     answer: str = ""
-    """The receiver's answer to the last message that it took, in half a sentence."""
+    """The receiver's answer to the last accepted message, as a phrase."""
 
     def __init__(self, settings: SinkSettings) -> None:  # noqa: B027 - optional
-        """Check the settings without connecting. Raises ConfigurationError."""
+        """Check the settings without connecting. Raise ConfigurationError if they are invalid."""
 
     @abstractmethod
     def send(self, messages: Sequence[Message]) -> None:
-        """Deliver messages in order. Return when the receiver has taken them all.
+        """Deliver messages in order. Return when the receiver has accepted all of them.
 
-        Raises RetryableError or RejectedError, whose `delivered` counts the messages taken before.
+        Raise RetryableError or RejectedError. Its `delivered` counts the messages accepted before.
         """
 
     def probe(self, message: Message) -> ProbeResult | None:  # noqa: ARG002 - optional
-        """Connect and log in as for this message, without delivering it or disturbing others.
+        """Connect and log in as for this message, without delivery and side effects.
 
-        Return None if only a delivery can show whether the receiver is there. Raises as `send`.
+        Return None if only a delivery can show whether the receiver works. Raise as `send` does.
         """
         return None
 

@@ -1,4 +1,4 @@
-"""The transport `dir:PATH`, which appends messages to the tree of files that Jobanalyzer reads.
+"""The transport `dir:PATH`. It appends messages to a tree of files for Jobanalyzer.
 
     PATH/yyyy/mm/dd/0+sample-HOST.json      one envelope a line; the date is that of UTC
                     0+sysinfo-HOST.json
@@ -6,12 +6,12 @@
                     0+cluzter-slurm.json    (the spelling is the readers')
                     metrics-HOST.line       line protocol
 
-A line is written whole or not at all, by any number of writers: they lock the file for the
-length of one write, and remove a line that a full disk has cut off. Only a process that may write
-the file can hold the lock (F_OFD_SETLK), so that no reader can stall the writers.
+A line is written atomically by any number of writers. They lock the file during a write, and remove
+a line that a full disk has cut off. The lock (F_OFD_SETLK) needs write permission, so a reader
+can't stall the writers.
 
-No link of another user is followed, also not in place of a directory of a date. Directories have
-mode 755 and files 644, whatever the umask.
+No symbolic link of another user is followed, also not in place of a date directory. Directories
+have mode 755 and files 644, independent of the umask.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _WHOLE_FILE = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 """struct flock (fcntl(2)) for an exclusive lock of a whole file."""
 
 _WITHOUT_LOCKS = frozenset({errno.ENOSYS, errno.EOPNOTSUPP})
-"""Errors of file systems that have no locks, such as Lustre mounted with `noflock`."""
+"""Errors of file systems without locks, such as Lustre mounted with `noflock`."""
 
 _LONGEST_LOCK = 10.0
 _LOCK_PAUSE = 0.002
@@ -71,7 +71,7 @@ class DirectoryTransport(Transport):
         self._fsync = settings.fsync
 
     def send(self, messages: Sequence[Message]) -> None:
-        """Append messages. Raises RetryableError for every error of the file system."""
+        """Append messages. Raise RetryableError for every error of the file system."""
         for number, message in enumerate(messages):
             path = os.path.join(self._directory, build_path(message))
             body = message.body if message.body.endswith(b"\n") else message.body + b"\n"
@@ -85,7 +85,7 @@ class DirectoryTransport(Transport):
             self.answer = f"appended to {path}"
 
     def probe(self, message: Message) -> ProbeResult:
-        """Return that the file can be written or created. Raises RetryableError."""
+        """Check that the file can be written or created. Raise RetryableError if not."""
         file = path = os.path.join(self._directory, build_path(message))
         while not os.path.lexists(path) and path != "/":
             path = str(os.path.dirname(path))
@@ -101,7 +101,7 @@ class DirectoryTransport(Transport):
         return ProbeResult(f"{path} can be written")
 
     def _append(self, path: str, lines: bytes) -> None:
-        """Append lines, and undo that after an error. Raises OSError, NotPermittedError."""
+        """Append lines, or restore the file after an error. Raise OSError, NotPermittedError."""
         descriptor = _open(path)
         try:
             _lock(descriptor, path)
@@ -121,7 +121,7 @@ class DirectoryTransport(Transport):
 
 
 def _open(path: str) -> int:
-    """Open a file for appending; create it and its directories. Raises as `open_private`."""
+    """Open a file for appending. Create it and its directories. Raise as `open_private` does."""
     directory = open_made_directory(os.path.dirname(path))
     try:
         return open_private_at(directory, path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
@@ -130,9 +130,9 @@ def _open(path: str) -> int:
 
 
 def _lock(descriptor: int, path: str) -> None:
-    """Lock a file for writing, where the file system has locks.
+    """Lock a file for writing, if the file system supports locks.
 
-    Raises OSError, such as TimeoutError if another process holds the lock for too long.
+    Raise OSError, such as TimeoutError if another process holds the lock for too long.
     """
     deadline = time.monotonic() + _LONGEST_LOCK
     while True:
@@ -152,9 +152,9 @@ def _lock(descriptor: int, path: str) -> None:
 
 
 def _cut_fragment(descriptor: int, path: str) -> int:
-    """Cut off half an envelope that a crash has left at the end of a file. Return the file's size.
+    """Cut off a partial envelope that a crash left at the end of a file. Return the file's size.
 
-    A reader refuses the whole file for it. A whole envelope that only lacks its line end stays.
+    Readers refuse a file with a partial envelope. A complete envelope without line break stays.
     """
     size = os.fstat(descriptor).st_size
     begin = max(0, size - _LONGEST_FRAGMENT)
@@ -163,7 +163,7 @@ def _cut_fragment(descriptor: int, path: str) -> int:
     tail = os.pread(descriptor, size - begin, begin)
     cut = tail.rfind(b"\n") + 1
     if begin and not cut:
-        return size  # too long for one of our envelopes
+        return size  # too long for an envelope of ccagent
     try:
         msgspec.json.decode(tail[cut:])
     except msgspec.DecodeError:

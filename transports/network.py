@@ -1,4 +1,4 @@
-"""Settings of the transports that cross a network: logins, certificates, time limits."""
+"""Settings of network transports: logins, certificates, time limits."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ class NetworkSinkSettings(SinkSettings, frozen=True, kw_only=True):
 
     renamed: ClassVar[dict[str, str]] = {"allow-clear": "allow-cleartext"}
 
-    user: Annotated[str, Meta(description="user that the password belongs to")] = ""
-    password_file: Annotated[str, Meta(description="file with the password of that user")] = ""
+    user: Annotated[str, Meta(description="user of the password")] = ""
+    password_file: Annotated[str, Meta(description="file with the password")] = ""
     ca_file: Annotated[
         str, Meta(description="certificates to trust; empty: those of the system")
     ] = ""
-    certificate_file: Annotated[str, Meta(description="our own certificate")] = ""
-    key_file: Annotated[str, Meta(description="the key of that certificate, not encrypted")] = ""
+    certificate_file: Annotated[str, Meta(description="client certificate")] = ""
+    key_file: Annotated[str, Meta(description="key of the client certificate, not encrypted")] = ""
     insecure: Annotated[
         bool, Meta(description="do not verify the server; a warning at each start")
     ] = False
     allow_cleartext: Annotated[
         bool, Meta(description="send a password or token unencrypted to another machine")
     ] = False
-    time_limit: Annotated[Duration, Meta(description="for connecting, and for each answer")] = (
-        Duration("10s")
-    )
+    time_limit: Annotated[
+        Duration, Meta(description="maximum time for a connection, and for each answer")
+    ] = Duration("10s")
 
 
 def check_network(
     settings: NetworkSinkSettings, hosts: Iterable[str], *, is_encrypted: bool, secret: str = ""
 ) -> None:
-    """Check logins, certificates and time limit; log a warning about insecure settings.
+    """Check logins, certificates and time limit. Log a warning about insecure settings.
 
-    secret: the file of a password or token that is sent to one of `hosts`. Raises
-    ConfigurationError where it would be sent unencrypted to another machine.
+    secret: the file of a password or token for `hosts`. Raise ConfigurationError if the secret
+    would be sent unencrypted to another machine.
     """
     if not 0 < settings.time_limit.seconds <= _LONGEST:
         raise ConfigurationError("time-limit: from 1ms to 1d")
@@ -71,9 +71,9 @@ def check_network(
 
 
 def make_tls_context(settings: NetworkSinkSettings) -> ssl.SSLContext:
-    """Return a context that verifies the server and has our certificate.
+    """Return a context that verifies the server and has the client certificate.
 
-    Raises ConfigurationError.
+    Raise ConfigurationError for an invalid certificate or key.
     """
     import ssl
 
@@ -87,7 +87,7 @@ def make_tls_context(settings: NetworkSinkSettings) -> ssl.SSLContext:
     if settings.certificate_file:
         read_secret(settings.key_file)
         try:
-            # Without a password, OpenSSL would ask for one on the terminal.
+            # OpenSSL would prompt for a missing password on the terminal.
             context.load_cert_chain(
                 settings.certificate_file, secret_path(settings.key_file), password=""
             )

@@ -1,6 +1,6 @@
-"""Sentences for the errors of connections, the same for all transports.
+"""Texts for connection errors, the same for all transports.
 
-Each is the rest of a line that begins with the URL: `nats://127.0.0.1:4222: connection refused`.
+Each text follows the URL in a line: `nats://127.0.0.1:4222: connection refused`.
 """
 
 from __future__ import annotations
@@ -12,24 +12,26 @@ if TYPE_CHECKING:
     import ssl
 
 _TLS_ALERTS = {
-    "certificate required": ("the server wants a certificate of ours (certificate-file, key-file)"),
-    "alert unknown ca": "the server does not trust our certificate",
-    "alert bad certificate": "the server does not trust our certificate",
+    "certificate required": (
+        "the server requires a client certificate (certificate-file, key-file)"
+    ),
+    "alert unknown ca": "the server does not trust the client certificate",
+    "alert bad certificate": "the server does not trust the client certificate",
 }
 
 
 def explain_network_error(error: BaseException, seconds: float) -> str:
-    """Return why there is no connection or answer; empty for an error of another kind.
+    """Return the reason for a missing connection or answer; empty for other kinds of errors.
 
     seconds: the time limit.
     """
-    import ssl  # takes milliseconds
+    import ssl  # its import takes milliseconds
 
     match error:
         case socket.gaierror():
             return f"the name does not resolve: {error.strerror}"
         case UnicodeError() if not isinstance(error, UnicodeDecodeError):
-            return "the name does not resolve: it is no host name"
+            return "the name does not resolve: it is not a host name"
         case ssl.SSLCertVerificationError():
             return explain_certificate(error.verify_message)
         case ssl.SSLEOFError():
@@ -45,12 +47,12 @@ def explain_network_error(error: BaseException, seconds: float) -> str:
 
 
 def explain_certificate(reason: str) -> str:
-    """Return that the certificate of a server is not accepted, and why."""
+    """Return the text for a refused certificate of a server, with the reason."""
     return f"its certificate can't be trusted: {reason}"
 
 
 def explain_tls_alert(text: str) -> str:
-    """Return the meaning of an alert about our certificate; empty for any other text."""
+    """Return the meaning of an alert about ccagent's certificate; empty for any other text."""
     text = text.lower().replace("_", " ")
     return next((meaning for alert, meaning in _TLS_ALERTS.items() if alert in text), "")
 

@@ -1,7 +1,7 @@
-"""Text of a receiver, shown only if it can't hold a secret that was sent to that receiver.
+"""Filter for texts of receivers: a text is shown only if it can't contain a secret.
 
-A receiver that repeats a login may escape, encode or cut it in any way. So every form that its text
-can be decoded to (`peer_text_forms`) is searched for any part of a secret.
+A receiver may repeat a login, and escape, encode or cut it in any way. Therefore every decoded form
+of its text (`peer_text_forms`) is searched for parts of the secrets sent to it.
 """
 
 from __future__ import annotations
@@ -16,23 +16,25 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 WITHHELD = "(its text is withheld: it may repeat a secret)"
-"""Replacement for a text that may hold a part of a secret."""
+"""Replacement for a text that may contain a part of a secret."""
 
 _SHOWN = 200
 _SEARCHED = 1000
-"""Characters that are searched; more than are shown, so that nothing shown is cut in a form."""
+"""Number of searched characters. It exceeds the shown ones: a form of a shown part must not be
+cut."""
 
 _PART = 4
-"""The most characters in a row of a secret that may be shown, plus one."""
+"""The maximum number of consecutive characters of a secret that may be shown, plus one."""
 
 _ENCODED_PART = 8
 """The same for a secret in base64, even in lower case."""
 
 
 def hide_secrets(text: str, secrets: Iterable[str], own: Iterable[str] = ()) -> str:
-    """Return a receiver's text as one short line, or WITHHELD if it may hold a secret.
+    """Return a receiver's text as one short line, or WITHHELD if it may contain a secret.
 
-    own: our names, such as hosts and topics, that a text may hold though they resemble a secret.
+    own: names of ccagent, such as hosts and topics. A text may contain them even if they are
+    similar to a secret.
     """
     text = text.strip()[:_SEARCHED]
     if repeats_secret(text, secrets, own):
@@ -41,9 +43,9 @@ def hide_secrets(text: str, secrets: Iterable[str], own: Iterable[str] = ()) -> 
 
 
 def repeats_secret(text: str, secrets: Iterable[str], own: Iterable[str] = ()) -> bool:
-    """Return whether a text holds a secret, or a part of one, in any form.
+    """Return whether a text contains a secret or a part of one, in any form.
 
-    A part that lies wholly inside a name of `own` does not count.
+    A part completely inside a name of `own` does not count.
     """
     sought = [secret for secret in secrets if secret]
     if not sought or not text:
@@ -67,9 +69,9 @@ def repeats_secret(text: str, secrets: Iterable[str], own: Iterable[str] = ()) -
 
 
 def _is_any_shown(parts: Iterable[str], text: str, names: Sequence[str]) -> bool:
-    """Return whether a text holds one of the parts outside a name.
+    """Return whether a text contains one of the parts outside of a name.
 
-    A part that begins in a name and ends beyond it is shown: the name is then a piece of a secret.
+    A part that starts in a name and ends after it counts: the name is then a piece of a secret.
     """
     return any(
         not any(_lies_inside(name, text, at, part) for name in names)
@@ -80,14 +82,14 @@ def _is_any_shown(parts: Iterable[str], text: str, names: Sequence[str]) -> bool
 
 
 def _lies_inside(name: str, text: str, at: int, part: str) -> bool:
-    """Return whether the part at a position of a text lies inside a name there."""
+    """Return whether the part at a position of a text is inside a name."""
     return any(
         before <= at and text.startswith(name, at - before) for before in _find_all(part, name)
     )
 
 
 def _find_all(part: str, text: str) -> Iterator[int]:
-    """Return the positions of a part in a text, overlaps included."""
+    """Yield the positions of a part in a text, including overlaps."""
     at = text.find(part)
     while at >= 0:
         yield at
@@ -95,7 +97,7 @@ def _find_all(part: str, text: str) -> Iterator[int]:
 
 
 def _normalise(text: str) -> str:
-    """Return a text without differences of case and of width."""
+    """Return a text with normalised case and width."""
     if text.isascii():
         return text.lower()
     from unicodedata import normalize
@@ -109,16 +111,16 @@ def _squeeze(text: str) -> str:
 
 
 def _list_parts(secret: str, size: int) -> Iterator[str]:
-    """Return the parts of a secret that must not be shown: all of it if it is shorter."""
+    """Yield the parts of a secret of `size` characters; the whole secret if it is shorter."""
     if secret:
         yield from (secret[at : at + size] for at in range(max(1, len(secret) - size + 1)))
 
 
 def _list_encoded_parts(secret: str) -> Iterator[str]:
-    """Return parts of a secret in base64, at any position in the encoded text."""
+    """Yield parts of a secret in base64, for any position in the encoded text."""
     data = secret.encode("utf-8", "surrogatepass")
     for before in range(3):
-        # The first and last characters depend on what stands beside the secret.
+        # The first and last characters depend on the text beside the secret.
         text = base64.b64encode(bytes(before) + data).decode("ascii")[4:].rstrip("=")[:-1].lower()
         if len(text) >= _ENCODED_PART:
             yield from _list_parts(text, _ENCODED_PART)

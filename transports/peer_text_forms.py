@@ -1,4 +1,4 @@
-"""The forms that a text can be decoded to: escapes and encodings, in any order."""
+"""Decoded forms of a text: escapes and encodings, in any order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CONTROLS = {"n": "\n", "r": "\r", "t": "\t"}
 
 
 def decode_all(text: str) -> Iterator[str]:
-    """Return every form that a text can be decoded to, layer by layer."""
+    """Return every decoded form of a text, layer by layer."""
     seen = {text}
     layer = [text]
     yield text
@@ -57,7 +57,7 @@ def _decode_backslashes(text: str) -> Iterator[str]:
         return chr(code)
 
     decoded = _BACKSLASHED.sub(character, text)
-    # JSON escapes characters above U+FFFF as two halves.
+    # JSON escapes characters above U+FFFF as surrogate pairs.
     yield decoded.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
@@ -85,13 +85,13 @@ def _decode_quoted_printable(text: str) -> Iterator[str]:
 
 
 def _decode_misread(text: str) -> Iterator[str]:
-    """Decode UTF-8 that was read as Latin-1, and escapes that stand for its bytes."""
+    """Decode UTF-8 that was read as Latin-1, and escapes of its bytes."""
     if not text.isascii():
         yield text.encode("latin-1", "ignore").decode("utf-8", "ignore")
 
 
 def _decode_base64(text: str) -> Iterator[str]:
-    """Decode base64 that may begin, end and be broken at any character."""
+    """Decode base64 that may start, end and be split at any character."""
     runs = [*_BASE64.findall("".join(text.split()))]
     for start in range(4 if runs else 0):
         decoded = b"\n".join(filter(None, (_decode_base64_run(run[start:]) for run in runs)))
@@ -99,7 +99,7 @@ def _decode_base64(text: str) -> Iterator[str]:
 
 
 def _decode_base64_run(run: str) -> bytes:
-    """Return the bytes of base64; none if it is malformed."""
+    """Return the bytes of base64; empty if it is malformed."""
     digits = run.replace("-", "+").replace("_", "/")
     if len(digits) % 4 == 1:
         digits = digits[:-1]
@@ -110,7 +110,7 @@ def _decode_base64_run(run: str) -> bytes:
 
 
 def _decode_numbers(text: str) -> Iterator[str]:
-    """Decode dumps of bytes in hexadecimal and, as Go prints them, in decimal digits."""
+    """Decode dumps of bytes in hexadecimal digits, or in decimal numbers as printed by Go."""
     for start in range(2):
         runs = [run[start:] for run in _HEX.findall(_BETWEEN_HEX.sub("", text))]
         data = b"\n".join(bytes.fromhex(run[: len(run) // 2 * 2]) for run in runs)

@@ -1,4 +1,4 @@
-"""The transport `stdout:`, which prints messages raw or wrapped as Sonar's daemon does."""
+"""The transport `stdout:`. It prints messages raw, or wrapped like Sonar's daemon."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class WrappedMessage(msgspec.Struct):
-    """A message as Sonar's daemon prints it; `value` is the envelope, or lines as a string."""
+    """A message in the form of Sonar's daemon. `value` is the envelope, or lines as a string."""
 
     topic: str
     key: str
@@ -29,7 +29,7 @@ class WrappedMessage(msgspec.Struct):
 class StdoutTransport(Transport):
     """Prints to standard output: `stdout:` raw, `stdout:wrapped` with topic, key and client.
 
-    Raw envelopes are indented on a terminal and one line each elsewhere.
+    Raw envelopes are indented on a terminal; elsewhere each is one line.
     """
 
     is_network = False
@@ -41,17 +41,17 @@ class StdoutTransport(Transport):
         self._wrapped = form == "wrapped"
 
     def probe(self, message: Message) -> ProbeResult:  # noqa: ARG002 - the same for any
-        """Return that standard output is there."""
+        """Return a result without a check: standard output needs no connection."""
         return ProbeResult("standard output")
 
     def send(self, messages: Sequence[Message]) -> None:
         """Print messages.
 
-        A pipe without a reader takes nothing more, and the program is about to end. A one-shot
-        notices by BrokenPipeError, the daemon by `has_reader`.
+        If the reader of a pipe has closed it, the program must end. A one-shot command detects this
+        by BrokenPipeError, the daemon by `has_reader`.
         """
         if sys.stdout is None:
-            # Started without one: its number may belong to another file now.
+            # The process was started without it: its descriptor may be another file.
             raise RejectedError("stdout: it is closed")
         indented = not self._wrapped and sys.stdout.isatty()
         for number, message in enumerate(messages):
@@ -67,7 +67,7 @@ class StdoutTransport(Transport):
                 raise RetryableError(f"stdout: {error.strerror}", delivered=number) from error
 
     def _format(self, message: Message, *, indented: bool) -> bytes:
-        """Return a message as it is printed."""
+        """Return the text of a message."""
         body = message.body
         if self._wrapped:
             wrapped = WrappedMessage(
@@ -83,18 +83,18 @@ class StdoutTransport(Transport):
 
 
 def has_reader() -> bool:
-    """Return False once a pipe on standard output has lost its reader."""
+    """Return False if standard output is a pipe without a reader."""
     if sys.stdout is None:
         return True
     import select
 
     poll = select.poll()
-    poll.register(sys.stdout.fileno(), 0)  # errors are reported always
+    poll.register(sys.stdout.fileno(), 0)  # poll always reports errors
     return not any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def _write_all(descriptor: int, text: bytes) -> None:
-    """Write a text whole, also to a descriptor that does not block."""
+    """Write a whole text, also to a non-blocking descriptor."""
     rest = memoryview(text)
     while rest:
         try:
@@ -102,7 +102,7 @@ def _write_all(descriptor: int, text: bytes) -> None:
         except BlockingIOError:
             import select
 
-            # Another process made it non-blocking; giving up would cut the line.
+            # Another process made it non-blocking. An error would leave a partial line.
             poll = select.poll()
             poll.register(descriptor, select.POLLOUT)
             poll.poll()

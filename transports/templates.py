@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ccagent.records.message import Message
 
 PLACEHOLDERS = ("prefix", "cluster", "node", "kind")
-"""The values of a message that a template may hold."""
+"""The values of a message that a template may contain."""
 
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
@@ -21,7 +21,7 @@ _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 def check_template(key: str, template: str, known: tuple[str, ...] = PLACEHOLDERS) -> str:
     """Return a template with `x` in place of its placeholders.
 
-    Raises ConfigurationError naming the configuration key if there are braces around anything else.
+    Raise ConfigurationError with the configuration key if the template has other braces.
     """
     rest = re.sub(r"\{(?:" + "|".join(known) + r")\}", "x", template)
     if "{" in rest or "}" in rest:
@@ -41,7 +41,7 @@ def get_values(message: Message) -> dict[str, str]:
 
 
 def fill_template(template: str, values: Mapping[str, str], separator: str = "") -> str:
-    """Return a template with values; the separator after an empty prefix is removed with it."""
+    """Return a template with values. The separator after an empty prefix is removed."""
     if separator and not values["prefix"]:
         template = template.replace("{prefix}" + separator, "")
     return _PLACEHOLDER.sub(lambda found: values[found[1]], template)

@@ -1,4 +1,4 @@
-"""URLs of sinks. No error shows the URL, since a password or token could be in it."""
+"""URLs of sinks. Errors do not contain the URL: it may contain a password or token."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Server(NamedTuple):
 
 
 def split_url(url: str) -> SplitResult:
-    """Return the parts of a URL. Raises ConfigurationError if it is malformed or has a login."""
+    """Return the parts of a URL. Raise ConfigurationError if it is malformed or has a login."""
     _refuse_login(url)
     try:
         target = urlsplit(url)
         port = target.port
     except ValueError:
-        # The cause shows the URL.
+        # The cause contains the URL.
         raise ConfigurationError("url: its host or port is malformed") from None
     if not url.isprintable() or not url.isascii() or " " in url:
         raise ConfigurationError("url: printable ASCII without spaces is expected")
@@ -41,7 +41,7 @@ def split_url(url: str) -> SplitResult:
 def split_servers(url: str, default_port: int) -> list[Server]:
     """Return the servers of `SCHEME://HOST[:PORT],HOST[:PORT]...`.
 
-    The scheme may stand before each of them. Raises ConfigurationError.
+    Each server may have the scheme. Raise ConfigurationError for another form.
     """
     _refuse_login(url)
     scheme = url.partition("://")[0]
@@ -68,7 +68,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _refuse_login(url: str) -> None:
-    """Raise ConfigurationError if a URL has a login."""
+    """Raise ConfigurationError if a URL contains a login."""
     if "@" in url.partition("?")[0]:
         raise ConfigurationError(
             "url: with a user, password or token in it: set user and password-file, or token-file"

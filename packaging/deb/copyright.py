@@ -1,8 +1,8 @@
-"""Prints debian/copyright: the licences of ccagent and of the modules bundled with it.
+"""Generator of debian/copyright: the licences of ccagent and its bundled modules.
 
     copyright.py LICENSE [HOME]
 
-LICENSE is the licence of ccagent, HOME the tree of modules. The texts are those of the modules.
+LICENSE is the licence of ccagent, HOME the tree of modules. The texts come from the modules.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ STORE = (
 """The modules of the package ccagent-store."""
 
 _GPL = re.compile(r"GNU GENERAL PUBLIC LICENSE\s+Version 3.*?why-not-lgpl\.html>\.", re.DOTALL)
-"""In the licence of numpy, for the library of Fortran. Debian wants a reference."""
+"""Part of numpy's licence for the Fortran library. Debian requires a reference instead."""
 
 _HEAD = """\
 Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
@@ -92,7 +92,7 @@ License: MPL-2.0
 
 
 def read_licence(home: Path, module: Module) -> str:
-    """Return the text of a module's licence; of a module's source its first comment."""
+    """Return the text of a module's licence; for a Python file its first comment."""
     (file,) = home.glob(module.text)
     text = _GPL.sub("The text is in /usr/share/common-licenses/GPL-3.", file.read_text("utf-8"))
     if file.suffix != ".py":
@@ -107,7 +107,7 @@ def field(text: str) -> str:
 
 
 def copyright_of(text: str) -> str:
-    """Return the first line of a licence that names the holder."""
+    """Return the first line of a licence with the copyright holder."""
     found = re.search(
         r"(?im)^\s*copyright (?:\(c\) )?(.*?)[.,]?(?:\s+all rights reserved\.?)?$", text
     )
@@ -117,7 +117,7 @@ def copyright_of(text: str) -> str:
 
 
 def main() -> None:
-    """Run the command."""
+    """Print debian/copyright."""
     own = Path(sys.argv[1]).read_text(encoding="utf-8")
     parts, texts = [_HEAD], [f"License: Expat\n{field(own)}"]
     if sys.argv[2:]:

@@ -1,4 +1,4 @@
-# Packs the trees as Debian packages. Read by build.
+# Packs the trees as Debian packages. Sourced by build.
 
 pack_deb() {
     case $arch in
@@ -7,7 +7,7 @@ pack_deb() {
         *) machine=$arch ;;
     esac
     root=$work/deb
-    # rpmbuild has laid out the same trees, with bytecode.
+    # rpmbuild has created the same trees, but with bytecode.
     laid_out=$(find "$work" -type d -path '*/built/root' | head -n 1)
     if [ -n "$laid_out" ]; then
         mv "$laid_out" "$root"
@@ -16,7 +16,7 @@ pack_deb() {
         layout "$root"
     fi
     documents=$root/ccagent-core/usr/share/doc/ccagent-core
-    # Debian's name of it.
+    # Debian's name of the architecture.
     gzip -9n <"$documents/CHANGELOG.md" >"$documents/changelog.gz"
     rm "$documents/CHANGELOG.md"
     sed -i 's,](CHANGELOG.md),](changelog.gz),' "$documents/README.md"

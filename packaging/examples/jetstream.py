@@ -1,11 +1,12 @@
-"""A look at what arrives in NATS, for a first try.
+"""Viewer of messages in NATS, for a first try.
 
     python jetstream.py add STREAM SUBJECTS     # a stream of JetStream that keeps these subjects
     python jetstream.py show STREAM             # what it holds, and the last of each subject
     python jetstream.py watch SUBJECTS          # messages as they arrive, until interrupted
 
-It needs nats-py, which is installed with ccagent. NATS_URL names another server than that of this
-machine. NATS's own program `nats` can do more: `nats stream add`, `nats stream view`, `nats sub`.
+It needs nats-py, which is installed with ccagent. NATS_URL: a server other than the one on this
+machine. NATS's program `nats` has more functions: `nats stream add`, `nats stream view`, `nats
+sub`.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ import nats
 
 
 async def add(client: Any, stream: str, *subjects: str) -> None:
-    """Make the stream, on the disk, if there is none of that name."""
+    """Create the stream, on the disk, if it does not exist."""
     await client.jetstream().add_stream(name=stream, subjects=list(subjects))
 
 
 async def show(client: Any, stream: str) -> None:
-    """Print what the stream holds."""
+    """Print the messages in the stream."""
     jetstream = client.jetstream()
     state = (await jetstream.stream_info(stream, subjects_filter=">")).state
     print(f"{stream}: {state.messages} messages, {state.bytes} bytes")
@@ -42,7 +43,7 @@ async def watch(client: Any, subjects: str) -> None:
 
 
 async def main(command: str, *arguments: str) -> None:
-    """Connect, and do what was asked for."""
+    """Connect, and run the command."""
     client = await cast("Any", nats).connect(os.environ.get("NATS_URL", "nats://127.0.0.1:4222"))
     try:
         await {"add": add, "show": show, "watch": watch}[command](client, *arguments)

@@ -1,4 +1,4 @@
-# Builds the source package and the packages with rpmbuild. Read by build.
+# Builds the source package and the packages with rpmbuild. Sourced by build.
 
 pack_rpm() {
     mkdir -p "$work/rpm/SOURCES"

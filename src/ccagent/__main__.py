@@ -4,7 +4,7 @@ import sys
 
 
 def main() -> None:
-    """Run the command line, with signals prepared before anything else is imported."""
+    """Run the command line. Signals are prepared before any other import."""
     _prepare_signals()
     from ccagent.cli.start import main
 
@@ -14,10 +14,10 @@ def main() -> None:
 def _prepare_signals() -> None:
     """Make early signals harmless.
 
-    Ctrl-C ends the program without a traceback. SIGHUP and SIGUSR1 wait until the daemon handles
-    them.
+    Ctrl-C ends the program without a traceback. SIGHUP and SIGUSR1 are blocked until the daemon
+    handles them.
     """
-    # The built-in half of `signal`: importing the other takes milliseconds, in which one may come.
+    # The built-in `_signal`: importing `signal` takes milliseconds, in which a signal may arrive.
     signal = __import__("_signal")
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

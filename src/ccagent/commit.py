@@ -1,7 +1,7 @@
 """The commit of this ccagent: from the package, else from a checkout.
 
-The build (setup.py) runs this file on its own, so it imports no module of ccagent. It does not
-need `git`.
+The build (setup.py) runs this file separately, so it imports no module of ccagent. It does not need
+`git`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def commit() -> str:
 
 
 def commit_of(directory: str) -> str:
-    """Return the abbreviated commit that a git working tree has checked out, or an empty string.
+    """Return the abbreviated checked-out commit of a git working tree, or an empty string.
 
     Source: gitrepository-layout(5).
     """

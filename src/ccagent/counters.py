@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class AgentCounters(msgspec.Struct, rename="kebab"):
-    """One agent.
+    """Counters of one agent.
 
-    samples: finished samples. errors: failed samples. skipped: samples not taken, because the
-    last one still ran. seconds, cpu_seconds: duration of samples, CPU time of the thread.
+    samples: finished samples. errors: failed samples. skipped: samples not taken, because the last
+    sample still ran. seconds, cpu_seconds: duration of samples, CPU time of the thread.
     unencodable: records omitted because their format can't express them. restarts: of the thread,
     after an unforeseen error.
     """
@@ -48,15 +48,15 @@ class AgentCounters(msgspec.Struct, rename="kebab"):
 
 
 class SinkCounters(msgspec.Struct, rename="kebab"):
-    """One sink, in messages.
+    """Counters of one sink, in messages.
 
     queued: added to the queue. backlog: in the queue now; backlog_bytes: their size. sent: passed
-    to the transport, repetitions included. acknowledged: accepted by the receiver. retried: to be
-    sent again after a failure. rejected: dead letters, which the receiver will never accept.
-    dropped: deleted because the queue was too large or they were too old. damaged: dead letters
+    to the transport, including repetitions. acknowledged: accepted by the receiver. retried: to be
+    sent again after a failure. rejected: dead letters that the receiver never accepts. dropped:
+    deleted because the queue was too large or they were too old. damaged: dead letters
     that could not be decoded. restarts: unforeseen errors after which the sink continued.
     last_error: the last error of the transport; empty after a batch without errors.
-    queue_error: why the disk can't be used at present, so that the queue is in memory.
+    queue_error: the reason why the disk can't be used and the queue is in memory.
     """
 
     queued: int = 0
@@ -74,7 +74,7 @@ class SinkCounters(msgspec.Struct, rename="kebab"):
 
 
 class DaemonCounters(msgspec.Struct, frozen=True):
-    """All agents and all sinks of a daemon, by name."""
+    """Counters of all agents and sinks of a daemon, by name."""
 
     agents: dict[str, AgentCounters]
     sinks: dict[str, SinkCounters]

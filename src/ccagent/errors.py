@@ -1,4 +1,4 @@
-"""All errors that ccagent raises.
+"""All exceptions of ccagent.
 
 CcagentError
 ├── ConfigurationError      the configuration can't be used: exit status 2
@@ -8,7 +8,7 @@ CcagentError
 ├── UnparsableError         text of another form: an entry in the envelope's errors
 │   ├── LineError           invalid line protocol: line, column, expectation
 │   └── ShortageError       no file can be opened, for lack of descriptors
-├── ProgramError            a command failed, took too long or printed too much
+├── ProgramError            a command failed, exceeded its time or printed too much
 ├── LockedError             another ccagent holds the lock
 ├── QueueError              the file of a queue can't be used
 ├── EncodingError           a record that its format cannot express
@@ -21,13 +21,13 @@ CcagentError
 
 
 class CcagentError(Exception):
-    """The root of the tree."""
+    """The base class of all exceptions of ccagent."""
 
 
 class ConfigurationError(CcagentError):
-    """A configuration, option or URL that can't be used: names file, key and reason.
+    """A configuration, option or URL that can't be used, with file, key and reason.
 
-    `problems`: all problems, a sentence each.
+    problems: all problems, one sentence each.
     """
 
     def __init__(self, *problems: str) -> None:
@@ -40,7 +40,7 @@ class NotHereError(CcagentError):
 
 
 class VanishedError(CcagentError):
-    """A process ended between being listed and being read."""
+    """A process ended between listing and reading."""
 
 
 class NotPermittedError(CcagentError):
@@ -52,19 +52,19 @@ class UnparsableError(CcagentError):
 
 
 class ShortageError(UnparsableError):
-    """A file can't be opened, since the process or the machine has no descriptors left."""
+    """A file can't be opened, because the process or the machine has no free descriptor."""
 
 
 class ProgramError(CcagentError):
-    """A program failed, ran over its time limit or its output limit."""
+    """A program failed, or exceeded its time limit or output limit."""
 
 
 class LockedError(CcagentError):
-    """Another instance holds the lock."""
+    """Another process of ccagent holds the lock."""
 
 
 class QueueError(CcagentError):
-    """The file of a queue can't be read or written: names the file and the reason."""
+    """The file of a queue can't be read or written, with file and reason."""
 
 
 class EncodingError(CcagentError):
@@ -72,7 +72,7 @@ class EncodingError(CcagentError):
 
 
 class ControlError(CcagentError):
-    """A control that can't be read or set: unknown, refused by the policy, or by the machine."""
+    """A control can't be read or set: unknown, or refused by the policy or the machine."""
 
 
 class TransportError(CcagentError):
@@ -85,8 +85,8 @@ class RetryableError(TransportError):
     `delivered` counts the leading messages of the batch that were accepted before the error.
     `after` is the number of seconds that the receiver asked to wait, 0 for none.
     `is_about_message` is true if the receiver is reachable and failed on the first message that it
-    did not accept, so that it may accept others. `is_busy` is true if the receiver says that it has
-    no room or time at present, so that the message is surely not the cause.
+    did not accept. It may accept other messages. `is_busy` is true if the receiver reports that it
+    has no room or time now. The message is then not the cause.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class RetryableError(TransportError):
 
 
 class RejectedError(TransportError):
-    """The receiver will never accept the message, so it is not sent again.
+    """The receiver will never accept the message. It is not sent again.
 
     `delivered` counts the leading messages of the batch that were accepted before this one.
     """
@@ -119,7 +119,7 @@ class RejectedError(TransportError):
 class TooLargeError(RejectedError):
     """The message is larger than the receiver accepts.
 
-    `limit` is the largest body in bytes that the receiver accepts, None if unknown.
+    `limit` is the maximum body in bytes that the receiver accepts; None if unknown.
     """
 
     def __init__(self, message: str, *, delivered: int = 0, limit: int | None = None) -> None:

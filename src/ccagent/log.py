@@ -1,8 +1,8 @@
-"""The log: lines on stderr, warnings and errors unless the configuration asks for more.
+"""The log: lines on stderr; by default warnings and errors.
 
-Under systemd each line begins with a syslog priority (`<4>`). A repeated warning is rate-limited,
-so that a broken node does not fill the journal. `logging` costs 4 ms to import: a one-shot command
-writes its few lines without it.
+Under systemd each line starts with a syslog priority (`<4>`). Repeated warnings are rate-limited: a
+broken node must not fill the journal. Importing `logging` takes 4 ms, so a one-shot command writes
+its few lines without it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LogLevel = Literal["error", "warning", "info", "debug"]
 LogFormat = Literal["auto", "journal", "text", "json"]
 
 DEBUG, INFO, WARNING, ERROR = 10, 20, 30, 40
-"""The levels, as `logging` numbers them."""
+"""The levels with the numbers of `logging`."""
 
 _LEVELS: dict[str, int] = {"error": ERROR, "warning": WARNING, "info": INFO, "debug": DEBUG}
 _NAMES = {number: name for name, number in _LEVELS.items()}
@@ -36,7 +36,7 @@ def printable(text: str) -> str:
 
 
 def is_journal(environment: Mapping[str, str], descriptor: int = 2) -> bool:
-    """Return whether a descriptor is the stream to the journal that systemd has opened.
+    """Return whether a descriptor is systemd's stream to the journal.
 
     Source: systemd.exec(5), $JOURNAL_STREAM.
     """
@@ -51,21 +51,21 @@ def is_journal(environment: Mapping[str, str], descriptor: int = 2) -> bool:
 
 
 def line_of(level: int, text: str, form: LogFormat, seconds: float) -> str:
-    """Return a line of the log, without its end. `seconds` since 1970 is when it was written."""
+    """Return a line of the log, without line break. seconds: its time since 1970."""
     if form == "json":
         from datetime import UTC, datetime
         from json import dumps
 
         moment = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
         record = {"time": moment.replace("+00:00", "Z"), "level": _name(level), "message": text}
-        return dumps(record)  # only ASCII: it can neither start a line nor control a terminal
+        return dumps(record)  # only ASCII: it cannot start a line or control a terminal
     if form == "journal":
         return _PRIORITIES.get(level, "<6>") + printable(text)
     return f"ccagent: {_name(level)}: {printable(text)}"
 
 
 def write_error(text: str) -> None:
-    """Write the error that a command ends with, in the form of the log."""
+    """Write the final error of a command in the format of the log."""
     form = _resolve(_configured[2])
     if form == "text":
         write_stderr(f"ccagent: {printable(text)}")
@@ -77,13 +77,14 @@ def write_error(text: str) -> None:
 
 def write_stderr(line: str) -> None:
     """Write a line to stderr, unless it is closed."""
-    with suppress(OSError, ValueError, AttributeError):  # AttributeError: started without stderr
+    with suppress(OSError, ValueError, AttributeError):  # AttributeError: the process was started
+        # without stderr
         sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
 
 
 def _resolve(form: LogFormat) -> LogFormat:
-    """Return the form that `auto` means here."""
+    """Return the format for `auto` in this process."""
     if form != "auto":
         return form
     return "journal" if is_journal(os.environ) else "text"
@@ -94,7 +95,7 @@ def _name(level: int) -> str:
 
 
 class _Brief:
-    """The log of a one-shot command: one write a line, each text once."""
+    """The log of a one-shot command: one write per line, each text once."""
 
     def __init__(self, least: int, form: LogFormat) -> None:
         self._least = least
@@ -149,7 +150,7 @@ class Log:
             self._brief.write(level, text % values if values else text)
 
     def library(self) -> logging.Logger:
-        """Return the logger of `logging`; from now on every message goes through it."""
+        """Return the logger of `logging`. From now on it gets every message."""
         import logging
 
         if self._brief is not None:
@@ -168,7 +169,7 @@ _configured: tuple[int, LogLevel, LogFormat] = (0, "warning", "auto")
 
 
 def say(text: str) -> None:
-    """Log a requested text, whatever the level of the log."""
+    """Log a requested text at any level of the log."""
     library = logger.library()
     library.handle(library.makeRecord(library.name, INFO, "", 0, text, (), None))
 
@@ -182,7 +183,7 @@ def configure(
 ) -> None:
     """Send the log to stderr. `verbosity`: 1 for information too, 2 for everything.
 
-    `is_brief` is for a command that ends soon.
+    is_brief: for a one-shot command.
     """
     global _configured  # noqa: PLW0603 - there is one log
     _configured = (verbosity, level, form)

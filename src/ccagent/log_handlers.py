@@ -1,4 +1,4 @@
-"""The log as handlers of `logging`, for the daemon and other commands that take time."""
+"""Handlers of `logging` for the daemon and other long-running commands."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Write = Callable[[int, str, float], None]
 
 
 class SaidOnce(logging.Filter):
-    """Passes a warning or error of the same level and text once per `period`."""
+    """Passes equal warnings or errors (level and text) once per `period` seconds."""
 
     def __init__(self, period: float = 3600.0, remembered: int = 1000) -> None:
         super().__init__()
@@ -20,7 +20,7 @@ class SaidOnce(logging.Filter):
         self._said: dict[tuple[int, str], tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether a record is logged."""
+        """Return whether to log a record."""
         if record.levelno < logging.WARNING:
             return True
         now = time.monotonic()
@@ -46,7 +46,7 @@ class StderrHandler(logging.Handler):
         self.write = write
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record; the lines of a traceback are joined to one."""
+        """Write a record. The lines of a traceback are joined to one line."""
         text = record.getMessage()
         if record.exc_info:
             trace = logging.Formatter().formatException(record.exc_info)
@@ -55,7 +55,7 @@ class StderrHandler(logging.Handler):
 
 
 def send_to_stderr(library: logging.Logger, level: int, write: Write) -> None:
-    """Send what is logged to stderr. What was said already stays known when it is called again."""
+    """Send log records to stderr. Later calls keep the rate limit's memory."""
     own = [handler for handler in library.handlers if isinstance(handler, StderrHandler)]
     handler = own[0] if own else StderrHandler(write)
     handler.write = write

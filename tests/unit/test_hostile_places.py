@@ -111,7 +111,7 @@ def test_a_status_socket_takes_the_place_of_nothing(
     before = path.lstat().st_ino
     StatusSocket(str(path), raise_).close()
     assert path.lstat().st_ino == before
-    assert "something else than a socket has this name; no status" in caplog.text
+    assert "a file that is not a socket has this name; no status" in caplog.text
     theirs.check()
 
 
@@ -126,7 +126,7 @@ def test_a_status_socket_deletes_no_file(
     path.write_text("of the administrator")
     StatusSocket(str(path), raise_).close()
     assert path.read_text() == "of the administrator"
-    assert "something else than a socket" in caplog.text
+    assert "a file that is not a socket" in caplog.text
 
 
 def test_a_socket_of_another_service_that_answers_stays(

@@ -1,4 +1,4 @@
-"""The meaning of an answer's status for a message: taken, to be sent again, or rejected."""
+"""The meaning of an answer's status for a message: accepted, to be retried, or rejected."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ _TOO_LARGE = 413
 _UNPROCESSABLE = 422
 _BAD_REQUEST = 400
 _REFUSED_LINES = ("partial write", "unable to parse")
-"""Texts with status 400 of databases for line protocol that have read a message (InfluxDB).
+"""Texts with status 400 from databases for line protocol that have parsed a message (InfluxDB).
 
-The other lines of a partial write are stored.
+After a partial write the valid lines are stored.
 """
 
 _MAY_BE_THE_MESSAGE = frozenset({400, 409})
-"""Refusals of a message, which proxies and misconfigured servers send as well."""
+"""Refusals of a message. Proxies and misconfigured servers send them, too."""
 
 _MAY_BE_THE_PLACE = frozenset({403, 404, 405, 410})
-"""Refusals of a URL: other messages may be taken if each kind has its own URL."""
+"""Refusals of a URL. Other messages may be accepted if each kind has a separate URL."""
 
 _WHOLE_SERVER = frozenset({501, 503, 505, 507, 511})
-"""Server errors that are not due to a message."""
+"""Server errors that are not caused by a message."""
 
 _BUSY = frozenset({429, 503, 507})
 
@@ -33,12 +33,13 @@ _LONGEST_NUMBER = 9
 def check_status(
     status: int, text: str, answer: str, *, retry_after: str, has_own_url: bool, delivered: int
 ) -> None:
-    """Return if the status of an answer is success, else raise the error that it means.
+    """Raise the error for the status of an answer; return if it is success.
 
-    Source: RFC 9110, section 15. Only answers that concern this very message reject it: any other
-    may be due to a server that is misconfigured for a while.
+    Source: RFC 9110, section 15. Only answers about this message reject it. All others may come
+    from a temporarily misconfigured server.
 
-    text: of the error. answer: its text. has_own_url: the URL depends on the kind of the message.
+    text: of the error. answer: text of the answer. has_own_url: the URL depends on the kind of the
+    message.
     """
     if 200 <= status < 300:
         return
@@ -59,7 +60,7 @@ def check_status(
 
 
 def parse_retry_after(retry_after: str, now: float) -> float:
-    """Return the seconds that a Retry-After header asks for; 0 for a malformed one.
+    """Return the seconds in a Retry-After header; 0 for a malformed one.
 
     Source: RFC 9110, section 10.2.3: seconds, or a date.
     """

@@ -1,9 +1,8 @@
 """The transport `ccbackend://` and `ccbackends://` (TLS): events for ClusterCockpit's backend.
 
-Each event is a request of its own over REST: `POST URL/api/jobs/start_job/`,
-`/api/jobs/stop_job/` and `/api/nodestate/`. The backend answers, so an event that it did not take
-is sent again; over NATS it is lost. A repeated event (the job runs already, or has been stopped)
-counts as taken.
+Each event is a separate REST request: `POST URL/api/jobs/start_job/`, `/api/jobs/stop_job/` or
+`/api/nodestate/`. The backend answers, so an event that it did not accept is sent again; over NATS
+it would be lost. A repeated event (the job already runs, or has been stopped) counts as accepted.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ _CALLS = {
 class CcBackendTransport(Transport):
     """Calls a function of ClusterCockpit's backend for each event, over one connection.
 
-    A repeated event changes nothing there, so a message is repeated as a whole.
+    A repeated event does not change the backend, so the whole message is repeated.
     """
 
     Settings = HttpSettings
@@ -72,7 +71,7 @@ class CcBackendTransport(Transport):
                 self.answer = self._server.post(request, payload, delivered, call.repeated)
 
     def probe(self, message: Message) -> ProbeResult:  # noqa: ARG002 - only the token matters
-        """Send a HEAD request for the list of jobs. Raises RetryableError or RejectedError."""
+        """Send a HEAD request for the list of jobs. Raise RetryableError or RejectedError."""
         return self._server.probe(self._build_request(_JOBS, 0))
 
     def close(self) -> None:
@@ -80,7 +79,7 @@ class CcBackendTransport(Transport):
         self._server.close()
 
     def _build_request(self, path: str, delivered: int) -> HttpRequest:
-        """Return a request with the token. Raises RetryableError."""
+        """Return a request with the token. Raise RetryableError if the token can't be read."""
         from ccagent.transports.http.server import HttpRequest
 
         headers = {
@@ -92,14 +91,14 @@ class CcBackendTransport(Transport):
             try:
                 secrets = [read_secret(self._settings.token_file)]
             except ConfigurationError as error:
-                # The file may be right again at the next attempt.
+                # The file may be valid at the next attempt.
                 raise RetryableError(str(error), delivered=delivered) from error
             headers["Authorization"] = f"Bearer {secrets[0]}"
         return HttpRequest(f"{self._place}{path}", f"{self._prefix}{path}", headers, secrets)
 
 
 def _parse_calls(message: Message, delivered: int) -> Iterator[tuple[_BackendCall, bytes]]:
-    """Return function and argument of each event. Raises RejectedError if a line is no event."""
+    """Return function and argument of each event. Raise RejectedError for any other line."""
     from ccagent.records.line_protocol.decoding import decode_lines
 
     try:

@@ -1,4 +1,4 @@
-"""One kept connection to an HTTP server, with limits of time and size for each answer."""
+"""One kept connection to an HTTP server, with time and size limits for each answer."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from ccagent.transports.urls import Server
 
 _LARGEST_ANSWER = 64 * 1024
-"""Bytes of the body of an answer that are read."""
+"""Maximum bytes read of the body of an answer."""
 
 _LARGEST_READ = 256 * 1024
-"""Bytes that are read for one answer: head, body and the framing of a transfer coding."""
+"""Maximum bytes read of one answer: head, body and the framing of a transfer coding."""
 
 _CLOSED = (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
 """Errors of a connection that the server has closed."""
 
 
 class HttpAnswer(NamedTuple):
-    """The parts of an answer that are used."""
+    """The used parts of an answer."""
 
     status: int
     body: bytes
@@ -41,7 +41,7 @@ class HttpAnswer(NamedTuple):
 
 
 class HttpConnection:
-    """Posts over one connection, which is opened on demand. Redirects are not followed."""
+    """Posts over one connection, opened at first use. Redirects are not followed."""
 
     def __init__(
         self, server: Server, context: ssl.SSLContext | None, seconds: float, proxy: Server | None
@@ -52,18 +52,18 @@ class HttpConnection:
         self._proxy = proxy
         self._connection: http.client.HTTPConnection | None = None
         self.is_sent = False
-        """True if the last request was sent, so that a missing answer may be due to its content."""
+        """True if the last request was sent: its content may be the cause of a missing answer."""
 
     def post(self, path: str, body: bytes, headers: dict[str, str]) -> HttpAnswer:
-        """Post a body and read the answer. Raises HTTPException or OSError."""
+        """Post a body and read the answer. Raise HTTPException or OSError."""
         return self._request("POST", path, body, headers)
 
     def request_head(self, path: str, headers: dict[str, str]) -> HttpAnswer:
-        """Request only the head of an answer (HEAD). Raises as `post`."""
+        """Request only the head of an answer (HEAD). Raise as `post` does."""
         return self._request("HEAD", path, None, headers)
 
     def explain(self, error: Exception, secrets: Iterable[str] = ()) -> str:
-        """Return in half a sentence, without secrets, why a request got no answer."""
+        """Return the reason for a missing answer as a phrase without secrets."""
         return _explain(error, self._seconds, secrets)
 
     def close(self) -> None:
@@ -94,7 +94,8 @@ class HttpConnection:
     ) -> HttpAnswer:
         self.is_sent = False
         if self._connection is not None and _has_been_written_to(self._connection.sock):
-            # The server has closed it, or its text would count as the answer to this request.
+            # The server has closed it, or has sent data that would count as the answer to this
+            # request.
             self.close()
         if self._connection is None:
             self._connection = self._make_connection()
@@ -102,7 +103,7 @@ class HttpConnection:
         connection = self._connection
         if connection.sock is not None:
             connection.sock.settimeout(self._seconds)
-        # A server that refuses a body half-way has sent its answer before.
+        # A server that refuses a body may send its answer before it has read the whole body.
         with contextlib.suppress(*_CLOSED):
             connection.request(method, path, body, headers)
         self.is_sent = True
@@ -130,12 +131,12 @@ class HttpConnection:
 
 
 class _TlsConnection(http.client.HTTPSConnection):
-    """A connection with TLS, through a proxy too."""
+    """A connection with TLS, with or without a proxy."""
 
     _tunnel_host: str
 
     def _tunnel(self) -> None:
-        # Before Python 3.12, CONNECT has no brackets around an IPv6 address.
+        # Before Python 3.12, CONNECT lacks the brackets around an IPv6 address.
         host = self._tunnel_host
         self._tunnel_host = f"[{host}]" if ":" in host else host
         try:
@@ -145,7 +146,7 @@ class _TlsConnection(http.client.HTTPSConnection):
 
 
 def _has_been_written_to(connected: socket.socket | None) -> bool:
-    """Return whether there is something to read before a request is sent: a text, or the end."""
+    """Return whether a socket has data or the end of the stream before a request is sent."""
     if connected is None:
         return False
     poll = select.poll()
@@ -156,7 +157,7 @@ def _has_been_written_to(connected: socket.socket | None) -> bool:
 def _read(response: http.client.HTTPResponse) -> bytes:
     """Read a body up to the limit.
 
-    Raises IncompleteRead if that of a success is cut short, HTTPException if it is malformed.
+    Raise IncompleteRead if the body of a success is incomplete, HTTPException if it is malformed.
     """
     body = b""
     try:
@@ -174,7 +175,7 @@ def _read(response: http.client.HTTPResponse) -> bytes:
 
 
 class _UntilDeadline(io.RawIOBase):
-    """Reads one answer from a socket within the socket's time limit, up to a number of bytes."""
+    """Reads one answer from a socket, with the socket's time limit and a size limit."""
 
     def __init__(self, connected: socket.socket, raw: io.RawIOBase, largest: int) -> None:
         self._socket = connected
@@ -203,9 +204,9 @@ class _UntilDeadline(io.RawIOBase):
 
 
 class LimitedResponse(http.client.HTTPResponse):
-    """An answer whose time limit is for all of it, not for each of its packets.
+    """An answer with a time limit for the whole answer, not for each packet.
 
-    largest: bytes of all of it, head and framing included.
+    largest: maximum bytes of the whole answer, including head and framing.
     """
 
     largest = _LARGEST_READ
@@ -215,9 +216,9 @@ class LimitedResponse(http.client.HTTPResponse):
         self.fp = io.BufferedReader(_UntilDeadline(sock, self.fp.detach(), self.largest))
 
     def begin(self) -> None:
-        """Read the head, after any informational ones (1xx), of which http.client skips only 100.
+        """Read the head, and skip informational heads (1xx). http.client skips only 100.
 
-        What follows such a one would otherwise be the answer to the next request.
+        Otherwise the final head would count as the answer to the next request.
         """
         super().begin()
         while 100 < self.status < 200 and self.status != http.HTTPStatus.SWITCHING_PROTOCOLS:
@@ -226,7 +227,7 @@ class LimitedResponse(http.client.HTTPResponse):
 
 
 def is_broken_off(error: Exception) -> bool:
-    """Return whether the server has ended the connection instead of answering."""
+    """Return whether the server has closed the connection without an answer."""
     return isinstance(error, (*_CLOSED, http.client.IncompleteRead))
 
 

@@ -12,17 +12,17 @@ if TYPE_CHECKING:
 
 
 class Post(NamedTuple):
-    """The body of one request, and how many messages it completes."""
+    """The body of one request, and the number of messages that it completes."""
 
     body: bytes
     messages: int
 
 
 def group_posts(messages: Sequence[Message], limit: int) -> Iterator[Post]:
-    """Return the bodies of the requests: an envelope each, lines of consecutive messages together.
+    """Yield the bodies of requests: one envelope, or lines of consecutive messages.
 
-    Lines are split at their ends so that no body is larger than `limit`, unless a single line is.
-    Only messages for the same URL share a request.
+    Bodies of lines are split at line breaks. No body is larger than `limit`, unless a single line
+    is. Only messages for the same URL share a request.
     """
     for (form, *_), group in groupby(messages, _target_of):
         if form != "line":
@@ -42,12 +42,12 @@ def group_posts(messages: Sequence[Message], limit: int) -> Iterator[Post]:
 
 
 def _target_of(message: Message) -> tuple[str, str, str, str, str]:
-    """Return the values that URL and headers depend on."""
+    """Return the values that determine URL and headers."""
     return message.format, message.cluster, message.node, message.kind, message.prefix
 
 
 def _split_lines(lines: bytes, limit: int) -> Iterator[bytes]:
-    """Return parts of lines, split at their ends; the last part is the rest."""
+    """Yield parts of lines, split at line breaks. The last part is the rest."""
     begin = 0
     while len(lines) - begin > limit:
         end = lines.rfind(b"\n", begin, begin + limit) + 1 or lines.find(b"\n", begin) + 1

@@ -1,4 +1,4 @@
-"""The server of a sink: requests over one kept connection, and the errors that answers mean."""
+"""The server of a sink: requests over one kept connection, and the errors of its answers."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 _LOGIN_REFUSED = frozenset({401, 403, 407})
 _NO_SERVER = frozenset({500, 502, 503, 504})
 _HALF_A_SECOND = 0.5
-"""The mean error of a Date, which has whole seconds."""
+"""The mean error of a Date header in seconds. It has whole seconds."""
 
 
 class HttpRequest(NamedTuple):
     """A request without its body.
 
-    place: the URL in errors. secrets: those in the headers. own: names that an answer may repeat.
+    place: the URL in errors. secrets: secrets in the headers. own: names that an answer may repeat.
     has_own_url: the URL depends on the kind of the message.
     """
 
@@ -41,7 +41,7 @@ class HttpRequest(NamedTuple):
 
 
 class HttpServer:
-    """Sends requests to one server, through a proxy if there is one."""
+    """Sends requests to one server, through a proxy if configured."""
 
     def __init__(self, settings: HttpSettings, target: SplitResult) -> None:
         self._connection = HttpConnection(
@@ -58,9 +58,9 @@ class HttpServer:
         delivered: int,
         repeated: frozenset[int] = frozenset(),
     ) -> str:
-        """Post a body and return the answer, without secrets. Raises TransportError.
+        """Post a body and return the answer, without secrets. Raise TransportError.
 
-        repeated: the status of an answer to a message that the server has already.
+        repeated: the status of an answer to a repeated message.
         """
         try:
             answer = self._connection.post(request.path, body, request.headers)
@@ -88,8 +88,8 @@ class HttpServer:
     def probe(self, request: HttpRequest) -> ProbeResult:
         """Send a HEAD request.
 
-        Any answer of the server will do, except one that refuses the login (RejectedError) and one
-        of a proxy that does not reach its server (RetryableError).
+        Any answer of the server is success, except for a refused login (RejectedError) or a proxy
+        that can't reach its server (RetryableError).
         """
         before = time.time()
         try:

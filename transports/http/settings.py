@@ -25,10 +25,10 @@ class HttpSettings(NetworkSinkSettings, frozen=True, kw_only=True):
     ] = ""
     token_file: Annotated[str, Meta(description="file with a Bearer token")] = ""
     proxy: Annotated[
-        str, Meta(description="http://HOST:PORT to go through; the environment is not read")
+        str, Meta(description="proxy, http://HOST:PORT; the environment is not read")
     ] = ""
     max_payload: Annotated[
-        int, Meta(ge=1, description="bytes of the largest body, before compression")
+        int, Meta(ge=1, description="maximum bytes of a body, before compression")
     ] = 1_000_000
     gzip: Annotated[
         bool, Meta(description="compress requests (Jobanalyzer and ClusterCockpit refuse that)")
@@ -38,14 +38,14 @@ class HttpSettings(NetworkSinkSettings, frozen=True, kw_only=True):
 
     @property
     def largest_body(self) -> int:
-        """Bytes of the largest body: the smaller of `max-payload` and the receiver's limit."""
+        """Maximum bytes of a body: the minimum of `max-payload` and the receiver's limit."""
         known = self.preset
         limit = known.largest_body if known is not None else None
         return self.max_payload if limit is None else min(limit, self.max_payload)
 
 
 def check_settings(settings: HttpSettings) -> SplitResult:
-    """Check the keys and return the URL in parts. Raises ConfigurationError."""
+    """Check the keys and return the URL in parts. Raise ConfigurationError."""
     target = split_url(settings.url)
     check_template("url", f"{target.path}?{target.query}", ("kind", "cluster", "node"))
     if settings.user and not settings.password_file:
@@ -67,7 +67,7 @@ def check_settings(settings: HttpSettings) -> SplitResult:
 
 
 def split_proxy(settings: HttpSettings) -> Server | None:
-    """Return host and port of the proxy, None if there is none. Raises ConfigurationError."""
+    """Return host and port of the proxy; None without proxy. Raise ConfigurationError."""
     if not settings.proxy:
         return None
     try:
@@ -80,5 +80,5 @@ def split_proxy(settings: HttpSettings) -> Server | None:
 
 
 def server_of_url(target: SplitResult) -> Server:
-    """Return host and port of a URL, with the default of its scheme."""
+    """Return host and port of a URL, with the scheme's default port."""
     return Server(target.hostname or "", target.port or _PORTS[target.scheme])

@@ -1,7 +1,7 @@
-"""The transport `http://` and `https://`: an envelope a request, lines together.
+"""The transport `http://` and `https://`: one envelope or many lines per request.
 
-An envelope is posted to `URL/[prefix.]<kind>`, as by Sonar; lines are posted to the URL itself, as
-ClusterCockpit's store expects them. Where the URL has `{kind}`, `{cluster}` or `{node}`, these are
+Like Sonar, it posts an envelope to `URL/[prefix.]<kind>`. It posts lines to the URL itself, as
+ClusterCockpit's store expects. If the URL contains `{kind}`, `{cluster}` or `{node}`, these are
 replaced and nothing is appended.
 """
 
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from ccagent.transports.http.server import HttpRequest
 
 _SMALLEST_LIMIT = 16 * 1024
-"""Bytes below which a refusal is not due to the size."""
+"""A smaller body in bytes is never refused for its size."""
 
 _CONTENT_TYPES = {"sonar": "application/json", "line": "text/plain; charset=utf-8"}
 
 
 class HttpTransport(Transport):
-    """Posts over one kept connection: an envelope a request, lines of many messages together.
+    """Posts over one kept connection: one envelope or the lines of many messages per request.
 
     Only 2xx is success; redirects are not followed.
     """
@@ -55,11 +55,11 @@ class HttpTransport(Transport):
         self._limit = self.largest_body = settings.largest_body
 
     def send(self, messages: Sequence[Message]) -> None:
-        """Post messages: an envelope a request, lines together up to `max-payload`."""
+        """Post messages: one envelope per request, or lines up to `max-payload`."""
         self._send(messages, 0, len(messages))
 
     def _send(self, messages: Sequence[Message], begin: int, end: int) -> None:
-        """Post some of the messages; a refused group is split until one message is refused."""
+        """Post some of the messages. Split a refused group until a single message is refused."""
         first = begin
         for post in group_posts(messages[begin:end], self._limit):
             message, rest = messages[first], first + post.messages
@@ -77,7 +77,7 @@ class HttpTransport(Transport):
         return None
 
     def _lower_limit(self, message: Message, body: bytes) -> bool:
-        """Lower the limit after a body that was too large. Return whether it can be split."""
+        """Lower the limit after a too large body. Return whether the body can be split."""
         limit = len(body) // 2
         if message.format != "line" or body.count(b"\n") < 2 or limit < _SMALLEST_LIMIT:
             return False
@@ -85,7 +85,7 @@ class HttpTransport(Transport):
         return True
 
     def probe(self, message: Message) -> ProbeResult:
-        """Send a HEAD request to the URL of a message. Raises RetryableError or RejectedError."""
+        """Send a HEAD request to the URL of a message. Raise RetryableError or RejectedError."""
         return self._server.probe(self._build_request(message, 0))
 
     def _deliver(self, message: Message, body: bytes, delivered: int) -> None:
@@ -101,17 +101,17 @@ class HttpTransport(Transport):
         self._server.close()
 
     def _build_request(self, message: Message, delivered: int) -> HttpRequest:
-        """Return the request for a message. Raises RetryableError."""
+        """Return the request for a message. Raise RetryableError."""
         from ccagent.transports.http.server import HttpRequest
 
         target = self._target
         try:
             headers, secrets = self._build_headers(message)
         except ConfigurationError as error:
-            # The file may be right again at the next attempt.
+            # The file may be valid at the next attempt.
             raise RetryableError(str(error), delivered=delivered) from error
         return HttpRequest(
-            # Without the query, which may hold a secret.
+            # Without the query: it may contain a secret.
             f"{target.scheme}://{target.netloc}{target.path}",
             self._build_path(message),
             headers,
@@ -121,7 +121,7 @@ class HttpTransport(Transport):
         )
 
     def _build_headers(self, message: Message) -> tuple[dict[str, str], list[str]]:
-        """Return the headers of a request, and the secrets in them. Raises ConfigurationError."""
+        """Return the headers of a request, and the secrets in them. Raise ConfigurationError."""
         secrets: list[str] = []
         headers = {
             "Content-Type": _CONTENT_TYPES[message.format],
@@ -140,7 +140,7 @@ class HttpTransport(Transport):
                 headers["Authorization"] = f"Basic {credentials}"
                 secrets = [password, credentials]
         except UnicodeEncodeError:
-            # The cause shows the token.
+            # The cause contains the token.
             raise ConfigurationError(f"{settings.token_file}: a token is ASCII") from None
         return headers, secrets
 
@@ -165,7 +165,7 @@ class HttpTransport(Transport):
 
 
 def _may_be_due_to_one(error: TransportError) -> bool:
-    """Return whether a refusal of several messages may be due to one of them."""
+    """Return whether one of several messages may be the cause of a refusal."""
     return isinstance(error, RejectedError) or (
         isinstance(error, RetryableError) and error.is_about_message
     )

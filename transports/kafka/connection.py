@@ -1,6 +1,6 @@
 """A producer of librdkafka, and its errors.
 
-librdkafka sends from threads of its own and reports the result of each message when it is polled.
+librdkafka sends in background threads, and reports the result of each message when polled.
 """
 
 from __future__ import annotations
@@ -30,37 +30,37 @@ if TYPE_CHECKING:
 
 _TICK = 0.1
 _DOWN_FOR = 2.0
-"""Seconds after which sending ends if all brokers are down: long enough to reconnect."""
+"""Seconds until sending ends if all brokers are down; long enough for a reconnect."""
 _LONGEST_CLOSE = 3.0
 _LARGEST_MESSAGE = 64 * 1024 * 1024
-"""Bytes before compression; the limit that counts is the broker's."""
+"""Maximum bytes before compression. The effective limit is the broker's."""
 
 _LARGEST_ANSWER = 8_000_000
-"""Bytes of one answer of a broker; the one to `probe` names all topics of the cluster."""
+"""Maximum bytes of one answer. The answer to `probe` contains all topics of the cluster."""
 
 LARGEST_BODY = _LARGEST_MESSAGE - 4096
-"""Bytes of the largest body: the library counts key, headers and framing, too."""
+"""Maximum bytes of a body: the library also counts key, headers and framing."""
 
 Reports = dict[int, "KafkaError | None"]
-"""Results of messages by their number; None: all replicas in sync have it."""
+"""Results of messages by number; None: all in-sync replicas have the message."""
 
 
 class KafkaOutcome(NamedTuple):
-    """The reports received, and why waiting for the others has ended, if it has."""
+    """The received reports, and the reason for an early end of the wait, if any."""
 
     reports: Reports
     given_up: str
 
 
 class KafkaConnection:
-    """Produces idempotently. After giving up it may still hold messages: then close it."""
+    """An idempotent producer. After a failure it may still have messages: then close it."""
 
     def __init__(self, settings: KafkaSettings, servers: Sequence[Server], cluster: str) -> None:
-        """Create the producer. Raises ConfigurationError, ImportError."""
+        """Create the producer. Raise ConfigurationError, ImportError."""
         from confluent_kafka import KafkaException, Producer
 
         self.last: Report | None = None
-        """The last message that was acknowledged."""
+        """The last acknowledged message."""
         self._settings = settings
         self._errors = _ConnectionErrors()
         self._user = self._secret = ""
@@ -72,7 +72,7 @@ class KafkaConnection:
         options = _build_options(settings, servers, self._user, self._secret)
         options["error_cb"] = self._errors.note
         try:
-            # Destroyed with its last reference: see close.
+            # The producer is destroyed with its last reference; see `close`.
             self._held: list[Producer] = [
                 Producer(options, logger=_Log(self._errors, self._secret, self._own))
             ]
@@ -80,7 +80,7 @@ class KafkaConnection:
             raise ConfigurationError(error.args[0].str()) from error
 
     def send(self, batch: Sequence[tuple[str, Message]]) -> KafkaOutcome:
-        """Send messages to topics, as many as the queue takes, and wait for their reports."""
+        """Send as many messages as fit into the library's queue, and wait for their reports."""
         from confluent_kafka import KafkaException
 
         reports: Reports = {}
@@ -105,7 +105,7 @@ class KafkaConnection:
         return KafkaOutcome(reports, self._await_reports(reports, expected))
 
     def probe(self, topic: str) -> str:
-        """Return how many brokers there are, and whether a topic exists. Raises RetryableError."""
+        """Return the number of brokers, and whether a topic exists. Raise RetryableError."""
         from confluent_kafka import KafkaException
 
         producer, deadline = self._held[0], time.monotonic() + self._settings.time_limit.seconds
@@ -125,12 +125,12 @@ class KafkaConnection:
                 return f"{len(brokers.brokers)} brokers; the topic {topic} is {known}"
 
     def explain(self, error: KafkaError, topic: str, message: Message) -> str:
-        """Return why a message was not taken."""
+        """Return the reason why a message was not accepted."""
         return faults.explain_refusal(error, topic, len(message.body), self._user)
 
     def close(self) -> None:
-        """Destroy the producer with all that it still holds."""
-        # The lookup of a name can't be interrupted: then the thread ends by itself later.
+        """Destroy the producer with its remaining messages."""
+        # The lookup of a name can't be interrupted. The thread then ends later.
         thread = threading.Thread(target=_destroy, args=(self._held,), name="kafka", daemon=True)
         try:
             thread.start()
@@ -147,7 +147,7 @@ class KafkaConnection:
             self.last = report
 
     def _await_reports(self, reports: Reports, expected: int) -> str:
-        """Wait for reports. Return why waiting has ended before the last one, if so."""
+        """Wait for reports. Return the reason for an end before the last report, if any."""
         from confluent_kafka import KafkaException
 
         errors, limit = self._errors, self._settings.time_limit
@@ -171,7 +171,7 @@ class KafkaConnection:
         return ""
 
     def _explain_errors(self) -> str:
-        """Return why there is no connection; empty if no error is known."""
+        """Return the reason for a missing connection; empty if no error is known."""
         errors = self._errors
         text = self._hide_secret(errors.text or errors.logged)
         text = faults.explain_trouble(text, self._settings)
@@ -180,7 +180,7 @@ class KafkaConnection:
         return text
 
     def _hide_secret(self, text: str) -> str:
-        """Return a text of the library, unless a broker may have repeated our login in it."""
+        """Return a text of the library, unless it may contain the login."""
         if faults.is_of_library(text) or not repeats_secret(text, [self._secret], self._own):
             return text
         return WITHHELD
@@ -203,18 +203,18 @@ class _ConnectionErrors:
         if name == "_ALL_BROKERS_DOWN":
             self.down_since = self.down_since or time.monotonic()
         elif not self.text or ": Disconnected" in self.text or name == "_AUTHENTICATION":
-            # The first one is the most precise, unless it is the end of a connection.
+            # The first error is the most precise, unless it is the end of a connection.
             self.name, self.text = name, error.str()
 
     @property
     def are_lasting(self) -> bool:
         if self.name == "_AUTHENTICATION":
-            return True  # trying again could lock the account
+            return True  # another attempt could lock the account
         return self.down_since is not None and time.monotonic() - self.down_since > _DOWN_FOR
 
 
 class _Log:
-    """Sends the log of librdkafka to our own, as details: its errors are raised as well."""
+    """Sends librdkafka's log to ccagent's log at level debug. Its errors are also raised."""
 
     def __init__(self, errors: _ConnectionErrors, secret: str, own: Sequence[str]) -> None:
         self._logger = logger.library().getChild("kafka")
@@ -224,7 +224,7 @@ class _Log:
 
     def log(self, _level: int, text: str, *args: object) -> None:
         if args[:1] == ("FAIL",):
-            # The library reports no error for a connection that the broker has closed.
+            # The library does not report an error if the broker closes a connection.
             self._errors.logged = self._errors.logged or str(args[-1])
         line = text % args
         is_safe = not repeats_secret(line, [self._secret], self._own)
@@ -234,7 +234,7 @@ class _Log:
 def _build_options(
     settings: KafkaSettings, servers: Sequence[Server], user: str, secret: str
 ) -> dict[str, Any]:
-    """Return the configuration of librdkafka. Raises ConfigurationError."""
+    """Return the configuration of librdkafka. Raise ConfigurationError."""
     milliseconds = round(settings.time_limit.seconds * 1000)
     protocol = "ssl" if settings.is_encrypted else "plaintext"
     options: dict[str, Any] = {
@@ -246,7 +246,7 @@ def _build_options(
         "compression.type": settings.compression,
         "message.max.bytes": _LARGEST_MESSAGE,
         "receive.message.max.bytes": _LARGEST_ANSWER,
-        "message.timeout.ms": 0,  # the connection checks the time, and purges
+        "message.timeout.ms": 0,  # the connection checks the time limit, and purges messages
         "socket.connection.setup.timeout.ms": min(max(milliseconds, 1000), 30_000),
         "topic.metadata.propagation.max.ms": min(milliseconds // 2, 10_000),
     }

@@ -1,4 +1,4 @@
-"""Sentences for the errors of librdkafka and of brokers."""
+"""Texts for the errors of librdkafka and brokers."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ _LIBRARY = re.compile(
     r"|Disconnected(?:: [\w ]+)?|\d+/\d+ brokers are down)"
     r"(?: \(see [^()]*\))?(?: \(after [^()]*\))?"
 )
-"""Texts of the library about connections that hold no text of a broker."""
+"""Texts of the library about connections that contain no text of a broker."""
 
 TOO_LARGE = frozenset({"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE"})
 INVALID = frozenset({"INVALID_MSG_SIZE", "INVALID_RECORD", "_INVALID_DIFFERENT_RECORD"})
-"""Errors that are due to the message, or to another one of the same batch."""
+"""Errors caused by the message, or by another message of the same batch."""
 
 ABOUT_MESSAGE = frozenset({
     "INVALID_TIMESTAMP", "POLICY_VIOLATION", "TOPIC_AUTHORIZATION_FAILED", "TOPIC_EXCEPTION",
     "UNKNOWN", "UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_PARTITION", "_UNKNOWN_TOPIC",
 })  # fmt: skip
-"""Errors of a message or its topic, which may pass later, and others now."""
+"""Errors of a message or topic. The message may succeed later, and others now."""
 
 
 def is_of_library(text: str) -> bool:
-    """Return whether a text holds no text of a broker."""
+    """Return whether a text contains no text of a broker."""
     return _LIBRARY.fullmatch(text) is not None
 
 
 def explain_refusal(error: KafkaError, topic: str, size: int, user: str) -> str:
-    """Return why a topic did not take a message of `size` bytes."""
+    """Return the reason why a topic did not accept a message of `size` bytes."""
     match error.name():
         case "UNKNOWN_TOPIC_OR_PART" | "_UNKNOWN_TOPIC":
             return f"there is no topic {topic!r}, and the broker creates none"
@@ -65,7 +65,7 @@ def explain_refusal(error: KafkaError, topic: str, size: int, user: str) -> str:
 
 
 def explain_end(name: str, text: str) -> str:
-    """Return why a producer can't go on, by the name and the text of its error."""
+    """Return the reason for a fatal error of a producer, from its name and text."""
     text = shorten_text(text)
     if name == "CLUSTER_AUTHORIZATION_FAILED":
         text += ": the user needs the right IdempotentWrite"
@@ -73,7 +73,7 @@ def explain_end(name: str, text: str) -> str:
 
 
 def explain_trouble(text: str, settings: KafkaSettings) -> str:
-    """Return why there is no connection, from a text of librdkafka."""
+    """Return the reason for a missing connection, from a text of librdkafka."""
     broker = _BROKER.match(text)
     if broker is not None and _UNTRUSTED in text:
         fault = _find_certificate_fault(broker[1], settings)
@@ -98,9 +98,9 @@ def shorten_text(text: str) -> str:
 
 
 def _find_certificate_fault(broker: str, settings: KafkaSettings) -> str:
-    """Return why a certificate is not trusted, empty if that is not the reason.
+    """Return the reason why a certificate is not trusted; empty for any other failure.
 
-    librdkafka does not report it.
+    It connects to the broker, because librdkafka does not report this reason.
     """
     host, _, port = broker.rpartition(":")
     host = host.strip("[]")

@@ -20,12 +20,10 @@ _PORTS = {"kafka": 9092, "kafkas": 9093}
 class KafkaSettings(NetworkSinkSettings, frozen=True, kw_only=True):
     """The keys of a sink `kafka://` or `kafkas://`."""
 
-    user: Annotated[
-        str, Meta(description="user that the password belongs to; empty: the cluster's name")
-    ] = ""
+    user: Annotated[str, Meta(description="user of the password; empty: the cluster's name")] = ""
     sasl_mechanism: Annotated[
         Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"],
-        Meta(description="how the password is sent"),
+        Meta(description="SASL mechanism of the login"),
     ] = "PLAIN"
     topic: Annotated[
         str,
@@ -47,7 +45,7 @@ class KafkaSettings(NetworkSinkSettings, frozen=True, kw_only=True):
 
 
 def check_settings(settings: KafkaSettings) -> list[Server]:
-    """Check the keys and return the servers. Raises ConfigurationError."""
+    """Check the keys and return the servers. Raise ConfigurationError."""
     servers = split_servers(settings.url, _PORTS[settings.scheme])
     if settings.user and not settings.password_file:
         raise ConfigurationError("user: needs a password-file")

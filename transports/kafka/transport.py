@@ -1,7 +1,7 @@
 """The transport `kafka://` and `kafkas://`: messages for topics of Apache Kafka.
 
-The topic is `[prefix.]<cluster>.<kind>` unless a template says otherwise, the key is the node, so
-that a node's messages stay in order, and the header `id` is the same each time a message is sent.
+The default topic is `[prefix.]<cluster>.<kind>`. The key is the node, to keep a node's messages in
+order. The header `id` is the same at each repetition of a message.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _LONGEST_ERROR = 400
 
 
 class KafkaTransport(Transport):
-    """Produces to topics of Kafka. A message is delivered when all replicas in sync have it.
+    """Produces to Kafka topics. A message is delivered when all in-sync replicas have it.
 
-    After a failure the producer is destroyed with its messages, since the queue sends them again.
+    After a failure the producer is destroyed with its messages. The queue sends them again.
     """
 
     Settings = KafkaSettings
@@ -57,7 +57,7 @@ class KafkaTransport(Transport):
             wanted = waiting[:1] if alone else waiting
             sent = [*takewhile(lambda number: is_topic(topics[number]), wanted)]
             if not sent:
-                text = f"{topics[first]!r} is no topic: letters, digits, '.', '_' and '-' only"
+                text = f"{topics[first]!r} is not a topic: letters, digits, '.', '_' and '-' only"
                 raise RejectedError(self._describe(text), delivered=first)
             connection = self._get_connection(messages[first].cluster, delivered=first)
             outcome = connection.send([(topics[number], messages[number]) for number in sent])
@@ -73,7 +73,7 @@ class KafkaTransport(Transport):
                 raise RetryableError(self._describe(outcome.given_up), delivered=delivered)
             failed = reports.get(waiting[0]) if waiting else None
             if failed is None:
-                continue  # the library's queue was full; the rest follows
+                continue  # the library's queue is full; the rest is sent later
             first = waiting[0]
             text = self._describe(connection.explain(failed, topics[first], messages[first]))
             name = failed.name()
@@ -82,14 +82,14 @@ class KafkaTransport(Transport):
                 is_about = name in faults.ABOUT_MESSAGE
                 raise RetryableError(text, delivered=first, is_about_message=is_about)
             if len(sent) == 1:
-                # The library reports the limit of neither broker nor topic.
+                # The library does not report the limits of broker and topic.
                 error = TooLargeError if name in faults.TOO_LARGE else RejectedError
                 raise error(text, delivered=first)
-            # A broker refuses whole batches: only a message sent alone is surely the cause.
+            # A broker refuses whole batches. Only a message sent alone is certainly the cause.
             alone = True
 
     def probe(self, message: Message) -> ProbeResult:
-        """Connect, log in, and look up the brokers and the topic. Raises RetryableError."""
+        """Connect, log in, and look up the brokers and the topic. Raise RetryableError."""
         topic = fill_topic(self._settings.topic, message)
         try:
             return ProbeResult(self._get_connection(message.cluster, delivered=0).probe(topic))
@@ -99,7 +99,7 @@ class KafkaTransport(Transport):
             self.close()
 
     def close(self) -> None:
-        """Destroy the producer with the messages that it still holds."""
+        """Destroy the producer with its remaining messages."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
@@ -109,7 +109,7 @@ class KafkaTransport(Transport):
             try:
                 self._connection = KafkaConnection(self._settings, self._servers, cluster)
             except (ConfigurationError, ImportError) as error:
-                # Files and libraries may be right again at the next attempt.
+                # Files and libraries may be valid at the next attempt.
                 raise RetryableError(self._describe(str(error)), delivered=delivered) from error
         return self._connection
 

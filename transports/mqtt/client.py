@@ -1,4 +1,4 @@
-"""A client of paho-mqtt with limits, and without its faults."""
+"""A client of paho-mqtt with limits, and with workarounds for its defects."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ if TYPE_CHECKING:
 Properties = cast("Any", properties.Properties)
 
 REFUSED = 0x80
-"""Reason codes from here on are refusals."""
+"""Reason codes from this value on are refusals."""
 
 _KEEP_ALIVE = 60
 _SESSION_SECONDS = 86400
 _LARGEST_INCOMING = 64 * 1024
-"""Bytes of one packet, WebSocket frame or handshake; expected ones have a few."""
+"""Maximum bytes of one packet, WebSocket frame or handshake. Expected ones have few bytes."""
 
 _LONGEST_LENGTH = 4
-"""Bytes of a packet's length (MQTT 5, section 1.5.5)."""
+"""Maximum bytes of a packet's length field (MQTT 5, section 1.5.5)."""
 
 _ANSWERS = (paho.PUBACK, paho.PUBREC, paho.PUBCOMP)
 _BEFORE_LOGIN = frozenset({int(paho.CONNACK)})
 AFTER_LOGIN = frozenset({*map(int, _ANSWERS), int(paho.PINGRESP), int(paho.DISCONNECT)})
-"""Types of the packets that a broker may send to a client that subscribes to nothing."""
+"""Types of packets that a broker may send to a client without subscriptions."""
 
 
 class UnwantedPacketError(OSError):
-    """The broker has sent a packet that was not asked for, or that is too large.
+    """The broker has sent an unexpected or too large packet.
 
-    An OSError, since paho ends the connection for one.
+    It is an OSError, because paho ends the connection after an OSError.
     """
 
 
@@ -60,21 +60,21 @@ class MqttOptions(NamedTuple):
     password: str
     status_topic: str
     retains: bool
-    """True if the broker is to retain some messages."""
+    """True if the broker must retain some messages."""
     seconds: float
-    """The time limit for any answer."""
+    """The time limit for any answer in seconds."""
     is_passing: bool = False
-    """True if the broker is to forget the session at its end."""
+    """True if the broker must discard the session at the end of the connection."""
 
 
 class _LimitedHandshake:
-    """Limits the bytes that are read during a WebSocket's handshake."""
+    """Limits the number of bytes read during a WebSocket's handshake."""
 
     left: int | None = _LARGEST_INCOMING
-    """Bytes left for the handshake; None after it."""
+    """Remaining bytes for the handshake; None after it."""
 
     def count(self, size: int) -> None:
-        """Count bytes. Raises UnwantedPacketError if the handshake is too long."""
+        """Count bytes. Raise UnwantedPacketError if the handshake is too long."""
         if self.left is not None:
             self.left -= size
             if self.left < 0:
@@ -82,13 +82,13 @@ class _LimitedHandshake:
 
 
 class _WholeFrameSocket(socket.socket, _LimitedHandshake):
-    """Sends data whole or not at all: paho loses a WebSocket frame that is sent in parts.
+    """Sends data completely or not at all: paho loses a WebSocket frame that is sent in parts.
 
-    Python's SSLSocket does the same by itself.
+    Python's SSLSocket already does this.
     """
 
     seconds = 0.0
-    """The time limit for the broker to take more."""
+    """The time limit in seconds for the broker to accept more data."""
 
     def recv(self, bufsize: int, flags: int = 0, /) -> bytes:
         self.count(bufsize)
@@ -116,24 +116,24 @@ class _LimitedTlsSocket(ssl.SSLSocket, _LimitedHandshake):
 
 
 class MqttClient(paho.Client):
-    """Keeps each refusal, reads only answers, and leaves no socket open after a failure.
+    """Keeps each refusal, reads only answers, and closes all sockets after a failure.
 
-    The members with an underscore are not public, but the same in paho-mqtt 2.0, 2.1 and 2.2.
+    The members with an underscore are not public, but identical in paho-mqtt 2.0, 2.1 and 2.2.
     """
 
     opened: socket.socket | None = None
-    """The socket below TLS and WebSocket, once there is one."""
+    """The socket below TLS and WebSocket; None before the connection."""
     context: ssl.SSLContext
     refusals: dict[int, int]
     """Reason codes of refused messages by their packet identifiers."""
     received: set[bytes]
     """Packet identifiers of QoS 2 whose PUBREC was received."""
     wanted = _BEFORE_LOGIN
-    """Types of the packets that the broker may send next."""
+    """Types of packets that the broker may send next."""
 
     def shake_hands(self, options: MqttOptions) -> None:
-        """Connect and send CONNECT. Raises OSError or, for WebSocket, ValueError, IndexError."""
-        # paho's time limit is for each byte of a WebSocket's handshake; this one is for all of it.
+        """Connect and send CONNECT. Raise OSError or, for WebSocket, ValueError, IndexError."""
+        # paho has a time limit per byte of a WebSocket's handshake. This limit is for all bytes.
         is_late = threading.Event()
 
         def expire() -> None:
@@ -158,7 +158,7 @@ class MqttClient(paho.Client):
                 self.connect(options.host, options.port, _KEEP_ALIVE)
         except (OSError, ValueError, IndexError):
             if is_late.is_set():
-                raise TimeoutError from None  # the socket was closed under its reader
+                raise TimeoutError from None  # the socket was closed while it was read
             raise
         else:
             if isinstance(self.opened, _WholeFrameSocket | _LimitedTlsSocket):
@@ -174,12 +174,12 @@ class MqttClient(paho.Client):
             whole.seconds = self.connect_timeout
             whole.settimeout(self.connect_timeout)
             self.opened = whole
-        # Otherwise the last messages of a batch wait for a delayed acknowledgement of TCP.
+        # Otherwise the last messages of a batch are delayed by TCP's delayed acknowledgement.
         self.opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return self.opened
 
     def _ssl_wrap_socket(self, tcp_sock: socket.socket) -> ssl.SSLSocket:
-        # Closes the socket when the handshake fails, which paho's own does not.
+        # Unlike paho, close the socket when the handshake fails.
         wrapped = self.context.wrap_socket(tcp_sock, server_hostname=self.host)
         self.opened = wrapped
         return wrapped
@@ -191,14 +191,14 @@ class MqttClient(paho.Client):
         try:
             return super()._sock_recv(bufsize)
         finally:
-            # paho keeps a WebSocket frame until its end.
+            # paho buffers a WebSocket frame until its end.
             if len(getattr(self._sock, "_readbuffer", b"")) > _LARGEST_INCOMING:
                 raise UnwantedPacketError(
                     f"the broker sends a frame of more than {_LARGEST_INCOMING} bytes"
                 )
 
     def _check(self, packet: Any) -> None:
-        """Raise UnwantedPacketError before a packet is read that is unwanted or too large."""
+        """Raise UnwantedPacketError before reading an unexpected or too large packet."""
         kind = packet["command"] & 0xF0
         if kind not in self.wanted:
             if kind == paho.PUBLISH and self.wanted is AFTER_LOGIN:
@@ -215,8 +215,8 @@ class MqttClient(paho.Client):
             raise UnwantedPacketError("the broker sends a packet whose length has no end")
 
     def _packet_handle(self) -> MQTTErrorCode:
-        # paho ignores the refusal in a PUBREC, and treats a PUBACK with the reason "packet too
-        # large", which mosquitto sends, as malformed.
+        # paho ignores the refusal in a PUBREC. It treats mosquitto's PUBACK with the reason "packet
+        # too large" as malformed.
         packet: Any = self._in_packet
         content = packet["packet"]
         if len(content) > 2 and content[2] >= REFUSED and packet["command"] & 0xF0 in _ANSWERS:
@@ -236,7 +236,7 @@ C = TypeVar("C", bound=MqttClient)
 
 
 class ErrorKeeper(logging.Logger):
-    """A logger that keeps paho's last error, which says why a connection ended."""
+    """A logger that keeps paho's last error: the reason for the end of a connection."""
 
     last: Exception | None = None
 
@@ -251,10 +251,10 @@ class ErrorKeeper(logging.Logger):
 
 
 def make_client(options: MqttOptions, heard: ErrorKeeper, kind: type[C]) -> C:
-    """Return a client of a kind that is not connected yet."""
+    """Return an unconnected client of a class."""
     is_5 = options.protocol == "5"
-    # At QoS 2 a client that has forgotten its packet identifiers must not resume a session: the
-    # broker would take a new message for a repetition of an old one.
+    # At QoS 2 a client without its old packet identifiers must not resume a session: the broker
+    # would regard a new message as a repetition of an old one.
     clean = options.qos == 2 or options.is_passing
     client = kind(
         CallbackAPIVersion.VERSION2,
@@ -265,7 +265,7 @@ def make_client(options: MqttOptions, heard: ErrorKeeper, kind: type[C]) -> C:
         reconnect_on_failure=False,
     )
     client.enable_logger(heard)
-    client.max_inflight_messages_set(0)  # the connection bounds them
+    client.max_inflight_messages_set(0)  # the connection limits their number
     client.connect_timeout = options.seconds
     client.refusals = {}
     client.received = set()

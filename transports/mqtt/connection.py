@@ -1,7 +1,7 @@
 """One connection to an MQTT broker: messages, and the broker's answer to each.
 
-A connection that has failed is not used again: the next one is a new client, so that the library
-holds no message that the queue sends too. The thread that sends also reads; in between, a thread of
+A failed connection is not reused. The next connection has a new client: the library must not keep
+messages that the queue sends again. The sending thread also reads. Between two calls a thread of
 the connection keeps it alive.
 """
 
@@ -44,7 +44,7 @@ _LARGEST_PACKET = 268_435_460
 _BYTES_IN_FLIGHT = 1024 * 1024
 _IN_FLIGHT = 100
 _IN_FLIGHT_UNLIMITED = 20
-"""Messages of QoS 2 in flight that any broker of MQTT 3.1.1, which names no limit, takes."""
+"""Messages of QoS 2 in flight that any MQTT 3.1.1 broker accepts. The protocol has no limit."""
 
 _LONGEST_ID = 64
 _LONGEST_KIND = 64
@@ -56,26 +56,26 @@ _CLOSED = "the broker closed the connection"
 
 
 class MqttLostError(Exception):
-    """There is no connection, it has ended, or no answer came within the time limit."""
+    """The connection failed or ended, or no answer arrived within the time limit."""
 
     def __init__(self, reason: str, *, is_closed: bool = False, code: int = 0) -> None:
         super().__init__(reason)
         self.is_closed = is_closed
-        """True if the broker closed a working connection without a reason of its own.
+        """True if the broker closed a working connection without another reason.
 
         A message may be the cause.
         """
         self.code = code
-        """The reason code of the broker's DISCONNECT, if there was one."""
+        """The reason code of the broker's DISCONNECT; None without one."""
 
 
 class MqttConnection:
     """Publishes with a bounded number of messages in flight, and keeps each answer."""
 
     def __init__(self, options: MqttOptions) -> None:
-        """Connect. Raises MqttLostError."""
+        """Connect. Raise MqttLostError if that fails."""
         self.results: dict[int, int] = {}
-        """Reason codes by the key of a message; below REFUSED: taken."""
+        """Reason codes by the key of a message; below REFUSED: accepted."""
         self.has_refused = False
         """True when a message was refused."""
         self.largest_packet = _LARGEST_PACKET
@@ -113,11 +113,11 @@ class MqttConnection:
 
     @property
     def is_down_to_one(self) -> bool:
-        """True if exactly one message has no answer yet."""
+        """True if exactly one message is unanswered."""
         return len(self._pending) == 1
 
     def largest_body(self, topic: str) -> int | None:
-        """Return the bytes of the largest body that the broker takes; None if it did not say."""
+        """Return the maximum body in bytes that the broker accepts; None if it announced none."""
         if self.largest_packet == _LARGEST_PACKET:
             return None
         return max(1, self.largest_packet - self._overhead(topic, _LONGEST_ID) - _LONGEST_KIND)
@@ -140,10 +140,10 @@ class MqttConnection:
         retain: bool = False,
         name: str = "",
     ) -> None:
-        """Send a message as soon as there is room in the window. Raises MqttLostError."""
+        """Send a message when the window has room. Raise MqttLostError."""
         with self._lock:
             if len(self._pending) >= self._window or self._bytes + len(payload) > _BYTES_IN_FLIGHT:
-                # Wait for half of it, since each wait has a cost.
+                # Wait for half of the window, because each wait has a cost.
                 self._wait(self._window // 2, _BYTES_IN_FLIGHT // 2, self._options.seconds)
             sent = self._client.publish(topic, payload, qos, retain, self._make_properties(name))
             if sent.rc != MQTTErrorCode.MQTT_ERR_SUCCESS:
@@ -155,25 +155,25 @@ class MqttConnection:
                 self._bytes += len(payload)
 
     def settle(self) -> None:
-        """Wait until every message has its answer. Raises MqttLostError."""
+        """Wait until every message is answered. Raise MqttLostError."""
         with self._lock:
             self._wait(0, 0, self._options.seconds)
 
     def find_excess(self, topic: str, payload: bytes, name: str) -> int:
-        """Return the size of a message on the wire if it is too large for the broker, else 0."""
+        """Return the size of a packet if it is too large for the broker, else 0."""
         size = len(payload) + self._overhead(topic, len(name.encode()))
         size -= (size < 128) + (size < 16_384) + (size < 2_097_152)
         return size if size > self.largest_packet else 0
 
     def _overhead(self, topic: str, name_size: int) -> int:
-        """Return the bytes around a large body; a smaller one has up to three fewer."""
+        """Return the bytes around a large body. A smaller body has up to three fewer."""
         size = 5 + 2 + len(topic.encode()) + (2 if self._options.qos else 0)
         if self._is_5:
             size += 1 + (7 + name_size if name_size else 0)
         return size
 
     def close(self) -> None:
-        """Publish `offline`, disconnect, and end thread and socket."""
+        """Publish `offline` and disconnect. End the thread and close the socket."""
         with self._lock:
             if not self._ended:
                 with contextlib.suppress(MqttLostError):
@@ -186,7 +186,7 @@ class MqttConnection:
         self.abandon()
 
     def abandon(self) -> None:
-        """Close without a DISCONNECT: the broker then publishes the last will."""
+        """Close without a DISCONNECT. The broker then publishes the last will."""
         self._closing.set()
         self._keeper.join()
         self._release()
@@ -198,7 +198,7 @@ class MqttConnection:
                 opened.close()
 
     def _connect(self) -> None:
-        """Log in and publish `online`. Raises MqttLostError."""
+        """Log in and publish `online`. Raise MqttLostError."""
         options = self._options
         try:
             self._client.shake_hands(options)
@@ -222,7 +222,7 @@ class MqttConnection:
             raise MqttLostError(f"{error}{hint if str(error) == _CLOSED else ''}") from error
 
     def _publish_status(self, status: bytes) -> None:
-        """Publish to the status topic, if there is one."""
+        """Publish to the status topic, if configured."""
         if self._options.status_topic:
             qos = min(self._options.qos, 1)
             self.publish(_STATUS, self._options.status_topic, status, qos, retain=True)
@@ -231,15 +231,15 @@ class MqttConnection:
         """Return properties with the id of a message; None for MQTT 3.1.1."""
         if not name or not self._is_5:
             return None
-        # Shared, since making one costs more than sending a message.
+        # Shared, because creating one takes longer than sending a message.
         self._user_property.clear()
         self._user_property.UserProperty = ("id", name)
         return self._user_property
 
     def _wait(self, count: int, size: int, seconds: float) -> None:
-        """Wait until at most these numbers of messages and bytes have no answer.
+        """Wait until at most these numbers of messages and bytes are unanswered.
 
-        Raises MqttLostError.
+        Raise MqttLostError if the connection ends or the time limit is exceeded.
         """
         deadline = time.monotonic() + seconds
         while len(self._pending) > count or self._bytes > size:
@@ -257,7 +257,7 @@ class MqttConnection:
         )
 
     def _run_once(self, seconds: float) -> bool:
-        """Write what is pending, and read for up to `seconds`. Return whether anything moved."""
+        """Write pending data, and read for up to `seconds`. Return whether data was transferred."""
         client = self._client
         connected: Any = client.socket()
         if connected is None:
@@ -265,7 +265,7 @@ class MqttConnection:
             return False
         poll = select.poll()
         poll.register(connected, select.POLLIN | (select.POLLOUT if client.want_write() else 0))
-        # The kernel does not know of bytes that TLS has read already.
+        # poll does not report bytes that TLS has already read.
         is_read = bool(connected.pending()) if hasattr(connected, "pending") else False
         events = poll.poll(0 if is_read else seconds * 1000)
         event = events[0][1] if events else 0
@@ -275,8 +275,8 @@ class MqttConnection:
                 client.loop_write()
             if is_read or event & ~select.POLLOUT:
                 client.loop_read()
-                # A broker with Nagle's algorithm sends one acknowledgement, and the next only after
-                # TCP has confirmed it, which the kernel delays by 40 ms.
+                # A broker with Nagle's algorithm sends the next acknowledgement only after a TCP
+                # ACK of the previous one. The kernel delays that ACK by 40 ms.
                 if client.opened is not None:
                     with contextlib.suppress(OSError):
                         client.opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
@@ -288,14 +288,14 @@ class MqttConnection:
         return bool(event & select.POLLOUT) or len(self._pending) < waiting
 
     def _end(self, reason: str) -> None:
-        """Note why the connection has ended, where no message is the cause."""
+        """Note the reason for the end of the connection, unless a message is the cause."""
         if not self._ended:
             self._ended = reason
             self._is_own_fault = True
 
     def _keep_alive(self) -> None:
-        """Answer the broker while no message is sent."""
-        # A broker may ask for another interval; 0 means none.
+        """Keep the connection alive while no message is sent."""
+        # A broker may request another interval; 0 means none.
         interval = (self._client.keepalive or _USUAL_KEEP_ALIVE) / 4
         while not self._closing.wait(max(interval, _SHORTEST_KEEP_ALIVE)) and self.is_open:
             pass

@@ -1,4 +1,4 @@
-"""Sentences for the reasons that brokers and paho give: refusals and lost connections."""
+"""Texts for the reasons of brokers and paho: refusals and lost connections."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ PACKET_TOO_LARGE = 0x95
 PAYLOAD_INVALID = 0x99
 
 PASSING = frozenset({0x91, 0x92, 0x97})
-"""Reason codes of refusals that are not due to the message."""
+"""Reason codes of refusals that are not caused by the message."""
 
 DUE_TO_MESSAGE = frozenset({
     0x80, 0x81, 0x82, 0x83, NOT_AUTHORIZED, 0x90, PACKET_TOO_LARGE, PAYLOAD_INVALID, 0x9A, 0x9B,
 })  # fmt: skip
-"""Reason codes of a DISCONNECT that may be due to a message (MQTT 5, section 3.14.2.1)."""
+"""Reason codes of a DISCONNECT that a message may cause (MQTT 5, section 3.14.2.1)."""
 
 _CLOSED = (BrokenPipeError, ConnectionAbortedError, ConnectionResetError)
 
@@ -38,13 +38,13 @@ _REFUSED = {
 
 
 def explain_refused_message(reason: int, topic: str, size: int) -> str:
-    """Return why the broker refuses a message."""
+    """Return the reason for a refused message."""
     why = _REFUSED.get(reason, f"reason {reason:#x}")
     return f"the broker refuses a message of {size} bytes to {topic}: {why}"
 
 
 def explain_refused_connection(reason: str, *, user: str, status_topic: str) -> str:
-    """Return why the broker refuses the connection."""
+    """Return the reason for a refused connection."""
     if reason == "Unsupported protocol version":
         return "the broker does not speak this version of MQTT: set protocol"
     if reason in {"Bad user name or password", "Not authorized"}:
@@ -57,7 +57,7 @@ def explain_refused_connection(reason: str, *, user: str, status_topic: str) -> 
 
 
 def explain_ended_connection(reason: str, client_id: str) -> str:
-    """Return why the broker ended the connection with a DISCONNECT."""
+    """Return the reason for a DISCONNECT of the broker."""
     hint = f": another client has the id {client_id}" if reason == "Session taken over" else ""
     return f"the broker ended the connection: {reason.lower()}{hint}"
 
@@ -65,7 +65,7 @@ def explain_ended_connection(reason: str, client_id: str) -> str:
 def explain_no_connection(
     error: Exception, *, path: str, seconds: float, is_encrypted: bool
 ) -> str:
-    """Return why there is no connection. path: of the WebSocket. seconds: the time limit."""
+    """Return the reason for a failed connection. path: of the WebSocket. seconds: time limit."""
     if isinstance(error, UnwantedPacketError):
         return str(error)
     if is_encrypted and isinstance(error, _CLOSED):

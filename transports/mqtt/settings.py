@@ -29,13 +29,13 @@ class MqttSettings(NetworkSinkSettings, frozen=True, kw_only=True):
     ] = 1
     topic: Annotated[
         str,
-        Meta(description="topic of a message; an empty level {prefix} is left out"),
+        Meta(description="topic of a message; an empty level {prefix} is omitted"),
     ] = "{prefix}/{cluster}/{kind}/{node}"
     status_topic: Annotated[
-        str, Meta(description="topic that holds 'online' or 'offline'; empty: none")
+        str, Meta(description="topic with 'online' or 'offline'; empty: none")
     ] = "{cluster}/status/{node}"
     retain_sysinfo: Annotated[
-        bool, Meta(description="have the broker keep the latest sysinfo of each node")
+        bool, Meta(description="let the broker retain the latest sysinfo of each node")
     ] = False
     client_id: Annotated[str, Meta(description="unique among all clients of the broker")] = (
         "ccagent-{node}"
@@ -43,7 +43,7 @@ class MqttSettings(NetworkSinkSettings, frozen=True, kw_only=True):
 
 
 def check_settings(settings: MqttSettings) -> SplitResult:
-    """Check the keys and return the URL in parts. Raises ConfigurationError."""
+    """Check the keys and return the parts of the URL. Raise ConfigurationError."""
     target = split_url(settings.url)
     if target.fragment or (
         target.scheme not in WEBSOCKETS and (target.path.strip("/") or target.query)

@@ -1,4 +1,4 @@
-"""Topics of MQTT: levels with slashes between them."""
+"""MQTT topics: levels separated by slashes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NOT_IN_LEVELS = re.compile(r"[+#\0/]")
 
 
 def check_template(key: str, template: str, *known: str) -> None:
-    """Check a template of a topic. Raises ConfigurationError."""
+    """Check a template of a topic. Raise ConfigurationError if it is invalid."""
     if not template:
         raise ConfigurationError(f"{key}: must not be empty")
     if _WILDCARDS.search(template):
@@ -24,9 +24,9 @@ def check_template(key: str, template: str, *known: str) -> None:
 
 @lru_cache(maxsize=1000)
 def fill_topic(template: str, cluster: str, node: str, kind: str, prefix: str) -> str:
-    """Return the topic of a template. Raises ValueError if a value can't be part of a topic.
+    """Return the topic of a template. Raise ValueError if a value can't be part of a topic.
 
-    Without a prefix, its level is left out. Only a prefix may be several levels.
+    The level of an empty prefix is omitted. Only a prefix may have several levels.
     """
     values = {"prefix": prefix, "cluster": cluster, "node": node, "kind": kind}
     for name, value in values.items():

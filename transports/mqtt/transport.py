@@ -1,7 +1,7 @@
-"""The transport `mqtt://`, `mqtts://`, `ws://`, `wss://`: messages for a broker of MQTT.
+"""The transport `mqtt://`, `mqtts://`, `ws://`, `wss://`: messages for an MQTT broker.
 
-At QoS 1 and 2 a message counts as delivered when the broker has acknowledged it, at QoS 0 when
-it was written to the connection. A status topic holds `online` or, by last will, `offline`.
+At QoS 1 and 2 a message counts as delivered when the broker has acknowledged it, at QoS 0 when it
+was written to the connection. A status topic contains `online` or, by last will, `offline`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _REFUSED = 0x80
 _CAREFUL = 100
-"""Messages that are sent one by one after the broker has closed the connection."""
+"""Number of messages to send one by one after the broker has closed the connection."""
 
 
 class MqttTransport(Transport):
@@ -55,7 +55,7 @@ class MqttTransport(Transport):
         try:
             unsendable, lost = self._publish(connection, messages)
         except BaseException:
-            # A late answer would count for one of the next messages.
+            # A late answer would be assigned to one of the next messages.
             self._abandon()
             raise
         results = connection.results
@@ -64,7 +64,7 @@ class MqttTransport(Transport):
         delivered = 0
         while results.get(delivered, _REFUSED) < _REFUSED:
             delivered += 1
-        # Later messages that the broker has taken are not sent again.
+        # Later messages that the broker has accepted are not sent again.
         self._ahead = frozenset(
             messages[index].id
             for index, reason in results.items()
@@ -86,15 +86,15 @@ class MqttTransport(Transport):
         raise RetryableError(f"{self._place}: no acknowledgement", delivered=delivered)
 
     def probe(self, message: Message) -> ProbeResult:
-        """Connect and log in, under another client id and without a status.
+        """Connect and log in, with another client id and without a status.
 
-        A connected daemon keeps its session and status. Raises as `send`.
+        A connected daemon keeps its session and status. Raise as `send` does.
         """
         self._open(message, suffix="-doctor").close()
         return ProbeResult("the broker accepts the login")
 
     def close(self) -> None:
-        """Publish `offline`, disconnect."""
+        """Publish `offline` and disconnect."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
@@ -104,7 +104,7 @@ class MqttTransport(Transport):
     ) -> tuple[RejectedError | None, MqttLostError | None]:
         """Publish messages up to the first that can't be sent.
 
-        Return why that one can't be sent, and why the connection was lost, if so.
+        Return its error, and the error of a lost connection, each None without error.
         """
         from ccagent.transports.mqtt.connection import MqttLostError
 
@@ -146,7 +146,7 @@ class MqttTransport(Transport):
         return unsendable, None
 
     def _raise_refusal(self, reason: int, message: Message, delivered: int) -> NoReturn:
-        """Raise the error for a message that the broker refuses."""
+        """Raise the error for a refused message."""
         from ccagent.transports.mqtt import reasons
 
         text = reasons.explain_refused_message(reason, self._fill_topic(message), len(message.body))
@@ -165,8 +165,8 @@ class MqttTransport(Transport):
     ) -> NoReturn:
         """Raise the error for a lost connection.
 
-        The only message in flight may be the cause, since MQTT 3.1.1 has no other way to refuse
-        one. So the next messages are sent one by one.
+        A single message in flight may be the cause: a broker of MQTT 3.1.1 can't refuse a message
+        in another way. Therefore the next messages are sent one by one.
         """
         from ccagent.transports.mqtt.reasons import PACKET_TOO_LARGE
 
@@ -189,7 +189,7 @@ class MqttTransport(Transport):
             connection.abandon()
 
     def _get_connection(self, first: Message) -> MqttConnection:
-        """Return the connection, a new one for the node of the first message if there is none."""
+        """Return the connection. Open one for the node of the first message if needed."""
         if self._connection is not None and self._connection.is_open:
             return self._connection
         self._abandon()
@@ -198,13 +198,13 @@ class MqttTransport(Transport):
         try:
             self.largest_body = connection.largest_body(self._fill_topic(first))
         except ValueError:
-            self.largest_body = None  # the message will be refused for its topic
+            self.largest_body = None  # the message is refused later because of its topic
         return connection
 
     def _open(self, first: Message, suffix: str) -> MqttConnection:
-        """Open a connection. Raises RetryableError.
+        """Open a connection. Raise RetryableError if that fails.
 
-        With a suffix to its client id, it does not change the status and session of a daemon.
+        With a suffix of the client id, it does not change the status and session of a daemon.
         """
         from ccagent.transports.mqtt.client import MqttOptions
         from ccagent.transports.mqtt.connection import MqttConnection, MqttLostError
@@ -231,10 +231,10 @@ class MqttTransport(Transport):
             )
             connection = MqttConnection(options)
         except ConfigurationError as error:
-            # The file may be right again at the next attempt.
+            # The file may be valid at the next attempt.
             raise RetryableError(str(error)) from error
         except (MqttLostError, ValueError, OSError, RuntimeError) as error:
-            # A ValueError is due to client-id or status-topic, which can be configured.
+            # A ValueError is caused by the keys client-id or status-topic.
             raise RetryableError(f"{self._place}: {error}") from error
         if connection.is_status_refused:
             logger.warning("%s: the broker refuses %s", self._place, options.status_topic)
@@ -245,5 +245,5 @@ class MqttTransport(Transport):
 
 
 def _fill(message: Message, template: str) -> str:
-    """Return a template with the values of a message. Raises ValueError."""
+    """Return a template with the values of a message. Raise ValueError for an invalid value."""
     return fill_topic(template, message.cluster, message.node, message.kind, message.prefix)

@@ -1,4 +1,4 @@
-"""Messages in flight together, and the result of each."""
+"""A batch of messages in flight, and their results."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from nats.aio.msg import Msg
 
 NatsAnswer = RetryableError | RejectedError | None
-"""The result of a message: None if it was taken."""
+"""The result of a message; None if it was accepted."""
 
 _TOO_LARGE = 10054
-"""JetStream's code for a message above the limit of the stream."""
+"""JetStream's code for a message above the stream's limit."""
 
 _BUSY = frozenset({10008, 10023, 10028, 10047, 10077, 10118, 10167})
-"""Codes for a stream that is full or away, and for a server that is short of something."""
+"""Codes for a full or unavailable stream, and for a server that lacks resources."""
 
 
 class Outgoing(NamedTuple):
@@ -39,7 +39,7 @@ class _JetStreamError(msgspec.Struct):
 
 
 class _JetStreamReply(msgspec.Struct):
-    """The answer of JetStream to a message."""
+    """JetStream's answer to a message."""
 
     stream: str = ""
     seq: int = 0
@@ -50,7 +50,7 @@ _decoder = msgspec.json.Decoder(_JetStreamReply)
 
 
 class NatsBatch:
-    """Collects the first answer to each message; `settled` is done when all have one."""
+    """Collects the first answer to each message. `settled` is done when all are answered."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class NatsBatch:
 
     @property
     def stored(self) -> str:
-        """The answer of a stream to the last message that it took; empty if there is none."""
+        """The stream's answer to the last stored message; empty without one."""
         last = self._stored
         if not last.stream:
             return ""
@@ -78,7 +78,7 @@ class NatsBatch:
 
     @property
     def is_down_to_one(self) -> bool:
-        """True if exactly one message has no answer yet."""
+        """True if exactly one message is unanswered."""
         return len(self._pending) == 1
 
     @property
@@ -91,33 +91,33 @@ class NatsBatch:
             return
         self._pending.remove(number)
         self.answers[number] = answer
-        # It is cancelled if no caller waits any more.
+        # It is cancelled if the caller no longer waits.
         if not self._pending and not self.settled.done():
             self.settled.set_result(None)
 
     def settle_rest(self, answer: NatsAnswer) -> None:
-        """Keep a result for all messages that have none yet."""
+        """Keep a result for all messages without one."""
         for number in list(self._pending):
             self.settle(number, answer)
 
     def reject(self, number: int, reason: str, limit: int | None = None) -> None:
-        """Keep that a message is larger than the server or the stream takes."""
+        """Note that a message is larger than the limit of the server or the stream."""
         self.settle(number, TooLargeError(f"{self._server}: {reason}", limit=limit))
 
     def put_off(self, number: int, reason: str, *, is_busy: bool = False) -> None:
-        """Keep that a message may be taken later, and others may be taken now."""
+        """Note that a message may be accepted later, and others may be accepted now."""
         text = f"{self._server}: {reason}"
         self.settle(number, RetryableError(text, is_about_message=True, is_busy=is_busy))
 
     def forbid(self, text: str) -> None:
-        """Keep that this user may not publish to the subject that an error names."""
+        """Note that this user may not publish to the subject in an error."""
         for number in list(self._pending):
             subject = self.messages[number].subject
             if f'"{subject.lower()}"' in text.lower():
                 self.put_off(number, f"this user may not publish to the subject {subject!r}")
 
     def take_reply(self, number: int, reply: Msg) -> None:
-        """Keep the answer of JetStream, or of the server if no stream takes the subject."""
+        """Keep JetStream's answer, or the server's if the subject has no stream."""
         if not 0 <= number < len(self.messages):
             return
         subject = self.messages[number].subject

@@ -1,4 +1,4 @@
-"""A client of nats-py that insists on TLS, reads within limits, and does not log to stderr."""
+"""A client of nats-py that enforces TLS and limits, and does not log to stderr."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 THREADS = "nats "
-"""The start of the names of our threads."""
+"""Prefix of the names of connection threads."""
 
 _LARGEST_READ = 1024 * 1024
-"""Bytes of one message or line from a server; expected ones have hundreds."""
+"""Maximum bytes of one message or line from a server. Expected ones have hundreds."""
 
 _EXPLAINED = {
     "authorization violation": "the login is refused",
@@ -41,14 +41,14 @@ _HARMLESS = frozenset({
     "maximum messages per subject exceeded", "message size exceeds maximum allowed",
     "insufficient resources", "server is shutting down", "stale connection",
 })  # fmt: skip
-"""Texts of servers that can't hold a secret."""
+"""Texts of servers that can't contain a secret."""
 
 _DUE_TO_MESSAGE = ("payload violation", "invalid publish subject", "parser error", "header size")
-"""Parts of the errors with which servers close a connection because of a message."""
+"""Parts of server errors that close a connection because of a message."""
 
 
 class _BoundedParser(Parser):
-    """A parser with a limit: nats-py's own takes lines and messages of any size."""
+    """A parser with a size limit. nats-py's parser accepts lines and messages of any size."""
 
     def __init__(self, client: NatsClient) -> None:
         super().__init__(client)  # pyright: ignore[reportUnknownMemberType]
@@ -64,13 +64,13 @@ class _BoundedParser(Parser):
 class NatsClient(nats.aio.client.Client):
     """A client for one connection, without reconnecting.
 
-    Of nats-py's private parts it uses five, the same from 2.12 to 2.16: `_connect_command`,
+    It uses five private members of nats-py, identical from 2.12 to 2.16: `_connect_command`,
     `_process_info`, `_ps`, `_server_info` and `_transport._io_writer`.
     """
 
     encrypted = False
     excess = ""
-    """Why the connection was ended, if the server has sent too much."""
+    """The reason for the end of the connection, if the server has sent too much."""
 
     can_insist = hasattr(nats.aio.client.Client, "_connect_command")
 
@@ -79,23 +79,23 @@ class NatsClient(nats.aio.client.Client):
         self._ps = _BoundedParser(self)
 
     async def _process_info(self, *_: Any, **_more: Any) -> None:
-        """Ignore the other servers that a server names: the library keeps any number of them."""
+        """Ignore a server's list of other servers: the library would keep any number of them."""
 
     def _connect_command(self) -> bytes:
-        # The library sends the login without TLS if the server offers none.
+        # Without an offer of TLS by the server, the library sends the login unencrypted.
         if self.encrypted and not self._server_info.get("tls_required"):
             raise nats.errors.Error("the server offers no TLS")
         return super()._connect_command()
 
     def abort(self) -> None:
-        """Drop the connection without waiting for anything."""
+        """Drop the connection without waiting."""
         writer = getattr(self._transport, "_io_writer", None)
         if writer is not None:
             writer.transport.abort()
 
 
 def explain_error(error: BaseException, secrets: Iterable[str] = ()) -> str:
-    """Return in half a sentence, without secrets, why a connection failed."""
+    """Return the reason for a failed connection as a phrase without secrets."""
     match error:
         case ssl.SSLCertVerificationError() | ConnectionRefusedError():
             return explain_network_error(error, 0)
@@ -104,7 +104,7 @@ def explain_error(error: BaseException, secrets: Iterable[str] = ()) -> str:
         case OSError(errno=int(number)) if number and not isinstance(error, ssl.SSLError):
             return os.strerror(number)
         case MemoryError():
-            return "there is no memory left"
+            return "no memory is free"
         case _:
             text = str(error).removeprefix("nats: ").strip("'") or type(error).__name__
     if meaning := explain_tls_alert(text):
@@ -118,15 +118,15 @@ def explain_error(error: BaseException, secrets: Iterable[str] = ()) -> str:
 
 
 def may_be_due_to_message(error: BaseException) -> bool:
-    """Return whether a server may have ended a connection because of the last message."""
+    """Return whether the last message may be the cause for the end of a connection."""
     if type(error) is nats.errors.StaleConnectionError:
-        return False  # but UnexpectedEOF, which is derived from it
+        return False  # except for UnexpectedEOF, a subclass
     text = str(error).lower()
     return is_lost(error) or any(part in text for part in _DUE_TO_MESSAGE)
 
 
 def is_lost(error: BaseException) -> bool:
-    """Return whether an error says only that the connection was lost."""
+    """Return whether an error only means that the connection was lost."""
     return isinstance(
         error,
         (
@@ -142,24 +142,24 @@ def is_lost(error: BaseException) -> bool:
 
 
 def clean_text(text: str, secrets: Iterable[str] = (), own: Iterable[str] = ()) -> str:
-    """Return a text of a server, unless it may hold a secret."""
+    """Return a text of a server, unless it may contain a secret."""
     return text if text.lower() in _HARMLESS else hide_secrets(text, secrets, own)
 
 
 def _forward(record: logging.LogRecord) -> None:
-    """Log the first line of a record: other lines, and errors, may hold texts of a server."""
+    """Log the first line of a record. Other lines and errors may contain texts of a server."""
     logger.library().getChild("nats").debug("%s", record.getMessage().partition("\n")[0])
 
 
 class _Forward(logging.Handler):
-    """Sends the log of nats-py to our own, as details: its errors are raised as well."""
+    """Sends nats-py's log to ccagent's log at level debug. Its errors are also raised."""
 
     def emit(self, record: logging.LogRecord) -> None:
         _forward(record)
 
 
 def _is_of_others(record: logging.LogRecord) -> bool:
-    """Return whether a record of asyncio concerns another thread than ours."""
+    """Return whether a record of asyncio is from a thread other than a connection's."""
     if not (record.threadName or "").startswith(THREADS):
         return True
     _forward(record)

@@ -1,7 +1,7 @@
 """One connection to a NATS server: nats-py's event loop in a thread, with time limits.
 
-nats-py does not reconnect here, since it would buffer messages meanwhile. A connection that failed
-in any way is discarded with its loop.
+nats-py must not reconnect, because it would buffer messages. A failed connection is discarded with
+its loop.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _GRACE = 1.0
-"""Seconds that a healthy connection has for its end."""
+"""Maximum seconds for the end of a healthy connection."""
 
 _LOOK = 0.2
 _STREAM_NAMES = "$JS.API.STREAM.NAMES"
@@ -52,17 +52,17 @@ _HEADER_SIZE = len("NATS/1.0\r\nNats-Msg-Id: \r\n\r\n")
 _LONGEST_ID = 64
 _WAITING_ANSWERS = 65536
 _WAITING_BYTES = 8 * 1024 * 1024
-"""Acknowledgements that may be pending; more than the messages in flight."""
+"""Maximum number of pending acknowledgements; more than the messages in flight."""
 
 _LIFE = 1.0
 """Seconds between checks that the thread of the event loop is alive."""
 
 
 class NatsOptions(NamedTuple):
-    """How to connect to the servers of a sink.
+    """Options for connections to the servers of a sink.
 
-    name: of this client. context: checks certificates; with one, TLS is required.
-    has_certificate: the context has our own certificate. acknowledged: publish with
+    name: of this client. context: checks certificates; with a context, TLS is required.
+    has_certificate: the context has a client certificate. acknowledged: publish with
     acknowledgements of JetStream.
     """
 
@@ -76,7 +76,7 @@ class NatsOptions(NamedTuple):
 
 
 class _Streams(msgspec.Struct):
-    """The answer of JetStream to a request for streams."""
+    """JetStream's answer to a request for streams."""
 
     streams: list[str] | None = None
 
@@ -85,7 +85,7 @@ class NatsConnection:
     """A connection, from its login to its first failure."""
 
     def __init__(self, way: NatsOptions, server: Server, address: str) -> None:
-        """Connect to one of the server's addresses and log in. Raises RetryableError."""
+        """Connect to one of the server's addresses and log in. Raise RetryableError."""
         self._options = way
         self._host = server.host
         self._server = f"{way.scheme}://{server}"
@@ -115,21 +115,21 @@ class NatsConnection:
 
     @property
     def is_open(self) -> bool:
-        """False after any failure: then only `close` may be called."""
+        """False after any failure. Then only `close` may be called."""
         return not self._broken and self._client.is_connected and self._thread.is_alive()
 
     @property
     def largest_body(self) -> int:
-        """Bytes of the largest body that the server takes."""
+        """Maximum body in bytes that the server accepts."""
         overhead = _HEADER_SIZE + _LONGEST_ID if self._options.acknowledged else 0
         return max(1, self._client.max_payload - overhead)
 
     def publish(self, messages: Sequence[Outgoing]) -> list[NatsAnswer]:
-        """Publish messages. Return None for each one taken, else the error."""
+        """Publish messages. Return None for each accepted message, else its error."""
         return self._wait(self._publish(messages)) if messages else []
 
     def find_stream(self, subject: str) -> str:
-        """Return the stream that takes a subject, empty for none. Raises RetryableError."""
+        """Return the stream of a subject; empty without one. Raise RetryableError."""
         stream = self._wait(self._ask_for_stream(subject))
         return clean_text(stream, self._options.login.secrets, (subject,))
 
@@ -140,18 +140,18 @@ class NatsConnection:
 
     @property
     def answer(self) -> str:
-        """The answer of the server to the last messages."""
+        """The server's answer to the last messages."""
         stored = self._batch.stored if self._batch is not None else ""
-        return stored or f"{self._server} has it; subscribers are not confirmed by core NATS"
+        return stored or f"{self._server} has it; core NATS does not confirm subscribers"
 
     def close(self) -> None:
-        """End the connection and the thread. Takes seconds at most."""
+        """End the connection and the thread. Takes at most a few seconds."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(4 * _GRACE)
 
     def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in the event loop. Raises RetryableError if its thread has ended."""
+        """Run a coroutine in the event loop. Raise RetryableError if its thread has ended."""
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             while not concurrent.futures.wait((future,), _LIFE).done:
@@ -160,7 +160,7 @@ class NatsConnection:
                     raise RetryableError(text)  # noqa: TRY301 - the connection is broken
             return future.result()
         except BaseException:
-            # An interruption may have left a message half-sent.
+            # After an interruption a message may be sent only partly.
             self._broken = True
             future.cancel()
             raise
@@ -184,7 +184,7 @@ class NatsConnection:
                 url,
                 name=way.name,
                 allow_reconnect=False,
-                # Ours is the time limit for the whole login.
+                # The caller has a time limit for the whole login.
                 connect_timeout=int(way.seconds) + 1,
                 tls=way.context,
                 tls_hostname=self._host,
@@ -213,12 +213,12 @@ class NatsConnection:
             )
 
     def _hint(self) -> str:
-        """Return a likely reason: with TLS 1.3, the refusal of a certificate may not arrive."""
+        """Return a likely reason. With TLS 1.3, the refusal of a certificate may not arrive."""
         if self._options.context is None:
             return ""
         if self._options.has_certificate:
-            return ": it may not trust our certificate"
-        return ": it may want a certificate of ours (certificate-file, key-file)"
+            return ": it may not trust the client certificate"
+        return ": it may require a client certificate (certificate-file, key-file)"
 
     async def _publish(self, messages: Sequence[Outgoing]) -> list[NatsAnswer]:
         secrets = self._options.login.secrets
@@ -228,7 +228,7 @@ class NatsConnection:
         try:
             await self._run_limited(self._transfer(batch, first))
         except RetryableError as error:
-            # With several messages it is not known which one made the server end the connection.
+            # With several messages the cause is unknown.
             error.is_about_message = (
                 batch.is_down_to_one
                 and self._cause is not None
@@ -250,8 +250,8 @@ class NatsConnection:
             else:
                 await client.publish(subject, body)
         if not self._inbox:
-            # A flush sends its PING ahead of messages that are still pending in the client, so its
-            # PONG does not confirm those. They have left before the second PING.
+            # A flush sends its PING before messages that are pending in the client. Its PONG does
+            # not confirm these messages. They are sent before the second PING.
             while True:
                 was_empty = client.pending_data_size == 0
                 await client.flush(int(self._options.seconds) + 1)
@@ -272,9 +272,9 @@ class NatsConnection:
         return found[0] if found else ""
 
     async def _run_limited(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine until it is done, the time limit is over, or the connection has failed.
+        """Run a coroutine until it is done.
 
-        Raises RetryableError.
+        Raise RetryableError if the time limit is exceeded or the connection has failed.
         """
         task = self._loop.create_task(coroutine)
         deadline = self._loop.time() + self._options.seconds
@@ -283,7 +283,7 @@ class NatsConnection:
                 rest = deadline - self._loop.time()
                 if rest <= 0:
                     raise TimeoutError  # noqa: TRY301 - explain_error below like all others
-                # Checked at intervals, since the client may hang in closing before it reports.
+                # Checked periodically: the client may hang in its close before it reports an error.
                 watched: set[asyncio.Future[Any]] = {task, self._failed}
                 await asyncio.wait(
                     watched, timeout=min(rest, _LOOK), return_when=asyncio.FIRST_COMPLETED
@@ -294,7 +294,7 @@ class NatsConnection:
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - raises of the library
             self._broken = True
             self._cause = error
-            # Only this unblocks a client that waits for a socket that nobody reads.
+            # Only this unblocks a client that waits on a full socket.
             self._client.abort()
             task.cancel()
             text = f"{self._server}: {self._explain(error)}"
@@ -322,7 +322,7 @@ class NatsConnection:
             self._failed.set_result(self._client.last_error or ConnectionResetError())
 
     async def _end(self) -> None:
-        """Close the client and end all tasks of the loop, in any state of the client."""
+        """Close the client in any state, and end all tasks of the loop."""
         if self.is_open:
             await asyncio.wait({self._loop.create_task(self._client.close())}, timeout=_GRACE)
         self._client.abort()
@@ -335,8 +335,8 @@ class NatsConnection:
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
-    """Return an event loop. Raises OSError if there are no descriptors left."""
-    # A loop that fails half-way would print to stderr, so its descriptors are tried first.
+    """Return an event loop. Raise OSError if no descriptor is free."""
+    # A partly created loop would print to stderr on failure. So try its descriptors first.
     with selectors.DefaultSelector():
         for end in socket.socketpair():
             end.close()
@@ -344,6 +344,6 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 
 
 def _log(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log errors in the loop of a failed connection, without texts of a server."""
+    """Log errors of a failed connection's loop, without texts of a server."""
     kind = type(context.get("exception")).__name__
     logger.library().getChild("nats").debug("%s: %s", context.get("message"), kind)

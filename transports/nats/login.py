@@ -1,4 +1,4 @@
-"""Logging in to NATS: by password, token, nkey, or a user's JWT."""
+"""Login to NATS with password, token, nkey, or a user's JWT."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CREDENTIALS = re.compile(
 
 
 class NatsLogin(NamedTuple):
-    """The login at a server; unused fields are empty. `seed` only signs and is not sent."""
+    """The login at a server. Unused fields are empty. `seed` only signs and is not sent."""
 
     user: str = ""
     password: str = ""
@@ -36,11 +36,11 @@ class NatsLogin(NamedTuple):
 
     @property
     def secrets(self) -> list[str]:
-        """The parts that must not be shown."""
+        """The secret parts, for the filter of texts."""
         return [*filter(None, (self.password, self.token, self.seed, self.jwt))]
 
     def _sign(self, nonce: str) -> bytes:
-        nkeys: Any = import_module("nkeys")  # has no types
+        nkeys: Any = import_module("nkeys")  # the package has no types
         key = nkeys.from_seed(bytearray(self.seed.encode()))
         return base64.b64encode(key.sign(nonce.encode()))
 
@@ -54,7 +54,7 @@ def parse_credentials(text: str) -> NatsLogin | None:
 
 
 def is_seed(text: str) -> bool:
-    """Return whether a text is a user's seed: base32 that ends in a CRC-16 of the rest."""
+    """Return whether a text is a user's seed: base32 with a CRC-16 at the end."""
     if not _SEED.fullmatch(text):
         return False
     raw = base64.b32decode(text + "======")

@@ -37,7 +37,7 @@ class NatsSettings(NetworkSinkSettings, frozen=True, kw_only=True):
 
 
 def check_settings(settings: NatsSettings) -> list[Server]:
-    """Check the keys and return the servers. Raises ConfigurationError."""
+    """Check the keys and return the servers. Raise ConfigurationError."""
     servers = split_servers(settings.url, _PORT)
     check_subject(settings.subject)
     chosen = {
@@ -55,7 +55,7 @@ def check_settings(settings: NatsSettings) -> list[Server]:
         settings,
         [server.host for server in servers],
         is_encrypted=is_encrypted(settings),
-        # The seeds of nkeys and creds files only sign and are not sent.
+        # Seeds of nkeys and creds files only sign. They are not sent.
         secret=settings.password_file or settings.token_file,
     )
     read_login(settings)
@@ -65,7 +65,7 @@ def check_settings(settings: NatsSettings) -> list[Server]:
 
 
 def read_login(settings: NatsSettings) -> NatsLogin:
-    """Return the login with its secrets. Raises ConfigurationError."""
+    """Return the login with its secrets. Raise ConfigurationError for an invalid file."""
     if settings.password_file:
         return NatsLogin(user=settings.user, password=read_secret(settings.password_file))
     if settings.token_file:

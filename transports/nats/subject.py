@@ -1,4 +1,4 @@
-"""Subjects of NATS: tokens with dots between them."""
+"""NATS subjects: tokens separated by dots."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TOKEN = re.compile(r"[\w!#$%&'+,/:;=?@^`|~-]+", re.ASCII)
 
 
 def check_subject(template: str) -> None:
-    """Check a template of a subject. Raises ConfigurationError."""
+    """Check a template of a subject. Raise ConfigurationError if it is invalid."""
     if not template:
         return
     example = check_template("subject", template)
@@ -27,14 +27,14 @@ def check_subject(template: str) -> None:
 
 
 def fill_subject(message: Message, template: str) -> str:
-    """Return the subject of a message; dots in names separate tokens, empty tokens are left out."""
+    """Return the subject of a message. Dots in names separate tokens. Empty tokens are omitted."""
     values = {name: _clean_value(value) for name, value in get_values(message).items()}
     subject = fill_template(template or _DEFAULT, values)
     return ".".join(filter(None, subject.split(".")))
 
 
 def _clean_value(value: str) -> str:
-    """Return a value with `_` for characters that have a meaning in subjects."""
+    """Return a value with `_` in place of characters with a meaning in subjects."""
     if value.isascii() and value.replace("-", "").replace(".", "").isalnum():
         return value
     return "".join("_" if c in " *>" or not c.isprintable() else c for c in value)

@@ -1,7 +1,7 @@
 """The transport `nats://` and `tls://`: messages to subjects, by core NATS or into JetStream.
 
-Core NATS confirms that the server has a batch, not that there is a subscriber. A stream of
-JetStream acknowledges every message and recognises a repetition by its id (`Nats-Msg-Id`).
+Core NATS only confirms that the server has a batch, not that it has a subscriber. A JetStream
+stream acknowledges every message, and recognises a repetition by its id (`Nats-Msg-Id`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ccagent.transports.urls import Server
 
 _WINDOW = 1024 * 1024
-"""Bytes in flight at once: a slow line must carry them within the time limit."""
+"""Maximum bytes in flight: a slow network must transfer them within the time limit."""
 
 _REMEMBERED = 10_000
 
@@ -54,8 +54,9 @@ class NatsTransport(Transport):
     def send(self, messages: Sequence[Message]) -> None:
         """Publish messages. Return when the server has them or, with JetStream, has stored them.
 
-        Many messages are in flight at once, so those behind a failed one may be taken. Their ids
-        are kept, since a stream recognises a repetition only for a while (2 minutes by default).
+        Many messages are in flight at once: messages after a failed one may be accepted. Their ids
+        are kept, because a stream recognises a repetition only for a limited time (2 minutes by
+        default).
         """
         done = 0
         while done < len(messages):
@@ -66,9 +67,9 @@ class NatsTransport(Transport):
             done = self._publish(connection, messages, done)
 
     def probe(self, message: Message) -> ProbeResult:
-        """Connect and log in; with JetStream, ask which stream takes the subject.
+        """Connect and log in; with JetStream, look up the stream of the subject.
 
-        Raises RetryableError, and RejectedError if no stream takes it.
+        Raise RetryableError, or RejectedError if the subject has no stream.
         """
         connection = self._get_connection(message.node)
         text = f"{connection.server if len(self._servers) > 1 else 'it'} accepts the login"
@@ -86,13 +87,13 @@ class NatsTransport(Transport):
         return ProbeResult(f"{text}; stream {stream!r} takes the subject {subject!r}")
 
     def close(self) -> None:
-        """Close the connection. Nothing is pending on it: `send` has waited for every answer."""
+        """Close the connection. No answer is pending: `send` has waited for all answers."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
     def _publish(self, connection: NatsConnection, messages: Sequence[Message], begin: int) -> int:
-        """Publish as many messages as may be in flight at once. Return the number of the next."""
+        """Publish the messages that may be in flight at once. Return the number of the next."""
         from ccagent.transports.nats.batch import Outgoing
 
         end = _find_window(messages, begin)
@@ -120,7 +121,7 @@ class NatsTransport(Transport):
         raise error
 
     def _get_connection(self, node: str) -> NatsConnection:
-        """Return the connection, a new one if there is none. Raises RetryableError."""
+        """Return the connection. Open one if needed. Raise RetryableError."""
         if self._connection is not None and self._connection.is_open:
             return self._connection
         self.close()
@@ -129,10 +130,10 @@ class NatsTransport(Transport):
         try:
             way = self._options(node)
         except ConfigurationError as error:
-            # The file may be right again at the next attempt.
+            # The file may be valid at the next attempt.
             raise RetryableError(str(error)) from error
         errors: dict[str, None] = {}
-        # In random order, so that the nodes of a cluster spread over the servers.
+        # In random order, to distribute the nodes of a cluster over the servers.
         for server in random.sample(self._servers, len(self._servers)):
             place = f"{way.scheme}://{server}"
             try:
@@ -146,7 +147,7 @@ class NatsTransport(Transport):
                 except RetryableError as error:
                     errors[str(error)] = None
                 except (OSError, RuntimeError) as error:
-                    # This machine is short of descriptors or threads.
+                    # This machine has too few descriptors or threads.
                     errors[f"{place}: {error}"] = None
                 else:
                     self.largest_body = self._connection.largest_body
@@ -154,7 +155,7 @@ class NatsTransport(Transport):
         raise RetryableError("; ".join(errors))
 
     def _options(self, node: str) -> NatsOptions:
-        """Read secrets and certificates again. Raises ConfigurationError."""
+        """Read secrets and certificates again. Raise ConfigurationError."""
         from ccagent.transports.nats.connection import NatsOptions
 
         settings = self._settings
@@ -170,7 +171,7 @@ class NatsTransport(Transport):
 
 
 def _find_window(messages: Sequence[Message], begin: int) -> int:
-    """Return the end of the messages that may be in flight at once: one at least."""
+    """Return the end of the messages that may be in flight at once; at least one."""
     size, end = len(messages[begin].body), begin + 1
     while end < len(messages) and size + len(messages[end].body) <= _WINDOW:
         size += len(messages[end].body)
@@ -179,9 +180,9 @@ def _find_window(messages: Sequence[Message], begin: int) -> int:
 
 
 def _resolve(server: Server) -> list[str]:
-    """Return the addresses of a server. Raises OSError, UnicodeError.
+    """Return the addresses of a server. Raise OSError, UnicodeError.
 
-    asyncio would resolve the name in a thread that can't be stopped.
+    asyncio would resolve the name in a thread that can't be ended.
     """
     found = socket.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(address[0]) for *_, address in found))

@@ -21,19 +21,19 @@ HELP = {
     "sysinfo": "Describe the hardware and software of this node.",
     "jobs": "Collect the new and changed jobs of a Slurm cluster, on its master.",
     "cluster": "Collect the partitions and nodes of a Slurm cluster, on its master.",
-    "lustre": "Collect what jobs read and write, on a server of Lustre.",
+    "lustre": "Collect the I/O of jobs, on a server of Lustre.",
     "metrics": "Collect metrics of this node.",
     "fast": "Collect the KPIs of this node for a FAST scheduler.",
     "energy": "Measure the energy of this node and split it between its jobs.",
-    "jobio": "Collect what jobs read and write by file system, and send and receive.",
+    "jobio": "Collect the I/O of jobs by file system, and their network traffic.",
     "log": "Send ccagent's own warnings and errors as log messages; in the daemon.",
 }
 
 _WHERE_RECORDS_GO = """\
-Records are printed to stdout, or sent to --sink, or to the sinks of the file that --config names.
-On a terminal a table is printed, unless --format asks for sonar or line.
-From /etc/ccagent/ccagent.toml, read without --config, come the cluster and the agent's keys; its
-sinks are those of the daemon."""
+Records are printed to stdout, or sent to --sink, or to the sinks of the file in --config.
+On a terminal a table is printed, unless --format is sonar or line.
+Without --config, cluster and agent keys are read from /etc/ccagent/ccagent.toml. The sinks in
+that file are only for the daemon."""
 
 _EXTENSIONS = {
     "energy": "ccagent.agents.energy.commands",
@@ -50,17 +50,17 @@ def make_agent_command(name: str) -> click.Command:
     summary = HELP.get(name, f"Collect one sample with the installed agent {name}.")
 
     @click.command(name, help=f"{summary}\n\n{_WHERE_RECORDS_GO}")
-    @click.option("--once", is_flag=True, help="One sample (this is what happens without --every).")
+    @click.option("--once", is_flag=True, help="Take one sample (default without --every).")
     @click.option(
         "--every",
         metavar="DURATION",
-        help="Again and again, aligned to the clock, until interrupted: 30s, 5m, 1h.",
+        help="Sample at this interval, aligned to the clock, until interrupted: 30s, 5m, 1h.",
     )
     @click.option(
         "--dry-run",
         "is_dry",
         is_flag=True,
-        help="Print what each sink would get; send and remember nothing.",
+        help="Print the messages for each sink; send nothing and save no state.",
     )
     @click.option(
         "--set",
@@ -77,7 +77,7 @@ def make_agent_command(name: str) -> click.Command:
             other = "--once" if once else "--dry-run"
             raise click.UsageError(f"{other} and --every exclude each other")
         if every and common.options.form == "table":
-            raise click.UsageError("--every has no table; 'ccagent top' shows this node again")
+            raise click.UsageError("--every prints no table; 'ccagent top' shows a live one")
         if not every:
             from ccagent.cli.one_shot import sample_once
 

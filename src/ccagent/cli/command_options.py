@@ -1,4 +1,4 @@
-"""The options that commands share, for click. They stand before or after a sub-command."""
+"""Shared options of commands, for click. Users may put them before or after a sub-command."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _others = (
         "sinks",
         multiple=True,
         metavar="URL",
-        help="Where to send records, instead of the configured sinks; repeatable.",
+        help="Send records to this URL, instead of the configured sinks; repeatable.",
     ),
     click.option(
         "--sink-set",
@@ -45,19 +45,19 @@ _others = (
         "--format",
         "form",
         type=click.Choice(["sonar", "line", "table"]),
-        help="Sonar JSON envelopes, line protocol, or a table for people.",
+        help="Output format: Sonar JSON envelopes, line protocol, or a table.",
     ),
     click.option("--cluster", metavar="NAME", help="Name of the cluster in every record."),
 )
 
 
 class HelpfulGroup(click.Group):
-    """A group of commands that names the nearest one to one that it does not have."""
+    """A group of commands. Its error for an unknown command suggests the nearest one."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command of the arguments. Raises UsageError for an unknown one."""
+        """Find the command of the arguments. Raise UsageError for an unknown one."""
         if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
             from ccagent.config.settings import nearest
 
@@ -67,7 +67,7 @@ class HelpfulGroup(click.Group):
 
 
 def make_group(command: click.Command) -> HelpfulGroup:
-    """Return an agent's command as a group, which samples unless a sub-command is given."""
+    """Return an agent's command as a group. Without a sub-command the group samples."""
     take_sample = command.callback
     if take_sample is None:
         raise RuntimeError("the command does nothing")
@@ -94,17 +94,17 @@ class Common(NamedTuple):
 
 
 def add_file_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--config`, `--no-config` and `-v` to a command, which gets them as `common`."""
+    """Add `--config`, `--no-config` and `-v` to a command, as its argument `common`."""
     return _add((_verbose, _no_config, _config), function)
 
 
 def add_common_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add all shared options to a command, which gets them as `common`."""
+    """Add all shared options to a command, as its argument `common`."""
     return _add((_verbose, *_others, _no_config, _config), function)
 
 
 def take_common(values: dict[str, Any]) -> Common:
-    """Take the shared options out of the values that click has found.
+    """Remove the shared options from click's values, and return them.
 
     An option that is not given after the sub-command may be given before it.
     """

@@ -1,4 +1,4 @@
-"""`AGENT --dry-run`: the messages that each sink would get, printed instead of delivered."""
+"""`AGENT --dry-run`: print the messages for each sink instead of sending them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def print_messages(configuration: Configuration, name: str) -> None:
     """Sample with one agent and print each message under a line with sink, topic and size.
 
-    The agent does not remember the sample: the next run sends it. Nothing is connected to.
+    The agent does not save its state: the next run sends the sample. No connection is opened.
     """
     settings = configuration.settings
     node = Node(hostname=settings.hostname, cluster=settings.cluster)

@@ -1,4 +1,4 @@
-"""The configuration and the log of a command, and the daemon with both."""
+"""Loading of the configuration and the log of a command, and the start of the daemon."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def load(common: Common, *, needs_file: bool = False) -> Configuration:
-    """Read the configuration and configure the log by it."""
+    """Read the configuration, and configure the log with it."""
     from ccagent.cli.options import load_configuration
 
     configure_log(common.verbosity)
@@ -26,7 +26,7 @@ def load(common: Common, *, needs_file: bool = False) -> Configuration:
 
 
 def configure_log(verbosity: int, configuration: Configuration | None = None) -> None:
-    """Configure the log from `-v` and, once it is read, from the configuration."""
+    """Configure the log from `-v` and, if given, from the configuration."""
     if configuration is None:
         log.configure(verbosity)
     else:
@@ -36,7 +36,7 @@ def configure_log(verbosity: int, configuration: Configuration | None = None) ->
 
 
 def run_daemon(load: Callable[[], Configuration], *, serves_status: bool) -> None:
-    """Run the daemon until a signal ends it; `load` reads its configuration, also for reloads."""
+    """Run the daemon until a signal ends it. `load` reads the configuration, also for reloads."""
     from ccagent.daemon.daemon import Daemon
     from ccagent.machine.clock import Clock
 

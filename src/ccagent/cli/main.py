@@ -35,7 +35,9 @@ _COMMANDS = {
         "ccagent.config.commands",
         "Check a configuration, print the defaults, or import Sonar's configuration.",
     ),
-    "control": _Place("ccagent.controls.commands", "Ask a node, set a node, put it back."),
+    "control": _Place(
+        "ccagent.controls.commands", "Read and set the controls of a node, and restore them."
+    ),
     "demo": _Place(
         "ccagent.views.demo.commands",
         "Show the pages with a simulated cluster and this node; Ctrl-C leaves nothing behind.",
@@ -68,18 +70,18 @@ _COMMANDS = {
         "ccagent.views.top.commands", "Show this node live: its jobs, their processes and GPUs."
     ),
 }
-"""Commands that are imported when they are used; the list of all commands is printed without."""
+"""Commands that are imported at first use. The list of all commands needs no import."""
 
 
 class Commands(HelpfulGroup):
-    """The commands, among them one for each agent, built-in or installed."""
+    """All commands, including one for each built-in or installed agent."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Name the built-in commands."""
+        """Return the names of the built-in commands."""
         return sorted({*super().list_commands(ctx), *HELP, *_COMMANDS})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Find a command; an unknown name may be that of an installed agent."""
+        """Return a command. An unknown name may be an installed agent."""
         command = super().get_command(ctx, cmd_name)
         if command is not None:
             return command
@@ -94,14 +96,14 @@ class Commands(HelpfulGroup):
         return make_agent_command(cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands for the help, with the first sentence of the help of each."""
+        """Write the list of commands for the help, each with the first sentence of its help."""
         summaries = HELP | {name: place.summary for name, place in _COMMANDS.items()}
         summarized = {name: click.Command(name, help=text) for name, text in summaries.items()}
         click.Group(commands={**self.commands, **summarized}).format_commands(ctx, formatter)
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run a command. Ctrl-C, and a reader of standard output that has gone, end it quietly."""
-        import_module("msgspec")  # which an interrupt would crash while it is imported
+        """Run a command. Ctrl-C, and a closed standard output, end it without an error message."""
+        import_module("msgspec")  # an interrupt during its import would crash it
         try:
             allow_interrupts()
             return super().invoke(ctx)
@@ -132,12 +134,12 @@ def _version(ctx: click.Context, _: click.Parameter, is_wanted: bool) -> None:
 )
 @add_file_options
 def cli(common: Common) -> None:
-    """Collect what the nodes of a compute cluster know, and send it where it is kept.
+    """Collect data on the nodes of a compute cluster, and send it to receivers.
 
-    Every command reads /etc/ccagent/ccagent.toml, if there is one, unless --config names another
-    file or --no-config none. Options stand before or after a sub-command.
+    Every command reads /etc/ccagent/ccagent.toml, if it exists, unless --config or --no-config is
+    given. Options may be before or after a sub-command.
     """
-    del common  # the sub-command takes what is given here
+    del common  # the sub-command reads these options
 
 
 @cli.command()
@@ -174,16 +176,16 @@ def generate(directory: str) -> None:
 
 
 @cli.command()
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @add_common_options
 def status(as_json: bool, common: Common) -> None:
-    """Show what the running daemon has done; exit status 1 if none runs."""
+    """Show the counters of the running daemon; exit status 1 if none runs."""
     from ccagent.daemon.status_socket import read_status
 
     configuration = load(common)
     place = configuration.settings.status_socket
     if not place:
-        raise ConfigurationError(f"{configuration.place}: status-socket: none is set")
+        raise ConfigurationError(f"{configuration.place}: status-socket: not set")
     found = read_status(place)
     if as_json:
         click.echo(found.json().decode())
@@ -195,8 +197,8 @@ def status(as_json: bool, common: Common) -> None:
 
 
 @cli.command()
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
-@click.option("--deliver", is_flag=True, help="Send each sink a marked message, to be sure.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--deliver", is_flag=True, help="Send a test message to each sink.")
 @add_common_options
 def doctor(as_json: bool, deliver: bool, common: Common) -> None:
     """Check what this machine provides and what is missing.
@@ -209,7 +211,7 @@ def doctor(as_json: bool, deliver: bool, common: Common) -> None:
 
 
 def run_click(arguments: Sequence[str]) -> int:
-    """Run a command line and return its exit status. Raises CcagentError."""
+    """Run a command line and return its exit status. Raise CcagentError if the command fails."""
     try:
         found: object = cli.main([*arguments], prog_name="ccagent", standalone_mode=False)
     except SystemExit as error:
@@ -225,7 +227,7 @@ def run_click(arguments: Sequence[str]) -> int:
 
 
 def _sentence(error: click.ClickException) -> str:
-    """Return what click complains of in one line, with the command whose help says more."""
+    """Return click's error message in one line, with the command for its help."""
     text = " ".join(error.format_message().split()).rstrip(".")
     if text[1:2].islower():
         text = text[:1].lower() + text[1:]

@@ -1,4 +1,4 @@
-"""One sample, from the machine to the sinks; several sinks are served at the same time."""
+"""One sample, sent to all sinks at the same time."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from ccagent.transports.base import Transport
 
 _LONGEST_LIMIT = 1e9
-"""Seconds that a timer of the kernel certainly takes."""
+"""A number of seconds that any timer of the kernel accepts."""
 
 _LOOK = 3600.0
 _HELD = 4 * 1024 * 1024
-"""Bytes that are held before they are handed on while the agent still samples."""
+"""Bytes of messages that are collected before the sinks get them during the sample."""
 
 
 def run_once(configuration: Configuration, name: str) -> bool:
     """Sample with one agent and deliver to each of its sinks.
 
-    Return whether all have taken it, and the agent could read anything of what it is about.
+    Return whether all sinks have taken the sample, and the agent could read any data.
 
-    Raises ConfigurationError, and ProgramError when the time limit is over.
+    Raise ConfigurationError, or ProgramError when the time limit is exceeded.
     """
     settings = configuration.settings
     node = Node(hostname=settings.hostname, cluster=settings.cluster)
@@ -87,9 +87,9 @@ def _sample_and_send(configuration: Configuration, agent: Agent[Any], node: Node
 
 
 def _finish(deliveries: list[_Delivery]) -> bool:
-    """Send what is queued to all sinks. Return whether nothing is lost.
+    """Send the queued messages to all sinks. Return whether no message is lost.
 
-    A sink that hangs does not hold up the others: each is sent to in a thread of its own.
+    Each sink has a separate thread: a hanging sink does not delay the others.
     """
     queued = [delivery for delivery in deliveries if delivery.has_queue]
     if len(queued) < 2:
@@ -101,18 +101,18 @@ def _finish(deliveries: list[_Delivery]) -> bool:
     for delivery in deliveries:
         try:
             calls.append(BackgroundCall(delivery.finish, "sink"))
-        except ProgramError:  # there are no more threads
+        except ProgramError:  # no more threads can be started
             finished.append(delivery.finish())
     for call in calls:
         while not call.wait(_LOOK):
             pass
-    # An unforeseen error of one is raised when all have ended.
+    # An unforeseen error of one sink is raised after all sinks have ended.
     finished += [call.result() for call in calls]
     return all(finished)
 
 
 class _Delivery:
-    """The messages of one run on their way to one sink."""
+    """Delivers the messages of one run to one sink."""
 
     def __init__(self, configuration: Configuration, sink: str, transport: Transport) -> None:
         self._sink = sink
@@ -122,7 +122,7 @@ class _Delivery:
         self._queue: Queue | None = None
         self._is_delivered = True
         self.has_lost_its_reader = False
-        """True after the reader of standard output has gone."""
+        """True after the reader of standard output was closed."""
         if transport.is_network and configuration.outbox.directory:
             from ccagent.queue.queue import Queue
 
@@ -149,9 +149,9 @@ class _Delivery:
             self._fail(error)
 
     def finish(self) -> bool:
-        """Send what is queued, of this run and earlier ones.
+        """Send the queued messages of this run and earlier ones.
 
-        Return whether nothing is lost: each message is acknowledged, or in a file on disk.
+        Return whether no message is lost: each is acknowledged, or in a file on disk.
         """
         try:
             if self._queue is None:
@@ -181,7 +181,7 @@ class _Delivery:
             )
 
     def _fail(self, error: Exception) -> None:
-        """Log why messages are not delivered, with a traceback if nobody foresaw it."""
+        """Log why messages are not delivered, with a traceback for an unforeseen error."""
         self._is_delivered = False
         if isinstance(error, CcagentError):
             logger.error("sink %s: %s", self._sink, error)
@@ -190,12 +190,15 @@ class _Delivery:
 
 
 class _TimeOver(BaseException):
-    """Passes through whatever an agent catches, being no error of its own."""
+    """A BaseException, because agents catch Exception."""
 
 
 @contextlib.contextmanager
 def time_limit(seconds: float, text: str) -> Generator[None]:
-    """Interrupt what takes longer, unless the kernel itself hangs in it."""
+    """Interrupt the body after a time limit, unless it hangs in the kernel.
+
+    Raise ProgramError with `text` at the time limit.
+    """
 
     def over(_number: int, _frame: FrameType | None) -> None:
         raise _TimeOver

@@ -1,4 +1,4 @@
-"""The command `AGENT --once`: one sample, then the end."""
+"""The command `AGENT --once`: take one sample, then exit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def sample_once(
 ) -> int:
     """Sample once with an agent and return the exit status of the command.
 
-    `is_dry`: print what each sink would get, and deliver nothing.
+    `is_dry`: print the messages for each sink, and deliver nothing.
     """
     log.configure(verbosity, is_brief=True)
     if options.form == "table" and (options.sinks or is_dry):
@@ -38,7 +38,7 @@ def sample_once(
 
         print_messages(configuration, agent)
         return 0
-    allow_interrupts()  # not before: msgspec does not survive one while it is imported
+    allow_interrupts()  # not earlier: an interrupt during its import would crash msgspec
     if _is_for_people(options):
         from ccagent.views.table.printing import print_table
 
@@ -49,7 +49,7 @@ def sample_once(
 
 
 def _is_for_people(options: Options) -> bool:
-    """Return whether a table is printed: on demand, and on a terminal if nothing else is asked."""
+    """Return whether to print a table: if requested, or on a terminal without other requests."""
     if options.form is not None:
         return options.form == "table"
     if options.sinks or options.path is not None:

@@ -1,4 +1,4 @@
-"""The options that every command takes, laid over what a configuration file says."""
+"""The options of all commands. They override the configuration file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Options(NamedTuple):
-    """Options of the command line: `--config`, `--no-config`, `--cluster`, `--sink` and so on."""
+    """Values of the options `--config`, `--no-config`, `--cluster`, `--sink` and so on."""
 
     path: str | None = None
     is_without_file: bool = False
@@ -33,12 +33,12 @@ def load_configuration(
     needs_file: bool = False,
     with_overrides: bool = False,
 ) -> Configuration:
-    """Read the configuration file and lay the options over it.
+    """Read the configuration file, and override keys by options.
 
-    With `agent` it is the configuration of that agent alone. Its samples go to the sinks of a file
-    only if `--config` names that file: a command typed at a terminal sends nothing to the site's
-    back ends by surprise. `needs_file`: the default file must be there. `with_overrides`: the keys
-    that the control service has set count, as they do for the daemon.
+    agent: keep only the configuration of this agent. Its samples go to the sinks of a file only if
+    `--config` names this file: a command in a terminal must not send to the site's receivers by
+    mistake. needs_file: raise ConfigurationError if the default file is missing. with_overrides:
+    apply the keys set by the control service, as in the daemon.
     """
     from ccagent.config.configuration import check_files
 
@@ -80,7 +80,7 @@ def _files(options: Options, *, needs_file: bool) -> Files:
 
 
 def _only_format(agent: str) -> str | None:
-    """Return the format of an agent that has just one other than `sonar`."""
+    """Return the format of an agent without the format `sonar`, else None."""
     from ccagent.config.registry import agent_class
 
     formats = agent_class(agent).formats
@@ -88,7 +88,7 @@ def _only_format(agent: str) -> str | None:
 
 
 def _work_without_sinks(table: dict[str, Any]) -> bool:
-    """Return whether all agents of a table have a peer of their own, or Prometheus asks alone."""
+    """Return whether no agent of a table needs a sink, or only the exporter is configured."""
     from ccagent.config.registry import AGENTS, agent_class
 
     agents = as_table(table.get("agents"))
@@ -100,7 +100,7 @@ def _work_without_sinks(table: dict[str, Any]) -> bool:
 
 
 def without_sinks(table: dict[str, Any]) -> dict[str, Any]:
-    """Return a table without its sinks, and without the names of them in the agents' tables."""
+    """Return a table without its sinks, and without their names in the agents' tables."""
     agents = {
         name: {key: value for key, value in as_table(agent).items() if key != "sinks"}
         if is_table(agent)
@@ -111,7 +111,7 @@ def without_sinks(table: dict[str, Any]) -> dict[str, Any]:
 
 
 def for_agent(table: dict[str, Any], agent: str) -> dict[str, Any]:
-    """Leave only one agent's table; if it is none, it will be refused."""
+    """Keep only one agent's table. A value that is not a table is refused later."""
     return table | {"agents": {agent: as_table(table.get("agents")).get(agent, {})}}
 
 
@@ -120,7 +120,7 @@ def with_values(
 ) -> dict[str, Any]:
     """Set keys of the tables [KIND.NAME] from the command line: `rollup=true`, `every=30s`.
 
-    A value is TOML where it can be read as that, else a string.
+    A value is parsed as TOML if possible, else it is a string.
     """
     if not assignments:
         return table
@@ -141,14 +141,14 @@ def with_values(
 
 
 def public_url(url: str) -> str:
-    """Return a URL without its login and its query, either of which could hold a secret."""
+    """Return a URL without login and query: both may contain secrets."""
     scheme, slashes, rest = url.partition("//")
     host = rest.partition("?")[0].rpartition("@")[2]
     return f"{scheme}{slashes}{host}"
 
 
 def sinks_of(urls: Iterable[str]) -> dict[str, str]:
-    """Name the sinks of the command line: by their URLs, without what could be secret in them."""
+    """Return sinks for the URLs of the command line, by URL without secrets."""
     named: dict[str, str] = {}
     for url in urls:
         name = f"--sink {public_url(url)}"
@@ -163,7 +163,7 @@ def with_options(
 ) -> dict[str, Any]:
     """Replace keys of the file by options of the command line.
 
-    `urls` replace all sinks; where there are none at all, it is stdout.
+    `urls` replace all sinks. Without any sink the sink is stdout.
     """
     table = dict(table)
     if cluster is not None:

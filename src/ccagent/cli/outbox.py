@@ -35,7 +35,7 @@ def outbox(ctx: click.Context, /, common: Common) -> None:
 @outbox.command()
 @add_file_options
 def flush(common: Common) -> None:
-    """Send what is queued, now; exit status 1 if something is left."""
+    """Send the queued messages now; exit status 1 if messages remain."""
     from ccagent.queue.commands import flush
 
     if not flush(load(common, needs_file=True)):
@@ -45,8 +45,15 @@ def flush(common: Common) -> None:
 def _add_selection(function: Callable[..., None]) -> Callable[..., None]:
     """Add the options that select dead letters."""
     for option in (
-        click.option("--sink", "names", multiple=True, metavar="NAME", help="Only of this sink."),
-        click.option("--reason", default="", metavar="TEXT", help="Only with this in the reason."),
+        click.option(
+            "--sink", "names", multiple=True, metavar="NAME", help="Select this sink; repeatable."
+        ),
+        click.option(
+            "--reason",
+            default="",
+            metavar="TEXT",
+            help="Select dead letters with this text in the reason.",
+        ),
     ):
         function = option(function)
     return function
@@ -56,7 +63,7 @@ def _add_selection(function: Callable[..., None]) -> Callable[..., None]:
 @_add_selection
 @add_file_options
 def retry(names: tuple[str, ...], reason: str, common: Common) -> None:
-    """Queue dead letters again; the daemon sends them, or `ccagent outbox flush`."""
+    """Queue dead letters again. The daemon or `ccagent outbox flush` sends them."""
     from ccagent.queue.commands import DeadLetterSelection, retry
 
     count = retry(load(common, needs_file=True), DeadLetterSelection(names, reason))
@@ -65,7 +72,7 @@ def retry(names: tuple[str, ...], reason: str, common: Common) -> None:
 
 @outbox.command()
 @_add_selection
-@click.option("--all", "is_whole", is_flag=True, help="Delete the queued messages too.")
+@click.option("--all", "is_whole", is_flag=True, help="Also delete the queued messages.")
 @add_file_options
 def drop(names: tuple[str, ...], reason: str, is_whole: bool, common: Common) -> None:
     """Delete dead letters."""

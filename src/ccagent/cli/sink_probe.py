@@ -1,4 +1,4 @@
-"""Probes of a sink: one marked message that bypasses the queue, or a login without a message."""
+"""Probes of a sink: a test message that bypasses the queue, or a login without a message."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from ccagent.transports.base import ProbeResult
 
 MARK = "this is a test: ccagent sinks test"
-"""What the message says of itself, in `errors` of the sample."""
+"""Text of the test message, in `errors` of the sample."""
 
 
 def try_sink(configuration: Configuration, name: str) -> str:
-    """Send a marked message; give what the other side said. Raises TransportError."""
+    """Send a test message and return the receiver's answer. Raise TransportError."""
     settings = configuration.sinks[name]
     transport = build_transport(settings)
     transport.is_one_shot = True
@@ -35,7 +35,7 @@ def try_sink(configuration: Configuration, name: str) -> str:
 
 
 def reach_sink(configuration: Configuration, name: str) -> ProbeResult | None:
-    """Connect and log in without delivering; None if that can't be. Raises TransportError."""
+    """Connect and log in without a message; None if that is impossible. Raise TransportError."""
     transport = build_transport(configuration.sinks[name])
     try:
         return transport.probe(_messages(configuration, name)[0])
@@ -44,7 +44,7 @@ def reach_sink(configuration: Configuration, name: str) -> ProbeResult | None:
 
 
 def _messages(configuration: Configuration, name: str) -> list[Message]:
-    """Make a message that readers take, and that changes nothing they know.
+    """Return a test message that receivers accept, and that does not change their data.
 
     It is a true sample of the node without processes, or the metric `ccagent_test`.
     """

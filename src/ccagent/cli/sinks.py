@@ -28,7 +28,7 @@ def agents() -> None:
 @click.pass_context
 def sinks(ctx: click.Context, /, common: Common) -> None:
     """List the kinds of sinks, by the scheme of their URL; or test one."""
-    del common  # the sub-command takes what is given here
+    del common  # the sub-command reads these options
     from ccagent.config.registry import transport_class, transport_names
 
     if ctx.invoked_subcommand is None:
@@ -40,9 +40,9 @@ def sinks(ctx: click.Context, /, common: Common) -> None:
 @click.argument("sink", metavar="URL|NAME")
 @add_common_options
 def test(sink: str, common: Common) -> None:
-    """Send one marked message to a URL, or to the sink NAME of the configuration.
+    """Send a test message to a URL, or to the sink NAME of the configuration.
 
-    Prints what the other side answered; exit status 1 if it did not take the message.
+    Prints the receiver's answer; exit status 1 if the receiver did not accept the message.
     """
     from ccagent.cli.options import sinks_of
     from ccagent.cli.sink_probe import try_sink

@@ -1,10 +1,10 @@
-"""The start and the end of every `ccagent` command. Imports only what all of them need."""
+"""Start and end of every `ccagent` command. Imports only modules that all commands need."""
 
 from __future__ import annotations
 
 import gc
 
-gc.disable()  # a one-shot command ends before there is much to collect
+gc.disable()  # a one-shot command ends before there is much garbage to collect
 
 import os  # noqa: E402 - the collector comes first
 import sys  # noqa: E402
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 def main() -> NoReturn:
     """Run the command line and end the process.
 
-    Every error of a command is a sentence on stderr and exit status 1, or 2 if the command line or
-    the configuration is wrong.
+    An error of a command prints a sentence on stderr. The exit status is 1, or 2 if the command
+    line or the configuration is wrong.
     """
     try:
         _open_standard_files()
@@ -43,7 +43,7 @@ def main() -> NoReturn:
 
 
 def _open_standard_files() -> None:
-    """Open /dev/null for closed descriptors 0 to 2, so that no file gets these numbers."""
+    """Open /dev/null for closed descriptors 0 to 2: no other file may get these numbers."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
@@ -75,9 +75,9 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def end(status: int) -> NoReturn:
-    """End the process without the interpreter's own end, which costs 10 ms.
+    """End the process without the interpreter's shutdown. This saves 10 ms.
 
-    Flushes what was printed. If a thread still runs, the interpreter ends as it always does.
+    Flushes the output. If a thread still runs, the interpreter shuts down as usual.
     """
     status = _flush(status)
     threading = sys.modules.get("threading")
@@ -87,10 +87,10 @@ def end(status: int) -> NoReturn:
 
 
 def _flush(status: int) -> int:
-    """Write what is buffered for standard output; return the exit status that follows."""
+    """Flush standard output. Return the exit status: `status`, or an error's."""
     try:
         sys.stdout.flush()
-    except AttributeError:  # started without one
+    except AttributeError:  # started without standard output
         return status
     except BrokenPipeError:
         return status or CLOSED_PIPE

@@ -21,9 +21,9 @@ def config() -> None:
 @click.argument("file", type=click.Path(), required=False)
 @add_file_options
 def check(file: str | None, common: Common) -> None:
-    """Check FILE, with conf.d beside it; without FILE /etc/ccagent/ccagent.toml.
+    """Check FILE and its conf.d; without FILE /etc/ccagent/ccagent.toml.
 
-    Exit status 2 and a line for each mistake if it can't be used.
+    If the configuration is invalid, prints a line for each mistake; exit status 2.
     """
     from ccagent.config.configuration import check_files
     from ccagent.config.files import DEFAULT_PATH, read_files
@@ -43,11 +43,13 @@ def check(file: str | None, common: Common) -> None:
 
 
 @config.command()
-@click.option("--template", "is_template", is_flag=True, help="As a file to begin with.")
+@click.option(
+    "--template", "is_template", is_flag=True, help="Print a template of a configuration file."
+)
 def defaults(is_template: bool) -> None:
     """Print every key of every agent and sink with its default, as TOML.
 
-    With --template all is commented out, so that the file changes nothing until it is edited.
+    With --template every key is commented out: the file has no effect until it is edited.
     """
     from ccagent.config.defaults import defaults, template
     from ccagent.config.registry import agent_names, transport_names
@@ -59,9 +61,9 @@ def defaults(is_template: bool) -> None:
 @config.command("import")
 @click.argument("file", type=click.Path())
 def import_(file: str) -> None:
-    """Turn FILE, the configuration of Sonar's daemon, into one of ccagent on stdout.
+    """Convert FILE, the configuration of Sonar's daemon, to one of ccagent on stdout.
 
-    What can't be carried over is shown on stderr and in comments.
+    Settings that can't be carried over are listed on stderr and in comments.
     """
     from ccagent.cli.sonar_import.commands import import_file
 

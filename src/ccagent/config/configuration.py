@@ -1,4 +1,4 @@
-"""The configuration file: strict TOML, every key checked before anything starts."""
+"""The configuration: strict TOML, with every key checked before the start."""
 
 from __future__ import annotations
 
@@ -50,27 +50,27 @@ class GlobalSettings(Settings, frozen=True, kw_only=True):
         Meta(description="name of the cluster in every record; empty: the host's domain, or local"),
     ] = ""
     hostname: Annotated[
-        str, Meta(description="name of this node in every record; empty: its own host name")
+        str, Meta(description="name of this node in every record; empty: its host name")
     ] = ""
     lock_directory: Annotated[
-        str, Meta(description="where the daemon keeps a lock, so that only one runs; empty: none")
+        str, Meta(description="directory of the lock that permits only one daemon; empty: no lock")
     ] = ""
     log_format: Annotated[
         LogFormat,
         Meta(
-            description="form of the log on stderr; auto: journal (with priorities) under systemd, "
-            "else text"
+            description="format of the log on stderr; auto: journal (with priorities) under "
+            "systemd, else text"
         ),
     ] = "auto"
-    log_level: Annotated[LogLevel, Meta(description="and what is more serious is logged")] = (
+    log_level: Annotated[LogLevel, Meta(description="log this level and more serious ones")] = (
         "warning"
     )
     status_socket: Annotated[
         str,
-        Meta(description="where `ccagent status` asks the daemon; only if its directory exists"),
+        Meta(description="socket for `ccagent status`; made only if its directory exists"),
     ] = "/run/ccagent/status.sock"
     topic_prefix: Annotated[
-        str, Meta(description="stands before the cluster in topics: 'test' for test.CLUSTER.sample")
+        str, Meta(description="prefix of the cluster in topics: 'test' for test.CLUSTER.sample")
     ] = ""
 
 
@@ -78,29 +78,27 @@ class OutboxSettings(Settings, frozen=True, kw_only=True):
     """The keys of the table [outbox]."""
 
     directory: Annotated[
-        str, Meta(description="where messages wait; empty: in memory, lost with the process")
+        str, Meta(description="directory of the queues; empty: in memory, lost with the process")
     ] = ""
-    memory: Annotated[bool, Meta(description="wait in memory although there is a directory")] = (
-        False
-    )
+    memory: Annotated[bool, Meta(description="queue in memory, although directory is set")] = False
     max_bytes: Annotated[
         int,
         Meta(
             ge=1,
-            description="bytes per sink, 64 MiB at most in memory; beyond, the oldest are dropped",
+            description="bytes per sink, in memory at most 64 MiB; above, the oldest are dropped",
         ),
     ] = 256 * 1024 * 1024
     max_age: Annotated[Duration, Meta(description="older messages are dropped")] = Duration("7d")
     durability: Annotated[
         Literal["process", "power"],
-        Meta(description="what a stored message survives: the end of the process, or of the power"),
+        Meta(description="stored messages survive the end of the process, or also a power failure"),
     ] = "process"
 
 
 class Configuration(msgspec.Struct, frozen=True):
     """A checked configuration: the settings of agents and sinks by name.
 
-    controls: None without the table [controls], which is another service's. exporter: None without
+    controls: None without the table [controls]. It is for another service. exporter: None without
     the table [exporter].
     """
 
@@ -113,12 +111,12 @@ class Configuration(msgspec.Struct, frozen=True):
     exporter: ExporterSettings | None = None
 
     def sinks_of(self, agent: str) -> list[str]:
-        """Return the names of the sinks that get an agent's records."""
+        """Return the names of the sinks for an agent's records."""
         return _sinks_of(agent, self.agents[agent], self.sinks)
 
     @property
     def agents_without_cadence(self) -> list[str]:
-        """The agents that a daemon would never run: with neither `every` nor `on-startup`."""
+        """The agents that a daemon never runs: they have neither `every` nor `on-startup`."""
         return [
             name
             for name, settings in self.agents.items()
@@ -126,21 +124,21 @@ class Configuration(msgspec.Struct, frozen=True):
         ]
 
     def formats_of(self, agent: str) -> frozenset[Format]:
-        """Return the formats that the sinks of an agent want."""
+        """Return the formats of the sinks of an agent."""
         return frozenset(self.sinks[sink].format for sink in self.sinks_of(agent))
 
 
 def load(path: str) -> Configuration:
-    """Read and check a file, with `conf.d` beside it.
+    """Read and check a file and its `conf.d`.
 
-    Raises ConfigurationError naming file, line, key and reason of each problem.
+    Raise ConfigurationError with file, line, key and reason of each problem.
     """
     files = read_files(path)
     return check_files(files, files.table)
 
 
 def check_files(files: Files, table: dict[str, Any]) -> Configuration:
-    """Check a table that comes from files, so that errors name file and line of a key."""
+    """Check a table from files. Errors contain file and line of a key."""
     problems = Problems()
     problems.found += files.problems
     configuration = None
@@ -152,9 +150,9 @@ def check_files(files: Files, table: dict[str, Any]) -> Configuration:
 
 
 def check(table: dict[str, Any], place: str) -> Configuration:
-    """Check a whole configuration; `place` is what its errors call it.
+    """Check a whole configuration. place: its name in errors.
 
-    Raises ConfigurationError with all that is wrong.
+    Raise ConfigurationError with all problems.
     """
     problems = Problems()
     problems.found += [f"{place}: {problem}" for problem in find_unusable_texts(table, "")]
@@ -194,7 +192,7 @@ def check(table: dict[str, Any], place: str) -> Configuration:
 
 
 def _check_controls(table: dict[str, Any], place: str) -> ControlsSettings | None:
-    """Check the table of the control service, where there is one."""
+    """Check the table of the control service, if it exists."""
     if "controls" not in table:
         return None
     from ccagent.controls.setup import check_table
@@ -203,7 +201,7 @@ def _check_controls(table: dict[str, Any], place: str) -> ControlsSettings | Non
 
 
 def _check_exporter(table: dict[str, Any], place: str) -> ExporterSettings | None:
-    """Check the table of the Prometheus endpoint, where there is one."""
+    """Check the table of the Prometheus endpoint, if it exists."""
     if "exporter" not in table:
         return None
     from ccagent.transports.prometheus.settings import ExporterSettings
@@ -212,7 +210,7 @@ def _check_exporter(table: dict[str, Any], place: str) -> ExporterSettings | Non
 
 
 def _sinks_of(name: str, settings: AgentSettings, sinks: dict[str, SinkSettings]) -> list[str]:
-    """Return the sinks that an agent names; if it names none, all whose format it has."""
+    """Return the sinks in an agent's key `sinks`; without that all sinks with its formats."""
     formats = agent_class(name).formats
     return list(settings.sinks) or [key for key, sink in sinks.items() if sink.format in formats]
 
@@ -220,7 +218,7 @@ def _sinks_of(name: str, settings: AgentSettings, sinks: dict[str, SinkSettings]
 def _receivers_of_envelopes(
     name: str, settings: AgentSettings, sinks: dict[str, SinkSettings]
 ) -> set[str]:
-    """Return the receivers of the sinks that get an agent's envelopes."""
+    """Return the receivers of the sinks for an agent's envelopes."""
     chosen = [sinks[key] for key in _sinks_of(name, settings, sinks)]
     return {sink.receiver for sink in chosen if sink.format == "sonar"}
 
@@ -257,7 +255,7 @@ def _check_outbox(table: dict[str, Any], place: str) -> OutboxSettings:
 
 
 def check_sink(table: object, name: str, place: str) -> SinkSettings:
-    """Check the table of one sink, with the keys that its transport knows."""
+    """Check the table of one sink against the keys of its transport."""
     where = name if name.startswith("--") else f"sinks.{name}"
     url = as_table(table).get("url")
     if not isinstance(url, str):
@@ -288,9 +286,9 @@ def _check_agent(table: object, name: str, sinks: list[str], place: str) -> Agen
 def _check_formats(
     name: str, settings: AgentSettings, sinks: dict[str, SinkSettings], place: str
 ) -> None:
-    """Check that an agent has the formats of the sinks that it names, else that of one sink.
+    """Check that an agent has the formats of its sinks; without key `sinks` that of any sink.
 
-    Raises ConfigurationError.
+    Raise ConfigurationError if not.
     """
     agent = agent_class(name)
     problems = Problems()
@@ -298,8 +296,8 @@ def _check_formats(
         wanted = sinks[sink].format if sink in sinks else None
         if wanted is not None and wanted not in agent.formats:
             problems.found.append(
-                f"{place}: agents.{name}.sinks: sink {sink!r} wants format "
-                f"{wanted!r}, which {name} has not; it has {', '.join(sorted(agent.formats))}"
+                f"{place}: agents.{name}.sinks: sink {sink!r} needs format "
+                f"{wanted!r}, but {name} has only {', '.join(sorted(agent.formats))}"
             )
     problems.raise_found()
 
@@ -312,7 +310,7 @@ def _tables(table: dict[str, Any], key: str, place: str) -> dict[str, object]:
 
 
 def _name_errors(place: str, where: str, check: Callable[..., T], *values: object) -> T:
-    """Run a check and put file and key before what it complains about."""
+    """Run a check. Prefix its errors with file and key."""
     try:
         return check(*values)
     except ConfigurationError as error:
@@ -321,10 +319,10 @@ def _name_errors(place: str, where: str, check: Callable[..., T], *values: objec
 
 
 def build_agent(configuration: Configuration, name: str) -> Agent[Any]:
-    """Make an agent of a checked configuration, for the formats that its sinks want."""
+    """Return an agent of a checked configuration, for the formats of its sinks."""
     return agent_class(name)(configuration.agents[name], configuration.formats_of(name))
 
 
 def build_transport(settings: SinkSettings) -> Transport:
-    """Make the transport of a checked sink."""
+    """Return the transport of a checked sink."""
     return transport_class(settings.url)(settings)

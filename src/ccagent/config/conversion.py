@@ -1,4 +1,4 @@
-"""Settings from tables of TOML."""
+"""Conversion of TOML tables to settings."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ T = TypeVar("T", bound=Settings)
 
 
 def convert(table: object, settings: type[T], where: str, *, place: str) -> T:
-    """Fill `settings` from a table.
+    """Return an instance of `settings` from a table.
 
-    `place` is what the user calls the source (a file's path), `where` the table's own key
-    (`agents.sample`). Raises ConfigurationError naming place, key and reason of each problem.
+    place: the user's name of the source (a file's path). where: the table's key (`agents.sample`).
+    Raise ConfigurationError with place, key and reason of each problem.
     """
     if table != {} and not as_table(table):
         raise ConfigurationError(f"{place}: {where}: expected a table [{where}]")
     if not table:
-        # msgspec would read the annotations of the type, which takes 1 ms.
+        # msgspec would evaluate the annotations of the type. That takes 1 ms.
         with suppress(TypeError):  # a key without a default
             return settings()
     try:
@@ -35,7 +35,7 @@ def convert(table: object, settings: type[T], where: str, *, place: str) -> T:
 
 
 def _convert_renamed(table: dict[str, Any], settings: type[T], where: str, place: str) -> T:
-    """Fill `settings` from a table that does not fit: keys of earlier releases are replaced."""
+    """Return `settings` from a table that does not fit, after replacing keys of old releases."""
     from ccagent.config.renamed_keys import replace_renamed
     from ccagent.config.settings_problems import find_problems
 

@@ -1,4 +1,4 @@
-"""The defaults of all settings, written as the TOML that a configuration file holds."""
+"""The defaults of all settings, as the TOML of a configuration file."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from ccagent.transports.base import Transport
 
 _TEMPLATE = """\
-# The configuration of ccagent. Every key stands here with its default, commented out: this file
-# changes nothing. Text begins with "# ", keys with "#"; take that away from what is to be set,
-# and from the line with its table. Tables of agents and sinks have to be named to be used.
+# The configuration of ccagent. This file has every key with its default, commented out: it has no
+# effect. Text starts with "# ", keys start with "#". To set a key, remove the "#" from its line and
+# from the line of its table. An agent or sink is used only if the configuration has its table.
 #
-# Files conf.d/*.toml beside this one are read too, in the order of their names.
-# `ccagent config check FILE` says what is wrong. See ccagent.toml(5).
+# Files conf.d/*.toml beside this file are also read, in the order of their names.
+# `ccagent config check FILE` prints all errors. See ccagent.toml(5).
 """
 
 _SHOWN = {"a string", "true or false", "a list of strings", "a duration"}
-"""Kinds that a default shows as well as words."""
+"""Kinds that are obvious from a default."""
 
 
 class Section(NamedTuple):
-    """A table of the configuration: what its header is, its keys, and what it is for."""
+    """A table of the configuration: its header, its keys, and its purpose."""
 
     table: str
     keys: list[Key]
@@ -40,14 +40,14 @@ class Section(NamedTuple):
 
     @property
     def header(self) -> str:
-        """The line that begins the table."""
+        """The header line of the table."""
         return self.table if self.table.startswith("[[") else f"[{self.table}]"
 
 
 def sections(agents: Iterable[str], transports: Iterable[str]) -> Iterator[Section]:
-    """Return all tables that a configuration may have, nested ones after their parents."""
+    """Yield all possible tables of a configuration, nested ones after their parents."""
     yield from _section("", GlobalSettings, "")
-    yield from _section("outbox", OutboxSettings, "where messages wait until they are taken")
+    yield from _section("outbox", OutboxSettings, "queues of messages until they are acknowledged")
     yield from control_sections()
     yield from exporter_sections()
     yield from agent_sections(agents)
@@ -56,28 +56,30 @@ def sections(agents: Iterable[str], transports: Iterable[str]) -> Iterator[Secti
 
 
 def control_sections() -> Iterator[Section]:
-    """Return the tables of the control service."""
+    """Yield the tables of the control service."""
     from ccagent.controls.settings import ControlsSettings
 
-    yield from _section("controls", ControlsSettings, "what the cluster may ask and set: a service")
+    yield from _section(
+        "controls", ControlsSettings, "the control service: reads and sets controls"
+    )
 
 
 def exporter_sections() -> Iterator[Section]:
-    """Return the tables of the Prometheus endpoint."""
+    """Yield the tables of the Prometheus endpoint."""
     from ccagent.transports.prometheus.settings import ExporterSettings
 
-    yield from _section("exporter", ExporterSettings, "metrics that Prometheus asks for")
+    yield from _section("exporter", ExporterSettings, "metrics endpoint for Prometheus")
 
 
 def agent_sections(agents: Iterable[str]) -> Iterator[Section]:
-    """Return the tables of agents, nested ones after their parents."""
+    """Yield the tables of agents, nested ones after their parents."""
     for name in agents:
         agent = agent_class(name)
         yield from _section(f"agents.{name}", agent.Settings, _first_line(agent))
 
 
 def sink_sections(transports: Iterable[str]) -> Iterator[tuple[list[str], Section]]:
-    """Return the tables of the kinds of sinks, each with the URL schemes that select it."""
+    """Yield the tables of the kinds of sinks, each with its URL schemes."""
     found: dict[type[Transport], list[str]] = {}
     for scheme in transports:
         found.setdefault(transport_class(f"{scheme}:"), []).append(scheme)
@@ -105,9 +107,9 @@ def _section(
 
 
 def defaults() -> str:
-    """Write every key with its default, for all agents and kinds of sinks on this installation.
+    """Return every key with its default, for all agents and kinds of sinks on this installation.
 
-    Tables that the user has to name are comments.
+    Tables with user-defined names are comments.
     """
     return "\n".join(map(_write, sections(agent_names(), transport_names())))
 
@@ -123,7 +125,7 @@ def _write(section: Section) -> str:
 
 
 def template(agents: Iterable[str], transports: Iterable[str]) -> str:
-    """Write a complete configuration file in which everything is commented out."""
+    """Return a complete configuration file with everything commented out."""
     parts = [_TEMPLATE]
     for section in sections(agents, transports):
         lines = _prose(section.description) if section.description else []
@@ -138,7 +140,7 @@ def template(agents: Iterable[str], transports: Iterable[str]) -> str:
 
 
 def explain_key(key: Key) -> str:
-    """Return what a key means and, where its default doesn't show it, what it may hold."""
+    """Return the description of a key, and its kind if that is not obvious from the default."""
     if key.default is None:
         return f"{key.description}; {key.kind}, no default"
     return key.description if key.kind in _SHOWN else f"{key.description}; {key.kind}"
@@ -160,7 +162,7 @@ def _first_line(described_class: type) -> str:
 
 
 def toml(value: object) -> str:
-    """Write a value as TOML."""
+    """Return a value as TOML."""
     match value:
         case bool():
             return "true" if value else "false"

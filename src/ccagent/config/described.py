@@ -1,7 +1,7 @@
-"""Every key of a settings type with what is known of it: meaning, kind, default, tables within.
+"""The keys of a settings type: description, kind, default, nested settings.
 
-Descriptions stand at the keys themselves (`msgspec.Meta`). What `ccagent config defaults` prints,
-the template of a configuration file and ccagent.toml(5) are all made of them.
+Descriptions are in the annotations of the keys (`msgspec.Meta`). They are the source of `ccagent
+config defaults`, the template of a configuration file and ccagent.toml(5).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 class Key(NamedTuple):
     """One key.
 
-    `within` says whether it holds settings of its own: a table, tables by names that the user
-    gives, or a list of tables. `default` is None where there is none.
+    within: kind of nested settings: a table, tables by user-defined names, or a list of tables;
+    empty without. default: None if the key has none.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Key(NamedTuple):
 
 
 def describe_keys(settings: type[Settings]) -> list[Key]:
-    """Describe the keys of a settings type, in the order in which it has them."""
+    """Return the keys of a settings type in their order."""
     found: list[Key] = []
     for field in msgspec.structs.fields(settings):
         kind = inspect.type_info(field.type)
@@ -70,7 +70,7 @@ def _description(kind: inspect.Type) -> str:
 
 
 def _within(kind: inspect.Type) -> tuple[Within, type[Settings]]:
-    """Return the settings type that a key holds, and how."""
+    """Return the nested settings type of a key, and the kind of nesting."""
     match kind:
         case inspect.StructType(cls=inner) if issubclass(inner, Settings):
             return "table", inner
@@ -88,7 +88,7 @@ def _within(kind: inspect.Type) -> tuple[Within, type[Settings]]:
 
 
 def _kind(kind: inspect.Type) -> str:
-    """Return in the words of TOML what a key may hold."""
+    """Return the kind of a key's values in TOML's terms."""
     match kind:
         case inspect.Metadata(type=inner):
             return _kind(inner)

@@ -1,4 +1,4 @@
-"""Durations as they are configured: `30s`, `5m`, `12h`, `1d`."""
+"""Durations in the configuration: `30s`, `5m`, `12h`, `1d`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _FORM = re.compile(r"(\d{1,9})(ms|[smhd])")
 
 
 class Duration:
-    """A length of time, written as a number with a unit: ms, s, m, h or d."""
+    """A duration, written as a number with a unit: ms, s, m, h or d."""
 
     def __init__(self, text: str) -> None:
         match = _FORM.fullmatch(text.strip().lower())
@@ -22,7 +22,7 @@ class Duration:
 
     @classmethod
     def parse(cls, value: object) -> Self:
-        """Make one of a configured value. Raises ValueError with the reason."""
+        """Return the duration of a configured value. Raise ValueError with the reason."""
         if not isinstance(value, str):
             raise ValueError(f"{value!r} is not a duration: write it as a string such as '30s'")  # noqa: TRY004 - msgspec reports only ValueError
         return cls(value)
@@ -41,9 +41,10 @@ class Duration:
 
 
 class Cadence(Duration):
-    """A duration that recurs at the same times each day.
+    """An interval with the same times each day.
 
-    Seconds divide a minute, minutes an hour, hours a day; or it is a number of days.
+    Seconds must divide a minute, minutes an hour, hours a day. A number of whole days is also
+    valid.
     """
 
     def __init__(self, text: str) -> None:
@@ -67,7 +68,7 @@ class Cadence(Duration):
 
 
 def _nearest(choices: list[int], seconds: float) -> str:
-    """Name the choices on both sides of `seconds`."""
+    """Return the valid choices next to `seconds` as text."""
     below = [c for c in choices if c < seconds][-1:]
     above = [c for c in choices if c > seconds][:1]
     return " or ".join(f"'{_write(c)}'" for c in below + above)

@@ -1,8 +1,8 @@
-"""The files of a configuration: the main one, and `conf.d/*.toml` beside it, merged.
+"""The files of a configuration: the main file, merged with `conf.d/*.toml` beside it.
 
-Files are taken in the order of their names. Tables of the same name are joined; a key that stands
-in two files is an error. No secret belongs into any of them, so everybody may read them; but who
-may write one decides what ccagent runs and where it sends, so others' files are refused.
+Files are read in the order of their names. Tables of the same name are merged. A key in two files
+is an error. The files contain no secrets, so every user may read them. A writer of a file
+determines the programs and the receivers of ccagent, so files of other users are refused.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 COMMAND_LINE = "command line"
-"""What errors name where no file is read."""
+"""The place in errors if no file is read."""
 
 DIRECTORY = "conf.d"
-"""What the directory beside the main file is called."""
+"""Name of the directory beside the main file."""
 
 COMPLETED = "/etc/ccagent"
-"""The directory whose configurations the defaults of packages complete."""
+"""The directory of configurations that are completed by the defaults of packages."""
 
 DEFAULT_PATH = "/etc/ccagent/ccagent.toml"
-"""The file that every command reads unless `--config` names another, or `--no-config` none."""
+"""The file that every command reads without `--config` or `--no-config`."""
 
 _LARGEST = 4 * 1024 * 1024
 
@@ -37,8 +37,8 @@ _LARGEST = 4 * 1024 * 1024
 class Files:
     """The unchecked content of the files of a configuration.
 
-    `origins`: by key, with its tables before it, the file in which it stands. `problems`: what is
-    wrong with the files themselves; if `is_complete` is false, much of the table may be missing.
+    origins: the file of each key, by the key and its tables. problems: problems of the files, such
+    as invalid TOML. is_complete: if False, much of the table may be missing.
     """
 
     def __init__(self, place: str = "") -> None:
@@ -51,9 +51,9 @@ class Files:
         self.is_complete = True
 
     def locate(self, problems: Iterable[str]) -> list[str]:
-        """Return problems `MAIN-FILE: KEY...` about the whole with the file and line of the key.
+        """Replace MAIN-FILE in problems `MAIN-FILE: KEY...` by the file and line of the key.
 
-        Problems of keys that were left out, since their lines are not TOML, are not repeated.
+        Problems of keys in lines that are not TOML are omitted: they are already reported.
         """
         lines = self._lines()
         main = self.paths[0]
@@ -65,18 +65,18 @@ class Files:
                 continue
             if any(_is_about(rest, key) for key in self.left_out):
                 continue
-            within = rest.replace(": ", ".", 1)  # TABLE: KEY: ..., as a transport names its own
+            within = rest.replace(": ", ".", 1)  # TABLE: KEY: ..., as a transport names its keys
             about = [key for key in lines if _is_about(rest, key) or _is_about(within, key)]
             path, line = lines[max(about, key=len)] if about else (main, 0)
             found.append(f"{path}: line {line}: {rest}" if line else f"{path}: {rest}")
         return found
 
     def line_of(self, name: str, path: str) -> int:
-        """Return the line of a file on which a key stands; 0 if that is unknown."""
+        """Return the line of a key in a file; 0 if unknown."""
         return _lines_of(self.texts.get(path, "")).get(name, 0)
 
     def _lines(self) -> dict[str, tuple[str, int]]:
-        """Return file and line of each key, and of each header of a table."""
+        """Return file and line of each key and each table header."""
         found: dict[str, tuple[str, int]] = {}
         for path, text in self.texts.items():
             for name, line in _lines_of(text).items():
@@ -85,9 +85,9 @@ class Files:
 
 
 def read_files(path: str) -> Files:
-    """Read a configuration: a file and those of the directory beside it.
+    """Read a configuration: a file, and the files of the directory beside it.
 
-    Raises ConfigurationError if one can't be read. What is no TOML is among its problems.
+    Raise ConfigurationError if a file can't be read. Invalid TOML is added to `problems`.
     """
     files = Files()
     _add_file(files, path)
@@ -114,7 +114,7 @@ def _add_file(files: Files, path: str) -> None:
 
 
 def read_default() -> Files:
-    """Read the default configuration, if there is one; log it if this user may not read it."""
+    """Read the default configuration, if it exists. Log if this user may not read it."""
     try:
         return read_files(DEFAULT_PATH)
     except ConfigurationError as error:
@@ -129,7 +129,7 @@ def read_default() -> Files:
 
 
 def _read_table(path: str, files: Files) -> dict[str, Any]:
-    """Read one file of TOML, unchecked; keep its text and what is wrong with it."""
+    """Read one TOML file, unchecked. Keep its text and its problems."""
     try:
         with open(open_trusted(path), "rb") as file:
             _check_owner(path, os.fstat(file.fileno()))
@@ -152,12 +152,12 @@ def _read_table(path: str, files: Files) -> dict[str, Any]:
         return tomllib.loads(decoded)
     except RecursionError as error:
         raise ConfigurationError(f"{path}: nested too deep") from error
-    except ValueError:  # TOMLDecodeError, and a number of more digits than Python reads
+    except ValueError:  # TOMLDecodeError, or a number with more digits than Python accepts
         return _read_what_can_be(path, decoded, files)
 
 
 def _read_what_can_be(path: str, text: str, files: Files) -> dict[str, Any]:
-    """Read a file that is not all TOML, to find its other errors too."""
+    """Read a file with invalid TOML, to find its other errors."""
     from ccagent.config.toml_lines import parse_leniently
 
     try:
@@ -174,7 +174,7 @@ def _read_what_can_be(path: str, text: str, files: Files) -> dict[str, Any]:
 
 
 def _beside(path: str) -> list[str]:
-    """List the files `conf.d/*.toml` beside a file, in the order of their names."""
+    """Return the files `conf.d/*.toml` beside a file, sorted by name."""
     directory = os.path.join(os.path.dirname(path), DIRECTORY)
     try:
         names = os.listdir(directory)
@@ -195,7 +195,7 @@ def _beside(path: str) -> list[str]:
 
 
 def _refuse_strangers(path: str, main: str, kind: int) -> None:
-    """Raise ConfigurationError for what somebody else could have put there."""
+    """Raise ConfigurationError for a file or directory that another user could have created."""
     try:
         status, owner = os.stat(path), os.stat(main).st_uid
     except OSError as error:
@@ -246,6 +246,6 @@ def _lines_of(text: str) -> dict[str, int]:
 
 
 def _is_about(problem: str, key: str) -> bool:
-    """Return whether a problem begins with a key, or with one within it."""
+    """Return whether a problem starts with a key or with one of its nested keys."""
     rest = problem[len(key) :]
     return problem.startswith(key) and not (rest and (rest[0].isalnum() or rest[0] in "-_"))

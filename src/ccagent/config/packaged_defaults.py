@@ -1,4 +1,4 @@
-"""Defaults that packages install. They complete the configuration in /etc/ccagent."""
+"""Defaults installed by packages. They complete the configuration in /etc/ccagent."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from ccagent.config.settings import as_table
 from ccagent.errors import ConfigurationError
 
 PACKAGED = "/usr/share/ccagent/conf.d"
-"""Where packages install defaults, a file a package."""
+"""Directory for the defaults of packages, one file per package."""
 
 
 def list_packaged(overriding: str) -> list[str]:
-    """List the files of defaults in the order of their names.
+    """Return the files of defaults, sorted by name.
 
-    A file of the same name in the directory `overriding` replaces one of them. Raises
-    ConfigurationError.
+    A file of the same name in the directory `overriding` replaces a file of defaults. Raise
+    ConfigurationError if the directory can't be read.
     """
     try:
         names = sorted(os.listdir(PACKAGED))
@@ -38,7 +38,7 @@ def complete(
     origins: dict[tuple[str, ...], str],
     where: tuple[str, ...] = (),
 ) -> None:
-    """Add the keys of `defaults`, which stand in the file `path`, that a table does not have."""
+    """Add missing keys to a table from `defaults`, the content of the file `path`."""
     for key, value in defaults.items():
         full = (*where, key)
         if key not in table:

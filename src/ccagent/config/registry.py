@@ -1,7 +1,7 @@
 """Registry of agents, transports and GPU vendors: their names and classes.
 
-Built-in ones are imported when they are used. Installed entry points (groups `ccagent.agents`,
-`ccagent.transports` and `ccagent.gpus`) are asked only for names that are not built in.
+Built-in classes are imported at first use. Installed entry points (groups `ccagent.agents`,
+`ccagent.transports` and `ccagent.gpus`) are searched only for names that are not built in.
 """
 
 from __future__ import annotations
@@ -56,33 +56,33 @@ GPU_VENDORS = {
 
 
 def agent_class(name: str) -> type[Agent[Any]]:
-    """Return the class of an agent. Raises ConfigurationError for an unknown name."""
+    """Return the class of an agent. Raise ConfigurationError for an unknown name."""
     found: type[Agent[Any]] = _load("agent", "ccagent.agents", AGENTS, name)
     return found
 
 
 def transport_class(url: str) -> type[Transport]:
-    """Return the class for a URL's scheme. Raises ConfigurationError for an unknown scheme."""
+    """Return the class for a URL's scheme. Raise ConfigurationError for an unknown scheme."""
     scheme, colon, _ = url.partition(":")
     if not colon:
-        raise ConfigurationError(f"{url!r} is no sink: a URL such as 'stdout:' or 'dir:/PATH'")
+        raise ConfigurationError(f"{url!r} is not a sink URL such as 'stdout:' or 'dir:/PATH'")
     found: type[Transport] = _load("kind of sink", "ccagent.transports", TRANSPORTS, scheme.lower())
     return found
 
 
 def gpu_vendor_class(name: str) -> type[GpuVendor]:
-    """Return the class of a GPU vendor. Raises ConfigurationError for an unknown name."""
+    """Return the class of a GPU vendor. Raise ConfigurationError for an unknown name."""
     found: type[GpuVendor] = _load("GPU vendor", "ccagent.gpus", GPU_VENDORS, name)
     return found
 
 
 def agent_names() -> list[str]:
-    """Return the names of all agents that can be used on this installation."""
+    """Return the names of all agents on this installation."""
     return list(dict.fromkeys([*AGENTS, *_entry_points("ccagent.agents")]))
 
 
 def transport_names() -> list[str]:
-    """Return the URL schemes that can be used on this installation."""
+    """Return the URL schemes of all transports on this installation."""
     return list(dict.fromkeys([*TRANSPORTS, *_entry_points("ccagent.transports")]))
 
 

@@ -1,4 +1,4 @@
-"""Keys of earlier releases: replaced by the present ones, with a warning."""
+"""Replacement of keys of earlier releases by the current keys, with a warning."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ if TYPE_CHECKING:
 def replace_renamed(
     table: dict[str, Any], settings: type[Settings], where: str, warnings: list[str]
 ) -> dict[str, Any]:
-    """Return the table with the present names of its keys; add a sentence for each earlier one.
+    """Return the table with the current names of its keys. Add a warning for each earlier name.
 
-    A table that has a key under both names is returned with both, so that the earlier one is
-    reported as unknown.
+    A key with both names in the table keeps both. The earlier name is then reported as unknown.
     """
     keys = {key.name: key for key in describe_keys(settings)}
     found: dict[str, Any] = {}

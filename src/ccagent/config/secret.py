@@ -1,4 +1,4 @@
-"""Secrets come from files that nobody else can read, or from systemd; never from arguments."""
+"""Secrets, read from private files or systemd credentials, never from arguments."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _CREDENTIAL = "credential:"
 
 
 def secret_path(place: str) -> str:
-    """Return the file of a secret: a path, or `credential:NAME` for one that systemd passes.
+    """Return the file of a secret: a path, or `credential:NAME` for a systemd credential.
 
-    Source: systemd.exec(5), LoadCredential=. Raises ConfigurationError.
+    Source: systemd.exec(5), LoadCredential=. Raise ConfigurationError without this credential.
     """
     if not place.startswith(_CREDENTIAL):
         return place
     name = place.removeprefix(_CREDENTIAL)
     directory = os.environ.get("CREDENTIALS_DIRECTORY", "")
     if not directory:
-        raise ConfigurationError(f"{place}: there are none: systemd has set no LoadCredential=")
+        raise ConfigurationError(f"{place}: no credentials: the unit has no LoadCredential=")
     if not name or "/" in name or name in {".", ".."}:
         raise ConfigurationError(f"{place}: not the name of a credential")
     return os.path.join(directory, name)
@@ -30,7 +30,7 @@ def secret_path(place: str) -> str:
 def read_secret(place: str) -> str:
     """Return the first line of a secret. Its file must not be readable by others.
 
-    Raises ConfigurationError, which never shows the content.
+    Raise ConfigurationError if it can't be read. The error never contains the content.
     """
     text = secret_text(place).splitlines()[:1]
     if not text or not text[0].strip() or not text[0].isprintable():
@@ -39,7 +39,7 @@ def read_secret(place: str) -> str:
 
 
 def secret_text(place: str) -> str:
-    """Return the whole text of a secret. Raises ConfigurationError as `read_secret` does."""
+    """Return the whole text of a secret. Raise ConfigurationError as `read_secret` does."""
     try:
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
         descriptor = os.open(secret_path(place), flags)

@@ -1,4 +1,4 @@
-"""Settings: structures that are filled from tables of TOML, strictly."""
+"""Base class of settings: structures for strict conversion from TOML tables."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ R = TypeVar("R")
 class Settings(
     msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True
 ):
-    """Base of all settings: the fields are the keys in kebab case, with their defaults.
+    """Base class of all settings. The fields are the keys in kebab case, with their defaults.
 
-    renamed: keys of earlier releases, each with the key that replaces it. A configuration may hold
-    either; an earlier key is logged.
+    renamed: keys of earlier releases, each with its replacement. A configuration may contain either
+    key; an earlier key is logged.
     """
 
     renamed: ClassVar[dict[str, str]] = {}
 
 
 def as_table(value: object) -> dict[str, Any]:
-    """Return a value of TOML if it is a table, else an empty one."""
+    """Return a value of TOML if it is a table, else an empty table."""
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def as_list(value: object) -> list[object]:
-    """Return a value of TOML if it is a list, else an empty one."""
+    """Return a value of TOML if it is a list, else an empty list."""
     return cast("list[object]", value) if isinstance(value, list) else []
 
 
@@ -48,10 +48,10 @@ def is_table(value: object) -> bool:
 
 
 def find_unusable_texts(value: object, where: str) -> Iterator[str]:
-    """Yield what is wrong with texts and keys, whatever they are for.
+    """Yield the problems of texts and keys that are invalid for every key.
 
-    No path, program or name can hold the character NUL. Nothing is replaced in a text, so that one
-    with a variable is a mistake, unless it is a command.
+    A text must not contain the character NUL. Variables in texts are not replaced, so a variable is
+    a mistake, except in a command.
     """
     match value:
         case str():
@@ -90,20 +90,20 @@ def join_key(*parts: str) -> str:
 
 
 def make_value(kind: type[Any], value: object) -> object:
-    """Make a value of a type that msgspec does not know. Raises ValueError with the reason."""
+    """Return a value of a type unknown to msgspec. Raise ValueError with the reason."""
     if issubclass(kind, Duration):
         return kind.parse(value)
     raise NotImplementedError(kind)
 
 
 class Problems:
-    """Collects what is wrong, so that all of it can be shown at once."""
+    """Collects problems, to report all of them together."""
 
     def __init__(self) -> None:
         self.found: list[str] = []
 
     def attempt(self, check: Callable[..., R], *values: object, **more: Any) -> R | None:
-        """Run a check; return None if it finds problems, which are kept."""
+        """Run a check and return its result. If it finds problems, keep them and return None."""
         try:
             return check(*values, **more)
         except ConfigurationError as error:
@@ -111,6 +111,6 @@ class Problems:
             return None
 
     def raise_found(self) -> None:
-        """Raise ConfigurationError if there is any."""
+        """Raise ConfigurationError if any problem was found."""
         if self.found:
             raise ConfigurationError(*self.found)

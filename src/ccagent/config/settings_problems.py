@@ -1,4 +1,4 @@
-"""Problems of a table that does not fit its settings: each key, in plain words."""
+"""Problems of a table that does not fit its settings, for each key in plain words."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _TYPES = {
 
 
 def find_problems(table: dict[str, Any], settings: type[Settings], where: str) -> list[str]:
-    """Return key and reason of everything that msgspec would refuse, in the order of the keys."""
+    """Return key and reason of each value that msgspec refuses, in the order of the keys."""
     found = list(_find_in_keys(table, settings, where))
     if not found:
-        # Each key is right, but not all together.
+        # Each key is valid, but not their combination.
         found.extend(_refusal(table, settings, where))
     return found
 
@@ -61,7 +61,7 @@ def _find_in_keys(table: dict[str, Any], settings: type[Settings], where: str) -
 
 
 def _find_within(key: Key, value: object, full: str) -> Iterator[str]:
-    """Find what is wrong with a table within, with those that have names, or with a list."""
+    """Yield the problems of a nested table, named tables, or a list of tables."""
     tables: dict[str, object]
     if key.within == "list":
         if not is_list(value):
@@ -83,7 +83,7 @@ def _find_within(key: Key, value: object, full: str) -> Iterator[str]:
 
 
 def _refusal(value: object, kind: Any, full: str, choices: str = "") -> Iterator[str]:
-    """Yield what msgspec says of one value, if it refuses it."""
+    """Yield msgspec's error for one value, if it refuses the value."""
     try:
         msgspec.convert(value, kind, dec_hook=make_value)
     except msgspec.ValidationError as error:
@@ -93,7 +93,7 @@ def _refusal(value: object, kind: Any, full: str, choices: str = "") -> Iterator
 
 
 def _in_plain_words(reason: str, choices: str) -> str:
-    """Return a message of msgspec in the words of TOML."""
+    """Return a message of msgspec in TOML's terms."""
     invalid = reason.removeprefix("Invalid enum value ")
     if invalid != reason and '"' in choices:
         names = re.findall(r'"([^"]*)"', choices)

@@ -1,6 +1,7 @@
-"""The lines of a TOML file: where each key stands, and all that is not TOML.
+"""The lines of a TOML file: the line of each key, and all invalid lines.
 
-tomllib names the line of the first error alone, and none for a key whose value is refused later.
+tomllib reports only the line of the first error. It has no lines for keys whose values are refused
+later.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _MOST = 20
-"""Errors that are looked for in a file."""
+"""Maximum number of errors to find in a file."""
 
 _KEY = re.compile(r"""[ \t]*("(?:\\.|[^"\\\n])*"|'[^'\n]*'|[A-Za-z0-9_-]+)[ \t]*(\.?)""")
 _TOKEN = re.compile(
@@ -28,9 +29,9 @@ _PLACE = re.compile(r" \(at line (\d+), column (\d+)\)$")
 
 
 class Statement(NamedTuple):
-    """A key or the header of a table: its full name, and the line on which it begins.
+    """A key or the header of a table: its full name, and its first line.
 
-    Elements of an array of tables have their number behind its name: `software[1]`.
+    Elements of an array of tables have their number after its name: `software[1]`.
     """
 
     key: tuple[str, ...]
@@ -38,10 +39,10 @@ class Statement(NamedTuple):
 
 
 class ParsedToml(NamedTuple):
-    """A file as far as it is TOML.
+    """The valid part of a TOML file.
 
-    table: None if an error is about more than single statements. errors: line and reason; line 0
-    if it is unknown. left_out: the keys that these errors are about.
+    table: None if an error concerns more than single statements. errors: line and reason; line 0 if
+    unknown. left_out: the keys of these errors.
     """
 
     table: dict[str, Any] | None
@@ -50,9 +51,9 @@ class ParsedToml(NamedTuple):
 
 
 def parse_leniently(text: str) -> ParsedToml:
-    """Parse TOML; a statement of one line that is none is an error and left out.
+    """Parse TOML. An invalid statement of one line is added to the errors and omitted.
 
-    Raises RecursionError.
+    Raise RecursionError.
     """
     errors: list[tuple[int, str]] = []
     left_out: set[tuple[str, ...]] = set()
@@ -61,7 +62,7 @@ def parse_leniently(text: str) -> ParsedToml:
             return ParsedToml(tomllib.loads(text), errors, left_out)
         except (
             ValueError
-        ) as error:  # TOMLDecodeError, and a number of more digits than Python reads
+        ) as error:  # TOMLDecodeError, or a number with more digits than Python accepts
             place = _PLACE.search(str(error))
             line = int(place[1]) if place is not None else _find_broken(text)
             reason = str(error).partition(" (at ")[0] + _hint(text, line)
@@ -76,7 +77,7 @@ def parse_leniently(text: str) -> ParsedToml:
 
 
 def list_statements(text: str) -> Iterator[Statement]:
-    """Yield the keys and headers of a file in their order; skip lines that are not TOML."""
+    """Yield the keys and headers of a file in their order. Skip lines that are not TOML."""
     table: tuple[str, ...] = ()
     counts: dict[tuple[str, ...], int] = {}
     position, line = 0, 1
@@ -101,7 +102,7 @@ def list_statements(text: str) -> Iterator[Statement]:
 
 
 def _read_key(text: str, position: int) -> tuple[tuple[str, ...], int]:
-    """Return the parts of a dotted key and where it ends."""
+    """Return the parts of a dotted key, and the position of its end."""
     parts: list[str] = []
     while (match := _KEY.match(text, position)) is not None:
         parts.append(_unquote(match[1]))
@@ -123,7 +124,7 @@ def _unquote(part: str) -> str:
 def _number(
     parts: tuple[str, ...], counts: dict[tuple[str, ...], int], *, is_array: bool
 ) -> tuple[str, ...]:
-    """Return the name of a table, with the numbers of the elements that it is or is within."""
+    """Return the name of a table, with the numbers of array elements in it."""
     if is_array:
         counts[parts] = counts.get(parts, -1) + 1
     named: list[str] = []
@@ -134,7 +135,7 @@ def _number(
 
 
 def _end_of_statement(text: str, position: int) -> int:
-    """Return the beginning of the line after a statement, which may have several lines."""
+    """Return the position of the line after a statement of one or more lines."""
     depth = 0
     for match in _TOKEN.finditer(text, position):
         if match["open"]:
@@ -147,7 +148,7 @@ def _end_of_statement(text: str, position: int) -> int:
 
 
 def _find_broken(text: str) -> int:
-    """Return the line of the statement that makes a file, otherwise TOML up to it, be none."""
+    """Return the line of the first statement that makes the text up to it invalid TOML."""
     lines = text.split("\n")
     begins = sorted({statement.line for statement in list_statements(text)})
 
@@ -162,7 +163,7 @@ def _find_broken(text: str) -> int:
 
 
 def _key_of(text: str, line: int) -> tuple[str, ...] | None:
-    """Return the key that a line sets, if the line is the whole statement."""
+    """Return the key of a line, if the line is a whole statement."""
     found = [statement for statement in list_statements(text) if statement.line == line]
     if len(found) != 1:
         return None
@@ -174,7 +175,7 @@ def _key_of(text: str, line: int) -> tuple[str, ...] | None:
 
 
 def _hint(text: str, line: int) -> str:
-    """Return what is often meant by a value that is no TOML."""
+    """Return a hint for a common mistake in a value."""
     lines = text.split("\n")
     value = lines[line - 1].partition("=")[2].strip() if 0 < line <= len(lines) else ""
     if value.startswith(("$", "env:")):

@@ -1,4 +1,4 @@
-"""The directories that ccagent writes to, and whether other users can put something there."""
+"""Check whether other users can create files in ccagent's directories."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def unsafe_places(configuration: Configuration) -> list[tuple[str, str]]:
-    """Return the keys whose directories are not safe from other users, each with the reason."""
+    """Return the keys of directories that are not safe from other users, each with the reason."""
     found = [(key, check_directory(directory)) for key, directory in _places(configuration)]
     return [(key, reason) for key, reason in found if reason]
 

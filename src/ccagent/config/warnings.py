@@ -1,4 +1,4 @@
-"""Keys that are valid, and keep a daemon from starting or lose records: `ccagent config check`."""
+"""Warnings of `ccagent config check`: valid keys that prevent a start or lose records."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _KINDS: dict[str, dict[str, str]] = {
 
 
 def find_warnings(configuration: Configuration) -> Iterator[str]:
-    """Return what is wrong in a checked configuration: keys, reason, remedy, a sentence each."""
+    """Yield the warnings of a checked configuration, a sentence with keys, reason and fix each."""
     for name in configuration.agents:
         yield from _find_forgotten(configuration, name)
         yield from _find_not_taken(configuration, name)
@@ -33,7 +33,7 @@ def find_warnings(configuration: Configuration) -> Iterator[str]:
 
 
 def _find_forgotten(configuration: Configuration, agent: str) -> Iterator[str]:
-    """Find a state file that outlives messages which wait in memory."""
+    """Yield a warning for a state file that outlives messages in memory."""
     outbox = configuration.outbox
     if not getattr(configuration.agents[agent], "state_file", ""):
         return
@@ -57,7 +57,7 @@ def _find_forgotten(configuration: Configuration, agent: str) -> Iterator[str]:
 
 
 def _find_not_taken(configuration: Configuration, agent: str) -> Iterator[str]:
-    """Find sinks whose receiver takes nothing that an agent sends, or counts it wrong."""
+    """Yield warnings for sinks whose receiver ignores or misinterprets an agent's messages."""
     for name in configuration.sinks_of(agent):
         sink = configuration.sinks[name]
         receiver = sink.preset
@@ -67,7 +67,7 @@ def _find_not_taken(configuration: Configuration, agent: str) -> Iterator[str]:
                 f"agents.{agent}.sinks, sinks.{name}.receiver: {sink.receiver} takes no {kind}, so "
                 f"nothing of this agent is sent there: name other sinks in agents.{agent}.sinks"
             )
-        # Only agents that make records for one receiver have such a key.
+        # Only agents with records for a specific receiver have this key.
         preset = getattr(configuration.agents[agent], "preset", None)
         if agent == "sample" and preset is not None and sink.receiver == "jobanalyzer" != preset:
             yield (
@@ -81,7 +81,7 @@ def _join_names(sinks: list[str]) -> str:
 
 
 def _find_unused_sinks(configuration: Configuration) -> Iterator[str]:
-    """Find sinks to which no agent sends."""
+    """Yield warnings for sinks without an agent."""
     agents = configuration.agents
     used = {sink for agent in agents for sink in configuration.sinks_of(agent)}
     for name, sink in configuration.sinks.items():

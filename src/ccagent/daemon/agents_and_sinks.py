@@ -1,4 +1,4 @@
-"""The agents and sinks that a daemon runs: started, exchanged by a reload, and ended."""
+"""The agents and sinks of a daemon: start, exchange by a reload, end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Plan(NamedTuple):
-    """A configuration, with the agents, transports and exporter of it that do not run yet."""
+    """A configuration, with its agents, transports and exporter that do not run yet."""
 
     configuration: Configuration
     agents: dict[str, Agent[Any]]
@@ -66,25 +66,25 @@ class AgentsAndSinks:
         return any(box.settings.url.startswith("stdout:") for box in self._outboxes.values())
 
     def counters(self) -> DaemonCounters:
-        """Return what agents and sinks have counted since the start."""
+        """Return the counters of agents and sinks since the start."""
         return DaemonCounters(
             agents={name: runner.agent.counters for name, (_, runner) in [*self._runners.items()]},
             sinks={name: outbox.counters() for name, outbox in [*self._outboxes.items()]},
         )
 
     def describe(self) -> dict[str, dict[str, Any]]:
-        """Return what agents describe of themselves, by name; those that do."""
+        """Return the details of the agents that report any, by agent."""
         running = [(name, runner.agent) for name, (_, runner) in [*self._runners.items()]]
         return {name: details for name, agent in running if (details := agent.describe())}
 
     def summary(self) -> str:
-        """Return a line about what runs."""
+        """Return a line that lists running agents and sinks."""
         return f"agents: {', '.join(self._runners)}; sinks: {', '.join(self._outboxes) or 'none'}"
 
     def make_plan(self, configuration: Configuration) -> Plan:
         """Build the agents and transports of a configuration that do not run yet.
 
-        Raises ConfigurationError before anything is changed.
+        Raise ConfigurationError for an invalid configuration, before any change.
         """
         running = self._configuration
         node = self._make_node(configuration)
@@ -96,7 +96,7 @@ class AgentsAndSinks:
             or self._outboxes[name].settings != sink
             or running is None
             or configuration.outbox != running.outbox
-            or is_renamed  # logins and topics may hold the names
+            or is_renamed  # logins and topics may contain the names
         }
         exporter = self._exporter.prepare(configuration, node)
         agents: dict[str, Agent[Any]] = {}
@@ -110,7 +110,7 @@ class AgentsAndSinks:
         return Plan(configuration, agents, transports, exporter)
 
     def close_unused(self, agents: dict[str, Agent[Any]]) -> None:
-        """Close the agents of a plan that is discarded, but for those that run already."""
+        """Close the agents of a discarded plan, except for running agents."""
         running = [runner.agent for _, runner in [*self._runners.values()]]
         for name, agent in agents.items():
             if agent not in running:
@@ -118,10 +118,10 @@ class AgentsAndSinks:
                     agent.close()
 
     def apply(self, plan: Plan) -> None:
-        """Start what a plan has built, and retire what it replaces or no longer has.
+        """Start the new agents and sinks of a plan, and retire replaced and removed ones.
 
-        Agents and sinks whose settings are unchanged go on as they are. All new outboxes are
-        opened before anything is changed.
+        Agents and sinks with unchanged settings continue. All new outboxes are opened before any
+        change.
         """
         configuration = plan.configuration
         node = self._make_node(configuration)
@@ -147,7 +147,7 @@ class AgentsAndSinks:
         self._exporter.apply(plan.exporter, configuration, node)
 
     def _open_outboxes(self, plan: Plan) -> dict[str, Sink]:
-        """Open the outboxes of new and changed sinks: all of them, or none."""
+        """Open the outboxes of new and changed sinks; if one fails, none stays open."""
         opened: dict[str, Sink] = {}
         configuration = plan.configuration
         try:
@@ -161,22 +161,20 @@ class AgentsAndSinks:
         return opened
 
     def _replace_outboxes(self, configuration: Configuration, opened: dict[str, Sink]) -> None:
-        """Put new outboxes in the place of old ones, which hand over their backlog at once."""
+        """Replace old outboxes by new ones. The old ones hand over their backlog at once."""
         for name, outbox in [*self._outboxes.items()]:
             if name in opened or name not in configuration.sinks:
                 self._leaving_outboxes.append(self._outboxes.pop(name))
             if name not in configuration.sinks and not outbox.is_idle:
                 backlog = outbox.counters().backlog
-                logger.info(
-                    "sink %s: removed; it goes on until %d messages are sent", name, backlog
-                )
+                logger.info("sink %s: removed; it stays until %d messages are sent", name, backlog)
         self._outboxes |= opened
         for outbox in self._leaving_outboxes:
             if outbox.name in self._outboxes:
                 outbox.retire(self._outboxes[outbox.name])
 
     def _can_stay(self, name: str, configuration: Configuration) -> bool:
-        """Return whether a running agent can stay, with what it knows of the last sample."""
+        """Return whether a running agent can continue with its state."""
         if self._configuration is None or name not in self._runners:
             return False
         agent, old = self._runners[name][1].agent, self._configuration.settings
@@ -187,19 +185,19 @@ class AgentsAndSinks:
         )
 
     def _make_node(self, configuration: Configuration) -> Node:
-        """Return the machine with the names for its records. Raises ConfigurationError."""
+        """Return the node with the names for its records. Raise ConfigurationError."""
         settings = configuration.settings
         return Node(hostname=settings.hostname, cluster=settings.cluster, clock=self._clock)
 
     def tick(self, now: float) -> None:
-        """Ask for the samples that are due; see to agents that hang."""
+        """Request due samples, and check for agents that hang or have died."""
         for schedule, runner in self._runners.values():
             runner.watch()
             if schedule is not None and schedule.is_due(now):
                 runner.tick()
 
     def next_tick(self, default: float) -> float:
-        """Return when the next sample is due, in seconds since 1970, or the default."""
+        """Return the time of the next sample in seconds since 1970, or the default."""
         ticks = [schedule.next for schedule, _ in self._runners.values() if schedule is not None]
         return min(ticks, default=default)
 
@@ -207,10 +205,10 @@ class AgentsAndSinks:
         return None if every is None else Schedule(every.seconds, self._clock.time())
 
     def retire(self) -> None:
-        """Close removed sinks once they are idle, and forget agents and sinks that have ended.
+        """Close removed sinks when they are idle, and forget agents and sinks that have ended.
 
-        A removed sink drains its backlog before. It stays open while an agent, even one that
-        hangs, may still put a message into it. A replaced sink has ended by itself.
+        A removed sink first drains its backlog. It stays open while an agent may still put a
+        message into it, even a hanging agent. A replaced sink ends without a call.
         """
         self._leaving_runners = [old for old in self._leaving_runners if old.is_alive]
         runners = [*self._leaving_runners, *(runner for _, runner in self._runners.values())]
@@ -221,7 +219,7 @@ class AgentsAndSinks:
         self._leaving_outboxes = [old for old in self._leaving_outboxes if old.is_alive]
 
     def end(self, seconds: float) -> None:
-        """End all after their work in hand, agents first, within some seconds."""
+        """End all after their current work, agents first, within some seconds."""
         deadline = self._clock.monotonic() + seconds
         self._exporter.close()
         runners = [runner for _, runner in self._runners.values()]
@@ -251,7 +249,7 @@ def _list_names(node: Node) -> tuple[str, str]:
 
 @contextlib.contextmanager
 def continue_after_errors(name: str) -> Generator[None]:
-    """Log an unforeseen exception while an agent or sink is closed, and go on with the others."""
+    """Log an unforeseen exception while an agent or sink is closed."""
     try:
         yield
     except Exception:  # noqa: BLE001 - it must not cost the others their end

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def describe_run(configuration: Configuration) -> str:
-    """Return version, file, agents with their cadence, and sinks without anything secret."""
+    """Return version, file, agents with their cadence, and sinks without secrets."""
     found = commit()
     version = f"ccagent {__version__}" + (f" ({found})" if found else "")
     agents: list[str] = []

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ccagent.config.configuration import Configuration
 
 _LONGEST_WAIT = 5.0
-"""The clock is looked at this often, in case it was set."""
+"""Maximum seconds between two readings of the clock, which may be set."""
 
 _STOP_WITHIN = 4.5
 _LOAD_WITHIN = 10.0
@@ -43,9 +43,10 @@ _OUTBOX_LOCK = "daemon.lock"
 class Daemon:
     """Runs the agents of a configuration.
 
-    `load` returns the configuration, at the start and again at SIGHUP. It is called in a thread of
-    its own: a file system that hangs stalls nothing. SIGTERM and SIGINT end the daemon, SIGUSR1
-    has it log its counters. Without `serves_status` it belongs to a terminal, and SIGHUP ends it.
+    `load` returns the configuration, at the start and again at SIGHUP. It is called in a separate
+    thread, because a file system may hang. SIGTERM and SIGINT end the daemon. SIGUSR1 writes the
+    counters to the log. Without `serves_status` the daemon belongs to a terminal, and SIGHUP ends
+    it.
     """
 
     def __init__(
@@ -71,11 +72,11 @@ class Daemon:
         self._wake_up = WakeUp()
         self._signals = ReceivedSignals()
         self.is_output_closed = False
-        """True once the reader of standard output has gone, which ended the daemon."""
+        """True if the daemon ended because the reader of standard output is closed."""
 
     @property
     def is_idle(self) -> bool:
-        """True when no agent samples, no message waits and no configuration is read."""
+        """True when no agent samples, all queues are empty and no configuration is being read."""
         return self._running.is_idle and not self.is_loading
 
     @property
@@ -85,21 +86,21 @@ class Daemon:
 
     @property
     def is_loading(self) -> bool:
-        """True while the configuration is read."""
+        """True while the configuration is being read."""
         return self._loading is not None and not self._loading.is_done
 
     def stop(self) -> None:
-        """Ask `run` to end. Any thread may call it."""
+        """Ask `run` to end. Any thread may call this."""
         self._stopping = True
         self._wake_up.set()
 
     def report(self) -> None:
-        """Ask `run` to write its counters to the log. Any thread may call it."""
+        """Ask `run` to write its counters to the log. Any thread may call this."""
         self._report = True
         self._wake_up.set()
 
     def status(self) -> Status:
-        """Return what was counted since the start."""
+        """Return the counters since the start."""
         settings = self._configuration.settings
         node = Node(hostname=settings.hostname, cluster=settings.cluster, clock=self._clock)
         counters = self._running.counters()
@@ -118,12 +119,12 @@ class Daemon:
         )
 
     def reload(self) -> None:
-        """Ask `run` to read the configuration again. Any thread may call it."""
+        """Ask `run` to read the configuration again. Any thread may call this."""
         self._reload = True
         self._wake_up.set()
 
     def run(self) -> None:
-        """Run until stopped. Raises CcagentError before it samples."""
+        """Run until stopped. Raise CcagentError if the start fails, before any sample."""
         try:
             plan = self._first_plan()
             if plan is None:
@@ -147,7 +148,7 @@ class Daemon:
         release_blocked()
 
     def _is_stopped(self) -> bool:
-        """Do what the signals ask for that arrived; return whether the daemon is to end."""
+        """Handle the received signals. Return whether the daemon must end."""
         for number in self._signals.take():
             if number == signal.SIGUSR1:
                 self._report = True
@@ -158,9 +159,9 @@ class Daemon:
         return self._stopping
 
     def _first_plan(self) -> Plan | None:
-        """Read the configuration; return None if the daemon was stopped meanwhile.
+        """Read the configuration. Return None if the daemon was stopped during the reading.
 
-        Raises CcagentError if it takes too long.
+        Raise CcagentError if the reading takes too long.
         """
         loading = self._start_loading()
         deadline = time.monotonic() + _LOAD_WITHIN
@@ -169,7 +170,7 @@ class Daemon:
             if self._is_stopped():
                 return None
             if rest <= 0:
-                # No ConfigurationError, after which systemd does not start it again.
+                # Not a ConfigurationError: after that systemd does not restart the daemon.
                 raise CcagentError(f"configuration: {_NOT_READ}")
             Clock().wait(min(rest, _LONGEST_WAIT), self._wake_up.descriptor)
             self._wake_up.clear()
@@ -191,7 +192,7 @@ class Daemon:
         self._notifier.ready(self._running.summary())
 
     def _lock_outboxes(self, plan: Plan) -> None:
-        """Make sure that no other daemon has this outbox directory. Raises LockedError."""
+        """Lock the outbox directory. Raise LockedError if another daemon has the lock."""
         where = plan.configuration.outbox
         path = os.path.join(where.directory, _OUTBOX_LOCK)
         if not where.directory or where.memory or path in self._locks:
@@ -200,11 +201,11 @@ class Daemon:
             make_directory(where.directory)
             self._locks[path] = Lock(path, "outbox.directory")
         except (OSError, NotPermittedError, ConfigurationError) as error:
-            # Its messages wait in memory then, which the sinks log.
+            # The sinks then queue their messages in memory, and log this.
             logger.error("%s: no lock: another daemon may use it: %s", where.directory, error)
 
     def _turn(self) -> None:
-        """Do what is due, then wait for what comes next."""
+        """Do all due work, then wait for the next event or tick."""
         self._notifier.alive()
         self._notice_name()
         self._read_again()
@@ -219,7 +220,7 @@ class Daemon:
         self._wake_up.clear()
 
     def _notice_name(self) -> None:
-        """Reload if the machine has got another name, as by DHCP after the start."""
+        """Reload if the host name has changed, for example by DHCP after the start."""
         before, self._host = self._host, read_host_name()
         if before not in {"", self._host} and not self._configuration.settings.hostname:
             logger.warning("the name of this machine was %s and is %s now", before, self._host)
@@ -233,7 +234,7 @@ class Daemon:
         return max(0.0, min(self._running.next_tick(now + longest) - now, longest))
 
     def _has_lost_its_reader(self) -> bool:
-        """Return whether nobody reads standard output any more, and a sink writes to it."""
+        """Return whether a sink writes to standard output and its reader is closed."""
         if not self._running.has_standard_output:
             return False
         from ccagent.transports.stdout import has_reader
@@ -243,7 +244,7 @@ class Daemon:
     def _read_again(self) -> None:
         """Start reading a changed configuration, or apply the one that was read.
 
-        The old one stays if the new one is bad, or can't be read in time.
+        The old configuration stays if the new one is invalid, or can't be read in time.
         """
         try:
             if self._loading is None:
@@ -276,7 +277,7 @@ class Daemon:
         self._notifier.ready(self._running.summary())
 
     def _announce(self, event: str) -> None:
-        """Log what runs, however quiet the log is; not for a command typed at a terminal."""
+        """Log the running agents and sinks at any log level; not in a terminal command."""
         if self._serves_status:
             from ccagent.daemon.announcement import describe_run
 
@@ -291,7 +292,7 @@ class Daemon:
         return self._running.make_plan(self._load())
 
     def _apply(self, plan: Plan) -> None:
-        """Exchange what runs for what a plan has. Raises LockedError before anything is changed."""
+        """Apply a plan. Raise LockedError for a locked outbox directory, before any change."""
         old, new = self._configuration.settings, plan.configuration.settings
         if new.lock_directory != old.lock_directory:
             logger.warning("lock-directory: a change takes effect when the daemon is restarted")
@@ -302,7 +303,7 @@ class Daemon:
         self._configuration = plan.configuration
 
     def _end(self) -> None:
-        """End all after their work in hand, agents first, within a few seconds."""
+        """End all after their current work, agents first, within a few seconds."""
         try:
             self._running.end(_STOP_WITHIN)
         finally:
@@ -318,10 +319,10 @@ class Daemon:
 
 
 def check_runnable(configuration: Configuration) -> None:
-    """Raise ConfigurationError for what only the daemon needs: agents, and when they are due."""
+    """Raise ConfigurationError if the daemon's requirements are missing: agents, cadences."""
     if not configuration.agents and configuration.exporter is None:
         raise ConfigurationError(f"{configuration.place}: no [agents.NAME]: nothing to run")
     for name in configuration.agents_without_cadence:
         raise ConfigurationError(
-            f"{configuration.place}: agents.{name}.every: missing; how often is it to run?"
+            f"{configuration.place}: agents.{name}.every: missing; set the agent's interval"
         )

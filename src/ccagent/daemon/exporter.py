@@ -1,6 +1,6 @@
-"""The Prometheus endpoint of a daemon: started, exchanged by a reload, and ended.
+"""The Prometheus endpoint of a daemon: start, exchange by a reload, end.
 
-Nothing of it is imported before a configuration has the table [exporter].
+Its modules are imported only if a configuration has the table [exporter].
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ _Names = tuple[str, str]
 
 
 class ExporterSlot:
-    """Holds the exporter that runs, if one is configured."""
+    """Manages the running exporter, if one is configured."""
 
     def __init__(self) -> None:
         self._running: ExporterService | None = None
         self._key: tuple[ExporterSettings, _Names] | None = None
 
     def prepare(self, configuration: Configuration, node: Node) -> ExporterService | None:
-        """Make the exporter of a configuration if it is not the one that runs.
+        """Build the exporter of a configuration, unless the same one runs already.
 
-        Raises ConfigurationError before anything is changed.
+        Raise ConfigurationError for invalid settings, before any change.
         """
         key = _key_of(configuration, node)
         if key is None or (self._running is not None and key == self._key):
@@ -40,7 +40,7 @@ class ExporterSlot:
     def apply(
         self, prepared: ExporterService | None, configuration: Configuration, node: Node
     ) -> None:
-        """Start what was prepared in place of what runs, or end what is configured no more."""
+        """Replace the running exporter by the prepared one, or end it if none is configured."""
         key = _key_of(configuration, node)
         if prepared is None and key is not None and key == self._key:
             return
@@ -53,7 +53,7 @@ class ExporterSlot:
                 logger.exception("exporter: not started: unforeseen error")
 
     def close(self) -> None:
-        """End the exporter that runs."""
+        """End the running exporter."""
         running, self._running, self._key = self._running, None, None
         if running is None:
             return
@@ -64,7 +64,7 @@ class ExporterSlot:
 
 
 def _key_of(configuration: Configuration, node: Node) -> tuple[ExporterSettings, _Names] | None:
-    """Return what an exporter depends on; None if none is configured."""
+    """Return the settings and names of an exporter; None if none is configured."""
     if configuration.exporter is None:
         return None
     return configuration.exporter, (node.cluster, node.hostname)

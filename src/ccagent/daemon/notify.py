@@ -1,7 +1,7 @@
 """State notifications to the service manager (the protocol of sd_notify).
 
 Source: sd_notify(3), sd_watchdog_enabled(3). A message is one datagram of lines `KEY=value` to the
-Unix socket that $NOTIFY_SOCKET names; what begins with @ is in the abstract namespace.
+Unix socket in $NOTIFY_SOCKET. A name with @ at the start is in the abstract namespace.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _LONGEST_STATUS = 500
 
 
 class Notifier:
-    """Sends the daemon's state; without $NOTIFY_SOCKET every call does nothing.
+    """Sends the daemon's state. Without $NOTIFY_SOCKET every method does nothing.
 
-    `environment` loses the variables, so that programs started later don't speak for the daemon.
-    Nothing here raises or waits: a manager that doesn't listen must not stop the daemon.
+    The variables are removed from `environment`, because child processes must not notify. No method
+    raises an exception or waits: a manager that does not listen must not stop the daemon.
     """
 
     def __init__(self, environment: MutableMapping[str, str] | None = None) -> None:
@@ -34,7 +34,7 @@ class Notifier:
         self._socket: socket.socket | None = None
         self._address = "\0" + address[1:] if address.startswith("@") else address
         self.watchdog: float | None = None
-        """Seconds within which `alive` is expected; None: it is not."""
+        """Seconds within which the manager expects a call of `alive`; None without a watchdog."""
         if not address.startswith(("/", "@")):
             if address:
                 logger.warning("$NOTIFY_SOCKET: %s: neither a path nor abstract", address)
@@ -50,7 +50,7 @@ class Notifier:
         self._send(f"READY=1\n{_status(status)}")
 
     def reloading(self) -> None:
-        """Send that a reload has begun; `ready` ends it."""
+        """Send that a reload has started; `ready` reports its end."""
         self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self) -> None:
@@ -63,7 +63,7 @@ class Notifier:
             self._send("WATCHDOG=1")
 
     def close(self) -> None:
-        """Close the socket; later calls do nothing."""
+        """Close the socket. Later calls of all methods do nothing."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -75,5 +75,5 @@ class Notifier:
 
 
 def _status(text: str) -> str:
-    """Return the line for `systemctl status`; line breaks in the text are replaced."""
+    """Return the line for `systemctl status`, with line breaks replaced."""
     return f"STATUS={printable(text)[:_LONGEST_STATUS]}"

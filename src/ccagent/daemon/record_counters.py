@@ -1,4 +1,4 @@
-"""Counters of the daemon in the envelopes that it sends (`extras = ["counters"]`)."""
+"""Counters of the daemon in its envelopes (`extras = ["counters"]`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Running one agent in a thread of its own, so that one that hangs stalls nobody."""
+"""Running one agent in a dedicated thread: a hanging agent does not stall others."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LONGEST_SETTLE_PAUSE = 5.0
 class Runner:
     """Samples with one agent at each tick, and puts the messages into outboxes.
 
-    A thread that an error has ended is started again by `watch`, and counted.
+    If an error ends the thread, `watch` starts it again and counts the restart.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Runner:
     ) -> None:
         self.agent = agent
         self.outboxes = outboxes
-        # For an agent that remembers nothing, nobody has to wait until its records are safe.
+        # An agent without `save_state` does not need the notice that its records are safe.
         self._remembers = type(agent).save_state is not Agent[Any].save_state
         self._node = node
         self._prefix = prefix
@@ -50,12 +50,12 @@ class Runner:
         self._thread: threading.Thread | None = None
 
     def start(self, *, sample_now: bool) -> None:
-        """Start the thread; the agent prepares itself, and samples if `sample_now`."""
+        """Start the thread. It prepares the agent, and takes a sample if `sample_now`."""
         self._wanted = sample_now
         self._start_thread()
 
     def tick(self) -> None:
-        """Ask for a sample now; an agent that is still busy with the last one leaves it out."""
+        """Request a sample now. It is skipped if the agent still takes the last one."""
         with self._changed:
             if self._busy_since is not None and not self._preparing:
                 self.agent.counters.skipped += 1
@@ -69,7 +69,7 @@ class Runner:
             self._changed.notify_all()
 
     def watch(self) -> None:
-        """Log when the agent has run over its time limit; start its thread again if that ended."""
+        """Log if the agent exceeds its time limit. Start its thread again if it has ended."""
         if not self.is_alive and not self._closing:
             self.agent.counters.restarts += 1
             self._start_thread()
@@ -84,7 +84,7 @@ class Runner:
 
     @property
     def is_idle(self) -> bool:
-        """True when the agent has nothing to do."""
+        """True when no sample is running or requested."""
         with self._changed:
             return self._busy_since is None
 
@@ -98,13 +98,13 @@ class Runner:
         return outbox in self.outboxes or outbox in self._in_use
 
     def close(self) -> None:
-        """Ask the thread to end after what it has in hand. Does not wait for it."""
+        """Ask the thread to end after its current sample. Does not wait for the end."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
 
     def join(self, seconds: float) -> None:
-        """Wait for the thread to end, if it could be started."""
+        """Wait until the thread has ended, if it could be started."""
         if self._thread is not None and self._thread.is_alive():
             self._thread.join(max(0.0, seconds))
         if self.is_alive:
@@ -120,7 +120,7 @@ class Runner:
         try:
             self._thread.start()
         except RuntimeError as error:
-            logger.error("agent %s: no thread for it: %s; trying again", name, error)
+            logger.error("agent %s: no thread could be started: %s; trying again", name, error)
 
     def _work(self) -> None:
         try:
@@ -156,7 +156,7 @@ class Runner:
             logger.exception("agent %s: it could not be closed", self.agent.name)
 
     def _sample(self) -> None:
-        """Take one sample from the machine to the outboxes."""
+        """Take one sample, and put its messages into the outboxes."""
         self._in_use = self.outboxes
         try:
             with self.agent.counters.count_sample(self._node.clock):
@@ -173,17 +173,17 @@ class Runner:
             self._in_use = []
 
     def _settle(self) -> None:
-        """Call `save_state` of the agent once no sink has its records in memory alone."""
+        """Call the agent's `save_state` when no sink has its records only in memory."""
         if self._unsettled and all(not outbox.unsaved for outbox in self._unsettled):
             self._unsettled = []
             try:
                 self.agent.save_state()
             except Exception:  # noqa: BLE001 - whatever an agent does, the others go on
-                logger.exception("agent %s: what it sent is not remembered", self.agent.name)
+                logger.exception("agent %s: its state could not be saved", self.agent.name)
         self._settle_pause = min(self._settle_pause * 2, _LONGEST_SETTLE_PAUSE)
 
     def _hand_on(self, records: Iterable[Record]) -> None:
-        """Encode records for each format that is wanted, and put them into the outboxes."""
+        """Encode records in each wanted format, and put the messages into the outboxes."""
         if "counters" in self.agent.settings.extras:
             records = map(self._add_counters, records)
         messages = encode_each(

@@ -1,4 +1,4 @@
-"""When an agent is due: at multiples of its cadence, counted from 1970-01-01T00:00:00Z."""
+"""Ticks of an agent: multiples of its cadence since 1970-01-01T00:00:00Z."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from __future__ import annotations
 class Schedule:
     """The ticks of one cadence, aligned to the UTC clock.
 
-    No tick comes twice, also when the clock is set back a little; when it is set back by more
-    than a cadence, the new time counts. Ticks that were slept through are not made up for.
+    No tick is repeated if the clock is set back by less than a cadence. If it is set back further,
+    ticks follow the new time. Missed ticks are not made up for.
     """
 
     def __init__(self, every: float, now: float) -> None:
@@ -16,9 +16,9 @@ class Schedule:
         self.next = self._after(now)
 
     def is_due(self, now: float) -> bool:
-        """Return whether a tick is due at `now`; if so, move on to the next one."""
+        """Return whether a tick is due at `now` (seconds since 1970); if so, advance."""
         if now < self._last - self.every:
-            # The clock was set back: waiting for the old next tick could take years.
+            # The clock was set back. The old next tick could be years away.
             self._last = now
             self.next = self._after(now)
             return False

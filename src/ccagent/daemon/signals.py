@@ -1,4 +1,4 @@
-"""Signals at the start and at the end of the program, when no command handles them."""
+"""Signal handling at the start and the end of the program, and in the daemon."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ _OF_THE_DAEMON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 
 INTERRUPTED = 128 + signal.SIGINT
 CLOSED_PIPE = 128 + signal.SIGPIPE
-"""Exit statuses: what a shell shows for a program that such a signal has ended."""
+"""Exit statuses that a shell shows for a program ended by these signals."""
 
 
 def allow_interrupts() -> None:
-    """Have Ctrl-C raise KeyboardInterrupt again, so that commands can clean up."""
+    """Make Ctrl-C raise KeyboardInterrupt again: commands can then clean up."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def release_blocked() -> None:
-    """Deliver the signals that were kept waiting since the program started."""
+    """Unblock the signals blocked since the start of the program."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _OF_THE_DAEMON)
 
 
 def ignore_signals() -> None:
-    """Ignore signals from now on: the daemon has ended, and so does the process."""
-    # One that arrives while its handler is replaced would be reported as an error.
+    """Ignore signals from now on: the daemon has ended, and the process is about to end."""
+    # Python reports a signal that arrives while its handler is replaced as an error.
     signal.pthread_sigmask(signal.SIG_BLOCK, _OF_THE_DAEMON)
     for number in _OF_THE_DAEMON:
         signal.signal(number, signal.SIG_IGN)
@@ -37,19 +37,19 @@ def ignore_signals() -> None:
 
 
 class ReceivedSignals:
-    """The daemon's signals that arrived and were not taken yet.
+    """The daemon's received signals that `take` has not returned yet.
 
-    The handler is a method of `dict`, not a Python function. Python functions accept further
-    signals while they run: handlers nest, and many signals at once raise RecursionError anywhere.
+    The handler is a method of `dict`, not a Python function. Further signals interrupt a Python
+    function: handlers nest, and many signals at once raise RecursionError anywhere.
     """
 
     def __init__(self) -> None:
         self._frames: dict[int, FrameType | None] = {}
 
     def receive(self, wake_up: int, *, respects_nohup: bool) -> None:
-        """Receive signals from now on. Each writes a byte to the descriptor `wake_up`.
+        """Receive signals from now on. Each signal writes a byte to the descriptor `wake_up`.
 
-        `respects_nohup`: SIGHUP stays ignored if it is ignored already.
+        respects_nohup: SIGHUP stays ignored if it is already ignored.
         """
         is_detached = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
         signal.set_wakeup_fd(wake_up, warn_on_full_buffer=False)
@@ -58,7 +58,7 @@ class ReceivedSignals:
                 signal.signal(number, self._frames.__setitem__)
 
     def take(self) -> set[int]:
-        """Return the numbers of the signals that arrived since the last call."""
+        """Return the numbers of the signals received since the last call."""
         numbers = set(self._frames)
         for number in numbers:
             del self._frames[number]

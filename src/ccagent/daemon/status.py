@@ -1,4 +1,4 @@
-"""The status of a running daemon: as JSON, as a log line."""
+"""The status of a running daemon, as JSON and as a log line."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from ccagent.counters import AgentCounters, SinkCounters
 
 
 class Status(msgspec.Struct, rename="kebab", kw_only=True):
-    """A daemon: who it is, and what its agents and sinks have done since it started.
+    """The identity of a daemon, and the counters of its agents and sinks since its start.
 
     seconds, cpu_seconds: since the start. resident_memory: KB. restarts: of the scheduling loop and
-    the status socket, after errors that nobody foresaw. details: what agents describe of
-    themselves, by name.
+    the status socket, after unforeseen errors. details: reports of agents, by agent.
     """
 
     version: str
@@ -30,11 +29,11 @@ class Status(msgspec.Struct, rename="kebab", kw_only=True):
     details: dict[str, dict[str, Any]] = {}
 
     def json(self) -> bytes:
-        """Return it as JSON."""
+        """Return the status as JSON."""
         return msgspec.json.encode(self)
 
     def line(self) -> str:
-        """Return it as one line for the log."""
+        """Return the status as one line for the log."""
         parts = [f"{self.seconds:.0f} s, {self.cpu_seconds:.2f} s CPU, {self.resident_memory} KB"]
         if self.restarts:
             parts.append(f"restarted {self.restarts} times")
@@ -54,5 +53,5 @@ class Status(msgspec.Struct, rename="kebab", kw_only=True):
 
 
 def parse(content: bytes) -> Status:
-    """Read what `Status.json` wrote. Raises msgspec.MsgspecError."""
+    """Return the status in the JSON of `Status.json`. Raise msgspec.MsgspecError."""
     return msgspec.json.decode(content, type=Status)

@@ -1,4 +1,4 @@
-"""The socket through which a running daemon answers `ccagent status`."""
+"""The Unix socket of a running daemon for `ccagent status`."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _MODE = 0o660
 
 
 class StatusSocket:
-    """Answers everybody who connects with the state as JSON, one after the other.
+    """Sends the state as JSON to each client, one client after the other.
 
-    Only owner and group may connect. A socket that can't be opened is logged, and the daemon works
-    without one. No error ends the thread: it goes on after a pause, and `restarts` counts those
-    that nobody foresaw.
+    Only owner and group may connect. If the socket can't be opened, this is logged and the daemon
+    works without it. After an error the thread continues with a pause. `restarts` counts unforeseen
+    errors.
     """
 
     pause = 1.0
-    """Seconds between an error and the next attempt."""
+    """Seconds from an error to the next attempt."""
 
     def __init__(self, path: str, report: Callable[[], Status]) -> None:
         self._path = path
@@ -70,7 +70,7 @@ class StatusSocket:
             return
         self._closing.set()
         self._remove()
-        # Wakes the thread, which closing alone would not.
+        # Closing alone would not wake the thread.
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._thread.join(2 * _PATIENCE)
@@ -82,7 +82,7 @@ class StatusSocket:
             try:
                 self._answer(self._socket)
             except OSError as error:
-                # No descriptor is left, for example: it may be in a moment.
+                # For example, no descriptor is free now.
                 if not self._closing.is_set():
                     logger.warning("status-socket: %s: %s", self._path, error.strerror or error)
                     self._closing.wait(self.pause)
@@ -92,7 +92,7 @@ class StatusSocket:
                 self._closing.wait(self.pause)
 
     def _answer(self, listening: socket.socket) -> None:
-        """Answer one client. Raises OSError if none can be accepted."""
+        """Answer one client. Raise OSError if the connection can't be accepted."""
         connected, _ = listening.accept()
         with connected:
             connected.settimeout(_PATIENCE)
@@ -101,7 +101,7 @@ class StatusSocket:
                 connected.sendall(answer)
 
     def _remove(self) -> None:
-        """Remove the socket, unless another has its place now."""
+        """Remove the socket file, unless another socket has replaced it."""
         with contextlib.suppress(OSError, NotPermittedError):
             if _identity(self._path) == self._identity:
                 directory = open_directory(os.path.dirname(self._path))
@@ -112,9 +112,9 @@ class StatusSocket:
 
 
 def read_status(path: str) -> Status:
-    """Ask a running daemon for its state.
+    """Return the state of a running daemon.
 
-    Raises NotHereError if none listens, NotPermittedError, UnparsableError.
+    Raise NotHereError if no daemon listens, NotPermittedError, or UnparsableError for other data.
     """
     content = b""
     try:
@@ -134,21 +134,21 @@ def read_status(path: str) -> Status:
         ) from error
     except msgspec.MsgspecError as error:
         raise UnparsableError(
-            f"{path}: what answers is no ccagent of this version: {error}"
+            f"{path}: the answer is not from a ccagent of this version: {error}"
         ) from error
 
 
 def _listen(path: str) -> socket.socket:
-    """Return a listening socket; one that a killed daemon has left is replaced.
+    """Return a listening socket. The socket file of a killed daemon is replaced.
 
-    Raises OSError, NotPermittedError.
+    Raise OSError, or NotPermittedError if other users could exchange the directory.
     """
     parent, name = os.path.split(path)
     directory = open_directory(parent)
     made = socket.socket(socket.AF_UNIX)
     try:
         place = path if _is_ours(parent, directory) else f"/proc/self/fd/{directory}/{name}"
-        # The mode of the file is that of the socket, less the umask.
+        # The file gets the mode of the socket, minus the umask.
         os.fchmod(made.fileno(), _MODE)
         try:
             _bind(made, place)
@@ -165,12 +165,12 @@ def _listen(path: str) -> socket.socket:
 
 
 def _is_ours(parent: str, directory: int) -> bool:
-    """Return whether no other user can exchange the directory while it is used."""
+    """Return whether no other user can exchange the directory during its use."""
     return os.fstat(directory).st_uid in list_trusted_users() and not check_directory(parent)
 
 
 def _bind(made: socket.socket, place: str) -> None:
-    """Bind a socket. Raises FileExistsError if something has that name, OSError."""
+    """Bind a socket. Raise FileExistsError if the name exists, OSError for other failures."""
     previous = os.umask(0)
     try:
         made.bind(place)
@@ -183,10 +183,10 @@ def _bind(made: socket.socket, place: str) -> None:
 
 
 def _remove_abandoned(directory: int, name: str, place: str) -> None:
-    """Remove a socket at which nobody listens. Raises OSError for anything else."""
+    """Remove a socket file without a listener. Raise OSError for any other file."""
     status = os.stat(name, dir_fd=directory, follow_symlinks=False)
     if not stat.S_ISSOCK(status.st_mode):
-        raise OSError(0, "something else than a socket has this name")
+        raise OSError(0, "a file that is not a socket has this name")
     if status.st_uid not in {*list_trusted_users(), os.fstat(directory).st_uid}:
         raise OSError(0, f"a socket of user {status.st_uid} has this name")
     with socket.socket(socket.AF_UNIX) as other:

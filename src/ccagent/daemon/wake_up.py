@@ -1,4 +1,4 @@
-"""A pipe that wakes a waiting thread: from a signal handler, from another thread."""
+"""A pipe with which a signal handler or another thread wakes a waiting thread."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 
 
 class WakeUp:
-    """Makes `descriptor` readable. After `close` every call does nothing."""
+    """Makes `descriptor` readable. After `close` every method does nothing."""
 
     def __init__(self) -> None:
         self.descriptor, self.writer = os.pipe()
@@ -16,8 +16,8 @@ class WakeUp:
         self._is_open = True
 
     def set(self) -> None:
-        """Make the descriptor readable. A signal handler may call it at any moment."""
-        # A full pipe is readable already.
+        """Make the descriptor readable. A signal handler may call this at any time."""
+        # A full pipe is already readable.
         if self._is_open:
             with contextlib.suppress(OSError):
                 os.write(self.writer, b"x")

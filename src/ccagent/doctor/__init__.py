@@ -1,1 +1,1 @@
-"""`ccagent doctor`: what this machine has and lacks for the configured agents and sinks."""
+"""`ccagent doctor`: checks of this machine for the configured agents and sinks."""

@@ -1,4 +1,4 @@
-"""Checks of the agents: of those of the configuration, and of the others with their defaults."""
+"""Checks of the configured agents, and of all other agents with their defaults."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from ccagent.machine.node import Node
 
 EVERYWHERE = ("sample", "sysinfo", "metrics")
-"""Agents that any node can run: they count where none is configured."""
+"""Agents that run on any node. They count if no agent is configured."""
 
 
 class AgentCheck(NamedTuple):
-    """A check, and the agent that needs it. Only a configured agent can be stopped by it."""
+    """A check and its agent. Only a configured agent can be stopped by a check."""
 
     agent: str
     is_configured: bool
@@ -28,7 +28,7 @@ class AgentCheck(NamedTuple):
 
 
 class Site(NamedTuple):
-    """The machine and the configuration to examine. delivers: sinks are probed with a message."""
+    """The machine and the configuration to examine. delivers: probe sinks with a message."""
 
     node: Node
     configuration: Configuration
@@ -43,7 +43,7 @@ def list_agents(configuration: Configuration) -> list[str]:
 
 @contextmanager
 def open_checks(configuration: Configuration, node: Node) -> Generator[list[AgentCheck]]:
-    """Yield the checks of all agents, the configured ones first; close the agents at the end."""
+    """Yield the checks of all agents, configured ones first. Close the agents at the end."""
     configured = list_agents(configuration)
     checks: list[AgentCheck] = []
     names = dict.fromkeys([*configured, *AGENTS])
@@ -72,4 +72,6 @@ def _make_failed(name: str, error: Exception) -> Check:
     result = CheckResult(
         "problem", f"{type(error).__name__}: {error}", "report it to the agent's authors"
     )
-    return Check("programs", f"checks of agent {name}", lambda: result, "what they would find")
+    return Check(
+        "programs", f"checks of agent {name}", lambda: result, "the findings of these checks"
+    )

@@ -1,4 +1,4 @@
-"""Check of the clock: whether the kernel reports it as synchronised. No time server is asked.
+"""Check whether the kernel reports the clock as synchronised. No time server is queried.
 
 Source: adjtimex(2); struct __kernel_timex in include/uapi/linux/timex.h, for 64 bits.
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ccagent.doctor.agent_checks import Site
 
 _TIMEX = struct.Struct("=I4xqqqqi4x")
-"""modes, offset, freq, maxerror, esterror, status."""
+"""Fields modes, offset, freq, maxerror, esterror, status."""
 _SIZE = 208
 _UNSYNCHRONISED, _NANOSECONDS = 0x40, 0x2000
 _MOST_ERROR = 1.0
@@ -26,7 +26,7 @@ _LOSS = "all: times of records; a store that once got a time in the future refus
 
 
 class ClockState(NamedTuple):
-    """State of the kernel's clock. offset, error: seconds; error: the largest that is possible."""
+    """State of the kernel's clock. offset, error: seconds; error: the maximum error."""
 
     is_synchronised: bool
     offset: float
@@ -36,14 +36,14 @@ class ClockState(NamedTuple):
 def parse_timex(content: bytes) -> ClockState:
     """Parse the struct timex of adjtimex(2). Raise UnparsableError if it is too short."""
     if len(content) < _TIMEX.size:
-        raise UnparsableError(f"{len(content)} bytes are no struct timex")
+        raise UnparsableError(f"{len(content)} bytes are not a struct timex")
     _, offset, _, error, _, status = _TIMEX.unpack_from(content)
     unit = 1e-9 if status & _NANOSECONDS else 1e-6
     return ClockState(not status & _UNSYNCHRONISED, offset * unit, error * 1e-6)
 
 
 def read_timex() -> bytes:
-    """Return the struct timex of the kernel. Raise NotPermittedError if that is refused."""
+    """Return the kernel's struct timex. Raise NotPermittedError if the call is refused."""
     import ctypes
     import os
 
@@ -60,11 +60,11 @@ def check_clock(site: Site) -> Iterator[Finding]:
 
 
 def assess_clock(state: ClockState) -> Finding:
-    """Return whether the clock is synchronised, and how well."""
+    """Return whether the clock is synchronised, and its maximum error."""
     if not state.is_synchronised:
         fix = (
             "run chronyd (with rtcsync), ntpd or systemd-timesyncd; a virtual machine "
-            "may have its host keep it"
+            "may use its host's clock"
         )
         found = "not synchronised, as far as the kernel knows"
         return Finding("clock", "clock", "problem", found, fix, [_LOSS])
@@ -78,12 +78,12 @@ def assess_clock(state: ClockState) -> Finding:
 
 
 def compare_clocks(sink: str, offset: float, uncertainty: float) -> Finding:
-    """Return whether this clock agrees with that of a sink, which is `offset` seconds behind."""
+    """Return whether this clock agrees with a sink's clock that is `offset` seconds behind."""
     subject = f"clock, against sink {sink}"
     if abs(offset) <= _MOST_APART + uncertainty:
         return Finding("clock", subject, "good", f"the same, within {1 + uncertainty:.1f} s")
     way = "ahead of" if offset > 0 else "behind"
-    found = f"this one is {abs(offset):.0f} s {way} the other"
+    found = f"this clock is {abs(offset):.0f} s {way} the other"
     return Finding(
-        "clock", subject, "problem", found, "have both follow the same time servers", [_LOSS]
+        "clock", subject, "problem", found, "synchronise both with the same time servers", [_LOSS]
     )

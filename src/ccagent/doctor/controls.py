@@ -1,4 +1,4 @@
-"""Checks of the control service: what it could read and set here, and what is missing."""
+"""Checks of the control service: readable and settable controls, and missing ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AREA = "controls"
 
 
 def check_controls(site: Site) -> Iterator[Finding]:
-    """Check the classes of controls, and those that the policy names."""
+    """Check the classes of controls, and the controls in the policy."""
     classes = standard_classes()
     found: dict[str, list[Control]] = {}
     for each in classes:
@@ -33,7 +33,7 @@ def check_controls(site: Site) -> Iterator[Finding]:
 
 
 def assess_controls(found: Mapping[str, Sequence[Control]], needs: Mapping[str, str]) -> Finding:
-    """Assess what each class has found."""
+    """Yield the result for each class of controls."""
     there = [
         f"{category} {len(controls)} ({sum(c.is_writable for c in controls)} can be set)"
         for category, controls in found.items()
@@ -52,7 +52,7 @@ def assess_controls(found: Mapping[str, Sequence[Control]], needs: Mapping[str, 
 def assess_policy(
     settings: ControlsSettings, found: Mapping[str, Sequence[Control]], needs: Mapping[str, str]
 ) -> Iterator[Finding]:
-    """Assess the controls that the policy lets set."""
+    """Yield a problem for each allowed control that this machine lacks."""
     settable = {c.full_name for controls in found.values() for c in controls if c.is_writable}
     for name in settings.allow:
         category = name.partition(".")[0]
@@ -96,5 +96,5 @@ def _unreadable(reason: str) -> Finding:
         subject="changes in effect",
         state="problem",
         found=reason,
-        fix="ask as root: the control service's files are for root alone",
+        fix="run the doctor as root: only root may read the control service's files",
     )

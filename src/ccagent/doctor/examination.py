@@ -1,4 +1,4 @@
-"""All checks side by side, each with a time limit."""
+"""Parallel run of all checks, each with a time limit."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ GENERAL: dict[str, GeneralCheck] = {
     "exporter names": check_exporter_names,
     "sinks": check_sinks,
 }
-"""Checks that no agent asks for, by the name under which a failing one is reported."""
+"""Checks that are independent of agents, by the name for the report of a failure."""
 
 _AREAS = (
     "identity", "processes", "control groups", "kernel", "slurm", "lustre", "GPUs", "topology",
     "programs", "power", "network", "clock", "outbox", "daemon", "sinks",
     "controls", "exporter",
 )  # fmt: skip
-"""In the order of the report."""
+"""Areas in the order of the report."""
 
-_FIX = "check whether what it looks at hangs, and whether this user may read it"
+_FIX = "check whether its object hangs, and whether this user may read it"
 
 LIMIT = SECONDS + 5.0
-"""Seconds after which a check that hangs is abandoned."""
+"""Seconds until a hanging check is abandoned."""
 
 
 def examine(
     site: Site, general: Mapping[str, GeneralCheck] = GENERAL, seconds: float = LIMIT
 ) -> list[Finding]:
-    """Run the general checks and those of the agents; return their findings by area."""
+    """Run the general checks and those of the agents. Return their findings by area."""
     subjects: dict[str, list[AgentCheck]] = {}
     for each in site.checks:
         subjects.setdefault(each.check.subject, []).append(each)
@@ -70,7 +70,7 @@ def examine(
 
 
 def list_stopped(findings: Sequence[Finding]) -> list[str]:
-    """Return what is configured and cannot work, each once."""
+    """Return the configured agents and sinks that cannot work, each once."""
     return list(dict.fromkeys(name for finding in findings for name in finding.stops))
 
 
@@ -79,7 +79,7 @@ def _is_due(checks: Sequence[AgentCheck]) -> bool:
 
 
 def _run_general(name: str, check: GeneralCheck, site: Site) -> list[Finding]:
-    """Run a check; what it has found before it fails counts."""
+    """Run a check. Findings before a failure are kept."""
     findings: list[Finding] = []
     try:
         for finding in check(site):
@@ -95,9 +95,9 @@ def _run_check(checks: Sequence[AgentCheck]) -> list[Finding]:
 
 
 def _fail(check: str | Sequence[AgentCheck], error: CcagentError) -> Finding:
-    """Return the finding for a general check, by its name, or one of agents that failed."""
+    """Return the finding for a failed check: a general one by its name, or one of agents."""
     result = CheckResult("problem", str(error), _FIX)
     if not isinstance(check, str):
         return make_finding(check, result)
-    impact = ["ccagent doctor: what it would have found"]
+    impact = ["ccagent doctor: the findings of this check"]
     return Finding(check, f"check of {check}", *result, impact=impact)

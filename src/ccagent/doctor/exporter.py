@@ -1,4 +1,4 @@
-"""Checks of the Prometheus endpoint: its files, its addresses, and who may ask."""
+"""Checks of the Prometheus endpoint: files, addresses, and access rights."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ AREA = "exporter"
 _IMPACT = ["exporter: Prometheus gets nothing"]
 _PATIENCE = 1.0
 _SOON = 7 * 86400.0
-"""Seconds before its end in which a certificate is a problem."""
+"""A certificate is a problem if it expires within this number of seconds."""
 
 
 def check_exporter(site: Site) -> Iterator[Finding]:
-    """Check the endpoint, where one is configured."""
+    """Check the endpoint, if it is configured."""
     settings = site.configuration.exporter
     if settings is None:
         return
@@ -37,7 +37,7 @@ def check_exporter(site: Site) -> Iterator[Finding]:
         yield _check_directory(settings.gpu_job_directory)
     if settings.textfile_directory and not os.path.isdir(settings.textfile_directory):
         found = f"{settings.textfile_directory}: there is no such directory"
-        impact = ["exporter: nothing of files *.prom"]
+        impact = ["exporter: no metrics of files *.prom"]
         yield Finding(AREA, "exporter.textfile-directory", "problem", found, "make it", impact)
     for address in settings.addresses():
         yield _check_address(address)
@@ -46,13 +46,13 @@ def check_exporter(site: Site) -> Iterator[Finding]:
             AREA,
             "exporter.insecure",
             "problem",
-            "whoever reaches this node may read all metrics, or read along",
+            "any user of the network may read all metrics, or intercept them",
             "certificate-file and users-file, or client-ca-file, instead of insecure = true",
         )
 
 
 def check_exporter_names(site: Site) -> Iterator[Finding]:
-    """Read each set of names that has one source only, such as slurm: it may have nothing here."""
+    """Read each set of names with a single source, such as slurm. It may have no data here."""
     settings = site.configuration.exporter
     if settings is None:
         return
@@ -126,18 +126,18 @@ def _check_directory(path: str) -> Finding:
         return Finding(AREA, subject, "good", path)
     found = f"{path}: there is no such directory that this user may write"
     fix = "make it, and give it to the daemon's user"
-    impact = ["exporter: dcgm-exporter does not learn which job has a card"]
+    impact = ["exporter: dcgm-exporter lacks the jobs of cards"]
     return Finding(AREA, subject, "problem", found, fix, impact)
 
 
 def _check_address(address: Address) -> Finding:
-    """Connect to an address; nothing is sent."""
+    """Connect to an address, without sending data."""
     host = address.host or "localhost"
     subject = f"exporter {address.host or '*'}:{address.port}"
     try:
         socket.create_connection((host, address.port), _PATIENCE).close()
     except OSError as error:
         fix = "start the daemon, or look into its log: another program may have had the port"
-        found = f"nobody listens: {error.strerror or error}"
+        found = f"no process listens: {error.strerror or error}"
         return Finding(AREA, subject, "missing", found, fix, _IMPACT)
-    return Finding(AREA, subject, "good", "somebody listens")
+    return Finding(AREA, subject, "good", "a process listens")

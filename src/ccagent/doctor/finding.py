@@ -1,4 +1,4 @@
-"""Findings of the doctor: something that is there, is missing, or is a problem."""
+"""Findings of the doctor: good results, missing things, and problems."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """A finding, as `--json` has it.
+    """A finding, with the fields of `--json`.
 
-    area: what it belongs to. subject: what was looked at, unique in the list. state, found, fix:
-    those of a CheckResult. impact: what is lost, each with the agent that loses it. stops: what
-    is configured and cannot work for it, such as `agent jobs`, `sink backend`. not_configured:
-    what agents that are not configured would lose.
+    area: group of subjects. subject: name of the checked thing, unique in the list. state, found,
+    fix: as in CheckResult. impact: losses, each with its agent. stops: configured agents and sinks
+    that cannot work, such as `agent jobs`, `sink backend`. not_configured: losses of agents that
+    are not configured.
     """
 
     area: str
@@ -35,12 +35,12 @@ class Finding(msgspec.Struct, frozen=True):
 
     @property
     def is_for_others(self) -> bool:
-        """True for what only agents need that are not configured."""
+        """True if only agents that are not configured need this."""
         return bool(self.not_configured) and not self.impact and not self.stops
 
 
 def make_finding(checks: Sequence[AgentCheck], result: CheckResult) -> Finding:
-    """Return the finding for a result, with what the agents of these checks lose."""
+    """Return the finding for a result, with the losses of the agents of these checks."""
     first = checks[0].check
     impact, stops, others = list[str](), list[str](), list[str]()
     for agent, is_configured, check in checks if result.state != "good" else ():

@@ -57,14 +57,14 @@ def assess_cluster(name: str, *, is_configured: bool) -> Finding:
 
 
 def describe_user(identity: Identity, name: str) -> Finding:
-    """Return the user with its capabilities. What they prevent is reported by other checks."""
+    """Return the user with its capabilities. Other checks report their consequences."""
     held = ", ".join(sorted(identity.capabilities)) or "none"
     if identity.is_all_powerful:
         held = "all"
     fix = ""
     if identity.uid == 0:
         fix = (
-            "if the service has a user of its own, run it as that one too: "
+            "if the service has a separate user, also run the doctor as this user: "
             "runuser -u USER -- ccagent doctor"
         )
     return Finding(_AREA, "user", "good", f"{name}, capabilities that matter: {held}", fix)

@@ -1,4 +1,4 @@
-"""Check of the files of the queue: damaged ones, and those that ccagent would not open."""
+"""Check for damaged queue files, and for files that ccagent would refuse."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _AGAIN = 0.2
 
 
 def check_files(node: Node, directory: str) -> Iterator[Finding]:
-    """Yield a problem for each file that cannot be used as it is."""
+    """Yield a problem for each unusable file."""
     for name in list_names(node, directory.lstrip("/")):
         path = os.path.join(directory, name)
         place = node.root.rstrip("/") + path
@@ -53,10 +53,10 @@ def check_files(node: Node, directory: str) -> Iterator[Finding]:
 
 
 def find_damage(path: str) -> str:
-    """Return how a database is damaged, or "". Nothing is written, not even beside it."""
+    """Return the damage of a database, or "". Writes nothing, not even another file."""
     reason = _check(path)
     if reason and _has_content(f"{path}-wal"):
-        time.sleep(_AGAIN)  # a running daemon may have been moving its log into the file
+        time.sleep(_AGAIN)  # a running daemon may be moving its log into the file
         reason = _check(path)
     return reason
 
@@ -74,14 +74,14 @@ def _check(path: str) -> str:
         finally:
             connection.close()
     except sqlite3.OperationalError:
-        return ""  # interrupted, or this user may not read it
+        return ""  # the check was interrupted, or this user may not read the file
     except sqlite3.DatabaseError as error:
         return f"damaged: {error}"
     return "" if found == ["ok"] else f"damaged: {' '.join(str(found[0]).split())}"
 
 
 def _reason_against(path: str) -> str:
-    """Return why ccagent would not open a file, or ""."""
+    """Return the reason why ccagent would refuse a file, or ""."""
     try:
         status = os.lstat(path)
     except OSError as error:

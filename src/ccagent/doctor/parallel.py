@@ -1,4 +1,4 @@
-"""Tasks side by side, each in a thread that is abandoned if it hangs."""
+"""Parallel tasks, each in a thread that is abandoned if it hangs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def run_all(tasks: Sequence[Callable[[], T]], seconds: float) -> list[T | CcagentError]:
-    """Return what each task returned or raised, ProgramError for one that hangs."""
+    """Return the result or exception of each task; ProgramError for a hanging task."""
     deadline = time.monotonic() + seconds
     calls = [BackgroundCall(task, "check") for task in tasks]
     outcomes: list[T | CcagentError] = []

@@ -25,7 +25,8 @@ _UNLIMITED = 1_000_000
 def format_report(findings: Sequence[Finding], agents: Sequence[str], *, width: int = 0) -> str:
     """Return the verdict, then the findings by area with impact and fix.
 
-    agents: those that count. width: of a terminal, for which it is coloured and wrapped; 0: none.
+    agents: agents that count. width: columns of a terminal, for colours and line breaks; 0: no
+    terminal.
     """
     shown = [finding for finding in findings if not finding.is_for_others]
     column = max((len(finding.subject) for finding in shown), default=0)
@@ -41,7 +42,7 @@ def format_report(findings: Sequence[Finding], agents: Sequence[str], *, width: 
 
 
 def format_verdict(findings: Sequence[Finding], agents: Sequence[str]) -> str:
-    """Return a line on what works, which begins with `ready` if the exit status is 0."""
+    """Return the verdict. It starts with `ready` if the exit status is 0."""
     stops = list_stopped(findings)
     rest = [name for name in agents if f"agent {name}" not in stops]
     limited = [name for name in rest if _is_limited(name, findings)]
@@ -53,7 +54,7 @@ def format_verdict(findings: Sequence[Finding], agents: Sequence[str]) -> str:
 
 
 def list_unconfigured(findings: Sequence[Finding], agents: Sequence[str]) -> str:
-    """Return a line on the agents that are not configured, with what each would lack."""
+    """Return a line on the agents that are not configured, with their missing requirements."""
     lacks: dict[str, list[str]] = {name: [] for name in AGENTS if name not in agents}
     for finding in findings:
         for lost in finding.not_configured:
@@ -68,8 +69,8 @@ def list_unconfigured(findings: Sequence[Finding], agents: Sequence[str]) -> str
 def format_json(findings: Sequence[Finding]) -> str:
     """Return an array of objects with the fields of a finding.
 
-    `costs` and `advice` are the old names of `impact` and `fix`. What is no UTF-8 in names of
-    files becomes `?`.
+    `costs` and `advice` are the old names of `impact` and `fix`. Invalid UTF-8 in file names
+    becomes `?`.
     """
     objects = [
         msgspec.structs.asdict(finding) | {"costs": finding.impact, "advice": finding.fix}
@@ -80,7 +81,7 @@ def format_json(findings: Sequence[Finding]) -> str:
 
 
 def choose_exit_status(findings: Sequence[Finding]) -> int:
-    """Return 1 if something that is configured cannot work, else 0."""
+    """Return 1 if a configured agent or sink cannot work, else 0."""
     return int(bool(list_stopped(findings)))
 
 

@@ -1,7 +1,7 @@
 """Checks of the daemon: its lock, its directories, and the status of a running one.
 
-systemd makes /run/NAME for a unit with `RuntimeDirectory=NAME` when it starts, and removes it when
-it stops (systemd.exec(5)): then its absence is no problem.
+systemd creates /run/NAME at the start of a unit with `RuntimeDirectory=NAME`, and removes it at the
+stop (systemd.exec(5)). Then a missing directory is not a problem.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
 _AREA = "daemon"
 _UNIT = "ccagent.service"
 _FOLDERS = ("etc/systemd/system", "usr/lib/systemd/system", "lib/systemd/system")
-"""Directories of units, that of the highest priority first."""
+"""Directories of units, highest priority first."""
 
 
 def check_service(site: Site) -> Iterator[Finding]:
-    """Yield findings on the lock of the daemon, if it takes one, and on the status of its sinks."""
+    """Yield findings on the daemon's lock, if configured, and on the status of its sinks."""
     yield from _check_lock(site)
     if site.node.is_live and site.configuration.settings.status_socket:
         try:
             status = read_status(site.configuration.settings.status_socket)
         except CcagentError:
-            return  # no daemon runs, or this user may not ask it
+            return  # no daemon runs, or this user may not connect
         yield from assess_sinks(status.sinks)
 
 
 def check_directories(site: Site) -> Iterator[Finding]:
-    """Yield a problem for each directory of ccagent that other users can write to."""
+    """Yield a problem for each directory of ccagent that other users can write."""
     if not site.node.is_live:
         return
     for key, reason in unsafe_places(site.configuration):
@@ -49,19 +49,19 @@ def check_directories(site: Site) -> Iterator[Finding]:
             "problem",
             reason,
             "use a directory that only root and the user of the service can write to",
-            ["what others put there is refused: a lock, queue or file may not work"],
+            ["files of other users there are refused: a lock, queue or file may not work"],
         )
 
 
 def assess_sinks(sinks: Mapping[str, SinkCounters]) -> Iterator[Finding]:
-    """Yield a problem for each error that a running daemon reports of its sinks."""
+    """Yield a problem for each error of a sink that a running daemon reports."""
     for name, counters in sinks.items():
         if counters.restarts:
             yield Finding(
                 _AREA,
                 f"thread of sink {name}",
                 "problem",
-                f"went on after {counters.restarts} unforeseen errors since it started",
+                f"continued after {counters.restarts} unforeseen errors since it started",
                 "look for the error in the log (journalctl -u ccagent) and report it",
                 [f"sink {name}: pauses after each error; messages stay in the queue"],
             )
@@ -85,9 +85,9 @@ def _check_lock(site: Site) -> Iterator[Finding]:
         site.node.owner(path)
         refusal = "" if site.node.is_writable(path) else "this user may not write there"
     except NotHereError:
-        refusal = "there is none"
+        refusal = "it does not exist"
         if directory.rstrip("/") in list_runtime_directories(read_unit(site.node)):
-            directory, refusal = f"{directory}: comes and goes with {_UNIT}", ""
+            directory, refusal = f"{directory}: exists only while {_UNIT} runs", ""
     except CcagentError as error:
         refusal = str(error)
     if not refusal:
@@ -98,24 +98,24 @@ def _check_lock(site: Site) -> Iterator[Finding]:
         "lock-directory",
         "problem",
         f"{directory}: {refusal}",
-        "make it for the user of the service (RuntimeDirectory=ccagent)",
+        "create it for the user of the service (RuntimeDirectory=ccagent)",
         ["ccagent run: does not start"],
         ["the daemon"],
     )
 
 
 def list_runtime_directories(unit: str) -> set[str]:
-    """Return the directories below /run that systemd makes for a unit, by the text of its file."""
+    """Return the directories below /run that systemd creates for a unit, from its text."""
     return {f"/run/{name}" for name in find_values(unit, "RuntimeDirectory")}
 
 
 def list_state_directories(unit: str) -> set[str]:
-    """Return the directories below /var/lib that systemd makes for a unit."""
+    """Return the directories below /var/lib that systemd creates for a unit, from its text."""
     return {f"/var/lib/{name}" for name in find_values(unit, "StateDirectory")}
 
 
 def find_values(unit: str, key: str) -> list[str]:
-    """Return the words of all values of a key in a unit's text; an empty value resets it."""
+    """Return the words of all values of a key in a unit's text. An empty value resets the list."""
     found: list[str] = []
     for line in unit.splitlines():
         name, equals, value = line.partition("=")
@@ -125,7 +125,7 @@ def find_values(unit: str, key: str) -> list[str]:
 
 
 def read_unit(node: Node) -> str:
-    """Return the text of the service's unit with its drop-ins; empty where there is none."""
+    """Return the text of the service's unit with its drop-ins; empty if it does not exist."""
     texts = (read_text(node, f"{folder}/{_UNIT}") for folder in _FOLDERS)
     parts = [next(filter(None, texts), "")]
     for folder in reversed(_FOLDERS) if parts[0] else ():

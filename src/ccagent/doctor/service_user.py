@@ -1,6 +1,6 @@
-"""The user of the service, and the paths that this user cannot write.
+"""The user of the service, and paths that this user cannot write.
 
-Root may write everything, so a check by root is no check for the service.
+Root may write everything, so a check as root is not valid for the service.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ done
 
 
 class ServiceUser(NamedTuple):
-    """The user that the service runs as."""
+    """The user of the service."""
 
     name: str
     uid: int
@@ -39,9 +39,9 @@ class ServiceUser(NamedTuple):
 
 
 def find_service_user(site: Site, directory: str) -> ServiceUser | None:
-    """Return the user of the service if root runs the doctor and the service another user.
+    """Return the user of the service if root runs the doctor, and the service has another user.
 
-    That is the user of the unit, for the service's configuration, else the owner of the directory.
+    For the service's configuration this is the unit's user, else the owner of the directory.
     """
     if not site.node.is_live or os.geteuid() != 0:
         return None
@@ -57,10 +57,10 @@ def find_service_user(site: Site, directory: str) -> ServiceUser | None:
 
 
 def find_unwritable(user: ServiceUser, paths: Sequence[str]) -> list[str]:
-    """Return those of the paths that a user cannot write, or for a directory cannot enter.
+    """Return the paths that a user cannot write, or enter if it is a directory.
 
-    A process of that user asks the kernel, so that access control lists and mounts count. Raise
-    ProgramError if it cannot be run.
+    A process of this user asks the kernel, because access control lists and mounts also matter.
+    Raise ProgramError if the process can't be run.
     """
     try:
         output = run(

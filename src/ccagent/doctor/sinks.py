@@ -1,4 +1,4 @@
-"""Checks of sinks: whether each can be reached, accepts the login, and has the same time."""
+"""Checks of sinks: connection, login, and clock difference."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from ccagent.doctor.agent_checks import Site
 
 SECONDS = 20.0
-"""Time limit of a sink; its own time-limit is for each answer."""
+"""Time limit of a probe in seconds. The sink's time-limit is for each answer."""
 
 _FIXES = {
     "does not resolve": "check the name in url, and the name servers of this host",
     "connection refused": "start the server, check the port in url and firewalls",
-    "certificate": "use the name in url that its certificate is for, set ca-file to who signed it",
+    "certificate": "use the name in url that its certificate is for, set ca-file to its CA",
     "tls": "check whether the port is the one with TLS, and the scheme of url fits",
     "login": "check user and password-file or token-file, and that the server knows them",
     "password": "check user and password-file or token-file, and that the server knows them",
@@ -38,11 +38,11 @@ _FIXES = {
     "not a directory": "set another path in url",
     "read-only": "mount it for writing, or set another path in url",
 }
-"""Fixes by words of the reason; the first that fits counts."""
+"""Fixes by words of the reason. The first match is used."""
 
 
 def check_sinks(site: Site) -> Iterator[Finding]:
-    """Probe all sinks at once, each within its limit."""
+    """Probe all sinks in parallel, each with a time limit."""
     configuration = site.configuration
     names = list(configuration.sinks)
     tasks = [partial(_probe, configuration, name, delivers=site.delivers) for name in names]
@@ -53,7 +53,7 @@ def check_sinks(site: Site) -> Iterator[Finding]:
 
 
 def assess_sink(name: str, url: str, outcome: ProbeResult | CcagentError | None) -> Finding:
-    """Return the result of a probe; None: the sink cannot be probed without a message."""
+    """Return the result for a probe. None: a probe without a message is impossible."""
     subject = f"sink {name}"
     if isinstance(outcome, CcagentError):
         reason = str(outcome)
@@ -82,7 +82,7 @@ def _choose_fix(reason: str) -> str:
     for words, fix in _FIXES.items():
         if words in lower:
             return fix
-    return "see the answer of the other side"
+    return "see the receiver's answer"
 
 
 def _probe(configuration: Configuration, name: str, *, delivers: bool) -> ProbeResult | None:

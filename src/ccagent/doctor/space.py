@@ -1,4 +1,4 @@
-"""Check of the queue's directory: free space, and whether the user of the service may write it."""
+"""Check of the queues' directory: free space, and write permission of the service's user."""
 
 from __future__ import annotations
 
@@ -23,20 +23,21 @@ if TYPE_CHECKING:
     from ccagent.machine.node import Node
 
 _OUTBOX = "outbox"
-"""Area and subject."""
+"""Area and subject of the finding."""
 
 _FEWEST_INODES = 100
 _IN_MEMORY = frozenset({"tmpfs", "ramfs"})
 _SHARED = frozenset({"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ceph", "afs"})
-"""Source: sqlite.org/wal.html: all processes that use a database must be on one host."""
+"""File systems that several hosts may use. All processes of a SQLite database must be on one host
+(sqlite.org/wal.html)."""
 
-_LOSS = "all: the queue is in memory alone, and is lost with the process"
+_LOSS = "all: the queue is only in memory, and is lost with the process"
 
 
 class Room(NamedTuple):
-    """The file system of a queue. free: bytes; inodes: free ones, None where there is no limit.
+    """The file system of a queue. free: bytes; inodes: free inodes, None without a limit.
 
-    foreign: files of queues that the user cannot write. user: that of the service; empty: the one
+    foreign: files of queues that the user cannot write. user: the service's user; empty: the user
     who runs the doctor.
     """
 
@@ -49,7 +50,7 @@ class Room(NamedTuple):
 
 
 def check_space(site: Site) -> Iterator[Finding]:
-    """Compare the free space with what the queues may take."""
+    """Compare the free space with the maximum size of the queues."""
     outbox = site.configuration.outbox
     sinks = [
         name
@@ -65,7 +66,7 @@ def check_space(site: Site) -> Iterator[Finding]:
 
 
 def assess_memory(sinks: int) -> Finding:
-    """Return whether a queue in memory is enough for this number of sinks on a network."""
+    """Return the result for queues in memory, for this number of sinks on a network."""
     if not sinks:
         return Finding(_OUTBOX, _OUTBOX, "good", "none is needed: no sink on a network")
     fix = 'set outbox.directory = "/var/lib/ccagent", unless the node has no disk'
@@ -73,13 +74,13 @@ def assess_memory(sinks: int) -> Finding:
 
 
 def assess_space(directory: str, room: Room | CcagentError, wanted: int) -> Finding:
-    """Return whether the directory can hold the queues; wanted: bytes that all may take."""
+    """Return whether the directory has room for the queues. wanted: their maximum size in bytes."""
     if isinstance(room, CcagentError):
         return _make_problem(
             str(room),
             f"make it for ccagent's user alone: install -d -o ccagent -m 0700 {directory}",
         )
-    who = f"user {room.user}, as which the service runs," if room.user else "this user"
+    who = f"user {room.user}, the user of the service," if room.user else "this user"
     owner = room.user or "ccagent"
     if not room.is_writable:
         return _make_problem(
@@ -99,7 +100,7 @@ def assess_space(directory: str, room: Room | CcagentError, wanted: int) -> Find
     if room.free < wanted:
         return _make_problem(
             f"{found}, where outboxes may take {format_size(wanted)}",
-            "make room, set a smaller outbox.max-bytes, or have it on another file system",
+            "make room, set a smaller outbox.max-bytes, or move it to another file system",
         )
     if room.inodes is not None and room.inodes < _FEWEST_INODES:
         return _make_problem(
@@ -108,7 +109,7 @@ def assess_space(directory: str, room: Room | CcagentError, wanted: int) -> Find
     if room.type in _SHARED:
         return _make_problem(
             f"{found}, on which several hosts could write: SQLite's log (WAL) needs one host's",
-            "have it on a disk of this machine, or set outbox.memory = true",
+            "move it to a disk of this machine, or set outbox.memory = true",
         )
     if room.type in _IN_MEMORY:
         found += ", which is memory: it outlives the process, but not the machine"
@@ -116,7 +117,7 @@ def assess_space(directory: str, room: Room | CcagentError, wanted: int) -> Find
 
 
 def format_size(number: int) -> str:
-    """Return a number of bytes with its unit: `1.5 GiB`."""
+    """Return a number of bytes with a unit: `1.5 GiB`."""
     value, unit = float(number), "B"
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if value < 1024 or unit == "TiB":
@@ -130,7 +131,7 @@ def _make_problem(found: str, fix: str) -> Finding:
 
 
 def _find_room(site: Site, directory: str, sinks: Sequence[str]) -> Room | CcagentError:
-    """Return the space at a directory, or where it would be created."""
+    """Return the space of a directory, or of the place where it would be created."""
     node = site.node
     path = directory
     try:
@@ -150,8 +151,8 @@ def _find_room(site: Site, directory: str, sinks: Sequence[str]) -> Room | Ccage
             read_unit(node)
         )
         if path != directory and path in refused and not is_made_by_systemd:
-            who = f"user {user.name}, as which the service runs," if user else "this user"
-            return NotHereError(f"{directory}: there is none, and {who} cannot create it")
+            who = f"user {user.name}, the user of the service," if user else "this user"
+            return NotHereError(f"{directory}: it does not exist, and {who} cannot create it")
         answer = node.space(path.lstrip("/"))
         mount = find_mount(read_parsed(node, MOUNTINFO, parse_mountinfo), path)
     except CcagentError as error:
@@ -168,7 +169,7 @@ def _find_room(site: Site, directory: str, sinks: Sequence[str]) -> Room | Ccage
 
 
 def _find_refused(node: Node, user: ServiceUser | None, paths: list[str]) -> list[str]:
-    """Return the paths that the user of the service, or else this user, cannot write."""
+    """Return the paths that the service's user (default: this user) cannot write."""
     if user is not None:
         return find_unwritable(user, paths)
     return [path for path in paths if not node.is_writable(path.lstrip("/"))]

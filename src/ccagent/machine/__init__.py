@@ -1,1 +1,1 @@
-"""Access to the machine: files, programs, clock, and what several agents read."""
+"""Access to the machine: files, programs, clock, and readers shared by several agents."""

@@ -1,4 +1,4 @@
-"""A call in a thread of its own, so that one that hangs stalls nobody."""
+"""Calls in separate threads: a hanging call does not stall the caller."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ T = TypeVar("T")
 
 
 class BackgroundCall(Generic[T]):
-    """A call that starts at once, and is abandoned with its thread if it never returns.
+    """A call that starts at once in a thread. If it never returns, the thread is abandoned.
 
-    name: of the thread. when_done: called after it. Raise ProgramError if no thread can be
+    name: of the thread. when_done: called after the call. Raise ProgramError if no thread can be
     started.
     """
 
@@ -39,11 +39,11 @@ class BackgroundCall(Generic[T]):
         return self._done.is_set()
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the end, at most this long. Return whether it is done."""
+        """Wait for the end, at most `seconds`. Return whether the call is done."""
         return self._done.wait(max(0.0, seconds))
 
     def result(self) -> T:
-        """Return what the function returned, or raise what it raised."""
+        """Return the result of the function, or raise its exception."""
         if self._error is not None:
             raise self._error
         return self._result

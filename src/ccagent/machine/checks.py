@@ -1,6 +1,6 @@
-"""Checks of what an agent needs of its machine, for `ccagent doctor`.
+"""Checks of an agent's requirements on its machine, for `ccagent doctor`.
 
-Each stands in a file beside the reader that it is about, which only the doctor imports.
+Each check is in a file beside its reader. Only the doctor imports these files.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ State = Literal["good", "missing", "problem"]
 class CheckResult(NamedTuple):
     """The result of a check.
 
-    state: `missing` is not there, `problem` is there and does not work, or does harm. found: what
-    was seen. fix: what to do, empty if there is nothing.
+    state: `missing`: does not exist; `problem`: exists, but does not work or does harm. found: the
+    observation. fix: the remedy, empty without one.
     """
 
     state: State
@@ -30,12 +30,12 @@ class CheckResult(NamedTuple):
 
 
 class Check(NamedTuple):
-    """Something that an agent needs.
+    """A check of one requirement of an agent.
 
-    subject: unique; of several checks with one subject only the first is run. find: looks at the
-    machine; None: nothing to report. A CcagentError is a problem. impact: what the agent loses
-    without it, in half a sentence; empty: nothing. is_vital: without it the agent cannot work.
-    is_query: asks a server, so it is run only for configured agents.
+    subject: unique; of several checks with one subject only the first is run. find: examines the
+    machine; None: nothing to report. A CcagentError is a problem. impact: a phrase for the agent's
+    loss without it; empty: none. is_vital: the agent cannot work without it. is_query: asks a
+    server, so the check is run only for configured agents.
     """
 
     area: str
@@ -47,7 +47,7 @@ class Check(NamedTuple):
 
 
 def list_names(node: Node, path: str) -> list[str]:
-    """Return the sorted names in a directory, none if it cannot be listed."""
+    """Return the sorted names in a directory; none if listing fails."""
     try:
         return sorted(node.list(path))
     except CcagentError:
@@ -55,7 +55,7 @@ def list_names(node: Node, path: str) -> list[str]:
 
 
 def read_text(node: Node, path: str) -> str:
-    """Return the text of a file without space around it, empty if it cannot be read."""
+    """Return the stripped text of a file; empty if reading fails."""
     try:
         return node.read(path).decode("utf-8", "replace").strip()
     except CcagentError:

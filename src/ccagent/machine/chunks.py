@@ -1,4 +1,4 @@
-"""Reading a large file piece by piece, in a thread that may hang without harm."""
+"""Reading a large file in pieces, in a thread that can be abandoned if it hangs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def chunks(open_file: Callable[[], int], path: str, time_limit: float) -> Iterat
         while True:
             left = deadline - time.monotonic()
             try:
-                # A piece may be ready at any time: the limit applies to steady input, too.
+                # The time limit also applies if pieces arrive steadily.
                 piece = reader.pieces.get(timeout=left) if left > 0 else None
             except queue.Empty:
                 piece = None
@@ -45,7 +45,7 @@ def chunks(open_file: Callable[[], int], path: str, time_limit: float) -> Iterat
 
 
 class _ChunkReader:
-    """Reads ahead. The file is closed at its end, after an error, or if it is no longer wanted."""
+    """Reads ahead. Closes the file at its end, after an error, or when the consumer stops."""
 
     def __init__(self, open_file: Callable[[], int]) -> None:
         self.pieces: queue.Queue[bytes | OSError | CcagentError] = queue.Queue(_PIECES_AHEAD)
@@ -61,7 +61,7 @@ class _ChunkReader:
             return
         try:
             while self.is_wanted:
-                # The kernel returns a page at a time of a generated file.
+                # The kernel returns a generated file page by page.
                 parts: list[bytes] = []
                 size = 0
                 while size < _PIECE and (part := os.read(descriptor, _PIECE)):

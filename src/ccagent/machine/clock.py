@@ -1,4 +1,4 @@
-"""Time: the wall clock, the steady clock, and waiting."""
+"""The wall clock, the monotonic clock, and waiting."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import time
 
 
 class Clock:
-    """The machine's clocks. Tests replace it to let a day pass in a minute."""
+    """The machine's clocks. Tests replace this class to simulate a day in a minute."""
 
     def time(self) -> float:
-        """Return seconds since 1970, UTC; may jump."""
+        """Return seconds since 1970, UTC. The clock may jump."""
         return time.time()
 
     def monotonic(self) -> float:
-        """Return seconds that never jump; for intervals."""
+        """Return seconds of the monotonic clock, for intervals."""
         return time.monotonic()
 
     def uptime(self) -> float:
-        """Seconds since boot, suspended time included, as start times in /proc are counted."""
+        """Return seconds since boot, including suspended time, like start times in /proc."""
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def sleep(self, seconds: float) -> None:
@@ -25,19 +25,19 @@ class Clock:
         time.sleep(seconds)
 
     def wait(self, seconds: float, descriptor: int) -> None:
-        """Pause for at most `seconds`, or until `descriptor` can be read."""
+        """Pause until `descriptor` is readable, at most `seconds`."""
         import select
 
-        # poll, not select: a process source may hold thousands of descriptors.
+        # poll, not select: a process source may have thousands of descriptors.
         poll = select.poll()
         poll.register(descriptor, select.POLLIN)
         poll.poll(max(0.0, seconds) * 1000)
 
 
 def timestamp(seconds: float) -> str:
-    """Return `seconds` since 1970 as local time with the offset of that moment.
+    """Return `seconds` since 1970 as local time with its UTC offset at that time.
 
-    The form is the Timestamp of the envelopes: `2026-01-31T12:00:00+01:00`, `Z` for UTC.
+    The format is the Timestamp of the envelopes: `2026-01-31T12:00:00+01:00`, `Z` for UTC.
     """
     moment = time.localtime(int(seconds))
     offset = moment.tm_gmtoff // 60

@@ -1,4 +1,4 @@
-"""Numbers of sockets, cores and threads that are online, and the model of the cpus."""
+"""Numbers of online sockets, cores and threads, and the model of the cpus."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ Source: ARM_CPU_IMP_* and *_CPU_PART_* in Linux arch/arm64/include/asm/cputype.h
 
 
 class Cpus(NamedTuple):
-    """Online cpus. Where sockets or cores differ: the largest socket, the widest core."""
+    """Counts of online cpus. If sockets or cores differ: the maximum."""
 
     sockets: int
     cores_per_socket: int
@@ -87,7 +87,7 @@ class Cpus(NamedTuple):
 
 
 class Core(NamedTuple):
-    """One core: the id of its socket (-1: the kernel knows none), its online threads."""
+    """One core: the id of its socket (-1: unknown to the kernel), its online threads."""
 
     socket: int
     threads: int
@@ -110,7 +110,7 @@ def count_processors(blocks: list[dict[str, str]]) -> Cpus | None:
     """Sum up the blocks of /proc/cpuinfo; None if they describe no processor.
 
     x86_64 has `physical id`, `siblings` (threads of the socket) and `cpu cores` (its cores).
-    aarch64, ppc64le and riscv64 only count: each processor is taken for a core of one socket.
+    On aarch64, ppc64le and riscv64 each processor counts as a core of one socket.
     """
     processors = [block for block in blocks if "processor" in block]
     if not processors:
@@ -120,16 +120,16 @@ def count_processors(blocks: list[dict[str, str]]) -> Cpus | None:
     siblings = max(_number(block.get("siblings")) for block in processors)
     if not sockets or not cores or not siblings:
         return Cpus(1, len({block["processor"] for block in processors}), 1)
-    # Rounded up: of hybrid processors only some cores have several threads.
+    # Rounded up: only some cores of hybrid processors have several threads.
     return Cpus(len(sockets), cores, -(-siblings // cores))
 
 
 def model_name(blocks: list[dict[str, str]]) -> str:
-    """Return the model by the blocks of /proc/cpuinfo; empty if they have none.
+    """Return the model from the blocks of /proc/cpuinfo; empty if they have none.
 
     x86_64: `model name`. ppc64le: `cpu` up to the comma, else the machine's `model`. aarch64:
-    `CPU implementer` and `CPU part`. riscv64: `uarch`, else `isa`. Different cores of one
-    machine are joined with ` + `.
+    `CPU implementer` and `CPU part`. riscv64: `uarch`, else `isa`. The names of different cores are
+    joined with ` + `.
     """
     name = _first(blocks, "model name")
     if not name:
@@ -144,7 +144,7 @@ def model_name(blocks: list[dict[str, str]]) -> str:
 
 
 def read_cpus(node: Node, errors: list[CcagentError]) -> Cpus | None:
-    """Count what is online by /sys, else by /proc/cpuinfo; None if neither has it."""
+    """Count online cpus from /sys, else from /proc/cpuinfo; None if neither has them."""
     try:
         counted = count_cores(_read_cores(node, errors))
         return counted or count_processors(parse_cpuinfo(node.read(_CPUINFO)))
@@ -154,9 +154,9 @@ def read_cpus(node: Node, errors: list[CcagentError]) -> Cpus | None:
 
 
 def read_model(node: Node, errors: list[CcagentError]) -> str:
-    """Return the model by /proc/cpuinfo, else (of the live machine) by py-cpuinfo; may be empty."""
+    """Return the model from /proc/cpuinfo, else (live machine) from py-cpuinfo; may be empty."""
     try:
-        # The first cpus are enough on x86_64, where each costs the kernel microseconds.
+        # The first cpus suffice on x86_64. Each one costs the kernel microseconds.
         name = _first(parse_cpuinfo(_read_head(node)), "model name")
         name = name or model_name(parse_cpuinfo(node.read(_CPUINFO)))
     except CcagentError as error:
@@ -168,10 +168,10 @@ def read_model(node: Node, errors: list[CcagentError]) -> str:
 
 
 def ask_py_cpuinfo(node: Node) -> str:
-    """Return the model of the live machine by py-cpuinfo; empty if it fails.
+    """Return the model of the live machine from py-cpuinfo; empty if that fails.
 
-    Costs a second of CPU: it starts tools such as lscpu and measures the clock. It has no time
-    limit, so it runs in a process with one.
+    py-cpuinfo needs a second of CPU time: it starts tools such as lscpu and measures the clock. It
+    has no time limit, so it runs in a process with a limit.
     """
     command = [*python("from cpuinfo.cpuinfo import main; main()"), "--json"]
     try:
@@ -182,9 +182,9 @@ def ask_py_cpuinfo(node: Node) -> str:
 
 
 def _read_cores(node: Node, errors: list[CcagentError]) -> list[Core]:
-    """Read the topology of each online cpu that isn't a sibling of an earlier one.
+    """Read the topology of each online cpu that is not a sibling of an earlier one.
 
-    A cpu that can't be read is omitted; the first of them adds to `errors`.
+    A cpu that can't be read is omitted. The first such cpu adds an error to `errors`.
     """
     try:
         online = read_parsed(node, f"{_CPUS}/online", parse_cpu_list)
@@ -202,7 +202,7 @@ def _read_cores(node: Node, errors: list[CcagentError]) -> list[Core]:
             socket = read_parsed(node, f"{directory}/physical_package_id", parse_topology_id)
             try:
                 siblings = read_parsed(node, f"{directory}/core_cpus_list", parse_cpu_list)
-            except NotHereError:  # before Linux 5.3
+            except NotHereError:  # name before Linux 5.3
                 siblings = read_parsed(node, f"{directory}/thread_siblings_list", parse_cpu_list)
         except CcagentError as error:
             failures.append(error)
@@ -240,7 +240,7 @@ def _different(names: Iterable[str]) -> str:
 
 
 def _arm_core(block: dict[str, str]) -> str:
-    """Return the name of the core of an aarch64 block, or its numbers if the table lacks it."""
+    """Return the core name of an aarch64 block, or its numbers if the table lacks them."""
     implementer, part = block.get("CPU implementer"), block.get("CPU part")
     if not implementer or not part:
         return ""

@@ -1,4 +1,4 @@
-"""Files of processes that stay open, as many as RLIMIT_NOFILE permits."""
+"""Files of processes that are kept open, within RLIMIT_NOFILE."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from ccagent.machine.node import Node
 
 CLOSED = -1
-"""A file that is opened at each reading, for lack of descriptors."""
+"""Marks a file that is opened at each reading, for lack of descriptors."""
 UNUSED = -2
-"""A file that is never read: it has no values, or reading is not permitted."""
+"""Marks a file that is never read: it has no values, or reading is not permitted."""
 
 LARGEST = 1024
-"""Bytes read of a file: the fields that are used lie well within."""
+"""Bytes read of a file. All used fields are within these bytes."""
 
 _RESERVED = 256
 _ROOM = 8
@@ -30,11 +30,10 @@ _NO_LIMIT = 1_048_576
 
 
 class Descriptors:
-    """Files of the node that stay open; `free`: the number that may be added.
+    """Files of the node that are kept open. free: number of files that may be added.
 
-    Other parts of this process open files too, and the limit may be lowered while it runs. When no
-    file can be opened, `give_back` is called to close some of the kept ones, and the number of kept
-    files is lowered.
+    Other parts of this process also open files, and the limit may be lowered at run time. If no
+    file can be opened, `give_back` is called to close some kept files, and fewer files are kept.
     """
 
     def __init__(self, node: Node, give_back: Callable[[int], None]) -> None:
@@ -49,7 +48,7 @@ class Descriptors:
         return max(0, self._most - self._kept)
 
     def open(self, path: str) -> int:
-        """Open a file to keep; CLOSED if there are no descriptors left. Raises as Node.read."""
+        """Open a file to keep; CLOSED if no descriptor is free. Raise as `Node.read` does."""
         if self._kept >= self._most:
             return CLOSED
         try:
@@ -61,7 +60,7 @@ class Descriptors:
         return descriptor
 
     def read(self, descriptor: int, path: str) -> bytes:
-        """Read a file from its beginning, by its descriptor if there is one."""
+        """Read a file from its start, with its kept descriptor if it has one."""
         if descriptor < 0:
             try:
                 return self._node.read_single(path)
@@ -75,19 +74,19 @@ class Descriptors:
             raise_for(path, error)
 
     def close(self, *descriptors: int) -> None:
-        """Close those of the descriptors that are open."""
+        """Close the open ones of some descriptors."""
         for descriptor in descriptors:
             if descriptor >= 0:
                 os.close(descriptor)
                 self._kept -= 1
 
     def ensure_room(self) -> None:
-        """Close kept files until a few others can be opened, or none is kept."""
+        """Close kept files until a few other files can be opened, or none is kept."""
         while not _has_room() and self._make_room():
             pass
 
     def _make_room(self) -> bool:
-        """Close half of the kept files, and keep no more than the rest. False if none is kept."""
+        """Close half of the kept files, and keep at most the rest. Return False if none is kept."""
         before = self._kept
         if not before:
             self._most = 0
@@ -116,7 +115,7 @@ def _has_room() -> bool:
 
 
 def raise_limit() -> int:
-    """Raise the soft limit of open files to the hard one; return the number that may stay open."""
+    """Raise the soft limit of open files to the hard limit. Return how many may stay open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard == resource.RLIM_INFINITY:
         hard = _NO_LIMIT
@@ -125,5 +124,5 @@ def raise_limit() -> int:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
             soft = hard
         except (OSError, ValueError):
-            pass  # the soft limit stays
+            pass  # the soft limit is unchanged
     return max(0, soft - _RESERVED)

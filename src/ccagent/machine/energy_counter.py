@@ -1,19 +1,19 @@
-"""Energy counters of few bits: deltas across wraps, and detection of unknown deltas."""
+"""Energy counters with few bits: deltas across wraps, and detection of unknown deltas."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 _UPDATE = 0.1
-"""Seconds of energy that a counter may be late: some are brought up to date every 60 ms."""
+"""Maximum delay of a counter in seconds: some are updated only every 60 ms."""
 
 _SUSPENDED = 1.0
 
 
 class EnergyReading(NamedTuple):
-    """A reading. value: uJ. moment: seconds since boot, suspended time included.
+    """A reading. value: uJ. moment: seconds since boot, including suspended time.
 
-    steady: seconds of a clock that stands still while the machine is suspended.
+    steady: seconds of a clock that stops while the machine is suspended.
     """
 
     value: int
@@ -22,10 +22,10 @@ class EnergyReading(NamedTuple):
 
 
 class EnergyDelta(NamedTuple):
-    """Energy since the last time that it was taken.
+    """Energy since the previous call of `take`.
 
-    energy: uJ. seconds: between the first and the last reading. flaw: why the energy is not known,
-    empty if it is.
+    energy: uJ. seconds: between the first and the last reading. flaw: the reason why the energy is
+    unknown; empty if it is known.
     """
 
     energy: int
@@ -34,10 +34,10 @@ class EnergyDelta(NamedTuple):
 
 
 class EnergyCounter:
-    """Adds up the deltas of a counter. An unknown delta is a flaw, and never guessed.
+    """Adds up the deltas of a counter. An unknown delta is a flaw and is never estimated.
 
-    wraps_at: largest value in uJ, after which it continues at 0; 0: it never wraps. most_watts:
-    power that it never exceeds; a larger delta means that the counter was reset.
+    wraps_at: maximum value in uJ, after which the counter continues at 0; 0: it never wraps.
+    most_watts: maximum power; a larger delta means that the counter was reset.
     """
 
     def __init__(self, wraps_at: int, most_watts: float) -> None:
@@ -52,11 +52,11 @@ class EnergyCounter:
 
     @property
     def longest_gap(self) -> float:
-        """Return the seconds after which it may have wrapped twice; 0 if it never wraps."""
+        """Return the seconds for the full range at maximum power; 0 if the counter never wraps."""
         return self.wraps_at / 1e6 / self.most_watts
 
     def restore(self, reading: EnergyReading) -> None:
-        """Continue after a reading of an earlier process, since the same boot."""
+        """Continue from a reading of an earlier process since the same boot."""
         self.last = self._taken = reading
 
     def add(self, reading: EnergyReading) -> None:
@@ -88,7 +88,7 @@ class EnergyCounter:
             self._flaw = self._flaw or reason
 
     def _subtract(self, before: EnergyReading, now: EnergyReading) -> tuple[int, str]:
-        """Return the delta, and why it is unknown; then it is 0."""
+        """Return the delta and an empty text, or 0 and the reason why the delta is unknown."""
         seconds = now.moment - before.moment
         if seconds < 0:
             return 0, "the clock since boot went back"

@@ -1,4 +1,4 @@
-"""Errors of the kernel for a file, as errors of ccagent's tree."""
+"""Conversion of the kernel's file errors to ccagent's exceptions."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from ccagent.errors import (
 
 
 def raise_for(path: str, error: OSError | ValueError) -> NoReturn:
-    """Raise the error of the tree that stands for an OSError of `/path`.
+    """Raise ccagent's exception for an OSError of `/path`.
 
-    Python raises a ValueError for a path that no kernel has, such as one with a NUL.
+    Python raises a ValueError for an impossible path, such as one with a NUL.
     """
     if isinstance(error, ValueError):
         raise UnparsableError(f"/{path!r}: {error}") from error

@@ -1,6 +1,6 @@
 """A separate Python process for a library that may hang or crash.
 
-Questions and answers are bytes over a socket pair, each after its length in four bytes.
+Questions and answers are bytes on a socket pair, each preceded by its length in four bytes.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _GRACE = 1.0
 
 
 class Helper:
-    """A process that runs `target` (`module:function`) with the words `arguments`.
+    """A process that runs `target` (`module:function`) with the arguments `arguments`.
 
-    It is started by `start` or the first question. When it ends, or takes longer than
-    `time_limit` seconds for an answer, a later question restarts it: at once the first time, then
-    after pauses that double up to an hour. While it can't be killed, no second one is started.
-    `name` begins the errors.
+    `start` or the first question starts the process. If it ends, or needs more than `time_limit`
+    seconds for an answer, a later question restarts it. The first restart is immediate; later ones
+    follow pauses that double up to an hour. While a process can't be killed, no second one is
+    started. Errors start with `name`.
     """
 
     def __init__(
@@ -52,29 +52,29 @@ class Helper:
 
     @property
     def is_asked(self) -> bool:
-        """Return whether a question has no answer yet."""
+        """Return whether an answer is pending."""
         return self._asked_at is not None
 
     def start(self) -> None:
-        """Start the process unless it runs. Raises ProgramError if it fails or has to wait."""
+        """Start the process unless it runs. Raise ProgramError if that fails or must wait."""
         self._ensure_running()
 
     def ask(self, question: bytes) -> None:
-        """Send a question, unless an earlier one has no answer yet. Raises ProgramError."""
+        """Send a question, unless an answer is pending. Raise ProgramError if that fails."""
         if self.is_asked:
             return
         running = self._ensure_running()
         try:
-            # A question is a word, which fits into any socket's buffer.
+            # A question is a short text and fits into every socket's buffer.
             running.socket.sendall(_LENGTH.pack(len(question)) + question)
         except OSError:
             self._fail(running)
         self._asked_at = time.monotonic()
 
     def answer(self, seconds: float) -> bytes | None:
-        """Wait for the answer, at most so many seconds; return None if there is none yet.
+        """Wait for the answer for at most some seconds. Return None if it is still pending.
 
-        Raises ProgramError if the process has died or used up its time limit.
+        Raise ProgramError if the process has died or exceeded its time limit.
         """
         running = self._running
         if running is None or self._asked_at is None:
@@ -99,7 +99,7 @@ class Helper:
             poll.poll(max(1.0, 1000 * (deadline - now)))
 
     def close(self) -> None:
-        """End the process. Unless it hangs, it ends by itself when the socket is closed."""
+        """End the process. It ends when the socket is closed, unless it hangs."""
         if self._running is not None:
             self._end(self._running, grace=0.0 if self.is_asked else _GRACE)
 
@@ -141,7 +141,7 @@ class Helper:
 
 
 class _Running:
-    """The process and our end of the socket pair. Raises OSError."""
+    """The process, and the parent's end of the socket pair. Methods raise OSError."""
 
     def __init__(self, target: str, arguments: tuple[str, ...]) -> None:
         self.socket, theirs = socket.socketpair()
@@ -163,7 +163,7 @@ class _Running:
         self.socket.setblocking(False)
 
     def receive(self) -> bytes | None:
-        """Receive; return the answer if it is complete. Raises OSError at the end of the stream."""
+        """Receive data. Return the answer if it is complete. Raise OSError at end of stream."""
         received = self._received
         while True:
             if len(received) >= _LENGTH.size:
@@ -184,9 +184,9 @@ class _Running:
             received += part
 
     def end(self, grace: float) -> bool:
-        """Close the socket, which ends the process; kill it after `grace` seconds.
+        """Close the socket, so that the process ends. Kill it after `grace` seconds.
 
-        Return False if it could not be killed: it is in uninterruptible sleep.
+        Return False if the process could not be killed because it is in uninterruptible sleep.
         """
         self.socket.close()
         for seconds in (grace, _GRACE):
@@ -199,7 +199,7 @@ class _Running:
 
 
 def serve(descriptor: int, reply: Callable[[bytes], bytes]) -> None:
-    """Answer questions until the socket is closed; called by the function of a helper."""
+    """Answer questions until the socket is closed. A helper's function calls this."""
     with socket.socket(fileno=descriptor) as connection, connection.makefile("rwb") as stream:
         while len(head := stream.read(_LENGTH.size)) == _LENGTH.size:
             (size,) = _LENGTH.unpack(head)
@@ -209,6 +209,6 @@ def serve(descriptor: int, reply: Callable[[bytes], bytes]) -> None:
 
 
 def _program(target: str, descriptor: int) -> str:
-    """Return the text of a program that calls the target with the descriptor and the arguments."""
+    """Return a Python program that calls the target with the descriptor and the arguments."""
     module, _, function = target.partition(":")
     return f"from {module} import {function}; {function}({descriptor}, *sys.argv[1:])"

@@ -1,7 +1,7 @@
-"""Parser of Slurm's lists of nodes, and of the NodeRanges that they consist of.
+"""Parser of Slurm's node lists and of their elements, the NodeRanges.
 
-A NodeRange is a host name in which brackets stand for numbers: `c[1-3,5]-[2-4].fox`. Slurm itself
-prints brackets at the end of a name only; the specification allows them anywhere.
+A NodeRange is a host name with brackets for numbers: `c[1-3,5]-[2-4].fox`. Slurm prints brackets
+only at the end of a name. The specification allows them anywhere.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LARGEST = 100_000
-"""Hosts that one list may stand for. A Slurm cluster has at most 65,536 nodes."""
+"""Maximum number of hosts in one list. A Slurm cluster has at most 65,536 nodes."""
 
 _NOTHING = frozenset({"", "(null)", "None assigned"})
 LONGEST_NAME = 255
 MOST_BRACKETS = 8
 MOST_DIGITS = 18
 
-# Possessive: what matched is never tried again, so that time is linear in the length of the text.
-# Not the group: Python before 3.11.5 goes on in the middle of one that has failed (gh-106052).
+# Possessive quantifiers do not backtrack: the time is linear in the length of the text. The group
+# is not possessive: Python before 3.11.5 continues in the middle of a failed one (gh-106052).
 _RANGE = re.compile(r"(?:[A-Za-z0-9._-]++|\[[0-9,-]++\])+")
 _INSIDE = re.compile(r"[0-9,-]*+")
 
 
 class _Run(NamedTuple):
-    """The numbers `first` to `last`, all written with `width` digits."""
+    """The numbers `first` to `last`, each with `width` digits."""
 
     width: int
     first: int
@@ -56,7 +56,7 @@ class _Brackets(NamedTuple):
 
 
 class _NodeRange(NamedTuple):
-    """Texts with brackets between them: one text more than there are brackets."""
+    """Texts with brackets between them: n + 1 texts for n brackets."""
 
     texts: list[str]
     brackets: list[_Brackets]
@@ -83,23 +83,23 @@ class _NodeRange(NamedTuple):
 
 
 def split(text: str, limit: int = LARGEST) -> list[str]:
-    """Split a node list at the commas outside brackets: valid NodeRanges, in the order of the text.
+    """Split a node list at the commas outside brackets. Return valid NodeRanges in their order.
 
-    An empty text, `(null)` and `None assigned`, which Slurm prints for no nodes, are empty lists.
-    Padding that is outgrown, `n[08-120]`, which Slurm prints too, becomes `n[08-99,100-120]`.
+    Slurm prints an empty text, `(null)` or `None assigned` for no nodes: the result is an empty
+    list. Slurm also prints ranges beyond their padding: `n[08-120]` becomes `n[08-99,100-120]`.
 
-    Raises UnparsableError if any of the ranges is not valid or if they stand for more than `limit`
-    hosts. In a valid range the first number is no greater than the last and has as many digits
-    if either has leading zeros, no number is repeated, and names are letters, digits, `.`, `_`
-    and `-`, at most 255 of them.
+    Raise UnparsableError if any range is invalid, or for more than `limit` hosts. In a valid range
+    the first number is not greater than the last. Both have the same number of digits if either has
+    leading zeros. No number is repeated. Names have at most 255 characters: letters, digits, `.`,
+    `_` and `-`.
     """
     return [node_range.text() for node_range in _parse(text, limit)]
 
 
 def expand(text: str, limit: int = LARGEST) -> list[str]:
-    """List the host names of a node list, in the order of the text, repeated if it repeats them.
+    """List the host names of a node list in their order, including repetitions.
 
-    The last of several brackets changes fastest. Raises UnparsableError as `split` does.
+    The last of several brackets changes fastest. Raise UnparsableError as `split` does.
     """
     names: list[str] = []
     for node_range in _parse(text, limit):
@@ -133,7 +133,7 @@ def _find_end(text: str, start: int) -> int:
 
 
 def _fault(text: str, position: int) -> str:
-    """Return why the range can't continue with the character at `position`."""
+    """Return the reason why the character at `position` is invalid in the range."""
     character = text[position : position + 1]
     if character in {"", ","}:
         return "a host name is missing"
@@ -168,7 +168,7 @@ def _parse_brackets(text: str, limit: int) -> _Brackets:
     runs: list[_Run] = []
     for first, last in pairs:
         runs += _runs(first, last)
-        # Two pairs of which both hold 9 and 10, or 99 and 100, have them in common.
+        # Two pairs that both contain 9 and 10, or 99 and 100, have these numbers in common.
         if len(runs) > len(pairs) + MOST_DIGITS:
             raise UnparsableError("repeated numbers")
     for one, next_one in pairwise(sorted(runs)):
@@ -178,7 +178,7 @@ def _parse_brackets(text: str, limit: int) -> _Brackets:
 
 
 def _parse_item(item: str) -> Iterator[tuple[str, str]]:
-    """Yield the first and the last number of an item, twice if it outgrows its padding."""
+    """Yield the first and last number of an item; two pairs if it exceeds its padding."""
     first, dash, last = item.partition("-")
     if not dash:
         last = first

@@ -26,12 +26,12 @@ _NUMBER = re.compile(rf"(?<![0-9])([0-9]{{1,{MOST_DIGITS}}})(?![0-9])")
 def compact(names: Iterable[str]) -> list[str]:
     """Return few NodeRanges for exactly these names, each name once, in natural order.
 
-    The result depends on the set of names only. Names with leading zeros share a range with names
-    whose numbers have as many digits: `c9`, `c08`, `c10` are `c[08,10]` and `c9`. A range has
-    several brackets where all combinations of their numbers are among the names; if no full product
-    results, there may be a shorter list.
+    The result depends only on the set of names. Names with leading zeros share a range only with
+    names of the same number of digits: `c9`, `c08`, `c10` are `c[08,10]` and `c9`. A range has
+    several brackets if all combinations of their numbers are among the names. If no full product
+    results, a shorter list may exist.
 
-    Raises UnparsableError if any of the names is not a host name.
+    Raise UnparsableError if a name is not a host name.
     """
     groups: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
     for name in set(names):
@@ -47,9 +47,9 @@ def compact(names: Iterable[str]) -> list[str]:
 
 
 def _split_name(name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Split a host name into texts and the numbers between them, the last ones if there are many.
+    """Split a host name into texts and the numbers between them; only the last numbers if many.
 
-    Numbers that no brackets can hold are text.
+    Numbers that are too long for brackets are text.
     """
     if not _NAME.fullmatch(name):
         raise UnparsableError(f"not a host name: {name[:80]!r}")
@@ -60,7 +60,7 @@ def _split_name(name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def _separate_widths(rows: list[tuple[str, ...]]) -> list[list[tuple[str, ...]]]:
-    """Group rows of numbers: in each field all have one width, or none has leading zeros."""
+    """Group rows of numbers: in each field all have the same width, or no leading zeros."""
     padded = [
         {len(number) for number in field if is_padded(number)} for field in zip(*rows, strict=True)
     ]
@@ -75,7 +75,7 @@ def _separate_widths(rows: list[tuple[str, ...]]) -> list[list[tuple[str, ...]]]
 
 
 def _cover(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Cover different rows of numbers with full products: the fewest of several ways to merge."""
+    """Cover distinct rows of numbers with full products. Return the shortest of several tries."""
     varying = [index for index, field in enumerate(zip(*rows, strict=True)) if len(set(field)) > 1]
     varying.reverse()
     orders: Iterable[Sequence[int]] = (varying, varying[::-1])
@@ -85,7 +85,7 @@ def _cover(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
 
 
 def _merge(rows: list[tuple[str, ...]], order: Sequence[int]) -> list[tuple[str, ...]]:
-    """Merge, field by field, the rows that differ in this field only."""
+    """Merge, field by field, the rows that differ only in this field."""
     for index in order:
         merged: dict[tuple[str, ...], list[str]] = {}
         for row in rows:
@@ -98,7 +98,7 @@ def _merge(rows: list[tuple[str, ...]], order: Sequence[int]) -> list[tuple[str,
 
 
 def _write_numbers(numbers: list[str]) -> str:
-    """Return different numbers, in brackets if there are several."""
+    """Return distinct numbers as text, in brackets if there are several."""
     if len(numbers) == 1:
         return numbers[0]
     numbers.sort(key=int)
@@ -112,7 +112,7 @@ def _write_numbers(numbers: list[str]) -> str:
 
 
 def _natural_order(text: str) -> tuple[list[str | int], int, str]:
-    """Return a sort key: the first name of a range, numbers as numbers, less padding first."""
+    """Return a sort key: the first name of a range, in numeric order, less padding first."""
     name = re.sub(r"\[([0-9]+)[^]]*\]", r"\1", text)
     parts: list[str | int] = [*re.split(r"([0-9]+)", name)]
     parts[1::2] = [int(part) for part in parts[1::2]]

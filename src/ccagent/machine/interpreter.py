@@ -1,4 +1,4 @@
-"""Commands of the Python that runs ccagent: to start it, and to install a library for it."""
+"""Commands of ccagent's Python interpreter: start a program, install a library."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import os
 import sys
 
 PACKAGED = "/usr/lib/ccagent"
-"""Directory of packages for ccagent with its modules."""
+"""Module directory of the packaged ccagent."""
 
 ADDED = "/usr/local/lib/ccagent"
-"""Directory in which the packaged ccagent finds libraries that a site adds."""
+"""Directory for additional libraries of the packaged ccagent."""
 
 
 def install_command(library: str) -> str:
@@ -20,10 +20,10 @@ def install_command(library: str) -> str:
 
 
 def python(program: str) -> list[str]:
-    """Return the command that runs the text of a program; arguments may follow.
+    """Return the command that runs the text of a program. Arguments may be appended.
 
-    It runs isolated (-I) with the import path of this process: the interpreter may have been
-    started with a path of its own, without the system's packages (-S) or unable to write (-B).
+    The program runs isolated (-I) with the import path of this process. The options -S and -B of
+    this process are kept.
     """
     path = [entry for entry in sys.path if entry]
     flags = ["-I"]

@@ -1,6 +1,6 @@
-"""Energy of the node and its jobs, as the agent `energy` of this process has split it last.
+"""Latest energy of the node and its jobs, as computed by the agent `energy` of this process.
 
-Other agents and the exporter of the process read it. It is None where no such agent runs.
+Other agents and the exporter of the process read it. It is None without this agent.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ class JobEnergy(NamedTuple):
     """Energy of a job so far.
 
     parts: uJ by part and share, such as `cpu`, `active`. power: uW in the last tick, None if
-    unknown. coverage: share of its time with valid readings.
+    unknown. coverage: share of the job's time with valid readings.
     """
 
     parts: dict[tuple[str, str], int]
@@ -25,7 +25,7 @@ class JobEnergy(NamedTuple):
 
 
 class NodeEnergy(NamedTuple):
-    """Energy since the accounts began, in uJ by part. `system` and `unallocated` are included.
+    """Energy since the start of the accounts, in uJ by part, with `system` and `unallocated`.
 
     jobs: by id. power: uW in the last tick, None if unknown.
     """
@@ -41,10 +41,10 @@ _latest: list[NodeEnergy | None] = [None]
 
 
 def publish_energy(energy: NodeEnergy | None) -> None:
-    """Replace what `latest_energy` returns, in any thread. It must not change afterwards."""
+    """Set the result of `latest_energy`, in any thread. The object must not change later."""
     _latest[0] = energy
 
 
 def latest_energy() -> NodeEnergy | None:
-    """Return the last energy of this process."""
+    """Return the latest energy; None without the agent `energy`."""
     return _latest[0]

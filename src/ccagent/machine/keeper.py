@@ -1,4 +1,4 @@
-"""A thread that calls a function which was not called for a while."""
+"""A thread that calls a function if it was not called for some time."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _JOIN = 2.0
 
 
 class Keeper:
-    """Calls `function` whenever `interval` seconds have passed without `note`.
+    """Calls `function` when `interval` seconds have passed without a call of `note`.
 
-    Energy counters wrap within minutes: this reads them between samples that are further apart. The
-    function and the caller's own readings exclude each other by `lock`.
+    Energy counters wrap within minutes. The keeper reads them between samples with a longer
+    interval. `lock` prevents simultaneous readings by the function and the caller.
     """
 
     def __init__(self, function: Callable[[], None], interval: float, name: str) -> None:
@@ -37,7 +37,7 @@ class Keeper:
         return self._thread is not None and self._thread.is_alive()
 
     def start(self) -> None:
-        """Start the thread, once. A thread that can't be started is logged."""
+        """Start the thread, once. Log if it can't be started."""
         if self.is_running or self._closing.is_set():
             return
         thread = threading.Thread(target=self._run, name=self._name, daemon=True)
@@ -49,7 +49,7 @@ class Keeper:
         self._thread = thread
 
     def note(self) -> None:
-        """Remember that the counters were read just now."""
+        """Note that the counters were just read."""
         self._noted = time.monotonic()
 
     def close(self) -> None:

@@ -11,11 +11,11 @@ from ccagent.machine.private_files import open_private
 
 
 class Lock:
-    """An advisory lock (flock) that is held until `release`, or until the process ends.
+    """An advisory lock (flock), held until `release` or the end of the process.
 
-    Only its owner can open the file, because a user who can open it can keep ccagent from
-    starting. `key` names the setting in errors. Raises LockedError if another process holds the
-    lock, ConfigurationError if the file can't be opened or locked.
+    Only the owner may open the file: any user who can open it could lock it, and prevent the start
+    of ccagent. `key` is the name of the setting in errors. Raise LockedError if another process
+    holds the lock, ConfigurationError if the file can't be opened or locked.
     """
 
     def __init__(self, path: str, key: str) -> None:
@@ -37,7 +37,7 @@ class Lock:
                 f"another ccagent holds {path} (process {holder or 'unknown'})"
             ) from error
         except OSError as error:
-            # Without room for the number of the process the lock is held as well.
+            # The lock is held even if the disk has no room for the pid.
             if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
                 os.close(self._descriptor)
                 raise ConfigurationError(
@@ -45,5 +45,5 @@ class Lock:
                 ) from error
 
     def release(self) -> None:
-        """Release the lock. The file stays, so that no process locks a removed file."""
+        """Release the lock. The file stays: another process might lock a removed file."""
         os.close(self._descriptor)

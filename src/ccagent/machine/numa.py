@@ -17,16 +17,16 @@ _NODE = re.compile(r"node(\d{1,9})", re.ASCII)
 
 
 class Numa(NamedTuple):
-    """nodes: their number, 0 if unknown. distances: square, by node; empty if unknown."""
+    """nodes: number of nodes, 0 if unknown. distances: square matrix; empty if unknown."""
 
     nodes: int
     distances: list[list[int]]
 
 
 def parse_distances(content: bytes) -> list[int]:
-    """Parse node*/distance: the distances to all online nodes, ascending; 10 is the node itself.
+    """Parse node*/distance: distances to all online nodes in node order; 10 is the node itself.
 
-    Raises UnparsableError.
+    Raise UnparsableError for other content.
     """
     fields = content.split()
     if not all(field.isdigit() and len(field) <= 20 for field in fields):
@@ -38,15 +38,15 @@ def parse_distances(content: bytes) -> list[int]:
 
 
 def node_numbers(names: list[str]) -> list[int]:
-    """Parse the names in /sys/devices/system/node: numbers of nodes, ascending.
+    """Parse the names in /sys/devices/system/node. Return the numbers of nodes, ascending.
 
-    The numbers may have gaps, and nodes without memory or without cpus count.
+    The numbers may have gaps. Nodes without memory or without cpus are included.
     """
     return sorted({int(match[1]) for name in names if (match := _NODE.fullmatch(name))})
 
 
 def read_numa(node: Node, errors: list[CcagentError]) -> Numa:
-    """Read /sys/devices/system/node; what can't be read adds to `errors`."""
+    """Read /sys/devices/system/node. Unreadable files add an error to `errors`."""
     try:
         numbers = node_numbers(node.list(_NODES))
     except CcagentError as error:

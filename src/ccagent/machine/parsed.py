@@ -1,4 +1,4 @@
-"""Reading a file of the machine and parsing it."""
+"""Reading and parsing of the machine's files."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ T = TypeVar("T")
 
 
 def read_parsed(node: Node, path: str, parse: Callable[[bytes], T], limit: int = LARGEST_FILE) -> T:
-    """Return the result of `parse` for a file; its UnparsableError then begins with the path.
+    """Return the result of `parse` for a file. Its UnparsableError gets the path as prefix.
 
-    Raises as `Node.read` does.
+    Raise as `Node.read` does.
     """
     content = node.read(path, limit)
     try:
@@ -28,25 +28,25 @@ def read_parsed(node: Node, path: str, parse: Callable[[bytes], T], limit: int =
 
 
 class FileErrors:
-    """Base of readers of many alike files. errors: of a reading, the first of each kind of file."""
+    """Base class of readers of many similar files. errors: the first per kind of file."""
 
     def __init__(self) -> None:
         self.errors: list[str] = []
         self._reported: set[str] = set()
 
     def forget_errors(self) -> None:
-        """Begin a reading."""
+        """Start a reading: clear the errors."""
         self.errors = []
         self._reported = set()
 
     def complain(self, kind: str, error: CcagentError) -> None:
-        """Add an error, unless there is one of this kind of file."""
+        """Add an error, unless this kind of file already has one."""
         if kind not in self._reported:
             self._reported.add(kind)
             self.errors.append(str(error))
 
     def try_parsed(self, node: Node, path: str, parse: Callable[[bytes], T]) -> T | None:
-        """Read and parse a file; None if it does not exist, any more, or can't be parsed."""
+        """Read and parse a file; None if it does not exist or can't be parsed."""
         try:
             return read_parsed(node, path, parse)
         except (NotHereError, VanishedError):

@@ -1,4 +1,4 @@
-"""RAPL zones below /sys/class/powercap: their names, and who may read them."""
+"""RAPL zones below /sys/class/powercap: names, counters and permissions."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
 POWERCAP = "sys/class/powercap"
 
-# intel-rapl-mmio repeats the same packages. The kernel lists the zones of a package
-# (intel-rapl:0:1) beside the package (intel-rapl:0).
+# intel-rapl-mmio repeats the same packages. The directory also has links to the zones of a package:
+# intel-rapl:0:1 is beside intel-rapl:0.
 ZONE = re.compile(r"((?:intel|amd)-rapl:[0-9]{1,6})(?::[0-9]{1,6})?", re.ASCII)
 
-# Since Linux 5.10 (CVE-2020-8694).
+# Only root may read since Linux 5.10 (CVE-2020-8694).
 FIX = (
     "let the agent's group read them with a udev rule,"
     ' SUBSYSTEM=="powercap", ACTION=="add", KERNEL=="*-rapl:*",'
     ' RUN+="/bin/chgrp ccagent %S%p/energy_uj", RUN+="/bin/chmod 0440 %S%p/energy_uj",'
     " or give its service CapabilityBoundingSet= and AmbientCapabilities=CAP_DAC_READ_SEARCH"
 )
-"""How to permit that the counters are read; `ccagent doctor` shows it too."""
+"""The fix for unreadable counters, also for `ccagent doctor`."""
 
 _NAME = re.compile(rb"package-([0-9]{1,6})(?:-die-[0-9]{1,6})?|(core|uncore|dram|psys)(?:-[0-9]+)?")
 _METRICS = {b"core": "core_power", b"uncore": "uncore_power", b"dram": "mem_power",
@@ -35,12 +35,12 @@ MOST_WATTS = {
     "cpu_power": 1000.0, "mem_power": 400.0, "core_power": 1000.0, "uncore_power": 500.0,
     "psys_power": 5000.0,
 }  # fmt: skip
-"""Power that a zone does not exceed. It bounds the time in which a counter wraps at most once: on
-AMD, 65 s for 65.7 kJ."""
+"""Maximum power of a zone. It determines the time in which a counter wraps at most once: on AMD, 65
+s for 65.7 kJ."""
 
 
 class ZoneName(NamedTuple):
-    """Metric of a zone. socket: None if its name has none."""
+    """Metric of a zone. socket: None if the name contains none."""
 
     metric: str
     socket: int | None
@@ -84,7 +84,7 @@ def parse_energy(content: bytes) -> int:
 
 
 def list_packages(node: Node) -> dict[str, str]:
-    """Return the package of each zone, by their names. Raise NotHereError without zones."""
+    """Return the package of each zone by zone name. Raise NotHereError without zones."""
     listed = sorted(node.list(POWERCAP))
     packages = {name: found[1] for name in listed if (found := ZONE.fullmatch(name))}
     if not packages:
@@ -95,9 +95,9 @@ def list_packages(node: Node) -> dict[str, str]:
 def read_zones(
     node: Node, packages: dict[str, str], errors: list[str]
 ) -> tuple[list[RaplZone], bool]:
-    """Return the zones whose socket is known, and whether all names could be read.
+    """Return the zones with a known socket, and whether all names could be read.
 
-    A name that could not adds to `errors`.
+    Each unreadable name adds an error to `errors`.
     """
     zones: list[RaplZone] = []
     sockets: dict[str, int] = {}

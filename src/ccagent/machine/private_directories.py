@@ -1,8 +1,9 @@
-"""Directories on the way to ccagent's files, in places where other users may write as well.
+"""Safe opening and creation of directories, also where other users may write.
 
-No link of another user is followed: a path is opened component by component, and a symbolic link in
-it must belong to root or to the user of this process. A created directory has exactly the mode that
-was asked for, whatever the umask, and if root creates it, the owner of the directory above.
+No symbolic link of another user is followed. A path is opened component by component, and a
+symbolic link in it must belong to root or to the user of this process. A created directory has
+exactly the requested mode, independent of the umask. If root creates it, it gets the owner of its
+parent.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from typing import NoReturn
 from ccagent.errors import NotPermittedError
 
 MOST_LINKS = 40
-"""Symbolic links that are followed on the way to a file."""
+"""Maximum number of symbolic links in a path."""
 
 _DIRECTORY = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def make_directory(path: str, mode: int = 0o700) -> None:
-    """Create a directory, and those above it with mode 755. One that exists stays as it is.
+    """Create a directory, and its parents with mode 755. An existing one is not changed.
 
-    A directory that root creates takes the owner of its parent. Raises OSError, NotPermittedError.
+    A directory created by root gets the owner of its parent. Raise OSError or NotPermittedError.
     """
     path = os.path.abspath(path)
     parent, name = os.path.split(path)
@@ -39,7 +40,7 @@ def make_directory(path: str, mode: int = 0o700) -> None:
 
 
 def open_made_directory(path: str) -> int:
-    """Open a directory; create it, and those above it, with mode 755 if it is missing."""
+    """Open a directory. Create it and its parents with mode 755 if they are missing."""
     try:
         return open_directory(path)
     except FileNotFoundError:
@@ -48,7 +49,7 @@ def open_made_directory(path: str) -> int:
 
 
 def make_directory_at(directory: int, path: str, mode: int) -> None:
-    """Create the last component of `path` in an open directory, unless something has its name."""
+    """Create the last component of `path` in an open directory, unless it exists."""
     name = os.path.basename(path)
     try:
         os.mkdir(name, 0o700, dir_fd=directory)
@@ -58,7 +59,7 @@ def make_directory_at(directory: int, path: str, mode: int) -> None:
         name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory
     )
     try:
-        if not os.listdir(made):  # else another process has replaced it
+        if not os.listdir(made):  # if not, another process has replaced it
             take_owner(made, directory)
             set_mode(made, mode)
     finally:
@@ -66,9 +67,9 @@ def make_directory_at(directory: int, path: str, mode: int) -> None:
 
 
 def open_directory(path: str) -> int:
-    """Open a directory by following no link of another user; return its descriptor (O_PATH).
+    """Open a directory without following other users' links. Return its O_PATH descriptor.
 
-    Raises OSError, and NotPermittedError for such a link.
+    Raise OSError, or NotPermittedError for such a link.
     """
     current = os.open("/" if path.startswith("/") else ".", _DIRECTORY | os.O_DIRECTORY)
     rest = _components(path)
@@ -88,10 +89,10 @@ def open_directory(path: str) -> int:
 
 
 def check_directory(path: str) -> str:
-    """Return why files in a directory are not safe from other users, or "".
+    """Return the reason why files in a directory are not safe from other users, or "".
 
-    Neither the directory nor one above it may be writable by others. If the directory does not
-    exist yet, the nearest existing one above it is checked.
+    Other users may not have write permission in the directory or its ancestors. If the directory
+    does not exist, its nearest existing ancestor is checked.
     """
     path = os.path.abspath(path)
     while not os.path.lexists(path):
@@ -112,20 +113,20 @@ def check_directory(path: str) -> str:
 
 
 def list_trusted_users() -> set[int]:
-    """Return the users whose links are followed: root, our own, and the owner of `/`.
+    """Return the users whose links are followed: root, this user, and the owner of `/`.
 
-    In a user namespace the last one owns the system's files.
+    In a user namespace the owner of `/` owns the system's files.
     """
     return {0, os.geteuid(), os.stat("/").st_uid}
 
 
 def _components(path: str) -> list[str]:
-    """Return the names in a path, the last one first."""
+    """Return the names in a path in reverse order."""
     return [name for name in reversed(path.split("/")) if name not in {"", "."}]
 
 
 def _enter(directory: int, name: str, path: str) -> tuple[int, list[str]]:
-    """Open one component of a path; for a link return where it starts, and its components."""
+    """Open one component of a path. For a link, return its start directory and components."""
     try:
         # O_DIRECTORY triggers an automatic mount.
         return os.open(name, _DIRECTORY | os.O_DIRECTORY, dir_fd=directory), []
@@ -139,7 +140,7 @@ def _enter(directory: int, name: str, path: str) -> tuple[int, list[str]]:
 
 
 def read_link(directory: int, name: str, path: str) -> str:
-    """Return where a symbolic link leads. Raises NotPermittedError if it is another user's."""
+    """Return the target of a symbolic link. Raise NotPermittedError if it is another user's."""
     link = os.open(name, _DIRECTORY, dir_fd=directory)
     try:
         status = os.fstat(link)
@@ -155,20 +156,20 @@ def read_link(directory: int, name: str, path: str) -> str:
 
 
 def take_owner(descriptor: int, directory: int) -> None:
-    """Change the owner of a file created by root to that of its directory."""
+    """Change the owner of a file created by root to the owner of its directory."""
     owner = os.fstat(directory)
     if os.fstat(descriptor).st_uid == 0 and owner.st_uid != 0:
         os.fchown(descriptor, owner.st_uid, owner.st_gid)
 
 
 def set_mode(descriptor: int, mode: int) -> None:
-    """Set exactly this mode, unless the file system has none of its own (vfat)."""
+    """Set exactly this mode, unless the file system does not store modes (vfat)."""
     with contextlib.suppress(PermissionError):
         os.fchmod(descriptor, mode)
 
 
 def _reason_against(path: str, owner: int, *, is_last: bool) -> str:
-    """Return why other users can change what is in one directory of a path, or ""."""
+    """Return the reason why other users can change one directory of a path, or ""."""
     status = os.stat(path)
     mode = status.st_mode
     if not stat.S_ISDIR(mode):
@@ -180,16 +181,14 @@ def _reason_against(path: str, owner: int, *, is_last: bool) -> str:
     if mode & stat.S_ISVTX and not is_last:
         return ""  # others can rename or remove only their own files
     if by_others:
-        return (
-            f"{path}: every user can create files in it: use a directory of its own, or chmod o-w"
-        )
+        return f"{path}: every user can create files in it: use a private directory, or chmod o-w"
     if by_group:
         return f"{path}: group {status.st_gid} can create files in it: chmod g-w"
     return ""
 
 
 def _is_own_group(group: int, owner: int) -> bool:
-    """Return whether a group is root's, that of this process, or that of a directory's owner."""
+    """Return whether a group is root's, this process's, or that of the directory's owner."""
     if group in {0, os.getegid()}:
         return True
     import pwd
@@ -201,10 +200,10 @@ def _is_own_group(group: int, owner: int) -> bool:
 
 
 def os_error(number: int, path: str) -> OSError:
-    """Return the OSError of a number for a path."""
+    """Return the OSError of an errno for a path."""
     return OSError(number, os.strerror(number), path)
 
 
 def raise_named(error: OSError, path: str) -> NoReturn:
-    """Raise an error of a call with `dir_fd` again, with the whole path."""
+    """Raise the error of a call with `dir_fd` again, with the whole path."""
     raise os_error(error.errno or 0, path) from error

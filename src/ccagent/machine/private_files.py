@@ -1,8 +1,8 @@
-"""Files that ccagent creates in places where other users may write as well.
+"""Safe opening and creation of ccagent's files, also where other users may write.
 
-No link of another user is followed on the way to a file; see private_directories.py. An existing
-file must be a regular file with one name whose owner is trusted. A created file has exactly the
-mode that was asked for, whatever the umask, and if root creates it, the owner of the directory.
+No symbolic link of another user in the path is followed; see private_directories.py. An existing
+file must be a regular file with one name and a trusted owner. A created file has exactly the
+requested mode, independent of the umask. If root creates it, it gets the owner of the directory.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _ATTEMPTS = 10
 
 
 def open_private(path: str, flags: int = os.O_RDWR | os.O_CREAT, mode: int = 0o600) -> int:
-    """Open or create a file and return its descriptor, which does not block.
+    """Open or create a file and return its non-blocking descriptor.
 
-    Raises OSError, and NotPermittedError for a file that another user may have put there.
+    Raise OSError, or NotPermittedError for a file that another user may have created.
     """
     directory = open_directory(os.path.dirname(path) or ".")
     try:
@@ -60,7 +60,7 @@ def open_private_at(directory: int, path: str, flags: int, mode: int = 0o600) ->
 def check_file(path: str) -> bool:
     """Return whether a file exists, without opening it.
 
-    Raises OSError, and NotPermittedError for a file that another user may have put there.
+    Raise OSError, or NotPermittedError for a file that another user may have created.
     """
     directory = open_directory(os.path.dirname(path) or ".")
     try:
@@ -74,10 +74,10 @@ def check_file(path: str) -> bool:
 
 
 def open_trusted(path: str) -> int:
-    """Open a file to read, through links of trusted users only; return its descriptor.
+    """Open a file for reading, through links of trusted users only. Return its descriptor.
 
-    The caller checks the kind of file: opening a pipe does not wait for a writer. Raises OSError,
-    and NotPermittedError for a link of another user.
+    The caller must check the file type. Opening a pipe does not wait for a writer. Raise OSError,
+    or NotPermittedError for a link of another user.
     """
     place = path
     for _ in range(MOST_LINKS):
@@ -95,9 +95,9 @@ def open_trusted(path: str) -> int:
 
 
 def replace_file(path: str, content: bytes, mode: int = 0o600) -> None:
-    """Write a file, whole or not at all. An old file, or a link of that name, is replaced.
+    """Write a file atomically. An existing file or link of this name is replaced.
 
-    Raises OSError, and NotPermittedError for a link on the way to it.
+    Raise OSError, or NotPermittedError for another user's link in the path.
     """
     directory = open_directory(os.path.dirname(path) or ".")
     try:
@@ -120,14 +120,14 @@ def replace_file(path: str, content: bytes, mode: int = 0o600) -> None:
 
 
 def write_all(descriptor: int, content: bytes) -> None:
-    """Write all of `content`. Raises OSError."""
+    """Write all of `content`. Raise OSError."""
     rest = memoryview(content)
     while rest:
         rest = rest[os.write(descriptor, rest) :]
 
 
 def _open_existing(directory: int, name: str, path: str, flags: int) -> int:
-    """Open a file that exists, and check that no other user could have put it there."""
+    """Open an existing file, and check that no other user could have created it."""
     try:
         descriptor = os.open(name, flags & ~_CREATING | _FILE, dir_fd=directory)
     except OSError as error:
@@ -149,7 +149,7 @@ def _open_existing(directory: int, name: str, path: str, flags: int) -> int:
 
 
 def _create(directory: int, name: str, path: str, flags: int, mode: int) -> int:
-    """Create a file that must not exist, with exactly this mode."""
+    """Create a file with exactly this mode. It must not exist."""
     try:
         descriptor = os.open(
             name, flags | os.O_CREAT | os.O_EXCL | _FILE, mode & 0o700, dir_fd=directory
@@ -177,5 +177,5 @@ def _check_file(status: os.stat_result, directory: os.stat_result, path: str) ->
             f"{os.geteuid()} of this process, nor to the owner of the directory"
         )
     if status.st_nlink > 1:
-        # A user who may write the directory may have linked another file into it.
+        # A user with write permission in the directory may have linked another file into it.
         raise NotPermittedError(f"{path}: a file with {status.st_nlink} names (hard links)")

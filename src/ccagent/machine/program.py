@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 ENVIRONMENT = {"LC_ALL": "C", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/bin"}
-"""Environment of programs, so that output does not depend on that of ccagent."""
+"""Environment of programs. Output must not depend on ccagent's environment."""
 
 _GRACE = 1.0
 _ERROR_LIMIT = 4096
 
 
 class ProgramUser(NamedTuple):
-    """The user that a program runs as, with all its groups."""
+    """The user of a program, with all groups."""
 
     uid: int
     gid: int
@@ -82,12 +82,12 @@ def stream(
 
 
 def describe_end(status: int) -> str:
-    """Return how a program ended: `exit status 1`, or for -9 `killed by SIGKILL`."""
+    """Return the description of a return code: `exit status 1`, or for -9 `killed by SIGKILL`."""
     if status >= 0:
         return f"exit status {status}"
     try:
         return f"killed by {signal.Signals(-status).name}"
-    except ValueError:  # one of those without a name
+    except ValueError:  # a signal without a name
         return f"killed by signal {-status}"
 
 
@@ -100,7 +100,7 @@ def _start(
     name = command[0]
     _refuse_second(command)
     search = {"PATH": os.environ.get("PATH", ENVIRONMENT["PATH"])}
-    # A file, not a pipe: the program may print before it has read all.
+    # A file, not a pipe: the program may print before it has read everything.
     given = _as_file(standard_input) if standard_input else subprocess.DEVNULL
     try:
         return subprocess.Popen(
@@ -120,7 +120,7 @@ def _start(
     except PermissionError as error:
         from shutil import which
 
-        # Also raised if a directory of PATH can't be searched, and no other has the program.
+        # Also raised if a directory of PATH is not searchable and no other has the program.
         if not os.path.dirname(name) and which(name, os.F_OK, search["PATH"]) is None:
             raise NotHereError(f"{name}: no such program") from error
         raise NotPermittedError(f"{name}: not permitted to run it") from error
@@ -142,7 +142,7 @@ def _as_file(content: bytes) -> int:
 
 
 class _Limits(NamedTuple):
-    """name: of the program. time: seconds. output: bytes. stop: kills it when readable."""
+    """name: of the program. time: seconds. output: bytes. stop: kills the program when readable."""
 
     name: str
     time: float
@@ -171,7 +171,7 @@ def _collect(
 def _parts(
     process: subprocess.Popen[bytes], limits: _Limits, deadline: float
 ) -> Iterator[tuple[bool, bytes]]:
-    """Read both pipes to their ends; yield each part with whether it is standard output."""
+    """Read both pipes to their ends. Yield each part, and whether it is standard output."""
     with selectors.PollSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ, True)  # type: ignore[arg-type]
         selector.register(process.stderr, selectors.EVENT_READ, False)  # type: ignore[arg-type]
@@ -179,7 +179,7 @@ def _parts(
             selector.register(limits.stop, selectors.EVENT_READ)
         unread = 2
         while unread:
-            # Output may be ready at any time: the limit applies to steady output, too.
+            # The time limit also applies if output arrives steadily.
             left = deadline - time.monotonic()
             ready = selector.select(left) if left > 0 else []
             if not ready:
@@ -200,7 +200,7 @@ def _too_long(limits: _Limits) -> ProgramError:
 
 
 def _has_ended(process: subprocess.Popen[bytes], seconds: float) -> bool:
-    """Wait at most so many seconds for the end of a program; return whether it has ended."""
+    """Wait for the end of a program for at most some seconds. Return whether it has ended."""
     try:
         process.wait(max(0.0, seconds))
     except subprocess.TimeoutExpired:
@@ -209,7 +209,7 @@ def _has_ended(process: subprocess.Popen[bytes], seconds: float) -> bool:
 
 
 def _end(process: subprocess.Popen[bytes], command: Sequence[str], *, kill: bool) -> None:
-    """Close the pipes; kill the program with its children if it still runs."""
+    """Close the pipes. Kill the program with its children if it still runs."""
     for pipe in (process.stdout, process.stderr):
         if pipe is not None:
             pipe.close()
@@ -219,7 +219,7 @@ def _end(process: subprocess.Popen[bytes], command: Sequence[str], *, kill: bool
         try:
             process.wait(_GRACE)
         except subprocess.TimeoutExpired:
-            # It is in uninterruptible sleep, as on a file system that hangs.
+            # It is in uninterruptible sleep, for example on a hanging file system.
             _unkillable[tuple(command)] = process
 
 
@@ -230,7 +230,7 @@ _unkillable: dict[tuple[str, ...], subprocess.Popen[bytes]] = {}
 def _refuse_second(command: Sequence[str]) -> None:
     """Raise ProgramError while an earlier run of the command can't be killed.
 
-    Otherwise each time slot would add another process that hangs.
+    Otherwise each sample would add another hanging process.
     """
     for key, process in tuple(_unkillable.items()):
         if process.poll() is not None:

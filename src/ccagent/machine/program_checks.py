@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ccagent.machine.node import Node
 
 SECONDS = 5.0
-"""Time limit of a program."""
+"""Time limit of a program in seconds."""
 
 _OUTPUT_LIMIT = 4 * 1024 * 1024
 _LONGEST = 120
@@ -32,7 +32,7 @@ _PACKAGES = {
 
 
 def require_program(node: Node, program: str, impact: str = "", *, is_vital: bool = False) -> Check:
-    """Return the check that a program is there, and prints its version if it is a known one."""
+    """Return the check that a program exists, and prints its version if it is a known one."""
     find = partial(_find_program, node, program)
     return Check(find_area(program), program, find, impact, is_vital)
 
@@ -40,16 +40,16 @@ def require_program(node: Node, program: str, impact: str = "", *, is_vital: boo
 def require_answer(
     node: Node, subject: str, command: Sequence[str], impact: str, *, is_vital: bool = False
 ) -> Check:
-    """Return the check that a command succeeds; its first line is shown. It must change nothing.
+    """Return the check that a command succeeds. The command must be read-only.
 
-    A missing program is reported by its own check.
+    The first line of its output is shown. A separate check reports a missing program.
     """
     find = partial(_find_answer, node, command)
     return Check(find_area(command[0]), subject, find, impact, is_vital, is_query=True)
 
 
 def find_area(program: str) -> str:
-    """Return the area of a program by the name of its file."""
+    """Return the area of a program by its file name."""
     name = os.path.basename(program)
     if name.startswith(("lstopo", "hwloc")):
         return "topology"
@@ -57,7 +57,7 @@ def find_area(program: str) -> str:
 
 
 def assess_program(area: str, outcome: str | CcagentError) -> CheckResult:
-    """Return the result for the first line that a command printed, or for its error."""
+    """Return the result for a command's first line of output, or for its error."""
     if isinstance(outcome, NotHereError):
         return CheckResult(
             "missing", str(outcome), _PACKAGES.get(area, "install it, or set its path")
@@ -85,7 +85,7 @@ def _find_answer(node: Node, command: Sequence[str]) -> CheckResult | None:
 
 
 def _run(node: Node, command: Sequence[str]) -> str | CcagentError:
-    """Return the first line that a command prints, or its error."""
+    """Return the first line of a command's output, or its error."""
     try:
         output = b"".join(
             node.stream(
@@ -99,7 +99,7 @@ def _run(node: Node, command: Sequence[str]) -> str | CcagentError:
 
 
 def _shorten(text: str) -> str:
-    """Return the first words, which name the program, and the last line of an error."""
+    """Return the program's name and the last line of an error."""
     *before, last = text.strip().splitlines() or [""]
     if not before:
         return last[: 2 * _LONGEST]

@@ -1,4 +1,4 @@
-"""Environment of Slurm's programs, and their absence as a sentence."""
+"""Environment of Slurm's programs, and the text of their errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ENVIRONMENT = {"SLURM_TIME_FORMAT": "%s"} | {
 
 
 def explain_failure(error: CcagentError) -> str:
-    """Return an error of a program of Slurm as a sentence with its remedy."""
+    """Return the error of a Slurm program as a sentence with a fix."""
     if isinstance(error, NotHereError):
         return f"{error}: Slurm is not installed on this node, or elsewhere: set its path"
     return str(error)

@@ -24,16 +24,16 @@ _LARGEST_PID_MAX = 4_194_304
 
 
 class SystemState(NamedTuple):
-    """System record, and the boot time in seconds since 1970."""
+    """The system record, and the boot time in seconds since 1970."""
 
     boot: int
     system: SampleSystem
 
 
 def compute_busy_seconds(times: dict[int, list[int]], clock_ticks: int) -> list[int]:
-    """Return the busy seconds since boot by cpu, 0 for a cpu that is offline.
+    """Return the busy seconds since boot by cpu; 0 for an offline cpu.
 
-    Busy is user, nice, system, irq and softirq. During steal the cpu was not there.
+    Busy time is user, nice, system, irq and softirq. It does not include steal.
     """
     busy = {
         cpu: (ticks[0] + ticks[1] + ticks[2] + ticks[5] + ticks[6]) // clock_ticks
@@ -43,7 +43,7 @@ def compute_busy_seconds(times: dict[int, list[int]], clock_ticks: int) -> list[
 
 
 def read_system(node: Node, errors: list[str]) -> SystemState:
-    """Read all files. A file that cannot be read costs its fields and adds to `errors`."""
+    """Read all files. An unreadable file leaves its fields empty, and adds to `errors`."""
 
     def read(path: str, parse: Callable[[bytes], T], otherwise: T) -> T:
         try:
@@ -75,7 +75,7 @@ def read_system(node: Node, errors: list[str]) -> SystemState:
 
 
 def pid_max(node: Node) -> int:
-    """Read /proc/sys/kernel/pid_max; the largest that Linux knows if it can't be read."""
+    """Read /proc/sys/kernel/pid_max. Return Linux's maximum if it can't be read."""
     try:
         return int(node.read("proc/sys/kernel/pid_max"))
     except (CcagentError, ValueError):

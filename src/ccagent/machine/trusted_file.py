@@ -1,4 +1,4 @@
-"""Files that only an administrator can have written, in directories that others may write."""
+"""Reading of files that only an administrator can have written, in any directory."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ccagent.errors import NotPermittedError, UnparsableError
 from ccagent.machine.file_errors import raise_for
 
 _PIECE = 65536
-# No link is followed, and a pipe without a writer does not block.
+# Do not follow a link, and do not block on a pipe without a writer.
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 
 
 def read(place: str, path: str, limit: int) -> tuple[float, bytes]:
-    """Return the time of modification and the content of a file. See `Node.read_trusted`.
+    """Return the modification time and the content of a file. See `Node.read_trusted`.
 
-    place: the path that is opened. path: the path in errors, without the leading slash.
+    place: the path to open. path: the path in errors, without the leading slash.
     """
     try:
         descriptor = os.open(place, _FLAGS)
@@ -48,7 +48,7 @@ def _check(status: os.stat_result, path: str) -> None:
     if status.st_uid not in {0, os.geteuid()}:
         raise NotPermittedError(f"/{path}: belongs to user {status.st_uid}, not to root or ccagent")
     if status.st_mode & stat.S_IWOTH:
-        raise NotPermittedError(f"/{path}: everybody may write it: chmod o-w it")
+        raise NotPermittedError(f"/{path}: every user may write it: chmod o-w it")
     if status.st_nlink > 1:
-        # A user who may write the directory can add a name of any file of root's there.
+        # A user with write permission in the directory can link any file of root into it.
         raise NotPermittedError(f"/{path}: a file with several names")

@@ -28,18 +28,18 @@ _SHOWN = 20
 
 
 class DeadLetterSelection(NamedTuple):
-    """Selects dead letters: of these sinks (empty: all), with this text in the reason."""
+    """A filter for dead letters: sinks (empty: all) and a text in the reason."""
 
     sinks: tuple[str, ...] = ()
     reason: str = ""
 
     def select(self, letters: Iterable[DeadLetter]) -> list[DeadLetter]:
-        """Return the selected ones of some dead letters."""
+        """Return the dead letters that the filter selects."""
         return [each for each in letters if self.reason.lower() in each.reason.lower()]
 
 
 def list_queues(configuration: Configuration) -> list[BacklogRow]:
-    """Return the queues of all sinks, with the first of their dead letters."""
+    """Return the queues of all sinks, each with its first dead letters."""
     rows: list[BacklogRow] = []
     for sink in _list_queues(configuration):
         try:
@@ -66,7 +66,7 @@ def list_queues(configuration: Configuration) -> list[BacklogRow]:
 
 
 def flush(configuration: Configuration) -> bool:
-    """Send the backlog of the configured sinks. Return whether nothing is left."""
+    """Send the backlog of the configured sinks. Return whether all queues are empty."""
     is_sent = True
     for sink in _list_queues(configuration):
         if sink not in configuration.sinks:
@@ -93,7 +93,7 @@ def send_queued(sink: str, sender: Sender) -> bool:
 
 
 def retry(configuration: Configuration, selection: DeadLetterSelection) -> int:
-    """Queue dead letters again. Return how many. Raises QueueError."""
+    """Queue dead letters again and return their number. Raise QueueError if a file fails."""
     count = 0
     for sink in _select_queues(configuration, selection):
         with _open_queue(configuration, sink) as database:
@@ -112,7 +112,7 @@ def retry(configuration: Configuration, selection: DeadLetterSelection) -> int:
 
 
 def drop(configuration: Configuration, selection: DeadLetterSelection, *, is_whole: bool) -> int:
-    """Delete dead letters, with `is_whole` the queued messages too. Return how many."""
+    """Delete dead letters, with `is_whole` also queued messages. Return their number."""
     count = 0
     for sink in _select_queues(configuration, selection):
         with _open_queue(configuration, sink) as database:
@@ -125,7 +125,7 @@ def drop(configuration: Configuration, selection: DeadLetterSelection, *, is_who
 
 
 def _describe(letter: DeadLetter) -> str:
-    """Return the line of a dead letter."""
+    """Return the line that shows a dead letter."""
     if letter.entry is None:
         message = f"{letter.size} bytes"
     else:
@@ -138,14 +138,14 @@ def _describe(letter: DeadLetter) -> str:
 
 @contextlib.contextmanager
 def _open_queue(configuration: Configuration, sink: str) -> Generator[QueueDatabase]:
-    """Open the queue of a sink. Raises QueueError naming the file and the reason."""
+    """Open the queue of a sink. Raise QueueError with the file and the reason."""
     path = os.path.join(_get_directory(configuration), make_file_name(sink))
     database = None
     try:
         database = open_disk(path, configuration.outbox)
         yield database
     except (sqlite3.Error, ValueError, TypeError, OverflowError) as error:
-        # SQLite's "disk I/O error" alone does not tell that nothing can be created.
+        # SQLite reports only "disk I/O error" when the disk is full.
         cause = ": no space left on the device" if _is_full(path) else ""
         raise QueueError(f"outbox {path}: {error}{cause}") from error
     except OSError as error:
@@ -161,7 +161,7 @@ def _open_queue(configuration: Configuration, sink: str) -> Generator[QueueDatab
 
 
 def _is_full(path: str) -> bool:
-    """Return whether the file system of a file has no free block left."""
+    """Return whether the file system of a file has no free block."""
     try:
         return os.statvfs(os.path.dirname(path)).f_bavail == 0
     except OSError:
@@ -169,10 +169,10 @@ def _is_full(path: str) -> bool:
 
 
 def _get_directory(configuration: Configuration) -> str:
-    """Return the configured directory. Raises ConfigurationError if there is none."""
+    """Return the configured directory. Raise ConfigurationError if none is configured."""
     directory = configuration.outbox.directory
     if not directory:
-        raise ConfigurationError(f"{configuration.place}: outbox.directory: none is set")
+        raise ConfigurationError(f"{configuration.place}: outbox.directory: not set")
     return directory
 
 
@@ -189,9 +189,11 @@ def _list_queues(configuration: Configuration) -> list[str]:
 
 
 def _select_queues(configuration: Configuration, selection: DeadLetterSelection) -> list[str]:
-    """Return the names of the selected queues. Raises ConfigurationError for an unknown one."""
+    """Return the names of the selected queues. Raise ConfigurationError for an unknown sink."""
     queues = _list_queues(configuration)
     for sink in selection.sinks:
         if sink not in queues:
-            raise ConfigurationError(f"--sink {sink}: has no queue; there are {', '.join(queues)}")
+            raise ConfigurationError(
+                f"--sink {sink}: has no queue; existing queues: {', '.join(queues)}"
+            )
     return list(selection.sinks) or queues

@@ -1,7 +1,7 @@
 """The messages of one sink in SQLite, on disk or in memory with the same code.
 
-A message is stored before it is sent and deleted after the sink has acknowledged it. A message
-that the sink has refused for good becomes a dead letter. All methods may raise sqlite3.Error.
+A message is stored before it is sent, and deleted after the sink has acknowledged it. A message
+that the sink has rejected becomes a dead letter. All methods may raise sqlite3.Error.
 """
 
 from __future__ import annotations
@@ -39,25 +39,26 @@ if TYPE_CHECKING:
     from ccagent.records.message import Message
 
 MEMORY = ":memory:"
-"""The path of a database that is kept in memory."""
+"""SQLite's path of a database in memory."""
 
-# A number is never used twice, or an acknowledgement could delete a later message.
+# Numbers are never reused: an acknowledgement could otherwise delete a later message.
 _NEXT = "SELECT MAX(next, (SELECT COALESCE(MAX(number), 0) + 1 FROM messages)) FROM state"
 _STORED = "UPDATE state SET next = ?, moment = ?, messages = messages + ?, bytes = bytes + ?"
 _FIRST_IN_MEMORY = 1 << 40
 _BUSY_SECONDS = 2.0
 _SYNCHRONOUS = {"process": "NORMAL", "power": "FULL"}
 _EXPIRY_STEPS = 1000.0
-"""Ages are checked after a thousandth of the largest age."""
+"""The number of checks of the age during one maximum age."""
 _AT_ONCE = 500
 
 
 class QueueDatabase:
     """The queued messages of one sink, oldest first, and its dead letters.
 
-    max_bytes, max_age (seconds): above these the oldest are deleted and counted, dead letters
-    first. durability: with `process` a stored message survives the end of the process, with
-    `power` also a power failure, but each message waits for the disk.
+    max_bytes, max_age (seconds): above these limits the oldest dead letters, then the oldest
+    messages are deleted and counted. durability: with `process` a stored message survives the end
+    of the process. With `power` it also survives a power failure, but each message waits for the
+    disk.
     """
 
     def __init__(
@@ -80,22 +81,22 @@ class QueueDatabase:
         self._database = sqlite3.connect(
             path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )
-        # A damaged text must not keep its row from being read.
+        # A row with damaged text must stay readable.
         self._database.text_factory = _decode_text
         try:
             self._database.execute(f"PRAGMA page_size = {PAGE_SIZE}")
             self._database.execute("PRAGMA journal_mode = WAL")
             self._database.execute(f"PRAGMA synchronous = {_SYNCHRONOUS[durability]}")
-            # Deleted messages are overwritten, so that none is recovered from a damaged file.
+            # Deleted messages are overwritten: the recovery of a damaged file must not find them.
             overwrite = "OFF" if path == MEMORY else "ON"
             self._database.execute(f"PRAGMA secure_delete = {overwrite}")
             prepare(self._database, self._wall_clock())
             if path == MEMORY:
-                # So that no number is that of one message in memory and of another one on disk.
+                # Numbers of messages in memory and on disk must differ.
                 self._database.execute("UPDATE state SET next = ?", (_FIRST_IN_MEMORY,))
             self._now = self._read_clock()
             self._expiry = self._now.clock
-            # A damaged count would hide messages, which would never be sent.
+            # Messages hidden by a damaged count would never be sent.
             recount(self._database)
         except BaseException:
             self._database.close()
@@ -103,9 +104,9 @@ class QueueDatabase:
         self.is_open = True
 
     def put(self, messages: Sequence[Message]) -> int:
-        """Store messages. Return how many older ones were deleted to make room.
+        """Store messages. Return the number of older messages deleted to make room.
 
-        Raises EncodingError for a message that can't be stored.
+        Raise EncodingError for a message that can't be stored.
         """
         now, stored = self._advance(), self._wall_clock()
         try:
@@ -118,9 +119,9 @@ class QueueDatabase:
         return self._insert(rows, now)
 
     def restore(self, entries: Iterable[QueueEntry], age_of: Callable[[QueueEntry], float]) -> int:
-        """Store entries of another database, with their age by its clock.
+        """Store entries of another database. Their age is computed from that database's clock.
 
-        Return how many messages were deleted to make room.
+        Return the number of messages deleted to make room.
         """
         now = self._advance()
         rows = [
@@ -141,10 +142,10 @@ class QueueDatabase:
         without_kinds: Collection[str] = (),
         without_numbers: Collection[int] = (),
     ) -> tuple[list[QueuedMessage], list[tuple[int, str]]]:
-        """Return the oldest messages, and the undecodable ones between them.
+        """Return the oldest messages, and the undecodable messages between them.
 
-        At most `count` messages of about `size` bytes, but at least one; with `only_number` that
-        one alone. Each that can't be decoded is a pair of number and reason.
+        At most `count` messages of about `size` bytes are returned, but at least one; with
+        `only_number` only that message. An undecodable message is a pair of number and reason.
         """
         found: list[QueuedMessage] = []
         damaged: list[tuple[int, str]] = []
@@ -153,7 +154,7 @@ class QueueDatabase:
             condition, without_kinds, without_numbers = "WHERE number = ? ", (), (only_number,)
         elif without_kinds or without_numbers:
             kinds, numbers = make_marks([*without_kinds]), make_marks([*without_numbers])
-            # A damaged kind is NULL or a number; its message must be returned too.
+            # A damaged kind is NULL or a number. Its message must be returned, too.
             condition = f"WHERE COALESCE(kind, '') NOT IN ({kinds}) AND number NOT IN ({numbers}) "
         rows = self._database.execute(
             f"SELECT number, entry FROM messages {condition}ORDER BY number LIMIT ?",  # noqa: S608
@@ -172,9 +173,9 @@ class QueueDatabase:
         return found, damaged
 
     def check_structure(self) -> None:
-        """Check that no two rows share pages of the file. Raises sqlite3.DatabaseError.
+        """Raise sqlite3.DatabaseError if two rows share pages of the file.
 
-        The deletion of one of them would destroy the other.
+        Deleting one of them would destroy the other.
         """
         (result,) = self._database.execute("PRAGMA quick_check(1)").fetchone()
         if result != "ok":
@@ -183,13 +184,14 @@ class QueueDatabase:
     def remove(self, numbers: Collection[int]) -> None:
         """Delete acknowledged messages.
 
-        Raises sqlite3.DatabaseError if they are still there, as in a file whose order is damaged.
+        Raise sqlite3.DatabaseError if rows remain after the deletion. This happens in a file whose
+        order is damaged.
         """
         with self._transaction():
             deleted = 0
             for some in _split_numbers([*numbers]):
                 deleted += self._delete(f"number IN ({make_marks(some)})", some)
-            # Fewer are deleted when another process has dropped some to make room.
+            # Another process may have dropped some of them to make room.
             if deleted < len(numbers) and self._has_any(numbers):
                 raise sqlite3.DatabaseError("malformed: deleted messages are still there")
 
@@ -204,7 +206,7 @@ class QueueDatabase:
             self._delete("number = ?", [number])
 
     def add_dead_letter(self, message: Message, reason: str) -> None:
-        """Store a dead letter that is no message of this database, such as a part of one."""
+        """Store a dead letter that is not a message of this database, such as a part of one."""
         stored = self._wall_clock()
         entry = encode_entry(QueueEntry(stored, self._advance().clock, message))
         with self._transaction():
@@ -229,7 +231,7 @@ class QueueDatabase:
                     "SELECT entry FROM dead_letters WHERE number = ?", (number,)
                 ).fetchone()
                 entry = decode_entry(row[0])
-                # Their age starts again, or they could expire at once.
+                # Their age starts at 0; otherwise they could expire at once.
                 renewed = encode_entry(QueueEntry(entry.stored, now.clock, entry.message))
                 self._store([(entry.message.topic, renewed)], now)
                 self._database.execute("DELETE FROM dead_letters WHERE number = ?", (number,))
@@ -242,7 +244,7 @@ class QueueDatabase:
             )
 
     def clear(self) -> int:
-        """Delete all queued messages. Return how many."""
+        """Delete all queued messages. Return their number."""
         with self._transaction():
             return self._delete("TRUE", [])
 
@@ -254,11 +256,11 @@ class QueueDatabase:
         return row[0]
 
     def has_messages(self) -> bool:
-        """Return whether a message is queued, independent of the stored count."""
+        """Return whether a message is queued. Does not rely on the stored count."""
         return self._database.execute("SELECT 1 FROM messages LIMIT 1").fetchone() is not None
 
     def compute_age(self, entry: QueueEntry) -> float:
-        """Return the seconds for which an entry of this database has certainly been queued."""
+        """Return the minimum time in seconds for which an entry of this database was queued."""
         return max(0.0, self._advance().clock - entry.clock)
 
     def size(self) -> int:
@@ -267,7 +269,7 @@ class QueueDatabase:
         return check_number(row[0])
 
     def summarise(self) -> Totals:
-        """Return the totals, counted again, with the age of the oldest message."""
+        """Count all rows and return the totals, with the age of the oldest message."""
         age = 0.0
         for entry in self.read_entries():
             age = self.compute_age(entry)
@@ -275,7 +277,7 @@ class QueueDatabase:
         return recount(self._database)._replace(age=age)
 
     def read_entries(self, without: Collection[int] = ()) -> Iterable[QueueEntry]:
-        """Return all entries that can be decoded, oldest first, without those of some numbers."""
+        """Return all decodable entries, oldest first, except for some numbers."""
         rows = self._database.execute("SELECT number, entry FROM messages ORDER BY number")
         for number, stored in rows:
             if number in without:
@@ -291,7 +293,7 @@ class QueueDatabase:
         self.is_open = False
 
     def _insert(self, rows: Sequence[tuple[str, bytes]], now: Moment) -> int:
-        """Insert rows of kind and entry. Return how many messages were deleted to make room."""
+        """Insert rows of kind and entry. Return the number of messages deleted to make room."""
         with self._transaction():
             self._store(rows, now)
             dropped = self._drop_expired(now.clock) + drop_overflow(self._database, self._max_bytes)
@@ -316,18 +318,18 @@ class QueueDatabase:
         return Transaction(self._database)
 
     def _has_any(self, numbers: Collection[int]) -> bool:
-        """Return whether any of some messages is among the oldest ones."""
+        """Return whether any of these messages is among the oldest ones."""
         rows = self._database.execute(
             "SELECT number FROM messages ORDER BY number LIMIT ?", (len(numbers) + 1,)
         )
         return not {number for (number,) in rows}.isdisjoint(numbers)
 
     def _read_clock(self) -> Moment:
-        """Return the reading of the stored clock now."""
+        """Return the current reading of the stored clock."""
         (row,) = self._database.execute("SELECT moment FROM state")
         last = decode_moment(row[0])
         if last is None:
-            # Damaged, or a new file: not earlier than the newest message.
+            # The clock is damaged or new: start no earlier than the newest message.
             rows = self._database.execute("SELECT entry FROM messages ORDER BY number DESC LIMIT 1")
             for (stored,) in rows:
                 try:
@@ -341,7 +343,7 @@ class QueueDatabase:
         return advance(self._now, self._boot, self._uptime())
 
     def _drop_expired(self, clock: float) -> int:
-        """Delete what is certainly too old. Return how many."""
+        """Delete expired messages and dead letters. Return their number."""
         if clock < self._expiry:
             return 0
         self._expiry = clock + self._max_age / _EXPIRY_STEPS
@@ -352,7 +354,7 @@ class QueueDatabase:
 
 
 def _split_numbers(numbers: list[int]) -> Iterable[list[int]]:
-    """Return numbers in lists that are short enough for one statement."""
+    """Yield numbers in lists that are short enough for one statement."""
     return (numbers[begin : begin + _AT_ONCE] for begin in range(0, len(numbers), _AT_ONCE))
 
 

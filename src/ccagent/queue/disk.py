@@ -1,4 +1,4 @@
-"""The file of a queue over time: opened, postponed after failures, replaced when it is damaged."""
+"""The file of a queue: opening, pauses after failures, replacement of a damaged file."""
 
 from __future__ import annotations
 
@@ -26,30 +26,31 @@ if TYPE_CHECKING:
     from ccagent.queue.database import QueueDatabase
 
 _REPLACED_AT_MOST_EVERY = 30.0
-"""Seconds between two replacements of a damaged file."""
+"""Minimum seconds between two replacements of a damaged file."""
 
 DATABASE_ERRORS = (sqlite3.Error, ValueError, TypeError, OverflowError)
-"""Errors of a database, and of a reader of damaged content."""
+"""Errors of SQLite, and of Python code that reads damaged content."""
 
 
 class QueueDisk:
     """The database of a queue on disk, or none while the disk can't be used.
 
-    No method raises for a failure of the disk: it is logged, and the disk is tried again later.
+    No method raises an exception for a failure of the disk. The failure is logged, and the disk is
+    tried again later.
     """
 
     def __init__(self, path: str, settings: OutboxSettings, monotonic: Callable[[], float]) -> None:
         self.path = path
         self.database: QueueDatabase | None = None
         self.retry_after = 10.0
-        """Seconds after which a disk that failed is tried again."""
+        """Seconds until a failed disk is tried again."""
         self.retry_at = 0.0
         self.error = ""
-        """Why the disk can't be used at present; empty if it can."""
+        """The reason why the disk can't be used now; empty if it can be used."""
         self.unremoved: set[int] = set()
-        """Acknowledged messages that could not be deleted yet."""
+        """Numbers of acknowledged messages that could not be deleted yet."""
         self.is_recovering = False
-        """True if a damaged file may hold messages that are not recovered yet."""
+        """True if a damaged file may contain messages that are not recovered yet."""
         self._settings = settings
         self._monotonic = monotonic
         self._acknowledged: set[int] = set()
@@ -86,23 +87,23 @@ class QueueDisk:
         self.unremoved.clear()
 
     def is_usable(self) -> bool:
-        """Return whether the file is open and no pause is left."""
+        """Return whether the file is open and no pause is running."""
         return self.database is not None and self._monotonic() >= self.retry_at
 
     def is_due(self) -> bool:
-        """Return whether the file is to be opened now."""
+        """Return whether to open the file now."""
         return self.database is None and self._monotonic() >= self.retry_at
 
     def is_current(self) -> bool:
-        """Return whether the path is still that of the open file."""
+        """Return whether the path still leads to the open file."""
         return self._file is None or self._file.is_current()
 
     def is_removed(self) -> bool:
-        """Return whether the open file has no name left."""
+        """Return whether the open file was unlinked."""
         return self._file is not None and self._file.is_removed()
 
     def ask(self, question: Callable[[QueueDatabase], int]) -> int:
-        """Return a number from the database; 0 if there is none, or it fails."""
+        """Return a number from the database; 0 if no database is open or the query fails."""
         if self.database is None:
             return 0
         try:
@@ -134,7 +135,7 @@ class QueueDisk:
         self.retry_at = 0.0
 
     def recover(self) -> None:
-        """Move the messages of damaged files that this process or another has renamed."""
+        """Move the messages of damaged files that this or another process has renamed."""
         if self.database is None:
             return
         try:
@@ -163,7 +164,7 @@ class QueueDisk:
         logger.error("outbox %s: %s; its undamaged messages move to a new file", self.path, error)
         try:
             with lock_for_repair(self.path):
-                if self.is_current():  # otherwise another process has replaced it
+                if self.is_current():  # if not, another process has replaced the file
                     set_aside(self.path)
                 self.close()
                 self.database = open_disk(self.path, self._settings)
@@ -176,7 +177,7 @@ class QueueDisk:
         self.note_working()
 
     def _watch(self) -> None:
-        """Remember which file is open. Raises OSError."""
+        """Remember which file is open. Raise OSError if the path can't be opened."""
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -20,8 +20,9 @@ HEAD = struct.Struct("<4sII")
 class QueueEntry(msgspec.Struct, frozen=True, array_like=True):
     """One queued message.
 
-    stored: seconds since 1970 by the wall clock when it was queued; only shown.
-    clock: seconds of the queue's own clock then (see `queue_clock`), which the age is counted by.
+    stored: seconds since 1970 by the wall clock when the message was queued; only for display.
+    clock: seconds of the queue's clock at that time (see `queue_clock`); the age is computed from
+    it.
     """
 
     stored: float
@@ -40,11 +41,11 @@ def encode_entry(entry: QueueEntry) -> bytes:
 
 
 def decode_entry(stored: object) -> QueueEntry:
-    """Return the entry in a column. Raises UnparsableError for any other content."""
+    """Return the entry in a column. Raise UnparsableError for any other content."""
     if not isinstance(stored, bytes):
         raise UnparsableError("damaged: not a message")
     if len(stored) < HEAD.size:
-        raise UnparsableError(f"damaged: {len(stored)} bytes are no message")
+        raise UnparsableError(f"damaged: {len(stored)} bytes are not a message")
     magic, length, checksum = HEAD.unpack_from(stored)
     content = memoryview(stored)[HEAD.size :]
     if magic != MAGIC or length != len(content):

@@ -1,15 +1,16 @@
 """The order of attempts after failures, and the point at which a message becomes a dead letter.
 
-An unreachable sink fails with every message; a message that the sink can't take fails alone. An
-attempt with another message in between shows which of the two it is:
+If the sink is unreachable, every message fails. If the sink can't take a message, only this message
+fails. An attempt with another message distinguishes the two cases:
 
 - When the oldest message of a kind has failed three times, other kinds are sent first.
-- A message that failed alone is overtaken by later ones of its kind. If more than three fail, the
-  cause may be the kind, such as a subject that no stream takes: then it is one more a minute.
-- If nothing is taken at all, another message is tried now and then, each time a later one.
-- An overtaken message is tried again after growing pauses. It is hopeless when it has failed six
-  times, each time after others of its kind were taken and most attempts had succeeded. A receiver
-  that is busy makes none hopeless.
+- If other messages succeed, later messages of its kind overtake the failed message. If more than
+  three are overtaken, the cause may be the kind, such as a subject without a stream. Then one more
+  message is overtaken each minute.
+- If every message fails, another message is tried from time to time, each time a later one.
+- An overtaken message is tried again after growing pauses. It becomes a dead letter when it has
+  failed six times, each time after others of its kind were taken and most attempts had succeeded.
+  Failures because of a busy receiver do not count.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _LONGEST_OVERTAKEN_PAUSE = 600.0
 
 
 class MessageChoice(NamedTuple):
-    """A selection from the queue: one message by number, or the oldest without some."""
+    """A selection from the queue: one message by number, or the oldest except for some."""
 
     number: int | None
     without_kinds: list[str]
@@ -45,8 +46,9 @@ class MessageChoice(NamedTuple):
 class FailureVerdict(NamedTuple):
     """The consequence of a failure.
 
-    is_alone: others may be sent at once. is_hopeless: the message is to become a dead letter.
-    is_trial_wanted: another message is to be tried at once, to check that the sink is reachable.
+    is_alone: other messages may be sent at once. is_hopeless: the message must become a dead
+    letter. is_trial_wanted: another message must be tried at once, to check whether the sink is
+    reachable.
     """
 
     is_alone: bool = False
@@ -63,7 +65,7 @@ class _Failed:
 
 
 class _Held(_Failed):
-    """The oldest message of a kind, which has failed."""
+    """The oldest message of a kind after a failure."""
 
     def __init__(self, number: int, pause: float) -> None:
         super().__init__()
@@ -76,7 +78,7 @@ class _Held(_Failed):
 
 
 class _Overtaken(_Failed):
-    """A message that failed alone."""
+    """A message that failed while others succeeded, and that later messages overtake."""
 
     def __init__(self, kind: str, retry_at: float) -> None:
         super().__init__(retry_at)
@@ -84,18 +86,18 @@ class _Overtaken(_Failed):
         self.attempts = 0
         self.have_others_passed = False
         self.balance = 0
-        """The balance of all messages at the last attempt, see `Failures`."""
+        """`_balance` of `Failures` at the last attempt."""
 
 
 class Failures:
-    """The messages of one queue that failed, a bounded number."""
+    """The failed messages of one queue, a bounded number."""
 
     def __init__(self, jitter: Callable[[float, float], float]) -> None:
         self._jitter = jitter
         self._held: dict[str, _Held] = {}
         self._overtaken: dict[int, _Overtaken] = {}
         self._passes = 0
-        # Successful attempts less failed ones, without those of overtaken messages.
+        # Successful attempts minus failed attempts, except for attempts of overtaken messages.
         self._balance = 0
         self._crowded: set[str] = set()
         self._suspects: list[int] = []
@@ -103,7 +105,7 @@ class Failures:
         self._choice = MessageChoice(None, [], [])
 
     def choose(self, now: float) -> MessageChoice:
-        """Return what to select from the queue at `now`."""
+        """Return the selection from the queue at the monotonic time `now`."""
         due = [number for number, one in self._overtaken.items() if one.retry_at <= now]
         if due and not self._is_trial:
             self._choice = MessageChoice(due[0], [], [])
@@ -119,9 +121,9 @@ class Failures:
         return self._choice
 
     def note_empty(self) -> bool:
-        """Note that the last choice selects no message. Return whether to choose again."""
+        """Note that the last choice selected no message. Return whether to choose again."""
         if self._choice.number is not None:
-            self._overtaken.pop(self._choice.number, None)  # dropped to make room
+            self._overtaken.pop(self._choice.number, None)  # it was dropped to make room
             return True
         if self._is_trial:
             self._is_trial = False
@@ -133,7 +135,7 @@ class Failures:
         return bool(rotated)
 
     def shorten(self, messages: list[QueuedMessage]) -> list[QueuedMessage]:
-        """Return a batch up to a message of a kind that has failed, which is sent alone."""
+        """Return the messages to send together: a message of a failed kind is sent separately."""
         if self._is_trial:
             return messages[:1]
         for index, queued in enumerate(messages):
@@ -142,7 +144,7 @@ class Failures:
         return messages
 
     def note_success(self, taken: Sequence[QueuedMessage], now: float) -> None:
-        """Note messages that the sink has taken."""
+        """Note that the sink has taken messages."""
         if not (self._held or self._overtaken or self._crowded):
             return
         self._passes += 1
@@ -166,14 +168,14 @@ class Failures:
     def note_failure(
         self, queued: QueuedMessage, now: float, *, is_about_message: bool, is_busy: bool = False
     ) -> FailureVerdict:
-        """Note a message that was not taken. Return the consequence."""
+        """Note that the sink did not take a message. Return the consequence."""
         number, kind = queued.number, queued.message.topic
         if number in self._overtaken:
             return self._note_overtaken_failure(self._overtaken[number], now, is_busy=is_busy)
         self._balance -= 1
         if self._is_trial:
             self._is_trial = False
-            # The next trial is with a later message; not without end, since each is remembered.
+            # The next trial uses a later message. The number of remembered messages is bounded.
             self._suspects = [*self._suspects, number][:_SUSPECTS]
             return FailureVerdict()
         held = self._held.get(kind)
@@ -206,7 +208,7 @@ class Failures:
         return FailureVerdict()
 
     def postpone(self, queued: QueuedMessage, until: float) -> None:
-        """Do not choose a message before a time."""
+        """Do not choose a message before the monotonic time `until`."""
         for one in (self._overtaken.get(queued.number), self._held.get(queued.message.topic)):
             if one is not None:
                 one.retry_at = max(one.retry_at, until)
@@ -225,13 +227,13 @@ class Failures:
             one.retry_at = 0.0
 
     def try_another(self) -> bool:
-        """Choose another message next than the one that failed. Return False if none has."""
+        """Make `choose` return another message than the failed one. Return False if none failed."""
         if self._held:
             self._begin_trial(next(iter(self._held.values())).number)
         return bool(self._held)
 
     def next_due(self) -> float | None:
-        """Return when the next message that failed alone is due, None if there is none."""
+        """Return the monotonic time at which the next failed message is due; None without one."""
         return min((one.retry_at for one in self._all()), default=None)
 
     def _all(self) -> list[_Failed]:
@@ -250,7 +252,7 @@ class Failures:
         return FailureVerdict(is_alone=True, is_hopeless=one.attempts >= _HOPELESS_AFTER)
 
     def _has_room(self, kind: str) -> bool:
-        """Return whether another message of a kind may be overtaken at once."""
+        """Return whether one more message of a kind may be overtaken at once."""
         is_few = self._count_overtaken(kind) < _OVERTAKEN_OF_A_KIND
         return is_few and len(self._overtaken) < _OVERTAKEN
 
@@ -260,7 +262,8 @@ class Failures:
     def _find_longest_pause(self, kind: str) -> float:
         """Return the longest pause of an overtaken message.
 
-        Many of a kind that is not taken are tried together as rarely as one.
+        The pause grows with the number of overtaken messages of the kind, so their common rate of
+        attempts is bounded.
         """
         return max(_LONGEST_OVERTAKEN_PAUSE, _LONGEST_PAUSE * self._count_overtaken(kind))
 
@@ -273,15 +276,15 @@ class Failures:
                 one.pause = self._find_longest_pause(kind)
 
     def _begin_trial(self, number: int) -> None:
-        """Choose a message next that is none of the suspects, of which `number` is one."""
+        """Make `choose` return a message that is not a suspect, and make `number` a suspect."""
         self._is_trial = True
         if number not in self._suspects:
             self._suspects = [number]
 
     def _overtake_suspects(self, kind: str, now: float) -> None:
-        """Try the messages that another one has just overtaken again at once.
+        """Mark the suspects of a successful trial as overtaken, and due at once.
 
-        kind: of those that were in trials too, since only messages of one kind fail then.
+        kind: the kind of suspects that failed in trials. Trials happen only while one kind fails.
         """
         self._is_trial = False
         kinds = {held.number: kind for kind, held in self._held.items()}

@@ -1,4 +1,4 @@
-"""The files of queues: opening them safely, noticing their removal, replacing damaged ones."""
+"""Files of queues: safe opening, detection of removal, replacement of damaged files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ccagent.queue.entry import QueueEntry
 
 SUFFIX = ".outbox"
-"""The end of the file names of queues, after the quoted name of the sink."""
+"""Suffix of a queue's file name, after the quoted name of the sink."""
 
 _SIDE_FILES = ("-wal", "-shm")
 _DAMAGED = ".damaged-"
@@ -49,7 +49,7 @@ _CONSTRAINT, _MISMATCH, _FORMAT, _RANGE, _NOTADB = 19, 20, 24, 25, 26
 _SHORT_READ = 522
 _CODES_OF_DAMAGE = frozenset(
     {
-        _ERROR,  # a table or column that this file lacks
+        _ERROR,  # a table or column is missing in this file
         _INTERNAL,
         _CORRUPT,
         _SCHEMA,
@@ -64,19 +64,19 @@ _CODES_OF_DAMAGE = frozenset(
 
 
 def make_file_name(sink: str) -> str:
-    """Return the name of the file of a sink's queue."""
+    """Return the file name of a sink's queue."""
     return quote(sink, safe="") + SUFFIX
 
 
 def open_disk(path: str, settings: OutboxSettings) -> QueueDatabase:
     """Open the queue in a file, and create it if needed.
 
-    Raises sqlite3.Error, OSError, and NotPermittedError if other users may write there.
+    Raise sqlite3.Error, OSError, or NotPermittedError if other users may write there.
     """
     make_directory(settings.directory)
     if reason := check_directory(settings.directory):
         raise NotPermittedError(reason)
-    # Existing files are not opened here: closing one would release the locks of SQLite.
+    # Existing files are not opened here: closing them would release SQLite's locks.
     for suffix in _SIDE_FILES:
         check_file(path + suffix)
     if not check_file(path):
@@ -95,36 +95,36 @@ def open_disk(path: str, settings: OutboxSettings) -> QueueDatabase:
 
 
 def is_damage(error: Exception, path: str) -> bool:
-    """Return whether an error says that the file itself is damaged."""
+    """Return whether an error means that the file is damaged."""
     if not isinstance(error, sqlite3.Error):
         return not isinstance(error, (OSError, MemoryError, NotPermittedError))
     code = getattr(error, "sqlite_errorcode", None)
     if code is None:
         return not isinstance(error, sqlite3.ProgrammingError)
     if code & 0xFF == _READONLY:
-        # The head of a damaged file may say that it is not to be written.
+        # The header of a damaged file may mark the file as read-only.
         return os.access(path, os.W_OK) and os.access(os.path.dirname(path), os.W_OK)
     return code & 0xFF in _CODES_OF_DAMAGE or code == _SHORT_READ
 
 
 def explain(error: Exception) -> str:
-    """Return the reason of an error in half a sentence."""
+    """Return the reason of an error as text for a log line."""
     if isinstance(error, OSError):
         return error.strerror or str(error)
     return str(error)
 
 
 class WatchedFile:
-    """The file of an open queue, to notice its removal or replacement."""
+    """The file of an open queue, to detect its removal or replacement."""
 
     def __init__(self, path: str) -> None:
-        """Open the file. Raises OSError."""
+        """Open the file. Raise OSError if that fails."""
         self._path = path
-        # O_PATH: closing it does not release SQLite's locks.
+        # Closing an O_PATH descriptor does not release SQLite's locks.
         self._descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
 
     def is_current(self) -> bool:
-        """Return whether the path is still that of this file."""
+        """Return whether the path still leads to this file."""
         try:
             there, here = os.lstat(self._path), os.fstat(self._descriptor)
         except OSError:
@@ -132,7 +132,7 @@ class WatchedFile:
         return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
 
     def is_removed(self) -> bool:
-        """Return whether the file has no name left."""
+        """Return whether the file was unlinked."""
         return os.fstat(self._descriptor).st_nlink == 0
 
     def close(self) -> None:
@@ -144,9 +144,9 @@ class WatchedFile:
 
 @contextlib.contextmanager
 def lock_for_repair(path: str) -> Generator[None]:
-    """Hold a lock while a file is replaced, so that one process does it at a time.
+    """Hold the lock that only one process at a time has while it replaces a file.
 
-    Raises OSError, and NotPermittedError for a lock file that may be another user's.
+    Raise OSError, or NotPermittedError if the lock file may be another user's.
     """
     descriptor = open_private(path + ".repair")
     try:
@@ -165,9 +165,9 @@ def lock_for_repair(path: str) -> Generator[None]:
 
 
 def set_aside(path: str) -> None:
-    """Rename a damaged file so that `recover_all` finds it. Raises OSError."""
+    """Rename a damaged file to a name that `recover_all` searches. Raise OSError on failure."""
     aside = f"{path}{_RECOVERING}{time.time_ns()}"
-    # The file comes last: SQLite would delete a log beside a new one.
+    # The file is renamed last: SQLite would delete the old log beside a new file.
     for suffix in (*_SIDE_FILES, ""):
         with contextlib.suppress(FileNotFoundError):
             os.rename(path + suffix, aside + suffix)
@@ -182,10 +182,10 @@ def list_unrecovered(path: str) -> list[str]:
 def recover_all(path: str, into: QueueDatabase, without: Collection[int]) -> list[tuple[str, int]]:
     """Store the undamaged messages of damaged files in the new one.
 
-    without: numbers of messages that are acknowledged already. Return the new names of the damaged
-    files, of which the last few are kept, and the number of messages that each had. An interrupted
-    recovery starts again, without the messages that are in the new file already. Raises
-    sqlite3.Error, OSError, NotPermittedError.
+    without: numbers of messages that are already acknowledged. Return the new names of the damaged
+    files, and the number of messages from each. The last few damaged files are kept. An interrupted
+    recovery is repeated without the messages that are already in the new file. Raise sqlite3.Error,
+    OSError or NotPermittedError.
     """
     done: list[tuple[str, int]] = []
     with lock_for_repair(path):
@@ -202,7 +202,7 @@ def recover_all(path: str, into: QueueDatabase, without: Collection[int]) -> lis
 
 
 def _delete_old(path: str) -> None:
-    """Delete all damaged files but the last few."""
+    """Delete all damaged files except for the last few."""
     kept = sorted(
         each for each in glob.glob(f"{glob.escape(path)}{_DAMAGED}*") if each[-1].isdigit()
     )
@@ -213,7 +213,7 @@ def _delete_old(path: str) -> None:
 
 
 def _recover(aside: str, into: QueueDatabase, without: Collection[int], known: set[str]) -> int:
-    """Store the undamaged messages of a damaged file in the new one. Return how many."""
+    """Store the undamaged messages of a damaged file in the new one. Return their number."""
     count = 0
     with contextlib.ExitStack() as stack:
         contents = [_map_file(stack, aside + suffix) for suffix in ("", "-wal")]
@@ -233,19 +233,19 @@ def _recover(aside: str, into: QueueDatabase, without: Collection[int], known: s
 
 
 def _assume_no_age(_: QueueEntry) -> float:
-    """Return the age of an entry of a damaged file, whose clock is unknown: 0."""
+    """Return 0 as age of an entry: the clock of a damaged file is unknown."""
     return 0.0
 
 
 def _check_log(path: str) -> None:
-    """Check the write-ahead log that a killed process has left.
+    """Check the write-ahead log of a killed process.
 
-    Raises sqlite3.DatabaseError for a damaged one, whose rest SQLite would ignore.
+    Raise sqlite3.DatabaseError if the log is damaged: SQLite would ignore the rest of it.
     """
     with _opened_lock:
         is_ours = any(each.is_open and each.path == path for each in _opened)
     if is_ours:
-        return  # closing the file would release the locks of SQLite
+        return  # closing the file would release SQLite's locks
     with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
         log = _map_file(stack, path + "-wal")
         if not log or _is_used(path):
@@ -257,7 +257,8 @@ def _check_log(path: str) -> None:
 def _is_used(path: str) -> bool:
     """Return whether another process has a database open.
 
-    Each holds a lock on byte 128 of the -shm file. Source: sqlite.org/walformat.html, 2.3.
+    Each process with an open database locks byte 128 of the -shm file.
+    Source: sqlite.org/walformat.html, 2.3.
     """
     try:
         descriptor = os.open(path + "-shm", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -1,4 +1,4 @@
-"""The limits of a queue's database: counting, and deletion of what is too old or too much."""
+"""The limits of a queue's database: counts, and deletion of expired and excess messages."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _EXPIRED_AT_ONCE = 100
 class Totals(NamedTuple):
     """Numbers and bytes of messages and dead letters in a database.
 
-    dropped: messages and dead letters that were deleted because they were too many or too old,
-    since the file was created. age: seconds for which the oldest message has certainly been queued;
-    0 unless it was computed.
+    dropped: number of messages and dead letters deleted because of the limits since the file was
+    created. age: minimum time in seconds for which the oldest message was queued; 0 if not
+    computed.
     """
 
     messages: int
@@ -42,7 +42,7 @@ class Totals(NamedTuple):
 
 
 def recount(database: sqlite3.Connection) -> Totals:
-    """Count messages and dead letters again, since the stored totals may be damaged."""
+    """Count messages and dead letters, because the stored totals may be damaged."""
     database.execute(_RECOUNT)
     return read_totals(database)
 
@@ -54,7 +54,7 @@ def read_totals(database: sqlite3.Connection) -> Totals:
 
 
 def check_number(value: object) -> int:
-    """Return a number of a table that may be damaged; 0 for anything else."""
+    """Return a number from a column that may be damaged; 0 for anything but a number."""
     return max(0, value) if isinstance(value, int) else 0
 
 
@@ -64,7 +64,7 @@ def make_marks(values: Sequence[object]) -> str:
 
 
 def delete_messages(database: sqlite3.Connection, condition: str, values: Sequence[object]) -> int:
-    """Delete messages, and subtract them from the totals. Return how many."""
+    """Delete messages, and subtract them from the totals. Return their number."""
     where = f"FROM messages WHERE {condition}"
     counted = f"SELECT COUNT(*), COALESCE(SUM(length(entry)), 0) {where}"
     count, size = database.execute(counted, values).fetchone()
@@ -74,9 +74,9 @@ def delete_messages(database: sqlite3.Connection, condition: str, values: Sequen
 
 
 def drop_expired(database: sqlite3.Connection, oldest: float) -> int:
-    """Delete dead letters and messages from before a reading of the queue's clock.
+    """Delete dead letters and messages older than a reading of the queue's clock.
 
-    Return how many.
+    Return their number.
     """
     dropped = 0
     while expired := _find_expired(database, "dead_letters", oldest):
@@ -91,7 +91,7 @@ def drop_expired(database: sqlite3.Connection, oldest: float) -> int:
 
 
 def drop_overflow(database: sqlite3.Connection, max_bytes: int) -> int:
-    """Delete the oldest dead letters, then the oldest messages, above a size. Return how many."""
+    """Delete the oldest dead letters, then messages, above a size. Return their number."""
     totals = read_totals(database)
     if totals.size + totals.dead_letter_size <= max_bytes:
         return 0
@@ -103,7 +103,7 @@ def drop_overflow(database: sqlite3.Connection, max_bytes: int) -> int:
         dropped += database.execute("DELETE FROM dead_letters WHERE number <= ?", (last,)).rowcount
     if totals.size > max_bytes:
         overflow = database.execute(_OVERFLOW.format("messages"), (max_bytes,))
-        # The newest one stays, however large it is.
+        # The newest message stays, whatever its size.
         dropped += delete_messages(
             database,
             "number <= ? AND number < (SELECT MAX(number) FROM messages)",
@@ -113,7 +113,7 @@ def drop_overflow(database: sqlite3.Connection, max_bytes: int) -> int:
 
 
 def _find_expired(database: sqlite3.Connection, table: str, oldest: float) -> list[int]:
-    """Return the numbers of some expired rows, oldest first; undecodable ones stay."""
+    """Return the numbers of some expired rows, oldest first. Undecodable rows are left out."""
     rows = database.execute(f"SELECT number, entry FROM {table} ORDER BY number")  # noqa: S608
     found: list[int] = []
     for number, stored in rows:

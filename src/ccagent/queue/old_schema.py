@@ -21,7 +21,7 @@ _decoder = msgspec.msgpack.Decoder(Message)
 
 
 def migrate(database: sqlite3.Connection, now: float) -> None:
-    """Move the rows of the tables of version 0.1 into the present ones, and drop the old ones.
+    """Move the rows of the tables of version 0.1 to the current tables, and drop the old tables.
 
     now: seconds since 1970. A message that can't be decoded becomes a dead letter.
     """

@@ -1,4 +1,4 @@
-"""Sending a message in parts: one that is too large, or that is refused for some of its records."""
+"""Sending a message in parts, if the message is too large or some of its records are refused."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ if TYPE_CHECKING:
     from ccagent.transports.base import Transport
 
 _MOST_TAKEN_PARTS = 100_000
-"""Parts remembered as taken while others of their message are not sent yet."""
+"""Maximum number of remembered parts, of messages whose other parts are not sent yet."""
 _LEAST_PART = 1024
-"""Bytes below which a message is not split further."""
+"""Minimum size of a part in bytes."""
 _MOST_PARTS = 64
-"""A message is not split further when its parts have become that much smaller.
+"""Maximum ratio of the sizes of a message and its parts.
 
-Also the limit of requests to find the refused records of a message.
+Also the maximum number of requests to find the refused records of a message.
 """
 _PARTS_PER_SUCCESS = 8
-"""Further requests for each part that is taken, since the search is worth its cost then."""
+"""Additional requests for each part that is taken: the search is then worth its cost."""
 _FEW_PARTS = 6
-"""The limit of requests if all of the message before was refused."""
+"""Maximum number of requests if the whole previous message was refused."""
 
 
 class SentParts(NamedTuple):
-    """The parts of a message that the sink has taken, and those refused, each with the reason."""
+    """The parts of a message that the sink took, and the refused parts with the reasons."""
 
     taken: list[Message]
     refused: list[tuple[Message, str]]
 
 
 class PartSender:
-    """Sends messages in parts, and remembers which parts were taken in an earlier attempt."""
+    """Sends messages in parts, and remembers the parts taken in earlier attempts."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -43,10 +43,10 @@ class PartSender:
         self._refused_wholly: set[str] = set()
 
     def send(self, message: Message, limit: int, error: RejectedError | None) -> SentParts:
-        """Send a message in parts of at most `limit` bytes, smaller ones if those are refused.
+        """Send a message in parts of at most `limit` bytes, or smaller ones if these are refused.
 
-        error: the refusal of the whole message. One that is not refused for its size is sent in
-        halves. Raises RetryableError.
+        error: the refusal of the whole message. If the reason is not the size, the message is sent
+        in halves. Raise RetryableError if the sink is unreachable or busy.
         """
         parts = SentParts([], [])
         least = max(_LEAST_PART, len(message.body) // _MOST_PARTS)
@@ -91,11 +91,10 @@ class PartSender:
         parts.taken.append(part)
 
     def _send_halves(self, message: Message, error: RejectedError, parts: SentParts) -> None:
-        """Send the records of a refused message that are taken.
+        """Send those records of a refused message that the sink takes.
 
-        Each refused half is halved again, so that little is refused in the end. The number of
-        requests is bounded, and low at a receiver that refused all of a message of this kind and
-        has taken none since.
+        Each refused half is halved again, to lose few records. The number of requests is bounded.
+        The bound is low if the receiver refused a whole message of this kind, and took none since.
         """
         from ccagent.records.splitting import halve_message
 

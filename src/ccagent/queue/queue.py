@@ -1,4 +1,4 @@
-"""The queue of one sink: on disk while that works, else in memory."""
+"""The queue of one sink: on disk while the disk works, else in memory."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ _BATCH_BYTES = 1024 * 1024
 _MOVED_BYTES = 128 * 1024
 
 BATCH = 500
-"""The most messages that are sent at once."""
+"""Maximum number of messages in one batch."""
 
 
 class QueueBatch(NamedTuple):
-    """The next messages to send, and the database that holds them."""
+    """The next messages to send, and their database."""
 
     database: QueueDatabase
     messages: list[QueuedMessage]
 
 
 class Queue:
-    """Keeps the messages of one sink: on disk while that works, else in memory.
+    """Keeps the messages of one sink: on disk while the disk works, else in memory.
 
-    No method raises for a failure of the disk: it is logged, and messages are kept in memory until
-    the disk works again.
+    No method raises an exception for a failure of the disk. The failure is logged, and messages are
+    kept in memory until the disk works again.
     """
 
     def __init__(
@@ -68,12 +68,12 @@ class Queue:
 
     @property
     def is_on_disk(self) -> bool:
-        """True for a queue that is to survive the process."""
+        """True if the queue is configured to survive the process."""
         return self.path != MEMORY
 
     @property
     def error(self) -> str:
-        """Why the disk can't be used at present; empty if it can."""
+        """The reason why the disk can't be used now; empty if it can be used."""
         with self._lock:
             return self._disk.error
 
@@ -83,7 +83,7 @@ class Queue:
         return self._damaged
 
     def put(self, messages: Sequence[Message]) -> int:
-        """Store messages. Return how many older ones were dropped to make room."""
+        """Store messages. Return the number of older messages dropped to make room."""
         with self._lock:
             before = self._dropped
             self._note_dropped(self._put(messages))
@@ -111,8 +111,8 @@ class Queue:
     ) -> QueueBatch:
         """Return at most `count` of the oldest messages, those on disk first.
 
-        only_number: only that one. without_kinds, without_numbers: none of these. A message
-        that can't be decoded becomes a dead letter.
+        only_number: return only this message. without_kinds, without_numbers: exclude these. A
+        message that can't be decoded becomes a dead letter.
         """
 
         def read(database: QueueDatabase) -> QueueBatch:
@@ -136,7 +136,7 @@ class Queue:
             return read(self._memory)
 
     def remove(self, batch: QueueBatch, numbers: Collection[int]) -> None:
-        """Delete acknowledged messages. If the disk fails they are deleted later."""
+        """Delete acknowledged messages; later if the disk fails now."""
         if not numbers:
             return
         with self._lock:
@@ -148,7 +148,7 @@ class Queue:
                     self._disk.fail(error)
 
     def reject(self, batch: QueueBatch, number: int, reason: str) -> None:
-        """Make a dead letter of a message."""
+        """Turn a message into a dead letter."""
         with self._lock:
             try:
                 batch.database.reject(number, reason)
@@ -166,7 +166,7 @@ class Queue:
                 self._disk.fail(error)
 
     def has_work(self) -> bool:
-        """Return whether a message is queued, or may be in a damaged file."""
+        """Return whether a message is queued or may be in a damaged file."""
         with self._lock:
             if self._disk.is_recovering or self.count_in_memory():
                 return True
@@ -179,7 +179,7 @@ class Queue:
 
     @property
     def dropped(self) -> int:
-        """The number of messages that were dropped to make room, since the start."""
+        """The number of messages dropped to make room, since the start."""
         return self._dropped
 
     def count(self) -> int:
@@ -206,7 +206,7 @@ class Queue:
             return size
 
     def read_dead_letters(self) -> list[DeadLetter]:
-        """Return the dead letters in memory; those on disk are for `ccagent outbox`."""
+        """Return the dead letters in memory. `ccagent outbox` lists those on disk."""
         with self._lock:
             return self._memory.read_dead_letters()
 
@@ -238,11 +238,11 @@ class Queue:
 
     @property
     def lost(self) -> int:
-        """The number of messages that were in memory alone when it was closed."""
+        """The number of messages that were only in memory when the queue was closed."""
         return self._lost
 
     def _put(self, messages: Sequence[Message]) -> int:
-        """Store messages on disk, else in memory. Return how many older ones were deleted."""
+        """Store messages on disk, else in memory. Return the number of older messages deleted."""
         if (
             self._disk.database is None
             or self._is_memory_used
@@ -267,9 +267,9 @@ class Queue:
                         self._disk.note_working()
                     return dropped
                 if self._disk.is_removed():
-                    self.check()  # moves these messages too
+                    self.check()  # also moves these messages
                     return dropped
-                # Another process has replaced the file meanwhile.
+                # Another process has replaced the file.
                 self._disk.close()
                 self._disk.open()
         self._is_memory_used = True
@@ -310,7 +310,7 @@ class Queue:
             return
         moved = 0
         if self._disk.is_removed():
-            # It has no name left, and can still be read.
+            # The unlinked file can still be read.
             try:
                 self._is_memory_used = True
                 for entry in disk.read_entries(without=self._disk.unremoved):
@@ -330,7 +330,7 @@ class Queue:
         self._disk.open()
 
     def _move_to_disk(self) -> None:
-        """Move messages from memory to a disk that works."""
+        """Move messages from memory to the disk if it works."""
         while (disk := self._disk.database) is not None and self._is_memory_used:
             batch, _ = self._memory.read_oldest(BATCH, _MOVED_BYTES)
             letters = [] if batch else self._memory.read_dead_letters()

@@ -1,8 +1,7 @@
-"""The clock of a queue: seconds that have certainly passed, independent of the wall clock.
+"""The clock of a queue: a lower bound of elapsed seconds, independent of the wall clock.
 
-It advances with the uptime of the machine, over restarts of the process. Of the time between two
-processes on different boots only the time since the last boot counts, so the clock is never ahead
-of the true time.
+The clock advances with the uptime of the machine, also across restarts of the process. After a
+reboot only the time since that boot is added. The clock is therefore never ahead of the true time.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ _STORED = struct.Struct("<dd36sI")
 
 
 class Moment(NamedTuple):
-    """A reading of the queue's clock in seconds, with the boot and uptime in seconds then."""
+    """A reading of the queue's clock in seconds, with boot id and uptime in seconds."""
 
     clock: float
     boot: bytes
@@ -25,7 +24,7 @@ class Moment(NamedTuple):
 
 
 def read_boot_id() -> bytes:
-    """Return the id of this boot; empty where the kernel has none."""
+    """Return the kernel's boot id; empty if it has none."""
     try:
         with open(_BOOT_ID, "rb") as file:
             return file.read(64).strip()[:36]
@@ -34,12 +33,12 @@ def read_boot_id() -> bytes:
 
 
 def read_uptime() -> float:
-    """Return the seconds since boot, suspended time included."""
+    """Return the seconds since boot, including suspended time."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def advance(last: Moment, boot: bytes, uptime: float) -> Moment:
-    """Return the reading at `uptime` of `boot`, which follows `last`."""
+    """Return the reading after `last`, at `uptime` seconds of the boot `boot`."""
     begin = last.uptime if boot == last.boot and uptime >= last.uptime else 0.0
     return Moment(last.clock + uptime - begin, boot, uptime)
 
@@ -51,7 +50,7 @@ def encode_moment(moment: Moment) -> bytes:
 
 
 def decode_moment(stored: object) -> Moment | None:
-    """Return the reading in a column, None for a damaged one."""
+    """Return the reading in a column; None if it is damaged."""
     if not isinstance(stored, bytes) or len(stored) != _STORED.size:
         return None
     clock, uptime, boot, checksum = _STORED.unpack(stored)

@@ -1,4 +1,4 @@
-"""The rows that a queue's database returns."""
+"""Rows of a queue's database."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class QueuedMessage(NamedTuple):
 
     @property
     def message(self) -> Message:
-        """The message itself."""
+        """The message in the entry."""
         return self.entry.message
 
 
 class DeadLetter(NamedTuple):
-    """A message that will not be sent again, and the reason.
+    """A message that is no longer sent, and the reason.
 
     rejected: seconds since 1970. entry: None if it can't be decoded; size: its bytes.
     """
@@ -38,7 +38,7 @@ class DeadLetter(NamedTuple):
 
 
 def build_dead_letter(number: int, rejected: object, reason: object, stored: object) -> DeadLetter:
-    """Return the dead letter of a row, whose columns may be damaged."""
+    """Return the dead letter of a row. The columns may be damaged."""
     try:
         entry = decode_entry(stored)
     except UnparsableError:

@@ -1,7 +1,7 @@
 """Recovery of messages from the bytes of a damaged database file.
 
-Entries begin with a magic number and have a checksum, so each is found and verified by itself,
-even if the pages around it are damaged. Source of the layout: sqlite.org/fileformat2.html, 1.6
+Entries start with a magic number and have a checksum. Each is found and verified separately, even
+if the pages around it are damaged. Source of the layout: sqlite.org/fileformat2.html, 1.6
 (cells of table leaf pages and overflow pages) and 4.1 (frames of the write-ahead log).
 """
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     Content = bytes | mmap
 
 PAGE_SIZE = 4096
-"""Bytes of a page of every database of a queue."""
+"""Page size of every queue's database, in bytes."""
 
 _WAL_HEAD = struct.Struct(">IIIIIIII")
 _FRAME_HEAD = struct.Struct(">IIIIII")
 _STEP = _FRAME_HEAD.size + PAGE_SIZE
 _PAGE_NUMBER = struct.Struct(">I")
 _LITTLE_ENDIAN = b"\x37\x7f\x06\x82"
-"""The first bytes of a log whose checksums take its words as little-endian."""
+"""The first bytes of a log with little-endian checksums."""
 _BLOB = 12
 _LONGEST_START = 600
-"""Bytes of a cell before the entry: lengths, the record's header, and the topic."""
+"""Maximum bytes of a cell before the entry: lengths, the record's header, and the topic."""
 
 
 def salvage(database: Content, log: Content = b"") -> Iterator[tuple[bool, int, QueueEntry]]:
@@ -57,7 +57,7 @@ def salvage(database: Content, log: Content = b"") -> Iterator[tuple[bool, int, 
 
 
 class _DatabasePages:
-    """The pages of a database file, replaced by the latest ones of its write-ahead log."""
+    """The pages of a database file, or their latest versions in its write-ahead log."""
 
     def __init__(self, database: Content, log: Content) -> None:
         self._database = database
@@ -65,14 +65,14 @@ class _DatabasePages:
         self._changed = dict(_read_frames(log))
 
     def numbers(self) -> Iterator[int]:
-        """Return the numbers of all pages: pages of the log first, since they are newer."""
+        """Return the numbers of all pages. Pages in the log are first, because they are newer."""
         yield from self._changed
         for number in range(1, len(self._database) // PAGE_SIZE + 2):
             if number not in self._changed:
                 yield number
 
     def page(self, number: int) -> bytes:
-        """Return the latest content of a page, empty if it does not exist."""
+        """Return the latest content of a page; empty if the page does not exist."""
         begin = self._changed.get(number)
         if begin is not None:
             return self._log[begin : begin + PAGE_SIZE]
@@ -80,7 +80,7 @@ class _DatabasePages:
         return self._database[begin : begin + PAGE_SIZE]
 
     def entry_at(self, page: bytes, at: int) -> tuple[bool, int, QueueEntry] | None:
-        """Return the entry whose magic number is at an offset; None if it is damaged.
+        """Return the entry with its magic number at an offset; None if the entry is damaged.
 
         It is a tuple: whether it is a dead letter, its number, the entry.
         """
@@ -173,7 +173,7 @@ def _size_of(kind: int) -> int:
 def is_log_damaged(log: Content) -> bool:
     """Return whether a checksum in a write-ahead log is wrong, up to its last commit.
 
-    SQLite ignores the log from the first wrong one on. Source: sqlite.org/fileformat2.html, 4.2.
+    SQLite ignores the log after the first wrong checksum. Source: sqlite.org/fileformat2.html, 4.2.
     """
     frames = {offset for _, offset in _read_frames(log)}
     if not frames:
@@ -186,14 +186,14 @@ def is_log_damaged(log: Content) -> bool:
         head = log[offset - _FRAME_HEAD.size : offset]
         sums = _update_checksum(order, head[:8], sums)
         sums = _update_checksum(order, log[offset : offset + PAGE_SIZE], sums)
-        # The checksum does not cover the salt, by which the frames of this log are known.
+        # The salt identifies the frames of this log. The checksum does not cover it.
         if offset not in frames or sums != _FRAME_HEAD.unpack(head)[4:6]:
             return True
     return False
 
 
 def _update_checksum(order: str, content: bytes, sums: tuple[int, int]) -> tuple[int, int]:
-    """Return the checksum of a log after some more content."""
+    """Return the checksum of a log, continued over more content."""
     first, second = sums
     words = struct.unpack(f"{order}{len(content) // 4}I", content)
     for even, odd in zip(words[::2], words[1::2], strict=True):
@@ -212,15 +212,15 @@ def _read_frames(log: Content) -> Iterator[tuple[int, int]]:
         return
     salt = _WAL_HEAD.unpack_from(log)[4:6]
     salts = Counter(head[3:5] for head in heads)
-    if salt not in salts:  # the head is damaged
+    if salt not in salts:  # the header is damaged
         ((salt, _),) = salts.most_common(1)
         first = heads[0][3:5]
-        # Frames of the previous log follow a new one; each log adds one to the first number.
+        # Frames of the previous log can follow. Each new log increments the first salt.
         if salts[first] > 1 or first[0] == (salt[0] + 1) & 0xFFFFFFFF:
             salt = first
     uncommitted: list[tuple[int, int]] = []
     for begin, number, commit, *frame_salt in heads:
-        # Frames of an earlier log follow; a damaged one may be anywhere.
+        # The frames of an earlier log follow, or the frame is damaged.
         if tuple(frame_salt) != salt:
             continue
         uncommitted.append((number, begin + _FRAME_HEAD.size))

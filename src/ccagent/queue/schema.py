@@ -23,18 +23,18 @@ CREATE TRIGGER IF NOT EXISTS letter_deleted AFTER DELETE ON dead_letters BEGIN
     UPDATE state SET letters = letters - 1,
         letter_bytes = letter_bytes - COALESCE(length(OLD.entry), 0); END;
 """
-# Messages are counted by the methods that store and delete them, since triggers take longer.
+# The methods that store and delete messages count them: triggers are slower.
 
 
 def prepare(database: sqlite3.Connection, now: float) -> None:
-    """Create missing tables; a complete file is not written.
+    """Create missing tables. A complete file is not written.
 
-    now: seconds since 1970. Raises sqlite3.Error.
+    now: seconds since 1970. Raise sqlite3.Error if SQLite fails.
     """
     (version,) = database.execute("PRAGMA user_version").fetchone()
     if version == _VERSION:
         return
-    # One transaction, so that a file is complete or empty.
+    # One transaction: a file is either complete or empty.
     script = f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT"
     database.executescript(script)
     old = "SELECT 1 FROM sqlite_master WHERE name = 'waiting' AND type = 'table'"
@@ -46,7 +46,7 @@ def prepare(database: sqlite3.Connection, now: float) -> None:
 
 
 class Transaction:
-    """A transaction: BEGIN IMMEDIATE, then COMMIT, or ROLLBACK after an exception."""
+    """Run a transaction: BEGIN IMMEDIATE, then COMMIT, or ROLLBACK after an exception."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database
@@ -61,6 +61,6 @@ class Transaction:
         try:
             self._database.commit()
         except BaseException:
-            # Otherwise no later transaction can begin.
+            # Without a rollback no later transaction can start.
             self._database.rollback()
             raise

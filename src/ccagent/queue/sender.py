@@ -34,16 +34,16 @@ _LONGEST_AFTER = 3600.0
 _FIRST_BATCH = 16
 _BATCH_GROWTH = 4
 _BATCH_SECONDS = 0.25
-"""The longest time for a batch: a killed process repeats its unacknowledged messages."""
+"""Maximum seconds per batch: a killed process repeats its unacknowledged messages."""
 _LOGGED_EVERY = 3600.0
-"""Seconds after which an unchanged error is logged again."""
+"""Seconds until an unchanged error is logged again."""
 
 
 class SendOutcome(NamedTuple):
     """The result of one attempt to send.
 
-    done: number of messages that left the queue. wait: seconds until the next attempt makes sense,
-    None if nothing can be sent before something is queued.
+    done: number of messages that left the queue. wait: seconds until the next attempt; None if no
+    attempt is needed before a message is queued.
     """
 
     done: int
@@ -53,9 +53,9 @@ class SendOutcome(NamedTuple):
 class Sender:
     """Sends the messages of a queue, oldest first, through a transport.
 
-    After a failure it pauses, longer each time. A message that fails while others are taken is
-    overtaken by them; it becomes a dead letter when it has failed repeatedly while others of its
-    kind were taken, or when the sink refuses it for good.
+    After each failure it pauses for a longer time. If a message fails while others succeed, the
+    others overtake it. It becomes a dead letter when it has failed repeatedly while others of its
+    kind succeeded, or when the sink rejects it.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Sender:
         self.counters = SinkCounters()
 
     def take_lock(self) -> bool:
-        """Return whether this process may send the messages on disk; one process at a time may."""
+        """Return whether this process has the lock for sending the messages on disk."""
         if not self._queue.is_on_disk or self._lock >= 0:
             return True
         descriptor = -1
@@ -109,13 +109,13 @@ class Sender:
         return True
 
     def resume(self) -> None:
-        """End all pauses, so that every message is tried again at once."""
+        """End all pauses: every message is tried again at once."""
         self._paused_until = 0.0
         self._pause = _FIRST_PAUSE
         self._failures.resume()
 
     def send_next(self) -> SendOutcome:
-        """Send the oldest messages that may be sent now."""
+        """Send the oldest messages that are due."""
         now = self._monotonic()
         if now < self._paused_until:
             return SendOutcome(0, self._paused_until - now)
@@ -133,7 +133,7 @@ class Sender:
     def send_all(self) -> bool:
         """Send the backlog once. Return whether the queue is empty afterwards.
 
-        After a failure another message is tried before the sink counts as unreachable.
+        After a failure another message is tried, before the sink is regarded as unreachable.
         """
         self.take_lock()
         self._queue.check()
@@ -166,7 +166,7 @@ class Sender:
             self._lock = -1
 
     def _next_batch(self, now: float) -> QueueBatch:
-        """Select messages to send: one that failed and is due again, else the oldest."""
+        """Select messages to send: a failed message that is due, else the oldest messages."""
         queue, from_disk = self._queue, self._lock >= 0
         while True:
             choice = self._failures.choose(now)
@@ -178,7 +178,7 @@ class Sender:
                 without_numbers=choice.without_numbers,
             )
             if batch.database.path != MEMORY and batch.database is not self._disk:
-                # The numbers of another file are others.
+                # The numbers refer to another file.
                 if self._disk is not None:
                     self._failures = Failures(self._jitter)
                 self._disk = batch.database
@@ -186,7 +186,7 @@ class Sender:
                 return batch._replace(messages=self._failures.shorten(batch.messages))
 
     def _send(self, batch: QueueBatch) -> SendOutcome:
-        """Send a batch. Keep what became of each message."""
+        """Send a batch, and update the queue for each message."""
         messages = batch.messages
         self.counters.sent += len(messages)
         self._done = 0
@@ -196,8 +196,8 @@ class Sender:
         except RetryableError as error:
             return self._retry(batch, error)
         except Exception as error:  # noqa: BLE001 - a transport may raise anything
-            # A shortage of memory, threads or descriptors, or a defect: it says nothing about the
-            # message, which stays. The next attempt opens a new connection.
+            # The cause is a shortage of memory, threads or descriptors, or a defect, not the
+            # message. The message stays queued. The next attempt opens a new connection.
             with contextlib.suppress(Exception):
                 self._transport.close()
             text = f"{type(error).__name__}: {error}"
@@ -207,7 +207,7 @@ class Sender:
         return SendOutcome(self._done, 0)
 
     def _send_some(self, batch: QueueBatch, messages: Sequence[QueuedMessage]) -> None:
-        """Send messages together, up to one that is too large or refused; that one in parts."""
+        """Send messages together; a message that is too large or refused is sent in parts."""
         limit = self._transport.largest_body or sys.maxsize
         if len(messages[0].message.body) > limit:
             self._split(batch, messages[0], limit)
@@ -233,9 +233,9 @@ class Sender:
         limit: int,
         error: RejectedError | None = None,
     ) -> None:
-        """Send a message in parts; refused parts become dead letters, or the message if all are.
+        """Send a message in parts. Refused parts become dead letters; if all are, the message does.
 
-        limit: bytes of a part. error: the refusal of the whole message, if it was sent.
+        limit: maximum bytes of a part. error: the refusal of the whole message, if it was sent.
         """
         taken, refused = self._parts.send(queued.message, limit, error)
         if not taken:
@@ -257,7 +257,7 @@ class Sender:
         self._done += len(taken)
         self._pause = _FIRST_PAUSE
         if self._unreachable.text:
-            logger.info("sink %s: takes messages again", self._name)
+            logger.info("sink %s: accepts messages again", self._name)
             self._unreachable.text = ""
         self.counters.acknowledged += len(taken)
         self._parts.note_taken(queued.message.topic for queued in taken)
@@ -273,7 +273,7 @@ class Sender:
         self.counters.last_error = reason
 
     def _retry(self, batch: QueueBatch, error: RetryableError) -> SendOutcome:
-        """Note a failure, and pause unless it concerns only one message."""
+        """Note a failure, and pause unless the failure concerns only one message."""
         failed, now = batch.messages[self._done], self._monotonic()
         text = str(error)
         self.counters.retried += len(batch.messages) - self._done
@@ -288,7 +288,7 @@ class Sender:
             return SendOutcome(self._done, 0)
         if verdict.is_alone:
             if self._alone.is_new(text, now):
-                logger.warning("sink %s: %s; others are sent meanwhile", self._name, text)
+                logger.warning("sink %s: %s; other messages are sent meanwhile", self._name, text)
             self._failures.postpone(failed, now + min(error.after, _LONGEST_AFTER))
             return SendOutcome(self._done, 0)
         if verdict.is_trial_wanted:
@@ -303,7 +303,7 @@ class Sender:
 
 
 class _RateLimitedText:
-    """The last logged text, so that the same one is logged once per hour."""
+    """The last logged text, to log an unchanged text only once per hour."""
 
     def __init__(self) -> None:
         self.text = ""

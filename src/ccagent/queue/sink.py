@@ -22,16 +22,17 @@ if TYPE_CHECKING:
 _LOCK_RETRIED = 1.0
 _LOCK_PATIENCE = 300.0
 _LONGEST_WAIT = 5.0
-"""Seconds after which the queue is checked: another process may have queued messages, and messages
-in memory may fit on the disk again."""
+"""Seconds between checks of the queue: another process may have queued messages, and messages in
+memory may fit on the disk again."""
 _RESTART_PAUSE = 5.0
 
 
 class Sink:
-    """Sends the messages queued for one sink from a thread of its own.
+    """Sends the messages of one sink in a dedicated thread.
 
-    Messages for sinks on this machine are queued in memory, those for the network as `where` says.
-    The thread ends only after `close` or `retire`; after an unforeseen exception it goes on.
+    Messages for sinks on this machine are queued in memory. Messages for the network are queued
+    according to `where`. The thread ends only after `close` or `retire`, and continues after an
+    unforeseen exception.
     """
 
     def __init__(
@@ -80,12 +81,12 @@ class Sink:
 
     @property
     def unsaved(self) -> int:
-        """The number of messages that would be lost with the process."""
+        """The number of messages that would be lost if the process ended now."""
         return self._queue.count_in_memory()
 
     @property
     def is_alive(self) -> bool:
-        """True until the thread has ended."""
+        """True while the thread runs."""
         return self._thread is not None and self._thread.is_alive()
 
     def counters(self) -> SinkCounters:
@@ -103,14 +104,14 @@ class Sink:
             )
 
     def close(self) -> None:
-        """Request the thread to send the backlog once and to end. Does not wait for it."""
+        """Ask the thread to send the backlog once and to end. Does not wait for the end."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
         self._end_without_thread()
 
     def retire(self, successor: Sink) -> None:
-        """Request the thread to end. Another sink takes over the backlog and new messages."""
+        """Ask the thread to end. Another sink takes over the backlog and new messages."""
         with self._changed:
             self._successor = successor
             self._closing = True
@@ -123,7 +124,7 @@ class Sink:
             self._changed.notify_all()
 
     def join(self, seconds: float) -> None:
-        """Wait for the thread to end. Logs the messages lost or left."""
+        """Wait for the thread to end. Log the number of lost and of remaining messages."""
         if self._thread is not None:
             self._thread.join(max(0.0, seconds))
         if self._has_ended:
@@ -141,7 +142,7 @@ class Sink:
             )
 
     def _start(self) -> None:
-        """Start the thread. If the system has no more threads, the next message tries again."""
+        """Start the thread. If the system has no more threads, `put` tries again."""
         thread = threading.Thread(target=self._run, name=f"sink {self.name}", daemon=True)
         try:
             thread.start()
@@ -164,14 +165,14 @@ class Sink:
                 break
             except BaseException:  # noqa: BLE001 - only the daemon ends a sink
                 self._restarts += 1
-                logger.exception("sink %s: unforeseen error; going on", self.name)
+                logger.exception("sink %s: unforeseen error; continuing", self.name)
                 if self._closing:
                     break
                 self._rest(_RESTART_PAUSE)
         self._end()
 
     def _work(self) -> None:
-        """Send messages until the sink is to end."""
+        """Send messages until the sink is closed or retired."""
         while self._wait_for_work() and self._successor is None:
             self._queue.check()
             if not self._sender.take_lock() and not self._queue.count_in_memory():
@@ -194,7 +195,7 @@ class Sink:
                 self._rest_until_queued(queued)
 
     def _wait_for_work(self) -> bool:
-        """Wait for a message to send. Return False if there is none and the sink is to end."""
+        """Wait for a message to send. Return False if the queue is empty and the sink must end."""
         with self._changed:
             while not self._closing:
                 if not self._queue.has_work():
@@ -206,19 +207,19 @@ class Sink:
             return self._queue.has_work()
 
     def _rest(self, seconds: float) -> None:
-        """Wait for some time, a queued message, or the end of the sink."""
+        """Wait until a time has passed, a message is queued, or the sink must end."""
         with self._changed:
             if not self._closing:
                 self._changed.wait(min(seconds, _LONGEST_WAIT))
 
     def _rest_until_queued(self, queued: int) -> None:
-        """Wait for a message, unless one was queued since there were `queued`."""
+        """Wait for a message, unless the count of queued messages is no longer `queued`."""
         with self._changed:
             if not self._closing and self._queued == queued:
                 self._changed.wait(_LONGEST_WAIT)
 
     def _end(self) -> None:
-        """Leave the backlog to the successor, if there is one, and close queue and transport."""
+        """Hand the backlog over to the successor, if any, and close queue and transport."""
         successor = self._successor
         try:
             if successor is not None:
@@ -240,7 +241,7 @@ class Sink:
             self._queue.remove(batch, [queued.number for queued in batch.messages])
 
     def _wait_for_lock(self) -> bool:
-        """Wait until no other process, such as a one-shot, uses the file; not for ever."""
+        """Wait until no other process, such as a one-shot, uses the file; for a limited time."""
         deadline = time.monotonic() + _LOCK_PATIENCE
         while not self._sender.take_lock():
             if time.monotonic() > deadline:

@@ -1,14 +1,14 @@
-"""Splitting of envelopes. The way follows from how receivers merge envelopes of one node and time.
+"""Splitting of envelopes, so that receivers merge the parts of one node and time.
 
 - `sample`: sonalyze joins processes by host, pid and command, and slurm-monitor stores them by job,
-  epoch and pid, whichever envelope they came in. So jobs are spread over the parts, and a large job
-  is spread by its processes. `system` is repeated: both receivers find the same time again and keep
-  one copy of CPUs, cards and disks, and sonalyze counts the cores of a process from it.
+  epoch and pid, independent of the envelope. Therefore jobs are spread over the parts, and the
+  processes of a large job, too. `system` is in each part: both receivers recognise the same time
+  and keep one copy of CPUs, cards and disks. sonalyze also derives core counts from it.
 - `job`: both receivers keep one record for each job, step and time. Jobs are spread over the parts.
-- `cluster`: partitions and states of nodes are stored one by one and are spread over the parts.
-  Only the list of all names that slurm-monitor keeps for a time is then that of the last part.
-- `sysinfo`: of two with one time only one counts. There is one part, without the drawings and lists
-  that do not fit.
+- `cluster`: partitions and states of nodes are stored separately and are spread over the parts.
+  slurm-monitor's list of all names at a time is then incomplete: it is the list of the last part.
+- `sysinfo`: receivers keep only one envelope per time. There is one part, without the drawings and
+  lists that do not fit.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ _HALVED = {"sample": "jobs", "job": "slurm_jobs"}
 _SYSTEM_LISTS = ("disks", "cpus", "gpus")
 _SYSINFO_OPTIONS = ("topo_svg", "topo_text", "software", "distances", "cards")
 _WITHOUT_EMPTY = frozenset({"errors", "jobs"})
-"""Lists that are left out when they are empty; receivers need the others."""
+"""Lists that are omitted if empty. Receivers need all other lists, also empty ones."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 def halve_envelope(body: bytes) -> list[bytes]:
-    """Return two envelopes with half of the records each; none if it can't be halved."""
+    """Return two envelopes with half of the records each; none if halving is impossible."""
     envelope = decode_object(body)
     if "data" not in envelope:
         return []
@@ -72,7 +72,7 @@ def halve_envelope(body: bytes) -> list[bytes]:
 
 
 def split_envelope(body: bytes, limit: int) -> SplitBodies:
-    """Return envelopes of at most `limit` bytes. Raises MsgspecError, RecursionError."""
+    """Return envelopes of at most `limit` bytes. Raise MsgspecError or RecursionError."""
     envelope = decode_object(body)
     if "data" not in envelope:
         return _spread(_EnvelopeFrame(envelope, None, {}), ("errors",), envelope, limit, [])
@@ -100,7 +100,7 @@ class _EnvelopeFrame:
         self._attributes = attributes
 
     def body(self, fields: JsonObject) -> bytes:
-        """Encode the envelope with these fields instead of its own of the same names."""
+        """Encode the envelope, with these fields in place of those with the same names."""
         if self._data is None:
             return _encode(self._envelope | fields)
         attributes = _encode(self._attributes | fields)
@@ -113,7 +113,7 @@ class _EnvelopeFrame:
         return _EnvelopeFrame(self._envelope, self._data, kept)
 
     def with_system(self, system: JsonObject) -> _EnvelopeFrame:
-        """Return the frame with another attribute `system`."""
+        """Return the frame with a different attribute `system`."""
         changed = self._attributes | {"system": msgspec.Raw(_encode(system))}
         return _EnvelopeFrame(self._envelope, self._data, changed)
 
@@ -123,7 +123,7 @@ class _EnvelopeFrame:
 
     @property
     def attributes(self) -> JsonObject:
-        """The attributes of its data."""
+        """The attributes of the envelope's data."""
         return self._attributes
 
 
@@ -149,7 +149,7 @@ def _fill_envelopes(
     names: tuple[str, ...],
     items: list[tuple[str, bytes]],
 ) -> list[bytes]:
-    """Put items into envelopes, each into its list, in their order.
+    """Put items into envelopes in their order, each into the list of its name.
 
     frames, rooms: of the first part and of the others.
     """
@@ -178,7 +178,7 @@ def _split_sample(frame: _EnvelopeFrame, limit: int) -> SplitBodies:
     lost: list[str] = []
     first = other = frame
     if frame.size(names) > limit // 2 and "system" in frame.attributes:
-        # Too large for each part; receivers take the lists from the first one.
+        # `system` is too large for every part. Receivers read its lists from the first part.
         system = decode_object(frame.attributes["system"])
         for name in _SYSTEM_LISTS:
             if first.size(names) <= limit:
@@ -212,7 +212,7 @@ def _split_sample(frame: _EnvelopeFrame, limit: int) -> SplitBodies:
 
 
 def _split_job(job: bytes, room: int) -> tuple[list[bytes], list[str]]:
-    """Spread the processes of a job over several records of it, of at most `room` bytes each."""
+    """Spread the processes of a job over several job records of at most `room` bytes each."""
     fields = decode_object(job)
     processes = decode_list(fields.pop("processes")) if "processes" in fields else []
     empty = msgspec.Raw(b"[]")
@@ -227,21 +227,21 @@ def _split_job(job: bytes, room: int) -> tuple[list[bytes], list[str]]:
     for part in group(fitting, room - frame + 1, 1):
         processes_raw = msgspec.Raw(b"[" + b",".join(part) + b"]")
         pieces.append(_encode(fields | {"processes": processes_raw}))
-        # The counters of the control group and the energy are those of the whole job: sent once.
+        # The control group's counters and the energy belong to the whole job and are sent once.
         fields.pop("cgroup", None)
         fields.pop("energy", None)
     return pieces, lost if pieces or lost else [f"all {of}"]
 
 
 def _add_error(text: str, errors: list[bytes], lists: JsonObject, room: int) -> list[bytes]:
-    """Return errors with another one before them, if the first part has room for it."""
+    """Return errors with one more before them, if the first part has room for it."""
     fields = {name: lists[name] for name in ("time", "cluster", "node") if name in lists}
     error = _encode(fields | {"detail": msgspec.Raw(_encode(text))})
     return [error, *errors] if len(error) < room else errors
 
 
 def _shorten_envelope(frame: _EnvelopeFrame, attributes: JsonObject, limit: int) -> SplitBodies:
-    """Return the envelope without as many attributes as needed for it to fit."""
+    """Return the envelope, without attributes if it would be too large with them."""
     lost: list[str] = []
     for name in _SYSINFO_OPTIONS:
         if name not in attributes:

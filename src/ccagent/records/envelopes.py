@@ -1,8 +1,8 @@
 """The Sonar JSON envelopes as structures, from which the JSON is encoded.
 
-Source: Sonar JSON format output specification (version 0), with the fields that the format has
-gained since. A field with its default value is omitted; fields without a default are always
-written, because a consumer needs them. Memory is in KB (1024 bytes), clocks in MHz, power in
+Source: Sonar JSON format output specification (version 0), with later additions to the format. A
+field with its default value is omitted. Fields without a default are always written, because
+consumers need them. Memory is in KB (1024 bytes), clocks in MHz, power in
 W, utilisation in percent, `Timestamp` as `ccagent.machine.clock.timestamp` makes it.
 """
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 NO_FLOAT = 0.0
-"""The default of the floats. msgspec omits a default it recognises by identity: assign this."""
+"""The default of float fields. msgspec omits a default only if it is this object."""
 
 SONAR_EPOCH = 1_577_836_800
 """2020-01-01T00:00:00Z; the `epoch` of a job is the boot time minus this."""
 
 LARGEST_UINT = 2**64 - 1
-"""The largest value of the type uint64 that most fields have."""
+"""The largest value of uint64, the type of most fields."""
 
 
 class Structure(
     msgspec.Struct, omit_defaults=True, frozen=True, kw_only=True, forbid_unknown_fields=True
 ):
-    """Base of all parts of an envelope."""
+    """Base class of all parts of an envelope."""
 
 
 class KVPair(Structure, frozen=True, kw_only=True):
@@ -52,7 +52,7 @@ class MetadataObject(Structure, frozen=True, kw_only=True):
 
 
 class ErrorObject(Structure, frozen=True, kw_only=True):
-    """One error: `detail` is a sentence, `time` that of the error."""
+    """One error. detail: a sentence. time: Timestamp of the error."""
 
     time: str
     detail: str
@@ -63,7 +63,7 @@ class ErrorObject(Structure, frozen=True, kw_only=True):
 class Envelope(
     JsonRecord, omit_defaults=True, frozen=True, kw_only=True, forbid_unknown_fields=True
 ):
-    """Base of all envelopes. kind: of the message."""
+    """Base class of all envelopes. kind: the kind of its message."""
 
     kind: ClassVar[str]
 
@@ -74,13 +74,13 @@ class Envelope(
         return f"a part of {self.kind}"
 
     def encode_json(self) -> tuple[str, bytes, list[str]]:
-        """Return kind and JSON of the message, and a phrase for each part that is left out."""
+        """Return kind and JSON of the message, and a phrase for each omitted part."""
         body, lost = encode_value(self)
         return self.kind, body, lost
 
 
 class SampleDisk(Structure, frozen=True, kw_only=True):
-    """One block device: all values of its line in /proc/diskstats that follow the name."""
+    """One block device: all values after the name in its line of /proc/diskstats."""
 
     name: str
     major: int
@@ -93,8 +93,8 @@ class SampleGpu(Structure, frozen=True, kw_only=True, gc=False):
 
     index: unique on the node, from 0; it may change at boot.
     uuid: the vendor's, else one constructed from boot, host and address.
-    failing: 0, or 1 for a card that does not answer.
-    fan: percent of the largest speed. compute_mode: in the words of the vendor.
+    failing: 1 for a card that does not respond, else 0.
+    fan: percent of the maximum speed. compute_mode: the vendor's name of the mode.
     performance_state: ExtendedUint, 0 unknown, n + 2 for n.
     memory: KB in use; memory_util: percent of the card's memory. ce_util: percent.
     temperature: degrees Celsius. power, power_limit: W. ce_clock, memory_clock: MHz.
@@ -120,7 +120,7 @@ class SampleProcessGpu(Structure, frozen=True, kw_only=True, gc=False):
     """The use of one card by one process.
 
     gpu_util: percent of the card's compute elements since the previous reading.
-    gpu_memory: KB; gpu_memory_util: the same as percent of the card's memory.
+    gpu_memory: KB; gpu_memory_util: percent of the card's memory.
     """
 
     index: int
@@ -137,7 +137,7 @@ class SampleSystem(Structure, frozen=True, kw_only=True):
     cpus: CPU seconds since boot, dense and sorted by logical cpu (/proc/stat `cpuN`: user, nice,
     system, irq, softirq); 0 for an offline cpu.
     gpus: the cards and their instances.
-    disks: /proc/diskstats, without devices that were never used.
+    disks: /proc/diskstats, without unused devices.
     used_memory: KB, MemTotal - MemAvailable of /proc/meminfo.
     load1, load5, load15, runnable_entities, existing_entities: /proc/loadavg.
     """
@@ -158,15 +158,15 @@ class SampleProcess(Structure, frozen=True, kw_only=True, gc=False):
     """One process, or the sum of several.
 
     resident_memory: KB of anonymous memory, RssAnon (/proc/PID/statm: resident - shared). Pages
-    that processes share after a fork count in each of them, shared memory in none.
+    shared after a fork count in each process, shared memory in none.
     virtual_memory: KB of data and stack (/proc/PID/statm `data`).
     cmd: the command name (/proc/PID/stat `comm`), with ` <defunct>` for a zombie.
     pid, ppid: /proc/PID/stat; a rolled-up record has a synthetic pid above pid_max.
     in_container: a descendant of a container's supervisor, or in a container's cgroup.
-    num_threads: threads besides the first.
+    num_threads: number of threads except for the first.
     cpu_avg: percent of one core over the life of the process, without its children.
     cpu_util: percent of one core since the previous reading, without its children.
-    cpu_time: seconds, waited-for children included (/proc/PID/stat utime, stime, cutime, cstime).
+    cpu_time: seconds, including waited-for children (/proc/PID/stat utime, stime, cutime, cstime).
     data_read, data_written, data_cancelled: KB, rounded up (/proc/PID/io rchar, wchar, or
     read_bytes, write_bytes if so configured; cancelled_write_bytes).
     rolledup: number of further processes in the sum.
@@ -201,7 +201,7 @@ ROLL_UP: dict[str, Callable[[Iterable[float]], float]] = {
     "data_written": sum,
     "data_cancelled": sum,
 }
-"""Fields of SampleProcess that a rolled-up record computes from those of its processes, and how."""
+"""Fields of SampleProcess that are combined in a rolled-up record, with the operation."""
 
 
 class SampleJobCgroup(Structure, frozen=True, kw_only=True):
@@ -209,9 +209,9 @@ class SampleJobCgroup(Structure, frozen=True, kw_only=True):
 
     used_memory, peak_memory: charged memory, page cache included. rss_memory: the sum of
     anon_memory and shmem_memory; file_memory: page cache, shmem_memory
-    included. pss_memory: of the processes, on demand.
-    *_memory, memory_limit, data_*: KB; data_* of block devices. oom_kills: processes killed for
-    lack of memory. *_time, *_pressure: ms; pressure is the time in which a task of the job waited.
+    included. pss_memory: sum over the processes, if configured.
+    *_memory, memory_limit, data_*: KB; data_* of block devices. oom_kills: processes killed by the
+    OOM killer. *_time, *_pressure: ms; pressure is the time during which a task of the job waited.
     """
 
     used_memory: int = 0
@@ -262,7 +262,7 @@ class SampleJob(Structure, frozen=True, kw_only=True):
 
 
 class SampleAttributes(Structure, frozen=True, kw_only=True):
-    """The state of a node and of its processes at one moment."""
+    """The state of a node and its processes at one time."""
 
     time: str
     cluster: str
@@ -280,7 +280,7 @@ class SampleData(Structure, frozen=True, kw_only=True):
 
 
 class SampleEnvelope(Envelope, frozen=True, kw_only=True):
-    """A sample; `data` and `errors` exclude each other."""
+    """A sample, with either `data` or `errors`."""
 
     kind: ClassVar[str] = "sample"
 
@@ -289,7 +289,7 @@ class SampleEnvelope(Envelope, frozen=True, kw_only=True):
 
 
 class SysinfoSoftwareVersion(Structure, frozen=True, kw_only=True):
-    """One software package: unique key, version, name for people."""
+    """One software package: unique key, version, display name."""
 
     key: str
     version: str
@@ -299,8 +299,8 @@ class SysinfoSoftwareVersion(Structure, frozen=True, kw_only=True):
 class SysinfoGpuCard(Structure, frozen=True, kw_only=True):
     """A card, or an instance of a partitioned card.
 
-    index, uuid: as in SampleGpu. address: of PCI, `00000000:0E:00.0`.
-    manufacturer: "NVIDIA", "AMD". model, architecture, driver, firmware: in the vendor's words.
+    index, uuid: as in SampleGpu. address: PCI address such as `00000000:0E:00.0`. manufacturer:
+    "NVIDIA", "AMD". model, architecture, driver, firmware: as the vendor names them.
     memory: KB. power_limit, max_power_limit, min_power_limit: W.
     max_ce_clock, max_memory_clock: MHz.
     """
@@ -325,11 +325,12 @@ class SysinfoAttributes(Structure, frozen=True, kw_only=True):
     """The hardware and software of a node.
 
     os_name, os_release, architecture: uname(2) sysname, release, machine.
-    sockets, cores_per_socket, threads_per_core: online cpus, of
-    /sys/devices/system/cpu/cpu*/topology, else /proc/cpuinfo; the largest where they differ.
+    sockets, cores_per_socket, threads_per_core: of the online cpus, from
+    /sys/devices/system/cpu/cpu*/topology, else /proc/cpuinfo; the maximum if sockets or cores
+    differ.
     cpu_model: /proc/cpuinfo.
     memory: KB, MemTotal of /proc/meminfo.
-    numa_nodes, distances: /sys/devices/system/node/node*/distance, in the order of the nodes.
+    numa_nodes, distances: /sys/devices/system/node/node*/distance, in node order.
     topo_svg, topo_text: base64 of the output of the configured commands.
     cards: GPUs and their instances.
     """
@@ -361,7 +362,7 @@ class SysinfoData(Structure, frozen=True, kw_only=True):
 
 
 class SysinfoEnvelope(Envelope, frozen=True, kw_only=True):
-    """A node's description; `data` and `errors` exclude each other."""
+    """The description of a node, with either `data` or `errors`."""
 
     kind: ClassVar[str] = "sysinfo"
 
@@ -370,10 +371,10 @@ class SysinfoEnvelope(Envelope, frozen=True, kw_only=True):
 
 
 class SacctData(Structure, frozen=True, kw_only=True, rename="pascal"):
-    """Values of accounting for a job or step (sacct(1), with its names).
+    """Accounting values of a job or step, with the names of sacct(1).
 
     AveCPU, MinCPU, SystemCPU, UserCPU, ElapsedRaw: seconds. AveRSS, AveVMSize, MaxRSS, MaxVMSize:
-    KB; AveDiskRead, AveDiskWrite too, as receivers take them (the specification says bytes).
+    KB. AveDiskRead, AveDiskWrite: also KB, as receivers expect (the specification says bytes).
     """
 
     min_cpu: int = msgspec.field(default=0, name="MinCPU")
@@ -394,11 +395,11 @@ class SlurmJob(Structure, frozen=True, kw_only=True, gc=False):
     """A job or one of its steps in Slurm.
 
     job_id, job_step: JobIDRaw of sacct, before and after the dot.
-    job_state: one word, without an addition such as `by 5002`.
+    job_state: one word, without a suffix such as `by 5002`.
     array_job_id, array_task_id: n and m of a JobID `n_m`; unset for pending tasks that
     share a record, `n_[...]`. het_job_id, het_job_offset: of `n+m`.
     time_limit, priority: ExtendedUint, 0 unset, 1 infinite, n + 2 for n. time_limit is in seconds,
-    as Sonar sends and receivers take it (the specification's text says minutes).
+    as Sonar sends it and receivers expect it (the specification's text says minutes).
     nodes: host ranges. requested_memory_per_node: KB. suspend_time: seconds.
     exit_code: of the job; 0 if a signal ended it.
     requested_resources, allocated_resources: TRES (ReqTRES and AllocTRES of sacct).
@@ -451,7 +452,7 @@ class JobsData(Structure, frozen=True, kw_only=True):
 
 
 class JobsEnvelope(Envelope, frozen=True, kw_only=True):
-    """Jobs; `data` and `errors` exclude each other."""
+    """Jobs, with either `data` or `errors`."""
 
     kind: ClassVar[str] = "job"
 
@@ -474,7 +475,7 @@ class ClusterNodes(Structure, frozen=True, kw_only=True):
 
 
 class ClusterAttributes(Structure, frozen=True, kw_only=True):
-    """The partitions and nodes of a cluster, as its master reports them."""
+    """The partitions and nodes of a cluster, as Slurm's master reports them."""
 
     time: str
     cluster: str
@@ -491,7 +492,7 @@ class ClusterData(Structure, frozen=True, kw_only=True):
 
 
 class ClusterEnvelope(Envelope, frozen=True, kw_only=True):
-    """A cluster; `data` and `errors` exclude each other."""
+    """A cluster, with either `data` or `errors`."""
 
     kind: ClassVar[str] = "cluster"
 

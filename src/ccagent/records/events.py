@@ -1,7 +1,7 @@
-"""An event as a line: something happened that others act upon.
+"""Events as lines, for programs that react to them.
 
-Source: ClusterCockpit's flavor of the InfluxData line protocol, category "event": one field
-`event`, a string of JSON; the measurement is its class, the tag `function` its purpose.
+Source: ClusterCockpit's flavor of the InfluxData line protocol, category "event". An event has one
+field `event`, a JSON string. The measurement is its class, the tag `function` its purpose.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 class Event(LineRecord, frozen=True):
     """One event.
 
-    name: the measurement. subject: `job` or `slurm`, the part of the topic below
-    `<cluster>.events`. tags: `hostname`, `type` and more. payload: becomes JSON. time: seconds
-    since 1970.
+    name: the measurement. subject: `job` or `slurm`, the part of the topic after
+    `<cluster>.events`. tags: `hostname`, `type` and more. payload: an object, encoded as JSON.
+    time: seconds since 1970.
     """
 
     name: str
@@ -36,11 +36,11 @@ class Event(LineRecord, frozen=True):
         return f"event {self.name}"
 
     def encode_line(self) -> tuple[str, str]:
-        """Return the kind of message, and the line. Raises EncodingError."""
+        """Return the kind of message, and the line. Raise EncodingError for an invalid value."""
         body, lost = encode_value(self.payload, has_null=True)
         if lost:
             raise EncodingError(lost[0])
         start = encode_start(self.name, self.tags)
-        # JSON holds a line break as `\n` already.
+        # JSON already has `\n` in place of a line break.
         line = f"{start} event={encode_string(body.decode())} {encode_time(self.time)}"
         return f"events.{self.subject}", line

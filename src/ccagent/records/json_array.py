@@ -1,4 +1,4 @@
-"""A record that is a JSON array of flat objects, such as the records of Lustre's jobstats."""
+"""Records in the form of a JSON array of flat objects, such as those of Lustre's jobstats."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ccagent.records.message import JsonRecord
 
 
 class JsonArray(JsonRecord, frozen=True):
-    """An array. kind: of its message. items: the objects."""
+    """An array. kind: the kind of its message. items: the objects."""
 
     kind: str
     items: list[dict[str, str | int | float | bool | None]]
@@ -17,6 +17,6 @@ class JsonArray(JsonRecord, frozen=True):
         return f"a part of {self.kind}"
 
     def encode_json(self) -> tuple[str, bytes, list[str]]:
-        """Return kind and JSON of the message, and a phrase for each part that is left out."""
+        """Return kind and JSON of the message, and a phrase for each omitted part."""
         body, lost = encode_value(self.items, has_null=True)
         return self.kind, body, lost

@@ -1,4 +1,4 @@
-"""JSON of structures, without values that its readers refuse."""
+"""JSON encoding of structures, without values that JSON readers refuse."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ _encode = msgspec.json.Encoder().encode
 
 _DIGITS = bytes(0x30 if 0x30 <= byte <= 0x39 else 0 for byte in range(256))
 _LONG = b"0" * 20
-"""Numbers of 64 bits have 20 digits at most, as `translate` with _DIGITS shows them."""
+"""A number of 20 digits, the maximum of 64 bits, after `translate` with _DIGITS."""
 _LONG_NUMBER = re.compile(rb'(?:[^\\]":|[\[,])-?[0-9]{20}')
 _NULL_FIELD = re.compile(rb'[^\\]":null[,}]')
 """A field without a number: text has a backslash before its quotation marks."""
 
 
 def encode_value(value: object, *, has_null: bool = False) -> tuple[bytes, list[str]]:
-    """Return the JSON of a structure, and a phrase for each part that is left out.
+    """Return the JSON of a structure, and a phrase for each omitted part.
 
-    has_null: None, NaN and infinity are written as null; otherwise they are left out, as are
-    numbers of more than 64 bits. Raises EncodingError.
+    has_null: None, NaN and infinity are written as null; otherwise they are omitted. Numbers of
+    more than 64 bits are omitted. Raise EncodingError if nothing can be encoded.
     """
     try:
         body = _encode(value)
@@ -38,7 +38,7 @@ def encode_value(value: object, *, has_null: bool = False) -> tuple[bytes, list[
 
 
 def _is_suspect(body: bytes, *, has_null: bool) -> bool:
-    """Return whether JSON may hold a number that readers refuse."""
+    """Return whether JSON may contain a number that readers refuse."""
     # Searches for fixed bytes come first: a regular expression costs as much as the encoding.
     if not has_null and b'":null' in body and _NULL_FIELD.search(body):
         return True  # msgspec writes null for NaN and infinity

@@ -1,4 +1,4 @@
-"""Repair of structures that can't be encoded as JSON, or that its readers refuse."""
+"""Repair of structures that can't be encoded as JSON, or that JSON readers refuse."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ _SHOWN = 40
 
 
 class _BadNumberError(Exception):
-    """A number that can't be encoded. It is caught in this module."""
+    """A number that can't be encoded. This module catches it."""
 
 
 def repair_json(value: object, *, has_null: bool) -> tuple[bytes, list[str]]:
-    """Return the JSON of what can be encoded, and a phrase for each part that is left out.
+    """Return the JSON of the encodable parts, and a phrase for each omitted part.
 
-    For a number that can't be encoded the object that holds it is left out if it is an element of a
-    list, else only the field. Surrogates in text become U+FFFD. Raises EncodingError.
+    If a number can't be encoded, the object that contains it is omitted if it is an element of a
+    list, else only the field. Surrogates in text become U+FFFD. Raise EncodingError if nothing can
+    be encoded.
     """
     repair = _Repair(has_null=has_null)
     try:
@@ -35,14 +36,14 @@ def repair_json(value: object, *, has_null: bool) -> tuple[bytes, list[str]]:
 
 
 class _Repair:
-    """One repair. lost: a phrase for each part that was left out."""
+    """One repair. lost: a phrase for each omitted part."""
 
     def __init__(self, *, has_null: bool) -> None:
         self._has_null = has_null
         self.lost: list[str] = []
 
     def repair(self, value: object) -> object:
-        """Return a value that can be encoded. Raises _BadNumberError."""
+        """Return an encodable value. Raise _BadNumberError for a number that must be omitted."""
         if isinstance(value, str):
             return _SURROGATES.sub("\ufffd", value)
         if isinstance(value, dict):
@@ -50,7 +51,7 @@ class _Repair:
         if isinstance(value, list):
             return self._elements(cast("list[object]", value))
         if isinstance(value, float) and not math.isfinite(value) and not self._has_null:
-            raise _BadNumberError(f"{value} is no number in JSON")
+            raise _BadNumberError(f"{value} is not a number in JSON")
         if isinstance(value, int) and not _SMALLEST <= value <= _LARGEST:
             raise _BadNumberError(f"a number of {value.bit_length()} bits")
         return value
@@ -70,7 +71,7 @@ class _Repair:
         kept: list[object] = []
         for item in items:
             if not isinstance(item, dict):
-                # The positions of numbers in a list have a meaning: none may be left out.
+                # Numbers in a list have a meaning by position: none may be omitted.
                 kept.append(self.repair(item))
                 continue
             fields = cast("dict[str, Any]", item)

@@ -1,7 +1,7 @@
-"""A log message as a line.
+"""Log messages as lines.
 
-Source: ClusterCockpit's flavor of the InfluxData line protocol, category "log": one field `log`,
-the measurement is the id of the component.
+Source: ClusterCockpit's flavor of the InfluxData line protocol, category "log". A message has one
+field `log`. The measurement is the id of the component.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ccagent.records.message import LineRecord
 class LogMessage(LineRecord, frozen=True):
     """One log message.
 
-    component: such as `ccnc`; the message goes to `<cluster>.log.<component>`.
+    component: such as `ccnc`; the topic of the message is `<cluster>.log.<component>`.
     tags: `cluster`, `hostname`, `type`, `loglevel`. time: seconds since 1970.
     """
 
@@ -27,7 +27,7 @@ class LogMessage(LineRecord, frozen=True):
         return f"log message of {self.component}"
 
     def encode_line(self) -> tuple[str, str]:
-        """Return the kind of message, and the line. Raises EncodingError."""
+        """Return the kind of message, and the line. Raise EncodingError for an invalid value."""
         text = "".join(character if character.isprintable() else " " for character in self.text)
         start = encode_start(self.component, self.tags)
         line = f"{start} log={encode_string(text)} {encode_time(self.time)}"

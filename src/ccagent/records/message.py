@@ -1,4 +1,4 @@
-"""Records, and the messages that they become on their way to a sink."""
+"""Records, messages, and the encoding of records as messages."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ FORMATS: tuple[Format, ...] = ("sonar", "line")
 
 _ID_BYTES = 12
 _LARGEST = 512 * 1024
-"""Bytes of lines that go into one message: servers refuse large ones (NATS: above 1 MiB)."""
+"""Maximum bytes of lines per message: servers refuse large messages (NATS: above 1 MiB)."""
 
 
 class Record(msgspec.Struct, frozen=True):
-    """Base of all that agents emit: JsonRecord for the format `sonar`, LineRecord for `line`."""
+    """Base class of records: JsonRecord for the format `sonar`, LineRecord for `line`."""
 
     def label(self) -> str:
         """Return the record's name in the log."""
@@ -35,33 +35,34 @@ class Record(msgspec.Struct, frozen=True):
 
 
 class JsonRecord(Record, frozen=True):
-    """A record that is a message of JSON."""
+    """A record that becomes a JSON message."""
 
     def encode_json(self) -> tuple[str, bytes, list[str]]:
-        """Return kind and JSON of the message, and a phrase for each part that is left out.
+        """Return kind and JSON of the message, and a phrase for each omitted part.
 
-        Raises EncodingError.
+        Raise EncodingError if nothing can be encoded.
         """
         raise NotImplementedError
 
 
 class LineRecord(Record, frozen=True):
-    """A record that is a line; lines of one kind share messages."""
+    """A record that becomes a line. Lines of one kind share messages."""
 
     def encode_line(self) -> tuple[str, str]:
-        """Return the kind of message, and the line without its end. Raises EncodingError."""
+        """Return the kind of message, and the line without line break. Raise EncodingError."""
         raise NotImplementedError
 
 
 class Message(msgspec.Struct, frozen=True):
     """One encoded unit that a transport delivers whole or not at all.
 
-    kind: `sample`, `sysinfo`, `job`, `cluster` for envelopes, that of an array, `metrics` for
+    kind: `sample`, `sysinfo`, `job`, `cluster` for envelopes, the kind of an array, `metrics` for
     points, `events.job` and `events.slurm` for events, `log.COMPONENT` for log messages.
     time: seconds since 1970 of the sample.
-    body: one JSON object or array without line breaks, or lines of line protocol, each ended.
+    body: one JSON object or array without line breaks, or lines of line protocol, each with a line
+    break at the end.
     prefix: the configured topic prefix; may be empty.
-    id: unique, so that a receiver recognises a repetition.
+    id: unique; receivers use it to recognise a repetition.
     """
 
     cluster: str
@@ -95,13 +96,13 @@ def encode_each(
     prefix: str = "",
     complain: _Complain | None = None,
 ) -> Iterator[Message]:
-    """Encode records as they come, each for those of the wanted formats that can carry it.
+    """Yield messages of records, in those of the wanted formats that the record supports.
 
-    An envelope or array is a message, returned at once. Lines of one kind share messages, which are
-    returned at the end, or before when one has grown large.
+    An envelope or array becomes one message, yielded at once. Lines of one kind share messages.
+    These are yielded at the end, or earlier when a message is large.
 
     complain: called with the name and the error of each record that can't be encoded; the record is
-    left out. Without it the first such record raises EncodingError.
+    skipped. Without `complain` the first such record raises EncodingError.
     """
     now = node.clock.time()
 
@@ -137,10 +138,10 @@ def encode_each(
 
 
 def convert_to_nanoseconds(message: Message) -> Message:
-    """Return a message with the times of its lines in nanoseconds; any other one unchanged."""
+    """Return a message of lines with times in nanoseconds; any other message unchanged."""
     if message.format != "line":
         return message
-    # A line ends with whole seconds, and nothing in it can be a line break.
+    # Each line ends with whole seconds, and contains no other line break.
     body = message.body.replace(b"\n", b"000000000\n")
     return msgspec.structs.replace(message, body=body)
 
@@ -152,13 +153,13 @@ def _encode_line(record: LineRecord, complain: _Complain | None) -> tuple[str, s
     except EncodingError as error:
         _report(record, error, complain)
     except (TypeError, ValueError, AttributeError, OverflowError) as error:
-        # A value of another type than declared, such as a tag that is no text.
+        # A value does not have the declared type, such as a tag that is not a string.
         _report(record, EncodingError(f"{type(error).__name__}: {error}"), complain)
     return None
 
 
 class _Batch:
-    """Lines that become one message. size: bytes, line breaks included."""
+    """Lines that become one message. size: bytes, including line breaks."""
 
     __slots__ = ("lines", "size")
 
@@ -183,7 +184,7 @@ def _encode_json(record: JsonRecord, complain: _Complain | None) -> tuple[str, b
 
 
 def _report(record: Record, error: EncodingError, complain: _Complain | None) -> None:
-    """Call `complain` with a record's name and error. Raises EncodingError if there is none."""
+    """Call `complain` with a record's name and error. Raise EncodingError without `complain`."""
     if complain is None:
         raise EncodingError(f"{record.label()}: {error}") from error
     complain(record.label(), error)

@@ -22,7 +22,7 @@ decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 class SplitBodies(NamedTuple):
-    """The bodies of the parts, and a phrase for each record that fits in none."""
+    """The bodies of the parts, and a phrase for each record that does not fit in any part."""
 
     bodies: list[bytes]
     lost: list[str]
@@ -35,17 +35,17 @@ def halve(items: list[bytes]) -> list[list[bytes]]:
 
 
 def describe_lost(lost: list[str]) -> str:
-    """Return half a sentence about records that are left out."""
+    """Return a phrase for the log about omitted records."""
     if len(lost) == 1:
         return f"left out: {lost[0]}"
     return f"{len(lost)} records are left out, the first: {lost[0]}"
 
 
 def pack(sizes: Iterable[int], first_room: int, room: int) -> list[int]:
-    """Return how many of the items go into each part, in their order.
+    """Return the number of items in each part, in their order.
 
-    first_room, room: bytes for items in the first part and in the others; no item is larger than
-    `room`.
+    first_room, room: bytes for items in the first part and in each other part. No item may be
+    larger than `room`.
     """
     counts = [0]
     left = first_room
@@ -68,7 +68,7 @@ def group(items: list[bytes], room: int, separator: int) -> Iterable[list[bytes]
 
 
 def select_fitting(items: list[msgspec.Raw], room: int, what: str) -> tuple[list[bytes], list[str]]:
-    """Return the items of at most `room` bytes, and phrases for the others."""
+    """Return the items of at most `room` bytes, and phrases for larger items."""
     fitting: list[bytes] = []
     lost: list[str] = []
     for item in map(bytes, items):
@@ -80,7 +80,7 @@ def select_fitting(items: list[msgspec.Raw], room: int, what: str) -> tuple[list
 
 
 def _name_record(item: bytes) -> str:
-    """Return the name of a record from its fields, else its beginning."""
+    """Return the name of a record from its fields, else its first bytes."""
     if item.startswith(b"{"):
         fields = decode_object(item)
         for keys in _NAMES:

@@ -1,7 +1,7 @@
-"""A measured value as a line.
+"""Measured values as lines.
 
-Source: ClusterCockpit's flavor of the InfluxData line protocol, category "metric": one field
-`value`, tags `cluster`, `hostname`, `type` and further ones for the scope of the value.
+Source: ClusterCockpit's flavor of the InfluxData line protocol, category "metric". A line has one
+field `value`, the tags `cluster`, `hostname`, `type`, and further tags for the scope.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ccagent.records.line_protocol.floats import MOST_DIGITS, drop_remainder
 from ccagent.records.message import LineRecord
 
 
-# There are thousands at a time, and never circles of them for a garbage collector to find.
+# There are thousands of points at a time. They have no reference cycles.
 class Point(LineRecord, frozen=True, gc=False):
     """One metric: name, tags, value and seconds since 1970."""
 
@@ -37,15 +37,15 @@ class Point(LineRecord, frozen=True, gc=False):
     def encode_line(self) -> tuple[str, str]:
         """Return the kind of message, and the line: tags sorted, time in seconds.
 
-        Raises EncodingError for a bad name, an empty tag, a line break, NaN or infinity, and a time
-        beyond the year 2262.
+        Raise EncodingError for a bad name, an empty tag, a line break, NaN or infinity, or a time
+        after the year 2262.
         """
         name, tags, value = self.name, self.tags, self.value
         if name in CHECKED_NAMES and isinstance(tags, Tags):
             start = name + tags.text()
         else:
             start = encode_start(name, tags)
-        # A Go consumer reads any of these; repr of a float is exact and has no locale.
+        # Go programs parse all these forms. The repr of a float is exact and has no locale.
         if type(value) is float and math.isfinite(value):
             text = repr(value)
             if len(text) >= MOST_DIGITS and (text[-3] in "09+-" or text[-5] == "e"):

@@ -1,7 +1,7 @@
 """Presets of the programs that receive messages, and the changes to messages for them.
 
-Each preset lists what its program refuses: a message with such a record would be lost, or block
-the queue if the program fails at it.
+Each preset lists data that its program refuses. A message with such a record would be lost, or
+block the queue if the program fails.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 _ENVELOPES = ("sample", "sysinfo", "job", "cluster")
 _TIMES_OF_ENDED_JOBS = ("submit_time", "start_time", "end_time")
 _SUB_NODE = re.compile(rb"(?=(?:[^ \\]|\\.)*,type=node[, ])(?=(?:[^ \\]|\\.)*,stype=)")
-"""Start of a line about a part of a node that is no hardware, such as a job."""
+"""Start of a line about a part of a node that is not hardware, such as a job."""
 
 
 class Receiver(msgspec.Struct, frozen=True, kw_only=True):
-    """The messages that one program takes.
+    """The messages that one program accepts.
 
-    format: of its messages. kinds: of its messages; one that ends with a dot is a prefix.
-    precision: unit of times in lines; empty: that of the kind of a message. largest_body: bytes of
-    a request over HTTP. meta: allowed keys of `meta`; empty: all. without: fields that it refuses,
-    by the list whose elements hold them; "": the attributes themselves.
+    format, kinds: of its messages; a kind with a dot at the end is a prefix. precision: unit of
+    times in lines; empty: the default of the message's kind. largest_body: maximum bytes of an HTTP
+    request. meta: allowed keys of `meta`; empty: all. without: refused fields by the list whose
+    elements have them; "": attributes.
     """
 
     format: Literal["sonar", "line"]
@@ -43,15 +43,15 @@ class Receiver(msgspec.Struct, frozen=True, kw_only=True):
     takes_parts_of_nodes: bool = True
 
     def takes(self, kind: str) -> bool:
-        """Return whether the program knows messages of a kind."""
+        """Return whether the program accepts messages of a kind."""
         return any(
             kind.startswith(known) if known.endswith(".") else kind == known for known in self.kinds
         )
 
 
 RECEIVERS = {
-    # sonalyze's insert is strict: an unknown field, or a job without one of its times, is 422, and
-    # the whole body is lost. It panics at an envelope without data.
+    # sonalyze's insert is strict. It answers 422 to an unknown field, or to a job without one of
+    # its times, and drops the whole body. It panics at an envelope without data.
     "jobanalyzer": Receiver(
         format="sonar",
         kinds=_ENVELOPES,
@@ -71,7 +71,7 @@ RECEIVERS = {
         without={"": ("software",), "jobs": ("energy",)},
         takes_empty_text=False,
     ),
-    # It keeps one value of a metric for a node: that of the last job.
+    # It keeps one value per metric and node; values of jobs would overwrite each other.
     "cc-metric-store": Receiver(
         format="line", kinds=("metrics",), precision="s", takes_parts_of_nodes=False
     ),
@@ -80,7 +80,7 @@ RECEIVERS = {
 
 
 def fit_message(message: Message, receiver: Receiver) -> Message | None:
-    """Return a message without the records that its receiver refuses; None if none is left."""
+    """Return a message without refused records; None if no record remains."""
     if not receiver.takes(message.kind):
         return None
     if message.format == "line":
@@ -112,7 +112,7 @@ def log_errors(message: Message, sink: str) -> None:
 
 
 def _drop_parts_of_nodes(lines: bytes) -> bytes:
-    """Return lines without those about a job or another part of a node."""
+    """Return the lines that are not about a job or a similar part of a node."""
     if b",stype=" not in lines:
         return lines
     kept = (line for line in lines.splitlines(keepends=True) if not _SUB_NODE.match(line))
@@ -120,7 +120,7 @@ def _drop_parts_of_nodes(lines: bytes) -> bytes:
 
 
 def _fit_envelope(message: Message, receiver: Receiver) -> bytes:
-    """Return an envelope without what its receiver refuses; empty if no job is left."""
+    """Return an envelope without refused fields and jobs; empty bytes if no job remains."""
     body = message.body
     chooses_jobs = message.kind == "job" and not receiver.takes_open_jobs
     if not chooses_jobs and not _may_hold_refused(body, receiver):
@@ -147,7 +147,7 @@ def _fit_envelope(message: Message, receiver: Receiver) -> bytes:
 
 
 def _may_hold_refused(body: bytes, receiver: Receiver) -> bool:
-    """Return whether a body has to be decoded. Quotation marks in texts are escaped."""
+    """Return whether a body may contain refused fields. Quotation marks in texts are escaped."""
     names = [name for of_holder in receiver.without.values() for name in of_holder]
     if receiver.meta:
         names += ["attrs", "format", "token"]

@@ -1,9 +1,9 @@
-"""Splitting of a message that is larger than its receiver takes.
+"""Splitting of messages that are larger than the receiver's limit, and halving of refused ones.
 
-Lines and arrays are split between lines and elements, envelopes as `envelope_splitting` says.
+Lines and arrays are split between lines and elements, envelopes by `envelope_splitting`.
 
-A message that its receiver refuses for one of its records is halved, so that the others are taken.
-Its size does not matter then, and no record is left out.
+If a receiver refuses a message because of one record, the message is halved until the other records
+are taken. Halving ignores sizes and omits no record.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 def split_message(message: Message, limit: int) -> list[Message]:
     """Return parts of a message with bodies of at most `limit` bytes each.
 
-    A message that fits is its only part. Equal messages have equal parts, whose ids are the
-    message's followed by `-1`, `-2` and so on, so that receivers recognise a repetition. Records
-    that fit in no part are logged and left out. The list is empty if none fits.
+    A message that fits is its only part. Equal messages have equal parts. The ids of parts are the
+    message's id with `-1`, `-2` and so on; receivers use them to recognise a repetition. Records
+    that fit in no part are logged and omitted. The list is empty if no record fits.
     """
     if len(message.body) <= limit:
         return [message]
@@ -57,7 +57,7 @@ def split_message(message: Message, limit: int) -> list[Message]:
 def halve_message(message: Message) -> list[Message]:
     """Return two messages with half of the records each, and ids as in `split_message`.
 
-    The list is empty for a message with one record, and for one that can't be halved.
+    The list is empty for a message with one record, or if halving is impossible.
     """
     try:
         if message.format == "line":
@@ -86,7 +86,7 @@ def _split_lines(body: bytes, limit: int) -> SplitBodies:
 
 def _split_array(body: bytes, limit: int) -> SplitBodies:
     items, lost = select_fitting(decode_list(body), limit - 2, "element")
-    # The last element of a part has no comma after it.
+    # The last element of a part is not followed by a comma.
     return SplitBodies([b"[" + b",".join(part) + b"]" for part in group(items, limit - 1, 1)], lost)
 
 

@@ -20,7 +20,7 @@ _MOST_REASONS = 10
 class UnencodableRecords:
     """Counts an agent's records that can't be encoded, and logs each reason once per hour.
 
-    At most ten reasons are logged per hour, since users can choose the content of some.
+    At most ten reasons are logged per hour, because users control the content of some records.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class UnencodableRecords:
         self._began = -_PERIOD
 
     def add(self, record: str, error: EncodingError) -> None:
-        """Count a record, and log why it is left out."""
+        """Count an omitted record, and log the reason."""
         self._counters.unencodable += 1
         now = self._monotonic()
         if now - self._began >= _PERIOD:

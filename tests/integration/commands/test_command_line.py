@@ -249,7 +249,7 @@ def test_there_are_no_colours(site: Site) -> None:
         (["sample", "--config", b"/tmp/\xff\n"], "/tmp/\\udcff\\n: No such file or directory"),
         (["sample", "--set", b"exclude-users=[\xff]"], "not text in UTF-8"),
         (["sample", "--set", "=1"], "expected KEY=VALUE"),
-        (["sample", "--sink", ""], "is no sink"),
+        (["sample", "--sink", ""], "is not a sink URL"),
         (["sample", "--sink", "http://[::1"], "malformed"),
         (["sample", "--every", "9" * 30 + "d"], "is not a duration"),
         (["sample", "--cluster", b"\xff"], "letters, digits"),

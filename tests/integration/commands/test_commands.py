@@ -132,13 +132,13 @@ def test_a_configured_agent_runs_once_with_its_sinks(tmp_path: Path) -> None:
         ("[agents.sample]\nextras=['cards']", "agents.sample.extras: 'cards' is unknown"),
         ("[agents.sample]\nsinks=['bakend']\n[sinks.backend]\nurl='stdout:'",
          "agents.sample.sinks: there is no [sinks.bakend]; did you mean 'backend'?"),
-        ("[sinks.x]\nurl='http//x'", "sinks.x.url: 'http//x' is no sink"),
+        ("[sinks.x]\nurl='http//x'", "sinks.x.url: 'http//x' is not a sink URL"),
         ("[sinks.x]\nurl='dri:/x'",
          "sinks.x.url: 'dri' is an unknown kind of sink; did you mean 'dir'?"),
         ("[sinks.x]\nurl='dir:relative'", "sinks.x: dir:relative: an absolute path is needed"),
         ("[sinks.x]\nformat='sonar'", "sinks.x.url: a sink needs a URL"),
         ("[sinks.x]\nurl='stdout:'\nformat='json'", "sinks.x.format: "),
-        ("[agents.sysinfo]\n[sinks.x]\nurl='stdout:'\nformat='line'", "which sysinfo has not"),
+        ("[agents.sysinfo]\n[sinks.x]\nurl='stdout:'\nformat='line'", "but sysinfo has only"),
         ("cluster = 'två ord'", "cluster 'två ord': letters, digits"),
         ("cluster = '../x'", "cluster '../x': letters, digits"),
         ("hostname = 'a b'", "hostname 'a b': letters, digits"),
@@ -218,7 +218,7 @@ def test_agents_and_sinks_are_listed() -> None:
 def test_help_and_version() -> None:
     assert "sysinfo" in run("--help").stdout
     assert "--every" in run("sample", "--help").stdout
-    assert "is left" in run("outbox", "flush", "--help").stdout  # without any configuration
+    assert "messages remain" in run("outbox", "flush", "--help").stdout  # without any configuration
     assert run("--version").stdout.startswith("ccagent, version ")
     assert run("smaple").returncode == 2
 

@@ -59,7 +59,7 @@ def test_check_warns_of_directories_that_others_can_write_to(main: Path) -> None
     main.write_text(main.read_text().replace("OUT", "/tmp"))
     said = (
         "ccagent: warning: sinks.a.url: /tmp: every user can create files in it: "
-        "use a directory of its own, or chmod o-w\n"
+        "use a private directory, or chmod o-w\n"
     )
     assert run("config", "check", main) == (0, f"{main}: no errors\n", said)
 
@@ -75,7 +75,7 @@ def test_a_reload_reads_the_directory_too(main: Path) -> None:
     until(lambda: daemon.written("b"))
     more.write_text("[sinks.b]\nurl = 'nothing'\n")
     daemon.process.send_signal(signal.SIGHUP)
-    until(lambda: f"{more}: line 2: sinks.b.url: 'nothing' is no sink" in daemon.said())
+    until(lambda: f"{more}: line 2: sinks.b.url: 'nothing' is not a sink URL" in daemon.said())
     daemon.stop()
 
 
@@ -102,7 +102,7 @@ def test_an_import_can_be_checked_and_says_what_it_left_out(tmp_path: Path) -> N
     status, text, errors = run("config", "import", ini)
     assert status == 0
     assert errors.splitlines() == [
-        "ccagent: line 3: global.role: there are no roles: agents with a table run, no others",
+        "ccagent: line 3: global.role: ccagent has no roles: only agents with a table run",
         "ccagent: line 4: global.hostname-only: " + HOSTNAME,
         "ccagent: line 9: sample.load: the load is always sampled",
     ]

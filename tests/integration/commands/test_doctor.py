@@ -205,7 +205,7 @@ def test_root_judges_the_outbox_for_the_user_of_the_service(open_path: Path) -> 
     (outbox / "backend.outbox").touch(mode=0o600)
     found = findings(run("--json", "--config", file).stdout)["outbox"]
     assert found["found"] == (
-        f"user nobody, as which the service runs, cannot write {outbox}/backend.outbox"
+        f"user nobody, the user of the service, cannot write {outbox}/backend.outbox"
     )
     assert found["fix"].endswith(f"chown -R nobody {outbox}")
 

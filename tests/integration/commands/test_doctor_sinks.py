@@ -119,7 +119,7 @@ def test_http_with_another_time(
     told = Told(tmp_path, backend(f"http://{server.place}/in", login))
     found = told.findings["clock, against sink backend"]
     assert found["state"] == "problem"
-    assert found["found"] == "this one is 90 s ahead of the other"
+    assert found["found"] == "this clock is 90 s ahead of the other"
     assert told.code == 0
 
 

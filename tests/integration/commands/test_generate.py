@@ -58,7 +58,7 @@ def test_what_cant_be_written_is_one_message(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for directory, epoch, said in [
         (tmp_path / "file", "", f"{tmp_path}/file/ccagent.toml: File exists"),
-        (tmp_path, "yesterday", "SOURCE_DATE_EPOCH: 'yesterday' is no number of seconds"),
+        (tmp_path, "yesterday", "SOURCE_DATE_EPOCH: 'yesterday' is not a number of seconds"),
     ]:
         done = subprocess.run(
             [CCAGENT, "generate", directory], env=os.environ | {"SOURCE_DATE_EPOCH": epoch},

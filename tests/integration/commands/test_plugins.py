@@ -81,7 +81,7 @@ def test_one_that_cant_be_loaded_is_a_clear_error(others: dict[str, str]) -> Non
 def test_formats_that_an_agent_has_not_are_refused(others: dict[str, str]) -> None:
     result = run(others, "answer", "--once", "--format", "sonar")
     assert result.returncode == 2
-    assert "wants format 'sonar', which answer has not; it has line" in result.stderr
+    assert "needs format 'sonar', but answer has only line" in result.stderr
 
 
 def test_an_agent_with_one_format_is_asked_for_that(others: dict[str, str]) -> None:

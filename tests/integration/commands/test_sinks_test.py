@@ -119,4 +119,4 @@ def test_a_stream_says_where_it_has_stored_the_message(tmp_path: Path) -> None:
         assert result.stdout.startswith("taken: stream 'all' has stored it")
         assert result.stdout.endswith("has stored it as number 1\n")
         result = run(server.url, "--cluster", "fox")
-        assert "subscribers are not confirmed by core NATS" in result.stdout
+        assert "core NATS does not confirm subscribers" in result.stdout

@@ -88,7 +88,7 @@ def test_nodes_are_asked_over_nats_with_a_table_of_answers(
     assert len(control(*put, "--sign", str(key))) == 3
     assert (tmp_path / "machine1" / SWAP).read_text().strip() == "7"
     (line,) = control("list", "--node", "n1", "--subject", "nobody", *config, expect=1)
-    assert "nobody listens on the subject 'nobody'" in line
+    assert "no service listens on the subject 'nobody'" in line
 
 
 def test_without_a_service_a_node_is_read_and_put_back(

@@ -66,7 +66,7 @@ def test_dead_letters_are_deleted_on_demand_only(site: Path) -> None:
 def test_an_unknown_sink_is_an_error_that_names_those_there_are(site: Path) -> None:
     done = outbox(site, "retry", "--sink", "backed")
     assert done.returncode == 2
-    assert done.stderr == "ccagent: --sink backed: has no queue; there are backend\n"
+    assert done.stderr == "ccagent: --sink backed: has no queue; existing queues: backend\n"
 
 
 @pytest.mark.parametrize("arguments", [(), ("retry",), ("drop",), ("flush",)])

@@ -161,7 +161,7 @@ def test_what_answers_may_be_something_else(tmp_path: Path) -> None:
             connected, _ = other.accept()
             connected.sendall(b"SSH-2.0")
             os._exit(0)
-        with pytest.raises(UnparsableError, match="no ccagent of this version"):
+        with pytest.raises(UnparsableError, match="not from a ccagent of this version"):
             read_status(path)
         os.waitpid(child, 0)
 

@@ -60,7 +60,7 @@ def test_our_own_certificate(
         certificate=(ca, *authority.certify("broker")), more={"require_certificate": "true"}
     )
     text = failure(connect(broker.url(scheme), ca_file=ca))
-    assert "the server wants a certificate of ours" in text or "TLS was broken off" in text
+    assert "the server requires a client certificate" in text or "TLS was broken off" in text
     certificate, key = authority.certify("node")
     keys = {"ca_file": ca, "certificate_file": certificate, "key_file": key}
     connect(broker.url(scheme), **keys).send([message()])

@@ -86,12 +86,12 @@ def test_tls_with_our_certificate(bench: Bench, authority: Authority, tmp_path: 
     with pytest.raises(
         RetryableError,
         match=f"^{server.url}: the server "
-        "(wants|closed the connection during the login: it may want) a certificate of ours",
+        "(requires|closed the connection during the login: it may require) a client certificate",
     ):
         bench.connect(server.url, ca_file=ca).send([message()])
     (tmp_path / "other").mkdir()
     certificate, key = Authority(tmp_path / "other").certify("client")
-    with pytest.raises(RetryableError, match=f"^{server.url}: .*not trust our certificate$"):
+    with pytest.raises(RetryableError, match=f"^{server.url}: .*not trust the client certificate$"):
         bench.connect(server.url, ca_file=ca, certificate_file=certificate, key_file=key).send(
             [message()]
         )

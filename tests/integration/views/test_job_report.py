@@ -42,7 +42,7 @@ def test_an_unknown_job_costs_itself(jobs: JobStore) -> None:
 def test_a_name_that_no_host_has_is_a_sentence() -> None:
     found = run("1", "--store", f"http://{'a' * 80}:8082")
     assert found.returncode == 1
-    assert found.stderr.endswith("the name does not resolve: it is no host name\n")
+    assert found.stderr.endswith("the name does not resolve: it is not a host name\n")
 
 
 def report(jobs: JobStore, number: str) -> Any:

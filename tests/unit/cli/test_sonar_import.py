@@ -53,7 +53,7 @@ def test_the_parts_of_a_file() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("cluster = fox", "line 1: cluster: stands before the first section"),
+        ("cluster = fox", "line 1: cluster: before the first section"),
         ("[global]\ncluster", "line 2: expected 'name = value'"),
         ("[global]\nclu ster = 1", "line 2: expected 'name = value'"),
         ("[global]\n= 1", "line 2: expected 'name = value'"),
@@ -73,8 +73,8 @@ def test_what_is_no_such_file(text: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "global.cluster is missing: is the file whole?"),
-        ("[global]\nrole = node", "global.cluster is missing: is the file whole?"),
+        ("", "global.cluster is missing: is the file complete?"),
+        ("[global]\nrole = node", "global.cluster is missing: is the file complete?"),
         ("[global]\ncluster = a b", "line 2: global.cluster: cluster 'a b': letters"),
         ("[global]\ncluster = ''", "line 2: global.cluster: cluster '': letters"),
         (GLOBAL + "[sample]\ncadence = 5", "line 5: sample.cadence: '5' is not a duration"),
@@ -84,8 +84,11 @@ def test_what_is_no_such_file(text: str, said: str) -> None:
         (GLOBAL + "[jobs]\nbatch-size = 0", "line 5: jobs.batch-size: '0' is not a whole"),
         (GLOBAL + f"[jobs]\nbatch-size = {'9' * 5000}", "line 5: jobs.batch-size: '9999"),
         (GLOBAL + "[directory]\ndata-directory = data", "line 5: directory.data-directory: 'data'"),
-        (GLOBAL + "[kafka]\ntimeout = 5m", "[kafka]: where to is missing: is the file whole?"),
-        (GLOBAL + "[http]\ntimeout = 5m", "[http]: where to is missing: is the file whole?"),
+        (
+            GLOBAL + "[kafka]\ntimeout = 5m",
+            "[kafka]: the address is missing: is the file complete?",
+        ),
+        (GLOBAL + "[http]\ntimeout = 5m", "[http]: the address is missing: is the file complete?"),
     ],
 )
 def test_a_value_that_sonar_would_refuse_is_named(text: str, said: str) -> None:
@@ -142,8 +145,8 @@ def test_files_that_cant_be_read(tmp_path: Path) -> None:
 
 def test_an_empty_value_is_the_default() -> None:
     found = convert(f"{GLOBAL}[cluster]\ncadence = 1h\n[programs]\nsinfo-command = ''")
-    assert "line 7: programs.sinfo-command: empty: the default stands" in found.notes
-    with pytest.raises(ConfigurationError, match=r"\[kafka\]: where to is empty"):
+    assert "line 7: programs.sinfo-command: empty: the default is used" in found.notes
+    with pytest.raises(ConfigurationError, match=r"\[kafka\]: the address is empty"):
         convert(f"{GLOBAL}[kafka]\nbroker-address = ''")
 
 

@@ -30,7 +30,7 @@ def test_an_agent_that_names_no_sinks_sends_to_all_whose_format_it_has() -> None
 
 def test_a_sink_that_an_agent_names_must_have_its_format() -> None:
     table = configuration({"metrics": {"sinks": ["files", "store"]}}, files=ENVELOPES, store=LINES)
-    with pytest.raises(ConfigurationError, match="'files' wants format 'sonar', which metrics has"):
+    with pytest.raises(ConfigurationError, match="'files' needs format 'sonar', but metrics has"):
         check(table, "test")
 
 

@@ -168,7 +168,7 @@ def test_a_value_that_somebody_else_changed_is_put_back_and_said(node: MachineNo
     node.put(SWAP, 33)
     site.ask("restore", "")
     assert node.text(SWAP) == "60"
-    assert "somebody else had changed it to 33" in describe(site.entries[-1])
+    assert "another program had changed it to 33" in describe(site.entries[-1])
 
 
 def test_a_full_disk_sets_nothing(node: MachineNode, monkeypatch: pytest.MonkeyPatch) -> None:

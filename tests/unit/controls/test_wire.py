@@ -82,7 +82,7 @@ def test_recorded_requests_are_answered(site: Site, request_line: str, text: str
         ("os.swappiness,hostname=n1,method=GET,type=node value=1", "not a control message"),
         ('os.swappiness,hostname=n1,method=POST,type=node control=""', "not a control message"),
         ('os.swappiness,hostname=n1,type=node control=""', "not a control message"),
-        ("os.swappiness,hostname=n1,method=GET,type=node control=1", "no string"),
+        ("os.swappiness,hostname=n1,method=GET,type=node control=1", "not a string"),
         ('os.swappiness,hostname=n1,method=GET control=""', "no tag type"),
         ('cpu_freq.governor,hostname=n1,method=GET,type=hwthread control=""', "no tag type-id"),
         ('rapl,hostname=n1,method=GET,type=socket,type-id=0 control="../x"', "names no control"),

@@ -190,7 +190,7 @@ def test_a_thread_that_cant_be_started_is_tried_again(
         patch.setattr(threading.Thread, "start", raise_no_thread)
         runner.start(sample_now=True)
         runner.watch()
-    assert "no thread for it: can't start new thread" in caplog.text
+    assert "no thread could be started: can't start new thread" in caplog.text
     runner.watch()
     until(lambda: agent.samples == 1)
     assert agent.counters.restarts == 2

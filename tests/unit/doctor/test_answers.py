@@ -109,7 +109,7 @@ def test_targets() -> None:
             RejectedError("nats://host: something new"),
             "problem",
             "something new",
-            "of the other side",
+            "the receiver's answer",
         ),
     ],
 )

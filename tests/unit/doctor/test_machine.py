@@ -327,7 +327,7 @@ def test_lock_directory(node: TreeNode) -> None:
     table = {"lock-directory": "/run/ccagent"}
     finding = found(check_service, node, **table)["lock-directory"]
     assert finding.stops == ["the daemon"]
-    assert finding.found == "/run/ccagent: there is none"
+    assert finding.found == "/run/ccagent: it does not exist"
     (node.path / "run/ccagent").mkdir(parents=True)
     assert found(check_service, node, **table)["lock-directory"].state == "good"
 

@@ -179,6 +179,6 @@ def test_errors_that_a_running_daemon_reports_are_shown() -> None:
         "other": SinkCounters(queue_error="No space left on device"),
     }
     assert {each.subject: each.found for each in assess_sinks(sinks)} == {
-        "thread of sink backend": "went on after 2 unforeseen errors since it started",
+        "thread of sink backend": "continued after 2 unforeseen errors since it started",
         "queue of sink other": "No space left on device",
     }

@@ -29,15 +29,15 @@ def tls_error(reason: str) -> ssl.SSLError:
             socket.gaierror(-2, "Name or service not known"),
             "the name does not resolve: Name or service not known",
         ),
-        (UnicodeError("label too long"), "the name does not resolve: it is no host name"),
+        (UnicodeError("label too long"), "the name does not resolve: it is not a host name"),
         (ConnectionRefusedError(111, "Connection refused"), "connection refused"),
         (TimeoutError(), "no answer within 0.5 s"),
         (certificate_error(), "its certificate can't be trusted: certificate has expired"),
         (
             tls_error("TLSV13_ALERT_CERTIFICATE_REQUIRED"),
-            "the server wants a certificate of ours (certificate-file, key-file)",
+            "the server requires a client certificate (certificate-file, key-file)",
         ),
-        (tls_error("TLSV1_ALERT_UNKNOWN_CA"), "the server does not trust our certificate"),
+        (tls_error("TLSV1_ALERT_UNKNOWN_CA"), "the server does not trust the client certificate"),
         (
             tls_error("WRONG_VERSION_NUMBER"),
             "TLS failed: wrong version number; perhaps the server does not speak TLS",

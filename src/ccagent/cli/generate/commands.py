@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 def generate(program: click.Group, directory: str) -> list[str]:
-    """Write all files below a directory, `share` as it is below /usr; give their paths.
+    """Write all files below a directory, with `share` as below /usr. Return their paths.
 
-    They depend on nothing but this version, and the date of the man pages: SOURCE_DATE_EPOCH, or
-    today. What others have installed is not in them. Raises ConfigurationError.
+    The files depend only on this version and the date of the man pages: SOURCE_DATE_EPOCH, or
+    today. They do not contain installed third-party agents. Raise ConfigurationError on failure.
     """
     date = _date()
     files = {
@@ -51,5 +51,5 @@ def _date() -> str:
     """Return the date of the man pages. Source: reproducible-builds.org, SOURCE_DATE_EPOCH."""
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "") or str(int(time.time()))
     if not epoch.isdecimal() or len(epoch) > 11:
-        raise ConfigurationError(f"SOURCE_DATE_EPOCH: {epoch!r} is no number of seconds")
+        raise ConfigurationError(f"SOURCE_DATE_EPOCH: {epoch!r} is not a number of seconds")
     return time.strftime("%Y-%m-%d", time.gmtime(int(epoch)))

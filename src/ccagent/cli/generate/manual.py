@@ -1,4 +1,4 @@
-"""ccagent(1), made from the commands themselves."""
+"""Generator of ccagent(1) from the commands."""
 
 from __future__ import annotations
 
@@ -22,35 +22,35 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _DESCRIPTION = """\
-ccagent samples what one machine of a compute cluster knows (processes, jobs, hardware, metrics,
-Slurm, Lustre) and sends it to whoever keeps it: over NATS, MQTT, HTTP or Kafka, to files or to
-standard output.
+ccagent samples one machine of a compute cluster (processes, jobs, hardware, metrics, Slurm,
+Lustre) and sends the data to receivers: over NATS, MQTT, HTTP or Kafka, to files or to standard
+output.
 
-Its commands take one sample each, or run the daemon, which samples at times aligned to the clock
-and keeps in an outbox what could not be sent yet.
+The command of an agent takes one sample. The daemon samples at times aligned to the clock, and
+keeps messages in an outbox until they are sent.
 """
 _STATUS = {
-    "0": "All is well.",
-    "1": "A sample is lost, nothing could be read, or what was asked for is not so.",
-    "2": "The command or the configuration is wrong. A line on stderr for each mistake says what.",
+    "0": "Success.",
+    "1": "A sample is lost, no data could be read, or a check failed.",
+    "2": "The command or the configuration is wrong. stderr has a line for each mistake.",
 }
 _SIGNALS = {
-    "SIGTERM, SIGINT": "The daemon finishes what is in hand within five seconds, and ends.",
-    "SIGHUP": "It reads its configuration again. A bad one changes nothing.",
-    "SIGUSR1": "It writes its counters to the log.",
+    "SIGTERM, SIGINT": "The daemon finishes its current work within five seconds, and ends.",
+    "SIGHUP": "The daemon reads its configuration again. An invalid one changes nothing.",
+    "SIGUSR1": "The daemon writes its counters to the log.",
 }
 _FILES = {
     "/etc/ccagent/ccagent.toml": "The configuration, unless --config names another.",
-    "/etc/ccagent/conf.d/*.toml": "More of it, in the order of their names.",
-    "/run/ccagent/status.sock": "Where `ccagent status` asks the daemon.",
+    "/etc/ccagent/conf.d/*.toml": "Additional configuration files, in the order of their names.",
+    "/run/ccagent/status.sock": "Socket of the daemon for `ccagent status`.",
 }
 
 _SEVERAL = 3
-"""Options of so many commands are described once."""
+"""Options of this many commands are described once."""
 
 
 def page(program: click.Group, date: str) -> str:
-    """Write ccagent(1)."""
+    """Return ccagent(1)."""
     return "".join(_parts(program, date))
 
 
@@ -83,7 +83,7 @@ def _parts(program: click.Group, date: str) -> Iterator[str]:
 
 
 def _find_shared(program: click.Group, context: click.Context) -> dict[str, tuple[str, str]]:
-    """Return the options that several commands have, by name and help."""
+    """Return the options of several commands, by name and help."""
     found: list[tuple[str, str]] = []
     for name in program.list_commands(context):
         command = program.get_command(context, name)
@@ -101,7 +101,7 @@ def _find_shared(program: click.Group, context: click.Context) -> dict[str, tupl
 def _commands(
     group: click.Group, context: click.Context, everywhere: dict[str, tuple[str, str]]
 ) -> Iterator[str]:
-    """Describe the commands of a group, and those below them."""
+    """Yield the descriptions of a group's commands and their sub-commands."""
     for name in group.list_commands(context):
         command = group.get_command(context, name)
         if command is None or command.hidden:

@@ -1,4 +1,4 @@
-"""ccagent.toml(5), made from the keys of the settings."""
+"""Generator of ccagent.toml(5) from the keys of the settings."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ if TYPE_CHECKING:
     from ccagent.config.described import Key
 
 _DESCRIPTION = """\
-The configuration of ccagent is TOML in UTF-8: one file and, where there is a directory conf.d
-beside it, all files conf.d/*.toml, in the order of their names. Tables of the same name are joined;
-a key that stands in two files is an error. Packages complete the configuration in /etc/ccagent with
-/usr/share/ccagent/conf.d/*.toml: a key of theirs counts where no other file has it, and a file of
-the same name in /etc/ccagent/conf.d replaces one of theirs. All those files must belong to root, to
-the owner of the main file or to the user that ccagent runs as, and nobody else may write them.
+The configuration of ccagent is TOML in UTF-8: one file and, if the directory conf.d exists beside
+it, all files conf.d/*.toml, in the order of their names. Tables of the same name are merged. A key
+in two files is an error. Packages complete the configuration in /etc/ccagent with
+/usr/share/ccagent/conf.d/*.toml: their keys are used if no other file has them, and a file in
+/etc/ccagent/conf.d replaces their file of the same name. All these files must belong to root, to
+the owner of the main file or to ccagent's user, and no other user may write them.
 
-Everything is checked before anything starts: an unknown key is an error that names the nearest
-right one. `ccagent config check` tells; `ccagent config defaults --template` prints a file to begin
-with. SIGHUP has the daemon read everything again.
+Everything is checked before the start. The error for an unknown key suggests the nearest valid key.
+`ccagent config check` prints all errors; `ccagent config defaults --template` prints a template.
+SIGHUP makes the daemon read everything again.
 
-A duration is a string of a number and its unit: ms, s, m, h or d. No secret stands in these files.
-Keys that end in -file name a file with one, which others must not be able to read, or
-credential:NAME for one that systemd passes.
+A duration is a string of a number and its unit: ms, s, m, h or d. These files contain no secrets.
+Keys that end in -file are paths of files with a secret, which other users must not be able to read,
+or credential:NAME for a systemd credential.
 """
 _EXAMPLE = """\
 cluster = "fox.example.org"
@@ -71,7 +71,7 @@ creds-file = "/etc/ccagent/fox.creds"
 
 
 def page(date: str) -> str:
-    """Write ccagent.toml(5), of what is built in."""
+    """Return ccagent.toml(5), for built-in agents and sinks."""
     return "".join(_parts(date))
 
 
@@ -87,11 +87,11 @@ def _parts(date: str) -> Iterator[str]:
     yield heading("KEYS OUTSIDE OF ALL TABLES")
     yield from _keys(describe_keys(GlobalSettings))
     yield heading("THE OUTBOX")
-    yield paragraphs("Table [outbox]: where messages wait until their sink has taken them.")
+    yield paragraphs("Table [outbox]: the queues of messages until their sinks acknowledge them.")
     yield from _keys(describe_keys(OutboxSettings))
     yield heading("CONTROLS")
     yield paragraphs(
-        "Table [controls]: what ccagent-control.service answers. Each control that may be set has "
+        "Table [controls]: keys of ccagent-control.service. Each control that may be set has "
         'a table [controls.allow."CATEGORY.NAME"].'
     )
     yield from _controls()

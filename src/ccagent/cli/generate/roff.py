@@ -10,13 +10,13 @@ _ESCAPES = {
     "`": "\\(ga",
     "^": "\\(ha",
     "~": "\\(ti",
-    "|": "|\\:",  # a long expression may break here
+    "|": "|\\:",  # permits a line break in a long expression
 }
-"""Characters that roff would take for a command or print as another."""
+"""Characters that roff would interpret as a command or replace."""
 
 
 def escape(text: str) -> str:
-    """Write text so that it is printed as it is, wherever on a line it stands."""
+    """Return text with roff's special characters escaped, at any position of a line."""
     found = _line(" ".join(text.split()))
     return f"\\&{found}" if found.startswith(".") else found
 
@@ -28,43 +28,43 @@ def _character(character: str) -> str:
 
 
 def bold(text: str) -> str:
-    """Write text in bold."""
+    """Return text in bold."""
     return f"\\fB{escape(text)}\\fR"
 
 
 def italic(text: str) -> str:
-    """Write text in italics, as what the user has to replace."""
+    """Return text in italics, for placeholders."""
     return f"\\fI{escape(text)}\\fR"
 
 
 def title(name: str, section: int, date: str, source: str, manual: str) -> str:
-    """Begin a page; `date` is in ISO 8601."""
-    # Long words of expressions can't be adjusted to the right margin.
+    """Return the start of a page. date: in ISO 8601."""
+    # Lines with long expressions can't be adjusted to the right margin.
     return f'.TH "{escape(name)}" {section} "{date}" "{escape(source)}" "{escape(manual)}"\n.ad l\n'
 
 
 def heading(text: str) -> str:
-    """Begin a section."""
+    """Return the heading of a section."""
     return f'.SH "{escape(text)}"\n'
 
 
 def subheading(text: str) -> str:
-    """Begin a part of a section."""
+    """Return the heading of a subsection."""
     return f'.SS "{escape(text)}"\n'
 
 
 def paragraphs(*texts: str) -> str:
-    """Write plain text after a heading."""
+    """Return plain text after a heading."""
     return ".PP\n".join(f"{escape(text)}\n" for text in texts)
 
 
 def entry(term: str, text: str) -> str:
-    """Write a term, which is roff already, and plain text below it, indented."""
+    """Return a term in roff, with plain text indented below it."""
     return f".TP\n{term}\n{escape(text)}\n"
 
 
 def example(text: str) -> str:
-    """Write lines as they are, after a heading."""
+    """Return unchanged lines after a heading."""
     lines = [f"\\&{_line(line)}" for line in text.splitlines()]
     return ".nf\n.RS 4\n" + "".join(f"{line}\n" for line in lines) + ".RE\n.fi\n"
 

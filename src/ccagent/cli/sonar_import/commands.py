@@ -1,7 +1,7 @@
-"""Sonar's configuration as one of ccagent, and what can't be carried over.
+"""Conversion of Sonar's configuration to one of ccagent, with notes on unsupported settings.
 
-Source: Sonar 0.19, doc/HOWTO-DAEMON.md; the defaults are its daemon's. A default of Sonar's that
-isn't ours is written out.
+Source: Sonar 0.19, doc/HOWTO-DAEMON.md, with the defaults of its daemon. A default of Sonar that
+differs from ccagent's is written out.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ _ADDRESSES = {
     "http": {"api-root"},
     "directory": {"data-directory"},
 }
-"""By section of a sink, the keys of which one has to say where to."""
+"""Keys with the address of a sink, by section. Each section needs one of them."""
 
 
 class Imported(NamedTuple):
-    """A configuration as TOML, and what it could not carry over and why, a line each."""
+    """A configuration as TOML, and a note for each setting that is not carried over."""
 
     text: str
     notes: list[str]
 
 
 def import_file(path: str) -> Imported:
-    """Read and convert a file. Raises ConfigurationError, which names file, line and reason."""
+    """Read and convert a file. Raise ConfigurationError with file, line and reason."""
     try:
         with open(path, "rb") as file:
             content = file.read(_LARGEST + 1)
@@ -55,7 +55,7 @@ def import_file(path: str) -> Imported:
 
 
 def convert(text: str) -> Imported:
-    """Convert the text of an ini file. Raises ConfigurationError or UnparsableError."""
+    """Convert the text of an ini file. Raise ConfigurationError or UnparsableError."""
     conversion = _Conversion(sonar_ini.parse(text))
     table = conversion.table()
     notes = conversion.notes
@@ -66,7 +66,7 @@ def convert(text: str) -> Imported:
 
 
 class _Conversion:
-    """Goes through the settings once and collects notes, with the lines that they are about."""
+    """Converts the settings, and collects notes with their lines."""
 
     def __init__(self, settings: list[sonar_ini.Setting]) -> None:
         self._notes: list[tuple[int, str]] = []
@@ -78,13 +78,13 @@ class _Conversion:
                 continue
             key = (known.section or setting.section, known.name or setting.name)
             if key in self._found:
-                self._note(self._found[key], f"stands again in line {setting.line}, which counts")
+                self._note(self._found[key], f"repeated in line {setting.line}; that line is used")
             self._found[key] = setting
         self._cadences = {section for section, name in self._found if name == "cadence"}
 
     @property
     def notes(self) -> list[str]:
-        """Return what was not carried over, in the order of the lines."""
+        """Return the notes on settings that are not carried over, in the order of lines."""
         return [printable(note) for _, note in sorted(self._notes, key=lambda note: note[0])]
 
     def table(self) -> dict[str, Any]:
@@ -96,7 +96,7 @@ class _Conversion:
             known = KEYS[section, name]
             value = _read(setting, known)
             if setting.value == "":
-                self._note(setting, "empty: the default stands")
+                self._note(setting, "empty: the default is used")
                 continue
             if not self._is_used(section, setting, known):
                 continue
@@ -105,12 +105,12 @@ class _Conversion:
             if known.to:
                 _put(table, known.to, value)
         if "cluster" not in table:
-            raise ConfigurationError("global.cluster is missing: is the file whole?")
+            raise ConfigurationError("global.cluster is missing: is the file complete?")
         self._sinks(table)
         return table
 
     def _defaults(self) -> list[tuple[str, Any]]:
-        """Return Sonar's defaults where ccagent's differ."""
+        """Return Sonar's defaults that differ from ccagent's."""
         found: list[tuple[str, Any]] = []
         if "sample" in self._cadences:
             found.append(("agents.sample.exclude-system-jobs", True))
@@ -129,7 +129,7 @@ class _Conversion:
         return found
 
     def _is_used(self, section: str, setting: sonar_ini.Setting, known: Known) -> bool:
-        """Return whether the agent or sink of a key is configured; note it if not."""
+        """Return whether the agent or sink of a key is configured. Add a note if not."""
         kind, _, rest = known.to.partition(".")
         name = rest.partition(".")[0]
         if kind == "agents" and name not in self._cadences:
@@ -141,19 +141,21 @@ class _Conversion:
         return True
 
     def _sinks(self, table: dict[str, Any]) -> None:
-        """Make URLs of addresses; without any, records are printed as Sonar prints them."""
+        """Convert addresses to URLs. Without a sink, records are printed in Sonar's form."""
         sections = {section for section, _ in self._found} & set(_ADDRESSES)
         for section in sorted(sections):
             if not any((section, name) in self._found for name in _ADDRESSES[section]):
-                raise ConfigurationError(f"[{section}]: where to is missing: is the file whole?")
+                raise ConfigurationError(
+                    f"[{section}]: the address is missing: is the file complete?"
+                )
         if not sections:
             table["sinks"] = {"stdout": {"url": "stdout:wrapped"}}
         sinks = as_table(table.get("sinks"))
         for name, sink in sinks.items():
             if "url" not in sink:
-                raise ConfigurationError(f"[{name}]: where to is empty")
+                raise ConfigurationError(f"[{name}]: the address is empty")
             if name != "directory" and "@" in sink["url"]:
-                raise ConfigurationError(f"[{name}]: a login in the address: take it out")
+                raise ConfigurationError(f"[{name}]: a login in the address: remove it")
             if name == "kafka":
                 sink["url"] = f"kafka{'s' if sink.get('ca-file') else ''}://{sink['url']}"
             elif name == "directory":
@@ -169,7 +171,7 @@ class _Conversion:
 
 
 def _read(setting: sonar_ini.Setting, known: Known) -> Any:
-    """Read a value as what it should be. Raises ConfigurationError."""
+    """Return a value of the key's kind. Raise ConfigurationError for an invalid value."""
     try:
         if known.kind is Kind.NAME:
             return check_name(setting.name, setting.value)
@@ -216,7 +218,7 @@ def _put(table: dict[str, Any], where: str, value: Any) -> None:
 
 
 def _write(table: dict[str, Any], where: tuple[str, ...]) -> list[str]:
-    """Write tables as TOML, those within others after them."""
+    """Return tables as lines of TOML, nested tables after their parents."""
     values = {key: value for key, value in table.items() if not isinstance(value, dict)}
     lines = [f"{key} = {toml(value)}" for key, value in values.items()]
     if where and values:

@@ -1,7 +1,7 @@
-"""The configuration of Sonar's daemon: an ini file.
+"""Parser of the configuration of Sonar's daemon, an ini file.
 
-Source: Sonar 0.19, doc/HOWTO-DAEMON.md. Lines are blank, comments (`#`), `[section]` or
-`name = value`, whose value may stand in quotes of any of three kinds, without escapes.
+Source: Sonar 0.19, doc/HOWTO-DAEMON.md. Lines are blank, comments (`#`), `[section]` or `name =
+value`. A value may have quotes of three kinds, without escapes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _BLANKS = " \t\r"
 
 
 class Setting(NamedTuple):
-    """One `name = value`, without quotes, and the line where it stands."""
+    """One `name = value`, without quotes, with its line number."""
 
     section: str
     name: str
@@ -36,7 +36,7 @@ class Setting(NamedTuple):
 def parse(text: str) -> list[Setting]:
     """Parse an ini file.
 
-    Raises UnparsableError, which names the line but doesn't show it: a password could be in it.
+    Raise UnparsableError with the line number, but without the line: it may contain a password.
     """
     found: list[Setting] = []
     section = ""
@@ -52,7 +52,7 @@ def parse(text: str) -> list[Setting]:
         if not equals or not _NAME.fullmatch(name):
             raise UnparsableError(f"line {number}: expected 'name = value'")
         if not section:
-            raise UnparsableError(f"line {number}: {name}: stands before the first section")
+            raise UnparsableError(f"line {number}: {name}: before the first section")
         found.append(Setting(section, name, _value(value.strip(_BLANKS), number), number))
     return found
 

@@ -1,4 +1,4 @@
-"""Every key of Sonar's configuration: what it may hold, and what it is here.
+"""All keys of Sonar's configuration: their kinds of values, and ccagent's equivalents.
 
 Source: Sonar 0.19, doc/HOWTO-DAEMON.md and doc/HOWTO-HTTP.md.
 """
@@ -9,11 +9,11 @@ import enum
 from typing import NamedTuple
 
 LOGIN_FILE = "/etc/ccagent/password"
-"""The file that a password has to be put into, since configurations hold none."""
+"""The file for a password, because configurations contain no passwords."""
 
 
-HOSTNAME = "nodes are named as they call themselves: set hostname where that has a domain"
-"""What becomes of hostname-only, which is true unless it is set."""
+HOSTNAME = "records have the node's host name: set hostname if it contains a domain"
+"""Note about hostname-only. Its default is true."""
 
 
 class Kind(enum.Enum):
@@ -31,10 +31,10 @@ class Kind(enum.Enum):
 
 
 class Known(NamedTuple):
-    """A key of Sonar's.
+    """A key of Sonar.
 
-    `to` is ours (empty: there is none), `note` what is lost or has to be done; with `only`, just
-    for that value. `section` and `name` stand where the key has another name for the same.
+    to: ccagent's key; empty if none exists. note: a loss, or a task for the user. only: the note is
+    only for this value. section, name: the main name of a key with several names.
     """
 
     to: str = ""
@@ -46,7 +46,7 @@ class Known(NamedTuple):
 
 
 _DEBUGGING = "for debugging: `ccagent run -v`, `ccagent sample --once`"
-_PASSWORD = f"passwords stand in files: write it to {LOGIN_FILE} and `chmod o=` that"
+_PASSWORD = f"passwords must be in files: write it to {LOGIN_FILE} and `chmod o=` that"
 _OTHERS = "others must not be able to read that file: `chmod o=` it"
 _REST = "the REST proxy of Kafka is unknown to ccagent: another sink is needed"
 
@@ -67,7 +67,7 @@ _SINKS = {
     ("http", "ca-file"): Known("sinks.http.ca-file", Kind.PATH),
     ("http", "sending-window"): Known("sinks.http.sending-window", Kind.DURATION),
     ("http", "timeout"): Known("outbox.max-age", Kind.DURATION),
-    ("http", "http-payload-limit"): Known(note="each envelope is a request of its own"),
+    ("http", "http-payload-limit"): Known(note="each envelope is a separate request"),
     ("http", "upload-password"): Known("sinks.http.password-file", Kind.SECRET, _PASSWORD),
     ("http", "upload-password-file"): Known("sinks.http.password-file", Kind.PATH, _OTHERS),
     ("directory", "data-directory"): Known("sinks.directory.url", Kind.PATH),
@@ -88,7 +88,7 @@ _AGENTS = {
     ("sysinfo", "topo-text-command"): Known(section="programs"),
     ("jobs", "cadence"): Known("agents.jobs.every", Kind.CADENCE),
     ("jobs", "window"): Known(
-        kind=Kind.DURATION, note="what was sent is remembered, so that there is no window to set"
+        kind=Kind.DURATION, note="ccagent remembers sent jobs and needs no window"
     ),
     ("jobs", "uncompleted"): Known("agents.jobs.uncompleted", Kind.BOOL),
     ("jobs", "incomplete"): Known(name="uncompleted"),
@@ -100,8 +100,8 @@ _AGENTS = {
 
 KEYS = {
     ("global", "cluster"): Known("cluster", Kind.NAME),
-    ("global", "role"): Known(note="there are no roles: agents with a table run, no others"),
-    ("global", "master-if"): Known(note="there are no roles: the master needs a file of its own"),
+    ("global", "role"): Known(note="ccagent has no roles: only agents with a table run"),
+    ("global", "master-if"): Known(note="ccagent has no roles: the master needs a separate file"),
     ("global", "lock-directory"): Known("lock-directory", Kind.PATH),
     ("global", "lockdir"): Known(name="lock-directory"),
     ("global", "topic-prefix"): Known("topic-prefix", Kind.NAME),
@@ -123,4 +123,4 @@ KEYS = {
     ("debug", "time-limit"): Known(kind=Kind.DURATION, note=_DEBUGGING),
     ("debug", "output-delay"): Known(kind=Kind.DURATION, note=_DEBUGGING),
 }
-"""By section and name."""
+"""The keys by section and name."""

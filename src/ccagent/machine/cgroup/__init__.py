@@ -1,1 +1,1 @@
-"""Control groups of jobs: where they are, and what they account for."""
+"""Control groups of jobs: their directories and counters."""

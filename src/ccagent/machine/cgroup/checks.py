@@ -1,4 +1,4 @@
-"""Checks of control groups: their version and controllers, and whether Slurm makes any for jobs.
+"""Checks of control groups: version, controllers, and Slurm's control groups of jobs.
 
 Source: cgroups(7); Documentation/admin-guide/cgroup-v2.rst of Linux.
 """
@@ -41,7 +41,7 @@ def check_cgroups(node: Node, impact: str = "") -> Iterator[Check]:
 
 
 def find_cgroups(node: Node) -> CheckResult:
-    """Return the version of control groups, and which controllers are missing."""
+    """Return the version of control groups, and the missing controllers."""
     mounts = read_parsed(node, MOUNTINFO, parse_mountinfo)
     v2 = [mount.point for mount in mounts if mount.type == "cgroup2"]
     if _PLACE in v2:
@@ -60,7 +60,7 @@ def find_cgroups(node: Node) -> CheckResult:
 
 
 def find_job_groups(node: Node) -> CheckResult:
-    """Return how many jobs of Slurm have control groups."""
+    """Return the number of Slurm jobs with control groups."""
     try:
         found = job_directories(node, _WANTED_V1)
     except NotHereError:

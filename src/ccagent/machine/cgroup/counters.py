@@ -1,7 +1,8 @@
 """Counters of the control groups of Slurm's jobs.
 
-They include ended processes, and amounts that belong to no process, such as page cache. Memory is
-split as by the kernel: a reader of large files is charged for their cache, but holds none of it.
+They include ended processes, and memory of no process, such as page cache. Memory is split like the
+kernel's accounting: a job that reads large files is charged for their page cache, but the kernel
+can reclaim it.
 """
 
 from __future__ import annotations
@@ -29,21 +30,21 @@ _MOST_DEVICES = 10_000
 class JobCounters(msgspec.Struct, frozen=True, kw_only=True):
     """Counters of a job on this node; None: not available here.
 
-    mem_used: B that are charged, which count towards the limit, page cache included. mem_peak: the
-    most that mem_used has been; mem_limit: B. mem_anon: B of anonymous memory; mem_shmem: of shared
-    memory and tmpfs; mem_file: page cache, mem_shmem included. mem_rss: B that the job's programs
-    hold and the kernel cannot reclaim: mem_anon and mem_shmem, or on version 1 before Linux 4.13,
-    which lacks these, anonymous memory and mapped files.
-    oom_kills: processes killed for want of memory. cpu_time, cpu_throttled: ns so far.
-    io_read, io_write: B from and to block devices so far. pressure_*: us so far in which a task
-    waited. is_continued: the sums are over the same control groups as at the reading before.
-    is_new: Slurm made the job's control groups since that reading, so they counted from 0.
+    mem_used: charged B, compared with the limit, including page cache. mem_peak: maximum of
+    mem_used; mem_limit: B. mem_anon: B of anonymous memory; mem_shmem: of shared memory and tmpfs;
+    mem_file: page cache, including mem_shmem. mem_rss: B that the kernel cannot reclaim from the
+    job's programs: mem_anon and mem_shmem. Version 1 before Linux 4.13 lacks these; there mem_rss
+    is anonymous memory and mapped files.
+    oom_kills: processes killed by the OOM killer. cpu_time, cpu_throttled: ns so far. io_read,
+    io_write: B from and to block devices so far. pressure_*: us so far in which a task waited.
+    is_continued: the sums are over the same control groups as at the previous reading. is_new:
+    Slurm created the job's control groups after the previous reading, so the counters started at 0.
 
     Only with details: cpu_user, cpu_system: ns so far. cpus: hwthreads that the job may use.
-    mem_swapcached: B in swap space and in memory. mem_failures: how often memory was not enough.
-    swap_used, swap_limit: B of swap space, on version 1 of memory and swap space together.
-    swap_failures: how often that was not enough. pressure_*_full: us so far in which no task
-    worked.
+    mem_swapcached: B that are both in swap space and in memory. mem_failures: number of times that
+    the memory limit was reached. swap_used, swap_limit: B of swap space; on version 1 the sum of
+    memory and swap space. swap_failures: number of times that swap_limit was reached.
+    pressure_*_full: us so far in which no task could work.
     """
 
     mem_used: int | None = None
@@ -79,7 +80,7 @@ class JobCounters(msgspec.Struct, frozen=True, kw_only=True):
 _OOM_KILLS = {b"oom_kill": ("oom_kills", 1)}
 _IO_FILES = {
     V2: ("io.stat",),
-    # The second one is CFQ's, before Linux 5.0.
+    # The second file is CFQ's, before Linux 5.0.
     "blkio": ("blkio.throttle.io_service_bytes_recursive", "blkio.io_service_bytes_recursive"),
 }
 _PRESSURE = "pressure_"
@@ -90,10 +91,10 @@ def _parse_kills(content: bytes) -> dict[str, int]:
 
 
 class JobCgroups(FileErrors):
-    """Counters of each job; those of several slurmd on one machine add up.
+    """Reads the counters of each job, as sums over several slurmd on one machine.
 
     errors: of the last reading, the first of each kind. is_detailed: read more files, for fields of
-    JobCounters that are None else.
+    JobCounters that are None otherwise.
     """
 
     def __init__(self, *, is_detailed: bool = False) -> None:
@@ -106,11 +107,11 @@ class JobCgroups(FileErrors):
         self._layered: dict[str, bool] = {}
 
     def first_directory(self, job: int) -> str:
-        """Return a directory of a job at the last reading, the first controller's; or empty."""
+        """Return the first controller's directory of a job at the last reading, or empty."""
         return next((paths[0] for paths in self._directories.get(job, {}).values()), "")
 
     def read(self, node: Node) -> dict[int, JobCounters]:
-        """Return the counters by job id. Raises NotHereError without a control group of Slurm."""
+        """Return the counters by job id. Raise NotHereError if Slurm has no control group here."""
         self.forget_errors()
         before, self._directories = self._directories, {}
         was_complete, self._is_complete = self._is_complete, False
@@ -138,7 +139,7 @@ class JobCgroups(FileErrors):
         return found
 
     def _sums(self, node: Node, kind: str, paths: list[str]) -> dict[str, int]:
-        """Return the sums over all directories of a job, for pressure the mean."""
+        """Return the sums over all directories of a job; for pressure the mean."""
         parts = [self._values(node, kind, path) for path in paths]
         if len(parts) == 1:
             return parts[0]
@@ -165,9 +166,10 @@ class JobCgroups(FileErrors):
         return values
 
     def _oom_kills_v1(self, node: Node, path: str) -> dict[str, int]:
-        """Return the sum over the steps and tasks, also ended ones, which version 1 does not count.
+        """Return the sum over steps and tasks, including ended ones, for version 1.
 
-        (memcg_memory_event() in include/linux/memcontrol.h.) Nothing before Linux 4.13.
+        Version 1 does not sum over descendants (memcg_memory_event() in
+        include/linux/memcontrol.h). The result is empty before Linux 4.13.
         """
         own = self.try_parsed(node, f"{path}/memory.oom_control", _parse_kills)
         if not own:
@@ -183,7 +185,7 @@ class JobCgroups(FileErrors):
         return {"oom_kills": sum(kills.values())}
 
     def _is_layer(self, node: Node, device: str) -> bool:
-        """Return whether the I/O of a device is also counted for others: dm, md, loop."""
+        """Return whether the I/O of a device is also counted for other devices: dm, md, loop."""
         if device.startswith(_LOOP):
             return True
         known = self._layered.get(device)

@@ -10,14 +10,14 @@ import re
 from ccagent.errors import UnparsableError
 from ccagent.records.envelopes import LARGEST_UINT
 
-# LONG_MAX in whole pages, which may have 64 KiB.
+# LONG_MAX, rounded down to pages of up to 64 KiB.
 _NO_LIMIT = 2**63 - 2**16
 _FIELD = re.compile(rb"^([a-z_]+) ([0-9]{1,20})$", re.MULTILINE)
 _IO = re.compile(rb"\b(?:([0-9]{1,4}:[0-9]{1,7})|([rRwW])(?:bytes=|ead |rite )([0-9]{1,20}))\b")
 
 
 def parse_amount(content: bytes) -> int:
-    """Parse a file of one number. Raises UnparsableError."""
+    """Parse a file of one number. Raise UnparsableError for other content."""
     text = content.strip()
     if not text.isdigit() or len(text) > 20:
         raise UnparsableError(f"not a number: {content[:80]!r}")
@@ -25,7 +25,7 @@ def parse_amount(content: bytes) -> int:
 
 
 def parse_limit(content: bytes) -> int | None:
-    """Parse memory.max or memory.limit_in_bytes: B; None for no limit. Raises UnparsableError."""
+    """Parse memory.max or memory.limit_in_bytes: B; None: no limit. Raise UnparsableError."""
     if content.strip() == b"max":
         return None
     limit = parse_amount(content)
@@ -33,10 +33,10 @@ def parse_limit(content: bytes) -> int | None:
 
 
 def parse_fields(content: bytes, wanted: dict[bytes, tuple[str, int]]) -> dict[str, int]:
-    """Parse lines `name number`, those of cpu.stat, memory.events and memory.oom_control.
+    """Parse lines `name number` of cpu.stat, memory.events and memory.oom_control.
 
-    wanted: by name, the field and its factor; missing lines are omitted. Raises
-    UnparsableError for a number out of range.
+    wanted: field and factor by name; missing lines are omitted. Raise UnparsableError for a number
+    out of range.
     """
     found = dict(_FIELD.findall(content))
     return {
@@ -50,8 +50,8 @@ def parse_io(content: bytes) -> dict[str, tuple[int, int]]:
     """Parse io.stat, v1 blkio.*io_service_bytes_recursive: B read, written by `major:minor`.
 
     Lines `8:0 rbytes=1 wbytes=2 rios=1 wios=1 dbytes=0 dios=0`, or `8:0 Read 1` and `8:0 Write 2`.
-    Some kernels continue the line of an idle device with the next one, or call a device
-    `(unknown)`, which is omitted. Raises UnparsableError for a number out of range.
+    Some kernels omit the line break after an idle device. A device `(unknown)` is omitted. Raise
+    UnparsableError for a number out of range.
     """
     found: dict[str, tuple[int, int]] = {}
     for line in content.split(b"\n"):

@@ -1,6 +1,6 @@
 """Jobs by the ids of their control groups: the inodes of the directories.
 
-Each hierarchy of version 1 has its own ids, so an id goes with its controller, or `v2`.
+Each hierarchy of version 1 has separate ids, so each id is stored with its controller, or `v2`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ccagent.machine.node import Node
 
 Id = tuple[str, int]
-"""A controller, or `v2`, and the number of an inode."""
+"""A controller, or `v2`, and an inode number."""
 
 _V1 = ("cpuacct", "memory", "pids", "freezer", "devices")
 _DEEPEST = 4
@@ -28,9 +28,9 @@ _MOST = 100_000
 
 
 class JobInodes:
-    """Ids of the jobs' control groups; the directories are read again for an unknown id.
+    """Ids of the jobs' control groups. An unknown id causes a new reading of the directories.
 
-    Removed groups are kept for a while, because processes that ended in them are counted later.
+    Removed groups are kept for some time, because ended processes are counted later.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class JobInodes:
         self._listed_at: float | None = None
 
     def job(self, node: Node, ids: tuple[Id, ...]) -> int:
-        """Return the job of the first known id, 0 for none."""
+        """Return the job of the first known id; 0 if none is known."""
         found = self._find(ids)
         now = node.clock.monotonic()
         if not found and (self._listed_at is None or now >= self._listed_at + _RETRY_AFTER):

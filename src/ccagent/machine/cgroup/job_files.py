@@ -1,4 +1,4 @@
-"""The files of a job's control group, and the counters that each holds."""
+"""The files of a job's control group, and their counters."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _fields(**fields: tuple[str, int]) -> Callable[[bytes], dict[str, int]]:
 
 
 def _memory(anon: str, shmem: str, file: str, mapped: str) -> Callable[[bytes], dict[str, int]]:
-    """Return a parser of memory.stat, by the names that the version has."""
+    """Return a parser of memory.stat for the names of a version."""
     names = {anon: "mem_anon", shmem: "mem_shmem", file: "mem_file", mapped: "mapped"}
     wanted = {name.encode(): (field, 1) for name, field in names.items()}
 
@@ -74,10 +74,10 @@ FILES: dict[str, dict[str, Callable[[bytes], dict[str, int]]]] = {
         "io.pressure": _pressure("pressure_io"),
     },
 }
-"""Files of a job by controller of version 1, or all those of version 2."""
+"""Files of a job by controller of version 1, and all files of version 2."""
 
 _TICK = 10_000_000
-"""ns of a tick of cpuacct.stat: USER_HZ is 100."""
+"""Length of a tick of cpuacct.stat in ns: USER_HZ is 100."""
 
 
 def _both_pressures(field: str) -> Callable[[bytes], dict[str, int]]:
@@ -103,7 +103,7 @@ def _cpus(content: bytes) -> dict[str, int]:
 
 
 def _and(*parsers: Callable[[bytes], dict[str, int]]) -> Callable[[bytes], dict[str, int]]:
-    """Return a parser that takes the counters of several out of one file."""
+    """Return a parser that reads several counters from one file."""
 
     def parse(content: bytes) -> dict[str, int]:
         found: dict[str, int] = {}
@@ -145,4 +145,4 @@ DETAILED_FILES: dict[str, dict[str, Callable[[bytes], dict[str, int]]]] = {
         "io.pressure": _both_pressures("pressure_io"),
     },
 }
-"""FILES, and what only the Prometheus endpoint asks for."""
+"""FILES, and additional files for the Prometheus endpoint."""

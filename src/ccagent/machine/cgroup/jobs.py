@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 ROOT = "sys/fs/cgroup"
 
 V2 = "v2"
-"""Name of the hierarchy of version 2, which has all controllers."""
+"""Name for the hierarchy of version 2, with all controllers."""
 
-# Only at these places: elsewhere users can make cgroups of their own.
+# Only these paths are searched: in other paths users can create cgroups.
 #
 #   v1  memory/slurm/uid_5002/job_13, slurm_NODE/... where one machine has several slurmd
 #   v2  system.slice/slurmstepd.scope/job_13, NODE_slurmstepd.scope likewise
@@ -30,8 +30,8 @@ _JOB = re.compile(r"job_([0-9]{1,19})", re.ASCII)
 class JobDirectory(NamedTuple):
     """A control group of a job.
 
-    controller: of version 1, or `v2`. uid: -1 if the path lacks it. slurmd: the name of
-    the node whose slurmd created it, if one machine has several; else empty.
+    controller: of version 1, or `v2`. uid: -1 if the path does not contain it. slurmd: the node
+    name of the slurmd that created it, if one machine has several; else empty.
     """
 
     job: int
@@ -46,10 +46,10 @@ def job_directories(
     controllers: Iterable[str],
     complain: Callable[[str, CcagentError], None] | None = None,
 ) -> list[JobDirectory]:
-    """Return those of these controllers of version 1, or of version 2 if there are none.
+    """Return the control groups of these version 1 controllers; of version 2 if none exist.
 
-    Directories that can't be listed are omitted; `complain` gets the pattern and the error. Raises
-    NotHereError if Slurm has created no control group.
+    A directory that can't be listed is omitted, and `complain` gets the pattern and the error.
+    Raise NotHereError if Slurm has created no control group.
     """
     lister = _Lister(node, complain)
     found = [each for controller in controllers for each in _of_v1(lister, controller)]
@@ -61,7 +61,7 @@ def job_directories(
 
 
 class _Lister:
-    """Lists names that match a pattern. has_seen_slurm: also true if a listing failed."""
+    """Lists names that match a pattern. has_seen_slurm: true also if a listing failed."""
 
     def __init__(self, node: Node, complain: Callable[[str, CcagentError], None] | None) -> None:
         self.has_seen_slurm = False
@@ -69,7 +69,7 @@ class _Lister:
         self._complain = complain
 
     def names(self, directory: str, form: re.Pattern[str]) -> list[tuple[str, str]]:
-        """Return the names in a directory that match the pattern, with its first group."""
+        """Return the matching names in a directory, each with the first group of the match."""
         try:
             names = self._node.list(directory)
         except NotHereError:

@@ -22,9 +22,9 @@ class Pressure(NamedTuple):
 
 
 def parse_pressure(content: bytes) -> dict[str, Pressure]:
-    """Parse /proc/pressure/* or *.pressure: `some` and `full`, if present.
+    """Parse /proc/pressure/* or *.pressure. Return the lines `some` and `full`, if present.
 
-    Lines `some avg10=0.00 avg60=0.00 avg300=0.00 total=0`. Raises UnparsableError.
+    Lines `some avg10=0.00 avg60=0.00 avg300=0.00 total=0`. Raise UnparsableError for other content.
     """
     found: dict[str, Pressure] = {}
     for extent, average, total in _LINE.findall(content):

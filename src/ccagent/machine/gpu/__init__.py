@@ -1,1 +1,1 @@
-"""GPUs, for several agents: cards, their state, and the processes on them."""
+"""GPUs, for several agents: cards, their states and their processes."""

@@ -14,13 +14,13 @@ _FORM = re.compile(r"([0-9A-F]{4,8}):([0-9A-F]{2}):([0-9A-F]{2}\.[0-7])", re.ASC
 
 
 def parse_address(text: str) -> str:
-    """Return an address with a domain of eight digits, in upper case; empty if it is invalid."""
+    """Return an address in upper case, with eight digits of domain; empty if invalid."""
     match = _FORM.fullmatch(text.strip().upper())
     return "" if match is None else f"{match[1].zfill(8)}:{match[2]}:{match[3]}"
 
 
 def list_addresses(node: Node, directory: str) -> list[str]:
-    """Return the addresses among the names in a directory, sorted; none if it cannot be listed."""
+    """Return the sorted addresses among the names in a directory; none if listing fails."""
     try:
         names = node.list(directory)
     except CcagentError:

@@ -1,6 +1,6 @@
-"""Cards of AMD, through AMD SMI (amdsmi).
+"""AMD's cards, through AMD SMI (amdsmi).
 
-Source: AMD SMI library, Python API reference. Its bindings differ between releases; missing
+Source: AMD SMI library, Python API reference. The bindings differ between releases. Missing
 functions and fields are skipped.
 """
 
@@ -39,7 +39,7 @@ _DRM_MAJOR = 226
 
 
 class Amd(GpuVendor):
-    """Cards of AMD. Each partition of a partitioned card is a card."""
+    """AMD's cards. Each partition of a partitioned card is a card."""
 
     title: ClassVar[str] = "AMD SMI"
     directories = DIRECTORIES["amd"]
@@ -114,7 +114,7 @@ class Amd(GpuVendor):
         return VendorReading(cards=cards, processes=processes)
 
     def read_details(self, wanted: frozenset[str], calls: LimitedCalls) -> list[CardDetails]:
-        """Read these details of the cards that are not lost."""
+        """Read the wanted details of all cards except for lost ones."""
         from ccagent.machine.gpu.amd_details import amd_card_details
 
         def asker(index: int, handle: Any) -> Callable[..., Any]:
@@ -190,7 +190,7 @@ class Amd(GpuVendor):
         )
 
     def _processes(self, handle: Any, state: SampleGpu, total: int) -> list[ProcessOnCard]:
-        """Return the processes of a card. Values known only for the card are divided evenly."""
+        """Return the processes of a card. Values of the whole card are divided evenly."""
         listed: list[dict[str, Any]] = self._ask("amdsmi_get_gpu_process_list", handle) or []
         sizes: dict[int, int] = {}
         for process in listed:
@@ -217,14 +217,14 @@ class Amd(GpuVendor):
         return max(0, round(100 * speed / largest))
 
     def _performance_state(self, handle: Any) -> int:
-        """Return the performance level of AMD SMI as ExtendedUint: 0 unknown, n + 2 for n."""
+        """Return AMD SMI's performance level as ExtendedUint: 0 unknown, n + 2 for n."""
         level = self._text("amdsmi_get_gpu_perf_level", handle)
         number = getattr(self._smi.amdsmi_wrapper, level, None) if level else None
         is_known = isinstance(number, int) and not level.endswith("UNKNOWN")
         return cast("int", number) + 2 if is_known else 0
 
     def _temperature(self, handle: Any) -> int:
-        """Return degrees Celsius of the edge. Cards for data centres have only a hot spot."""
+        """Return degrees Celsius of the edge. Data centre cards have only a hot spot."""
         kinds = self._smi.AmdSmiTemperatureType
         metric = self._smi.AmdSmiTemperatureMetric.CURRENT
         for name in ("EDGE", "HOTSPOT", "JUNCTION"):
@@ -240,7 +240,7 @@ class Amd(GpuVendor):
         return _number(self._ask("amdsmi_get_clock_info", handle, clock), field)
 
     def _kilobytes(self, name: str, handle: Any) -> int:
-        """Return a size of memory in KB. Raise CardLostError for a card without this value."""
+        """Return a memory size in KB. Raise CardLostError for a card without this value."""
         try:
             size: int = getattr(self._smi, name)(handle, self._smi.AmdSmiMemoryType.VRAM)
         except self._smi.AmdSmiLibraryException as error:
@@ -261,11 +261,12 @@ class Amd(GpuVendor):
         try:
             return function(*arguments)
         except (self._smi.AmdSmiException, ValueError, KeyError):
-            return None  # ValueError: the bindings decode text strictly and parse numbers in it
+            return None  # ValueError: the bindings decode text strictly and parse numbers in the
+            # text
 
 
 def _reason(error: Any) -> str:
-    """Return the message of an exception of the bindings on one line."""
+    """Return the message of a binding's exception on one line."""
     return " ".join(str(error).split())
 
 
@@ -276,7 +277,7 @@ def _has_number(values: Any, field: str) -> bool:
 
 
 def _number(values: Any, field: str) -> int:
-    """Return a number of a table; 0 for "N/A"."""
+    """Return a number from a table; 0 for "N/A"."""
     value = cast("dict[str, Any]", values).get(field) if isinstance(values, dict) else None
     return value if isinstance(value, int) and value > 0 else 0
 

@@ -1,6 +1,6 @@
 """Details of AMD's cards on demand: errors, bad pages, throttling, engines, energy, XGMI.
 
-Source: AMD SMI library, Python API reference. The call for throttling measures for some 100 ms.
+Source: AMD SMI library, Python API reference. The call for throttling takes about 100 ms.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _RESERVED, _PENDING = 0, 1
 def amd_card_details(
     ask: Callable[..., Any], clocks: Any, wanted: frozenset[str]
 ) -> Iterator[Detail]:
-    """Yield those of the wanted details that a card has.
+    """Yield the wanted details that a card supports.
 
-    ask: calls a function of the card by its name and returns None if it is not supported.
+    ask: calls a function of the card by name, and returns None if it is not supported.
 
     clocks: AmdSmiClkType.
     """
@@ -74,7 +74,7 @@ def _is_table(value: Any) -> bool:
 
 
 def _of_table(table: Any, fields: dict[str, str], wanted: frozenset[str]) -> Iterator[Detail]:
-    """Yield the numbers and truth values of a table, without "N/A"."""
+    """Yield the numbers and booleans of a table, without "N/A"."""
     values = cast("dict[str, Any]", table) if _is_table(table) else {}
     for name, field in fields.items():
         value = values.get(field)
@@ -95,7 +95,7 @@ def _fan(speed: Any, largest: Any) -> Iterator[Detail]:
 
 
 def _energy(table: Any) -> Iterator[Detail]:
-    """Yield the energy in millijoules. The library names the unit of its counter."""
+    """Yield the energy in millijoules. The library returns counter and unit."""
     values = cast("dict[str, Any]", table) if _is_table(table) else {}
     count, unit = values.get("energy_accumulator"), values.get("counter_resolution")
     if isinstance(count, int) and isinstance(unit, float) and unit > 0:

@@ -1,4 +1,4 @@
-"""Checks of cards: whether driver, PCI bus and the vendor's library list the same ones."""
+"""Checks of cards: driver, PCI bus and the vendor's library must list the same cards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cards of this node, of all vendors, as records."""
+"""The cards of all vendors on this node, as records."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
     """State of all cards, and their use by process (by pid).
 
     devices: index of the card by `major:minor` of its device file.
-    addresses: PCI address by index; an instance has that of its card.
+    addresses: PCI address by index; an instance has the address of its card.
     partitioned, instances: indices of cards with instances, and of the instances.
     without_utilization: indices of cards that do not report utilisation.
     without_memory: indices of cards that do not report memory.
@@ -42,11 +42,11 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gpus:
-    """The libraries of all vendors with cards on this node, each in a process of its own.
+    """The libraries of all vendors with cards on this node, each in a separate process.
 
-    Call `ask` first, then `reading` or `descriptions`. They wait up to the time limit of the
-    settings, and not at all for the answer to an earlier question. Indices continue from vendor to
-    vendor in the order of the settings.
+    Call `ask` first, then `reading` or `descriptions`. These wait up to the time limit of the
+    settings. They do not wait for the answer to an earlier question. Indices continue from vendor
+    to vendor in the order of the settings.
     """
 
     def __init__(self, node: Node, settings: GpuSettings) -> None:
@@ -56,12 +56,12 @@ class Gpus:
         self._time_limit = settings.gpu_time_limit.seconds
 
     def start(self) -> None:
-        """Start the libraries, so that they are ready at the first question."""
+        """Start the libraries before the first question."""
         for library in self._libraries:
             library.start()
 
     def ask(self, question: str, details: Iterable[str] = ()) -> None:
-        """Ask all vendors to `read`, with these details, or to `describe`."""
+        """Send the question `read`, with these details, or `describe` to all vendors."""
         wanted = sorted(details)
         for library in self._libraries:
             library.ask(question, wanted)
@@ -94,7 +94,7 @@ class Gpus:
                 if not each.has_memory:
                     without_memory.add(index)
                 if each.card.device:
-                    devices.setdefault(each.card.device, index)  # lost cards come last
+                    devices.setdefault(each.card.device, index)  # lost cards are last
                 if each.card.is_instance:
                     partitioned.add(places[each.card.address])
                     instances.add(index)

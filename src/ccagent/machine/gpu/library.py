@@ -1,4 +1,4 @@
-"""Library of one vendor, queried in a process of its own."""
+"""Library of one vendor, queried in a separate process."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from ccagent.machine.node import Node
 
 _RETRY = 600.0
-"""Seconds until a failed library is tried again, or asked for details again."""
+"""Seconds until a failed library is tried again, or queried for details again."""
 _DETAILS_PART = 0.5
-"""Share of the time limit of an answer that details may use."""
+"""Maximum share of the time limit of an answer for details."""
 
 
 class GpuLibrary:
-    """Library of a vendor, and the cards that it has reported.
+    """Library of a vendor, and its reported cards.
 
-    Indices are those of the vendor. Missing uuids and addresses are filled in.
+    Indices are the vendor's. Missing uuids and addresses are filled in.
     """
 
     def __init__(self, node: Node, vendor: type[GpuVendor], settings: GpuSettings) -> None:
@@ -56,7 +56,7 @@ class GpuLibrary:
         return max(len(self._present), self._highest)
 
     def start(self) -> None:
-        """Start the library if there are cards."""
+        """Start the library if the vendor has cards on this node."""
         self._present = find_cards(self._node, self._vendor.directories)
         if self._present:
             try:
@@ -65,11 +65,11 @@ class GpuLibrary:
                 self._problem = str(error)
 
     def ask(self, question: str, details: Sequence[str] = ()) -> None:
-        """Ask if there are cards and no earlier question is unanswered.
+        """Send a question if the vendor has cards here and no answer is pending.
 
-        If the library died or was too slow at a question with details, it is asked without them for
-        ten minutes. A library that has never answered may have been slow to load: then only the
-        next question is without details.
+        If the library died or was too slow at a question with details, questions are without
+        details for ten minutes. A library that has never answered may have been slow to load: then
+        only the next question is without details.
         """
         self._present = find_cards(self._node, self._vendor.directories)
         self._asked = False
@@ -96,7 +96,7 @@ class GpuLibrary:
             self._problem = str(error)
 
     def answer(self, deadline: float, errors: list[str]) -> GpuAnswer:
-        """Return the answer; an empty one, with the reason in `errors`, after `deadline`."""
+        """Return the answer; after `deadline` an empty one, with the reason in `errors`."""
         answer = GpuAnswer()
         if self._asked:
             try:
@@ -110,7 +110,7 @@ class GpuLibrary:
         return answer
 
     def states(self, answer: GpuAnswer) -> list[CardState]:
-        """Return the state of the cards. A card that has disappeared is failing."""
+        """Return the state of the cards. A missing card is marked as failing."""
         from ccagent.machine.gpu.vendor import CardState
 
         if answer.reading is None and self._present:
@@ -130,7 +130,7 @@ class GpuLibrary:
                     has_memory=each.has_memory,
                 )
             )
-        # A library that starts again numbers the remaining cards anew.
+        # A restarted library renumbers the remaining cards.
         taken = {each.card.index for each in states}
         for address, card in self._known.items():
             if address not in seen:
@@ -169,7 +169,7 @@ class GpuLibrary:
         return self._helper
 
     def _decode(self, content: bytes | None) -> GpuAnswer:
-        """Decode an answer. After an error the library is reopened, but not soon."""
+        """Decode an answer. After an error the library is reopened later."""
         if content is None:
             self._problem = f"{self._vendor.title}: has not answered in time"
             self._put_details_off()
@@ -194,9 +194,9 @@ class GpuLibrary:
             self._is_doubtful = True
 
     def _identity(self, card: Card, uuid: str, seen: set[str]) -> tuple[str, str]:
-        """Return address and uuid of a card: reported, known from before, or inferred.
+        """Return address and uuid of a card: reported, known, or inferred.
 
-        The address is added to `seen`, the addresses of earlier cards.
+        The address is added to `seen`, the addresses of the previous cards.
         """
         if card.is_instance:
             name = f"{card.address} instance {card.index}"
@@ -212,7 +212,7 @@ class GpuLibrary:
 
 
 def construct_uuid(node: Node, name: str) -> str:
-    """Return a uuid for a card without one: stable until the next boot, and unique."""
+    """Return a unique uuid for a card without one. It is stable until the next boot."""
     from uuid import NAMESPACE_DNS, UUID, uuid5
 
     try:

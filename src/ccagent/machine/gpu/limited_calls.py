@@ -1,4 +1,4 @@
-"""Calls of a library in a separate thread: a hanging call costs only its own result."""
+"""Calls of a library in a separate thread: a hanging call loses only its own result."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _MOST_HUNG = 16
-"""Most abandoned threads at a time. With more of them no job runs."""
+"""Maximum number of abandoned threads. Beyond it no job runs."""
 _PART = 0.25
-"""Share of the time of a job that one call may use."""
+"""Maximum share of a job's time for one call."""
 
 
 class _AbandonedError(BaseException):
-    """Ends the thread of a call that took too long. No `except Exception` may catch it."""
+    """Ends the thread of a call that exceeded its limit. `except Exception` does not catch it."""
 
 
 class LimitedCalls:
     """Runs jobs that make calls, each within a time limit.
 
-    A job runs in a thread. A call that takes too long is abandoned with its thread, and the job
-    runs again without this call, as all jobs do until the call has returned.
+    A job runs in a thread. A call that exceeds its limit is abandoned with its thread, and the job
+    runs again without it. All jobs skip this call until it has returned.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class LimitedCalls:
         self._abandoned: list[threading.Thread] = []
 
     def run(self, job: Callable[[], T], seconds: float) -> T | None:
-        """Return what a job returns, or raise what it raises; None if it takes too long."""
+        """Return the result of a job, or raise its exception; None if it exceeds its time."""
         deadline = time.monotonic() + seconds
         self._abandoned = [thread for thread in self._abandoned if thread.is_alive()]
         while len(self._abandoned) < _MOST_HUNG and time.monotonic() < deadline:
@@ -46,9 +46,9 @@ class LimitedCalls:
         return None
 
     def call(self, key: str, function: Callable[[], T]) -> T | None:
-        """Return what a function returns, or raise what it raises; None if it hangs.
+        """Return the result of a function, or raise its exception; None if it hangs.
 
-        Only jobs may call it. The key says which calls are the same.
+        Only jobs may call this. Equal calls have equal keys.
         """
         attempt = threading.current_thread()
         if not isinstance(attempt, _Attempt):
@@ -68,12 +68,12 @@ class LimitedCalls:
                     raise _AbandonedError
 
     def _is_finished(self, attempt: _Attempt[T], limit: float, deadline: float) -> bool:
-        """Wait for the end of a job, or abandon it at the end of its time or a call's."""
+        """Wait for the end of a job. Abandon it when its time or a call's time is over."""
         while True:
             now = time.monotonic()
             current = attempt.current
             end = deadline if current is None else min(deadline, current[1] + limit)
-            # Between two calls the next one may begin at any moment: poll soon.
+            # Between two calls the next one can start at any time: poll soon.
             if attempt.done.wait(max(0.0, min(end - now, limit))):
                 return True
             with self._lock:
@@ -100,7 +100,7 @@ class _Attempt(threading.Thread, Generic[T]):
         self.abandoned = threading.Event()
 
     def run(self) -> None:
-        """Run the job. An abandoned job has no result."""
+        """Run the job. The result of an abandoned job is dropped."""
         try:
             self._results.append(self._job())
         except _AbandonedError:
@@ -110,7 +110,7 @@ class _Attempt(threading.Thread, Generic[T]):
         self.done.set()
 
     def result(self) -> T:
-        """Return what the job returned, or raise what it raised."""
+        """Return the job's result, or raise its exception."""
         if self._error is not None:
             raise self._error
         return self._results[0]

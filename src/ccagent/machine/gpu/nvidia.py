@@ -1,4 +1,4 @@
-"""Cards of NVIDIA and their MIG instances, through NVML."""
+"""NVIDIA's cards and their MIG instances, through NVML."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _COMPUTE_MODES = {
 
 
 class _Part(NamedTuple):
-    """A card, or an instance with its own share of the card's memory."""
+    """A card, or a MIG instance with its share of the card's memory."""
 
     card: Card
     device: Device
@@ -50,10 +50,10 @@ class _Part(NamedTuple):
 
 
 class Nvidia(GpuVendor):
-    """Cards of NVIDIA.
+    """NVIDIA's cards.
 
-    Memory and processes of a MIG instance count for the instance alone: the memory of the card is
-    the rest, used and total.
+    Memory and processes of a MIG instance count only for the instance. Used and total memory of its
+    card exclude the instances.
     """
 
     title: ClassVar[str] = "NVML"
@@ -119,9 +119,9 @@ class Nvidia(GpuVendor):
         return VendorReading(cards=cards, processes=processes)
 
     def read_details(self, wanted: frozenset[str], calls: LimitedCalls) -> list[CardDetails]:
-        """Read these details of the cards, not of their instances.
+        """Read the wanted details of the cards, but not of their instances.
 
-        A lost card has only its Xid errors: they explain the loss.
+        A lost card has only Xid errors. They explain the loss.
         """
         from ccagent.machine.gpu.nvidia_details import card_details
 
@@ -132,7 +132,7 @@ class Nvidia(GpuVendor):
         return [CardDetails(card=index, details=details) for index, details in found.items()]
 
     def _xid_details(self, wanted: frozenset[str], calls: LimitedCalls) -> dict[int, list[Detail]]:
-        """Return the number of Xid errors and the last one by index of the card."""
+        """Return the number of Xid errors and the last error, by index of the card."""
         if wanted.isdisjoint({"xid", "xid_errors"}):
             return {}
         from ccagent.machine.gpu.nvidia_xids import XidWatch
@@ -154,7 +154,7 @@ class Nvidia(GpuVendor):
         return self._opened
 
     def _cards(self) -> list[list[_Part | Card]]:
-        """Return each card with its instances behind it; of a lost card only its identity."""
+        """Return each card, followed by its instances; of a lost card only the identity."""
         devices = self._nvml.devices()
         number = len(devices)
         found: list[list[_Part | Card]] = []
@@ -170,7 +170,7 @@ class Nvidia(GpuVendor):
                     place = Card(
                         index=number + len(instances), address=card.address, is_instance=True
                     )
-                    with contextlib.suppress(CardLostError):  # destroyed meanwhile
+                    with contextlib.suppress(CardLostError):  # the instance was just destroyed
                         instances.append(_Part(place, instance, instance.memory()))
             except CardLostError:
                 found.append([Card(index=index)])
@@ -233,7 +233,7 @@ def _state(part: _Part, utilization: int) -> SampleGpu:
 
 
 def _instance(part: _Part) -> SampleGpu:
-    """Return the values of an instance; the others belong to the card."""
+    """Return the values of an instance. All other values belong to the card."""
     return SampleGpu(
         index=part.card.index,
         uuid=part.device.text("nvmlDeviceGetUUID"),

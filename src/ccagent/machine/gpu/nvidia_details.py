@@ -35,7 +35,7 @@ _NUMBERS: dict[str, tuple[str, tuple[int, ...]]] = {
     "ecc_corrected_volatile": ("nvmlDeviceGetTotalEccErrors", (0, 0)),
     "ecc_uncorrected_volatile": ("nvmlDeviceGetTotalEccErrors", (1, 0)),
 }
-"""Function and arguments: kinds of clocks, of errors and of their counters, directions."""
+"""Functions and arguments: kinds of clocks, errors and error counters, directions."""
 
 _FIRST_OF_PAIR = {
     "ecc_enabled": "nvmlDeviceGetEccMode",
@@ -44,7 +44,7 @@ _FIRST_OF_PAIR = {
     "jpeg_utilization": "nvmlDeviceGetJpgUtilization",
     "ofa_utilization": "nvmlDeviceGetOfaUtilization",
 }
-"""Functions that return a list with the current value first."""
+"""Functions that return a list. Its first element is the current value."""
 
 _FIELDS = {
     "retired_pages_single_bit": 29,
@@ -66,7 +66,7 @@ _REMAPPED = (
     "remapped_rows_corrected", "remapped_rows_uncorrected", "remapped_rows_pending",
     "remapped_rows_failure",
 )  # fmt: skip
-"""In the order of nvmlDeviceGetRemappedRows."""
+"""Names in the order of nvmlDeviceGetRemappedRows."""
 
 _REASONS = {
     "throttle_idle": 0x1,
@@ -85,7 +85,7 @@ _LARGEST_PERFORMANCE_STATE = 15
 
 
 def card_details(device: Device, wanted: frozenset[str], calls: LimitedCalls) -> list[Detail]:
-    """Return those of the wanted details that a card has. Raise CardLostError if it is lost."""
+    """Return the wanted details that a card supports. Raise CardLostError if it is lost."""
     asked = _Query(device, calls)
     found = [
         Detail(name, value)
@@ -108,7 +108,7 @@ class _Query:
         return self._call(name, lambda: self._device.ask(name, *arguments, key=" ".join(words)))
 
     def fields(self, numbers: list[tuple[int, int]]) -> list[int | None]:
-        """Read fields, each with number and scope. A field without a value is None."""
+        """Read fields by number and scope. A field without a value is None."""
         name = "nvmlDeviceGetFieldValues"
         values = self._call(name, lambda: self._device.ask(name, numbers)) if numbers else None
         return [None] * len(numbers) if values is None else [*map(field_number, values)]
@@ -145,7 +145,7 @@ def _values(asked: _Query, wanted: frozenset[str]) -> Iterator[tuple[str, Any]]:
 
 
 def _reasons(asked: _Query) -> Iterator[tuple[str, int]]:
-    """Yield 0 or 1 by reason for throttled clocks. Drivers before 535 use another function name."""
+    """Yield 0 or 1 by reason of throttling. Drivers before 535 have another function name."""
     mask = asked.ask("nvmlDeviceGetCurrentClocksEventReasons")
     if mask is None:
         mask = asked.ask("nvmlDeviceGetCurrentClocksThrottleReasons")

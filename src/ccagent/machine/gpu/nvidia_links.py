@@ -1,7 +1,7 @@
 """NVLink of one card: state, traffic and errors of links.
 
-Source: NVML API reference, "NvLink Methods"; NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_*: counters in
-KiB, of a link, or of all with the largest scope.
+Source: NVML API reference, "NvLink Methods". NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_* are counters in
+KiB of a link, or of all links with the maximum scope.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _LINKS = 36
-"""NVML_NVLINK_MAX_LINKS; the card rejects numbers that it does not have."""
+"""NVML_NVLINK_MAX_LINKS. The card rejects numbers of missing links."""
 _ALL_LINKS = 0xFFFFFFFF
 _TRAFFIC = {"tx": 138, "rx": 139}
 _ERRORS = {"replay": 0, "recovery": 1, "crc_flit": 2, "crc": 3, "ecc": 4}
@@ -26,7 +26,7 @@ def read_links(
     fields: Callable[[list[tuple[int, int]]], list[int | None]],
     wanted: frozenset[str],
 ) -> Iterator[Detail]:
-    """Return the wanted details of a card and of its links; details without a value are skipped."""
+    """Return the wanted details of a card and its links. Details without a value are skipped."""
     names = {name for name in wanted if name.startswith("nvlink_")}
     traffic = [direction for direction in _TRAFFIC if f"nvlink_{direction}" in names]
     totals = fields([(_TRAFFIC[direction], _ALL_LINKS) for direction in traffic])

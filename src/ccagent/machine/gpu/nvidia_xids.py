@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from ccagent.machine.gpu.nvml import Device
 
 _MOST_EVENTS = 1000
-"""Most events of one reading; the next reading has the rest."""
+"""Maximum number of events per reading. The next reading returns the rest."""
 
 
 class Xids(NamedTuple):
-    """Number of errors since the watch began, and the last one; 0: none yet."""
+    """Number of errors since the start of the watch, and the last error; 0: none."""
 
     errors: int = 0
     last: int = 0
 
 
 class XidWatch:
-    """Watches cards from their first reading on. Earlier errors are not seen."""
+    """Watches cards from the first reading on. Earlier errors are not counted."""
 
     def __init__(self, binding: Any) -> None:
         self._binding = binding
@@ -35,7 +35,7 @@ class XidWatch:
         self._found: dict[int | None, Xids] = {}
 
     def read(self, devices: Iterable[Device]) -> dict[int | None, Xids]:
-        """Return the errors so far by the address of the handle, for cards that deliver them."""
+        """Return the errors so far by address of the handle, for cards that report them."""
         binding = self._binding
         try:
             if self._events is None:
@@ -57,7 +57,7 @@ class XidWatch:
         return dict.fromkeys(self._watched, Xids()) | self._found
 
     def _take(self) -> None:
-        """Take all pending events. After an error the watch is restarted."""
+        """Read all pending events. After an error the watch is restarted."""
         binding = self._binding
         for _ in range(_MOST_EVENTS):
             try:
@@ -72,7 +72,7 @@ class XidWatch:
                 self._found[number] = Xids(errors + 1, int(event.eventData))
 
     def _restart(self) -> None:
-        """Free the event set: with a card that fell off the bus it fails for all cards."""
+        """Free the event set: a card that fell off the bus makes it fail for all cards."""
         events, self._events = self._events, None
         self._watched.clear()
         try:

@@ -1,4 +1,4 @@
-"""Calls of NVML (nvidia-ml-py). Unsupported values are skipped, a lost card is an error.
+"""Calls of NVML (nvidia-ml-py). Unsupported values are skipped; a lost card is an error.
 
 Source: NVML API reference, "Device Queries", "Multi Instance GPU Management"; nvml.h for codes.
 """
@@ -14,7 +14,7 @@ _LARGEST_PERFORMANCE_STATE = 15
 _LARGEST_PERCENT = 100
 _ASK_AGAIN = 100
 _ERROR_VERSION_MISMATCH, _ERROR_DEPRECATED = 25, 26
-"""Codes that older bindings lack: the driver does not know this version of a call."""
+"""A code that older bindings lack: the driver does not support this version of a call."""
 
 
 class CardMemory(NamedTuple):
@@ -37,7 +37,7 @@ class ProcessUse(NamedTuple):
 
 
 class Nvml:
-    """The library. Raise NotHereError if it is unusable."""
+    """The loaded library. Raise NotHereError if it is unusable."""
 
     def __init__(self) -> None:
         try:
@@ -70,14 +70,14 @@ class Nvml:
         self.binding.nvmlShutdown()
 
     def driver(self) -> str:
-        """Return the version of the driver, empty if unknown."""
+        """Return the version of the driver; empty if unknown."""
         try:
             return Device(self, None).text("nvmlSystemGetDriverVersion")
         except CardLostError:
-            return ""  # a lost card is no reason to lose the others
+            return ""  # a lost card must not prevent the reading of the others
 
     def devices(self) -> list[Device | None]:
-        """Return the cards by index, None for a card that cannot be opened."""
+        """Return the cards by index; None for a card that can't be opened."""
         try:
             count = self.binding.nvmlDeviceGetCount()
         except self.binding.NVMLError as error:
@@ -115,7 +115,7 @@ class Nvml:
         return False
 
     def _device(self, place: tuple[int, int], function: str, *arguments: Any) -> Device | None:
-        """Return the device of a handle, the same object while the handle is the same."""
+        """Return the device of a handle: the same object for the same handle."""
         try:
             handle = getattr(self.binding, function)(*arguments)
         except self.binding.NVMLError as error:
@@ -163,16 +163,16 @@ class Device:
         return None
 
     def number(self, name: str, *arguments: Any) -> int:
-        """Return a number, 0 if unknown."""
+        """Return a number; 0 if unknown."""
         key = f"{name} {arguments[0]}" if arguments else name
         return self.ask(name, *arguments, key=key) or 0
 
     def text(self, name: str) -> str:
-        """Return a text, empty if unknown."""
+        """Return a text; empty if unknown."""
         return as_text(self.ask(name))
 
     def bus_id(self) -> str:
-        """Return the PCI address, empty if unknown."""
+        """Return the PCI address; empty if unknown."""
         info = self.ask("nvmlDeviceGetPciInfo")
         try:
             return "" if info is None else as_text(info.busId)
@@ -197,7 +197,7 @@ class Device:
         )
 
     def temperature(self) -> int:
-        """Return degrees Celsius. The older function returns them as an unsigned number."""
+        """Return degrees Celsius. The older function returns an unsigned number."""
         sensor = self._nvml.binding.NVML_TEMPERATURE_GPU
         signed = self.ask("nvmlDeviceGetTemperatureV", sensor)
         if signed is not None:
@@ -206,19 +206,19 @@ class Device:
         return degrees - (1 << 32) if degrees >= 1 << 31 else degrees
 
     def performance_state(self) -> int:
-        """Return the state P0 to P15 as ExtendedUint: 0 unknown, n + 2 for Pn."""
+        """Return the performance state P0 to P15 as ExtendedUint: 0 unknown, n + 2 for Pn."""
         state = self.ask("nvmlDeviceGetPerformanceState")
         return state + 2 if state is not None and 0 <= state <= _LARGEST_PERFORMANCE_STATE else 0
 
     def processes(self) -> dict[int, ProcessUse]:
         """Return the use of each process: compute, graphics and MPS.
 
-        A process may be in several lists, with the same memory. Utilisation is that since the
-        previous call.
+        A process may be in several lists, with the same memory. Utilisation is since the previous
+        call.
         """
         self._readings += 1
         if self._readings % _ASK_AGAIN == 0:
-            self._unsupported.clear()  # the card's mode may have changed
+            self._unsupported.clear()  # the card's MIG mode may have changed
         memory: dict[int, int] = {}
         for kind in ("Compute", "Graphics", "MPSCompute"):
             for version in ("_v3", "_v2"):
@@ -235,8 +235,8 @@ class Device:
     def _utilization(self) -> dict[int, float]:
         """Return percent of the card by process since the last reading.
 
-        The driver averages over what its buffer holds since the time stamp it is given; at the
-        first reading over all of it. Some of its entries are meaningless.
+        The driver averages over the part of its buffer since the given time stamp. The first
+        reading averages over the whole buffer. Some entries of the driver are meaningless.
         """
         since = self._seen
         rates: dict[int, list[int]] = {}
@@ -255,7 +255,7 @@ def handle_address(handle: Any) -> int | None:
 
 
 def as_text(value: Any) -> str:
-    """Return a text of NVML, which bindings deliver as bytes or as a string."""
+    """Return a text of NVML as string. Bindings return bytes or strings."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     return value if isinstance(value, str) else ""

@@ -1,4 +1,4 @@
-"""Presence of cards, read from files before any library is loaded."""
+"""Detection of cards from files, before any library is loaded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DIRECTORIES = {
     "nvidia": ("sys/bus/pci/drivers/nvidia", "proc/driver/nvidia/gpus"),
     "amd": ("sys/bus/pci/drivers/amdgpu",),
 }
-"""Directories in which the drivers of the built-in vendors list their cards by address."""
+"""Directories in which the built-in vendors' drivers list cards by address."""
 
 
 def vendor_directories(vendor: str) -> tuple[str, ...]:
@@ -25,7 +25,7 @@ def vendor_directories(vendor: str) -> tuple[str, ...]:
 
 
 def find_cards(node: Node, places: Iterable[str]) -> list[str]:
-    """Return the addresses in the first of these directories that has any."""
+    """Return the addresses in the first of these directories with any address."""
     for place in places:
         found = list_addresses(node, place)
         if found:
@@ -34,5 +34,5 @@ def find_cards(node: Node, places: Iterable[str]) -> list[str]:
 
 
 def is_any_present(node: Node, vendors: Iterable[str]) -> bool:
-    """Return whether there are cards of any of these vendors."""
+    """Return whether this node has cards of any of these vendors."""
     return any(find_cards(node, vendor_directories(vendor)) for vendor in vendors)

@@ -1,6 +1,6 @@
-"""Process of a vendor's library, which answers `describe` and `read`.
+"""Process of a vendor's library. It answers the questions `describe` and `read`.
 
-`read SECONDS NAME...` also asks for details, within that time.
+`read SECONDS NAME...` also requests details, within this time.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 class GpuAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Answer: to `describe` descriptions, to `read` reading, else the error of the library.
+    """An answer: descriptions for `describe`, a reading for `read`, or the library's error.
 
-    problem: why requested details are missing.
+    problem: the reason why requested details are missing.
     """
 
     descriptions: list[CardDescription] | None = None
@@ -33,7 +33,7 @@ class GpuAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def main(descriptor: int, place: str) -> None:
-    """Serve the vendor whose class is at `place` (`module:Class`) until the client is gone."""
+    """Serve the vendor class at `place` (`module:Class`) until the client closes the socket."""
     module, _, name = place.partition(":")
     vendor: GpuVendor = getattr(import_module(module), name)()
     calls = LimitedCalls()
@@ -73,7 +73,7 @@ def _answer(vendor: GpuVendor, question: bytes, calls: LimitedCalls) -> GpuAnswe
 def _answer_with_details(
     vendor: GpuVendor, reading: VendorReading, words: list[str], calls: LimitedCalls
 ) -> GpuAnswer:
-    """Return an answer with details. An error in the details costs nothing else."""
+    """Return an answer with details. An error in the details does not affect the rest."""
     seconds, *names = words
     wanted = frozenset(names)
     try:

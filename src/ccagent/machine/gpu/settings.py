@@ -1,4 +1,4 @@
-"""Keys about GPUs that `[agents.sample]` and `[agents.sysinfo]` share."""
+"""GPU keys shared by `[agents.sample]` and `[agents.sysinfo]`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Interface of a GPU vendor: directories, descriptions and readings of its cards.
 
-The methods run in a separate process (`ccagent.machine.gpu.process`), which may hang or die without
+The methods run in a separate process (`ccagent.machine.gpu.process`). It may hang or die without
 harm. Importing the module of a vendor must be cheap and load no library.
 """
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 
 class CardLostError(Exception):
-    """The card does not answer any more."""
+    """The card no longer responds."""
 
 
 class Card(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Identity of a card, or of an instance of a partitioned card.
 
     index: from 0, within the vendor's cards of this node; instances follow all cards. address: PCI
-    address as `parse_address` returns it; empty if a failing card does not report it. device:
-    `major:minor` of its device file, as device cgroups name it; empty if unknown.
+    address as returned by `parse_address`; empty if a failing card does not report it. device:
+    `major:minor` of its device file, as in device cgroups; empty if unknown.
     """
 
     index: int
@@ -43,9 +43,9 @@ class CardDescription(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CardState(msgspec.Struct, frozen=True, kw_only=True):
-    """State of a card. An empty `state.uuid` is filled in.
+    """State of a card. An empty `state.uuid` is filled in later.
 
-    has_utilization: whether `state.ce_util` is known; otherwise its 0 has no meaning.
+    has_utilization: whether `state.ce_util` is known; otherwise its value 0 has no meaning.
     has_memory: the same for `state.memory`.
     """
 
@@ -69,7 +69,7 @@ class ProcessOnCard(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class VendorReading(msgspec.Struct, frozen=True, kw_only=True):
-    """State of all cards of a vendor, and the processes on them."""
+    """State of all cards of a vendor, and their processes."""
 
     cards: list[CardState]
     processes: list[ProcessOnCard]
@@ -99,7 +99,7 @@ class GpuVendor(ABC):
     title: ClassVar[str]
     """Name of the library in errors."""
     directories: ClassVar[tuple[str, ...]]
-    """Directories in which its drivers list cards by PCI address; the first with any counts."""
+    """Directories in which drivers list cards by PCI address. The first with any card is used."""
 
     @abstractmethod
     def open(self) -> None:
@@ -118,10 +118,10 @@ class GpuVendor(ABC):
         wanted: frozenset[str],  # noqa: ARG002 - for those that have details
         calls: LimitedCalls,  # noqa: ARG002
     ) -> list[CardDetails]:
-        """Read these details of the cards that the last `read` found, in a thread.
+        """Read the wanted details of the cards of the last `read`, in a thread.
 
-        Every call of the library goes through `calls.call`, so that one that hangs costs its
-        own details only. A detail that a card does not have is skipped.
+        Every call of the library must use `calls.call`: a hanging call then loses only its own
+        details. Details that a card does not support are skipped.
         """
         return []
 

@@ -18,7 +18,7 @@ def require_proc(node: Node, impact: str = "", *, is_vital: bool = False) -> Che
 
 
 def find_proc(node: Node) -> CheckResult:
-    """Return which of the files cannot be read."""
+    """Return the result: good, or the files that can't be read."""
     errors: list[str] = []
     for path in ("proc/stat", "proc/meminfo", "proc/loadavg"):
         try:

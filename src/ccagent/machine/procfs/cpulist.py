@@ -1,4 +1,4 @@
-"""Parsers for lists of cpus and ids of the CPU topology, as files of /sys hold them."""
+"""Parsers for lists of cpus and ids of the CPU topology in files of /sys."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ LARGEST_CPU = 65_535
 def parse_cpu_list(content: bytes) -> list[int]:
     """Parse `0-3,8,10-11`: ascending, may be empty.
 
-    Raise UnparsableError, also for numbers that no kernel gives a cpu.
+    Raise UnparsableError for other text, or for impossible cpu numbers.
     """
     cpus: list[int] = []
     text = content.strip()
     for part in text.split(b",") if text else []:
         first, dash, last = part.partition(b"-")
         start, end = _parse_cpu(first), _parse_cpu(last if dash else first)
-        # Ascending ranges cannot make more numbers than there are, however long the text is.
+        # Ascending ranges limit the count to the valid cpu numbers, for any length of text.
         if end < start or (cpus and start <= cpus[-1]):
             raise UnparsableError(f"not an ascending list of cpus: {text[:80]!r}")
         cpus.extend(range(start, end + 1))

@@ -7,9 +7,9 @@ from ccagent.records.envelopes import LARGEST_UINT, SampleDisk
 
 
 def parse_diskstats(content: bytes) -> list[SampleDisk]:
-    """Parse lines `major minor name values...`. Raise UnparsableError.
+    """Parse lines `major minor name values...`. Raise UnparsableError for other lines.
 
-    Devices that were never used (all values 0: unused loop and RAM disks) are skipped.
+    Unused devices (all values 0, such as unused loop and RAM disks) are skipped.
     """
     disks: list[SampleDisk] = []
     for line in content.splitlines():

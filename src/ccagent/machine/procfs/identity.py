@@ -17,13 +17,13 @@ CAPABILITIES = {
     "CAP_PERFMON": 38,
     "CAP_BPF": 39,
 }
-"""Numbers of those that matter to agents (include/uapi/linux/capability.h)."""
+"""Numbers of the capabilities that agents use (include/uapi/linux/capability.h)."""
 
 _FIELD = re.compile(rb"^(Uid|Gid|Groups|CapEff):[ \t]*(.*)$", re.MULTILINE)
 
 
 class Identity(NamedTuple):
-    """Effective user id, all groups, and the effective ones of CAPABILITIES."""
+    """Effective user id, all groups, and the effective capabilities among CAPABILITIES."""
 
     uid: int
     groups: frozenset[int]
@@ -31,17 +31,17 @@ class Identity(NamedTuple):
 
     @property
     def is_all_powerful(self) -> bool:
-        """True if it has each of CAPABILITIES."""
+        """True if the process has all of CAPABILITIES."""
         return len(self.capabilities) == len(CAPABILITIES)
 
     @property
     def can_read_any_file(self) -> bool:
-        """True if permissions of files do not hold for it."""
+        """True if the process bypasses file permissions."""
         return bool({"CAP_DAC_READ_SEARCH", "CAP_DAC_OVERRIDE"} & self.capabilities)
 
 
 def parse_identity(content: bytes) -> Identity:
-    """Parse /proc/PID/status. Raise UnparsableError if a field is missing or no number."""
+    """Parse /proc/PID/status. Raise UnparsableError for a missing or invalid field."""
     fields = {name: value.split() for name, value in _FIELD.findall(content)}
     try:
         capabilities = int(fields[b"CapEff"][0], 16)

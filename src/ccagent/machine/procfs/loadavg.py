@@ -19,7 +19,7 @@ class Load(NamedTuple):
 
 
 def parse_loadavg(content: bytes) -> Load:
-    """Parse `0.20 0.18 0.12 1/80 11206`. Raise UnparsableError."""
+    """Parse `0.20 0.18 0.12 1/80 11206`. Raise UnparsableError for other text."""
     fields = content.split()
     try:
         runnable, existing = map(int, fields[3].split(b"/"))

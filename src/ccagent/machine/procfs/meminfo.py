@@ -8,11 +8,11 @@ from ccagent.errors import UnparsableError
 from ccagent.records.envelopes import LARGEST_UINT
 
 _LINE = re.compile(rb"^([\x21-\x39\x3b-\x7e]+): *([0-9]{1,18})(?: kB)?\n", re.MULTILINE)
-"""A line as all kernels write it. Other files are parsed line by line."""
+"""The usual form of a line. Files with other lines are parsed line by line."""
 
 
 def parse_meminfo(content: bytes) -> dict[str, int]:
-    """Return KB (or a plain count) by name. Raise UnparsableError."""
+    """Return KB (or a plain count) by name. Raise UnparsableError for other lines."""
     found = _LINE.findall(content)
     if len(found) == content.count(b"\n"):
         return {name.decode("ascii"): int(number) for name, number in found}
@@ -32,7 +32,7 @@ def parse_meminfo(content: bytes) -> dict[str, int]:
 
 
 def compute_used_memory(meminfo: dict[str, int]) -> int:
-    """Return KB in use: MemTotal - MemAvailable, which kernels before 3.14 lack."""
+    """Return KB in use: MemTotal - MemAvailable. Kernels before 3.14 lack MemAvailable."""
     try:
         total = meminfo["MemTotal"]
         available = meminfo.get("MemAvailable")

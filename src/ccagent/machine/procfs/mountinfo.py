@@ -18,7 +18,7 @@ _OCTAL = re.compile(r"\\([0-3][0-7]{2})")
 class Mount(NamedTuple):
     """A mounted file system.
 
-    device: `major:minor`, the same for all mounts of a file system. options: those of the file
+    device: `major:minor`, the same for all mounts of a file system. options: options of the file
     system, separated by commas.
     """
 
@@ -29,7 +29,7 @@ class Mount(NamedTuple):
     options: str = ""
 
     def option(self, name: str) -> str:
-        """Return the value of an option `name=value`, empty if it is not set."""
+        """Return the value of an option `name=value`; empty if it is not set."""
         for option in self.options.split(","):
             key, _, value = option.partition("=")
             if key == name:
@@ -40,7 +40,7 @@ class Mount(NamedTuple):
 def parse_mountinfo(content: bytes) -> list[Mount]:
     """Parse lines `36 35 98:0 / /mnt rw,noatime master:1 - ext3 /dev/root rw,errors=continue`.
 
-    Raise UnparsableError for a line of another form.
+    Raise UnparsableError for other lines.
     """
     mounts: list[Mount] = []
     for line in content.decode("utf-8", "surrogateescape").split("\n"):
@@ -63,18 +63,18 @@ def parse_mountinfo(content: bytes) -> list[Mount]:
 
 
 def unescape_name(name: str) -> str:
-    r"""Return a name without the escapes of the kernel, such as `\040` for a space."""
+    r"""Return a name with the kernel's escapes decoded, such as `\040` for a space."""
     if "\\" not in name:
         return name
     return _OCTAL.sub(lambda match: chr(int(match[1], 8)), name)
 
 
 def find_mount(mounts: Iterable[Mount], path: str) -> Mount | None:
-    """Return the mount that a path without links lies in: that of the longest mount point."""
+    """Return the mount of a path without links: the one with the longest mount point."""
     best: Mount | None = None
     for mount in mounts:
         is_within = mount.point == "/" or f"{path}/".startswith(f"{mount.point}/")
-        # Of several mounts at one point the last hides the others.
+        # The last of several mounts at one mount point hides the others.
         if is_within and (best is None or len(mount.point) >= len(best.point)):
             best = mount
     return best

@@ -1,4 +1,4 @@
-"""Parsers for the network's counters: netstat, snmp, snmp6, sockstat, softnet_stat, dev, arp.
+"""Parsers for network counters: netstat, snmp, snmp6, sockstat, softnet_stat, dev, arp.
 
 Source: proc(5); net/ipv4/proc.c, net/core/net-procfs.c of Linux.
 """
@@ -18,9 +18,9 @@ _SOCKETS = re.compile(rb"^(\w+):((?: \w+ -?[0-9]{1,19})+)\s*$", re.MULTILINE)
 
 
 def parse_netstat(content: bytes) -> Iterator[tuple[str, str, int]]:
-    """Yield protocol, field and number of pairs of lines `Tcp: Field...` and `Tcp: 1...`.
+    """Yield protocol, field and number from pairs of lines `Tcp: Field...` and `Tcp: 1...`.
 
-    Raises UnparsableError for lines that are no such pair.
+    Raise UnparsableError for other lines.
     """
     lines = content.decode("ascii", "replace").split("\n")
     for names, numbers in zip(lines[::2], lines[1::2], strict=False):
@@ -37,7 +37,7 @@ def parse_netstat(content: bytes) -> Iterator[tuple[str, str, int]]:
 
 
 def parse_snmp6(content: bytes) -> Iterator[tuple[str, str, int]]:
-    """Yield protocol, field and number of lines `Ip6InReceives 1`."""
+    """Yield protocol, field and number from lines `Ip6InReceives 1`."""
     for protocol, field, number in _SNMP6.findall(content):
         yield protocol.decode("ascii"), field.decode("ascii"), int(number)
 
@@ -65,9 +65,10 @@ class Softnet(NamedTuple):
 
 
 def parse_softnet(content: bytes) -> list[Softnet]:
-    """Parse lines of hexadecimal numbers, one a cpu. Raises UnparsableError.
+    """Parse lines of hexadecimal numbers, one line per cpu. Raise UnparsableError for others.
 
-    Since Linux 5.14 they name their cpu; before, they are in the order of online cpus.
+    Since Linux 5.14 the lines contain their cpu. Older kernels print them in the order of online
+    cpus.
     """
     found: list[Softnet] = []
     for index, line in enumerate(content.splitlines()):
@@ -83,7 +84,7 @@ def parse_softnet(content: bytes) -> list[Softnet]:
 
 
 def parse_devices(content: bytes) -> dict[str, tuple[int, ...]]:
-    """Parse /proc/net/dev: 16 counters by interface. Raises UnparsableError."""
+    """Parse /proc/net/dev: 16 counters by interface. Raise UnparsableError for other lines."""
     found: dict[str, tuple[int, ...]] = {}
     for line in content.split(b"\n"):
         name, colon, counters = line.rpartition(b":")
@@ -110,7 +111,7 @@ def parse_arp(content: bytes) -> dict[str, int]:
 
 
 def parse_udp_queues(content: bytes) -> tuple[int, int]:
-    """Parse /proc/net/udp: B in queues for sending and receiving, over all sockets."""
+    """Parse /proc/net/udp: B in send and receive queues, over all sockets."""
     sent = received = 0
     for line in content.split(b"\n")[1:]:
         words = line.split()

@@ -9,8 +9,8 @@ from typing import NamedTuple
 class CgroupMembership(NamedTuple):
     """The job and container of a process.
 
-    job: Slurm's raw job id, 0 for none; step: `0`, `batch`, `extern`..., empty for none.
-    container: in the cgroup of a container.
+    job: Slurm's raw job id, 0 for none; step: `0`, `batch`, `extern`..., empty for none. container:
+    True for a process in the cgroup of a container.
     """
 
     job: int
@@ -21,15 +21,14 @@ class CgroupMembership(NamedTuple):
 NO_MEMBERSHIP = CgroupMembership(0, "", container=False)
 
 
-# Both are matched at the beginning of the path: a user who may make cgroups of his own (systemd
-# delegates user@UID.service) must not be able to put a process into somebody else's job.
+# Both patterns match at the start of the path. Users can create cgroups (systemd delegates
+# user@UID.service), but must not be able to put a process into another user's job.
 #
 #   v1  /slurm/uid_5002/job_13/step_batch, /slurm_NODE/... where one machine has several slurmd
 #   v2  /system.slice/slurmstepd.scope/job_13/step_0/user/task_0, NODE_slurmstepd.scope likewise
-#
-# slurmstepd itself is in `.../job_13` (v1, nothing behind it) or `.../job_13/step_0/slurm` (v2).
-# To a reader in a container, paths outside of it begin with `/..`, one for each of its own levels
-# that they do not share: cgroup_namespaces(7). No directory has that name.
+# slurmstepd is in `.../job_13` (v1, without suffix) or `.../job_13/step_0/slurm` (v2). For a reader
+# in a container, paths outside of its cgroup start with `/..`, once per level that they do not
+# share: cgroup_namespaces(7). No directory has this name.
 _JOB = re.compile(
     rb"(?:(?:/\.\.)*/slurm(?:_[^/]+)?/uid_[0-9]{1,10}"
     rb"|(?:/system\.slice|(?:/\.\.)+(?:/system\.slice)?)/(?:[^/]+_)?slurmstepd\.scope)"
@@ -48,9 +47,9 @@ _CONTAINER = re.compile(
 
 
 def parse_cgroup(content: bytes) -> CgroupMembership:
-    """Parse /proc/PID/cgroup: lines `hierarchy:controllers:path`. Lines of other forms are ignored.
+    """Parse /proc/PID/cgroup: lines `hierarchy:controllers:path`. Other lines are ignored.
 
-    The first line that names a job counts: the controllers agree, or the later ones are in `/`.
+    The first line with a job is used: later controllers have the same job, or are in `/`.
     """
     job, step, container = 0, "", False
     for line in content.splitlines():

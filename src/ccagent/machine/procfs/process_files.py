@@ -14,7 +14,7 @@ DEFUNCT = " <defunct>"
 """Suffix of the command of a zombie."""
 
 STEP_DAEMON = b"slurmstepd"
-"""The command of Slurm's processes that start the tasks of a job step."""
+"""The command of the Slurm processes that start the tasks of a job step."""
 
 
 class ProcessStat(NamedTuple):
@@ -51,17 +51,17 @@ class Io(NamedTuple):
 
 
 IO_OF_CALLS = (b"rchar", b"wchar")
-"""Lines of /proc/PID/io: bytes of read and write calls, of any kind of file."""
+"""Lines of /proc/PID/io: bytes of read and write calls, for all kinds of files."""
 
 IO_OF_STORAGE = (b"read_bytes", b"write_bytes")
-"""Lines of /proc/PID/io: bytes of storage. Most network file systems count nothing here."""
+"""Lines of /proc/PID/io: bytes of storage. Most network file systems do not count them."""
 
 
 def parse_stat(content: bytes) -> ProcessStat:
-    """Parse /proc/PID/stat. Raises UnparsableError.
+    """Parse /proc/PID/stat. Raise UnparsableError for other content.
 
-    The command is in parentheses and may contain any byte, parentheses and line breaks too.
-    It ends at the last closing one, because only numbers follow.
+    The command is in parentheses and may contain any byte, including parentheses and line breaks.
+    It ends at the last closing parenthesis: only numbers follow.
     """
     begin, end = content.find(b"("), content.rfind(b")")
     if begin < 0 or end < begin:
@@ -99,7 +99,7 @@ def parse_stat(content: bytes) -> ProcessStat:
 
 
 def parse_statm(content: bytes) -> Statm:
-    """Parse /proc/PID/statm: size resident shared text lib data dt. Raises UnparsableError."""
+    """Parse /proc/PID/statm: size resident shared text lib data dt. Raise UnparsableError."""
     fields = content.split(None, 6)
     try:
         resident, shared, data = int(fields[1]), int(fields[2]), int(fields[5])
@@ -107,14 +107,14 @@ def parse_statm(content: bytes) -> Statm:
         raise UnparsableError(f"not seven numbers: {content[:80]!r}") from error
     if min(resident, shared, data) < 0 or max(resident, data) > LARGEST_UINT >> 24:
         raise UnparsableError("a number is out of range")
-    # The two are not read at the same moment: shared can be ahead.
+    # The kernel does not read both at the same time: shared can exceed resident.
     return Statm(max(0, resident - shared), data)
 
 
 def parse_io(content: bytes, lines: tuple[bytes, bytes] = IO_OF_CALLS) -> Io:
-    """Parse /proc/PID/io, `name: number` a line. Raises UnparsableError.
+    """Parse /proc/PID/io, `name: number` per line. Raise UnparsableError for other content.
 
-    lines: those of bytes read and of bytes written.
+    lines: names of the lines for bytes read and written.
     """
     values: dict[bytes, int] = {}
     try:
@@ -130,7 +130,7 @@ def parse_io(content: bytes, lines: tuple[bytes, bytes] = IO_OF_CALLS) -> Io:
 
 
 def command_text(command: bytes, state: bytes) -> str:
-    """Return a command as text, marked as by ps for a zombie.
+    """Return a command as text, with the mark of ps for a zombie.
 
     The kernel cuts names after 15 bytes, so the last character may be incomplete.
     """

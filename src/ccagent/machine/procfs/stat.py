@@ -9,7 +9,7 @@ from ccagent.errors import UnparsableError
 from ccagent.records.envelopes import LARGEST_UINT
 
 CPU_STATES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
-"""Order of the times of a cpu. guest and guest_nice follow, but user and nice include them."""
+"""Order of a cpu's times. guest and guest_nice follow, but are part of user and nice."""
 
 _LARGEST_CPU = 65_535
 _NUMBERS = (b"ctxt", b"intr", b"processes", b"btime")
@@ -34,7 +34,7 @@ class KernelStat(NamedTuple):
 def parse_kernel_stat(content: bytes) -> KernelStat:
     """Parse the lines `cpuN`, `intr`, `ctxt`, `btime` and `processes`. Raise UnparsableError.
 
-    The line `cpu` is skipped: it includes cpus that went offline.
+    The line `cpu` is skipped: it includes cpus that are offline now.
     """
     times: dict[int, list[int]] = {}
     events: dict[str, int] = {}
@@ -68,7 +68,7 @@ def parse_kernel_stat(content: bytes) -> KernelStat:
 def parse_cpu_times(content: bytes) -> dict[int, tuple[int, ...]]:
     """Return the times in clock ticks by online cpu: CPU_STATES, guest and guest_nice.
 
-    Columns that the kernel lacks are 0. Raises UnparsableError.
+    Columns that the kernel lacks are 0. Raise UnparsableError for other lines.
     """
     times: dict[int, tuple[int, ...]] = {}
     for number, text in _CPU.findall(content):
@@ -80,5 +80,5 @@ def parse_cpu_times(content: bytes) -> dict[int, tuple[int, ...]]:
 
 
 def parse_events(content: bytes) -> dict[str, int]:
-    """Return ctxt, btime, processes, procs_running, procs_blocked and intr, where there are any."""
+    """Return those of ctxt, btime, processes, procs_running, procs_blocked, intr that exist."""
     return {name.decode("ascii"): int(number) for name, number in _EVENT.findall(content)}

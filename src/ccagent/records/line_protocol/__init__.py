@@ -1,12 +1,12 @@
-r"""The line protocol in both directions, as the components of ClusterCockpit read it.
+r"""Encoder, decoder and checker of ClusterCockpit's line protocol.
 
     measurement,tag=value,... field=value time
 
-Source: ClusterCockpit's flavor of the InfluxData line protocol: a line has one field, whose key is
-the category of the message. A backslash stands before comma and space of a measurement, before
-these and the equals sign of keys and tag values, before quotation mark and backslash of strings;
-line feed, carriage return and tab of strings become `\n`, `\r` and `\t`.
+Source: ClusterCockpit's flavor of the InfluxData line protocol. A line has one field. Its key is
+the category of the message. A backslash escapes comma and space in a measurement; comma, space and
+equals sign in keys and tag values; quotation mark and backslash in strings. Line feed, carriage
+return and tab in strings become `\n`, `\r` and `\t`.
 
-`encoding` writes the parts of a line, `decoding` reads lines, `checking` finds what a component
-would miss.
+`encoding` writes the parts of a line, `decoding` reads lines, `checking` finds violations of the
+specification.
 """

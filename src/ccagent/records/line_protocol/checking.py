@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def check_message(line: Line, *, node_id: bool = False) -> list[str]:
-    """Return a sentence for each fault that a component of ClusterCockpit would find.
+    """Return a sentence for each violation of ClusterCockpit's specification.
 
-    node_id: metrics of type=node may have a type-id, as the specification recommends; the store
-    hides such values beside values of the same metric without one.
+    node_id: metrics of type=node may have a type-id, as the specification recommends. The store
+    hides such values if the same metric also has values without a type-id.
     """
     category, tags = line.category, line.tags
     if category is None:
@@ -51,9 +51,9 @@ def _check_content(line: Line, category: Category) -> Iterator[str]:
     tags, value = line.tags, line.value
     if category == "metric":
         if isinstance(value, bool | str):
-            yield "the value of a metric is no number"
+            yield "the value of a metric is not a number"
     elif not isinstance(value, str):
-        yield f"the {category} is no string"
+        yield f"the {category} is not a string"
     if category in {"metric", "event"} and NAME.fullmatch(line.measurement) is None:
         yield f"name {shorten(line.measurement)}: letters, digits and '_' only"
     if category == "event" and line.measurement == "job" and not tags.get("function"):

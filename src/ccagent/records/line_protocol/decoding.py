@@ -1,4 +1,4 @@
-"""Reading lines; errors name line and column."""
+"""Decoder of lines; errors contain line and column."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ _TIME = re.compile(r"-?[0-9]{1,20}")
 _COMMA, _EQUALS, _SPACES = re.compile(","), re.compile("="), re.compile(" ++")
 _END = re.compile(r" *+\r?(?:\n|\Z)")
 _BETWEEN = re.compile(r"(?: *+(?:#[^\n]*+|\r)?\n)* *+(?:#[^\n]*+|\r?\Z)?")
-"""Empty lines and comments, and the spaces that a line may begin with."""
+"""Empty lines, comments, and spaces at the start of a line."""
 
 
 def decode(text: str, precision: ReadPrecision | None = None) -> Line:
-    """Return the only line of a text. Raises LineError.
+    """Return the only line of a text. Raise LineError for invalid text.
 
-    precision: the unit of times. Without it, a time that can be seconds (until 2262) is read as
-    seconds, one that can be nanoseconds since 1973 as nanoseconds; a time in between is an error.
-    With `any` the time of a line is the number as it is written.
+    precision: the unit of times. Without it, a number up to the seconds of 2262 is read as seconds.
+    A number from the nanoseconds of 1973 on is read as nanoseconds. A number in between is an
+    error. With `any` the time of a line is the unchanged number.
     """
     reader = _LineReader(text, precision)
     line = reader.read_line()
@@ -61,10 +61,10 @@ def decode_lines(
     *,
     complain: Callable[[LineError], None] | None = None,
 ) -> Iterator[Line]:
-    """Return the lines of a text without empty ones and comments (`#`).
+    """Yield the lines of a text, without empty lines and comments (`#`).
 
-    The first error is raised and ends the reading, as in ClusterCockpit's store. With `complain`,
-    each error is passed to that and costs only its line.
+    Raise LineError at the first error, as ClusterCockpit's store does. With `complain`, each error
+    is passed to `complain` and only its line is skipped.
     """
     reader = _LineReader(text, precision)
     while not reader.is_at_end():
@@ -80,7 +80,7 @@ def decode_lines(
 
 
 class _LineReader:
-    """Reads a text from left to right. Between two calls it stands where a line may begin."""
+    """Reads a text from left to right. Between two calls its position is the start of a line."""
 
     def __init__(self, text: str, precision: ReadPrecision | None) -> None:
         self._text = text
@@ -91,17 +91,17 @@ class _LineReader:
         self._skip(_BETWEEN)
 
     def is_at_end(self) -> bool:
-        """Return whether the whole text is read."""
+        """Return whether the position is the end of the text."""
         return self._position == len(self._text)
 
     def skip_line(self) -> None:
-        """Go on after the next line break."""
+        """Move to the position after the next line break."""
         self._position = self._text.find("\n", self._position) + 1 or len(self._text)
         self._skip(_BETWEEN)
 
     def error(self, expected: str) -> LineError:
         """Return an error at the current position."""
-        # Positions only grow, so no line is counted twice however many are bad.
+        # Positions only grow: each line is counted once, for any number of bad lines.
         self._lines += self._text.count("\n", self._counted, self._position)
         self._counted = self._position
         column = self._position - self._text.rfind("\n", 0, self._position)
@@ -109,7 +109,7 @@ class _LineReader:
         return LineError(self._lines + 1, column, expected, repr(found) if found else "the end")
 
     def read_line(self) -> Line:
-        """Read a line, and the empty lines and comments after it. Raises LineError."""
+        """Read a line, and the empty lines and comments after it. Raise LineError."""
         measurement = self._read_name(_MEASUREMENT, "a measurement")
         tags: dict[str, str] = {}
         while self._skip(_COMMA):
@@ -138,14 +138,14 @@ class _LineReader:
         return Line(measurement, tags, field, content, time)
 
     def _skip(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
-        """Go past a pattern if it matches here."""
+        """Move past a pattern if it matches at the position."""
         found = pattern.match(self._text, self._position)
         if found:
             self._position = found.end()
         return found
 
     def _take(self, pattern: re.Pattern[str], expected: str) -> re.Match[str]:
-        """Go past a pattern. Raises LineError if it does not match here."""
+        """Move past a pattern. Raise LineError if it does not match at the position."""
         found = self._skip(pattern)
         if found is None:
             raise self.error(expected)

@@ -1,4 +1,4 @@
-"""The parts of a line as text: name and tags, value, time. No invalid line can be made of them."""
+"""Encoder of the parts of a line: name and tags, value, time. Their lines are always valid."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from ccagent.errors import EncodingError
 from ccagent.records.line_protocol.floats import format_float
 
 NAME = re.compile(r"[A-Za-z0-9_]+")
-"""The names that metrics, events and components may have."""
+"""Valid names of metrics, events and components."""
 
 CHECKED_NAMES: set[str] = set()
-"""Names that have been found valid, a bounded number."""
+"""Names already found valid, a bounded number."""
 
 EARLIEST, LATEST = -float(2**63 // 10**9), float(2**63 // 10**9)
-"""Times in seconds since 1970 whose nanoseconds have 64 bits."""
+"""Times in seconds since 1970 whose nanoseconds fit in 64 bits."""
 
 _INTEGERS = range(-(2**63), 2**63)
 _MOST_NAMES = 10_000
@@ -24,19 +24,19 @@ _MOST_BITS_SHOWN = 128
 
 
 class Tags(dict[str, str]):
-    """Tags that many points share: they are encoded once. Don't change them after that."""
+    """Tags shared by many points, and encoded once. Don't change them after the encoding."""
 
     _text: str | None = None
 
     def text(self) -> str:
-        """Return the text of the tags in a line. Raises EncodingError."""
+        """Return the text of the tags in a line. Raise EncodingError for an invalid tag."""
         if self._text is None:
             self._text = encode_tags(self)
         return self._text
 
 
 def encode_start(name: str, tags: dict[str, str]) -> str:
-    """Return the start of a line: name and tags. Raises EncodingError."""
+    """Return the start of a line: name and tags. Raise EncodingError for invalid ones."""
     if NAME.fullmatch(name) is None:
         raise EncodingError(f"name {shorten(name)}: letters, digits and '_' only")
     if len(CHECKED_NAMES) < _MOST_NAMES:
@@ -45,14 +45,14 @@ def encode_start(name: str, tags: dict[str, str]) -> str:
 
 
 def encode_tags(tags: dict[str, str]) -> str:
-    """Return the text of tags in a line, sorted. Raises EncodingError."""
+    """Return the text of sorted tags in a line. Raise EncodingError for an invalid tag."""
     return "".join(
         f",{_escape(key, key)}={_escape(key, value)}" for key, value in sorted(tags.items())
     )
 
 
 def encode_number(value: object) -> str:
-    """Return the text of a number, also of a subclass. Raises EncodingError."""
+    """Return the text of a number or of its subclass. Raise EncodingError for any other."""
     if isinstance(value, float) and math.isfinite(value):
         return format_float(value)
     if isinstance(value, int) and not isinstance(value, bool) and int(value) in _INTEGERS:
@@ -67,7 +67,7 @@ def encode_string(text: str) -> str:
 
 
 def encode_time(time: float) -> int:
-    """Return whole seconds since 1970. Raises EncodingError if they exceed 64 bits in ns."""
+    """Return whole seconds since 1970. Raise EncodingError if they exceed 64 bits in ns."""
     if EARLIEST <= time <= LATEST:
         return int(time)
     raise EncodingError(f"time {time!r} is out of range")
@@ -81,7 +81,7 @@ def shorten(value: object) -> str:
 
 
 def _escape(key: str, text: str) -> str:
-    """Escape comma, equals sign and space of a tag's key or value. Raises EncodingError."""
+    """Escape comma, equals sign and space of a tag's key or value. Raise EncodingError."""
     if not text or not text.isprintable() or text.endswith("\\"):
         raise EncodingError(
             f"tag {shorten(key)}: {shorten(text)} is empty, or has control characters or a "

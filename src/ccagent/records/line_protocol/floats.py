@@ -1,32 +1,32 @@
-"""Text of floating-point numbers: exact, without remainders of arithmetic."""
+"""Text of floating-point numbers: exact, without rounding errors of arithmetic."""
 
 from __future__ import annotations
 
 import math
 
 MOST_DIGITS = 17
-"""A float written with fewer characters than these has 15 digits at most."""
+"""A float with a shorter text than this has at most 15 digits."""
 
 _WHOLE = 1e15
-"""Floats from here on can be whole numbers of more than 15 digits."""
+"""Floats from this value on can be whole numbers of more than 15 digits."""
 _REMAINDER = 8
 _repr = float.__repr__
-"""Also for subclasses such as numpy's, whose own text is not a plain number."""
+"""`float.__repr__`, because the text of a subclass such as numpy's is not a plain number."""
 
 
 def format_float(value: float) -> str:
-    """Return the text of a finite float, without remainders of arithmetic."""
+    """Return the text of a finite float, without rounding errors of arithmetic."""
     text = _repr(value)
     return text if len(text) < MOST_DIGITS else drop_remainder(value, text)
 
 
 def drop_remainder(value: float, text: str) -> str:
-    """Return the text of a finite float without what arithmetic has left in its last digits.
+    """Return the text of a finite float, without rounding errors in its last digits.
 
-    `1.0248970240000002` becomes `1.024897024`: it is a few units of the last binary place away, and
-    two or more zeros end its 15 digits. Any other value is written exactly.
+    `1.0248970240000002` becomes `1.024897024`: the two differ by a few units of the last binary
+    place, and its 15 digits end with two or more zeros. Any other value is written exactly.
     """
-    # Hardly any of those with so many digits need the costly part. An exponent may hide the digits.
+    # Few floats with so many digits need the costly part. An exponent may hide the digits.
     end = text[-4:-1]
     if end.isdecimal() and "00" not in end and "99" not in end:
         return text

@@ -1,4 +1,4 @@
-"""Lines as structures: messages of ClusterCockpit's categories."""
+"""Structures of decoded lines: messages of ClusterCockpit's categories."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import msgspec
 from ccagent.errors import UnparsableError
 
 Precision = Literal["s", "ns"]
-"""Unit of the times on the wire; ClusterCockpit's store understands seconds only."""
+"""Unit of times in messages. ClusterCockpit's store accepts only seconds."""
 
 ReadPrecision = Precision | Literal["any"]
-"""`any`: times are numbers, in whichever unit; the reader of the line finds out."""
+"""Unit of times to read. `any`: numbers of unknown unit, left to the caller."""
 
 Category = Literal["metric", "event", "log", "control", "query"]
 
@@ -23,14 +23,14 @@ CATEGORIES: dict[str, Category] = {
 
 TYPES = ("node", "socket", "die", "memoryDomain", "llc", "core", "hwthread", "accelerator")
 LOG_LEVELS = ("debug", "info", "warn", "error")
-"""Values that the tags `type` and `loglevel` may have."""
+"""Valid values of the tags `type` and `loglevel`."""
 
 SECOND = 10**9
-"""Nanoseconds of a second."""
+"""Nanoseconds per second."""
 
 SIGNED = range(-(2**63), 2**63)
 UNSIGNED = range(2**64)
-"""The integers that fields (with `i` and `u`) and times can hold."""
+"""The integer ranges of fields (with `i` and `u`) and times."""
 
 
 class LineError(UnparsableError):

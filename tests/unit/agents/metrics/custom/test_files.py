@@ -114,7 +114,7 @@ def test_a_file_belongs_to_root_or_the_agent(site: Site) -> None:
 def test_a_file_is_not_everybodys_to_write(site: Site) -> None:
     path = site.write("a.lp", "a value=1\n")
     path.chmod(0o646)
-    with pytest.raises(NotPermittedError, match="/site/a.lp: everybody may write it"):
+    with pytest.raises(NotPermittedError, match="/site/a.lp: every user may write it"):
         site.node.read_trusted("site/a.lp", 100)
     path.chmod(0o664)
     assert site.read()[0] == [Gauge("a", 1.0)]

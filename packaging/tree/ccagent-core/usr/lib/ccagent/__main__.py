@@ -1,9 +1,10 @@
-"""Starts ccagent from this directory, which /usr/bin/ccagent runs."""
+"""Start of ccagent from this directory. /usr/bin/ccagent runs this file."""
 
 import os
 import sys
 
-# Modules of the package ccagent-store, then what a site adds: plug-ins, amdsmi, confluent-kafka.
+# Modules of the package ccagent-store, then additional modules of a site: plug-ins, amdsmi,
+# confluent-kafka.
 for _added in ("/usr/lib/ccagent-store", "/usr/local/lib/ccagent"):
     if os.path.isdir(_added):
         sys.path.append(_added)
