@@ -251,8 +251,8 @@ def test_clock(state: ClockState, expected: str, advised: str) -> None:
 @pytest.mark.parametrize(
     ("ahead", "doubt", "said"),
     [
-        (1.5, 0.0, "the same"),
-        (-2.4, 0.5, "the same"),
+        (1.5, 0.0, "the same, within 2.0 s"),
+        (-2.4, 0.5, "the same, within 2.5 s"),
         (60.2, 0.1, "60 s ahead of the other"),
         (-3600.0, 0.1, "3600 s behind the other"),
     ],
