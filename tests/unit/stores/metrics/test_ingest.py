@@ -248,7 +248,7 @@ def test_the_line_of_a_series_too_many_is_named(store: MetricStore) -> None:
     body = "# comment\n\n" + line("load", 1) + "other value=1\nload\n" + line("power", 2)
     result = ingest.write(body.encode())
     assert [one.number for one in result.bad] == [5, 6]
-    assert "1 series already" in result.bad[1].reason
+    assert "has 1 series (limits.series)" in result.bad[1].reason
 
 
 def test_a_metric_has_no_longer_name_than_a_checkpoint(tmp_path: Path) -> None:
