@@ -91,7 +91,7 @@ def test_a_database_without_tables_is_explained(
     done = ccagent("jobstats", *words, "--database", server.make_database())
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
-    assert "`ccagent store jobstats migrate` makes the tables" in done.stderr
+    assert "create or update the tables with `ccagent store jobstats migrate`" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 

@@ -133,7 +133,7 @@ def test_mistakes_are_explained(filled: RunningJobstatsStore, tmp_path: Path) ->
         (("top", "--sort", "a b", "--url", filled.url), 2, "is not the name of an operation"),
         (("top", "--last", "soon", "--url", filled.url), 2, "last: 'soon' is not a duration"),
         (("top", "--where", "x=1"), 2, "--where: expected NAME=VALUE"),
-        (("top", "--url", "http://127.0.0.1:1"), 1, "connection refused: does the store run?"),
+        (("top", "--url", "http://127.0.0.1:1"), 1, "connection refused: is the store running?"),
         (("top", "--url", "ftp://x"), 2, "url: expected http://HOST:PORT"),
         (("export", str(tmp_path / "x.txt")), 2, "expected a name that ends with .parquet or .csv"),
         (("export", "/nowhere/x.csv", "--url", filled.url), 2, "No such file or directory"),
