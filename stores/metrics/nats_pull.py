@@ -120,7 +120,7 @@ class PullConsumer:
         self._asked = max(self._asked, _BATCH)
         one = self._settings
         if status == _NOBODY or "deleted" in reason.lower():
-            self._lost(f"stream {one.stream}, consumer {one.durable}: deleted")
+            self._lost(f"stream {one.stream}, consumer {one.durable}: it no longer exists")
         else:
             logger.warning(
                 "stream %s, consumer %s: %s %s; requesting again in %d s",

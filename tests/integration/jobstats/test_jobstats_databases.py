@@ -97,7 +97,7 @@ def test_a_database_without_tables_is_explained(
 
 def test_names_that_are_no_utf8_are_unknown(store: RunningJobstatsStore) -> None:
     done = ccagent("jobstats", "job", b"\xff", "--url", store.url)
-    assert (done.returncode, done.stderr) == (1, "no job '\\udcff' is known\n")
+    assert (done.returncode, done.stderr) == (1, "no such job: '\\udcff'\n")
     done = ccagent("jobstats", "top", "--where", b"user=\xff", "--url", store.url)
     assert done.returncode == 0, done.stderr
 
