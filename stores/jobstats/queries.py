@@ -160,7 +160,7 @@ def find_job(connection: Connection[Any], request: JobRequest) -> JobAnswer | No
         "SELECT * FROM series_deltas(%s, %s, %s) LIMIT %s", [ids, begins, ends, _MOST_DELTAS + 1]
     ).fetchall()
     if len(deltas) > _MOST_DELTAS:
-        raise QueryError(f"more than {_MOST_DELTAS:,} deltas: ask for a shorter time")
+        raise QueryError(f"more than {_MOST_DELTAS:,} deltas: request a shorter time")
     for series_id, since, timestamp, operation, delta in deltas:
         target = series[series_id]
         total = totals.setdefault((target, operation), [0, 0.0])

@@ -227,7 +227,7 @@ class StoreApi:
         except Exception:  # noqa: BLE001 - the client must get an answer
             self._held -= len(body)
             logger.exception("a write failed")
-            done(fail(500, "an error in the store; its log says more"))
+            done(fail(500, "internal error; the log of the store has details"))
         else:
             self._held -= len(body)
             self._commit_result(result, done)
@@ -243,9 +243,9 @@ class StoreApi:
 
         def committed(problem: StoreLogError | None) -> None:
             if problem is not None:
-                done(fail(503, f"the values are not kept: {problem}; send them again"))
+                done(fail(503, f"the values are not stored: {problem}; send them again"))
             elif result.unkept:
-                done(fail(503, f"events are not kept: {result.unkept}; send them again"))
+                done(fail(503, f"events are not stored: {result.unkept}; send them again"))
             else:
                 done(complain(result.bad, result.bad_count, result.stored))
 
@@ -271,7 +271,9 @@ class StoreApi:
         if not (digits.isascii() and digits.isdigit()):
             return fail(500, f"to={until[:40]}: expected seconds since 1970")
         if len(digits) > _MOST_DIGITS:
-            return fail(400, f"to={until[:40]}: expected seconds since 1970, as of today's clocks")
+            return fail(
+                400, f"to={until[:40]}: expected seconds since 1970; the number is too large"
+            )
         time = int(until)
         # Decoded lists need thirty times the memory of a body with empty lists.
         if body.count(b"[") > _MOST_SELECTORS:
@@ -281,7 +283,7 @@ class StoreApi:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             return text(400, f"expected a list of lists of names: {error}")
         if not all(selectors):
-            return text(400, "a selector names a cluster at least")
+            return text(400, "expected at least a cluster in each selector")
         freed = sum(self._store.free(selector, time) for selector in selectors)
         logger.info("freed %d buffers before %d on request", freed, time)
         if self._log is not None and freed:

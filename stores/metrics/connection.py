@@ -169,7 +169,7 @@ class StoreConnection(asyncio.BufferedProtocol):
             )
         except Exception:  # noqa: BLE001 - one request must not end the store
             logger.exception("%s %s failed", request.route.method.decode(), request.route.name)
-            self._respond(fail(500, "an error in the store; its log says more"))
+            self._respond(fail(500, "internal error; the log of the store has details"))
 
     def _respond(self, response: StoreResponse) -> None:
         """Write the response to the current request."""

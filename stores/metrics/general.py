@@ -214,12 +214,12 @@ _OTHER_FIELDS = {"event", "log", "control", "query"}
 def _number(line: Line) -> float:
     """Return the value of a metric's line. Raise ValueError."""
     if line.field != "value":
-        raise ValueError(f"a metric has the field value, not {line.field}")
+        raise ValueError(f"expected the field value, not {line.field}")
     if isinstance(line.value, bool | str):
-        raise ValueError("the value of a metric is a number")  # noqa: TRY004 - it is the line's
+        raise ValueError("expected a number as the value of a metric")  # noqa: TRY004 - it is the line's
     value = float(line.value)
     if not math.isfinite(value):
-        raise ValueError("the value of a metric is finite")
+        raise ValueError("expected a finite value of a metric")
     return value
 
 

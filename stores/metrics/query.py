@@ -89,7 +89,7 @@ def _check_nodes(store: MetricStore, request: QueryRequest) -> None:
     nodes = 0 if cluster is None else len(cluster.children)
     if nodes * len(request.for_all_nodes or ()) > _MOST_QUERIES:
         raise BadRequestError(
-            f"for-all-nodes would add more than {_MOST_QUERIES} queries; ask for fewer metrics"
+            f"for-all-nodes would add more than {_MOST_QUERIES} queries; request fewer metrics"
         )
 
 
@@ -120,7 +120,7 @@ def _check_size(
             total += steps if query.aggreg else types * steps
         if max(total, types * steps) > limits.values:
             raise BadRequestError(
-                f"the answer would have more than {limits.values} values; ask for less at once"
+                f"the response would exceed {limits.values} values; request less at once"
             )
 
 

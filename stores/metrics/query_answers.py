@@ -209,5 +209,5 @@ async def _finish(
         found = fail(503, f"the values can't be read: {reason}")
     except Exception:  # noqa: BLE001 - the client must get an answer
         logger.exception("a query failed")
-        found = fail(500, "an error in the store; its log says more")
+        found = fail(500, "internal error; the log of the store has details")
     done(found)

@@ -76,9 +76,7 @@ def convert_reference(text: str, place: str) -> StoreSettings:
             },
         }
     except KeyError as error:
-        raise ConfigurationError(
-            f"{place}: {error.args[0]}: missing or of no known kind"
-        ) from error
+        raise ConfigurationError(f"{place}: {error.args[0]}: missing or unknown value") from error
     except (ValueError, TypeError, OverflowError) as error:
         raise ConfigurationError(f"{place}: {error}") from error
     if nats.get("address"):

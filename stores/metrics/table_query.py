@@ -77,7 +77,7 @@ def find_rows(
             count += sum(len(one.values) for one in found)
             if count > limits.values:
                 raise BadRequestError(
-                    f"the answer would have more than {limits.values} values; ask for less at once"
+                    f"the response would exceed {limits.values} values; request less at once"
                 )
             if request.over:
                 yield []
@@ -135,7 +135,7 @@ def _check_length(
         first, last = group.bounds()
         if limits is not None and min(last - first, span // group.frequency) > limits.values:
             raise BadRequestError(
-                f"the answer would have more than {limits.values} values; ask for less at once"
+                f"the response would exceed {limits.values} values; request less at once"
             )
 
 

@@ -52,5 +52,5 @@ def check_series(nodes: int, metrics: int) -> None:
     """Raise BadRequestError if the metrics of all nodes are too many series."""
     if nodes * metrics > _MOST_SERIES:
         raise BadRequestError(
-            f"{metrics} metrics of {nodes} nodes are more than {_MOST_SERIES} series; ask for less"
+            f"{metrics} metrics of {nodes} nodes are more than {_MOST_SERIES} series; request less"
         )

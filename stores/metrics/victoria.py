@@ -95,9 +95,7 @@ class VictoriaEngine:
         largest = min(_LARGEST, most * _BYTES_OF_VALUE + _BYTES_OF_VALUE)
         answer = self._ask("POST", "/api/v1/export", query, largest)
         if len(answer) > largest:
-            raise BadRequestError(
-                f"the answer would have more than {most} values; ask for less at once"
-            )
+            raise BadRequestError(f"the response would exceed {most} values; request less at once")
         for line in answer.splitlines():
             _fill(store, json.loads(line))
         return store
