@@ -283,7 +283,7 @@ class StoreApi:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             return text(400, f"expected a list of lists of names: {error}")
         if not all(selectors):
-            return text(400, "expected at least a cluster in each selector")
+            return text(400, "a selector names a cluster at least")
         freed = sum(self._store.free(selector, time) for selector in selectors)
         logger.info("freed %d buffers before %d on request", freed, time)
         if self._log is not None and freed:

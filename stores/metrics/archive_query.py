@@ -85,7 +85,7 @@ class ArchiveQueries:
             answer = msgspec.msgpack.decode(found, type=ArchiveAnswer)
             if answer.is_too_large:
                 raise BadRequestError(
-                    f"the archive has more than {most} of these values; request less at once"
+                    f"the archive has more than {most} values of these series; request less"
                 )
             for one in answer.damaged:
                 logger.error("archive %s; its values are missing", printable(one))
