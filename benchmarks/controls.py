@@ -1,11 +1,11 @@
-"""What the control service costs: requests over a real nats-server, and waiting for them.
+"""Cost of the control service: requests over a real nats-server, and idling.
 
     python benchmarks/controls.py [--rate 1000] [--seconds 10] [--idle 20]
 
-Prints the service's CPU time for each GET that is answered, beside the CPU time of the read itself
-(measured in this process) and of a Python loop that only receives and sends, the time until an
-answer, and memory and CPU of the service at rest. On a busy machine each wake-up costs more.
-Reads `os.swappiness` of this machine, sets nothing.
+Prints the service's CPU time for each answered GET. For comparison it prints the CPU time of the
+read itself (measured in this process), and of a Python loop that only receives and sends. It also
+prints the time until an answer, and memory and CPU of the idle service. On a busy machine each
+wake-up costs more. Reads `os.swappiness` of this machine, and sets nothing.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ while True:
         elif line == b"PING":
             link.sendall(b"PONG\\r\\n")
 """
-"""Answers every request with the same two bytes, unread."""
+"""A responder that answers every request with the same two bytes."""
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time of a process and its threads."""
+    """Return the CPU time in s of a process with all its threads."""
     return time.clock_gettime(_clock_of(pid))
 
 
@@ -62,14 +62,14 @@ def _clock_of(pid: int) -> int:
 
 
 def memory(pid: int) -> dict[str, int]:
-    """Memory in KB: all, and what no other process shares."""
+    """Return memory in KB: resident, and private to the process."""
     text = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
     fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
     return {name: int(fields[name].split()[0]) for name in ("VmRSS", "RssAnon")}
 
 
 def read_cost(count: int = 5000) -> float:
-    """CPU seconds of reading the control."""
+    """Return the CPU seconds of one read of the control."""
     features = OsSettings().find_features(Node())
     feature = next(each for each in features if each.control.name == CONTROL)
     begin = time.process_time()
@@ -79,7 +79,7 @@ def read_cost(count: int = 5000) -> float:
 
 
 def ask(link: NatsLink, inbox: str, rate: float, seconds: float) -> tuple[int, list[float]]:
-    """Send GETs evenly; return how many were answered, and the seconds of each answer."""
+    """Send GETs at an even rate. Return the number of answers, and the seconds until each."""
     tags = {"hostname": "n1", "method": "GET", "type": "node", "type-id": "0"}
     line = Line(f"os.{CONTROL}", tags, "control", "", time.time_ns())
     body = encode_line(line).encode()
@@ -102,7 +102,7 @@ def ask(link: NatsLink, inbox: str, rate: float, seconds: float) -> tuple[int, l
 
 
 def main() -> None:
-    """Measure, and print."""
+    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rate", type=float, default=1000.0)
     parser.add_argument("--seconds", type=float, default=10.0)
@@ -136,7 +136,7 @@ def main() -> None:
 
 
 class Load(NamedTuple):
-    """What came of a time of requests. cpu: seconds each. times: of answers, sorted."""
+    """Results of a measurement. cpu: seconds a request. times: until each answer, sorted."""
 
     answered: int
     cpu: float
@@ -144,7 +144,7 @@ class Load(NamedTuple):
 
 
 def load(pid: int, url: str, options: argparse.Namespace) -> Load:
-    """Send requests for a while, once the process answers."""
+    """Send requests for some time, after the process has answered a first one."""
     inbox = f"_INBOX.{os.urandom(8).hex()}"
     link = connect(ControlsSettings(url=url), [f"{inbox}.>"], "benchmark")
     deadline = time.monotonic() + 30

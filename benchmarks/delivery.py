@@ -1,10 +1,10 @@
-"""How fast a backlog leaves, and what an idle daemon costs that is connected to NATS.
+"""Rate of draining a backlog, and cost of an idle daemon that is connected to NATS.
 
     python benchmarks/delivery.py [--messages 100000] [--idle 60] [nats] [mqtt] [http] [idle]
 
 Fills an outbox on disk with messages of 2 KB and drains it into servers on this machine: a file
 stream of JetStream (nats-server), MQTT at QoS 1 (mosquitto), and InfluxDB through batches of line
-protocol. Beside each stands the rate of the transport alone, with the same messages from memory,
+protocol. Each line also has the rate of the transport alone, with the same messages from memory,
 and the ratio of the two. The servers share the cores with ccagent.
 """
 
@@ -55,7 +55,7 @@ bind-address = "127.0.0.1:0"
 
 
 def messages(count: int, form: Format) -> list[Message]:
-    """Make messages of 2 KB that differ from each other."""
+    """Return distinct messages of 2 KB."""
     if form == "line":
         return [
             Message("x", "n", "metrics", form, 0.0, _points(number), "", f"{number:024}")
@@ -76,7 +76,7 @@ def _points(number: int) -> bytes:
 
 
 def measure(what: str, table: Mapping[str, object], count: int, directory: str) -> None:
-    """Drain the backlog through the outbox, then send the same again without it, and print."""
+    """Drain the backlog through the outbox, send the same messages directly, and print rates."""
     settings = check_sink(table, "backend", "benchmark")
     backlog = messages(count, settings.format)
     queue = Queue("backend", OutboxSettings(directory=directory, max_bytes=2**40))
@@ -142,7 +142,7 @@ def http_rate(count: int, directory: str) -> None:
 
 
 def idle(seconds: float, directory: str) -> None:
-    """Run a daemon that is connected to NATS and samples nothing; print memory and CPU."""
+    """Run a daemon that is connected to NATS and takes no samples. Print memory and CPU."""
     port = free_port()
     file = Path(directory, "ccagent.toml")
     file.write_text(
@@ -172,7 +172,7 @@ def idle(seconds: float, directory: str) -> None:
 
 
 def _cpu(pid: int) -> float:
-    """Seconds in nanosecond resolution: the ticks of stat would hide what idling costs."""
+    """Return CPU seconds in nanosecond resolution. The ticks of stat are too coarse for idling."""
     total = 0
     for task in Path(f"/proc/{pid}/task").iterdir():
         total += int((task / "schedstat").read_text().split()[0])
@@ -187,7 +187,7 @@ def _status(pid: int, key: str) -> int:
 
 
 def main() -> None:
-    """Measure what was asked for."""
+    """Run the measurements named on the command line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("what", nargs="*", default=[], choices=["nats", "mqtt", "http", "idle", []])
     parser.add_argument("--messages", type=int, default=100_000)

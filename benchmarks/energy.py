@@ -2,12 +2,12 @@
 
     python benchmarks/energy.py [truth] [cost]
 
-* truth: energy of jobs on model machines whose split is known, by ccagent, by CEEMS' rule and by
-  Kepler's formula on the same traces, as a percentage of the truth: active energy of the job and
-  idle power of its cpus. Kepler splits no idle energy, so its last column compares with the active
-  energy alone. Then random machines: how often the truth lies in ccagent's interval;
-* cost: CPU of a tick with 0, 10, 100 and 1000 jobs on two sockets of 64 cpus, from files in memory;
-  of reading meters of power.
+* truth: energy of jobs on model machines with a known split, by ccagent, by CEEMS' rule and by
+  Kepler's formula on the same traces. Figures are percentages of the truth: active energy of the
+  job and idle power of its cpus. Kepler does not split idle energy; its last column compares with
+  the active energy alone. Random machines show how often the truth is within ccagent's interval;
+* cost: CPU of a tick with 0, 10, 100 and 1000 jobs on two sockets of 64 cpus, with files in memory;
+  CPU of reading power meters.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CPUS = 16
 
 
 class Case(NamedTuple):
-    """A machine, and the job that is looked at."""
+    """A machine, and the measured job."""
 
     title: str
     machine: ModelMachine
@@ -97,7 +97,7 @@ def truth() -> None:
 
 
 def random_machines() -> None:
-    """Print errors over machines with random jobs, with watts in and beyond the assumption."""
+    """Print errors for machines with random jobs, with watts within and beyond the assumption."""
     head = f"{'random machines':<30}{'jobs':>10}{'inside':>9}{'ccagent':>14}"
     print(f"{head}{'CEEMS':>8}{'Kepler':>8}{'(active)':>10}")
     for ratio in (1.0, 2.0, 4.0):
@@ -128,7 +128,7 @@ def random_machines() -> None:
 
 
 def make_machine(seed: int, ratio: float) -> ModelMachine:
-    """Return a machine with random jobs on random cpus; watts are 3 to `ratio` times 3."""
+    """Return a machine with random jobs on random cpus. Watts per cpu are 3 to `ratio` times 3."""
     chance = random.Random(seed)  # noqa: S311 - a model, no secret
     cpus = [*range(2 * CPUS)]
     chance.shuffle(cpus)
@@ -145,7 +145,7 @@ def make_machine(seed: int, ratio: float) -> ModelMachine:
 
 
 def cost() -> None:
-    """Print the CPU of a tick, beside reading and parsing /proc/stat alone."""
+    """Print the CPU of a tick, and of only reading and parsing /proc/stat."""
     memory = "/dev/shm"  # noqa: S108 - a directory of its own below it
     place = memory if Path(memory).is_dir() else None
     print(f"{'jobs':>6}{'ms CPU a tick':>15}{'times /proc/stat':>18}")
@@ -156,7 +156,7 @@ def cost() -> None:
 
 
 def poll() -> None:
-    """Print the CPU of reading four meters of power, which happens every second."""
+    """Print the CPU of reading four power meters, which happens every second."""
     with tempfile.TemporaryDirectory() as directory:
         node, source = EnergyNode(Path(directory)), HwmonEnergySource()
         for number, rail in enumerate(("Module", "Grace", "CPU", "SysIO")):
@@ -175,7 +175,7 @@ def poll() -> None:
 
 
 def measure(node: EnergyNode, jobs: int) -> tuple[float, float]:
-    """Return seconds of CPU of a tick, and of reading /proc/stat; medians."""
+    """Return CPU seconds of a tick, and of reading /proc/stat, as medians."""
     node.zones()
     for job in range(1, jobs + 1):
         node.job(job, str(job % 128))
@@ -197,7 +197,7 @@ def measure(node: EnergyNode, jobs: int) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Print what is asked for, else everything."""
+    """Run the measurements named on the command line, else all."""
     wanted = sys.argv[1:] or ["truth", "cost"]
     if "truth" in wanted:
         truth()

@@ -2,8 +2,8 @@
 
     python benchmarks/exporter.py [SCRAPES]
 
-Both read a tree with 48 and with 256 hwthreads, about 1,000 and 5,000 series, and are scraped in
-turn with gzip, as Prometheus does. It needs prometheus-node-exporter.
+Both exporters read a tree with 48 and with 256 hwthreads (about 1,000 and 5,000 series). They are
+scraped in turn with gzip, as Prometheus does. Needs prometheus-node-exporter.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _COLLECTORS = (
     "meminfo", "netclass", "netstat", "os", "pressure", "schedstat", "selinux", "sockstat",
     "softnet", "stat", "thermal_zone", "time", "timex", "udp_queues", "uname", "vmstat",
 )  # fmt: skip
-"""Those that read the tree alone, or nothing: netdev asks the kernel."""
+"""Collectors that read only the tree, or nothing. netdev would ask the kernel."""
 _INTERFACE = (
     "addr_assign_type", "address", "broadcast", "carrier", "carrier_changes", "dev_id", "dormant",
     "duplex", "flags", "ifalias", "ifindex", "iflink", "link_mode", "mtu", "name_assign_type",
@@ -91,7 +91,7 @@ def serve(root: str, port: int) -> None:
 
 
 def scrape(port: int) -> tuple[int, float]:
-    """Return the number of series, and the seconds that the answer took."""
+    """Return the number of series, and the seconds until the response."""
     begin = time.perf_counter()
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     connection.request("GET", "/metrics", headers={"Accept-Encoding": "gzip"})
@@ -102,7 +102,7 @@ def scrape(port: int) -> tuple[int, float]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return the CPU time of a process so far, that of ended threads included."""
+    """Return the CPU time of a process so far, including ended threads."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -116,7 +116,7 @@ def resident(pid: int) -> float:
 
 
 def free_port() -> int:
-    """Return a port that nobody listens at."""
+    """Return an unused port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -124,7 +124,7 @@ def free_port() -> int:
 
 
 def compare(root: Path, scrapes: int) -> None:
-    """Scrape both in turn and print a row for each."""
+    """Scrape both exporters in turn, and print a row for each."""
     ports = (free_port(), free_port())
     node_exporter = [
         "prometheus-node-exporter", "--collector.disable-defaults",
@@ -149,7 +149,7 @@ def compare(root: Path, scrapes: int) -> None:
             for which, port in enumerate(ports):
                 series[which], seconds = scrape(port)
                 times[which].append(seconds)
-            time.sleep(0.21)  # more than min-interval: each is a reading
+            time.sleep(0.21)  # longer than min-interval: each scrape causes a reading
         used = [
             (cpu_seconds(process.pid) - start) / scrapes
             for process, start in zip(processes, before, strict=True)
@@ -168,7 +168,7 @@ def compare(root: Path, scrapes: int) -> None:
 
 
 def wait_for(port: int) -> None:
-    """Wait until somebody listens."""
+    """Wait until a process listens on the port."""
     for _ in range(200):
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
@@ -178,7 +178,7 @@ def wait_for(port: int) -> None:
 
 
 def main() -> None:
-    """Compare on each machine."""
+    """Compare the exporters on each machine."""
     if sys.argv[1:2] == ["serve"]:
         serve(sys.argv[2], int(sys.argv[3]))
         return

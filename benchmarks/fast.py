@@ -1,12 +1,12 @@
-"""What the agent `fast` costs, and how right its bandwidth probe is.
+"""Cost of the agent `fast`, and accuracy of its bandwidth probe.
 
     python benchmarks/fast.py [rounds] [bandwidth] [hog] [memory]
 
-* rounds: CPU of a round of all KPIs, encoded, with 0, 1, 10 and 50 machines (each a process), and
-  its share that the messages take; of decoding an init_agent;
-* bandwidth: the probe (NumPy) against a loop in C with the same access pattern, in turns, on
-  one core and on two;
-* hog: what is left of the bandwidth of a core while the others read memory;
+* rounds: CPU of a round of all KPIs, including encoding, with 0, 1, 10 and 50 machines (each a
+  process), and the messages' share of the CPU; CPU of decoding an init_agent;
+* bandwidth: the probe (NumPy) against a loop in C with the same access pattern, in turns, on one
+  core and on two;
+* hog: remaining bandwidth of a core while the other cores read memory;
 * memory: resident memory of a daemon without and with [agents.fast].
 """
 
@@ -113,7 +113,7 @@ int main(int count, char **words_of_command) {
 
 
 def rounds() -> None:
-    """Print the CPU of a round, in ms: reading, and reading and encoding."""
+    """Print the CPU of a round in ms: reading alone, and reading with encoding."""
     node = Node(hostname="c1", cluster="fox")
     for count in (0, 1, 10, 50):
         with sleeping_processes(count):
@@ -148,8 +148,8 @@ def rounds() -> None:
 def bandwidth() -> None:
     """Print the bandwidth of the probe and of the loop in C, measured in turns.
 
-    Only attempts that had their cores nearly for themselves count, with what they read in a second
-    of CPU time, and of these the best. On a busy machine: chrt -f 1.
+    Only attempts that used their cores almost alone count, with the bytes read per second of CPU
+    time. The best attempts are printed. On a busy machine use: chrt -f 1.
     """
     node = Node(hostname="c1", cluster="fox")
     with tempfile.TemporaryDirectory() as directory:
@@ -178,7 +178,7 @@ def _undisturbed(found: list[Measured]) -> list[float]:
 
 
 def hog() -> None:
-    """Print what core 0 gets alone, and while all others read memory."""
+    """Print the bandwidth of core 0 alone, and while all other cores read memory."""
     node = Node(hostname="c1", cluster="fox")
     others = sorted(os.sched_getaffinity(0) - {0})
     with tempfile.TemporaryDirectory() as directory:
@@ -197,7 +197,7 @@ def hog() -> None:
 
 
 def memory() -> None:
-    """Print the resident memory of a daemon, in MB, two seconds after its start."""
+    """Print the resident memory of a daemon in MB, two seconds after its start."""
     sample = '[agents.sample]\nevery = "1h"\n'
     fast = f'{sample}[agents.fast]\nsinks = ["line"]\n'
     for name, table in (
@@ -220,7 +220,7 @@ def memory() -> None:
 
 
 def _sleepers(count: int) -> list[int]:
-    """Return children of this process."""
+    """Return the children of this process."""
     own = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
     return [int(each) for each in own][:count]
 
@@ -241,7 +241,7 @@ def _loop(program: str, size: int, cores: list[int]) -> Measured:
 
 
 def main() -> None:
-    """Measure what the arguments name, or everything."""
+    """Run the measurements named on the command line, else all."""
     known = {"rounds": rounds, "bandwidth": bandwidth, "hog": hog, "memory": memory}
     for name in sys.argv[1:] or known:
         known[name]()

@@ -1,14 +1,14 @@
-"""What a fleet of nodes asks of its brokers: bytes, CPU a message, memory and CPU a connection.
+"""Load of a fleet on its brokers: bytes, CPU a message, memory and CPU a connection.
 
     python benchmarks/fleet.py [bytes] [jetstream] [replicas] [mqtt] [tls]
 
-`bytes`: the size of a sample with sleeping and with working processes, what an outbox and JetStream
-make of it on the disk, and what compression saves there. `jetstream`, `replicas` (three servers),
-`mqtt` (mosquitto, QoS 1, one subscriber): many of ccagent's transports, each with a connection of
-its own, send samples one by one as nodes do from tick to tick, then 50 at once as after an outage.
-`tls`: connections with a handshake. CPU is that of the servers, in user and kernel mode, because
-the senders are here on the same cores: the rate of messages is that of both together, and what a
-server can do with a core of its own is one second divided by its CPU a message.
+`bytes`: the size of a sample with sleeping and with working processes, its size on disk in an
+outbox and in JetStream, and the effect of compression. `jetstream`, `replicas` (three servers),
+`mqtt` (mosquitto, QoS 1, one subscriber): many of ccagent's transports, each with a separate
+connection, send samples one by one as nodes do from tick to tick, then 50 at once as after an
+outage. `tls`: connections with a handshake. CPU is user and system time of the servers. The senders
+run on the same cores, so the rate of messages includes both. The rate of a server on a dedicated
+core is one second divided by its CPU a message.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ with open("/dev/zero", "rb") as source, open("/dev/null", "wb") as sink:
 
 
 class Load(NamedTuple):
-    """How many connections send what."""
+    """Number of connections, and their messages."""
 
     connections: int
     body: bytes
@@ -73,7 +73,7 @@ class Load(NamedTuple):
 
 @contextlib.contextmanager
 def processes(command: Sequence[str], count: int, seconds: float) -> Generator[None]:
-    """Keep so many processes of the user 1000, who is no system user, and wait until they run."""
+    """Run `count` processes during the context, `sleep` as user 1000, not a system user."""
     kind: dict[str, Any] = {"user": 1000} if command[0] == "sleep" and os.getuid() == 0 else {}
     running = [subprocess.Popen(command, **kind) for _ in range(count)]
     try:
@@ -104,7 +104,7 @@ def _number(digits: int) -> int:
 
 
 def cpu(servers: Sequence[subprocess.Popen[bytes]]) -> float:
-    """Return the seconds of CPU that they have taken."""
+    """Return the CPU seconds of the processes."""
     total = 0
     for process in servers:
         fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
@@ -113,7 +113,7 @@ def cpu(servers: Sequence[subprocess.Popen[bytes]]) -> float:
 
 
 def memory(servers: Sequence[subprocess.Popen[bytes]]) -> int:
-    """Return their resident memory in KB."""
+    """Return the resident memory of the processes in KB."""
     total = 0
     for process in servers:
         for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
@@ -122,7 +122,7 @@ def memory(servers: Sequence[subprocess.Popen[bytes]]) -> int:
 
 
 def at_once(work: Callable[[int], None], count: int) -> None:
-    """Run it in so many threads, and wait for them."""
+    """Run a function in several threads, and wait for them."""
     threads = [threading.Thread(target=work, args=(number,)) for number in range(count)]
     for thread in threads:
         thread.start()
@@ -133,7 +133,7 @@ def at_once(work: Callable[[int], None], count: int) -> None:
 def measure(
     what: str, table: Mapping[str, object], load: Load, servers: Sequence[subprocess.Popen[bytes]]
 ) -> None:
-    """Connect, send one by one, send batches; print CPU and memory of the servers."""
+    """Connect, send messages one by one, then in batches. Print CPU and memory of the servers."""
     before = memory(servers)
     nodes = [f"c{number:05}" for number in range(load.connections)]
     settings = [check_sink({**table}, "backend", "benchmark") for _ in nodes]
@@ -184,7 +184,7 @@ async def _ask(port: int, **stream: Any) -> Any:
 
 @contextlib.contextmanager
 def nats_servers(count: int, directory: str) -> Generator[tuple[list[Any], int]]:
-    """Run a server, or a cluster of them; give them and the port of the first."""
+    """Run a server or a cluster. Yield the processes and the first port."""
     ports = [(free_port(), free_port()) for _ in range(count)]
     routes = ", ".join(f'"nats://127.0.0.1:{route}"' for _, route in ports)
     with contextlib.ExitStack() as stack:
@@ -197,12 +197,12 @@ def nats_servers(count: int, directory: str) -> Generator[tuple[list[Any], int]]
                 text += f'cluster {{ name: c, listen: "127.0.0.1:{route}", routes: [{routes}] }}\n'
             file.write_text(text)
             servers.append(stack.enter_context(server(port, "nats-server", "-c", str(file))))
-        time.sleep(0.2 if count == 1 else 8)  # until they have elected a leader
+        time.sleep(0.2 if count == 1 else 8)  # until the servers have elected a leader
         yield servers, ports[0][0]
 
 
 def jetstream(load: Load, directory: str, replicas: int = 1) -> None:
-    """Measure a stream on the disk."""
+    """Measure a stream on disk."""
     with nats_servers(replicas, directory) as (servers, port):
         asyncio.run(_ask(port, name="fox", subjects=["fox.>"], num_replicas=replicas))
         url = f"nats://127.0.0.1:{port}"
@@ -210,7 +210,7 @@ def jetstream(load: Load, directory: str, replicas: int = 1) -> None:
 
 
 def mqtt(load: Load, directory: str) -> None:
-    """Measure mosquitto at QoS 1, with a subscriber that takes everything."""
+    """Measure mosquitto at QoS 1, with a subscriber to all messages."""
     port = free_port()
     file = Path(directory, "mosquitto.conf")
     file.write_text(
@@ -223,7 +223,7 @@ def mqtt(load: Load, directory: str) -> None:
 
 
 def tls(load: Load, directory: str) -> None:
-    """Measure handshakes: what a server pays when nodes come back."""
+    """Measure the servers' CPU of TLS handshakes, such as after a restart of the nodes."""
     certificate, key = f"{directory}/server.pem", f"{directory}/server.key"
     for name, kind in (("RSA 2048", ["rsa:2048"]),
                        ("ECDSA P-256", ["ec", "-pkeyopt", "ec_paramgen_curve:P-256"])):  # fmt: skip
@@ -263,7 +263,7 @@ def _greeted(port: int, context: ssl.SSLContext) -> ssl.SSLSocket:
 
 
 def sizes(directory: str) -> None:
-    """Print the bytes of samples, and what they take in an outbox and in a stream."""
+    """Print the size of samples in bytes, in an outbox and in a stream."""
     kinds = {"sleeping": ("sleep", "600"), "working": (sys.executable, "-c", _WORK)}
     bodies: list[bytes] = []
     for kind, command in kinds.items():
@@ -299,7 +299,7 @@ def sizes(directory: str) -> None:
                                 for m in part])  # fmt: skip
             transport.close()
             state = asyncio.run(_ask(port, name=stream)).state
-            time.sleep(12)  # blocks are compressed when they are full or have rested for a while
+            time.sleep(12)  # blocks are compressed when they are full or idle for some time
             places = Path(directory, "n0").rglob(f"{stream}/msgs/*.blk")
             disk = sum(file.stat().st_size for file in places)
             print(
@@ -309,7 +309,7 @@ def sizes(directory: str) -> None:
 
 
 def main() -> None:
-    """Measure what was asked for."""
+    """Run the measurements named on the command line."""
     parser = argparse.ArgumentParser()
     names = ("bytes", "jetstream", "replicas", "mqtt", "tls")
     parser.add_argument("what", nargs="*", default=[], choices=[*names, []])

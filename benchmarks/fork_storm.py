@@ -1,18 +1,18 @@
-"""A storm of short processes, in three jobs or outside of jobs: what process sources attribute.
+"""A storm of short processes, in three jobs or outside of jobs: CPU that sources attribute.
 
     python benchmarks/fork_storm.py [--processes 10000] [--milliseconds 20-200] [--every 10]
     python benchmarks/fork_storm.py --outside [--lanes 8] [--seconds 60] [--milliseconds 1-30]
 
-As root, with the programs loaded (`ccagent kernel load`) unless --directory says where. Makes three
-control groups as Slurm would, and starts processes in them that use some CPU time each and end:
-children, children of children, and orphans whose parent ends first. Two agents sample meanwhile, at
-the same moments, with the sources `bpf` and `procfs`. What they tell by `cpu_util`, summed up over
-all intervals, is compared with what the kernel accounted to each control group.
+Needs root, and loaded programs (`ccagent kernel load`, or --directory). Creates three control
+groups in Slurm's layout. In each group it starts processes that use some CPU time and end:
+children, children of children, and orphans whose parent ends first. Meanwhile two agents sample at
+the same times with the sources `bpf` and `procfs`. Their `cpu_util`, summed over all intervals, is
+compared with the CPU time that the kernel accounted to each control group.
 
-With --outside, that many lanes start processes one after the other in one control group that is no
-job's, each process with a process group of its own, under --names names and --users users. One
-agent with the source `bpf` samples meanwhile. Beside the attributed share it prints what a sample
-costs (CPU, kernel included, from the readings to the encoded envelope) and the memory it takes.
+With --outside, --lanes lanes start processes one after the other in one control group outside of
+jobs. Each process has a separate process group. The processes have --names names and --users users.
+Meanwhile one agent samples with the source `bpf`. In addition to the attributed share it prints the
+cost of a sample (CPU, including the kernel's, from reading to the encoded envelope) and its memory.
 """
 
 from __future__ import annotations
@@ -40,27 +40,27 @@ if TYPE_CHECKING:
 CGROUP = Path("/sys/fs/cgroup")
 JOBS = (990_000_001, 990_000_002, 990_000_003)
 WIDTH = 4
-"""Processes that a job has at a time."""
+"""Concurrent processes of a job."""
 
 USERS = 61_000
-"""Id of the first user of a storm outside of jobs. No account has it."""
+"""Id of the first user of a storm outside of jobs. No account has this id."""
 
 _SET_NAME = 15
 """PR_SET_NAME of prctl(2)."""
 
 QUIET = 3
-"""Seconds without any process of the jobs after which all are gone."""
+"""Seconds without any process of the jobs after which the storm is over."""
 
 
 def burn(milliseconds: float) -> None:
-    """Use so much CPU time, from now on."""
+    """Use CPU time until the limit."""
     end = time.process_time() + milliseconds / 1000
     while time.process_time() < end:
         pass
 
 
 def child(kind: int, mine: float, childs: float) -> None:
-    """Be one process of the storm, or two: that wait for each other, or don't."""
+    """Run one process of the storm, or two processes, with or without waiting for each other."""
     pid = os.fork() if kind else 0
     if kind and not pid:
         burn(childs)
@@ -89,7 +89,7 @@ def storm(processes: int, least: float, most: float, seed: int) -> None:
 
 
 def lane(number: int, options: argparse.Namespace) -> None:
-    """Start processes one after the other, each in a process group of its own."""
+    """Start processes one after the other, each in a separate process group."""
     chance = random.Random(options.seed + number)  # noqa: S311 - nothing secret depends on it
     least, most = map(float, options.milliseconds.split("-"))
     library = ctypes.CDLL(None)
@@ -108,7 +108,7 @@ def lane(number: int, options: argparse.Namespace) -> None:
 
 @contextmanager
 def job_cgroups() -> Generator[dict[int, Path]]:
-    """Make a control group for each job, as Slurm has them."""
+    """Create a control group for each job, in Slurm's layout."""
     if (CGROUP / "cpuacct").is_dir():
         top = CGROUP / "cpuacct/slurm_storm/uid_0"
     else:
@@ -126,12 +126,12 @@ def job_cgroups() -> Generator[dict[int, Path]]:
 
 
 def join(path: Path) -> None:
-    """Have this process belong to a control group."""
+    """Move this process to a control group."""
     (path / "cgroup.procs").write_text(str(os.getpid()), encoding="ascii")
 
 
 def used(path: Path) -> float:
-    """CPU seconds that the kernel accounted to a control group."""
+    """Return the CPU seconds that the kernel accounted to a control group."""
     try:
         return int((path / "cpuacct.usage").read_text(encoding="ascii")) / 1e9
     except FileNotFoundError:
@@ -141,7 +141,7 @@ def used(path: Path) -> float:
 
 @contextmanager
 def plain_cgroup() -> Generator[Path]:
-    """Make a control group that is no job's."""
+    """Create a control group outside of jobs."""
     top = CGROUP / "cpuacct" if (CGROUP / "cpuacct").is_dir() else CGROUP
     path = top / f"ccagent-storm-{os.getpid()}"
     path.mkdir()
@@ -152,7 +152,7 @@ def plain_cgroup() -> Generator[Path]:
 
 
 def measure_outside(options: argparse.Namespace) -> dict[str, Any]:
-    """Run a storm outside of jobs; return what was attributed, and what samples cost."""
+    """Run a storm outside of jobs. Return the attributed CPU, and the cost of samples."""
     from msgspec import convert
 
     from ccagent.agents.sonar.agent import SampleAgent
@@ -240,7 +240,7 @@ def measure_outside(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _largest_memory() -> int:
-    """Return KB. Not ru_maxrss, which begins with what the parent had."""
+    """Return the maximum resident memory in KB. ru_maxrss would include the parent's."""
     with open("/proc/self/status", encoding="utf-8") as file:
         return int(file.read().partition("VmHWM:")[2].split()[0])
 
@@ -256,7 +256,7 @@ def _join_nicely(path: Path) -> None:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Run the storm and return CPU seconds by job: the kernel's, and those of the sources."""
+    """Run the storm. Return CPU seconds by job, from the kernel and from the sources."""
     from ccagent.agents.sonar.jobs.selection import ProcessSelection
     from ccagent.agents.sonar.sources.preferred import PreferredSource
     from ccagent.agents.sonar.sources.procfs import ProcfsSource
@@ -271,7 +271,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     read_at: dict[str, float] = {}
 
     def sample() -> bool:
-        """Add what the sources tell; give whether any of it was of the jobs."""
+        """Add the CPU of a sample by job. Return whether the sample contains any of the jobs."""
         found = False
         for name, source in sources.items():
             processes = source.read()
@@ -303,7 +303,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         ):
             time.sleep(options.every - (time.monotonic() - begin) % options.every)
             sample()
-        # Orphans stay until init asks how they ended; then the kernel frees them.
+        # Orphans exist until init waits for them; then the kernel frees them.
         quiet = 0
         while quiet < QUIET:
             time.sleep(1)
@@ -326,7 +326,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure and print a line for each job, or JSON."""
+    """Measure. Print a line for each job, or JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--processes", type=int, default=10_000)
     parser.add_argument("--milliseconds", default="20-200", help="CPU time of each")

@@ -1,11 +1,11 @@
-"""What GPUs cost in a daemon's sample: eight cards, 200 processes on them.
+"""Cost of GPUs in a daemon's sample: eight cards with 200 processes.
 
     python benchmarks/gpus.py [--cards 8] [--processes 200] [--samples 100] [--maker nvidia]
 
-The maker's own Python bindings run against a stand-in for its library, compiled here with cc, so
-that no card is needed: what a real library adds is its own. Starts sleeping processes, spreads them
-evenly over the cards, and samples in turns with and without cards. CPU is that of ccagent and that
-of the process in which the library runs, up to the encoded bytes; compare the rows with each other.
+The vendor's Python bindings run against a stand-in for its library, compiled here with cc; no card
+is needed. The cost of a real library is additional. Starts sleeping processes, spreads them evenly
+over the cards, and samples in turns with and without cards. CPU is the time of ccagent and of the
+library's process, up to the encoded bytes. Compare the rows with each other.
 """
 
 from __future__ import annotations
@@ -72,20 +72,20 @@ amdsmi_get_gpu_process_list {card} = {uses}
 
 
 class CardsNode(Node):
-    """This machine with cards of a maker, or without."""
+    """This machine with a vendor's cards, or without cards."""
 
     cards = 0
     directory = ""
 
     def list(self, path: str) -> list[str]:
-        """List the cards among the driver's directory."""
+        """List the cards in the driver's directory."""
         if path == self.directory:
             return [f"0000:{card:02}:00.0" for card in range(self.cards)]
         return [] if path in DIRECTORIES.values() else super().list(path)
 
 
 def scenario(maker: str, cards: int, pids: list[int]) -> str:
-    """Return the answers of the cards, with new utilisation for each call."""
+    """Return the library's answers for the cards, with new utilisation for each call."""
     lines = [f"nvmlDeviceGetCount_v2 = {cards}", f"amdsmi_get_processor_handles = {cards}"]
     for card in range(cards):
         here = pids[card::cards]
@@ -97,20 +97,20 @@ def scenario(maker: str, cards: int, pids: list[int]) -> str:
 
 
 def cpu_of(pid: int | None) -> float:
-    """Milliseconds of CPU that a process with one thread has used."""
+    """Return the CPU time of a process with one thread in milliseconds."""
     if pid is None:
         return 0.0
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e6
 
 
 def rss_of(pid: int) -> float:
-    """Megabytes of resident memory."""
+    """Return the resident memory in megabytes."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 def library_process() -> int | None:
-    """Return the child in which the library runs."""
+    """Return the child process of the library."""
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
     for child in children:
         if b"ccagent.machine.gpu.process" in Path(f"/proc/{child}/cmdline").read_bytes():

@@ -1,14 +1,14 @@
-"""What the agent `jobs` costs: a first run over many jobs, and rounds in which few change.
+"""Cost of the agent `jobs`: a first run over many jobs, and rounds with few changes.
 
     python benchmarks/jobs.py [--jobs 100000] [--active 5000] [--runs 3] [--before DIRECTORY]
 
-A program stands in for sacct and prints jobs, each with the steps batch and extern. Measured, each
-time in a fresh process, is the CPU time of the agent to the encoded messages, without that
-program's, and the largest resident memory; beside it the CPU time that splitting the same output at
-its delimiters takes alone. Printed is the least of the runs.
+A stand-in for sacct prints jobs, each with the steps batch and extern. Each run is a new process.
+It measures the agent's CPU time up to the encoded messages, without the stand-in's, and the maximum
+resident memory. For comparison it measures the CPU time of only splitting the same output at its
+delimiters. The minimum of the runs is printed.
 
-`--before` names another checkout, which is measured in turns with this one. Its packages must have
-the same names.
+`--before` is another checkout, measured in turns with this one. Its packages must have the same
+names.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ for n in numbers:
 
 
 class Sampled(NamedTuple):
-    """What one round of the agent took."""
+    """The cost of one round of the agent."""
 
     messages: int
     records: int
@@ -71,7 +71,7 @@ class Sampled(NamedTuple):
 
 
 def sample(agent: JobsAgent, node: Node) -> Sampled:
-    """Sample once, to the encoded messages."""
+    """Run one round, including encoding."""
     begun = time.process_time()
     messages, records = 0, 0
     for message in encode_each(agent.sample(node), ["sonar"], node):
@@ -80,14 +80,14 @@ def sample(agent: JobsAgent, node: Node) -> Sampled:
     agent.commit_sample()
     agent.save_state()
     cpu = time.process_time() - begun
-    # Unlike ru_maxrss this is without what the parent had when it forked.
+    # VmHWM: unlike ru_maxrss it excludes the parent's memory before the fork.
     status = Path("/proc/self/status").read_text(encoding="utf-8")
     memory = int(status.partition("VmHWM:")[2].split()[0]) / 1024
     return Sampled(messages, records, cpu, memory)
 
 
 def splitting(program: str) -> float:
-    """Return the CPU seconds that reading and splitting the output take."""
+    """Return the CPU seconds of reading and splitting the output."""
     delimiter = b"\x1f" + b"0" * 24 + b"\x1f"
     begun = time.process_time()
     with subprocess.Popen(
@@ -100,7 +100,7 @@ def splitting(program: str) -> float:
 
 
 def worker(program: str, jobs: int, active: int) -> None:
-    """Sample in this process and print what it took, as JSON."""
+    """Run one round in this process. Print its cost as JSON."""
     count = Path(program + ".count")
     node = Node(hostname="master", cluster="fox")
 
@@ -127,7 +127,7 @@ def worker(program: str, jobs: int, active: int) -> None:
 
 
 def in_worker(program: str, jobs: int, active: int, checkout: str) -> dict[str, Sampled]:
-    """Sample in a fresh process, with the code of another checkout if one is named."""
+    """Run one round in a new process, with the code of another checkout if given."""
     command = [sys.executable, __file__, "--worker", program]
     command += ["--jobs", str(jobs), "--active", str(active)]
     environment = dict(os.environ)
@@ -138,7 +138,7 @@ def in_worker(program: str, jobs: int, active: int, checkout: str) -> dict[str, 
 
 
 def least(runs: list[dict[str, Sampled]], name: str) -> Sampled:
-    """Return the run with the least CPU time, as other work on the machine only adds to it."""
+    """Return the run with the least CPU time, because other load only increases it."""
     return min((run[name] for run in runs), key=lambda sampled: sampled.cpu)
 
 

@@ -1,26 +1,26 @@
-"""What the agent `lustre` costs on large dumps of job_stats, from reading to records and to a file.
+"""Cost of the agent `lustre` on large dumps of job_stats, from reading to records and to a file.
 
     python benchmarks/jobstats.py [--entries 50000] [--targets 3] [--runs 3] [--before DIRECTORY]
 
-Writes dumps of OSTs to a temporary directory (TMPDIR; 2 KB an entry, and as much again for what is
-sent): in the layout of 2.17, which quotes ids and has times with nanoseconds, and, to compare, in
-that of 2.14 with plain ids. Measures, each time in a fresh process:
+Writes dumps of OSTs to a temporary directory (TMPDIR; 2 KB an entry, and the same size for sent
+data). One layout is that of 2.17 with quoted ids and times with nanoseconds; the other, for
+comparison, that of 2.14 with plain ids. Measures, each time in a new process:
 
-* reading a dump and splitting it into lines, which every parser in Python has to do: the ratios
-  are to this;
+* reading a dump and splitting it into lines, which every parser in Python must do: the base of the
+  ratios;
 * the parser alone, and the agent up to its records, with a quarter of the counters not zero and
   with none of them zero;
 * `ccagent lustre --once` to a file, the whole process;
 * the agent and the whole process with several such targets in one dump;
-* last, how the CPU of quoted ids compares with that of plain ones. 2.15.2 escapes the colons in
-  ids, too; both have two more lines an entry than 2.14.
+* the ratio of the CPU of quoted ids to that of plain ids. 2.15.2 also escapes the colons in ids;
+  both have two more lines an entry than 2.14.
 
-`--before` names another checkout; parser and agent of both are measured in turns, and the other
-one's CPU time and the ratio of this one to it are printed, too.
+`--before` is another checkout. Parser and agent of both are measured in turns. The other checkout's
+CPU time and the ratio of this one to it are printed, too.
 
-CPU is user and system time, the median of the runs; in the whole process it includes starting
-Python. Entries a second are those of a second of CPU. Memory is the largest resident set. Machines
-differ and are noisy: compare the rows of one run with each other.
+CPU is user and system time, the median of the runs; for the whole process it includes the start of
+Python. Entries a second are per second of CPU. Memory is the maximum resident set. Machines differ
+and are noisy: compare the rows of one run with each other.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ CHUNK = 1 << 20
 
 
 class Cost(NamedTuple):
-    """CPU seconds, largest resident set in MB, and how many things were found or bytes sent."""
+    """CPU seconds, maximum resident set in MB, and the number of items or sent bytes."""
 
     cpu: float
     memory: float
@@ -56,7 +56,7 @@ class Cost(NamedTuple):
 
 
 def write(path: str, entries: int, targets: int, nonzero: float, layout: str) -> None:
-    """Write a dump with as many entries for each target."""
+    """Write a dump with this number of entries for each target."""
     sys.path.insert(0, str(Path(__file__).parent.parent))
     from tests.support.lustre_server import large_text
 
@@ -69,13 +69,13 @@ def write(path: str, entries: int, targets: int, nonzero: float, layout: str) ->
 
 
 def split(path: str) -> int:
-    """Read a dump in lines; give their number."""
+    """Read a dump in lines. Return their number."""
     with open(path, "rb") as file:
         return sum(1 for _ in file)
 
 
 def parse_only(path: str) -> int:
-    """Parse a dump; give the number of entries. A line that is not understood ends it."""
+    """Parse a dump. Return the number of entries. Exit at an invalid line."""
     jobstats = "ccagent.agents.lustre.jobstats"
     parse = _find("parse", f"{jobstats}.parser", jobstats)
     entries = 0
@@ -87,7 +87,7 @@ def parse_only(path: str) -> int:
 
 
 def parse_to_records(path: str) -> int:
-    """Have the agent read a dump; return the number of records."""
+    """Read a dump with the agent. Return the number of records."""
     from ccagent.agents.lustre.agent import LustreAgent, LustreSettings
 
     node = _find("Node", "ccagent.machine.node", "ccagent.node")(cluster="benchmark")
@@ -98,7 +98,7 @@ def parse_to_records(path: str) -> int:
 
 
 def _find(name: str, *modules: str) -> Any:
-    """Return a name from the module that has it: an earlier checkout has other modules."""
+    """Return a name from the first module that has it, because earlier checkouts differ."""
     for module in modules:
         with suppress(ImportError, AttributeError):
             return getattr(import_module(module), name)
@@ -119,7 +119,7 @@ WORKERS: dict[str, Callable[[str], int]] = {
 
 
 def worker(name: str, path: str) -> None:
-    """Do one thing in this process and print what it cost, without its imports, as JSON."""
+    """Run one worker in this process. Print its cost without imports as JSON."""
     function = WORKERS[name]
     with tempfile.NamedTemporaryFile() as empty:
         empty.write(b"obdfilter.scratch-OST0000.job_stats=job_stats:\n")
@@ -128,7 +128,7 @@ def worker(name: str, path: str) -> None:
     before = _cpu(resource.RUSAGE_SELF)
     found = function(path)
     cpu = _cpu(resource.RUSAGE_SELF) - before
-    # Unlike ru_maxrss this is without what the parent had when it forked.
+    # VmHWM: unlike ru_maxrss it excludes the parent's memory before the fork.
     status = Path("/proc/self/status").read_text(encoding="utf-8")
     memory = int(status.partition("VmHWM:")[2].split()[0]) / 1024
     json.dump(Cost(cpu, memory, found), sys.stdout)
@@ -140,7 +140,7 @@ def _cpu(who: int) -> float:
 
 
 def in_worker(name: str, path: str, runs: int, before: str) -> tuple[Cost, Cost | None]:
-    """Measure a function of WORKERS, in turns with that of another checkout if there is one."""
+    """Measure a function of WORKERS, alternating with another checkout if given."""
     costs: list[Cost] = []
     others: list[Cost] = []
     for _ in range(runs):
@@ -177,7 +177,7 @@ def _whole_process(path: str) -> Cost:
 
 
 def _median(costs: Iterator[Cost]) -> Cost:
-    """Return the median of the CPU times and the largest memory."""
+    """Return the median of the CPU times and the maximum memory."""
     each = list(costs)
     cpu = statistics.median(cost.cpu for cost in each)
     return Cost(cpu, max(cost.memory for cost in each), each[-1].found)
@@ -189,11 +189,11 @@ DUMPS = (
     ("2.17", 0.25, False), ("2.17", 1.0, False), ("2.14", 0.25, False), ("2.14", 1.0, False),
     ("2.17", 0.25, True),
 )  # fmt: skip
-"""Layout, the part of the counters that is not zero, and whether there are several targets."""
+"""Layout, share of nonzero counters, and whether there are several targets."""
 
 
 def measure(entries: int, targets: int, runs: int, directory: str, before: str) -> None:
-    """Print a line for each figure as soon as it is known."""
+    """Print a line for each result immediately."""
     print(f"{'':42}{'entries/s':>10}{'CPU s':>8}{'ratio':>7}{'MB':>6}", end="")
     print(f"{'before':>8}{'ratio':>7}" if before else "")
     for layout, nonzero, is_several in DUMPS:
@@ -220,7 +220,7 @@ def measure(entries: int, targets: int, runs: int, directory: str, before: str) 
 
 
 def compare_ids(entries: int, runs: int, directory: str) -> None:
-    """Print the CPU of quoted ids as a multiple of that of plain ones, measured in turns."""
+    """Print the CPU of quoted ids as a multiple of plain ids, measured in turns."""
     print("quoted ids to plain ones of 2.14, least of the runs: parser, agent")
     for nonzero in (0.0, 0.25, 1.0):
         paths = {layout: os.path.join(directory, layout) for layout in (PLAIN, *QUOTED)}

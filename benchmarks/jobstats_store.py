@@ -1,16 +1,16 @@
-"""What the jobstats store costs: CPU and memory for storing, time of queries.
+"""Cost of the jobstats store: CPU and memory of storing, duration of queries.
 
     python benchmarks/jobstats_store.py [--observations 4]
     python benchmarks/jobstats_store.py --queries [--rows 10000000]
     python benchmarks/jobstats_store.py --queries --timescale
 
-Needs PostgreSQL of Debian. Storing: 8 servers with 10,000 entries each, in arrays of 1,000 over
-HTTP; the CPU is that of the store's own process, and that of PostgreSQL beside it. A plain loop
-that parses the same arrays with json stands beside it, so that machines compare. The first
-observation makes the metadata of all series, the others don't.
+Needs Debian's PostgreSQL. Storing: 8 servers with 10,000 entries each, in arrays of 1,000 over
+HTTP. The CPU of the store's process and of PostgreSQL are separate figures. A plain loop that
+parses the same arrays with json is measured for comparison of machines. Only the first observation
+writes the metadata of the series.
 
-Queries: a table is filled with rows of one day, 720 observations of each series, by SQL; then
-questions are asked of the running store over HTTP, the median of many.
+Queries: SQL fills a table with rows of one day, 720 observations of each series. Then queries are
+sent to the running store over HTTP. The median of many is printed.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ FROM generate_series(0, %(series)s - 1) AS n, (SELECT %(k)s AS k) AS step
 
 
 def bodies(observation: int) -> Iterator[bytes]:
-    """Yield the arrays of all servers at one observation."""
+    """Yield the arrays of all servers for one observation."""
     chance = random.Random(observation)  # noqa: S311 - no secret
     moment = datetime.now(UTC) - timedelta(seconds=EVERY * (100 - observation))
     stamp = moment.isoformat(timespec="milliseconds")
@@ -101,13 +101,13 @@ def bodies(observation: int) -> Iterator[bytes]:
 
 
 def expect(answer: StoreAnswer) -> None:
-    """Exit unless an answer is a success."""
+    """Exit unless the response is a success."""
     if answer.status != 200:
         sys.exit(f"{answer.status}: {answer.body!r}")
 
 
 def cpu_of(server: PostgresServer) -> float:
-    """Return the CPU seconds of PostgreSQL and its children, ended ones included."""
+    """Return the CPU seconds of PostgreSQL and its children, including ended ones."""
     process = psutil.Process(server.pid)
     spent = 0.0
     for each in (process, *process.children(recursive=True)):
@@ -118,7 +118,7 @@ def cpu_of(server: PostgresServer) -> float:
 
 
 def measure_storing(observations: int) -> None:
-    """Print what storing costs."""
+    """Print the cost of storing."""
     with PostgresServer() as server, tempfile.TemporaryDirectory() as directory:
         url = server.make_database()
         with RunningJobstatsStore(Path(directory), "--database", url) as store:
@@ -148,7 +148,7 @@ def measure_storing(observations: int) -> None:
 
 
 def fill(url: str, rows: int) -> None:
-    """Fill a day of a table with rows."""
+    """Fill a table with rows of a day."""
     series = rows // OBSERVATIONS
     now = datetime.now(UTC).replace(microsecond=0)
     with psycopg.connect(url, autocommit=True) as connection:
@@ -160,7 +160,7 @@ def fill(url: str, rows: int) -> None:
 
 
 def measure_queries(rows: int, *, is_timescale: bool) -> None:
-    """Print how long questions take."""
+    """Print the duration of queries."""
     with PostgresServer() as server, tempfile.TemporaryDirectory() as directory:
         url = server.make_database()
         if is_timescale:
@@ -191,7 +191,7 @@ def measure_queries(rows: int, *, is_timescale: bool) -> None:
 
 
 def ask_questions(store: RunningJobstatsStore, server: PostgresServer, rows: int) -> None:
-    """Print the median time of each question, and the CPU of store and PostgreSQL for one."""
+    """Print the median duration of each query, and its CPU in store and PostgreSQL."""
     jobs = rows // OBSERVATIONS // 5
     for name, path in (
         ("nothing", "/status"),
@@ -220,7 +220,7 @@ def ask_questions(store: RunningJobstatsStore, server: PostgresServer, rows: int
 
 
 def main() -> None:
-    """Measure what is asked for."""
+    """Run the measurements of the command line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--observations", type=int, default=4)
     parser.add_argument("--queries", action="store_true")

@@ -1,13 +1,13 @@
-"""What the line protocol costs: points to text and back.
+"""Cost of the line protocol: points to text and back.
 
     python benchmarks/line_protocol.py [--points 200000] [--runs 5]
 
-The points are those of ticks of a node with 256 hardware threads: random floats of 31 metrics,
-tags `cluster`, `hostname`, `type` and `type-id`. Beside the encoders stands a plain f-string, which
-checks and escapes nothing and knows the tags beforehand: the ratios are to this.
+The points are those of ticks of a node with 256 hardware threads: random floats of 31 metrics, tags
+`cluster`, `hostname`, `type` and `type-id`. The ratios are to a plain f-string, which does not
+check or escape, and has constant tags.
 
-* Messages: what agents emit, with tags that points share, up to the bytes of whole messages; with
-  points that are there already, with making them, and with tags that never come again.
+* Messages: points with shared tags, as agents emit them, up to the bytes of whole messages: with
+  existing points, including their creation, and with tags that never repeat.
 * Decoder: ccagent.records.line_protocol.decoding, a line at a time.
 
 CPU is user and system time, the median of the runs.
@@ -38,25 +38,25 @@ NODE = Node(hostname="c1-1", cluster="fox")
 
 
 def tag_sets(count: int) -> list[dict[str, str]]:
-    """Tags of as many hardware threads."""
+    """Return the tags of `count` hardware threads."""
     node = {"cluster": "fox", "hostname": "c1-1", "type": "hwthread"}
     return [node | {"type-id": str(number)} for number in range(count)]
 
 
 def emitted(values: list[float], tags: list[dict[str, str]]) -> Iterator[Point]:
-    """Make points as agents emit them, in the same order."""
+    """Return points as agents emit them, in the same order."""
     seconds = NOW / 10**9
     for index, value in enumerate(values):
         yield Point(f"metric_{index // THREADS % METRICS}", tags[index % len(tags)], value, seconds)
 
 
 def in_messages(emitted: Iterable[Point]) -> int:
-    """Write points in messages; return the number of bytes."""
+    """Encode points in messages. Return the number of bytes."""
     return sum(len(one.body) for one in message.encode(emitted, "line", NODE))
 
 
 def plain(points: list[Point]) -> int:
-    """Write points with an f-string; return the number of characters."""
+    """Encode points with an f-string. Return the number of characters."""
     return sum(
         len(
             f"{one.name},cluster=fox,hostname=c1-1,type=hwthread,"
@@ -67,7 +67,7 @@ def plain(points: list[Point]) -> int:
 
 
 def measure(what: str, count: int, runs: int, work: Callable[[], int], alone: float = 0) -> float:
-    """Print what a function costs for each of `count` points; return the CPU seconds of a run."""
+    """Print the cost of a function for each of `count` points. Return the CPU seconds of a run."""
     times: list[float] = []
     work()
     for _ in range(runs):

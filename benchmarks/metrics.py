@@ -1,23 +1,21 @@
-"""What a tick of the agent `metrics` costs on a large node.
+"""Cost of a tick of the agent `metrics` on a large node.
 
     python benchmarks/metrics.py [--hwthreads 256,512] [--jobs 40] [--ticks 40]
     python benchmarks/metrics.py --this-machine [--ticks 40]
 
-Writes the files of a node with two sockets of Sapphire Rapids and that many hwthreads, RAPL, HDR
-InfiniBand, NFS, disks and Slurm jobs below a temporary directory, lets all counters of it grow
-between ticks, and measures ticks in a fresh process: from reading to the bytes of the messages.
-Files on a disk stand for the kernel's, and a table for its counters of events, so what the kernel
-needs to make them comes on top. Beside a tick stands the plain reading of all files that it reads,
-by the same functions: the ratio is to this.
+Writes the files of a node below a temporary directory: two sockets of Sapphire Rapids with the
+given hwthreads, RAPL, HDR InfiniBand, NFS, disks and Slurm jobs. Increases all counters between
+ticks. Measures ticks in a new process, from reading to the bytes of the messages. Files on a disk
+replace the kernel's, and a table replaces its event counters; the kernel's cost of generating them
+is additional. The ratio is to plainly reading the same files with the same functions.
 
-`--this-machine` measures ticks on the files of this one instead: of the default set, and of a set
-like that of cc-metric-collector's default configuration (its preset; processor, load, memory,
-network, local disks and file systems). Each is measured with 50 ms and with a second between
-ticks, after which caches are cold, in turns with a loop of 10,000 additions that shows how fast the
-machine is at that moment.
+`--this-machine` measures ticks on the files of this machine instead: of the default set, and of a
+set like cc-metric-collector's default configuration (its preset; processor, load, memory, network,
+local disks and file systems). Each is measured with 50 ms and with a second (cold caches) between
+ticks, in turns with a loop of 10,000 additions that shows the present speed of the machine.
 
-CPU is user and system time, the median of the ticks. Memory is what is resident after the last
-one. Machines differ and are noisy: compare the rows of one run with each other.
+CPU is user and system time, the median of the ticks. Memory is the resident set after the last
+tick. Machines differ and are noisy: compare the rows of one run with each other.
 """
 
 from __future__ import annotations
@@ -50,7 +48,7 @@ INCLUDED = ("cpu_load5", "cpu_load15", "proc_run", "proc_total", "context_switch
 
 
 def machine(hwthreads: int, jobs: int) -> dict[str, str]:
-    """Return the files that stay as they are."""
+    """Return the contents of constant files."""
     devices, cpus = "sys/bus/event_source/devices", "sys/devices/system/cpu"
     memory = "MemTotal: 1000000 kB\nMemFree: 1000 kB\nMemAvailable: 500000 kB\n"
     files = {
@@ -104,7 +102,7 @@ def machine(hwthreads: int, jobs: int) -> dict[str, str]:
 
 
 def changing(hwthreads: int, jobs: int, tick: int) -> dict[str, str]:
-    """Return the files with counters, as they are at a tick."""
+    """Return the contents of files with counters at a tick."""
     times = f"{tick * 53} 0 {tick * 11} {tick * 37} {tick} {tick} {tick} 0 0 0"
     cpus = "".join(f"cpu{number} {times}\n" for number in range(hwthreads))
     waits = f"avg10=1.00 avg60=1.00 avg300=1.00 total={tick * 1000}\n"
@@ -149,7 +147,7 @@ def write(root: Path, files: dict[str, str]) -> None:
 
 
 def counting_call() -> tuple[PerfCall, Callable[[], None]]:
-    """Return a stand-in for the kernel's counters, and what lets them count for a tick."""
+    """Return a stand-in for the kernel's counters, and a function that advances them by a tick."""
     from ccagent.agents.metrics.perf.call import PerfCall
 
     groups: dict[int, list[PerfEvent]] = {}
@@ -157,7 +155,7 @@ def counting_call() -> tuple[PerfCall, Callable[[], None]]:
     ticks = 1
 
     def content(leader: int) -> bytes:
-        # No two alike: the texts of numbers are to be as long as with real ones.
+        # Distinct values: the texts of numbers must be as long as real ones.
         events = groups[leader]
         rates = [1e9 + leader * 1234.5 + e.config * 777 + ticks % 7 * 1e5 for e in events]
         head = (len(rates), ticks * 10**9, ticks * 7 * 10**8)
@@ -191,7 +189,7 @@ def counting_call() -> tuple[PerfCall, Callable[[], None]]:
 
 
 def worker(root: str) -> None:
-    """Take a tick for every line on stdin, and print what it cost as JSON."""
+    """Take a tick for each line on stdin. Print its cost as JSON."""
     from ccagent.agents.metrics.agent import MetricsAgent
     from ccagent.agents.metrics.perf.reader import PerfReader
     from ccagent.agents.metrics.readers.registry import READERS
@@ -259,11 +257,11 @@ SETS: dict[str, dict[str, Any]] = {
                     "net_errors_out", "part_max_inodes_used"),
     },
 }  # fmt: skip
-"""Settings of the agent, by the name of the set."""
+"""Settings of the agent by the name of the set."""
 
 
 def live_worker(name: str, ticks: int, pause: float) -> None:
-    """Take ticks on this machine, and print what they and an empty loop cost as JSON."""
+    """Take ticks on this machine. Print their cost and the cost of an empty loop as JSON."""
     from msgspec import convert
 
     from ccagent.agents.metrics.agent import MetricsAgent
@@ -288,7 +286,7 @@ def live_worker(name: str, ticks: int, pause: float) -> None:
         for number in range(10_000):
             total += number
         loops.append(_cpu() - before)
-    del costs[:2]  # the first has no rates
+    del costs[:2]  # the first tick has no rates
     figures = {"least": min(costs), "tick": statistics.median(costs), "lines": lines,
                "loop": min(loops)}  # fmt: skip
     json.dump(figures, sys.stdout)
@@ -315,7 +313,7 @@ def _cpu() -> float:
 
 
 def measure(hwthreads: int, jobs: int, ticks: int) -> list[dict[str, Any]]:
-    """Take ticks in a fresh process."""
+    """Take ticks in a new process."""
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
         write(root, machine(hwthreads, jobs))

@@ -1,10 +1,10 @@
-"""What the outbox costs: storing a message, and taking it out again.
+"""Cost of the outbox: storing a message, and taking it out again.
 
     python benchmarks/outbox.py [--messages 2000] [--directory DIR]
 
-Prints, for messages of 2 KB, the time of storing one as an agent does it (one at a time), with
-each durability, beside the time that the disk needs for one write and fsync of the same size; and
-how many messages a second are taken out by a transport that takes everything.
+Prints, for messages of 2 KB, the time of storing a message as an agent does (one at a time), with
+each durability. For comparison it prints the disk's time for one write and fsync of the same size.
+It also prints the rate of messages to a transport that accepts all messages.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ SIZE = 2048
 
 
 class Everything(Transport):
-    """Takes everything."""
+    """A transport that accepts all messages."""
 
     def send(self, messages: Sequence[Message]) -> None:
-        """Take it."""
+        """Accept the messages."""
 
 
 def fsync_time(directory: str, count: int) -> float:
-    """Median seconds of a write and fsync of one message's size."""
+    """Return the median seconds of a write and fsync of one message's size."""
     times: list[float] = []
     with open(os.path.join(directory, "fsync"), "wb", buffering=0) as file:
         for _ in range(count):
@@ -48,7 +48,7 @@ def fsync_time(directory: str, count: int) -> float:
 
 
 def put_time(queue: Queue, count: int) -> float:
-    """Median seconds of storing one message."""
+    """Return the median seconds of storing one message."""
     times: list[float] = []
     for number in range(count):
         message = Message("x", "n", "sample", "sonar", 0.0, os.urandom(SIZE), "", str(number))

@@ -1,16 +1,16 @@
-"""What the pages of the store cost: first paint in a browser, weight, and CPU of ten viewers.
+"""Cost of the store's pages: first paint in a browser, size, and CPU of ten viewers.
 
     python benchmarks/pages.py [--nodes 1000] [--seconds 120]
     python benchmarks/pages.py --pictures DIRECTORY
 
-The store is that of `ccagent demo`, with so many simulated nodes, a day of values of each (about
-100 to 150 series a node) and a job of 16 nodes that has run for 24 hours. Pages are opened in
-Debian's Chromium, each five times, for times that no page was made for before; the middle one
-counts. Beside them stands the page of the login, which reads no value. CPU is that of the store
-for one page. `--seconds`: ten viewers, five of the cluster, three of one job and two of others, ask
-every 30 s for this long; the store's CPU without them is taken off.
+The store is that of `ccagent demo` with the given number of simulated nodes. It has a day of values
+of each node (about 100 to 150 series a node) and a job of 16 nodes that has run for 24 hours. Each
+page is opened five times in Debian's Chromium, for time ranges without a cached page; the median
+counts. The login page, which reads no values, is measured for comparison. CPU is the store's for
+one page. `--seconds`: ten viewers (five of the cluster, three of one job, two of other jobs)
+request their pages every 30 s for this duration. The store's CPU without viewers is subtracted.
 
-`--pictures`: writes the pictures of the READMEs, from a demo of 32 nodes.
+`--pictures`: write the pictures of the READMEs, from a demo of 32 nodes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ WIDE = "wide"
 
 
 def serve(nodes: int) -> None:
-    """Run the store of the demo with a job of 16 nodes that has run for a day."""
+    """Run the demo's store with a job of 16 nodes that has run for a day."""
     from ccagent.views.demo.jobs import DemoJob, demo_jobs
     from ccagent.views.demo.running import DemoServer, run_demo
 
@@ -59,10 +59,10 @@ def serve(nodes: int) -> None:
 
 
 class Store:
-    """The store in a process of its own."""
+    """The store in a separate process."""
 
     def __init__(self, nodes: int) -> None:
-        """Start it, and wait until it is filled."""
+        """Start the store, and wait until it is filled."""
         begin = time.monotonic()
         self.process = subprocess.Popen(
             [sys.executable, __file__, "--serve", "--nodes", str(nodes)],
@@ -74,13 +74,13 @@ class Store:
             sys.exit("the store did not start")
 
     def cpu(self) -> float:
-        """Return its CPU seconds."""
+        """Return the store's CPU seconds."""
         text = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="ascii")
         fields = text.rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / _TICKS
 
     def get(self, path: str, tag: str = "") -> tuple[bytes, str]:
-        """Return body and tag of a page; no body if it has not changed."""
+        """Return body and ETag of a page; the body is empty if the page has not changed."""
         request = urllib.request.Request(self.url + path)  # noqa: S310 - our own store
         request.add_header("Accept-Encoding", "gzip")
         if tag:
@@ -94,13 +94,13 @@ class Store:
             raise
 
     def stop(self) -> None:
-        """End it, as with Ctrl-C."""
+        """Stop the store, as Ctrl-C does."""
         self.process.send_signal(signal.SIGINT)
         self.process.wait(60)
 
 
 def paint(browser: Browser, url: str) -> tuple[float, float, int]:
-    """Return ms to the first paint and to the end of loading, and the bytes that came."""
+    """Return ms to the first paint, ms to the end of loading, and transferred bytes."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     page = context.new_page()
     page.goto(url)
@@ -117,13 +117,13 @@ def paint(browser: Browser, url: str) -> tuple[float, float, int]:
 
 
 def other_time(path: str, seconds: int) -> str:
-    """Return the rest of an address that no page was made for yet: a day that ends elsewhere."""
+    """Return a query string for a day with a new end, for which no page is cached."""
     end = int(time.time()) - seconds
     return f"{'&' if '?' in path else '?'}from={end - 86400}&to={end}"
 
 
 def report_paints(store: Store, browser: Browser, pages: dict[str, str]) -> None:
-    """Print paints and weights of each page."""
+    """Print paint times and sizes of each page."""
     head = ("page", "CPU ms", "server ms", "paint ms", "loaded ms", "sent kB", "HTML kB")
     print("{:<24}{:>9}{:>11}{:>10}{:>11}{:>9}{:>9}".format(*head))
     for name, path in pages.items():
@@ -143,7 +143,7 @@ def report_paints(store: Store, browser: Browser, pages: dict[str, str]) -> None
 
 
 def watch(store: Store, path: str, seconds: float, delay: float) -> None:
-    """Look at a page as a browser that refreshes it does."""
+    """Request a page as a refreshing browser does."""
     tag = ""
     time.sleep(delay)
     until = time.monotonic() + seconds - delay
@@ -153,7 +153,7 @@ def watch(store: Store, path: str, seconds: float, delay: float) -> None:
 
 
 def report_viewers(store: Store, pages: list[str], seconds: float) -> None:
-    """Print the CPU that viewers cost."""
+    """Print the CPU cost of viewers."""
     for path in dict.fromkeys(pages):
         store.get(path)
     before = store.cpu()
@@ -175,7 +175,7 @@ def report_viewers(store: Store, pages: list[str], seconds: float) -> None:
 
 
 def job_numbers(store: Store) -> Iterator[int]:
-    """Yield the number of the wide job, then those of others."""
+    """Yield the number of the wide job, then the numbers of other jobs."""
     import json
 
     body, _ = store.get("data/cluster/demo/jobs?range=48h")
@@ -203,7 +203,7 @@ def make_pictures(directory: Path) -> None:
 
 
 def main() -> None:
-    """Read the options, and measure."""
+    """Parse the options and measure."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--nodes", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=120, help="a multiple of 60")

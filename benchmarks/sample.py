@@ -1,21 +1,21 @@
-"""What a sample costs: CPU, system calls and memory, for each process source.
+"""Cost of a sample: CPU, system calls and memory, for each process source.
 
     python benchmarks/sample.py [--processes 10,1000,4000] [--source bpf,procfs] [--json FILE]
 
-`bpf` needs `ccagent kernel load`, and is left out without it.
+`bpf` needs `ccagent kernel load`, and is skipped without it.
 
-Starts N sleeping processes (as the user nobody when run as root), ten in each process group, and
-measures in fresh processes of their own:
+Starts N sleeping processes (as the user nobody when run as root), ten in each process group.
+Measures, each time in a new process:
 
 * a daemon's sample, from reading /proc to the encoded bytes: CPU in user and kernel mode, the
   median of `--samples` of them; resident memory after a tenth of them and after the last;
-* the daemon itself, `ccagent run` with a sink `dir:` and a sample a second: `tick_ms` is the CPU a
-  tick of all its threads over `--ticks` of them, of which `agent_ms` is the agent's thread and
-  `main_ms` the schedule; the rest is the sink's. Beside it `paced_ms`, the mean of a worker's
-  samples at the same pace: after a second asleep, caches are cold;
-* system calls per process in steady state, with strace if there is one;
+* the daemon itself, `ccagent run` with a sink `dir:` and a sample a second: `tick_ms` is the CPU of
+  all its threads per tick, as the mean of `--ticks` ticks. `agent_ms` is the share of the agent's
+  thread, `main_ms` of the schedule; the rest is the sink's. `paced_ms` is the mean of a worker's
+  samples at the same pace: after a second of sleep, caches are cold;
+* system calls per process in steady state, if strace is installed;
 * one-shot: `ccagent sample --once`, CPU and wall time, the median of nine runs;
-* the same one-shot run of `sonar`, if there is one on PATH.
+* the same one-shot run of `sonar`, if it is on PATH.
 
 Machines differ and are noisy: compare the rows of one run with each other. For one-shot figures
 install ccagent as users do: an editable installation adds some 20 ms to each start.
@@ -52,7 +52,7 @@ OTHERWISE_TRACED = (2, 4)
 
 @contextlib.contextmanager
 def sleeping_processes(number: int) -> Generator[None]:
-    """Keep `number` processes asleep, ten in each process group, of another user if possible."""
+    """Run `number` sleeping processes, ten in each process group, as another user if possible."""
     ready, told = os.pipe()
     parent = os.fork()
     if parent == 0:
@@ -85,7 +85,7 @@ def _kill_children_of(parent: int) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     os.waitpid(parent, 0)
-    # Init reaps the children in its own time; until then they are in everybody's way.
+    # Init reaps the children later; until then they would disturb the measurements.
     deadline = time.monotonic() + 30
     while children and time.monotonic() < deadline:
         children = [pid for pid in children if os.path.exists(f"/proc/{pid}")]
@@ -93,7 +93,7 @@ def _kill_children_of(parent: int) -> None:
 
 
 def worker(source: str, samples: int, pause: float) -> None:
-    """Sample in this process and print what it cost as JSON."""
+    """Sample in this process. Print the cost as JSON."""
     from msgspec import convert
 
     from ccagent.agents.sonar.agent import SampleAgent
@@ -130,7 +130,7 @@ def _rss() -> int:
 
 
 def daemon_cost(source: str, samples: int, pause: float = 0.05) -> dict[str, Any]:
-    """Run a worker and return what it measured."""
+    """Run a worker. Return its measurements."""
     command = [sys.executable, __file__, "--worker", source, "--samples", str(samples)]
     command += ["--pause", str(pause)]
     result: dict[str, Any] = json.loads(
@@ -140,7 +140,7 @@ def daemon_cost(source: str, samples: int, pause: float = 0.05) -> dict[str, Any
 
 
 def tick_cost(source: str, ticks: int) -> dict[str, float]:
-    """Return the CPU in ms of a tick of `ccagent run`: of all, of its agent, of its main thread."""
+    """Return the CPU in ms of a tick of `ccagent run`: all threads, agent, main thread."""
     with tempfile.TemporaryDirectory() as directory:
         path = os.path.join(directory, "ccagent.toml")
         with open(path, "w", encoding="utf-8") as file:
@@ -159,12 +159,12 @@ def tick_cost(source: str, ticks: int) -> dict[str, float]:
                 daemon.terminate()
     spent = {thread: (ms - before.get(thread, 0)) / number for thread, ms in after.items()}
     main = spent.pop(daemon.pid)
-    # Threads have no names of their own; that of the agent does most.
+    # Threads have no names. The agent's thread uses the most CPU.
     return {"tick": main + sum(spent.values()), "agent": max(spent.values()), "main": main}
 
 
 def _samples(directory: str) -> int:
-    """Return how many samples a sink has written."""
+    """Return the number of samples in a sink's directory."""
     files = [os.path.join(top, name) for top, _, names in os.walk(f"{directory}/data")
              for name in names]  # fmt: skip
     count = 0
@@ -192,7 +192,7 @@ def _threads(pid: int) -> dict[int, float]:
 
 
 def system_calls(source: str, processes: int) -> float | None:
-    """System calls per process and sample in steady state: the difference of two traced runs."""
+    """Return system calls per process and sample in steady state, from two traced runs."""
     if shutil.which("strace") is None:
         return None
     counts: list[int] = []
@@ -224,7 +224,7 @@ def system_calls(source: str, processes: int) -> float | None:
 
 
 def one_shot(command: list[str]) -> dict[str, float]:
-    """Run a command a few times: median CPU and wall time in ms."""
+    """Run a command several times. Return median CPU and wall time in ms."""
     cpu: list[float] = []
     wall: list[float] = []
     for _ in range(ONE_SHOT_RUNS):
@@ -280,7 +280,7 @@ def _rounded(value: float | None) -> float | None:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Lay out rows for reading."""
+    """Return rows as an aligned table."""
     columns = list(rows[0])
     cells = [columns] + [[str(row.get(c, "")) for c in columns] for row in rows]
     widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
@@ -291,7 +291,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Measure and print a table, or JSON too."""
+    """Measure. Print a table, and write JSON if wanted."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--processes", default="10,1000,4000")
     parser.add_argument("--source", default="bpf,procfs,psutil")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on."""
+    """Return an unused port."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port: int = free.getsockname()[1]
@@ -26,7 +26,7 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def server(port: int, *command: str) -> Generator[subprocess.Popen[bytes]]:
-    """Run a program until it is needed no more; wait until somebody listens on the port."""
+    """Run a program during the context. Wait until a process listens on the port."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"], "/usr/sbin"])
     program = shutil.which(command[0], path=path)
     if program is None:

@@ -3,7 +3,7 @@
     python benchmarks/start.py              # installs this checkout into an empty environment
     python benchmarks/start.py --in-place --against ../other-checkout
 
-Commands alternate, so that what else the machine does meets all of them. The figures are medians.
+Commands alternate, so that other load affects all of them. The figures are medians.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CONFIGURATION = "[agents.sample]\nevery = '1m'\n[sinks.out]\nurl = 'stdout:'\n"
 
 
 class Case(NamedTuple):
-    """A command, and where it runs: the name of a checkout."""
+    """A command, and the name of the checkout that provides it."""
 
     name: str
     place: str
@@ -43,7 +43,7 @@ class Case(NamedTuple):
 def cpu(command: list[str], cache: str) -> float:
     """Return the CPU time of a command in milliseconds, user and kernel.
 
-    `cache`: where bytecode is kept. Settings of Python in the environment do not count.
+    cache: directory of bytecode. Python's environment variables are ignored.
     """
     environment = {name: value for name, value in os.environ.items() if name[:6] != "PYTHON"}
     environment["PYTHONPYCACHEPREFIX"] = cache
@@ -57,7 +57,7 @@ def cpu(command: list[str], cache: str) -> float:
 
 
 def cases(program: list[str], python: str, place: str, file: Path) -> list[Case]:
-    """Return the commands that are measured. `program` is what `ccagent` is here."""
+    """Return the measured commands. program: the command line of ccagent."""
     completion = ["_CCAGENT_COMPLETE=bash_complete", "COMP_WORDS=ccagent conf", "COMP_CWORD=1"]
     commands = {
         EMPTY: [python, "-c", "pass"],
@@ -75,10 +75,10 @@ def cases(program: list[str], python: str, place: str, file: Path) -> list[Case]
 
 
 def measure(found: list[Case], repeats: int, cache: str) -> dict[tuple[str, str], list[float]]:
-    """Run all commands in turn, several times; return what each has cost."""
+    """Run all commands alternately, several times. Return the costs of each."""
     spent: dict[tuple[str, str], list[float]] = {(case.name, case.place): [] for case in found}
     for case in found:
-        cpu(case.command, cache)  # compiles what is imported
+        cpu(case.command, cache)  # compiles the imported modules
     for _ in range(repeats):
         for case in found:
             spent[case.name, case.place].append(cpu(case.command, cache))
@@ -86,7 +86,7 @@ def measure(found: list[Case], repeats: int, cache: str) -> dict[tuple[str, str]
 
 
 def show(spent: dict[tuple[str, str], list[float]], places: list[str]) -> None:
-    """Print medians, and how often an empty Python goes into each."""
+    """Print medians, absolute and as multiples of an empty Python."""
     names = list(dict.fromkeys(name for name, _ in spent))
     print(f"{'ms CPU, median':26}" + "".join(f"{place:>22}" for place in places))
     for name in names:
@@ -100,7 +100,7 @@ def show(spent: dict[tuple[str, str], list[float]], places: list[str]) -> None:
 
 @contextmanager
 def filled(processes: int) -> Generator[None]:
-    """Have at least so many processes on this machine while the commands run."""
+    """Keep at least this number of processes on the machine while the commands run."""
     there = sum(name.isdigit() for name in os.listdir("/proc"))
     sleepers = [subprocess.Popen(["sleep", "1000"]) for _ in range(there, processes)]
     print(f"{max(there, processes)} processes")
@@ -113,7 +113,7 @@ def filled(processes: int) -> Generator[None]:
 
 
 def in_place(checkout: Path, directory: Path) -> list[str]:
-    """Return a program that runs the sources of a checkout as pip's entry script does."""
+    """Return a program that runs the sources of a checkout like pip's entry script."""
     project = tomllib.loads((checkout / "pyproject.toml").read_text())["project"]
     module, _, function = project["scripts"]["ccagent"].partition(":")
     script = directory / f"ccagent-{checkout.name}"
@@ -125,7 +125,7 @@ def in_place(checkout: Path, directory: Path) -> list[str]:
 
 
 def install(checkout: Path, directory: Path) -> Path:
-    """Build a wheel, install it into an empty environment, print the seconds; return its Python."""
+    """Build and install a wheel into an empty environment. Print the seconds. Return its Python."""
     source = directory / "source"
     shutil.copytree(checkout, source, symlinks=True, ignore=LEFT_OUT)
     begin = time.monotonic()
@@ -147,7 +147,7 @@ def install(checkout: Path, directory: Path) -> Path:
 
 
 def main() -> None:
-    """Print the figures."""
+    """Print all measurements."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

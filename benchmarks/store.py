@@ -1,14 +1,14 @@
-"""What the metric store costs: CPU of its own process for writing and reading, memory, start.
+"""Cost of the metric store: CPU of its process for writing and reading, memory, start.
 
     python benchmarks/store.py [--nodes 1000] [--steps 30] [--day NODES]
 
-Tokens with roles are checked and the log is on. Clients are in this process; the CPU is that of the
-store alone, in user and kernel mode. Beside it stands a plain loop over the same lines (split, look
-a key up, store a float in an array), so that machines compare. `--day` measures a whole day of that
-many nodes: memory, queries and the time of a start.
+Tokens with roles are checked, and the log is on. Clients are in this process; CPU is user and
+system time of the store alone. For comparison of machines, a plain loop over the same lines (split,
+look a key up, store a float in an array) is measured. `--day` measures a whole day of that many
+nodes: memory, queries and the time of a start.
 
-`store_fleet.py` has ten thousand nodes, `store_kills.py` kill -9, `store_checkpoints.py` how long a
-checkpoint keeps requests waiting.
+`store_fleet.py` measures ten thousand nodes, `store_kills.py` kill -9, and `store_checkpoints.py`
+the delay of requests by a checkpoint.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def plain_loop(bodies: list[bytes]) -> float:
 
 
 def measure_writing(bench: StoreBench, nodes: int, steps: int, begin: int) -> None:
-    """Measure POSTs of one node and of many, and the memory that values take."""
+    """Measure POSTs of one node and of many nodes, and the memory of values."""
     report("memory when empty", f"{bench.resident():.0f} MB")
     bench.post(lines(node, 0, begin) for node in range(nodes))
     report(f"memory after 1 step of {nodes * METRICS:,} series", f"{bench.resident():.0f} MB")
@@ -76,7 +76,7 @@ def measure_writing(bench: StoreBench, nodes: int, steps: int, begin: int) -> No
             for first in range(0, nodes - 99, 100)
         ]
         spent = bench.post(bodies)
-        if step >= steps + 2:  # the first two teach it the shape
+        if step >= steps + 2:  # the store learns the message's template from the first two
             used, count = used + spent, count + len(bodies) * 100 * METRICS
     report("POSTs of 8,000 lines, points a CPU second", f"{count / used:,.0f}")
     late = [lines(node, step, begin - 3600) for step in range(5) for node in range(nodes)]
@@ -135,7 +135,7 @@ def measure(nodes: int, steps: int, day: int, directory: str) -> None:
 
 
 def main() -> None:
-    """Measure what the command line asks for."""
+    """Run the measurements of the command line."""
     parser = argparse.ArgumentParser(description="Measure the metric store.")
     parser.add_argument("--nodes", type=int, default=1000)
     parser.add_argument("--steps", type=int, default=30)

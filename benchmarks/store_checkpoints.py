@@ -1,9 +1,9 @@
-"""How long a checkpoint keeps requests waiting: CPU between two turns of the event loop.
+"""Delay of requests by a checkpoint: CPU between two turns of the event loop.
 
     python benchmarks/store_checkpoints.py
 
 80,000 series of 1,000 nodes, and 30,720 series of 3 nodes with 256 hardware threads, each with 12
-hours of values a minute. The figures are CPU time, which other work on the machine does not change.
+hours of values, one a minute. The figures are CPU time, which does not depend on other load.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def filled(nodes: int, metrics: int, threads: int) -> MetricStore:
 
 
 async def measure(store: MetricStore, form: CheckpointFormat, directory: str) -> None:
-    """Write a checkpoint, and report the longest time until others get their turn."""
+    """Write a checkpoint. Report the longest time between two turns of the event loop."""
     state = f"{directory}/state"
     checkpointer = Checkpointer(store, f"{directory}/c", form, retention=10**6, state=state)
     gaps: list[float] = []
@@ -80,7 +80,7 @@ def main() -> None:
     for nodes, metrics, threads in ((1000, 80, 1), (3, 40, 256)):
         store = filled(nodes, metrics, threads)
         gc.collect()
-        gc.freeze()  # as the store does
+        gc.freeze()  # as in the store
         gc.set_threshold(100_000, 20, 100)
         formats: tuple[CheckpointFormat, ...] = ("json", "binary")
         for form in formats:

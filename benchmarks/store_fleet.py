@@ -1,11 +1,11 @@
-"""Ten thousand nodes in simulated time, as fast as it goes: what a minute of them costs.
+"""Cost of a minute of ten thousand nodes, in simulated time at full speed.
 
     python benchmarks/store_fleet.py http|jetstream|victoria [--nodes 10000] [--minutes 60]
 
-Each node sends a message of 87 lines a minute. `http`: to the embedded store. `jetstream`: through
-a stream of nats-server, which the store empties. `victoria`: to a gateway in front of
+Each node sends a message of 87 lines a minute. `http`: to the embedded store. `jetstream`: to a
+stream of nats-server, from which the store receives. `victoria`: to a gateway in front of
 VictoriaMetrics. The log is on, and over HTTP tokens are checked. Clients are in this process, and
-are not counted.
+their CPU is not counted.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Fleet(NamedTuple):
     begin: int
 
     def messages(self, minute: int) -> list[bytes]:
-        """Return the messages of all nodes in a minute."""
+        """Return the messages of all nodes for a minute."""
         return [lines(node, minute, self.begin, METRICS) for node in range(self.nodes)]
 
     def points(self, minutes: int) -> int:
@@ -54,7 +54,7 @@ class Fleet(NamedTuple):
 
 
 class Costs:
-    """What the processes used, minute by minute."""
+    """CPU and memory of the processes, minute by minute."""
 
     def __init__(self, fleet: Fleet, processes: dict[str, int]) -> None:
         self._fleet = fleet
@@ -67,7 +67,7 @@ class Costs:
         return {name: cpu_of(pid) for name, pid in self._processes.items()}
 
     def minute_is_over(self, minute: int) -> None:
-        """Report memory after the first minute; what was learned in it is not counted."""
+        """After the first minute, report memory and take the baseline of the CPU."""
         if minute == 0:
             self._first = self._cpu()
             self._report_memory(1)
@@ -79,7 +79,7 @@ class Costs:
             report(f"{name}: memory after {minutes} min", f"{memory:,.0f} MB, {each:.0f} kB a node")
 
     def report(self) -> None:
-        """Report all figures."""
+        """Report all measurements."""
         fleet, end = self._fleet, self._cpu()
         counted = fleet.minutes - 1
         self._report_memory(fleet.minutes)
@@ -150,13 +150,13 @@ def measure_jetstream(fleet: Fleet, directory: str) -> None:
             for minute in range(fleet.minutes):
                 asyncio.run(publish(broker, fleet.messages(minute)))
                 while bench.stored() < fleet.points(minute + 1):
-                    time.sleep(0.3)  # each question costs the store, too
+                    time.sleep(0.3)  # each question would cost CPU of the store
                 costs.minute_is_over(minute)
             costs.report()
 
 
 async def add_stream(broker: int) -> None:
-    """Make a stream that forgets what is acknowledged."""
+    """Create a stream that deletes acknowledged messages."""
     client = await cast("Any", nats).connect(f"nats://127.0.0.1:{broker}")
     await client.jetstream().add_stream(
         name="fox", subjects=["fox"], retention="workqueue", max_bytes=_STREAM
@@ -165,7 +165,7 @@ async def add_stream(broker: int) -> None:
 
 
 async def publish(broker: int, messages: list[bytes]) -> None:
-    """Publish messages, and wait until the stream has them."""
+    """Publish messages. Wait until the stream has stored them."""
     client = await cast("Any", nats).connect(f"nats://127.0.0.1:{broker}")
     for number, message in enumerate(messages):
         await client.publish("fox", message)
@@ -176,7 +176,7 @@ async def publish(broker: int, messages: list[bytes]) -> None:
 
 
 def main() -> None:
-    """Measure what the command line asks for."""
+    """Run the measurement of the command line."""
     parser = argparse.ArgumentParser(description="Measure a fleet of nodes.")
     ways = {"http": measure_http, "jetstream": measure_jetstream, "victoria": measure_victoria}
     parser.add_argument("way", choices=ways)

@@ -1,4 +1,4 @@
-"""Kill a metric store with -9 under load, and look for what was acknowledged and is missing.
+"""Kill a metric store with -9 under load, and count missing acknowledged values.
 
     python benchmarks/store_kills.py [--kills 100]
 
@@ -22,7 +22,7 @@ from benchmarks.store_server import CONNECTIONS, METRICS, StoreBench, report, st
 
 
 def measure_kills(kills: int, directory: str) -> None:
-    """Kill the store under load of one connection a node, and look for what is missing."""
+    """Kill the store under load of one connection a node. Count missing values."""
     port, (public, jwt) = free_port(), token()
     Path(directory, "store.toml").write_text(f'retention = "40d"\njwt-public-key = "{public}"\n')
     begin = int(time.time()) // 60 * 60 - 25 * 86400
@@ -56,7 +56,7 @@ def measure_kills(kills: int, directory: str) -> None:
 
 
 def main() -> None:
-    """Measure what the command line asks for."""
+    """Run the measurement of the command line."""
     parser = argparse.ArgumentParser(description="Kill the metric store under load.")
     parser.add_argument("--kills", type=int, default=100)
     with tempfile.TemporaryDirectory() as directory:

@@ -1,4 +1,4 @@
-"""A metric store in a process of its own, and clients that measure it."""
+"""A metric store in a separate process, and clients that measure it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def token() -> tuple[str, str]:
-    """Return a public key, and a token that may do everything."""
+    """Return a public key, and a token with all rights."""
 
     def encoded(data: bytes) -> str:
         return base64.urlsafe_b64encode(data).decode().rstrip("=")
@@ -45,7 +45,7 @@ def lines(node: int, step: int, begin: int, metrics: int = METRICS) -> bytes:
 
 
 def cpu_of(pid: int) -> float:
-    """Return the CPU seconds of a process until now."""
+    """Return the CPU seconds of a process so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
@@ -62,7 +62,7 @@ class StoreBench:
         self._pid = process.pid
         self._head = f"Host: x\r\nAuthorization: Bearer {jwt}\r\n"
         deadline = time.monotonic() + 300
-        while True:  # a day takes a while to be read
+        while True:  # reading a day takes some time
             try:
                 socket.create_connection(("127.0.0.1", port)).close()
                 break
@@ -80,7 +80,7 @@ class StoreBench:
             one.close()
 
     def cpu(self) -> float:
-        """Return the CPU seconds of the store until now."""
+        """Return the CPU seconds of the store so far."""
         return cpu_of(self._pid)
 
     def resident(self) -> float:
@@ -88,7 +88,7 @@ class StoreBench:
         return resident_of(self._pid)
 
     def post(self, bodies: Iterable[bytes]) -> float:
-        """Send messages over all connections; return the CPU seconds of the store."""
+        """Send messages over all connections. Return the CPU seconds of the store."""
         begin = self.cpu()
         waiting: list[bytes] = []
         for body in bodies:
@@ -110,14 +110,14 @@ class StoreBench:
                 sys.exit(f"the store answered {answer!r}")
 
     def stored(self) -> int:
-        """Return the number of values that the store has taken."""
+        """Return the number of values stored so far."""
         one = self._sockets[0]
         one.sendall(f"GET /metrics HTTP/1.1\r\n{self._head}\r\n".encode())
         text = _read_answer(one)
         return int(text.partition(b"\nccagent_store_points_total ")[2].split()[0])
 
     def send_next(self, acknowledged: list[int], begin: int) -> None:
-        """Send the next step of each connection's node, and count what is acknowledged."""
+        """Send the next step of each connection's node. Count acknowledged values."""
         for node, one in enumerate(self._sockets):
             body = lines(node, acknowledged[node], begin)
             head = f"POST /api/write/ HTTP/1.1\r\n{self._head}Content-Length: {len(body)}\r\n\r\n"
@@ -137,7 +137,7 @@ class StoreBench:
             raise failed
 
     def count_missing(self, acknowledged: list[int], begin: int) -> int:
-        """Return how many acknowledged values the store does not have."""
+        """Return the number of acknowledged values that the store lacks."""
         missing = 0
         for node, steps in enumerate(acknowledged):
             queries = [
@@ -156,7 +156,7 @@ class StoreBench:
         return missing
 
     def query(self, body: dict[str, Any], rounds: int) -> tuple[float, float, int]:
-        """Ask the same again and again; return ms of CPU, median ms of time, bytes."""
+        """Repeat a query. Return CPU in ms, median time in ms, and bytes."""
         text = json.dumps(body)
         request = (
             f"GET /api/query/ HTTP/1.1\r\n{self._head}Content-Length: {len(text)}\r\n\r\n{text}"

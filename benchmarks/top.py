@@ -1,9 +1,9 @@
-"""What `ccagent top` costs, beside htop on the same machine: CPU and memory at 2 s.
+"""Cost of `ccagent top` and htop on the same machine: CPU and memory at 2 s.
 
     python benchmarks/top.py [PROCESSES] [SECONDS]
 
-Both run in terminals of 160 x 48, one after the other, with sleeping processes besides. CPU is user
-and system time, children included, after the first screens.
+Both run in terminals of 160 x 48, one after the other, with sleeping processes on the machine. CPU
+is user and system time, including children, after the first screens.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def resident(pid: int) -> float:
-    """Return MB."""
+    """Return the resident memory in MB."""
     with open(f"/proc/{pid}/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 

@@ -1,1 +1,1 @@
-"""Stores: programs that receive and keep what agents send."""
+"""Stores: programs that receive and keep the data of agents."""

@@ -1,7 +1,7 @@
-"""Accepting connections within the number of files that this process may have open.
+"""Acceptance of connections within the process's limit of open files.
 
-asyncio accepts as many connections at once as its backlog is long. Without a free descriptor it
-logs a traceback for each of them, again and again: so some stay free.
+asyncio accepts as many connections at once as its backlog permits. Without a free descriptor it
+repeatedly logs a traceback for each of them. Therefore some descriptors stay free.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import asyncio
 
 _RESERVED = 32
-"""Descriptors for the log, the database and what else is open."""
+"""Descriptors reserved for the log, the database and other files."""
 
 _PART = 8
 _LOG_EVERY = 60.0
@@ -27,14 +27,14 @@ _SHORT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 class ConnectionPlan(NamedTuple):
-    """How many connections may be open, and how many are accepted at once."""
+    """Maximum number of open connections, and of connections accepted at once."""
 
     most: int
     backlog: int
 
 
 def plan_connections(wanted: int, backlog: int, *, others: int = 0) -> ConnectionPlan:
-    """Raise the limit of open files, and return what it permits to a server.
+    """Raise the limit of open files. Return the limits of connections for a server.
 
     others: connections of another server of this process, which may have half of all.
     """
@@ -56,7 +56,7 @@ def plan_connections(wanted: int, backlog: int, *, others: int = 0) -> Connectio
 
 
 def handle_accept_errors(loop: asyncio.AbstractEventLoop) -> None:
-    """Log once a minute that no connection can be accepted; other errors as before."""
+    """Log failures to accept, at most once a minute. Other errors are handled as before."""
     logged = -_LOG_EVERY
 
     def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -12,18 +12,18 @@ _STORES = {
     "jobstats": "ccagent.stores.jobstats.commands",
     "metrics": "ccagent.stores.metrics.commands",
 }
-"""Stores and the modules that define their commands, imported when they are used."""
+"""Stores and the modules of their commands. A module is imported when it is used."""
 
 
 class StoreCommands(HelpfulGroup):
-    """The commands of the stores."""
+    """The group of the stores' commands."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Name the stores."""
+        """Return the names of the stores."""
         return sorted({*super().list_commands(ctx), *_STORES})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Find the commands of a store."""
+        """Return the commands of a store."""
         if cmd_name not in _STORES:
             return super().get_command(ctx, cmd_name)
         found: click.Command = getattr(import_module(_STORES[cmd_name]), cmd_name)
@@ -32,4 +32,4 @@ class StoreCommands(HelpfulGroup):
 
 @click.group(cls=StoreCommands)
 def store() -> None:
-    """Run a store that receives what agents send."""
+    """Run a store, which receives and keeps the data of agents."""

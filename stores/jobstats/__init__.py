@@ -1,1 +1,1 @@
-"""The store of Lustre jobstats: the counters of every entry, in PostgreSQL."""
+"""The store of Lustre jobstats: the counters of all entries, in PostgreSQL."""

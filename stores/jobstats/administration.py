@@ -1,4 +1,4 @@
-"""Work on the database from the command line, whether the store runs or not."""
+"""Database administration from the command line, with or without a running store."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ _SECONDS = 5.0
 def open_connection(
     settings: JobstatsStoreSettings,
 ) -> Generator[psycopg.Connection[Any], None, None]:
-    """Open a connection to the store's database, which is started if it is the store's own.
+    """Open a connection in autocommit to the store's database. Start PostgreSQL if embedded.
 
-    The connection is in autocommit. Raises ConfigurationError for what can't be reached or done.
+    Raise ConfigurationError if the database is not reachable or refuses a statement.
     """
     postgres: EmbeddedPostgres | None = None
     url = settings.database
@@ -56,7 +56,7 @@ def open_connection(
                 )
                 url = postgres.url
             except LockedError:
-                # The store runs, and its PostgreSQL with it.
+                # The store is running, with its PostgreSQL.
                 sockets = os.path.join(os.path.abspath(settings.data), "socket")
                 url = f"postgresql://ccagent@/jobstats?host={quote(sockets, safe='')}"
         database = Database(url, connections=1, password_file=settings.password_file)
@@ -72,7 +72,7 @@ def open_connection(
 
 
 def migrate_now(settings: JobstatsStoreSettings, *, is_dry: bool) -> list[str]:
-    """Apply the pending migrations; return a line for each, or their text."""
+    """Apply the pending migrations. Return a line for each; for a dry run, return their SQL."""
     with open_connection(settings) as connection:
         if is_dry:
             is_timescale = has_timescale(connection)
@@ -87,10 +87,10 @@ def migrate_now(settings: JobstatsStoreSettings, *, is_dry: bool) -> list[str]:
 
 
 def apply_retention(settings: JobstatsStoreSettings) -> list[str]:
-    """Remove what is older than the retention; return what was done."""
+    """Apply the retention. Return lines about the result."""
     with open_connection(settings) as connection:
         if not applied_migrations(connection):
-            return ["the database has no tables yet"]
+            return ["the database has no tables: run `ccagent store jobstats migrate`"]
         partitions = (
             None
             if has_timescale(connection)
@@ -102,7 +102,7 @@ def apply_retention(settings: JobstatsStoreSettings) -> list[str]:
 
 
 def describe_state(settings: JobstatsStoreSettings) -> tuple[list[str], bool]:
-    """Return lines about the running store and its database, and whether both answer."""
+    """Return lines about the running store and its database, and whether both respond."""
     lines, is_well = _ask_store(settings)
     try:
         with open_connection(settings) as connection:
@@ -149,7 +149,7 @@ def _describe_database(
 
 
 def _ask_store(settings: JobstatsStoreSettings) -> tuple[list[str], bool]:
-    """Return the numbers of the running store, and whether it answers."""
+    """Return the counters of the running store as lines, and whether it responds."""
     import ssl
 
     host, port = split_address(settings.listen)
@@ -159,7 +159,7 @@ def _ask_store(settings: JobstatsStoreSettings) -> tuple[list[str], bool]:
             host,
             port,
             timeout=_SECONDS,
-            # The certificate need not name the address of `listen`.
+            # The certificate may not name the address of `listen`.
             context=ssl._create_unverified_context(),  # noqa: S323, SLF001
         )
         if settings.tls.certificate
@@ -170,7 +170,7 @@ def _ask_store(settings: JobstatsStoreSettings) -> tuple[list[str], bool]:
         answer = connection.getresponse()
         body = answer.read(1 << 20)
     except (OSError, http.client.HTTPException) as error:
-        return [f"store         none answers at {settings.listen}: {error}"], False
+        return [f"store         no store answers at {settings.listen}: {error}"], False
     finally:
         connection.close()
     if answer.status == 401:
@@ -187,7 +187,7 @@ def _ask_store(settings: JobstatsStoreSettings) -> tuple[list[str], bool]:
 def _connect(
     database: Database, *, patient: bool
 ) -> Generator[psycopg.Connection[Any], None, None]:
-    """Connect; a server that was just started may need a while."""
+    """Connect. patient: retry while a server is starting."""
     deadline = time.monotonic() + (_START_WITHIN if patient else 0.0)
     while True:
         try:

@@ -1,4 +1,4 @@
-"""The HTTP interface: arrays and envelopes come in, answers to queries go out."""
+"""The HTTP interface: receives arrays and envelopes, and answers queries."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class JobstatsApi:
-    """Answers requests; what blocks is done in threads."""
+    """Handler of HTTP requests. Blocking work runs in threads."""
 
     def __init__(self, service: JobstatsService, tokens: TokenTable) -> None:
         self._service = service
@@ -56,7 +56,7 @@ class JobstatsApi:
         self._readers = ThreadPoolExecutor(_QUERY_THREADS, "query")
 
     def application(self) -> Starlette:
-        """Return the application."""
+        """Return the Starlette application."""
         return Starlette(
             routes=[
                 Route("/top", self._guard(self._top), methods=["GET"]),
@@ -70,12 +70,12 @@ class JobstatsApi:
         )
 
     def close(self) -> None:
-        """Wait for what the threads do."""
+        """Wait for the work in threads."""
         self._writers.shutdown()
         self._readers.shutdown()
 
     async def _post(self, request: Request) -> Response:
-        # A sink with a prefix posts to /PREFIX.lustre.
+        # The kind follows a sink's prefix: /PREFIX.lustre.
         kind = request.path_params["kind"].rpartition(".")[2]
         if kind not in {"lustre", "job"}:
             return _answer(404, {"error": "post arrays to /lustre, envelopes of jobs to /job"})
@@ -101,10 +101,10 @@ class JobstatsApi:
     async def _probe(self, request: Request) -> Response:
         kind = request.path_params["kind"].rpartition(".")[2]
         if kind not in {"lustre", "job"}:
-            return _answer(404, {"error": "there are /top, /job/ID, /status and /metrics"})
+            return _answer(404, {"error": "no such path: use /top, /job/ID, /status or /metrics"})
         self._login(request, "sender" if kind == "lustre" else "jobs")
         if request.method == "GET":
-            return _answer(405, {"error": f"/{kind} takes POST"}, {"Allow": "POST, HEAD"})
+            return _answer(405, {"error": f"/{kind} accepts only POST"}, {"Allow": "POST, HEAD"})
         return _answer(200, {})
 
     async def _top(self, request: Request) -> Response:
@@ -125,11 +125,13 @@ class JobstatsApi:
         self._login(request, "reader")
         wanted = parse_export(dict(request.query_params), datetime.now(UTC))
         if self._exports >= _MOST_EXPORTS:
-            return _answer(503, {"error": "another export runs"}, {"Retry-After": _RETRY_AFTER})
+            return _answer(
+                503, {"error": "other exports are running"}, {"Retry-After": _RETRY_AFTER}
+            )
         pieces = self._service.export(wanted)
         self._exports += 1
         try:
-            # An error before the first piece is still an answer.
+            # An error before the first piece still gets an error response.
             first = await asyncio.to_thread(next, pieces, b"")
         except BaseException:
             self._exports -= 1
@@ -137,7 +139,7 @@ class JobstatsApi:
         return StreamingResponse(self._rest(first, pieces), media_type="text/csv")
 
     async def _rest(self, first: bytes, pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
-        """Yield the pieces of an export, within a time: nobody may hold it for ever."""
+        """Yield the pieces of an export, within a time limit."""
         try:
             async with asyncio.timeout(_LONGEST_EXPORT):
                 yield first
@@ -167,7 +169,7 @@ class JobstatsApi:
     def _guard(
         self, handler: Callable[[Request], Awaitable[Response]]
     ) -> Callable[[Request], Awaitable[Response]]:
-        """Return a handler whose errors are answers."""
+        """Return a handler that converts exceptions to error responses."""
 
         async def guarded(request: Request) -> Response:
             try:
@@ -180,14 +182,14 @@ class JobstatsApi:
         return guarded
 
     def _note_unavailable(self, error: DatabaseAwayError) -> None:
-        """Count a request that has to be repeated; log one a minute.
+        """Count a request that must be repeated. Log at most once a minute.
 
-        The file that a full disk has no room for is another one each time.
+        A change of the error does not log again: a full disk names another file each time.
         """
         self._service.count_unavailable()
         if monotonic() - self._warned >= _WARN_EVERY:
             self._warned = monotonic()
-            logger.warning("%s; senders are told to send again", error)
+            logger.warning("%s; senders get 503 and send again", error)
 
     def _explain(self, error: Exception, request: Request) -> Response:
         reason = {"error": str(error)}
@@ -216,13 +218,15 @@ class JobstatsApi:
                 self._note_unavailable(error)
                 return _answer(503, reason, {"Retry-After": _RETRY_AFTER})
             case psycopg.errors.QueryCanceled():
-                return _answer(503, {"error": "the query took too long (limits.query)"})
+                return _answer(503, {"error": "the query exceeded its time limit (limits.query)"})
             case psycopg.Error():
                 logger.error("%s: %s", _client(request), describe_error(error))
-                return _answer(500, {"error": "the database refused it; the log has the reason"})
+                return _answer(
+                    500, {"error": "the database refused the request; the log has the reason"}
+                )
             case _:
-                logger.error("%s: a defect of the store", _client(request), exc_info=error)
-                return _answer(500, {"error": "a defect of the store; the log has more"})
+                logger.error("%s: internal error", _client(request), exc_info=error)
+                return _answer(500, {"error": "internal error; the log has details"})
 
 
 def _answer(status: int, content: object, headers: dict[str, str] | None = None) -> Response:

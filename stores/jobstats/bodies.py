@@ -1,4 +1,4 @@
-"""Bodies of requests: bounded in size, in time, and all together."""
+"""Request bodies with limits of size, duration and total size."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _GZIP = 16 + zlib.MAX_WBITS
 
 
 class BodyError(CcagentError):
-    """A body that is not taken. status: of the answer."""
+    """A refused body. status: of the HTTP response."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -24,23 +24,26 @@ class BodyError(CcagentError):
 
 
 class BodyLimits:
-    """Limits of bodies. most: of one, inflated; together: of all; seconds: for one to arrive."""
+    """Limits of bodies.
+
+    most, together: bytes of one, of all inflated bodies. seconds: duration of receiving one.
+    """
 
     def __init__(self, most: int, together: int, seconds: float) -> None:
         self.most = most
         self.together = together
         self.seconds = seconds
         self.held = 0
-        """Bytes of the bodies that are in memory now."""
+        """Bytes of all bodies in memory."""
 
     async def read(
         self, chunks: AsyncIterator[bytes], *, length: str | None, encoding: str
     ) -> bytes:
-        """Return a whole body; its bytes are held until `release`. Raises BodyError."""
+        """Return a complete body. Its bytes count until `release`. Raise BodyError."""
         if length is not None and length.isdigit() and int(length) > self.most:
             raise BodyError(413, f"{length} bytes, more than {self.most} (limits.body)")
         if encoding not in {"", "identity", "gzip"}:
-            raise BodyError(415, "Content-Encoding: only gzip is understood")
+            raise BodyError(415, "Content-Encoding: only gzip is supported")
         parts: list[bytes] = []
         size = 0
         inflate = zlib.decompressobj(_GZIP) if encoding == "gzip" else None
@@ -53,17 +56,17 @@ class BodyLimits:
                         parts.append(part)
                         self._check(size)
             if inflate is not None and not inflate.eof:
-                raise BodyError(400, "gzip: the body breaks off")  # noqa: TRY301
+                raise BodyError(400, "gzip: the body is incomplete")  # noqa: TRY301
         except TimeoutError:
             self.held -= size
-            raise BodyError(408, f"no whole body within {self.seconds:g} s") from None
+            raise BodyError(408, f"no complete body within {self.seconds:g} s") from None
         except BaseException:
             self.held -= size
             raise
         return b"".join(parts)
 
     def release(self, body: bytes) -> None:
-        """Forget a body that is no longer in memory."""
+        """Subtract a body that is no longer in memory."""
         self.held -= len(body)
 
     def _check(self, size: int) -> None:
@@ -74,7 +77,7 @@ class BodyLimits:
 
 
 def _inflate(inflate: zlib._Decompress, chunk: bytes) -> Iterator[bytes]:
-    """Yield the inflated parts of a chunk, one at a time. Raises BodyError."""
+    """Yield the inflated parts of a chunk, one at a time. Raise BodyError."""
     if inflate.eof and chunk:
         raise BodyError(400, "gzip: bytes after the end")
     while True:

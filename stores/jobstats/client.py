@@ -1,4 +1,4 @@
-"""Questions to a store over HTTP, or to its database."""
+"""Queries to a store over HTTP, or to its database."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _LARGEST = 256 << 20
 
 
 class UnansweredError(CcagentError):
-    """A question that was not answered: where, and why."""
+    """A query without a result. The message names the address and the reason."""
 
 
 class StorePlace(NamedTuple):
-    """Where to ask: the URL of a store, or of a database."""
+    """The URL of a store, or of a database, with credentials."""
 
     url: str
     database: str = ""
@@ -44,7 +44,7 @@ class StorePlace(NamedTuple):
 
 
 def ask_top(place: StorePlace, values: dict[str, str]) -> TopAnswer:
-    """Ask who did most. Raises ConfigurationError, UnansweredError."""
+    """Return the groups with the largest sums. Raise ConfigurationError, UnansweredError."""
     if place.database:
         from ccagent.stores.jobstats.queries import find_top
         from ccagent.stores.jobstats.query_request import parse_top
@@ -57,7 +57,7 @@ def ask_top(place: StorePlace, values: dict[str, str]) -> TopAnswer:
 
 
 def ask_job(place: StorePlace, job: str, values: dict[str, str]) -> JobAnswer | None:
-    """Ask what a job did; None if it is unknown. Raises ConfigurationError, UnansweredError."""
+    """Return the I/O of a job; None if unknown. Raise ConfigurationError, UnansweredError."""
     if place.database:
         from ccagent.stores.jobstats.queries import find_job
         from ccagent.stores.jobstats.query_request import parse_job
@@ -73,7 +73,7 @@ def ask_job(place: StorePlace, job: str, values: dict[str, str]) -> JobAnswer | 
 
 
 def read_export(place: StorePlace, values: dict[str, str]) -> Iterator[bytes]:
-    """Yield the pieces of an export as CSV. Raises ConfigurationError, UnansweredError."""
+    """Yield the pieces of a CSV export. Raise ConfigurationError, UnansweredError."""
     if not place.database:
         yield from _stream(place, "/export", values)
         return
@@ -127,21 +127,21 @@ def _ask_database(place: StorePlace, query: Callable[[Any], T]) -> T:
 
 
 def _explain(error: psycopg.Error) -> UnansweredError:
-    """Return why the database does not answer."""
+    """Return an error with the reason for the database's refusal."""
     from psycopg.errors import UndefinedFunction, UndefinedTable
 
     from ccagent.stores.jobstats.database import describe_error
 
     reason = f"database: {describe_error(error)}"
     if isinstance(error, UndefinedTable | UndefinedFunction):
-        reason += ": `ccagent store jobstats migrate` makes the tables, or brings them up to date"
+        reason += ": create or update the tables with `ccagent store jobstats migrate`"
     return UnansweredError(reason)
 
 
 def _ask_store(
     place: StorePlace, path: str, values: dict[str, str], unknown: int = 0
 ) -> bytes | None:
-    """Return the body of an answer; None for the status `unknown`."""
+    """Return the body of a response; None for the status `unknown`."""
     connection, answer = _request(place, path, values)
     try:
         if answer.status == unknown:
@@ -160,9 +160,9 @@ def _stream(place: StorePlace, path: str, values: dict[str, str]) -> Iterator[by
         _check(place, answer)
         while piece := answer.read1(_PIECE):
             yield piece
-        # A store that breaks off has not sent the last chunk, which read1 does not mind.
+        # An incomplete response lacks the last chunk. read1 does not detect that.
         if not answer.isclosed():
-            raise UnansweredError(f"{place.url}: the answer breaks off")
+            raise UnansweredError(f"{place.url}: the response is incomplete")
     except (OSError, http.client.HTTPException) as error:
         raise UnansweredError(f"{place.url}: {_reason(error)}") from None
     finally:
@@ -214,13 +214,13 @@ def _check(place: StorePlace, answer: http.client.HTTPResponse) -> None:
     if answer.status == 400:
         raise ConfigurationError(message)
     if answer.status == 401:
-        message += ": name its file with --token-file"
+        message += ": give the token's file with --token-file"
     raise UnansweredError(f"{place.url}: {answer.status} {message}")
 
 
 def _reason(error: Exception) -> str:
     if isinstance(error, ConnectionRefusedError):
-        return "connection refused: does the store run?"
+        return "connection refused: is the store running?"
     return printable(str(error)) or type(error).__name__
 
 
@@ -228,11 +228,11 @@ def _decode(body: bytes | None, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(body or b"", type=kind)
     except msgspec.MsgspecError as error:
-        raise UnansweredError(f"the answer is not that of this store: {error}") from None
+        raise UnansweredError(f"not a response of a jobstats store: {error}") from None
 
 
 def _parsed(parse: Callable[[], T]) -> T:
-    """Parse parameters; what can't be used is a mistake on the command line."""
+    """Parse parameters. Raise ConfigurationError for invalid ones."""
     from ccagent.stores.jobstats.query_request import QueryError
 
     try:

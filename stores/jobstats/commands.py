@@ -23,16 +23,18 @@ _PACKAGES = ("psycopg", "psycopg_pool", "starlette", "uvicorn", "httptools")
 
 def _with_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
-        click.option("-v", "--verbose", count=True, help="Log information; twice: everything."),
+        click.option("-v", "--verbose", count=True, help="Log information; -vv: log everything."),
         click.option(
             "--first",
             type=click.Choice(["skip", "count"]),
-            help="What a series' first record counts; count: for recorded dumps.",
+            help="Skip or count a series' first record; count: for recorded dumps.",
         ),
-        click.option("--token-file", metavar="FILE", help="Tokens of senders and readers."),
-        click.option("--listen", metavar="ADDRESS:PORT", help="Where to serve HTTP."),
-        click.option("--database", metavar="URL", help="postgresql:// URL of a PostgreSQL."),
-        click.option("--data", metavar="DIR", help="Directory of a PostgreSQL of the store's own."),
+        click.option(
+            "--token-file", metavar="FILE", help="File with the tokens of senders and readers."
+        ),
+        click.option("--listen", metavar="ADDRESS:PORT", help="Address and port of HTTP."),
+        click.option("--database", metavar="URL", help="postgresql:// URL of another PostgreSQL."),
+        click.option("--data", metavar="DIR", help="Directory of an embedded PostgreSQL."),
         click.option("--config", metavar="FILE", help=f"{_DEFAULT} if it exists."),
     ):
         function = option(function)
@@ -43,7 +45,7 @@ def _with_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @_with_options
 @click.pass_context
 def jobstats(ctx: click.Context, /, **options: Any) -> None:
-    """Run the store of Lustre jobstats: arrays of the agent `lustre`, kept in PostgreSQL."""
+    """Run the store of Lustre jobstats, which keeps records of the agent `lustre` in PostgreSQL."""
     if ctx.invoked_subcommand is not None:
         return
     need_packages()
@@ -58,9 +60,9 @@ def jobstats(ctx: click.Context, /, **options: Any) -> None:
 
 @jobstats.command()
 @_with_options
-@click.option("--dry-run", "is_dry", is_flag=True, help="Print the statements only.")
+@click.option("--dry-run", "is_dry", is_flag=True, help="Only print the SQL statements.")
 def migrate(is_dry: bool, **options: Any) -> None:
-    """Bring the schema of the database up to date. The running store does so at its start."""
+    """Apply pending migrations to the database. The store also applies them at its start."""
     need_packages()
     settings = _settings(**options)
     from ccagent.stores.jobstats.administration import migrate_now
@@ -72,7 +74,7 @@ def migrate(is_dry: bool, **options: Any) -> None:
 @jobstats.command()
 @_with_options
 def status(**options: Any) -> None:
-    """Show the state of the store and its database; exit status 1 if one does not answer."""
+    """Show the state of the store and its database; exit status 1 if one does not respond."""
     need_packages()
     settings = _settings(**options)
     from ccagent.stores.jobstats.administration import describe_state
@@ -87,7 +89,7 @@ def status(**options: Any) -> None:
 @jobstats.command()
 @_with_options
 def retention(**options: Any) -> None:
-    """Remove what is older than the retention now. The running store does so by itself."""
+    """Remove data older than the retention now. The running store does this periodically."""
     need_packages()
     settings = _settings(**options)
     from ccagent.stores.jobstats.administration import apply_retention
@@ -109,12 +111,12 @@ def need_packages(names: tuple[str, ...] = _PACKAGES) -> None:
 
 
 def need_query_packages() -> None:
-    """Raise ConfigurationError if packages that queries need are missing."""
+    """Raise ConfigurationError if packages for queries are missing."""
     need_packages(("psycopg", "psycopg_pool"))
 
 
 def _settings(**options: Any) -> JobstatsStoreSettings:
-    """Return the settings of the options, here or before the subcommand."""
+    """Return the settings from the options of the command or its parent."""
     import os
 
     from ccagent import log

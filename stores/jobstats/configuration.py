@@ -1,4 +1,4 @@
-"""Reading the jobstats store's configuration."""
+"""Reader of the jobstats store's configuration."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ccagent.stores.jobstats.settings import JobstatsStoreSettings, check_jobsta
 
 
 def read_jobstats_settings(path: str | None, changes: dict[str, Any]) -> JobstatsStoreSettings:
-    """Read a file of TOML, if there is one. Raises ConfigurationError.
+    """Read a TOML file, if a path is given. Raise ConfigurationError.
 
-    changes: what the command line says instead.
+    changes: values from the command line; they replace the file's.
     """
     settings = JobstatsStoreSettings()
     if path is not None:
@@ -29,7 +29,7 @@ def read_jobstats_settings(path: str | None, changes: dict[str, Any]) -> Jobstat
         except tomllib.TOMLDecodeError as error:
             raise ConfigurationError(f"{path}: {error}") from None
         settings = convert(table, JobstatsStoreSettings, "", place=path)
-    # The one place of the data that the command line names replaces the other.
+    # --data replaces a `database` of the file, and --database its `data`.
     if changes.keys() & {"data", "database"}:
         settings = structs.replace(settings, data="", database="")
     return check_jobstats_settings(

@@ -1,4 +1,4 @@
-"""The connections to PostgreSQL, and what its errors mean for a sender."""
+"""Connections to PostgreSQL, and classification of its errors."""
 
 from __future__ import annotations
 
@@ -22,23 +22,24 @@ if TYPE_CHECKING:
 _CONNECT_WITHIN = 5
 _WAIT = 5.0
 _TRANSIENT = ("08", "40", "53", "55", "57", "58", "25006", "XX")
-"""Classes of SQLSTATE that pass: connection, conflict, resources (a full disk among them), a
-server that is stopped or only reads, its I/O errors."""
+"""Classes of transient SQLSTATEs: connection, conflict, resources (including a full disk), a
+stopped or read-only server, its I/O errors.
+"""
 
 
 class DatabaseAwayError(CcagentError):
-    """The database can't be asked now; later it may be."""
+    """The database is temporarily not available."""
 
 
 class _Attempts(logging.Handler):
-    """Remembers why the pool could not connect last: its error says only that it took long."""
+    """Records the pool's last connection error. The pool itself raises only a timeout."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.problem = ""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Take a message of the pool."""
+        """Record the error of a pool message."""
         errors = [one for one in record.args or () if isinstance(one, psycopg.OperationalError)]
         if errors:
             self.problem = describe_error(errors[0])
@@ -47,11 +48,11 @@ class _Attempts(logging.Handler):
 class Database:
     """A pool of connections to one database.
 
-    url: never in a log or an error, since it may hold a password.
+    url: must not appear in logs or errors, because it may contain a password.
     """
 
     def __init__(self, url: str, *, connections: int, password_file: str = "") -> None:
-        """Take the URL; nothing is connected yet. Raises ConfigurationError."""
+        """Set the URL, without connecting. Raise ConfigurationError."""
         self._conninfo = make_database_conninfo(url, password_file)
         self.place = describe_database(self._conninfo)
         self._pool: ConnectionPool[Connection[Any]] = ConnectionPool(
@@ -70,7 +71,7 @@ class Database:
         attempts.addHandler(self._attempts)
 
     def open(self) -> None:
-        """Start connecting, in the background."""
+        """Start connecting in the background."""
         self._pool.open(wait=False)
 
     def close(self) -> None:
@@ -80,15 +81,15 @@ class Database:
 
     @contextlib.contextmanager
     def connection(self) -> Generator[Connection[Any], None, None]:
-        """Lend a connection for one transaction, committed at the end.
+        """Lend a connection for one transaction, which is committed at the end.
 
-        Raises DatabaseAwayError for what passes; other errors are those of psycopg.
+        Raise DatabaseAwayError for transient errors. Other errors of psycopg are not converted.
         """
         try:
             with self._pool.connection() as connection:
                 yield connection
         except (PoolTimeout, PoolClosed) as error:
-            reason = self._attempts.problem or "all are in use"
+            reason = self._attempts.problem or "all connections are in use"
             raise DatabaseAwayError(f"database {self.place}: no connection: {reason}") from error
         except psycopg.Error as error:
             if not is_transient(error):
@@ -100,12 +101,12 @@ class Database:
         self._attempts.problem = ""
 
     def connect_alone(self) -> Connection[Any]:
-        """Open a connection beside the pool, in autocommit. Raises DatabaseAwayError."""
+        """Open a connection outside the pool, in autocommit. Raise DatabaseAwayError."""
         return connect(self._conninfo, self.place)
 
 
 def connect(conninfo: str, place: str) -> Connection[Any]:
-    """Open a connection in autocommit. Raises DatabaseAwayError."""
+    """Open a connection in autocommit. Raise DatabaseAwayError."""
     try:
         connection = psycopg.connect(conninfo, autocommit=True)
         _speak_iso(connection)
@@ -115,27 +116,27 @@ def connect(conninfo: str, place: str) -> Connection[Any]:
 
 
 def make_database_conninfo(url: str, password_file: str = "") -> str:
-    """Return how to connect to the database of a URL. Raises ConfigurationError."""
+    """Return the libpq connection string for a URL. Raise ConfigurationError."""
     more: dict[str, Any] = {"password": read_secret(password_file)} if password_file else {}
     try:
         known = conninfo_to_dict(url)
         known.setdefault("connect_timeout", _CONNECT_WITHIN)
         known.setdefault("application_name", "ccagent")
-        # A machine that vanished is noticed within half a minute.
+        # Detect a lost machine within half a minute.
         known.setdefault("keepalives_idle", 10)
         known.setdefault("keepalives_interval", 5)
         known.setdefault("keepalives_count", 3)
         known.setdefault("tcp_user_timeout", 30_000)
-        # Whatever the role or the database is set to.
+        # Override settings of the role or the database.
         known["client_encoding"] = "UTF8"
         return make_conninfo("", **(known | more))
     except psycopg.Error:
-        # The cause repeats the URL.
+        # The original exception would contain the URL.
         raise ConfigurationError("database: expected postgresql://USER@HOST/NAME") from None
 
 
 def describe_database(conninfo: str) -> str:
-    """Return host and name of a database, for people."""
+    """Return name and host of a database, for messages."""
     known = conninfo_to_dict(conninfo)
     host, port = known.get("host") or "localhost", known.get("port")
     return f"{known.get('dbname') or known.get('user') or ''} at {host}{f':{port}' if port else ''}"
@@ -150,13 +151,13 @@ def is_transient(error: psycopg.Error) -> bool:
 
 
 def describe_error(error: psycopg.Error) -> str:
-    """Return an error in one line."""
+    """Return an error on one line."""
     lines = str(error).strip().splitlines()
     return printable(lines[0][:300]) if lines else type(error).__name__
 
 
 def _speak_iso(connection: Connection[Any]) -> None:
-    """Have times as they are parsed here, whatever the role or the database is set to."""
+    """Set the format of times that this package parses, regardless of the role's settings."""
     connection.execute("SET datestyle = 'ISO'")
     connection.execute("SET TIME ZONE 'UTC'")
 
@@ -164,12 +165,12 @@ def _speak_iso(connection: Connection[Any]) -> None:
 def _configure(connection: Connection[Any]) -> None:
     connection.prepare_threshold = 0
     connection.autocommit = True
-    # A statement that is planned once costs nothing for each partition afterwards.
+    # A generic plan avoids planning for each partition at each execution.
     connection.execute("SET plan_cache_mode = force_generic_plan")
     connection.execute("SET jit = off")
     _speak_iso(connection)
     connection.execute("SET lock_timeout = '30s'")
-    # What is acknowledged survives a crash of the database, whatever the role is set to.
+    # Acknowledged rows must survive a crash of the database, regardless of the role's settings.
     connection.execute(
         "SELECT set_config('synchronous_commit', 'on', false) "
         "WHERE current_setting('synchronous_commit') = 'off'"

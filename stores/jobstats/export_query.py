@@ -1,4 +1,4 @@
-"""Observations as CSV, a batch for analysis, copied out of the database as they are read."""
+"""Export of observations as CSV, streamed from the database."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ccagent.stores.jobstats.operations import TargetKind
 
 IDENTITY = ("target", "entry_id", "job_id", "job", "user_id", "user", "nodename", "executable")
-"""Columns that say whose an observation is; anonymous exports lack them."""
+"""Columns that identify the origin of an observation. Anonymous exports omit them."""
 
 COUNTERS = tuple(dict.fromkeys(name for kind in KINDS for name in COLUMNS[kind]))
 
@@ -32,14 +32,14 @@ _PIECE = 1 << 18
 
 
 class ExportRequest(NamedTuple):
-    """A question for all observations of a time."""
+    """A request for all observations of a time range."""
 
     range: TimeRange
     is_anonymous: bool
 
 
 def parse_export(values: Mapping[str, str], now: datetime) -> ExportRequest:
-    """Read the parameters of an export. Raises QueryError."""
+    """Parse the parameters of an export. Raise QueryError."""
     check_names(values, frozenset({"last", "from", "to", "anonymous"}))
     anonymous = values.get("anonymous", "0")
     if anonymous not in _BOOLEANS:

@@ -1,4 +1,4 @@
-"""Exports into files: CSV as it comes, or Parquet with typed columns."""
+"""Exports to files: CSV, or Parquet with typed columns."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _NUMBERS = ("job_id", "user_id")
 
 
 def write_export(place: StorePlace, values: dict[str, str], path: str) -> int:
-    """Write an export to a file, replaced when it is complete; return the number of rows.
+    """Write an export to a file. Return the number of rows.
 
-    Raises ConfigurationError, UnansweredError.
+    The file is replaced when the export is complete. Raise ConfigurationError, UnansweredError.
     """
     is_parquet = path.endswith(".parquet")
     if not is_parquet and not path.endswith(".csv"):
@@ -35,7 +35,7 @@ def write_export(place: StorePlace, values: dict[str, str], path: str) -> int:
     new = f"{path}.{os.getpid()}.part"
     try:
         pieces = read_export(place, values)
-        # Only a file that was made here is written, and removed.
+        # Mode x: only a newly created file is written and removed.
         with open(new, "xb") as file:
             try:
                 if is_parquet:
@@ -89,7 +89,7 @@ def _write_parquet(pieces: Iterator[bytes], file: BinaryIO, *, is_anonymous: boo
 
 
 class _PieceReader(io.RawIOBase):
-    """Reads pieces of bytes as a file."""
+    """A file object that reads from an iterator of bytes."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces

@@ -1,4 +1,4 @@
-"""What the store does beside requests: migrations, partitions ahead, retention."""
+"""Periodic work of the store: migrations, future partitions, retention."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def prepare_database(
     formats: EntryFormats,
     namespaces: dict[str, UUID],
 ) -> TimePartitions | None:
-    """Migrate a database, and return what makes its partitions; None with TimescaleDB.
+    """Migrate a database. Return the creator of its partitions; None with TimescaleDB.
 
-    namespaces: those of a file; the others are read, or made, and added. Raises
-    ConfigurationError, DatabaseAwayError.
+    namespaces: from the file; missing ones are read from or created in the database, and added.
+    Raise ConfigurationError, DatabaseAwayError.
     """
     with database.connect_alone() as connection:
         try:
@@ -65,11 +65,11 @@ def prepare_database(
 def _prepare_tables(
     connection: Connection[Any], settings: SeriesTableSettings
 ) -> TimePartitions | None:
-    """Set TimescaleDB's policies, or make the first partitions."""
+    """Set TimescaleDB's policies, or create the first partitions."""
     if has_timescale(connection):
         apply_policies(connection, settings)
         return None
-    logger.info("TimescaleDB is not there: partitions of %s instead", settings.partition)
+    logger.info("no TimescaleDB: using partitions of %s", settings.partition)
     partitions = TimePartitions(int(settings.partition.seconds))
     with connection.transaction():
         partitions.ensure_ahead(connection, datetime.now(UTC))
@@ -83,9 +83,9 @@ def keep_house(
     partitions: TimePartitions | None,
     now: datetime,
 ) -> int:
-    """Make partitions ahead and remove what is older than the retention; return what was dropped.
+    """Create future partitions and apply the retention. Return the number of dropped partitions.
 
-    One store of several does it at a time. The connection is in autocommit.
+    Only one of several stores does this at a time. The connection is in autocommit.
     """
     if connection.execute("SELECT pg_try_advisory_lock(%s)", [_LOCK]).fetchone() != (True,):
         return 0
@@ -107,7 +107,7 @@ def keep_house(
 
 
 def _find_namespace(connection: Connection[Any], form: str) -> UUID:
-    """Return the namespace of a format; the database makes a random one at first."""
+    """Return the namespace of a format. The database creates a random one if it is missing."""
     connection.execute("INSERT INTO namespaces (format) VALUES (%s) ON CONFLICT DO NOTHING", [form])
     row = connection.execute(
         "SELECT namespace FROM namespaces WHERE format = %s", [form]

@@ -1,4 +1,4 @@
-"""An array on its way into the database: one transaction, whole or not at all."""
+"""Ingest of arrays, each in one transaction."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('server ' || %s, 0))"
 
 
 class ArrayCounters(msgspec.Struct):
-    """What the store has done since its start."""
+    """Counters since the start."""
 
     arrays: int = 0
     records: int = 0
@@ -49,10 +49,10 @@ class ArrayCounters(msgspec.Struct):
 
 
 class StoredArray(NamedTuple):
-    """What became of the records of an array.
+    """The number of records of an array by result.
 
-    repeated: they were there already. expired: older than the retention. late: rows of before that
-    follow a stored one, whose deltas were computed again.
+    repeated: already stored. expired: older than the retention. late: existing rows that follow a
+    new row, whose deltas were computed again.
     """
 
     records: int
@@ -63,9 +63,10 @@ class StoredArray(NamedTuple):
 
 
 class ArrayIngest:
-    """Stores arrays. It is used by several threads.
+    """Stores arrays. Thread-safe.
 
-    partitions: None with TimescaleDB. counts_first: the first record of a series counts whole.
+    partitions: None with TimescaleDB. counts_first: true to count the whole first record of a
+    series.
     """
 
     def __init__(
@@ -91,10 +92,9 @@ class ArrayIngest:
         self.counters = ArrayCounters()
 
     def store(self, body: bytes, sender: str | None) -> StoredArray:
-        """Store an array, or nothing of it; the same array again changes nothing.
+        """Store an array completely or not at all. A repeated array changes nothing.
 
-        sender: the only server whose records are taken; None: any. Raises RefusedArrayError,
-        DatabaseAwayError.
+        sender: the only accepted server; None: any. Raise RefusedArrayError, DatabaseAwayError.
         """
         now = self._now()
         records = decode_records(body, self._most)
@@ -106,7 +106,7 @@ class ArrayIngest:
             try:
                 stored, updated = self._store(kept)
             except psycopg.errors.CheckViolation as error:
-                # Somebody else has dropped a partition; the next attempt makes it again.
+                # Another process has dropped a partition. The next attempt creates it again.
                 if self._partitions is not None:
                     self._partitions.forget()
                 raise DatabaseAwayError("database: a partition is missing") from error
@@ -126,7 +126,7 @@ class ArrayIngest:
         stored = updated = 0
         with self._database.connection() as connection:
             connection.execute(LOCK_STORING)
-            # The same array from two connections, and rows that follow each other, take turns.
+            # Serialize repeated arrays, and rows that follow each other, by server.
             for server in sorted({each.server for each in observations}):
                 connection.execute(_LOCK, [server])
             makes_partitions = self._partitions is not None and not self._partitions.is_known(times)
@@ -178,7 +178,7 @@ def _insert(
     *,
     counts_first: bool,
 ) -> tuple[int, int]:
-    """Insert what is not there yet; return the numbers of new rows and of rows that follow them."""
+    """Insert new rows. Return the number of new rows and of updated following rows."""
     statements = STATEMENTS[kind]
     connection.execute(statements.create_stage)
     with connection.cursor() as cursor:

@@ -1,7 +1,7 @@
-"""The statements that store an array: a staging table, and the rule for deltas between rows.
+"""SQL statements that store an array: a staging table, and the rule for deltas between rows.
 
-A row's delta counts from the row before it of the same series and server. Rows may come late, so
-the delta of the rows that follow is computed again.
+A row's delta is the difference to the previous row of the same series and server. Rows may arrive
+late; then the deltas of the following rows are computed again.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ _KEY = ("time_series_id", "server", "timestamp")
 _TIMES = ("timestamp", "snapshot_time", "start_time")
 _TIME = "timestamptz 'epoch' + s.{0} * INTERVAL '1 microsecond' AS {0}"
 _UNSIGNED = "CASE WHEN s.{0} < 0 THEN s.{0} + 18446744073709551616 ELSE s.{0} END AS {0}"
-"""Counters are copied as the 64 bits that they have: a signed number is the fastest."""
+"""Counters are copied as their 64 bits in a signed integer, the fastest format."""
 _RAW = ("snapshot_time", "start_time", "reset", "others")
 
 _SAME_START = (
     "c.start_time BETWEEN {0}.start_time - INTERVAL '1 second' "
     "AND {0}.start_time + INTERVAL '1 second'"
 )
-"""Lustre 2.15.0 prints times since boot, which differ a little after a restart of the sender."""
+"""Lustre 2.15.0 prints times since boot. Converted times differ slightly after a sender's restart.
+"""
 
 _INSERT = """
 WITH staged AS (
@@ -155,7 +156,7 @@ SELECT (SELECT count(*) FROM inserted), (SELECT count(*) FROM updated)
 class TableStatements(NamedTuple):
     """The statements for one table.
 
-    copy: into the staging table; types: of its columns.
+    copy: into the staging table. types: of the staging table's columns.
     """
 
     create_stage: bytes
@@ -195,7 +196,7 @@ def make_statements(kind: TargetKind) -> TableStatements:
         delta_names=", ".join(f"{name}_delta" for name in names),
         assignments=", ".join(f"{name}_delta = c.{name}_delta" for name in names),
     )
-    # Every part is a constant of this package: no value of a request is in a statement.
+    # All parts are constants of this package. Statements contain no values of requests.
     return TableStatements(
         (f"CREATE TEMP TABLE IF NOT EXISTS {stage} ({defined}) ON COMMIT DELETE ROWS").encode(),
         (f"COPY {stage} FROM STDIN (FORMAT BINARY)").encode(),

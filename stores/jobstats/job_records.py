@@ -40,20 +40,22 @@ class RefusedEnvelopeError(CcagentError):
 
 
 def decode_jobs(body: bytes, latest: datetime) -> list[tuple[Any, ...]]:
-    """Return rows of jobs, without steps; one a job. Raises RefusedEnvelopeError.
+    """Return one row for each job, without steps. Raise RefusedEnvelopeError.
 
-    latest: a time that no envelope can have: it would outlast all that come after it.
+    latest: maximum time of an envelope. A later time would prevent all following updates.
     """
     try:
         envelope = _decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise RefusedEnvelopeError(f"no envelope of jobs: {printable(str(error)[:200])}") from None
+        raise RefusedEnvelopeError(
+            f"not an envelope of jobs: {printable(str(error)[:200])}"
+        ) from None
     if envelope.data is None:
         return []
     attributes = envelope.data.attributes
     reported = _time(attributes.time)
     if reported is None:
-        raise RefusedEnvelopeError("data.attributes.time: no time")
+        raise RefusedEnvelopeError("data.attributes.time: not a time")
     if reported > latest:
         raise RefusedEnvelopeError("data.attributes.time: in the future; check the clocks")
     found: dict[int, tuple[Any, ...]] = {}
@@ -61,14 +63,14 @@ def decode_jobs(body: bytes, latest: datetime) -> list[tuple[Any, ...]]:
         if not job.job_step:
             row = _row(attributes.cluster, job, reported)
             before = found.get(job.job_id)
-            # The run that started last stands for a job that was requeued.
+            # Of a requeued job, keep the run that started last.
             if before is None or _began(before) <= _began(row):
                 found[job.job_id] = row
     return [found[key] for key in sorted(found)]
 
 
 def store_jobs(connection: Connection[Any], rows: list[tuple[Any, ...]]) -> None:
-    """Store rows; one that was reported later stays."""
+    """Insert or update rows. Keep a row with a later report."""
     if rows:
         connection.execute(_UPSERT, [list(column) for column in zip(*rows, strict=True)])
 
@@ -87,7 +89,7 @@ def _row(cluster: str, job: SlurmJob, reported: datetime) -> tuple[Any, ...]:
 
 
 def _began(row: tuple[Any, ...]) -> float:
-    """Return when a run started, or was submitted."""
+    """Return the time at which a run started or was submitted, in s."""
     moment: datetime | None = row[8] or row[7]
     return 0.0 if moment is None else moment.timestamp()
 

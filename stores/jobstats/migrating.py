@@ -19,11 +19,11 @@ _PACKAGE = "ccagent.stores.jobstats.migrations"
 _NAME = re.compile(r"(\d{4})_([a-z_]+)(?:\.(plain|timescaledb))?\.sql")
 _LOCK = 0x6A6F6273746174  # "jobstat"
 _OLDEST = 140_000
-"""The first version with date_bin."""
+"""The first PostgreSQL version with date_bin."""
 
 
 class Migration(NamedTuple):
-    """One file. engine: the only one it is for, empty for both."""
+    """A migration file. engine: `plain` or `timescaledb`; empty for both."""
 
     number: int
     name: str
@@ -43,9 +43,9 @@ def list_migrations() -> list[Migration]:
 
 
 def has_timescale(connection: Connection[Any]) -> bool:
-    """Return whether the database has TimescaleDB, with compression and continuous aggregates.
+    """Return whether the database has TimescaleDB with compression and continuous aggregates.
 
-    Its Apache edition lacks both, so it counts as none.
+    Its Apache edition lacks both, and counts as no TimescaleDB.
     """
     query = (
         "SELECT current_setting('timescaledb.license', true) FROM pg_extension "
@@ -62,9 +62,9 @@ def applied_migrations(connection: Connection[Any]) -> list[int]:
 
 
 def pending_migrations(connection: Connection[Any]) -> list[Migration]:
-    """Return the migrations that are not applied yet. Raises ConfigurationError.
+    """Return the pending migrations.
 
-    An error is raised if the database is newer than this ccagent.
+    Raise ConfigurationError if the database is newer than this ccagent.
     """
     engine = "timescaledb" if has_timescale(connection) else "plain"
     applied = applied_migrations(connection)
@@ -72,31 +72,31 @@ def pending_migrations(connection: Connection[Any]) -> list[Migration]:
     newest = max(one.number for one in known)
     if applied and applied[-1] > newest:
         raise ConfigurationError(
-            f"database: its schema has number {applied[-1]}, this ccagent knows {newest}: "
-            "install the ccagent that made it, or a later one"
+            f"database: its schema has version {applied[-1]}, this ccagent supports {newest}: "
+            "install the ccagent that created the schema, or a later one"
         )
     return [one for one in known if one.number not in applied and one.engine in {"", engine}]
 
 
 def check_server(connection: Connection[Any]) -> None:
-    """Raise ConfigurationError if the database can't hold what is sent."""
+    """Raise ConfigurationError if the server's version or encoding is not supported."""
     version = connection.info.server_version
     if version < _OLDEST:
         raise ConfigurationError(
-            f"database: PostgreSQL {version // 10000} is too old: {_OLDEST // 10000} is needed"
+            f"database: PostgreSQL {version // 10000} is too old: {_OLDEST // 10000} is required"
         )
     encoding = connection.info.parameter_status("server_encoding")
     if encoding != "UTF8":
         raise ConfigurationError(
-            f"database {connection.info.dbname}: its encoding is {encoding}: make one with "
+            f"database {connection.info.dbname}: its encoding is {encoding}: create one with "
             "CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0"
         )
 
 
 def migrate(connection: Connection[Any], settings: SeriesTableSettings) -> list[Migration]:
-    """Apply what is pending, and return it; another process that does so is waited for a while.
+    """Apply and return the pending migrations. Wait for another migrating process for a while.
 
-    The connection is in autocommit. Raises ConfigurationError, psycopg.Error.
+    The connection is in autocommit. Raise ConfigurationError, psycopg.Error.
     """
     check_server(connection)
     connection.execute("SET lock_timeout = '10s'")
@@ -123,7 +123,7 @@ def migrate(connection: Connection[Any], settings: SeriesTableSettings) -> list[
 
 
 def fill_migration(one: Migration, settings: SeriesTableSettings, *, is_timescale: bool) -> str:
-    """Return the text of a migration, with the settings that it names."""
+    """Return the text of a migration with values for its placeholders."""
     return Template(one.text).substitute(
         partition_by_time="" if is_timescale else "PARTITION BY RANGE (timestamp)",
         chunk_interval=f"{int(settings.partition.seconds)} seconds",

@@ -1,4 +1,4 @@
-"""The counters that have columns of their own, and the fields of a record that are no counters."""
+"""Counters with a column, and fields of a record that are not counters."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ OST = (
 )  # fmt: skip
 
 COLUMNS: dict[TargetKind, tuple[str, ...]] = {"ost": OST, "mdt": MDT}
-"""The columns of the tables; other operations are in the column `others`."""
+"""The counter columns of the tables. Other operations are in the column `others`."""
 
 KINDS: tuple[TargetKind, ...] = ("ost", "mdt")
 
 PARTS = ("job_id", "user_id", "user", "group_id", "nodename", "executable", "process_id")
-"""What an entry's id says, as far as the sender knows its format."""
+"""Parts of an entry's id, if the sender has parsed it."""
 
 FIELDS = frozenset({
     "time_series_id", "target", "entry_id", "timestamp", "snapshot_time", "start_time", "server",
     "malformed", "reset", *PARTS,
 })  # fmt: skip
-"""The fields of a record that are no counters."""
+"""The fields of a record that are not counters."""
 
 RESETS = ("start_time", "absent", "decreased", "snapshot_gap")
 
@@ -48,7 +48,7 @@ def sums_table(kind: TargetKind) -> str:
 
 
 def kind_by_name(target: str) -> TargetKind | None:
-    """Return the kind of a target by its name, None if that does not show it."""
+    """Return the kind of a target from its name; None if the name has no kind."""
     match = _TARGET.search(target)
     if match is None:
         return None
@@ -56,5 +56,5 @@ def kind_by_name(target: str) -> TargetKind | None:
 
 
 def kind_by_operations(fields: Iterable[str]) -> TargetKind:
-    """Return the kind of a target by the fields of a record."""
+    """Return the kind of a target from the fields of a record."""
     return "ost" if _MDT_ONLY.isdisjoint(fields) else "mdt"

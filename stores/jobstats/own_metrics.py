@@ -1,4 +1,4 @@
-"""The store's own numbers, in the text format of Prometheus."""
+"""The store's own metrics, in Prometheus' text format."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _GAUGES = frozenset({"ready", "uptime_seconds", "series_cached", "body_bytes", "
 
 
 def describe_numbers(numbers: dict[str, int]) -> bytes:
-    """Return numbers as metrics, with CPU time and memory of this process."""
+    """Return the numbers as metrics, with CPU time and memory of this process."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     lines: list[str] = []
     for name, value in {

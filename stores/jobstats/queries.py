@@ -1,4 +1,4 @@
-"""Queries of the database. The ids of series are looked up before their observations."""
+"""Database queries. They find the ids of series first, then the observations."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from ccagent.stores.jobstats.sums import TimePiece
 
 _MOST_DELTAS = 500_000
-"""In memory at once for the question for a job, in some 200 MB."""
+"""Maximum number of deltas of a job query, which need some 200 MB of memory."""
 
 _KEYS: dict[TopGroup, sql.SQL] = {
-    # A login node's entry has no job: its program and user stand for one.
+    # An entry of a login node has no job; use program and user instead.
     "job": sql.SQL("coalesce(m.job, m.executable || '.' || m.user_id, m.entry_id)"),
     "user": sql.SQL("coalesce(m.\"user\", m.user_id::text, '')"),
     "node": sql.SQL("coalesce(m.nodename, '')"),
@@ -60,7 +60,7 @@ class TopRow(msgspec.Struct, frozen=True):
 
 
 class TopAnswer(msgspec.Struct, frozen=True):
-    """Who did most."""
+    """The groups with the largest sums."""
 
     begins: str
     ends: str
@@ -71,7 +71,7 @@ class TopAnswer(msgspec.Struct, frozen=True):
 
 
 class JobTotal(msgspec.Struct, frozen=True):
-    """What a job did on a target with one operation. rate, peak: per second."""
+    """I/O of a job by target and operation. rate, peak: per second."""
 
     target: str
     operation: str
@@ -91,7 +91,7 @@ class JobRate(msgspec.Struct, frozen=True):
 
 
 class JobAnswer(msgspec.Struct, frozen=True):
-    """What a job did, and when. slurm: what Slurm knows of it."""
+    """I/O of a job in a time range. slurm: the job's data from Slurm."""
 
     job: str
     begins: str
@@ -139,7 +139,7 @@ def find_top(connection: Connection[Any], request: TopRequest) -> TopAnswer:
 
 
 def find_job(connection: Connection[Any], request: JobRequest) -> JobAnswer | None:
-    """Return what a job did; None if it is unknown."""
+    """Return the I/O of a job; None if the job is unknown. Raise QueryError."""
     series = dict(
         connection.execute(
             "SELECT time_series_id, target FROM metadata "
@@ -160,7 +160,7 @@ def find_job(connection: Connection[Any], request: JobRequest) -> JobAnswer | No
         "SELECT * FROM series_deltas(%s, %s, %s) LIMIT %s", [ids, begins, ends, _MOST_DELTAS + 1]
     ).fetchall()
     if len(deltas) > _MOST_DELTAS:
-        raise QueryError(f"more than {_MOST_DELTAS:,} deltas: ask for a shorter time")
+        raise QueryError(f"more than {_MOST_DELTAS:,} deltas: request a shorter time")
     for series_id, since, timestamp, operation, delta in deltas:
         target = series[series_id]
         total = totals.setdefault((target, operation), [0, 0.0])

@@ -1,4 +1,4 @@
-"""The commands `ccagent jobstats`: questions about what Lustre's users did."""
+"""The commands `ccagent jobstats`: queries for the I/O of jobs and users."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _FORMS = click.Choice(["table", "json", "csv"])
 
 def _with_place(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
-        click.option("--ca-file", metavar="FILE", default="", help="Certificates of the store."),
-        click.option("--password-file", metavar="FILE", default="", help="Of the database."),
-        click.option("--token-file", metavar="FILE", default="", help="A reader's token."),
-        click.option("--database", metavar="URL", default="", help="Ask the database itself."),
+        click.option("--ca-file", metavar="FILE", default="", help="CA certificates."),
+        click.option("--password-file", metavar="FILE", default="", help="Database password."),
+        click.option("--token-file", metavar="FILE", default="", help="Token of a reader."),
+        click.option("--database", metavar="URL", default="", help="Query this database."),
         click.option(
             "--url", metavar="URL", default="http://127.0.0.1:8083", show_default=True,
-            help="The store to ask.",
+            help="URL of the store.",
         ),
     ):  # fmt: skip
         function = option(function)
@@ -37,9 +37,9 @@ def _with_place(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _with_range(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
-        click.option("--to", metavar="TIME", help="The end; now, if it is not given."),
-        click.option("--from", "from_", metavar="TIME", help="The beginning: 2026-11-22T10:00."),
-        click.option("--last", metavar="DURATION", help="Before the end; 1h if nothing is given."),
+        click.option("--to", metavar="TIME", help="End; by default now."),
+        click.option("--from", "from_", metavar="TIME", help="Start, such as 2026-11-22T10:00."),
+        click.option("--last", metavar="DURATION", help="Time before the end; by default 1h."),
     ):
         function = option(function)
     return function
@@ -47,14 +47,18 @@ def _with_range(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.group(cls=HelpfulGroup)
 def jobstats() -> None:
-    """Ask the store of Lustre jobstats who reads and writes what."""
+    """Query the store of Lustre jobstats for the I/O of jobs, users and nodes."""
 
 
 @jobstats.command()
 @_with_range
 @click.option("--by", type=click.Choice(_BY), default="job", show_default=True, help="Group by.")
 @click.option(
-    "--sort", metavar="OPERATION", default="read_bytes", show_default=True, help="Largest first."
+    "--sort",
+    metavar="OPERATION",
+    default="read_bytes",
+    show_default=True,
+    help="Sort by, largest first.",
 )
 @click.option("--columns", metavar="OPERATION,...", help="Operations to show.")
 @click.option("--limit", type=click.IntRange(1, 100_000), default=20, show_default=True)
@@ -63,12 +67,12 @@ def jobstats() -> None:
     "wheres",
     metavar="NAME=VALUE",
     multiple=True,
-    help=f"Only of one {', '.join(_BY[:4])}, ...; repeatable.",
+    help=f"Filter by {', '.join(_BY[:4])}, ...; repeatable.",
 )
 @click.option("--format", "form", type=_FORMS, default="table", show_default=True)
 @_with_place
 def top(*, wheres: tuple[str, ...], form: Any, **options: Any) -> None:
-    """List who did most: jobs, users, nodes, targets, programs, accounts or partitions."""
+    """List the largest jobs, users, nodes, targets, programs, accounts or partitions by I/O."""
     values, place = _split(options)
     values |= {name: str(options[name]) for name in _TOP if options[name]}
     for where in wheres:
@@ -84,12 +88,12 @@ def top(*, wheres: tuple[str, ...], form: Any, **options: Any) -> None:
 
 @jobstats.command()
 @_with_range
-@click.option("--step", metavar="DURATION", help="Rates in even steps; missed ones interpolated.")
+@click.option("--step", metavar="DURATION", help="Rates in even steps, interpolated.")
 @click.option("--format", "form", type=_FORMS, default="table", show_default=True)
 @click.argument("job")
 @_with_place
 def job(job: str, step: str | None, form: Any, **options: Any) -> None:
-    """Show what JOB did: totals and rates, by target and operation; exit status 1 if unknown."""
+    """Show totals and rates of JOB by target and operation; exit status 1 if JOB is unknown."""
     values, place = _split(options)
     if step:
         values["step"] = step
@@ -98,14 +102,14 @@ def job(job: str, step: str | None, form: Any, **options: Any) -> None:
 
     answer = ask_job(place, job, values)
     if answer is None:
-        click.echo(f"no job {job!r} is known", err=True)
+        click.echo(f"no such job: {job!r}", err=True)
         sys.exit(1)
     click.echo(format_job(answer, form), nl=False)
 
 
 @jobstats.command()
 @_with_range
-@click.option("--anonymous", is_flag=True, help="Without targets, ids, users, nodes and programs.")
+@click.option("--anonymous", is_flag=True, help="Omit targets, ids, users, nodes and programs.")
 @click.argument("target", type=click.Path())
 @_with_place
 def export(target: str, *, anonymous: bool, **options: Any) -> None:
@@ -119,7 +123,7 @@ def export(target: str, *, anonymous: bool, **options: Any) -> None:
 
 
 def _split(options: dict[str, Any]) -> tuple[dict[str, str], StorePlace]:
-    """Return the parameters of the time, and where to ask."""
+    """Return the parameters of the time range, and the address of the store."""
     from ccagent.stores.jobstats.client import StorePlace
     from ccagent.stores.jobstats.commands import need_query_packages
 

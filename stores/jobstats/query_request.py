@@ -1,4 +1,4 @@
-"""What is asked: the parameters of queries, alike for HTTP and the command line."""
+"""Parameters of queries, with the same parser for HTTP and the command line."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ _TOP = _RANGE | {"by", "sort", "columns", "limit", *FILTERS}
 
 
 class QueryError(CcagentError):
-    """Parameters that can't be used: the message is for who asked."""
+    """Invalid parameters. The message is sent to the client."""
 
 
 class TimeRange(NamedTuple):
-    """A time: after `begins`, up to `ends`."""
+    """A time range: after `begins`, up to `ends`."""
 
     begins: datetime
     ends: datetime
 
 
 class TopRequest(NamedTuple):
-    """A question for who did most. columns: the operations that are shown, `sort` among them."""
+    """A request for the largest groups. columns: the operations of the result, including `sort`."""
 
     range: TimeRange
     by: TopGroup
@@ -51,7 +51,7 @@ class TopRequest(NamedTuple):
 
 
 class JobRequest(NamedTuple):
-    """A question for one job. step: None for the intervals between observations."""
+    """A request for one job. step: None for the intervals between observations."""
 
     range: TimeRange
     job: str
@@ -59,16 +59,16 @@ class JobRequest(NamedTuple):
 
 
 def check_names(values: Mapping[str, str], known: AbstractSet[str]) -> None:
-    """Raise QueryError if a parameter is unknown: its answer would be to another question."""
+    """Raise QueryError for an unknown parameter; ignoring it would change the query."""
     for name in sorted(values.keys() - known):
         raise QueryError(f"{printable(name[:40])!r} is none of {', '.join(sorted(known))}")
 
 
 def parse_range(values: Mapping[str, str], now: datetime) -> TimeRange:
-    """Read `last`, or `from` and `to`. Raises QueryError."""
+    """Parse `last`, or `from` and `to`. Raise QueryError."""
     last, begin, end = values.get("last"), values.get("from"), values.get("to")
     if last and begin:
-        raise QueryError("last and from exclude each other")
+        raise QueryError("last and from can't be combined")
     ends = _moment("to", end) if end else now
     try:
         begins = (
@@ -79,12 +79,12 @@ def parse_range(values: Mapping[str, str], now: datetime) -> TimeRange:
     except (ValueError, OverflowError) as error:
         raise QueryError(f"last: {error}") from None
     if begins >= ends:
-        raise QueryError("from: not before to")
+        raise QueryError("from: expected a time before to")
     return TimeRange(begins, ends)
 
 
 def parse_top(values: Mapping[str, str], now: datetime) -> TopRequest:
-    """Read the parameters of `top`. Raises QueryError."""
+    """Parse the parameters of `top`. Raise QueryError."""
     check_names(values, _TOP)
     by = values.get("by", "job")
     group = _GROUP_NAMES.get(by)
@@ -95,7 +95,7 @@ def parse_top(values: Mapping[str, str], now: datetime) -> TopRequest:
     names = [_operation(name) for name in columns.split(",")] if columns else [*_COLUMNS]
     shown = tuple(dict.fromkeys(names if sort in names else [sort, *names]))
     if len(shown) > _MOST_COLUMNS:
-        raise QueryError(f"columns: at most {_MOST_COLUMNS}")
+        raise QueryError(f"columns: at most {_MOST_COLUMNS} are permitted")
     filters = {name: values[name] for name in FILTERS if values.get(name)}
     for name, value in filters.items():
         if len(value) > _LONGEST or not value.isprintable():
@@ -111,9 +111,9 @@ def parse_top(values: Mapping[str, str], now: datetime) -> TopRequest:
 
 
 def parse_job(job: str, values: Mapping[str, str], now: datetime) -> JobRequest:
-    """Read the parameters of `job`. Raises QueryError."""
+    """Parse the parameters of `job`. Raise QueryError."""
     if not job or len(job) > _LONGEST or not job.isprintable():
-        raise QueryError("job: not the id of a job")
+        raise QueryError("job: not a job id")
     check_names(values, _RANGE | {"step"})
     found = parse_range(values, now)
     text = values.get("step")
@@ -124,7 +124,7 @@ def parse_job(job: str, values: Mapping[str, str], now: datetime) -> JobRequest:
         except (ValueError, OverflowError) as error:
             raise QueryError(f"step: {error}") from None
         if not step or (found.ends - found.begins) / step > _MOST_STEPS:
-            raise QueryError(f"step: at most {_MOST_STEPS} of them")
+            raise QueryError(f"step: too short: at most {_MOST_STEPS} steps are permitted")
     return JobRequest(found, job, step)
 
 

@@ -1,4 +1,4 @@
-"""Records of an array, checked: what can never be stored is found before the database is asked."""
+"""Validation of an array's records before they are sent to the database."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ JobstatsRecord = dict[str, JsonValue]
 
 _LONGEST_NAME = 255
 _LONGEST_ENTRY = 1024
-"""In bytes: rows of an index have at most 2704."""
+"""Maximum bytes. PostgreSQL's index rows have at most 2704 bytes."""
 _MOST_OTHERS = 200
-_LATEST = 253_402_300_799  # of the year 9999
+_LATEST = 253_402_300_799  # the end of the year 9999
 _LARGEST_ID = 2**63 - 1
 _RESETS = frozenset(RESETS)
 _PARTS = frozenset(PARTS)
@@ -47,7 +47,7 @@ _KNOWN = {kind: FIELDS | {*COLUMNS[kind]} for kind in KINDS}
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _PLACE = re.compile(r"\$\[([0-9]{1,9})\]")
 _MOST_EXPLAINED = 400_000
-"""Commas of a body of which more than the first bad record is looked for."""
+"""Maximum commas of a body that is searched for all bad records, not only the first one."""
 
 _NO_DELTA = UTC.utcoffset(None)
 
@@ -57,11 +57,11 @@ _decode_record = msgspec.json.Decoder(JobstatsRecord).decode
 
 
 class JobstatsObservation(NamedTuple):
-    """A checked record.
+    """A validated record.
 
-    snapshot_time, start_time: microseconds since 1970.
-    kind: of the target, as far as this record shows it. values: those of the kind's columns;
-    others: the other counters. supplied: the id of the series, if the sender made one.
+    snapshot_time, start_time: microseconds since 1970. kind: the target's kind, derived from this
+    record. values: counters of the kind's columns. others: other counters. supplied: the series'
+    id, if the sender sends one.
     """
 
     number: int
@@ -81,9 +81,9 @@ class JobstatsObservation(NamedTuple):
 
 
 def decode_records(body: bytes, most: int) -> list[JobstatsRecord]:
-    """Return the objects of a JSON array. Raises RefusedArrayError."""
-    # Tiny objects take thirty times the memory of their text: they are counted before. Names may
-    # have braces, too.
+    """Return the objects of a JSON array. Raise RefusedArrayError."""
+    # Decoded tiny objects need thirty times the memory of their text, so count them before. Names
+    # may also contain braces.
     if body.count(b"{") > most:
         _check_count(body, most)
     try:
@@ -95,10 +95,9 @@ def decode_records(body: bytes, most: int) -> list[JobstatsRecord]:
 def check_records(
     records: list[JobstatsRecord], sender: str | None, latest: datetime
 ) -> list[JobstatsObservation]:
-    """Return checked records. Raises RefusedArrayError with those that can never be stored.
+    """Return validated records. Raise RefusedArrayError with the invalid ones.
 
-    sender: the only server whose records are taken; None: any. latest: a time that no observation
-    can have.
+    sender: the only accepted server; None: any. latest: maximum time of an observation.
     """
     check = _RecordCheck(sender, latest)
     found: list[JobstatsObservation] = []
@@ -119,14 +118,14 @@ def check_records(
 def move_counters(
     one: JobstatsObservation, kind: TargetKind
 ) -> tuple[list[int], dict[str, int] | None]:
-    """Return values and others for the table of another kind than the record's own."""
+    """Return values and others of a record for the table of another kind."""
     counters = dict(zip(COLUMNS[one.kind], one.values, strict=True)) | (one.others or {})
     values = [counters.pop(name, 0) for name in COLUMNS[kind]]
     return values, {name: value for name, value in counters.items() if value} or None
 
 
 class _RecordCheck:
-    """Checks the records of one array: what they have in common is checked once."""
+    """Validates the records of one array. Repeated values are validated once."""
 
     def __init__(self, sender: str | None, latest: datetime) -> None:
         self._sender = sender
@@ -136,7 +135,7 @@ class _RecordCheck:
         self._servers: set[str] = set()
 
     def observe(self, number: int, record: JobstatsRecord) -> JobstatsObservation:
-        """Return a checked record. Raises RecordError."""
+        """Return a validated record. Raise RecordError."""
         target = record.get("target")
         if target not in self._kinds:
             target = _text(record, "target", _LONGEST_NAME)
@@ -151,7 +150,7 @@ class _RecordCheck:
             timestamp = self._parse_time(text)
         reset = record.get("reset")
         if reset is not None and reset not in _RESETS:
-            raise RecordError(f"reset: none of {', '.join(RESETS)}")
+            raise RecordError(f"reset: expected one of {', '.join(RESETS)}")
         snapshot, start = record.get("snapshot_time"), record.get("start_time")
         malformed = record.get("malformed", False)
         if malformed is not False and malformed is not True:
@@ -175,14 +174,14 @@ class _RecordCheck:
         )
 
     def _find_server(self, record: JobstatsRecord) -> str:
-        """Return the server of a record. Raises SenderError if another one may not send it."""
+        """Return the server of a record. Raise SenderError if the token is for another server."""
         server = record.get("server")
         if server in self._servers:
             return server
         name = _text(record, "server", _LONGEST_NAME) if "server" in record else self._sender or ""
         if self._sender is not None and name != self._sender:
             raise SenderError(
-                f"server: {printable(name)!r} is not {self._sender!r}, whose token this is"
+                f"server: {printable(name)!r} is not {self._sender!r}, the owner of the token"
             )
         if "server" in record:
             self._servers.add(name)
@@ -197,7 +196,7 @@ class _RecordCheck:
 
 
 def _counters(record: JobstatsRecord, kind: TargetKind) -> tuple[list[int], dict[str, int] | None]:
-    """Return the values of the columns, and the other counters. Raises RecordError."""
+    """Return the values of the columns, and the other counters. Raise RecordError."""
     get = record.get
     values = [get(name, 0) for name in COLUMNS[kind]]
     if {*map(type, values)} != _INTEGERS:
@@ -223,11 +222,11 @@ def _counters(record: JobstatsRecord, kind: TargetKind) -> tuple[list[int], dict
 
 
 def _bad_counter(record: JobstatsRecord) -> RecordError:
-    """Return the error of a record that has a counter which is none."""
+    """Return the error for the first invalid counter of a record."""
     for name, value in record.items():
         if name not in FIELDS and (type(value) is not int or not 0 <= value <= LARGEST_COUNTER):
             return RecordError(f"{printable(name[:64])}: not an integer from 0 to 2^64-1")
-    raise AssertionError("all counters are right")
+    raise AssertionError("all counters are valid")
 
 
 def _parts(record: JobstatsRecord) -> dict[str, Any]:
@@ -238,7 +237,7 @@ def _parts(record: JobstatsRecord) -> dict[str, Any]:
             continue
         if type(value) is int and name in _NUMBERS:
             if not 0 <= value <= _LARGEST_ID:
-                what = "a number is" if name == "job_id" else "not an integer"
+                what = "expected an integer" if name == "job_id" else "not an integer"
                 raise RecordError(f"{name}: {what} from 0 to 2^63-1")
         elif name in _NUMBERS and name != "job_id":
             raise RecordError(f"{name}: not an integer from 0 to 2^63-1")
@@ -251,7 +250,7 @@ def _parts(record: JobstatsRecord) -> dict[str, Any]:
 def _text(record: JobstatsRecord, name: str, longest: int) -> str:
     value = record.get(name)
     if not isinstance(value, str):
-        raise RecordError(f"{name}: {'missing' if name not in record else 'not a text'}")
+        raise RecordError(f"{name}: {'missing' if name not in record else 'not a string'}")
     if not value:
         raise RecordError(f"{name}: empty")
     if not value.isprintable():
@@ -263,14 +262,14 @@ def _text(record: JobstatsRecord, name: str, longest: int) -> str:
 
 def _timestamp(value: JsonValue) -> datetime:
     if not isinstance(value, str):
-        raise RecordError("timestamp: missing, or not a text")
+        raise RecordError("timestamp: missing, or not a string")
     try:
         moment = datetime.fromisoformat(value)
         if moment.tzinfo is None:
             raise RecordError(f"timestamp: {printable(value[:40])!r} has no offset from UTC")
         return moment.astimezone(UTC) if moment.utcoffset() != _NO_DELTA else moment
     except (ValueError, OverflowError):
-        raise RecordError(f"timestamp: {printable(value[:40])!r} is no time") from None
+        raise RecordError(f"timestamp: {printable(value[:40])!r} is not a time") from None
 
 
 def _seconds(value: JsonValue, name: str) -> int:
@@ -284,14 +283,14 @@ def _seconds(value: JsonValue, name: str) -> int:
 
 def _uuid(value: JsonValue) -> str:
     if type(value) is not str:
-        raise RecordError("time_series_id: not a text")
+        raise RecordError("time_series_id: not a string")
     if _UUID.fullmatch(value) is None:
-        raise RecordError("time_series_id: not a UUID in its usual form")
+        raise RecordError("time_series_id: not a UUID in lower case with hyphens")
     return value
 
 
 class _CountedObject(msgspec.Struct):
-    """An object of which nothing is kept. The decoder makes them one after the other."""
+    """Counts decoded objects without keeping them."""
 
     def __post_init__(self) -> None:
         _counted.left -= 1
@@ -314,7 +313,7 @@ def _check_count(body: bytes, most: int) -> None:
 
 
 def _explain(body: bytes, problem: str) -> RefusedArrayError:
-    """Return why a body is no array of flat objects, with the numbers of the records."""
+    """Return the error for a body that is not an array of flat objects, with record numbers."""
     refused: list[RefusedRecord] = []
     if body.count(b",") > _MOST_EXPLAINED:
         found = _PLACE.search(problem)

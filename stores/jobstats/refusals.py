@@ -1,4 +1,4 @@
-"""What can never be stored, and why."""
+"""Exceptions for data that can never be stored."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class RefusedRecord(NamedTuple):
 
 
 class RefusedArrayError(CcagentError):
-    """An array that can never be stored: no part of it is.
+    """An array that can never be stored. None of its records is stored.
 
-    records: those at fault, the first of them; none if the whole is no array.
-    is_forbidden: this sender may not send it, another one might.
+    records: the first invalid records; empty if the body is not an array. is_forbidden: true if
+    another sender may be permitted to send the array.
     """
 
     def __init__(
@@ -37,8 +37,8 @@ class RefusedArrayError(CcagentError):
 
 
 class RecordError(CcagentError):
-    """A record that can never be stored: the message is the reason."""
+    """A record that can never be stored. The message is the reason."""
 
 
 class SenderError(RecordError):
-    """A record of another server than the sender's."""
+    """A record of a server that the sender's token does not permit."""

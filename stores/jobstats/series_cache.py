@@ -1,4 +1,4 @@
-"""The metadata of series: written once, and remembered by the process that wrote them."""
+"""Metadata of series: written once, and cached by the process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _MOST = 200_000
 _FORGET_AFTER = 86400.0
-"""Seconds after which all is looked up again: metadata without observations are removed."""
+"""Seconds until the cache is cleared, because the retention removes metadata."""
 
 _INSERT = """
 INSERT INTO metadata (
@@ -43,38 +43,37 @@ SELECT time_series_id, target, entry_id, kind FROM metadata WHERE time_series_id
 
 
 class SeriesId(bytes):
-    """The bytes of a series' id, as they are copied into the database."""
+    """The bytes of a series' id, as copied into the database."""
 
     __slots__ = ()
 
 
 class SeriesIdDumper(Dumper):
-    """Copies the id of a series; a UUID made for each row would cost more than its counters."""
+    """Dumps the id of a series. Building a UUID for each row would cost more than its counters."""
 
     format = Format.BINARY
     oid = adapters.types["uuid"].oid
 
     def dump(self, obj: SeriesId) -> Buffer | None:
-        """Return the bytes."""
+        """Return the bytes of the id."""
         return obj
 
 
 class KnownSeries(NamedTuple):
-    """A series that has metadata."""
+    """A series with stored metadata."""
 
     series_id: SeriesId
     kind: TargetKind
 
 
 SeriesKey = tuple[str, str, str | None]
-"""Target, entry and the id that the sender made, if it did."""
+"""Target, entry, and the sender's id or None."""
 
 
 class SeriesCache:
-    """Finds the series of observations, and writes the metadata of new ones.
+    """Finds the series of observations, and writes the metadata of new series. Thread-safe.
 
-    namespaces: by format. It is used by several threads: an entry that is missing is written again,
-    which changes nothing.
+    namespaces: by format. Writing existing metadata again changes nothing.
     """
 
     def __init__(
@@ -98,10 +97,10 @@ class SeriesCache:
     def find(
         self, connection: Connection[Any], observations: Iterable[JobstatsObservation]
     ) -> dict[SeriesKey, KnownSeries]:
-        """Return the series of all observations, in the transaction of the connection.
+        """Return the series of all observations, in the connection's transaction.
 
-        Pass them to `remember` when it is committed. Raises RefusedArrayError if a sender's id
-        belongs to another entry.
+        After the commit pass them to `remember`. Raise RefusedArrayError if a sender's id belongs
+        to another entry.
         """
         now = self._monotonic()
         if now - self._since > _FORGET_AFTER:
@@ -121,7 +120,7 @@ class SeriesCache:
         return found
 
     def remember(self, found: dict[SeriesKey, KnownSeries]) -> None:
-        """Remember series whose metadata are committed."""
+        """Cache series with committed metadata."""
         if len(self._known) + len(found) > self._most:
             self._known = {}
         self._known.update(found)
@@ -130,7 +129,7 @@ class SeriesCache:
         self, connection: Connection[Any], missing: dict[SeriesKey, JobstatsObservation]
     ) -> dict[SeriesKey, KnownSeries]:
         rows = {key: self._make_row(each) for key, each in missing.items()}
-        # In one order for all processes, so that none waits for another in a circle.
+        # Sort the rows to avoid deadlocks between processes.
         columns = list(zip(*sorted(rows.values(), key=lambda row: row[0].bytes), strict=True))
         connection.execute(_INSERT, [list(column) for column in columns])
         stored = {
@@ -146,11 +145,11 @@ class SeriesCache:
                 refused.append(RefusedRecord(missing[key].number, reason))
             found[key] = KnownSeries(SeriesId(row[0].bytes), kind)
         if refused:
-            raise RefusedArrayError("ids of other series, so no record is stored", refused)
+            raise RefusedArrayError("ids belong to other series; no record is stored", refused)
         return found
 
     def _make_row(self, each: JobstatsObservation) -> tuple[Any, ...]:
-        """Return a row of metadata; what the sender has not parsed is parsed here."""
+        """Return a row of metadata. Parse the entry's id if the sender has not parsed it."""
         meaning = self._formats.parse(each.entry_id)
         parts, form = each.parts, None
         is_malformed = each.is_malformed

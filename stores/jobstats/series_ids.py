@@ -1,7 +1,7 @@
-"""Ids of series: UUID version 5 of `<target>:<entry_id>`, in a secret namespace for each format.
+"""Ids of series: UUID version 5 of `<target>:<entry_id>`, with a secret namespace for each format.
 
-Source: the specification, "Ingest server". A changed format gets another namespace, since the same
-text means something else in it.
+Source: the specification, "Ingest server". Each format has a separate namespace, because the same
+text has different meanings in different formats.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 MALFORMED = ""
-"""The format of ids that have none."""
+"""Name for ids that match no format."""
 
 
 class EntryMeaning(NamedTuple):
-    """What an entry's id says: its format, empty for none, and its parts."""
+    """The parsed id of an entry. form: its format; empty without a match. parts: its fields."""
 
     form: str
     parts: dict[str, Any]
@@ -35,7 +35,7 @@ class EntryFormats:
         self._formats = [IdFormat(form) for form in formats]
 
     def parse(self, entry_id: str) -> EntryMeaning:
-        """Return what an id says."""
+        """Return the format and the parts of an id."""
         for form in self._formats:
             parts = form.parse(entry_id)
             if parts is not None:
@@ -44,7 +44,7 @@ class EntryFormats:
 
     @property
     def names(self) -> list[str]:
-        """The formats, and that of ids with none."""
+        """The formats, and MALFORMED."""
         return [*(form.text for form in self._formats), MALFORMED]
 
 
@@ -54,9 +54,9 @@ def make_series_id(namespace: UUID, target: str, entry_id: str) -> UUID:
 
 
 def read_namespaces(path: str) -> dict[str, UUID]:
-    """Read namespaces: lines of a format and its UUID; `-` stands for ids in no format.
+    """Read namespaces from lines of a format and its UUID; `-` for ids that match no format.
 
-    Raises ConfigurationError, which never shows a namespace.
+    Raise ConfigurationError, whose message never contains a namespace.
     """
     found: dict[str, UUID] = {}
     for number, line in enumerate(secret_text(path).splitlines(), 1):

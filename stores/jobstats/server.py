@@ -1,4 +1,4 @@
-"""The running store: PostgreSQL of its own if wanted, HTTP, and an end that loses nothing."""
+"""The store process: embedded PostgreSQL, HTTP, and an orderly stop."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _BACKLOG = 1024
 
 
 class _HttpServer(uvicorn.Server):
-    """Leaves signals to the store."""
+    """A uvicorn server without signal handlers."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -55,7 +55,7 @@ class JobstatsServer:
     """Serves until SIGTERM or SIGINT."""
 
     def __init__(self, settings: JobstatsStoreSettings) -> None:
-        """Take the settings, and start the embedded PostgreSQL. Raises ConfigurationError."""
+        """Set the settings, and start the embedded PostgreSQL. Raise ConfigurationError."""
         self._settings = settings
         self._tokens = TokenTable(settings.token_file)
         self._context = _make_context(settings)
@@ -70,7 +70,7 @@ class JobstatsServer:
         self._failure: Exception | None = None
 
     async def run(self) -> None:
-        """Serve. Raises ConfigurationError, OSError."""
+        """Serve. Raise ConfigurationError, OSError."""
         loop = asyncio.get_running_loop()
         stopping = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -94,7 +94,7 @@ class JobstatsServer:
             timeout_keep_alive=_IDLE,
             timeout_graceful_shutdown=_END_WITHIN,
         )
-        # Requests that can't be parsed: the store logs what matters.
+        # Suppress uvicorn's messages about invalid requests.
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
         config.load()
         config.ssl = self._context
@@ -107,7 +107,7 @@ class JobstatsServer:
         host, port = listening.getsockname()[:2]
         logger.info("listening on %s, port %d", host, port)
         self._warn_if_open(host)
-        # Records come and go by the thousand; looking through all series each time costs most.
+        # Repeated garbage collections over all cached series would cost most of the CPU.
         gc.collect()
         gc.freeze()
         gc.set_threshold(100_000, 50, 100)
@@ -125,7 +125,7 @@ class JobstatsServer:
             raise self._failure
 
     def close(self) -> None:
-        """Finish what the threads do, then end the database."""
+        """Finish the work in threads, then stop the database."""
         self._api.close()
         self._service.close()
         self._stop_postgres()
@@ -135,7 +135,7 @@ class JobstatsServer:
             self._postgres.stop()
 
     async def _prepare(self, stopping: asyncio.Event) -> None:
-        """Prepare the database, as soon as it can be reached; then keep house."""
+        """Prepare the database as soon as it is reachable. Then do periodic work."""
         said = ""
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -143,11 +143,11 @@ class JobstatsServer:
             try:
                 await asyncio.to_thread(self._service.prepare)
             except DatabaseAwayError as error:
-                # A PostgreSQL of the store's own has just been started.
+                # An embedded PostgreSQL needs some time to start.
                 is_starting = self._postgres is not None and loop.time() - began < _START_WITHIN
                 if not is_starting and str(error) != said:
                     said = str(error)
-                    logger.warning("%s; trying again every %g s", error, _LOOK_EVERY)
+                    logger.warning("%s; retrying every %g s", error, _LOOK_EVERY)
                 await asyncio.sleep(_START_EVERY if is_starting else _LOOK_EVERY)
             except Exception as error:  # noqa: BLE001 - it ends the store, with its reason
                 self._failure = error
@@ -161,13 +161,13 @@ class JobstatsServer:
                     await asyncio.to_thread(self._service.keep_house)
                 await asyncio.to_thread(self._service.sum_up)
             except Exception as error:  # noqa: BLE001 - the retention must not end silently
-                logger.error("retention, sums: a defect of the store", exc_info=error)
+                logger.error("retention, sums: internal error", exc_info=error)
             await asyncio.sleep(_SUMS_EVERY)
 
     async def _watch(
         self, notifier: Notifier, stopping: asyncio.Event, connections: set[Protocols]
     ) -> None:
-        """Notify the service manager that the loop runs; watch PostgreSQL and connections."""
+        """Notify the watchdog. Check PostgreSQL and slow connections."""
         slow = SlowConnections(self._settings.limits.time.seconds)
         while True:
             notifier.alive()
@@ -182,24 +182,26 @@ class JobstatsServer:
             await asyncio.sleep(_LOOK_EVERY)
 
     def _reload(self) -> None:
-        """Read the certificate again, for new connections; tokens are read when they change."""
+        """Read the certificate again, for new connections. `TokenTable` reloads tokens itself."""
         tls = self._settings.tls
         if self._context is not None:
             try:
                 self._context.load_cert_chain(tls.certificate, tls.key)
                 logger.info("tls: read %s again", tls.certificate)
             except (OSError, ssl.SSLError) as error:
-                logger.error("tls: %s: %s; that of before is kept", tls.certificate, error)
+                logger.error(
+                    "tls: %s: %s; the previous certificate stays in use", tls.certificate, error
+                )
 
     def _warn_if_open(self, host: str) -> None:
         if self._tokens.is_open and host not in {"127.0.0.1", "::1"}:
             logger.warning(
-                "listen: everybody who reaches %s can read and write: set token-file", host
+                "listen: everyone who can connect to %s can read and write: set token-file", host
             )
 
 
 def run_jobstats_store(settings: JobstatsStoreSettings) -> None:
-    """Run a store until it is told to end. Raises ConfigurationError, OSError."""
+    """Run a store until SIGTERM or SIGINT. Raise ConfigurationError, OSError."""
     server = JobstatsServer(settings)
     try:
         with contextlib.suppress(KeyboardInterrupt):
@@ -217,7 +219,7 @@ def _start_postgres(settings: JobstatsStoreSettings) -> EmbeddedPostgres | None:
 
 
 def _listen(address: str) -> socket.socket:
-    """Return a listening socket. Raises OSError."""
+    """Return a listening socket. Raise OSError."""
     host, port = split_address(address)
     family = socket.AF_INET6 if ":" in host or not host else socket.AF_INET
     if not host:

@@ -1,4 +1,4 @@
-"""The store without HTTP: its database, which may be away, its work and its numbers."""
+"""The store without HTTP: database, ingest, queries and counters."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ _QUERY_CONNECTIONS = 2
 
 
 class JobstatsService:
-    """Stores arrays and answers queries. Its methods block, and are called in threads.
+    """Stores arrays and answers queries. Its methods block; call them in threads.
 
-    The database may be away at the start: `prepare` is called again until it has succeeded.
+    The database may not be available at the start: call `prepare` until it succeeds.
     """
 
     def __init__(self, settings: JobstatsStoreSettings, url: str) -> None:
-        """Take the settings. Raises ConfigurationError."""
+        """Set the settings. Raise ConfigurationError."""
         self.settings = settings
         self.database = Database(
             url,
@@ -60,11 +60,11 @@ class JobstatsService:
 
     @property
     def is_ready(self) -> bool:
-        """True when the database was reached and has its tables."""
+        """True after the database was reached and prepared."""
         return self._ingest is not None
 
     def prepare(self) -> None:
-        """Bring the schema up to date. Raises ConfigurationError, DatabaseAwayError."""
+        """Migrate the database and prepare ingest. Raise ConfigurationError, DatabaseAwayError."""
         settings = self.settings
         partitions = prepare_database(
             self.database, settings.series, self._formats, self._namespaces
@@ -90,13 +90,13 @@ class JobstatsService:
         self.database.close()
 
     def store_array(self, body: bytes, sender: str | None) -> StoredArray:
-        """Store an array of records. Raises RefusedArrayError, DatabaseAwayError."""
+        """Store an array of records. Raise RefusedArrayError, DatabaseAwayError."""
         return self._ready().store(body, sender)
 
     def store_jobs(self, body: bytes) -> int:
-        """Store an envelope of jobs, and return their number.
+        """Store an envelope of jobs. Return the number of jobs.
 
-        Raises RefusedEnvelopeError, DatabaseAwayError.
+        Raise RefusedEnvelopeError, DatabaseAwayError.
         """
         ingest = self._ready()
         future = timedelta(seconds=self.settings.limits.future.seconds)
@@ -107,15 +107,15 @@ class JobstatsService:
         return len(rows)
 
     def top(self, request: TopRequest) -> TopAnswer:
-        """Return who did most. Raises DatabaseAwayError."""
+        """Return the groups with the largest sums. Raise DatabaseAwayError."""
         return self.ask(lambda connection: find_top(connection, request))
 
     def job(self, request: JobRequest) -> JobAnswer | None:
-        """Return what a job did, None if it is unknown. Raises DatabaseAwayError."""
+        """Return the I/O of a job; None if unknown. Raise DatabaseAwayError, QueryError."""
         return self.ask(lambda connection: find_job(connection, request))
 
     def export(self, request: ExportRequest) -> Generator[bytes, None, None]:
-        """Yield the pieces of an export, over a connection of its own. Raises DatabaseAwayError."""
+        """Yield the pieces of an export, over a separate connection. Raise DatabaseAwayError."""
         self._ready()
         with self.database.connect_alone() as connection:
             connection.read_only = True
@@ -123,19 +123,19 @@ class JobstatsService:
 
     @staticmethod
     def end_export(pieces: Iterator[bytes]) -> None:
-        """Close the connection of an export, which may be incomplete."""
+        """Close the connection of an export, even if it is incomplete."""
         if isinstance(pieces, GeneratorType):
             pieces.close()
 
     def ask(self, query: Callable[[psycopg.Connection[Any]], R]) -> R:
-        """Run a query in a transaction that only reads. Raises DatabaseAwayError."""
+        """Run a query in a read-only transaction. Raise DatabaseAwayError."""
         self._ready()
         with self.database.connection() as connection:
             begin_reading(connection, self.settings.limits.query.seconds)
             return query(connection)
 
     def keep_house(self) -> None:
-        """Apply the retention and make partitions; what fails is logged and tried again later."""
+        """Apply the retention and create partitions. Failures are logged and retried later."""
         if not self.is_ready:
             return
         try:
@@ -143,23 +143,23 @@ class JobstatsService:
                 series = self.settings.series
                 dropped = keep_house(connection, series, self._partitions, datetime.now(UTC))
         except DatabaseAwayError as error:
-            logger.warning("retention: %s; trying again later", error)
+            logger.warning("retention: %s; retrying later", error)
         except psycopg.Error as error:
-            logger.warning("retention: %s; trying again later", describe_error(error))
+            logger.warning("retention: %s; retrying later", describe_error(error))
         else:
             if dropped:
                 logger.info("retention: dropped %d partitions", dropped)
 
     def sum_up(self) -> None:
-        """Compute the missing sums; what fails is logged and tried again later."""
+        """Compute missing sums. Failures are logged and retried later."""
         retention = timedelta(seconds=self.settings.series.retention.seconds)
         try:
             with self.database.connect_alone() as connection:
                 sum_up(connection, self._partitions, datetime.now(UTC), retention)
         except DatabaseAwayError as error:
-            logger.warning("sums: %s; trying again later", error)
+            logger.warning("sums: %s; retrying later", error)
         except psycopg.Error as error:
-            logger.warning("sums: %s; trying again later", describe_error(error))
+            logger.warning("sums: %s; retrying later", describe_error(error))
 
     def numbers(self) -> dict[str, int]:
         """Return the counters of this process."""
@@ -171,13 +171,13 @@ class JobstatsService:
         return found
 
     def count_refused(self, records: int) -> None:
-        """Count an array that was refused, with this many records at fault."""
+        """Count a refused array and its invalid records."""
         if self._ingest is not None:
             self._ingest.counters.refused_arrays += 1
             self._ingest.counters.refused_records += records
 
     def count_unavailable(self) -> None:
-        """Count a request that has to be repeated."""
+        """Count a request that must be repeated."""
         if self._ingest is not None:
             self._ingest.counters.unavailable += 1
 
@@ -188,12 +188,12 @@ class JobstatsService:
 
 
 def begin_reading(connection: psycopg.Connection[Any], seconds: float) -> None:
-    """Make the transaction of a connection one that only reads, with a limit for each query."""
+    """Make the transaction read-only. seconds: time limit of each query."""
     connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
     connection.execute("SET LOCAL plan_cache_mode = force_custom_plan")
-    # Sums of a hundred thousand series stay in memory.
+    # Keep sums of a hundred thousand series in memory.
     connection.execute("SET LOCAL work_mem = '64MB'")
-    # Compiling a query would take longer than to run it.
+    # JIT compilation would take longer than the query.
     connection.execute("SET LOCAL jit = off")
     connection.execute(
         "SELECT set_config('statement_timeout', %s, true)", [f"{int(seconds * 1000)}"]

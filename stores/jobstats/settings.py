@@ -12,67 +12,77 @@ from ccagent.errors import ConfigurationError
 from ccagent.stores.metrics.settings import StoreTlsSettings, parse_size, split_address
 
 _LONGEST = 36500 * 86400.0
-"""A hundred years: times beyond can't be computed."""
+"""A hundred years. Later times can't be computed."""
 
 
 class IngestLimitSettings(Settings, frozen=True, kw_only=True):
     """The keys of `[limits]`."""
 
     body: Annotated[str, Meta(description="largest body of a request, inflated")] = "8MB"
-    bodies: Annotated[str, Meta(description="bodies of all requests at once")] = "64MB"
-    records: Annotated[int, Meta(ge=1, description="records in one array")] = 20_000
-    connections: Annotated[int, Meta(ge=1, description="open connections")] = 1000
-    future: Annotated[Duration, Meta(description="how far ahead of the clock a record may be")] = (
+    bodies: Annotated[str, Meta(description="total size of the bodies of concurrent requests")] = (
+        "64MB"
+    )
+    records: Annotated[int, Meta(ge=1, description="maximum number of records of an array")] = (
+        20_000
+    )
+    connections: Annotated[int, Meta(ge=1, description="maximum number of open connections")] = 1000
+    future: Annotated[Duration, Meta(description="maximum time of a record ahead of the clock")] = (
         Duration("1h")
     )
-    time: Annotated[Duration, Meta(description="time for a request to arrive")] = Duration("30s")
-    query: Annotated[Duration, Meta(description="time for a query of the database")] = Duration(
+    time: Annotated[Duration, Meta(description="time limit for receiving a request")] = Duration(
+        "30s"
+    )
+    query: Annotated[Duration, Meta(description="time limit for a database query")] = Duration(
         "60s"
     )
 
 
 class SeriesTableSettings(Settings, frozen=True, kw_only=True):
-    """The keys of `[series]`: how observations are kept."""
+    """The keys of `[series]`: storage of observations."""
 
-    retention: Annotated[Duration, Meta(description="how long observations are kept")] = Duration(
-        "90d"
+    retention: Annotated[Duration, Meta(description="age at which observations are removed")] = (
+        Duration("90d")
     )
     partition: Annotated[
-        Duration, Meta(description="time in one partition, or chunk of TimescaleDB")
+        Duration, Meta(description="length of a partition, or of a chunk of TimescaleDB")
     ] = Duration("1d")
     compress_after: Annotated[
         Duration, Meta(description="TimescaleDB: age of chunks that are compressed")
     ] = Duration("7d")
     hourly_retention: Annotated[
-        Duration, Meta(description="TimescaleDB: how long hourly sums are kept")
+        Duration, Meta(description="TimescaleDB: age at which hourly sums are removed")
     ] = Duration("730d")
 
 
 class JobstatsStoreSettings(Settings, frozen=True, kw_only=True):
     """All keys of the jobstats store's configuration."""
 
-    data: Annotated[str, Meta(description="directory of a PostgreSQL of the store's own")] = ""
+    data: Annotated[str, Meta(description="directory of an embedded PostgreSQL")] = ""
     database: Annotated[str, Meta(description="postgresql:// URL of another PostgreSQL")] = ""
     password_file: Annotated[str, Meta(description="file with the database's password")] = ""
-    connections: Annotated[int, Meta(ge=2, le=100, description="connections to the database")] = 4
+    connections: Annotated[
+        int, Meta(ge=2, le=100, description="number of connections to the database for arrays")
+    ] = 4
     listen: Annotated[str, Meta(description="ADDRESS:PORT of the HTTP interface")] = (
         "127.0.0.1:8083"
     )
     token_file: Annotated[
-        str, Meta(description="file with the tokens of senders and readers; empty: open to all")
+        str,
+        Meta(description="file with the tokens of senders and readers; empty: no tokens needed"),
     ] = ""
     namespaces_file: Annotated[
-        str, Meta(description="file with a format and its UUID a line; others are in the database")
+        str, Meta(description="file with lines of a format and its UUID; default: in the database")
     ] = ""
     formats: Annotated[
-        tuple[str, ...], Meta(description="what clients' jobid_name may be, tried in order")
+        tuple[str, ...],
+        Meta(description="possible values of the clients' jobid_name, tried in order"),
     ] = ("%j:%u:%H", "%j:%u:%h", "%e.%u", "%j")
     first: Annotated[
         Literal["skip", "count"],
-        Meta(description="what a series' first record counts: nothing, or the whole counters"),
+        Meta(description="first record of a series: count nothing, or the whole counters"),
     ] = "skip"
     database_user: Annotated[
-        str, Meta(description="as root: the system user who runs PostgreSQL; empty: data's owner")
+        str, Meta(description="as root: system user who runs PostgreSQL; empty: owner of data")
     ] = ""
     series: SeriesTableSettings = SeriesTableSettings()
     tls: StoreTlsSettings = StoreTlsSettings()
@@ -80,17 +90,17 @@ class JobstatsStoreSettings(Settings, frozen=True, kw_only=True):
 
 
 def check_jobstats_settings(settings: JobstatsStoreSettings, place: str) -> JobstatsStoreSettings:
-    """Return settings that can be used. Raises ConfigurationError with all problems."""
+    """Return valid settings. Raise ConfigurationError with all problems."""
     problems = [*_find_bad_values(settings), *_find_bad_formats(settings)]
     if bool(settings.data) == bool(settings.database):
         problems.append(
-            "data, database: one of them is needed: a directory for a PostgreSQL of the store's "
-            "own (--data DIR), or the URL of another (--database URL)"
+            "data, database: exactly one is required: a directory for an embedded PostgreSQL "
+            "(--data DIR), or the URL of another PostgreSQL (--database URL)"
         )
     if settings.database and not settings.database.startswith(("postgresql://", "postgres://")):
         problems.append("database: expected postgresql://USER@HOST/NAME")
     if bool(settings.tls.certificate) != bool(settings.tls.key):
-        problems.append("tls: certificate and key need each other")
+        problems.append("tls: certificate and key must be given together")
     if problems:
         raise ConfigurationError(*(f"{place}: {problem}" for problem in problems))
     return settings
@@ -111,13 +121,15 @@ def _find_bad_values(settings: JobstatsStoreSettings) -> list[str]:
     if settings.limits.future.seconds > _LONGEST:
         problems.append("limits.future: at most 36500d")
     if series.partition.seconds < 60 or series.partition.seconds % 60:
-        problems.append("series.partition: whole minutes, at least 1m")
+        problems.append("series.partition: expected whole minutes, at least 1m")
     if series.retention.seconds < series.partition.seconds:
-        problems.append("series.retention: at least one series.partition")
+        problems.append("series.retention: expected at least one series.partition")
     elif series.retention.seconds > _LONGEST:
         problems.append("series.retention: at most 36500d")
     elif series.retention.seconds / max(series.partition.seconds, 1) > 5000:
-        problems.append("series.partition: too short: at most 5,000 of them in series.retention")
+        problems.append(
+            "series.partition: too short: series.retention has at most 5,000 partitions"
+        )
     return problems
 
 

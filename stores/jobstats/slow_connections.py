@@ -1,4 +1,4 @@
-"""Connections that send no whole request, or are too many: uvicorn would keep them for ever."""
+"""Closing of connections without a complete request, or beyond a limit. uvicorn closes neither."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class SlowConnections:
         self._since: WeakKeyDictionary[Any, float] = WeakKeyDictionary()
 
     def close(self, connections: Iterable[Any]) -> None:
-        """Close those that have been slow for too long; call it every few seconds.
+        """Close connections that are slow for too long. Call every few seconds.
 
-        connections: the protocols of uvicorn.
+        connections: uvicorn's protocol objects.
         """
         now = self._monotonic()
         for each in list(connections):
@@ -35,7 +35,7 @@ class SlowConnections:
 
 
 def _is_unserved(protocol: Any) -> bool:
-    """Return whether a connection has no request, and no timer that ends its idleness."""
+    """Return whether a connection has no request, and no keep-alive timer."""
     cycle = protocol.cycle
     if cycle is None:
         return True
@@ -43,22 +43,22 @@ def _is_unserved(protocol: Any) -> bool:
 
 
 class CountedProtocol(HttpToolsProtocol):
-    """A connection that is closed at once if there are too many.
+    """A connection that is aborted beyond the limit.
 
-    uvicorn would answer with 503 and keep it: each takes a descriptor.
+    uvicorn would respond with 503 and keep the connection and its descriptor.
     """
 
     most: ClassVar[int] = 1000
     _SPARE: ClassVar[int] = 8
-    """Connections beyond the limit that are answered with 503."""
+    """Connections beyond the limit that get the response 503."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin, unless there are too many already."""
+        """Register the connection, or abort it beyond the limit."""
         super().connection_made(transport)
         if len(self.connections) > self.most + self._SPARE:
             transport.abort()
 
 
 def limit_connections(most: int) -> type[CountedProtocol]:
-    """Return the class of connections of which there are at most so many."""
+    """Return a protocol class with a limit of connections."""
     return type("LimitedProtocol", (CountedProtocol,), {"most": most})

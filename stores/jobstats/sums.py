@@ -1,8 +1,8 @@
-"""Sums of each series in each quarter of an hour, so that questions read fewer rows.
+"""Sums of each series by quarter of an hour. They reduce the rows that queries read.
 
-A quarter is after its beginning, up to its end, as the times of questions are. Its sums count while
-`summed_times` has its end. Storing a row of it removes that, in the same transaction; `sum_up`
-computes the sums again.
+A quarter is after its start, up to its end, like the time ranges of queries. Its sums are valid
+while `summed_times` contains its end. Storing a row removes this entry in the same transaction, and
+`sum_up` computes the sums again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LOCK = 0x6A6F627373756D73  # "jobssums"
 _STORING = 0x6A6F627371756172  # "jobsquar"
 
 LOCK_STORING = sql.SQL("SELECT pg_advisory_xact_lock_shared({})").format(_STORING)
-"""What each transaction that stores rows begins with: no quarter is summed meanwhile."""
+"""First statement of each transaction that stores rows. It excludes concurrent summation."""
 
 _MISSING = """
 SELECT quarter
@@ -65,7 +65,7 @@ LEFT JOIN (
 
 
 class TimePiece(NamedTuple):
-    """A part of a question's time: after `begins`, up to `ends`."""
+    """A part of a query's time range: after `begins`, up to `ends`."""
 
     begins: datetime
     ends: datetime
@@ -82,7 +82,8 @@ def sum_up(
 ) -> int:
     """Compute the missing sums of the last days, newest first, for some seconds.
 
-    Return their number. One store of several does it at a time. The connection is in autocommit.
+    Return the number of quarters. Only one of several stores does this at a time. The connection is
+    in autocommit.
     """
     if connection.execute("SELECT pg_try_advisory_lock(%s)", [_LOCK]).fetchone() != (True,):
         return 0
@@ -104,7 +105,7 @@ def sum_up(
 
 
 def forget_sums(connection: Connection[Any], before: datetime) -> None:
-    """Remove the mark of sums of which the retention removes rows, so that they do not count."""
+    """Invalidate sums of quarters from which the retention removes rows."""
     connection.execute(
         "DELETE FROM summed_times WHERE timestamp < %s::timestamptz + INTERVAL '15 minutes'",
         [before],
@@ -112,7 +113,7 @@ def forget_sums(connection: Connection[Any], before: datetime) -> None:
 
 
 def find_pieces(connection: Connection[Any], wanted: TimeRange) -> list[TimePiece]:
-    """Return the parts of a time, with those that have sums."""
+    """Return the parts of a time range, with and without sums."""
     times = connection.execute(
         "SELECT timestamp FROM summed_times "
         "WHERE timestamp >= %s::timestamptz + INTERVAL '15 minutes' AND timestamp <= %s "
@@ -123,9 +124,10 @@ def find_pieces(connection: Connection[Any], wanted: TimeRange) -> list[TimePiec
 
 
 def split_time(wanted: TimeRange, quarters: list[datetime]) -> list[TimePiece]:
-    """Split a time into what has sums and the gaps between; the shortest of many runs are gaps too.
+    """Split a time range into runs of quarters with sums, and gaps.
 
-    quarters: the ends of those that lie in this time and have sums, in order.
+    quarters: ends of the quarters with sums, in order. Beyond a maximum number, the shortest runs
+    count as gaps.
     """
     runs: list[tuple[datetime, datetime]] = []
     for end in quarters:

@@ -1,4 +1,4 @@
-"""Answers as tables for people, as JSON and as CSV."""
+"""Query results as tables, JSON and CSV."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STEP = 1024.0
 
 
 def format_top(answer: TopAnswer, form: AnswerForm) -> str:
-    """Return who did most."""
+    """Return the groups with the largest sums as text."""
     if form == "json":
         return _json(answer)
     if form == "csv":
@@ -39,7 +39,7 @@ def format_top(answer: TopAnswer, form: AnswerForm) -> str:
 
 
 def format_job(answer: JobAnswer, form: AnswerForm) -> str:
-    """Return what a job did: totals, then rates over time; as CSV the rates alone."""
+    """Return totals and rates of a job as text; in CSV only the rates."""
     if form == "json":
         return _json(answer)
     if form == "csv":
@@ -81,7 +81,7 @@ def format_amount(operation: str, value: float) -> str:
 
 
 def _rates(answer: JobAnswer) -> str:
-    """Return rates over time, those of all targets together."""
+    """Return a table of rates over time, summed over the targets."""
     names = sorted({one.operation for one in answer.rates})
     sums: dict[tuple[str, str], dict[str, float]] = {}
     for one in answer.rates:
@@ -98,7 +98,7 @@ def _rates(answer: JobAnswer) -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> str:
-    """Return aligned columns, the first `left` of them at the left."""
+    """Return aligned columns. left: number of left-aligned columns."""
     cells = [list(head), *([printable(cell) for cell in row] for row in rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
     lines = [

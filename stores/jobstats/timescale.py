@@ -1,6 +1,6 @@
-"""Policies of TimescaleDB: compression and continuous aggregates.
+"""TimescaleDB's policies: compression and continuous aggregates.
 
-The retention of observations is the store's own work, with TimescaleDB and without it.
+The store itself applies the retention of observations, with and without TimescaleDB.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 _HOUR = 3600.0
 _REFRESHED = 3 * 86400.0
-"""How far back late observations still change the hourly sums."""
+"""Maximum age in s of late observations that change the hourly sums."""
 
 
 def list_policies(settings: SeriesTableSettings) -> list[str]:
-    """Return the statements that make the policies what the settings say."""
+    """Return SQL statements that set the policies."""
     statements: list[str] = []
     for table in KINDS:
         hourly = f"{table}_hourly"
@@ -48,13 +48,13 @@ def list_policies(settings: SeriesTableSettings) -> list[str]:
 
 
 def apply_policies(connection: Connection[Any], settings: SeriesTableSettings) -> None:
-    """Make the policies what the settings say. The connection is in autocommit."""
+    """Set the policies from the settings. The connection is in autocommit."""
     for statement in list_policies(settings):
         connection.execute(statement.encode())
 
 
 def drop_chunks(connection: Connection[Any], before: datetime) -> int:
-    """Drop the chunks that end before a time; return their number."""
+    """Drop the chunks that end before a time. Return their number."""
     dropped = 0
     for table in (*KINDS, *map(sums_table, KINDS)):
         query = "SELECT drop_chunks(%s::regclass, older_than => %s::timestamptz)"

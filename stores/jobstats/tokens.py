@@ -1,4 +1,4 @@
-"""Who may send and who may ask: Bearer tokens in a file, one a line."""
+"""Bearer tokens of senders and readers, in a file with one token a line."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ _LOOK_EVERY = 1.0
 
 
 class TokenOwner(NamedTuple):
-    """Whose token it is. name: of a sender, the server whose records it sends; `*`: any."""
+    """The owner of a token. name: of a sender, the permitted server; `*`: any."""
 
     role: TokenRole
     name: str
 
 
 class LoginRefusedError(CcagentError):
-    """A request without a token, or with an unknown one: 401."""
+    """A request without a token, or with an unknown token: 401."""
 
 
 class RoleRefusedError(CcagentError):
-    """A request whose token is for something else: 403."""
+    """A request whose token has another role: 403."""
 
 
 class TokenFile(NamedTuple):
-    """The tokens of a file, by their SHA-256, and the state of the file."""
+    """The owners by the SHA-256 of their tokens, and the state of the file."""
 
     owners: dict[bytes, TokenOwner]
     state: tuple[int, int, int]
 
 
 class TokenTable:
-    """Checks tokens. The file is read again when it has changed; a bad one changes nothing."""
+    """Checks tokens. A changed file is read again; an invalid file changes nothing."""
 
     def __init__(self, path: str, monotonic: Callable[[], float] = time.monotonic) -> None:
-        """Read the file; without a path everybody may do everything. Raises ConfigurationError."""
+        """Read the file. Without a path no token is needed. Raise ConfigurationError."""
         self._path = path
         self._monotonic = monotonic
         self._looked = monotonic()
@@ -60,7 +60,7 @@ class TokenTable:
         return self._file is None
 
     def check(self, authorization: str, role: TokenRole) -> str | None:
-        """Return the name of the owner, None for anybody. Raises the errors of this module."""
+        """Return the owner's name; None for any. Raise LoginRefusedError, RoleRefusedError."""
         if self._file is None:
             return None
         self._look()
@@ -69,9 +69,9 @@ class TokenTable:
         if scheme.lower() == "bearer":
             owner = self._file.owners.get(_hash(token.strip()))
         if owner is None:
-            raise LoginRefusedError("a known Bearer token is needed")
+            raise LoginRefusedError("a valid Bearer token is required")
         if owner.role != role:
-            raise RoleRefusedError(f"this token is for the role {owner.role}, not {role}")
+            raise RoleRefusedError(f"this token has the role {owner.role}, not {role}")
         return None if owner.name == "*" else owner.name
 
     def _look(self) -> None:
@@ -84,11 +84,11 @@ class TokenTable:
                 self._file = read_tokens(self._path)
                 logger.info("token-file: read again, %d tokens", len(self._file.owners))
         except (ConfigurationError, OSError) as error:
-            logger.error("token-file: %s; the tokens of before are kept", error)
+            logger.error("token-file: %s; the previous tokens stay in use", error)
 
 
 def read_tokens(path: str) -> TokenFile:
-    """Read lines `ROLE NAME TOKEN`. Raises ConfigurationError, which never shows a token."""
+    """Read lines `ROLE NAME TOKEN`. Raise ConfigurationError without a token in its message."""
     try:
         state = _state(path)
     except OSError as error:
@@ -108,7 +108,7 @@ def read_tokens(path: str) -> TokenFile:
             cast("TokenRole", role), name
         )
     if not owners:
-        raise ConfigurationError(f"token-file: {path}: holds no token")
+        raise ConfigurationError(f"token-file: {path}: contains no token")
     return TokenFile(owners, state)
 
 
@@ -122,7 +122,7 @@ def _digest(token: str, place: str) -> bytes:
             raise ConfigurationError(f"{place}: expected 64 hexadecimal digits after {_HASHED}")
         return digest
     if len(token) < _SHORTEST:
-        raise ConfigurationError(f"{place}: a token has at least {_SHORTEST} characters")
+        raise ConfigurationError(f"{place}: expected a token of at least {_SHORTEST} characters")
     return _hash(token)
 
 

@@ -1,1 +1,1 @@
-"""The metric store: ClusterCockpit's interface over blocks of values in memory, and a log."""
+"""The metric store: ClusterCockpit's interface over values in memory and a write-ahead log."""

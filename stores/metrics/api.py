@@ -1,4 +1,4 @@
-"""The endpoints: what each request does to the store, and what it is answered."""
+"""The HTTP endpoints of the metric store: routes, rights, and the action of each request."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _MOST_REMEMBERED = 1000
 _MOST_SELECTORS = 100_000
 _MOST_DIGITS = 11
 _LARGEST_QUESTION = 16 << 20
-"""Bytes of the body of a request that is no write."""
+"""Maximum size in bytes of a request body other than a write."""
 
 _BODIES = 1 << 30
 
@@ -53,10 +53,10 @@ _selectors: msgspec.json.Decoder[list[list[str]] | None] = msgspec.json.Decoder(
 
 
 class ServerPath(NamedTuple):
-    """The requirements of a path. method: the only one that is answered.
+    """The requirements of a path. method: the only allowed HTTP method.
 
-    owner: the user whose jobs alone a request may read; None: those of all; empty: nobody's, until
-    its token is known.
+    owner: the only user whose jobs a request may read. None: jobs of all users. Empty: no jobs;
+    used until the token is checked.
     """
 
     name: str
@@ -78,7 +78,7 @@ ROUTES = {
 
 
 class StoreApi:
-    """Answers requests. It knows nothing of connections."""
+    """Handler of HTTP requests, independent of connections."""
 
     def __init__(
         self,
@@ -96,11 +96,11 @@ class StoreApi:
         events: JobEvents | None = None,
         source: ValueSource | None = None,
     ) -> None:
-        """Take the parts. bodies: bytes of inflated bodies. source: values not in memory."""
+        """Set the parts. bodies: limit of inflated bytes. source: values outside memory."""
         self.largest_body = largest_body
         self._bodies = bodies
         self._held = 0
-        """Bytes of large bodies, inflated, that are being written."""
+        """Size in bytes of the large inflated bodies that are being written."""
         self._store = store
         self._ingest = ingest
         self._commit = commit
@@ -114,7 +114,7 @@ class StoreApi:
         self._clusters: dict[bytes, str] = {b"": ""}
 
     def route(self, method: bytes, path: bytes) -> ServerPath | StoreResponse:
-        """Find out what a request wants; an answer if it can't be had."""
+        """Return the route of a request, or an error response for an unknown path or method."""
         path, _, query = path.partition(b"?")
         if len(path) > 1 and path.endswith(b"/"):
             path = path[:-1]
@@ -128,7 +128,7 @@ class StoreApi:
         return found
 
     def authorize(self, route: ServerPath, authorization: bytes) -> StoreResponse | None:
-        """Return an answer if the request may not do what it wants."""
+        """Return an error response if the token does not permit the route, else None."""
         if self._verifier is None:
             return None
         try:
@@ -140,7 +140,7 @@ class StoreApi:
         return None
 
     def restrict(self, route: ServerPath, authorization: bytes) -> ServerPath:
-        """Return the path with the user whose jobs an authorized request may read alone."""
+        """Return the route with the owner from the token of an authorized request."""
         if self._verifier is None:
             return route
         return route._replace(owner=self._verifier.owner(authorization))
@@ -153,7 +153,7 @@ class StoreApi:
         is_gzip: bool,
         done: Callable[[StoreResponse], None],
     ) -> None:
-        """Carry a request out and call `done` with the answer, at once or later."""
+        """Process a request. Call `done` with the response, immediately or later."""
         try:
             if is_gzip:
                 body = inflate(body, self.largest_body)
@@ -176,7 +176,7 @@ class StoreApi:
     def _respond_otherwise(
         self, route: ServerPath, url: bytes, body: bytes, done: Callable[[StoreResponse], None]
     ) -> None:
-        """Answer what is no write. Raises as the parts of the answer do."""
+        """Process a request other than a write. Raise the exceptions of its handler."""
         name = route.name
         owner = None if self._verifier is None else route.owner
         if len(body) > _LARGEST_QUESTION and name != "jobs":
@@ -221,13 +221,13 @@ class StoreApi:
     async def _write_pieces(
         self, cluster: str, body: bytes, done: Callable[[StoreResponse], None]
     ) -> None:
-        """Write a large body; other requests are answered in between."""
+        """Write a large body in pieces. Other requests are processed between pieces."""
         try:
             result = await self._write_each(cluster, body)
         except Exception:  # noqa: BLE001 - the client must get an answer
             self._held -= len(body)
             logger.exception("a write failed")
-            done(fail(500, "an error in the store; its log says more"))
+            done(fail(500, "internal error; the log of the store has details"))
         else:
             self._held -= len(body)
             self._commit_result(result, done)
@@ -239,20 +239,20 @@ class StoreApi:
         return found
 
     def _commit_result(self, result: IngestResult, done: Callable[[StoreResponse], None]) -> None:
-        """Answer a message when its values are in the log."""
+        """Send the response after the values of the message are in the log."""
 
         def committed(problem: StoreLogError | None) -> None:
             if problem is not None:
-                done(fail(503, f"the values are not kept: {problem}; send them again"))
+                done(fail(503, f"the values are not stored: {problem}; send them again"))
             elif result.unkept:
-                done(fail(503, f"events are not kept: {result.unkept}; send them again"))
+                done(fail(503, f"events are not stored: {result.unkept}; send them again"))
             else:
                 done(complain(result.bad, result.bad_count, result.stored))
 
         self._commit.wait(committed)
 
     def _cluster(self, url: bytes) -> str:
-        """Return the default cluster that a URL names."""
+        """Return the default cluster from the parameters of a URL."""
         query = url.partition(b"?")[2]
         found = self._clusters.get(query)
         if found is None:
@@ -271,9 +271,11 @@ class StoreApi:
         if not (digits.isascii() and digits.isdigit()):
             return fail(500, f"to={until[:40]}: expected seconds since 1970")
         if len(digits) > _MOST_DIGITS:
-            return fail(400, f"to={until[:40]}: expected seconds since 1970, as of today's clocks")
+            return fail(
+                400, f"to={until[:40]}: expected seconds since 1970; the number is too large"
+            )
         time = int(until)
-        # Lists of a body of empty ones take thirty times its memory.
+        # Decoded lists need thirty times the memory of a body with empty lists.
         if body.count(b"[") > _MOST_SELECTORS:
             return text(400, f"there are more than {_MOST_SELECTORS} selectors")
         try:

@@ -1,4 +1,4 @@
-"""Queries that begin before the retention: archived values and those in memory together."""
+"""Queries for ranges before the retention: archived values merged with values in memory."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _AT_ONCE = 2
 _SECONDS = 30.0
 _SERIES_AT_ONCE = 100
 _LONGEST_GAP = 10**7
-"""Steps between the first and the last value of a series."""
+"""Maximum number of steps between the first and the last value of a series."""
 
 
 class ArchiveQueries:
-    """Reads archived values with the help of a program."""
+    """Reads archived values with the program `archive_reader`."""
 
     def __init__(
         self, store: MetricStore, directory: str, retention: int, limits: QueryLimits
@@ -48,32 +48,32 @@ class ArchiveQueries:
         self._turns = asyncio.Semaphore(_AT_ONCE)
 
     def is_wanted(self, start: int, end: int) -> bool:
-        """Return whether a range begins before what is in memory."""
+        """Return whether a range starts before the values in memory."""
         return start < min(end, int(self._store.now()) - self._retention)
 
     async def read_queries(self, request: QueryRequest) -> MetricStore:
-        """Return a store with the values of a request. Raises as `read` does."""
+        """Return a store with the values of a request. Raise the exceptions of `_read`."""
         queries = request.queries or []
         hosts = set[str]() if request.for_all_nodes else {query.host for query in queries}
         metrics = {query.metric for query in queries} | set(request.for_all_nodes or ())
         return await self._read(request.cluster, request.start, request.end, hosts, metrics)
 
     async def read_table(self, request: TableRequest) -> MetricStore:
-        """Return a store with the values of a request of version 2. Raises as `read` does."""
+        """Return a store with the values of a version 2 request. Raise as `read_queries`."""
         hosts = request.hosts or ()
         return await self._read(request.cluster, request.start, request.end, hosts, request.metrics)
 
     async def read_health(self, request: HealthRequest) -> MetricStore | None:
-        """Return None: the newest values are in memory."""
+        """Return None, because the newest values are in memory."""
         del request
         return None
 
     async def _read(
         self, cluster: str, start: int, end: int, hosts: Iterable[str], metrics: Iterable[str]
     ) -> MetricStore:
-        """Return a store with archived values, and over them those in memory.
+        """Return a store with archived values, overwritten by the values in memory.
 
-        Raises BadRequestError, ProgramError, OSError, ValueError, TimeoutError.
+        Raise BadRequestError, ProgramError, OSError, ValueError, TimeoutError.
         """
         most = self._limits.values
         wanted = ArchiveRequest(cluster, start, end, sorted(hosts), sorted(metrics), most)
@@ -85,7 +85,7 @@ class ArchiveQueries:
             answer = msgspec.msgpack.decode(found, type=ArchiveAnswer)
             if answer.is_too_large:
                 raise BadRequestError(
-                    f"the archive has more than {most} values of these; ask for less at once"
+                    f"the archive has more than {most} values of these series; request less"
                 )
             for one in answer.damaged:
                 logger.error("archive %s; its values are missing", printable(one))
@@ -94,7 +94,7 @@ class ArchiveQueries:
     async def _combine(
         self, request: ArchiveRequest, archived: list[ArchivedValues]
     ) -> MetricStore:
-        """Put archived values and those in memory together; others get their turns."""
+        """Merge archived values with values in memory. Yield to the event loop in between."""
         store = MetricStore(self._store.catalogue, self._store.now)
         for number, one in enumerate(archived):
             _restore(store, request.cluster, one)
@@ -112,7 +112,7 @@ class ArchiveQueries:
 
 
 def _restore(store: MetricStore, cluster: str, one: ArchivedValues) -> None:
-    """Add the values of an archived series. What no store has written is left out."""
+    """Add the values of an archived series. Skip series that no store can have written."""
     times, values = np.frombuffer(one.times, np.int64), np.frombuffer(one.values, np.float32)
     first = int(times.min())
     if one.frequency <= 0 or int(times.max()) - first > one.frequency * _LONGEST_GAP:

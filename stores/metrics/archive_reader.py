@@ -1,7 +1,7 @@
-"""The program that reads values out of the archive.
+"""The program `archive_reader`, which reads values from the archive.
 
-It takes the directory as its argument and an ArchiveRequest in MessagePack on stdin, and prints an
-ArchiveAnswer.
+Its argument is the directory, its stdin an ArchiveRequest in MessagePack. It prints an
+ArchiveAnswer in MessagePack.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _KEYS = ("hostname", "metric", "scope", "scope_id", "frequency")
 
 
 class ArchiveRequest(msgspec.Struct, frozen=True):
-    """Which values are wanted. hosts: empty for all. most: how many values at most."""
+    """A request for values. hosts: empty for all nodes. most: maximum number of values."""
 
     cluster: str
     start: int
@@ -48,7 +48,7 @@ class ArchivedValues(msgspec.Struct, frozen=True):
 
 
 class ArchiveAnswer(msgspec.Struct, frozen=True):
-    """The series that were found. damaged: files that can't be read, and why."""
+    """The series of a request. damaged: paths and errors of unreadable files."""
 
     series: list[ArchivedValues] = []
     damaged: list[str] = []
@@ -56,7 +56,7 @@ class ArchiveAnswer(msgspec.Struct, frozen=True):
 
 
 def read_archive(directory: str, request: ArchiveRequest) -> ArchiveAnswer:
-    """Return the wanted values of all files that may hold some."""
+    """Return the requested values of all files that may contain some."""
     found: dict[tuple[Any, ...], list[tuple[bytes, bytes]]] = {}
     damaged: list[str] = []
     count = 0
@@ -80,14 +80,14 @@ def read_archive(directory: str, request: ArchiveRequest) -> ArchiveAnswer:
 
 
 def join_scope(scope: str, number: str) -> list[str]:
-    """Return the names of the levels that `split_scope` has written so."""
+    """Return the names of the levels of a scope and id: the inverse of `split_scope`."""
     if scope == "node":
         return []
     return [scope, number] if scope.startswith("job") and number else [f"{scope}{number}"]
 
 
 def _files(directory: str, request: ArchiveRequest) -> list[str]:
-    """Return the files of a cluster; a name is the time of the newest value, or a little later."""
+    """Return the files of a cluster. Their names are times at or after the newest value."""
     folder = os.path.join(directory, file_name(request.cluster))
     try:
         names = [name for name in os.listdir(folder) if _NAME.fullmatch(name)]
@@ -98,9 +98,9 @@ def _files(directory: str, request: ArchiveRequest) -> list[str]:
 
 
 def _runs(path: str, request: ArchiveRequest) -> Iterator[tuple[tuple[Any, ...], Any, Any]]:
-    """Yield the key, times and values of each run of neighbouring rows of a series."""
+    """Yield key, times and values of each run of consecutive rows of a series."""
     parquet: Any = import_module("pyarrow.parquet")
-    # A link in the directory may lead anywhere.
+    # A symbolic link in the directory may point to any file.
     with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW), "rb") as file:
         table = parquet.ParquetFile(file)
         for number in range(table.num_row_groups):
@@ -110,7 +110,7 @@ def _runs(path: str, request: ArchiveRequest) -> Iterator[tuple[tuple[Any, ...],
 
 
 def _may_hold(group: Any, request: ArchiveRequest) -> bool:
-    """Return whether a row group, which is that of one node, may hold wanted values."""
+    """Return whether a row group (it has one node) may contain requested values."""
     for number in range(group.num_columns):
         column = group.column(number)
         found = column.statistics

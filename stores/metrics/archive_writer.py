@@ -1,4 +1,4 @@
-"""The program that turns a segment of the log into Parquet files, one for each cluster.
+"""The program `archive_writer`: converts a log segment to a Parquet file for each cluster.
 
 Its arguments are SEGMENT, DIRECTORY and LIMIT, the time of the segment's newest value.
 """
@@ -33,11 +33,11 @@ _SCOPE = re.compile(r"(socket|memoryDomain|core|hwthread|cpu|accelerator)(?=[0-9
 _EARLIEST = -(10**11)
 _TEXTS = ("cluster", "hostname", "metric", "scope", "scope_id")
 _SEGMENT = b"ccagent.segment"
-"""Key of a file's metadata: a store that was killed before it deleted the segment writes again."""
+"""Key of the segment in a file's metadata. After a crash, the same segment is written again."""
 
 
 class ArchivedSeries(NamedTuple):
-    """Values of one series, without missing ones."""
+    """Values of one series, without missing values."""
 
     metric: str
     scope: str
@@ -48,9 +48,9 @@ class ArchivedSeries(NamedTuple):
 
 
 def split_scope(path: tuple[str, ...]) -> tuple[str, str]:
-    """Return scope and its id, from the names of levels below a node.
+    """Return scope and scope id for the names of levels below a node.
 
-    A part of a job has the job as its scope, and its own name as the id.
+    For a part of a job, the scope is the job and the id is the name of the part.
     """
     if not path:
         return "node", ""
@@ -80,9 +80,9 @@ def read_archived(node: StoreLevel) -> Iterator[ArchivedSeries]:
 
 
 def write_cluster(cluster: StoreLevel, directory: str, limit: int, segment: str) -> str:
-    """Write a cluster's values, a row group for each node; return the path of the file.
+    """Write a cluster's values, a row group for each node. Return the path of the file.
 
-    A file that was written from the same segment before is replaced. Raises OSError.
+    An existing file of the same segment is replaced. Raise OSError.
     """
     arrow: Any = import_module("pyarrow")
     parquet: Any = import_module("pyarrow.parquet")
@@ -104,7 +104,7 @@ def write_cluster(cluster: StoreLevel, directory: str, limit: int, segment: str)
             with parquet.ParquetWriter(file, schema, compression="zstd") as writer:
                 for host, node in cluster.children.items():
                     _write_node(writer, schema, (cluster.path[0], host), list(read_archived(node)))
-            # The segment is deleted after this.
+            # The file must be on disk before the segment is deleted.
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, target, src_dir_fd=folder, dst_dir_fd=folder)
@@ -136,14 +136,14 @@ def _write_node(
 
 
 def _free_name(folder: int, limit: int, segment: str, parquet: Any) -> str:
-    """Return a name that is free, or that of the file of the same segment."""
+    """Return an unused name, or the name of the existing file of the same segment."""
     while True:
         name = f"{limit}.parquet"
         try:
             descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=folder)
         except FileNotFoundError:
             return name
-        except OSError:  # a link, which stays
+        except OSError:  # a symbolic link is kept
             limit += 1
             continue
         with open(descriptor, "rb") as file, contextlib.suppress(Exception):
@@ -154,7 +154,7 @@ def _free_name(folder: int, limit: int, segment: str, parquet: Any) -> str:
 
 
 def identify_segment(path: str) -> str:
-    """Return a text that tells a segment from all others, even of the same name."""
+    """Return name and SHA-256 of a segment, to distinguish segments of the same name."""
     with open(path, "rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return f"{os.path.basename(path)} {digest}"

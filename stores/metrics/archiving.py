@@ -1,6 +1,6 @@
-"""Archiving what is older than the retention: a program of its own writes Parquet.
+"""Archiving of log segments by a separate program that writes Parquet.
 
-It reads a segment of the log, so that the store needs neither the library nor its memory.
+The program reads a segment of the log. The store therefore loads no Parquet library.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from ccagent.stores.metrics.log_writer import Segment
 
 _SECONDS = 600.0
-"""For a segment. While the log is larger than its cap, it grows as long as that."""
+"""Maximum duration for a segment. During this time the log may exceed its cap."""
 
 _AGAIN_AFTER = 60.0
-"""Seconds until a segment is tried again that could not be archived."""
+"""Seconds until a failed segment is tried again."""
 
 
 class SegmentArchive:
-    """Archives segments, one at a time, and remembers which ones it has.
+    """Archives one segment at a time, and records the archived segments.
 
-    directory: empty if there is no archive; then every segment counts as archived.
+    directory: empty without an archive; then every segment counts as archived.
     """
 
     def __init__(self, directory: str) -> None:
@@ -37,11 +37,11 @@ class SegmentArchive:
         self._turn = asyncio.Lock()
 
     def has(self, segment: Segment) -> bool:
-        """Return whether a segment may be deleted."""
+        """Return whether a segment is archived and may be deleted."""
         return not self.directory or segment.path in self._archived
 
     async def add(self, segment: Segment) -> bool:
-        """Archive a segment; return whether it may be deleted."""
+        """Archive a segment. Return whether it may be deleted."""
         async with self._turn:
             if self.has(segment):
                 return True
@@ -55,15 +55,15 @@ class SegmentArchive:
                 await run_program("archive_writer", *arguments, seconds=_SECONDS)
             except (OSError, ProgramError, TimeoutError) as error:
                 self._failed[segment.path] = monotonic() + _AGAIN_AFTER
-                reason = str(error) or "it takes too long"
+                reason = str(error) or "time limit exceeded"
                 logger.error(
-                    "archive %s: %s: %s; trying again later", self.directory, segment.path, reason
+                    "archive %s: %s: %s; retrying later", self.directory, segment.path, reason
                 )
                 return False
             self._archived.add(segment.path)
             return True
 
     def forget(self, segment: Segment) -> None:
-        """Forget a segment that is deleted."""
+        """Forget a deleted segment."""
         self._archived.discard(segment.path)
         self._failed.pop(segment.path, None)

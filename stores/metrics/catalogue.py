@@ -1,4 +1,4 @@
-"""The metrics that a store takes: how often each is measured, and how it is aggregated."""
+"""The metrics that a store accepts, with time step, aggregation and tags."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 Aggregation = Literal["sum", "avg"]
 
 WILDCARD = "*"
-"""The name that stands for every metric that is not listed."""
+"""The name for all metrics that are not listed."""
 
 
 class StoredMetric(NamedTuple):
-    """How a metric is kept. frequency: seconds from one value to the next.
+    """Configuration of a metric. frequency: seconds from one value to the next.
 
-    tags: those that tell series of one level apart; None: those that ccagent's agents use.
+    tags: tags that distinguish series of one level; None: the tags of ccagent's agents.
     """
 
     frequency: int
@@ -27,25 +27,25 @@ class StoredMetric(NamedTuple):
 
 
 class MetricCatalogue:
-    """The configured metrics by name; with `*` among them it has every name."""
+    """The configured metrics by name. With `*` the catalogue contains every name."""
 
     def __init__(self, metrics: Mapping[str, StoredMetric]) -> None:
         self._metrics = {name: one for name, one in metrics.items() if name != WILDCARD}
         self._other = metrics.get(WILDCARD)
 
     def get(self, name: str) -> StoredMetric | None:
-        """Return how a metric is kept; None if the store does not take it."""
+        """Return the configuration of a metric; None if the store does not accept it."""
         return self._metrics.get(name, self._other)
 
     def part_tags(self, name: str) -> tuple[str, ...]:
-        """Return the tags that tell series of a metric at one level apart."""
+        """Return the tags that distinguish series of a metric at one level."""
         known = self.get(name)
         if known is None or known.tags is None:
             return known_part_tags(name)
         return known.tags
 
     def is_listed(self, name: str) -> bool:
-        """Return whether a metric is configured by name."""
+        """Return whether a metric is configured by name, not by `*`."""
         return name in self._metrics
 
     def names(self) -> Iterable[str]:

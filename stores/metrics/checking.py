@@ -1,4 +1,4 @@
-"""Checks of a configuration beyond its text: keys, certificates, secrets, libraries."""
+"""Checks of a configuration beyond its syntax: keys, certificates, secrets, libraries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def find_problems(settings: StoreSettings) -> list[str]:
-    """Return what would end the store at its start, a sentence each."""
+    """Return the problems that would prevent a start, one sentence each."""
     checks: list[Callable[[StoreSettings], object]] = [
         _check_token_key, make_tls_context, _check_nats, _check_engine, _check_archive,
         _check_directories, _check_pages,
@@ -34,7 +34,7 @@ def find_problems(settings: StoreSettings) -> list[str]:
 
 
 def make_tls_context(settings: StoreSettings) -> ssl.SSLContext | None:
-    """Return the context of HTTPS, None for HTTP. Raises ConfigurationError."""
+    """Return the TLS context for HTTPS; None for HTTP. Raise ConfigurationError."""
     certificate, key = settings.tls.certificate, settings.tls.key
     if not certificate:
         return None
@@ -47,7 +47,7 @@ def make_tls_context(settings: StoreSettings) -> ssl.SSLContext | None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        # Without a password OpenSSL would ask the terminal for that of an encrypted key.
+        # Without a password OpenSSL would prompt for the password of an encrypted key.
         context.load_cert_chain(certificate, key, password="")
     except (OSError, ssl.SSLError, ValueError) as error:
         raise ConfigurationError(
@@ -98,7 +98,7 @@ def _check_archive(settings: StoreSettings) -> None:
 
 
 def _check_directories(settings: StoreSettings) -> None:
-    """Raise ConfigurationError if a directory is there and can't be written."""
+    """Raise ConfigurationError if an existing directory is not writable."""
     problems: list[str] = []
     for key, path in (
         ("data", settings.data),
@@ -110,6 +110,6 @@ def _check_directories(settings: StoreSettings) -> None:
         if not os.path.isdir(path):
             problems.append(f"{key}: {path}: not a directory")
         elif not os.access(path, os.R_OK | os.W_OK | os.X_OK):
-            problems.append(f"{key}: {path}: this user may not read and write there")
+            problems.append(f"{key}: {path}: not readable and writable by this user")
     if problems:
         raise ConfigurationError(*problems)

@@ -1,4 +1,4 @@
-"""Binary checkpoints of ClusterCockpit's store: little endian, values as float32."""
+"""ClusterCockpit's binary checkpoints: little endian, values as float32."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ _LONGEST_NAME = 65535
 
 
 def encode_binary(level: CheckpointLevel, start: int, end: int) -> Iterator[bytes]:
-    """Yield the parts of a checkpoint of a node, one for each series."""
+    """Yield the parts of a node's checkpoint, one for each series."""
     yield _HEAD.pack(_MAGIC, start, end)
     yield from _parts(level)
 
 
 def decode_binary(data: bytes) -> CheckpointLevel:
-    """Read a checkpoint. Raises UnparsableError."""
+    """Parse a checkpoint. Raise UnparsableError."""
     try:
         magic, _, _ = _HEAD.unpack_from(data)
         if magic != _MAGIC:
-            raise UnparsableError("no binary checkpoint: another magic number")
+            raise UnparsableError("not a binary checkpoint: wrong magic number")
         level, end = _level(data, _HEAD.size, 0)
     except (struct.error, ValueError) as error:
-        raise UnparsableError(f"no binary checkpoint: {error}") from error
+        raise UnparsableError(f"not a binary checkpoint: {error}") from error
     if end != len(data):
-        raise UnparsableError(f"no binary checkpoint: {len(data) - end} bytes too many")
+        raise UnparsableError(f"not a binary checkpoint: {len(data) - end} bytes too many")
     return level
 
 
@@ -85,5 +85,5 @@ def _read_name(data: bytes, position: int) -> tuple[str, int]:
     begin = position + _LENGTH.size
     text = data[begin : begin + length]
     if len(text) < length:
-        raise ValueError("a name is cut off")
+        raise ValueError("a name is incomplete")
     return text.decode(), begin + length

@@ -1,7 +1,7 @@
-"""Directories of checkpoints, `DIR/CLUSTER/NODE/SECONDS.json` or `.bin`, read and written.
+"""Reading and writing of checkpoint files, `DIR/CLUSTER/NODE/SECONDS.json` or `.bin`.
 
-A name that is no plain name of a file, such as `..` or `a/b`, is written with percent signs, so
-that no name leads out of the directory.
+Names that are not plain file names, such as `..` or `a/b`, are percent-encoded. No name can lead
+out of the directory.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _LONGEST_STRETCH = 10**7
 
 
 class NodeDirectory(NamedTuple):
-    """Where the checkpoints of a node are."""
+    """The directory of a node's checkpoints."""
 
     cluster: str
     node: str
@@ -48,7 +48,7 @@ class NodeDirectory(NamedTuple):
 
 
 def find_nodes(directory: str) -> Iterator[NodeDirectory]:
-    """Yield the nodes that have checkpoints. What is no directory is passed over."""
+    """Yield the nodes with checkpoints. Skip everything except directories."""
     for cluster in _directories(directory):
         for node in _directories(cluster.path):
             yield NodeDirectory(original_name(cluster.name), original_name(node.name), node.path)
@@ -72,10 +72,10 @@ def read_checkpoints(
     oldest: int,
     ends: dict[tuple[str, str], int] | None = None,
 ) -> int:
-    """Read all checkpoints with values since `oldest`, then the logs; return the number of values.
+    """Read all checkpoints with values since `oldest`, then the logs. Return the number of values.
 
-    What can't be read is logged and passed over. ends: is filled with times after the last values
-    of checkpoints, by cluster and node.
+    Unreadable files are logged and skipped. ends: receives the times after the last values of
+    checkpoints, by cluster and node.
     """
     count = 0
     for cluster, node, path in find_nodes(directory):
@@ -96,9 +96,9 @@ def read_checkpoints(
 def write_checkpoint(
     node: StoreLevel, directory: str, form: CheckpointFormat, start: int, end: int
 ) -> int:
-    """Write the values of a node from `start` to before `end`; return their number.
+    """Write the values of a node from `start` to before `end`. Return their number.
 
-    Raises OSError.
+    Raise OSError.
     """
     count = 0
     for count in write_slices(node, directory, form, start, end):  # noqa: B007 - the last one
@@ -109,9 +109,9 @@ def write_checkpoint(
 def write_slices(
     node: StoreLevel, directory: str, form: CheckpointFormat, start: int, end: int
 ) -> Iterator[int]:
-    """Write a checkpoint as `write_checkpoint` does; others may get a turn after each series.
+    """Write a checkpoint like `write_checkpoint`, as a generator that pauses after each series.
 
-    Yields 0, and the number of values at the end.
+    Yield 0 at each pause, and the number of values at the end.
     """
     level = CheckpointLevel()
     for _ in collect_slices(node, start, end, level):
@@ -131,7 +131,7 @@ def write_slices(
 
 
 def open_folder(directory: str, names: list[str]) -> int:
-    """Open a directory, made where it is missing; below `directory` no link is followed."""
+    """Open a directory; create missing levels. Follow no symbolic link below `directory`."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
     descriptor = os.open(directory, flags)
     for name in names:
@@ -146,7 +146,7 @@ def open_folder(directory: str, names: list[str]) -> int:
 
 
 def _write_file(folder: int, target: str, parts: Iterator[bytes]) -> Iterator[None]:
-    """Write a file part by part, and give it its name at the end."""
+    """Write a file in parts under a temporary name, then rename it to `target`."""
     partial = f"{target}.tmp"
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
     descriptor = os.open(partial, flags, 0o644, dir_fd=folder)
@@ -163,7 +163,7 @@ def _write_file(folder: int, target: str, parts: Iterator[bytes]) -> Iterator[No
 
 
 def remove_checkpoints(directory: str, oldest: int) -> int:
-    """Delete files whose values are all older than `oldest`; return their number."""
+    """Delete files with only values older than `oldest`. Return their number."""
     removed = 0
     for _, _, path in find_nodes(directory):
         try:
@@ -178,20 +178,20 @@ def remove_checkpoints(directory: str, oldest: int) -> int:
 
 
 def _files(path: str) -> list[tuple[int, str]]:
-    """Return the checkpoints of a node by the time in their names."""
+    """Return times and names of a node's checkpoints, sorted by time."""
     found = (_NAME.fullmatch(name) for name in os.listdir(path))
     return sorted((int(one[1]), one[0]) for one in found if one)
 
 
 def _recent(path: str, oldest: int) -> list[tuple[int, str]]:
-    """Return the files since a time, and the one before, which may reach into it."""
+    """Return the files since `oldest`, and the file before, which may contain later values."""
     files = _files(path)
     first = next((n for n, (time, _) in enumerate(files) if time >= oldest), len(files))
     return files[max(0, first - 1) :]
 
 
 def _read_file(file: str) -> CheckpointLevel:
-    """Read a checkpoint; one without values if it can't be read."""
+    """Read a checkpoint. Log errors; then return a level without values."""
     try:
         data = _read(file)
         return decode_json(data) if file.endswith(".json") else decode_binary(data)
@@ -212,7 +212,7 @@ def _read_log(store: MetricStore, path: tuple[str, str], file: str) -> int:
         return 0
     values, rest = decode_reference_log(data)
     if rest:
-        logger.warning("log %s: the last %d bytes are no record", file, rest)
+        logger.warning("log %s: the last %d bytes are not a complete record", file, rest)
     frequencies = {
         one.metric: known.frequency
         for one in values
@@ -224,7 +224,7 @@ def _read_log(store: MetricStore, path: tuple[str, str], file: str) -> int:
 
 
 def _read(file: str) -> bytes:
-    """Read a file of at most 1 GB; no link is followed. Raises OSError."""
+    """Read a file of at most 1 GB, no symbolic link. Raise OSError."""
     descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     with open(descriptor, "rb") as opened:
         return opened.read(_LARGEST)

@@ -1,6 +1,6 @@
-"""Checkpoints in JSON, as ClusterCockpit's store reads and writes them.
+"""ClusterCockpit's JSON checkpoints.
 
-Ours keep all digits; the reference writes one decimal and reads any.
+ccagent writes all digits. The reference writes one decimal and reads any number of them.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ _DEEPEST = 8
 
 
 def encode_json(level: CheckpointLevel, start: int, end: int) -> Iterator[bytes]:
-    """Yield the parts of a checkpoint of a node, one for each series."""
+    """Yield the parts of a node's checkpoint, one for each series."""
     yield from _table(level)
     yield b',"from":%d,"to":%d}' % (start, end)
 
 
 def decode_json(data: bytes) -> CheckpointLevel:
-    """Read a checkpoint. Raises UnparsableError."""
+    """Parse a checkpoint. Raise UnparsableError."""
     try:
         return _level(as_table(orjson.loads(data)), 0)
     except (ValueError, TypeError, KeyError, OverflowError) as error:
-        raise UnparsableError(f"no checkpoint in JSON: {error}") from error
+        raise UnparsableError(f"not a JSON checkpoint: {error}") from error
 
 
 def _table(level: CheckpointLevel) -> Iterator[bytes]:
-    """Yield an object without its closing bracket."""
+    """Yield a JSON object without its closing brace."""
     text = b'{"metrics":{'
     for metric, one in level.series.items():
         found = {"frequency": one.frequency, "start": one.start, "data": one.values}

@@ -1,4 +1,4 @@
-"""Values of one node as checkpoints hold them: a tree of levels with series of equal steps."""
+"""Values of one node in a checkpoint: a tree of levels with series of equal steps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LAST_SECOND = 10**11
 
 
 class CheckpointSeries(NamedTuple):
-    """Values of a metric. start: time of the first one. frequency: seconds to the next."""
+    """Values of a metric. start: time of the first value. frequency: seconds to the next one."""
 
     frequency: int
     start: int
@@ -31,21 +31,21 @@ class CheckpointSeries(NamedTuple):
 
 
 def make_series(frequency: int, start: int, values: NDArray[np.float64]) -> CheckpointSeries:
-    """Return a series of a file. Raises ValueError for one that no clock can have written."""
+    """Return a series read from a file. Raise ValueError for an implausible step or time."""
     if not (0 < frequency <= _LONGEST_STEP and abs(start) < _LAST_SECOND):
-        raise ValueError(f"a series from {start} in steps of {frequency} s")
+        raise ValueError(f"implausible series from {start} in steps of {frequency} s")
     return CheckpointSeries(frequency, start, np.where(np.isfinite(values), values, np.nan))
 
 
 class CheckpointLevel:
-    """A level of a node, and what is below."""
+    """A level of a node, and its children."""
 
     def __init__(self) -> None:
         self.series: dict[str, CheckpointSeries] = {}
         self.children: dict[str, CheckpointLevel] = {}
 
     def is_empty(self) -> bool:
-        """Return whether there are no values."""
+        """Return whether the level and its children have no values."""
         return not self.series and all(child.is_empty() for child in self.children.values())
 
     def count(self) -> int:
@@ -54,7 +54,7 @@ class CheckpointLevel:
         return own + sum(child.count() for child in self.children.values())
 
     def end(self) -> int:
-        """Return a time after the last value, 0 without values."""
+        """Return the time after the last value; 0 without values."""
         own = [
             one.start + (len(one.values) - 1) * one.frequency + 1 for one in self.series.values()
         ]
@@ -64,7 +64,7 @@ class CheckpointLevel:
 def collect_level(
     level: StoreLevel, start: int, end: int, metrics: Collection[str] | None = None
 ) -> CheckpointLevel:
-    """Return the values of a level from `start` to before `end`; metrics: None for all."""
+    """Return the values of a level from `start` to before `end`. metrics: None for all."""
     found = CheckpointLevel()
     for _ in collect_slices(level, start, end, found, metrics):
         pass
@@ -78,12 +78,12 @@ def collect_slices(
     into: CheckpointLevel,
     metrics: Collection[str] | None = None,
 ) -> Iterator[None]:
-    """Collect the values of a level, series by series; others may get a turn after each."""
+    """Collect the values of a level into `into`. The generator pauses after each series."""
     for metric, series in list(level.series.items()):
         if metrics is not None and metric not in metrics:
             continue
         group = series.group
-        # Times of slots, so that reading the file again changes no phase.
+        # Use the times of slots: reading the file again then keeps the phase of the series.
         first = start + (group.time(0) - start) % group.frequency
         values = read_series(series, first, end)
         if values is not None and len(values.values):
@@ -97,9 +97,9 @@ def collect_slices(
 
 
 def restore_level(store: MetricStore, path: Path, level: CheckpointLevel) -> int:
-    """Write the values of a checkpoint into a store; return their number.
+    """Write the values of a checkpoint into a store. Return their number.
 
-    Series that begin together become a group. A metric that the store does not take is left out.
+    Series with the same start become a group. Metrics that the store does not accept are skipped.
     """
     new: dict[tuple[int, int], list[tuple[Path, str]]] = {}
     found = list(_walk(path, level))

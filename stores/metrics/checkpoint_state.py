@@ -1,4 +1,4 @@
-"""The file that remembers until when values are in checkpoints, and which nodes are behind."""
+"""The state file of checkpoints: the time of the last checkpoint, and the nodes that are behind."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LARGEST = 64 << 20
 
 
 class NodeBehind(msgspec.Struct, frozen=True):
-    """A node whose last checkpoint failed, and since when its values are missing."""
+    """A node whose last checkpoint failed. since: time of the first value without a checkpoint."""
 
     cluster: str
     node: str
@@ -20,26 +20,26 @@ class NodeBehind(msgspec.Struct, frozen=True):
 
 
 class CheckpointState(msgspec.Struct, frozen=True):
-    """until: the values of all nodes before are in files, but for those of nodes behind."""
+    """until: time before which all values are in files, except values of the nodes behind."""
 
     until: int = 0
     behind: list[NodeBehind] = []
 
 
 def read_state(path: str) -> CheckpointState:
-    """Return the state; that of a store without checkpoints if the file can't be used."""
+    """Return the state. Return an empty state if the file is missing or unusable."""
     try:
         with open(path, "rb") as file:
             return msgspec.json.decode(file.read(_LARGEST), type=CheckpointState)
     except FileNotFoundError:
         return CheckpointState()
     except (OSError, ValueError, msgspec.DecodeError) as error:
-        logger.warning("%s: %s; the next checkpoint has all values", path, error)
+        logger.warning("%s: %s; the next checkpoint will contain all values", path, error)
         return CheckpointState()
 
 
 def write_state(path: str, state: CheckpointState) -> None:
-    """Replace the file; a failure is logged, and only makes the next checkpoint larger."""
+    """Replace the file. A failure is logged; the next checkpoint is then larger."""
     partial = f"{path}.tmp"
     try:
         with open(partial, "wb") as file:

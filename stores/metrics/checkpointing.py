@@ -1,4 +1,4 @@
-"""Writing checkpoints now and then, and at the end."""
+"""Writing of checkpoints, periodically and at the end."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from ccagent.stores.metrics.store import MetricStore
 
 _SETTLING = 300
-"""Seconds in which values arrive: those of the last five minutes wait for the next checkpoint."""
+"""Age in seconds at which values are complete. Newer values go into the next checkpoint."""
 
 
 _SLICE = 0.005
-"""Seconds of work after which others get their turn."""
+"""Seconds of work before the event loop gets control again."""
 
 
 class _Range(NamedTuple):
@@ -38,11 +38,13 @@ class _Range(NamedTuple):
 class Checkpointer:
     """Writes the values since the last checkpoint, node by node.
 
-    The files of a node do not overlap: ClusterCockpit's store can't read such. So values that come
-    more than five minutes late are in the log alone. A node that fails is behind, and its next file
-    has what this one lacks. `state` is the file that remembers both.
+    The files of a node do not overlap, because ClusterCockpit's store can't read overlapping files.
+    Values that arrive more than five minutes late are therefore only in the log. A node whose file
+    failed is behind; its next file contains the missing values. `state` is the path of the state
+    file.
 
-    ends: times after the last values that each node's files have at the start, whoever wrote them.
+    ends: times after the last values in each node's files at the start, including files of other
+    programs.
     """
 
     def __init__(
@@ -63,12 +65,12 @@ class Checkpointer:
         found = read_state(state)
         self._until = found.until
         self._behind = {(one.cluster, one.node): one.since for one in found.behind}
-        # A file that is ahead of the clock must not end the checkpoints of its node.
+        # Ignore files ahead of the clock; they would stop the checkpoints of their nodes.
         latest = int(store.now()) + _SETTLING
         self._ends = {name: end for name, end in (ends or {}).items() if end <= latest}
 
     async def write(self) -> None:
-        """Write a checkpoint; others get a turn every few milliseconds."""
+        """Write a checkpoint. Yield to the event loop every few milliseconds."""
         asked = self._range(_SETTLING)
         if asked is None:
             return
@@ -83,7 +85,7 @@ class Checkpointer:
         self._finish(asked, count)
 
     def write_at_once(self) -> int:
-        """Write a checkpoint of all values; return their number."""
+        """Write a checkpoint of all values. Return their number."""
         asked = self._range(0)
         if asked is None:
             return 0
@@ -102,12 +104,12 @@ class Checkpointer:
                 logger.info("deleted %d checkpoints in %s", removed, self._directory)
 
     def _range(self, settling: int) -> _Range | None:
-        """Return what the next checkpoint holds, None if there is nothing yet."""
+        """Return the range of the next checkpoint; None if it would be empty."""
         now = int(self._store.now())
         oldest = now - self._retention
         if self._until > now + _SETTLING:
             logger.warning(
-                "checkpoints were written until %d, %d s ahead of the clock: writing all again",
+                "checkpoints end at %d, %d s ahead of the clock: writing all values again",
                 self._until, self._until - now,
             )  # fmt: skip
             self._until = 0
@@ -120,7 +122,7 @@ class Checkpointer:
             yield from list(cluster.children.values())
 
     def _write_node(self, node: StoreLevel, asked: _Range) -> Iterator[int]:
-        """Write the file of a node in slices; yield numbers of values that are written."""
+        """Write the file of a node as a generator. Yield numbers of written values."""
         name = node.path[0], node.path[1]
         oldest = int(self._store.now()) - self._retention
         start = max(oldest, min(asked.start, self._behind.get(name, asked.start)))
@@ -131,8 +133,8 @@ class Checkpointer:
             self._behind[name] = start
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             logger.error(
-                "checkpoint of %s: %s; the log keeps its values, and the next checkpoint tries"
-                " again", printable("/".join(name)), reason,
+                "checkpoint of %s: %s; the log has its values; the next checkpoint retries",
+                printable("/".join(name)), reason,
             )  # fmt: skip
         else:
             self._behind.pop(name, None)
@@ -147,4 +149,6 @@ class Checkpointer:
         write_state(self._state, CheckpointState(self._until, behind))
         logger.info("checkpoint: %d values from %d to %d", count, asked.start, asked.end)
         if behind:
-            logger.warning("checkpoint: %d nodes are behind", len(behind))
+            logger.warning(
+                "checkpoint: writing failed for %d nodes; the next checkpoint retries", len(behind)
+            )

@@ -24,23 +24,25 @@ _OF_PAGES = ("starlette", "jinja2", "uvicorn")
 
 def _with_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
-        click.option("-v", "--verbose", count=True, help="Log information; twice: everything."),
+        click.option("-v", "--verbose", count=True, help="Log information; -vv: log everything."),
         click.option(
-            "--frequency", metavar="DURATION", help="Time step of metrics that no file lists."
+            "--frequency",
+            metavar="DURATION",
+            help="Time step of metrics that are not in the configuration.",
         ),
         click.option(
             "--web",
             metavar="[ADDRESS:PORT]",
             is_flag=False,
             flag_value=_PAGES,
-            help=f"Serve pages for browsers, at {_PAGES} unless told otherwise.",
+            help=f"Serve web pages, by default at {_PAGES}.",
         ),
-        click.option("--listen", metavar="ADDRESS:PORT", help="Where to serve HTTP."),
+        click.option("--listen", metavar="ADDRESS:PORT", help="Address and port of HTTP."),
         click.option("--data", metavar="DIR", help="Directory of the log."),
         click.option(
             "--config",
             metavar="FILE",
-            help=f"{_DEFAULT} if it exists; or the config.json of ClusterCockpit's store.",
+            help=f"{_DEFAULT} if it exists; also config.json of ClusterCockpit's store.",
         ),
     ):
         function = option(function)
@@ -51,7 +53,7 @@ def _with_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @_with_options
 @click.pass_context
 def metrics(ctx: click.Context, /, **options: Any) -> None:
-    """Run the metric store, with the interface of ClusterCockpit's."""
+    """Run the metric store, which has the interface of ClusterCockpit's metric store."""
     if ctx.invoked_subcommand is not None:
         return
     need_store_extra(with_pages=bool(options["web"]))
@@ -79,7 +81,7 @@ def check(**options: Any) -> None:
 @metrics.command()
 @_with_options
 def status(**options: Any) -> None:
-    """Show the numbers of the running store; exit status 1 if none answers."""
+    """Show the metrics of the running store; exit status 1 if no store answers."""
     settings = _settings(**options)
     from ccagent.stores.metrics.status import read_status
 
@@ -92,7 +94,7 @@ def status(**options: Any) -> None:
 @metrics.command()
 @_with_options
 @click.option("--format", "form", type=click.Choice(["line", "json", "binary"]), default="line",
-              help="Lines, or checkpoints that ClusterCockpit's store reads.")  # fmt: skip
+              help="Line protocol, or checkpoints for ClusterCockpit's store.")  # fmt: skip
 @click.argument("target", type=click.Path())
 def export(form: str, target: str, **options: Any) -> None:
     """Write the values of a stopped store to the file or directory TARGET."""
@@ -104,7 +106,7 @@ def export(form: str, target: str, **options: Any) -> None:
 
 
 def _checked(**options: Any) -> StoreSettings:
-    """Return settings that a store can start with. Raises ConfigurationError."""
+    """Return checked settings. Raise ConfigurationError if the store can't start with them."""
     settings = _settings(**options)
     from ccagent.stores.metrics.checking import find_problems
 
@@ -171,7 +173,7 @@ def _settings(
 
 
 def need_store_extra(*, with_pages: bool = False) -> None:
-    """Raise ConfigurationError if packages of the extra `store`, or `web`, are missing."""
+    """Raise ConfigurationError if packages of the extra `store` or `web` are missing."""
     from importlib.util import find_spec
 
     from ccagent.machine.interpreter import install_command

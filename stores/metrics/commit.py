@@ -1,4 +1,4 @@
-"""Group commit: many messages are written to the log at once, and acknowledged after that."""
+"""Group commit: many messages share one write of the log, and are acknowledged afterwards."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ _SYNC_EVERY = 0.05
 
 
 class MessageCommit(Protocol):
-    """Calls back when what was added is kept, or can't be."""
+    """Calls back when added values are stored, or storing failed."""
 
     def wait(self, done: Callable[[StoreLogError | None], None]) -> None:
-        """Call `done` when everything that was added until now is kept, or can't be."""
+        """Call `done` after everything added until now is stored, or with the error."""
 
     def flush(self) -> None:
-        """Write what was added."""
+        """Write the added values."""
 
 
 class GroupCommit:
-    """Calls back those who wait for what they added to the log.
+    """Calls back senders after their values are in the log.
 
-    All who come in one turn of the event loop share one write. The log is synced in a thread, each
-    50 ms, or with `disk` as soon as somebody waits.
+    All messages of one turn of the event loop share one write. A thread syncs the log every 50 ms;
+    with `disk`, as soon as a message waits.
     """
 
     def __init__(self, log: WriteAheadLog | None, mode: SyncMode) -> None:
@@ -46,17 +46,17 @@ class GroupCommit:
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
         self._unkept = 0
-        """Messages that are in memory only, since the log could not be written."""
+        """Number of messages that are only in memory because writing the log failed."""
 
     def wait(self, done: Callable[[StoreLogError | None], None]) -> None:
-        """Call `done` when everything that was added until now is kept, or can't be."""
+        """Call `done` after everything added until now is in the log, or with the error."""
         self._waiting.append(done)
         if not self._is_scheduled:
             self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self.flush)
 
     def flush(self) -> None:
-        """Write what was added."""
+        """Write the added records."""
         self._is_scheduled = False
         waiting, self._waiting = self._waiting, []
         problem: StoreLogError | None = None
@@ -65,7 +65,9 @@ class GroupCommit:
                 self._log.flush()
             except StoreLogError as error:
                 if not self._unkept:
-                    logger.error("log: %s; values are kept in memory only", error)
+                    logger.error(
+                        "log: %s; new values are only in memory, and senders get an error", error
+                    )
                 self._unkept += max(1, len(waiting))
                 problem = error
             else:
@@ -81,10 +83,10 @@ class GroupCommit:
             self._timer = loop.call_later(_SYNC_EVERY, self._start_sync)
 
     def _report_recovery(self, messages: int) -> None:
-        """Log that the log can be written again, after messages that it could not take."""
+        """Log that writing the log works again, after failed writes."""
         if self._unkept and messages:
             logger.warning(
-                "log: written again; %d messages before are in memory only, and their senders know",
+                "log: written again; %d messages are only in memory; their senders got an error",
                 self._unkept,
             )
             self._unkept = 0
@@ -111,14 +113,14 @@ class GroupCommit:
             error = future.exception()
             if error is not None:
                 problem = error if isinstance(error, StoreLogError) else StoreLogError(str(error))
-                logger.error("log: %s; a power failure would lose values", problem)
+                logger.error("log: sync failed: %s; a power failure would lose values", problem)
         for done in written:
             done(problem)
         if self._written:
             self._start_sync()
 
     async def close(self) -> None:
-        """Write and sync what is left."""
+        """Write and sync the remaining records."""
         self.flush()
         while self._syncing is not None:
             await asyncio.wait([self._syncing])

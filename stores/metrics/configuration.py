@@ -1,4 +1,4 @@
-"""Reading the store's configuration: TOML, or the JSON of ClusterCockpit's store."""
+"""Reader of the store's configuration: TOML, or ClusterCockpit's config.json."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ccagent.stores.metrics.settings import StoreSettings, check_settings
 
 
 def read_settings(path: str, changes: dict[str, Any] | None = None) -> StoreSettings:
-    """Read a configuration: TOML, or the reference's JSON. Raises ConfigurationError.
+    """Read a configuration: TOML, or the reference's JSON. Raise ConfigurationError.
 
-    changes: what the command line says instead.
+    changes: values from the command line; they replace the file's.
     """
     try:
         with open(path, "rb") as file:

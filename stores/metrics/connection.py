@@ -1,4 +1,4 @@
-"""A connection of the HTTP interface: its requests are answered in their order."""
+"""A connection of the HTTP interface. Its requests are answered in order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ccagent.stores.metrics.request_reader import StoreRequest
 
 _MOST_REQUESTS = 16
-"""Requests of one connection that may wait for their turn."""
+"""Maximum number of pipelined requests of one connection."""
 
 _LINGER = 0.5
 _OK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
@@ -28,9 +28,10 @@ _CLOSING = b"Connection: close\r\n"
 
 
 class StoreConnection(asyncio.BufferedProtocol):
-    """Passes bytes to a reader of requests, and answers those.
+    """Passes received bytes to the request parser, and writes the responses.
 
-    All connections receive into one buffer: memory for each time would cost more than the parser.
+    All connections share one receive buffer. An allocation for each read would cost more than the
+    parser.
     """
 
     def __init__(self, api: StoreApi, limits: ConnectionLimits) -> None:
@@ -41,21 +42,21 @@ class StoreConnection(asyncio.BufferedProtocol):
         self._reader = RequestReader(api, limits, self)
         self._is_half_closed = False
         self._kept = 0
-        """Bytes of the bodies of requests that are not answered yet."""
+        """Size in bytes of the bodies of unanswered requests."""
         self._waiting: deque[StoreRequest] = deque()
         self._current: StoreRequest | None = None
         self._refusal: StoreResponse | None = None
         self._task: asyncio.Task[None] | None = None
         self._drained: asyncio.Future[None] | None = None
         self._is_held = False
-        """True if the next request waits until the client has read the last answer."""
+        """True if the next request waits until the client has read the last response."""
         self._since = self._loop.time()
-        """When the present state began: a request, an answer, or idleness."""
+        """Time at which the present state (request, response or idle) started."""
 
     # asyncio.BufferedProtocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin, unless there are too many already."""
+        """Register the connection, or abort it beyond the limit."""
         if not isinstance(transport, asyncio.Transport):
             return
         self._transport = transport
@@ -68,7 +69,7 @@ class StoreConnection(asyncio.BufferedProtocol):
         limits.open.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End; an answer that is being written is given up."""
+        """Release the connection's state. Cancel a response that is being written."""
         del exc
         self._limits.open.discard(self)
         self._reader.close()
@@ -81,30 +82,30 @@ class StoreConnection(asyncio.BufferedProtocol):
         self.resume_writing()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Return where the next bytes go."""
+        """Return the buffer for the next bytes."""
         del sizehint
         return self._limits.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take the bytes that came."""
+        """Parse the received bytes."""
         self.data_received(bytes(self._limits.buffer[:nbytes]))
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes."""
+        """Parse received bytes."""
         self._reader.feed(data)
 
     def eof_received(self) -> bool:
-        """Answer what was asked before the client closed its side, then close ours."""
+        """Keep the connection open until the current request is answered."""
         self._is_half_closed = True
         return self._current is not None
 
     def pause_writing(self) -> None:
-        """Wait until the client takes more of an answer."""
+        """Pause writing until the client has read more of the response."""
         if self._drained is None:
             self._drained = self._loop.create_future()
 
     def resume_writing(self) -> None:
-        """Go on with the answer, or with the next request."""
+        """Continue with the response, or with the next request."""
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
         self._drained = None
@@ -115,7 +116,7 @@ class StoreConnection(asyncio.BufferedProtocol):
     # RequestReceiver
 
     def take(self, request: StoreRequest) -> None:
-        """Answer a request, or let it wait for its turn."""
+        """Answer a request, or queue it."""
         self._kept += len(request.body)
         if self._current is None:
             self._answer(request)
@@ -125,17 +126,17 @@ class StoreConnection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def refuse(self, response: StoreResponse) -> None:
-        """Answer a request that is not read to its end, and close the connection."""
+        """Answer a request before it is complete, and close the connection."""
         self._refusal = response
         if self._current is None:
             self._end(response)
 
     def expect(self) -> None:
-        """Ask for the body that a client holds back."""
+        """Send `100 Continue`, for which the client waits with its body."""
         if self._transport is not None and self._current is None:
             self._transport.write(_CONTINUE)
 
-    # Answers
+    # Responses
 
     def check_time(self, now: float) -> None:
         """Close the connection if the client is too slow."""
@@ -149,11 +150,11 @@ class StoreConnection(asyncio.BufferedProtocol):
             self._transport.close()
 
     def is_busy(self) -> bool:
-        """Return whether a request waits for its answer."""
+        """Return whether a request is not answered yet."""
         return self._current is not None
 
     def close(self) -> None:
-        """Close the connection after what is written."""
+        """Close the connection after all written bytes are sent."""
         if self._transport is not None:
             self._transport.close()
 
@@ -168,10 +169,10 @@ class StoreConnection(asyncio.BufferedProtocol):
             )
         except Exception:  # noqa: BLE001 - one request must not end the store
             logger.exception("%s %s failed", request.route.method.decode(), request.route.name)
-            self._respond(fail(500, "an error in the store; its log says more"))
+            self._respond(fail(500, "internal error; the log of the store has details"))
 
     def _respond(self, response: StoreResponse) -> None:
-        """Write the answer to the present request."""
+        """Write the response to the current request."""
         request, transport = self._current, self._transport
         if request is None or transport is None:
             return
@@ -191,7 +192,7 @@ class StoreConnection(asyncio.BufferedProtocol):
     async def _stream(
         self, request: StoreRequest, response: StoreResponse, parts: Iterator[bytes], more: bytes
     ) -> None:
-        """Write an answer part by part, not faster than the client reads."""
+        """Write a response in parts, not faster than the client reads."""
         transport = self._transport
         if transport is None:
             return
@@ -210,7 +211,7 @@ class StoreConnection(asyncio.BufferedProtocol):
             transport.abort()
             return
         except Exception:  # noqa: BLE001 - one request must not end the store
-            # The client sees that the answer is cut off.
+            # The client sees the incomplete response.
             logger.exception("%s failed", request.route.name)
             transport.abort()
             return
@@ -218,7 +219,7 @@ class StoreConnection(asyncio.BufferedProtocol):
         self._finish(request)
 
     async def _write_parts(self, parts: Iterator[bytes], is_chunked: bool) -> None:
-        """Write the rest of an answer. What is not in chunks ends with the connection."""
+        """Write the rest of a response. Unless chunked, it ends with the connection."""
         for part in parts:
             transport = self._transport
             if transport is None:
@@ -233,7 +234,7 @@ class StoreConnection(asyncio.BufferedProtocol):
             self._transport.write(b"0\r\n\r\n")
 
     def _finish(self, request: StoreRequest) -> None:
-        """End a request, and go on with the next one of the connection."""
+        """Finish a request, and continue with the next request of the connection."""
         self._current = None
         transport = self._transport
         if transport is None:
@@ -243,7 +244,7 @@ class StoreConnection(asyncio.BufferedProtocol):
         if not request.keeps_alive:
             transport.close()
         elif self._waiting:
-            # Not at once: each of many pipelined requests would take a part of the stack.
+            # Not a direct call: many pipelined requests would overflow the stack.
             self._current = self._waiting.popleft()
             if len(self._waiting) == _MOST_REQUESTS // 2:
                 transport.resume_reading()
@@ -257,12 +258,12 @@ class StoreConnection(asyncio.BufferedProtocol):
             transport.close()
 
     def _go_on(self) -> None:
-        """Answer the request whose turn it is."""
+        """Answer the current request."""
         if self._current is not None:
             self._answer(self._current)
 
     def _end(self, response: StoreResponse) -> None:
-        """Write the refusal, which is the last answer."""
+        """Write the refusal as the last response."""
         transport = self._transport
         if transport is None:
             return
@@ -270,5 +271,5 @@ class StoreConnection(asyncio.BufferedProtocol):
         transport.write(
             head(response.status, response.kind, response.more + _CLOSING, len(body)) + body
         )
-        # A client that still sends its body would get a reset instead of the answer.
+        # An immediate close would reset a client that still sends its body, and lose the response.
         self._loop.call_later(_LINGER, transport.close)

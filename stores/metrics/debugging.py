@@ -1,4 +1,4 @@
-"""The answer to /api/debug: which buffers there are."""
+"""The response to /api/debug: a list of the buffers."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def describe_buffers(store: MetricStore, selector: str) -> Iterator[bytes]:
-    """Yield the parts of the answer in JSON: start, length and end of each buffer.
+    """Yield the parts of the response in JSON: start, length and end of each buffer.
 
-    selector: names between colons; empty for all. Raises BadRequestError if there is no such level.
+    selector: names separated by colons; empty for all. Raise BadRequestError for an unknown level.
     """
     path = selector.split(":") if selector else []
     level = store.root.find(path)
@@ -34,7 +34,7 @@ def _describe(level: StoreLevel) -> Iterator[bytes]:
     own = {metric: _buffers(series) for metric, series in level.series.items()}
     text = msgspec.json.encode(own)[:-1]
     is_first = not own
-    # A level has few series, but a cluster has many nodes.
+    # Nodes are yielded one by one, because a cluster has many of them.
     for name, below in list(level.children.items()):
         yield text + (b"" if is_first else b",") + msgspec.json.encode(name) + b":"
         is_first, text = False, b""

@@ -1,4 +1,4 @@
-"""Batches of values for an engine: one import at a time, then all are answered that are in it."""
+"""Imports of values into an engine. One import runs at a time, for all messages that wait."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from ccagent.stores.metrics.victoria import VictoriaEngine
 
 _MOST_BYTES = 256 << 20
-"""Bytes of values that wait for the engine."""
+"""Maximum size in bytes of values waiting for the engine."""
 
 
 class EngineCommit:
-    """Calls back those whose values the engine has taken, or can't take."""
+    """Calls back senders after the engine has stored their values, or refused them."""
 
     def __init__(self, engine: VictoriaEngine) -> None:
         self.failures = 0
@@ -31,26 +31,27 @@ class EngineCommit:
         self._waiting: list[Callable[[StoreLogError | None], None]] = []
         self._task: asyncio.Task[None] | None = None
         self._is_failing = False
-        # Queries that wait for the engine take up all threads of the event loop.
+        # A dedicated thread: queries waiting for the engine can block all threads of the event
+        # loop.
         self._thread = ThreadPoolExecutor(1, "engine")
 
     def add(self, text: bytes) -> None:
-        """Add values in the text format of Prometheus."""
+        """Add values in Prometheus' text format."""
         self._texts.append(text)
         self._size += len(text)
 
     def add_json(self, line: bytes) -> None:
-        """Add values in the engine's JSON lines, for names that the text format lacks."""
+        """Add values in the engine's JSON lines, for names that the text format does not permit."""
         self._lines.append(line)
         self._size += len(line)
 
     def wait(self, done: Callable[[StoreLogError | None], None]) -> None:
-        """Call `done` when everything that was added until now is in the engine, or can't be."""
+        """Call `done` after everything added until now is in the engine, or with the error."""
         self._waiting.append(done)
         self.flush()
 
     def flush(self) -> None:
-        """Begin an import, unless one runs."""
+        """Start an import, unless one is running."""
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._import())
         elif self._size > _MOST_BYTES:
@@ -64,7 +65,7 @@ class EngineCommit:
         self._thread.shutdown(wait=False)
 
     async def _import(self) -> None:
-        await asyncio.sleep(0)  # all messages of this turn of the event loop go together
+        await asyncio.sleep(0)  # all messages of this turn of the event loop share one import
         try:
             while self._waiting or self._size:
                 texts, lines, waiting = self._take()
@@ -99,11 +100,11 @@ class EngineCommit:
             done(problem)
 
     def _report(self, problem: StoreLogError | None) -> None:
-        """Log the first failure, and the end of failures."""
+        """Log the first failure, and the recovery."""
         if problem is not None:
             self.failures += 1
             if not self._is_failing:
-                logger.error("engine: %s; senders are told to send again", problem)
+                logger.error("engine: %s; senders get an error and send again", problem)
         elif self._is_failing:
-            logger.warning("engine: it takes values again")
+            logger.warning("engine: imports succeed again")
         self._is_failing = problem is not None

@@ -1,4 +1,4 @@
-"""Lines on their way to an engine: decoded by the paths of the store, passed on as text."""
+"""Ingest for an engine: lines are decoded as by the store, and passed on as text."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def labels(path: tuple[str, ...]) -> dict[str, str]:
 
 
 def series_text(path: tuple[str, ...], metric: str) -> str:
-    """Return a series as the text format of Prometheus names it; empty if it can't."""
+    """Return a series in Prometheus' text format; empty for names it does not permit."""
     if _PLAIN.fullmatch(metric) is None:
         return ""
     pairs = [f'{name}="{tag.translate(_ESCAPED)}"' for name, tag in labels(path).items()]
@@ -34,13 +34,13 @@ def series_text(path: tuple[str, ...], metric: str) -> str:
 
 
 class EngineIngest(LineIngest):
-    """Passes values on. The store that it knows has the names of series, but never values."""
+    """Passes values on to an engine. Its MetricStore contains the names of series, no values."""
 
     def __init__(self, names: MetricStore, commit: EngineCommit, **more: Any) -> None:
         super().__init__(names, None, **more)
         self._commit = commit
         self._texts: dict[tuple[int, int], str] = {}
-        """By number of group and column."""
+        """Text of a series by group number and column."""
 
     def _write_runs(self, template: MessageTemplate, time: int, values: list[float]) -> int:
         self.counters.templates += 1

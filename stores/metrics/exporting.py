@@ -1,4 +1,4 @@
-"""Writing everything that a stopped store keeps to files that others read."""
+"""Export of all values of a stopped store to files."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _KINDS = ("socket", "memoryDomain", "core", "hwthread", "accelerator", "die", "l
 
 
 def export_values(settings: StoreSettings, form: str, target: str) -> int:
-    """Write all values as lines or checkpoints; return their number.
+    """Write all values as lines or checkpoints. Return their number.
 
-    Raises ConfigurationError, LockedError.
+    Raise ConfigurationError, LockedError.
     """
     directory = log_directory(settings)
     if not os.path.isdir(directory):
-        raise ConfigurationError(f"{directory}: there is no store")
+        raise ConfigurationError(f"{directory}: no such directory; check data")
     lock = Lock(os.path.join(settings.data, "lock"), "data")
     try:
         store = MetricStore(settings.catalogue(), time.time)
@@ -68,7 +68,7 @@ def _write_lines(store: MetricStore, target: str) -> int:
 
 
 def _open_target(target: str) -> int:
-    """Open the file to write, through no link of another user but those of /dev to own output."""
+    """Open the target for writing. Follow no symbolic link except /dev/stdout and similar."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     if target in {"/dev/stdout", "/dev/stderr"} or target.startswith("/dev/fd/"):
         return os.open(target, flags)
@@ -76,13 +76,13 @@ def _open_target(target: str) -> int:
 
 
 def _iterate_values(root: StoreLevel) -> Iterator[tuple[str, int, float]]:
-    """Yield the start of the line, time and value of each value."""
+    """Yield start of the line, time and value of each value."""
     for level in root.walk():
         for metric, (group, column) in level.series.items():
             try:
                 start = _encode_metric(metric) + encode_tags(level_tags(level.path))
             except EncodingError as error:
-                logger.warning("%s: %s; left out", printable(metric), error)
+                logger.warning("%s: %s; skipped", printable(metric), error)
                 continue
             for block in group.iterate_blocks():
                 first = group.time(block.first)
@@ -92,17 +92,17 @@ def _iterate_values(root: StoreLevel) -> Iterator[tuple[str, int, float]]:
 
 
 def _encode_metric(name: str) -> str:
-    """Return a name as a line begins with it; agents write plain names only, others any.
+    """Return a metric's name in line protocol. Receivers accept more names than agents send.
 
-    Raises EncodingError.
+    Raise EncodingError if no line can start with the name.
     """
     if not name or name.startswith("#") or name.endswith("\\") or not name.isprintable():
-        raise EncodingError("a name that no line can begin with")
+        raise EncodingError("not a valid name in line protocol")
     return name.replace(",", "\\,").replace(" ", "\\ ")
 
 
 def level_tags(path: tuple[str, ...]) -> dict[str, str]:
-    """Return the tags that name a level."""
+    """Return the tags of a level."""
     cluster, node, *parts = path
     tags = {"cluster": cluster, "hostname": node, "type": "node"}
     for part, (kind, number) in zip(parts, _TAGS, strict=False):

@@ -1,4 +1,4 @@
-"""Time steps of metrics that were stored before the configuration changed."""
+"""Metrics whose stored time step differs from the configuration."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _MOST_NAMED = 5
 
 
 class ChangedSteps:
-    """Metrics whose stored values have another time step than is configured now."""
+    """Metrics whose stored values have another time step than the configuration."""
 
     def __init__(self, catalogue: MetricCatalogue) -> None:
         self._catalogue = catalogue
         self._stored: dict[str, int] = {}
 
     def configured(self, metric: str, stored: int) -> int:
-        """Return the time step of a metric that was stored with another one, perhaps."""
+        """Return the configured time step of a metric in s. Record a differing stored step."""
         known = self._catalogue.get(metric)
         if known is None or known.frequency == stored:
             return stored
@@ -26,7 +26,7 @@ class ChangedSteps:
         return known.frequency
 
     def describe(self) -> str:
-        """Return a sentence on the metrics concerned; empty if there is none."""
+        """Return a sentence about the changed metrics; empty without changes."""
         if not self._stored:
             return ""
         named = [
@@ -37,6 +37,6 @@ class ChangedSteps:
         if more:
             named.append(f"{more} more")
         return (
-            f"the frequency of {', '.join(named)} has changed; the values before keep their times:"
-            " a longer step keeps its last value, a shorter one has gaps"
+            f"the frequency of {', '.join(named)} has changed; stored values keep their times:"
+            " a longer step keeps its last value, a shorter step has gaps"
         )

@@ -1,4 +1,4 @@
-"""The same interface in front of an engine that keeps the values elsewhere."""
+"""The store's HTTP interface in front of an external engine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _RECENT = 3600
 _BEFORE = 3600
-"""Seconds before a query's range in which a series is looked for, so that its steps are known."""
+"""Seconds before a query's range that are also searched, to find the steps of a series."""
 
 _REFUSALS = {
     "free": "VictoriaMetrics releases values by its own retention, and deletes whole series only",
@@ -29,7 +29,7 @@ _REFUSALS = {
 
 
 class GatewayApi(StoreApi):
-    """Passes values on to an engine, and answers with what that has."""
+    """Passes values on to an engine, and answers queries from the engine."""
 
     def _answer(self, name: str, url: bytes, body: bytes, owner: str | None) -> StoreResponse:
         if name in _REFUSALS:
@@ -38,21 +38,21 @@ class GatewayApi(StoreApi):
 
 
 class EngineSource:
-    """Reads values of requests out of the engine, in threads."""
+    """Reads the values of requests from the engine, in threads."""
 
     def __init__(self, engine: VictoriaEngine, names: MetricStore, most: int) -> None:
-        """Take a store with the metrics. most: values that an answer may have."""
+        """Set the engine and a store with the catalogue. most: values per response."""
         self._engine = engine
         self._names = names
         self._most = most
 
     def is_wanted(self, start: int, end: int) -> bool:
-        """Return True: no value is in memory."""
+        """Return True, because no values are in memory."""
         del start, end
         return True
 
     async def read_queries(self, request: QueryRequest) -> MetricStore:
-        """Return a store with the values of a request. Raises EngineError, BadRequestError."""
+        """Return a store with the values of a request. Raise EngineError, BadRequestError."""
         queries = request.queries or []
         metrics = {query.metric for query in queries} | set(request.for_all_nodes or ())
         nodes = None if request.for_all_nodes else {query.host for query in queries}
@@ -60,12 +60,12 @@ class EngineSource:
         return await self._read(request.cluster, nodes, metrics, times)
 
     async def read_table(self, request: TableRequest) -> MetricStore:
-        """Return a store with the values of a request of version 2. Raises as `read_queries`."""
+        """Return a store with the values of a version 2 request. Raise as `read_queries`."""
         times = request.start - _BEFORE, request.end
         return await self._read(request.cluster, request.hosts, request.metrics, times)
 
     async def read_health(self, request: HealthRequest) -> MetricStore | None:
-        """Return a store with the newest values of nodes. Raises as `read_queries`."""
+        """Return a store with the newest values of nodes. Raise as `read_queries`."""
         now = int(self._names.now())
         times = now - _RECENT, now + _RECENT
         return await self._read(
@@ -73,7 +73,7 @@ class EngineSource:
         )
 
     async def read_job(self, job: StoredJob) -> MetricStore:
-        """Return a store with all values of the nodes of a job. Raises as `read_queries`."""
+        """Return a store with all values of a job's nodes. Raise as `read_queries`."""
         end = int(self._names.now()) if job.stop is None else job.stop
         return await self._read(job.cluster, job.nodes, None, (job.start, end))
 

@@ -1,4 +1,4 @@
-"""The running gateway: the store's interface in front of VictoriaMetrics."""
+"""The gateway process: the store's interface in front of VictoriaMetrics."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 
 class GatewayServer(ListeningServer):
-    """Keeps no values, so that several can share one engine.
+    """A server without values. Several gateways can share one engine.
 
-    With a directory `data` it has a table of jobs, of its own.
+    With a directory `data` each gateway has a separate table of jobs.
     """
 
     def __init__(self, settings: StoreSettings) -> None:
-        """Open the table of jobs. Raises ConfigurationError, LockedError, OSError."""
+        """Open the table of jobs. Raise ConfigurationError, LockedError, OSError."""
         super().__init__(settings)
         engine = VictoriaEngine(settings.engine_url)
         names = MetricStore(settings.catalogue(), time.time)
@@ -68,7 +68,7 @@ class GatewayServer(ListeningServer):
             is_strict=settings.strict == "reference",
             most_series=settings.limits.series,
             others=self._events.take if self._events else None,
-            # Names of ended jobs stay known, so that those of a node only grow.
+            # Names of ended jobs are kept, so the number of parts of a node only grows.
             parts=PartLimits(names, of_node=settings.limits.series),
         )
         key = settings.jwt_public_key
@@ -88,17 +88,17 @@ class GatewayServer(ListeningServer):
         self._receiver = self.make_receiver(self.ingest, self.commit)
 
     def work(self) -> list[Coroutine[Any, Any, None]]:
-        """Return what is to run besides."""
+        """Return additional coroutines to run."""
         return [] if self._receiver is None else [self._receiver.run()]
 
     async def tick(self) -> None:
-        """Keep footprints of ended jobs."""
+        """Store footprints of ended jobs."""
         if self._footprints is None or self._events is None or not self._events.retry():
             return
         try:
             await self._footprints.keep()
         except (sqlite3.Error, CcagentError) as error:
-            logger.error("footprints of jobs: %s; trying again", error)
+            logger.error("footprints of jobs: %s; retrying", error)
 
     async def end(self) -> None:
         """Wait for the engine, and close the table of jobs."""

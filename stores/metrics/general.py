@@ -1,4 +1,4 @@
-"""The general path of lines: each by itself, decoded as the line protocol says."""
+"""The general path of ingest: each line is decoded separately by the line protocol decoder."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from ccagent.stores.metrics.store import MetricStore
 
 MOST_REPORTED = 100
-"""Bad lines that an answer lists."""
+"""Maximum number of bad lines in a response."""
 
 
 class BadLine(NamedTuple):
-    """A line that was not stored. number: counted from 1."""
+    """A line that was not stored. number: from 1."""
 
     number: int
     reason: str
@@ -35,15 +35,15 @@ class DecodedLines(NamedTuple):
 
     points: list[tuple[StoredSeries, int, float]]
     found: dict[bytes, StoredSeries | None]
-    """Series by the text before the first blank."""
+    """Series by key, the text before the first blank."""
     bad: list[BadLine]
     bad_count: int
     unkept: str
-    """Why events are in memory only."""
+    """Reason why events are only in memory."""
 
 
 class DecodedPoint(NamedTuple):
-    """A value of a line, and where it belongs. number: that of the line."""
+    """A value with its level. number: number of the line."""
 
     number: int
     path: Path
@@ -54,12 +54,12 @@ class DecodedPoint(NamedTuple):
 
 
 class _Decoding:
-    """A message while its lines are read."""
+    """State while the lines of a message are decoded."""
 
     def __init__(self, cluster: str) -> None:
         self.cluster = cluster
         self.time: int | None = None
-        """The time of the line before."""
+        """Time of the previous line."""
         self.points: list[DecodedPoint] = []
         self.skipped: list[bytes] = []
         self.bad: list[BadLine] = []
@@ -67,7 +67,7 @@ class _Decoding:
         self.unkept = ""
 
     def skip(self, line: bytes) -> None:
-        """Note a line that is not stored, unless the fast paths would see another key in it."""
+        """Record the key of a skipped line, unless the fast paths would split it differently."""
         key = _key(line)
         if _is_remembered(key):
             self.skipped.append(key)
@@ -79,7 +79,7 @@ class _Decoding:
 
 
 class GeneralIngest:
-    """Finds the series of each line, and makes those that are new."""
+    """Finds the series of each line, and creates new series."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class GeneralIngest:
         parts: PartLimits,
         past: int | None = None,
     ) -> None:
-        """Take the seconds that a time may be ahead of the clock, and behind; None: any."""
+        """Set limits. future, past: seconds ahead of and behind the clock; past None: no limit."""
         self._parts = parts
         self._store = store
         self._past = past
@@ -102,7 +102,7 @@ class GeneralIngest:
         self._others = others
 
     def decode(self, body: bytes, cluster: str) -> DecodedLines:
-        """Read all lines of a message; a bad one costs only itself, unless `is_strict`."""
+        """Decode all lines of a message. Skip bad lines; if `is_strict`, stop at the first."""
         decoding = _Decoding(cluster)
         self._parts.begin()
         for number, line in enumerate(body.split(b"\n"), 1):
@@ -115,7 +115,7 @@ class GeneralIngest:
         )
 
     def _decode_line(self, decoding: _Decoding, number: int, text: bytes) -> bool:
-        """Read one line; return whether it is good."""
+        """Decode one line. Return whether it is valid."""
         stripped = text.strip(b" \r")
         if not stripped or stripped.startswith(b"#"):
             return True
@@ -127,7 +127,7 @@ class GeneralIngest:
             decoding.complain(number, f"expected {error.expected} at column {error.column}")
             return False
         except ValueError:
-            decoding.complain(number, "not one line")
+            decoding.complain(number, "not a single line")
             return False
         known = self._store.catalogue.get(line.measurement)
         if line.field in _OTHER_FIELDS and not self._store.catalogue.is_listed(line.measurement):
@@ -148,7 +148,7 @@ class GeneralIngest:
         names = self._store.catalogue.part_tags(line.measurement)
         path = add_part(level, line.tags, names) if names else level
         if path is not level and not self._parts.admit(path):
-            # Not complained of: a user could make the message of a node be refused.
+            # Not an error: a user could otherwise cause errors in the messages of a node.
             decoding.skip(stripped)
             return True
         decoding.points.append(
@@ -157,7 +157,7 @@ class GeneralIngest:
         return True
 
     def _time(self, decoding: _Decoding, line: Line) -> int:
-        """Return the time of a line. Raises ValueError if the store does not keep that time."""
+        """Return the time of a line in s. Raise ValueError if the time is out of range."""
         now = int(self._store.now())
         if line.time is None:
             return now if decoding.time is None else decoding.time
@@ -173,13 +173,13 @@ class GeneralIngest:
 
     def _refusal(self) -> str:
         if self._store.is_full:
-            return "values take more memory than memory-cap: there are no new series"
-        return f"there are {self._most_series} series already"
+            return "values exceed memory-cap: new series are refused"
+        return f"the store has {self._most_series} series (limits.series): new series are refused"
 
     def _place(
         self, decoding: _Decoding
     ) -> tuple[list[tuple[StoredSeries, int, float]], dict[bytes, StoredSeries | None]]:
-        """Find the series of the values; new ones of one node and time become a group."""
+        """Find the series of the values. New series of one node, time and step become a group."""
         store = self._store
         new: dict[tuple[str, str, int, int], dict[tuple[Path, str], None]] = {}
         count = store.series
@@ -212,27 +212,27 @@ _OTHER_FIELDS = {"event", "log", "control", "query"}
 
 
 def _number(line: Line) -> float:
-    """Return the value of a metric's line. Raises ValueError."""
+    """Return the value of a metric's line. Raise ValueError."""
     if line.field != "value":
-        raise ValueError(f"a metric has the field value, not {line.field}")
+        raise ValueError(f"expected the field value, not {line.field}")
     if isinstance(line.value, bool | str):
-        raise ValueError("the value of a metric is a number")  # noqa: TRY004 - it is the line's
+        raise ValueError("expected a number as the value of a metric")  # noqa: TRY004 - it is the line's
     value = float(line.value)
     if not math.isfinite(value):
-        raise ValueError("the value of a metric is finite")
+        raise ValueError("expected a finite value of a metric")
     return value
 
 
 def _measurement(line: bytes) -> str:
-    """Return the measurement of a line that can't be read, as far as it can be told."""
+    """Return the probable measurement of a line that can't be decoded."""
     text = line.partition(b" ")[0].partition(b",")[0]
     return text.decode("utf-8", "replace")
 
 
 def _is_remembered(key: bytes) -> bool:
-    """Return whether the fast paths may know a key; a long one must not stay in memory.
+    """Return whether the fast paths may use a key. Long keys would need too much memory.
 
-    They end a word at each blank, the decoder not at an escaped blank.
+    The fast paths split words at each blank, the decoder not at an escaped blank.
     """
     return len(key) <= _LONGEST_KEY and not key.endswith(b"\\")
 

@@ -1,4 +1,4 @@
-"""Groups of series that began together: their values lie in shared blocks, a row a time step."""
+"""Groups of series with the same start. Their values are in shared blocks, a row for each step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ccagent.stores.metrics.memory import BlockPool
 
 Path = tuple[str, ...]
-"""Cluster, node and the names of components, such as `socket0`."""
+"""Cluster, node and names of components, such as `socket0`."""
 
 CAPACITY = 512
 """Rows of a block."""
@@ -25,7 +25,7 @@ _WIDTH = 8
 
 
 class ValueBlock:
-    """512 rows of a group; `values[row, column]`. What lies beyond `rows` is not set yet."""
+    """512 rows of a group: `values[row, column]`. Rows from `rows` on are not set."""
 
     __slots__ = ("_room", "first", "is_sealed", "memory", "rows", "values")
 
@@ -36,13 +36,13 @@ class ValueBlock:
             CAPACITY, width
         )
         self.first = first
-        """The slot of its first row."""
+        """Slot of the first row."""
         self.rows = 0
         self.is_sealed = False
-        """Its memory is ordered by series, which makes reading one of them five times faster."""
+        """True if the memory is ordered by series. Reading one series is then five times faster."""
 
     def fill(self, rows: int) -> None:
-        """Set the rows from the first one that is not set, up to `rows`, to missing values."""
+        """Set all rows from the first unset row to before `rows` to missing values."""
         if rows <= self.rows:
             return
         if self.is_sealed:
@@ -54,7 +54,7 @@ class ValueBlock:
         self.rows = rows
 
     def seal(self) -> None:
-        """Order the memory by series. For blocks in which the rows are complete."""
+        """Reorder the memory by series, if all rows are set."""
         if self.is_sealed or self.rows < CAPACITY:
             return
         turned = np.ascontiguousarray(self.values.T)
@@ -65,22 +65,22 @@ class ValueBlock:
         self.is_sealed = True
 
     def release(self, pool: BlockPool) -> None:
-        """Hand the memory back."""
+        """Return the memory to the pool."""
         self.rows = 0
         del self.values
         try:
             self.memory.release()
         except BufferError:
-            return  # somebody still reads it: the slab keeps these pages
+            return  # in use by a reader: the slab keeps these pages
         pool.release(self._room)
 
 
 class SeriesGroup:
-    """Series of one node with a common beginning and time step, a column each.
+    """Series of one node with the same start and time step. Each series is a column.
 
-    A slot holds one value of each. Slot 0 begins half a step before the first value, so that a
-    value that is early or late by less than that stays in its slot. Values older than the first
-    one have negative slots. Times between the blocks cost nothing.
+    A slot contains one value of each series. Slot 0 starts half a step before the first value. A
+    value that is early or late by less than half a step stays in its slot. Values older than the
+    first one have negative slots. Gaps between blocks need no memory.
     """
 
     __slots__ = (
@@ -99,23 +99,23 @@ class SeriesGroup:
         self.width = len(columns)
         self.stride = self.width * _WIDTH
         self.blocks: dict[int, ValueBlock] = {}
-        """By their first slots."""
+        """Blocks by their first slots."""
         self.head: ValueBlock | None = None
         """The newest block."""
         self.head_first = 0
         self.segment = -1
-        """The segment of the log in which the group is described."""
+        """Number of the log segment that describes the group."""
 
     def slot(self, time: int) -> int:
         """Return the slot of a time."""
         return (time - self.start) // self.frequency
 
     def time(self, slot: int) -> int:
-        """Return the time that a slot stands for."""
+        """Return the time of a slot."""
         return self.start + self.frequency // 2 + slot * self.frequency
 
     def write_run(self, pool: BlockPool, time: int, first: int, packed: bytes | memoryview) -> None:
-        """Write values of neighbouring columns at one time; `packed` holds them as float64."""
+        """Write values of consecutive columns at one time. packed: the values as float64."""
         row = (time - self.start) // self.frequency - self.head_first
         block = self.head
         if block is None or not 0 <= row < CAPACITY or block.is_sealed:
@@ -148,7 +148,7 @@ class SeriesGroup:
         slots: NDArray[np.int64],
         values: NDArray[np.float64],
     ) -> None:
-        """Write values of one column at slots that grow."""
+        """Write values of one column. slots: in ascending order."""
         numbers = slots // CAPACITY
         for number in np.unique(numbers).tolist():
             first, last = np.searchsorted(numbers, [number, number + 1]).tolist()
@@ -158,7 +158,7 @@ class SeriesGroup:
             block.values[rows, column] = values[first:last]
 
     def read(self, column: int, first: int, count: int, into: NDArray[np.float64]) -> None:
-        """Copy the values of `count` slots, beginning with `first`; NaN where nothing is."""
+        """Copy the values of `count` slots from `first` into `into`; NaN for missing values."""
         last = first + count
         is_complete = False
         for begin, block in self.blocks.items():
@@ -175,14 +175,14 @@ class SeriesGroup:
             into[:count] = np.nan
 
     def bounds(self) -> tuple[int, int]:
-        """Return the first slot that is set and the one after the last."""
+        """Return the first slot of the blocks, and the slot after the last set row."""
         if not self.blocks:
             return 0, 0
         lasts = (begin + block.rows for begin, block in self.blocks.items())
         return min(self.blocks), max(lasts)
 
     def column_bounds(self, column: int) -> tuple[int, int]:
-        """Return the first slot with a value of this column, and the one after the last."""
+        """Return the first slot with a value in this column, and the slot after the last one."""
         for block in self._ordered():
             found = np.flatnonzero(~np.isnan(block.values[: block.rows, column]))
             if found.size:
@@ -197,7 +197,7 @@ class SeriesGroup:
         return 0, 0
 
     def release_before(self, pool: BlockPool, time: int) -> int:
-        """Release the blocks that end before a time; return their number."""
+        """Release the blocks that end before a time. Return their number."""
         old = [
             begin for begin, block in self.blocks.items() if self.time(begin + block.rows) < time
         ]
@@ -230,7 +230,7 @@ class SeriesGroup:
         block.values[row, first : first + count] = np.frombuffer(packed, np.float64)
 
     def _block(self, pool: BlockPool, slot: int) -> ValueBlock:
-        """Return the block of a slot; make it if there is none."""
+        """Return the block of a slot. Create it if it is missing."""
         begin = slot // CAPACITY * CAPACITY
         block = self.blocks.get(begin)
         if block is None:
@@ -242,31 +242,31 @@ class SeriesGroup:
         return block
 
     def iterate_blocks(self) -> Iterator[ValueBlock]:
-        """Yield the blocks, the oldest first."""
+        """Yield the blocks, oldest first."""
         yield from self._ordered()
 
 
 class StoredSeries(NamedTuple):
-    """Where the values of one metric at one level are."""
+    """The group and column of a metric at a level."""
 
     group: SeriesGroup
     column: int
 
 
 class Level(Protocol):
-    """A cluster, node or component that has series in a group."""
+    """A cluster, node or component with series in a group."""
 
     @property
     def path(self) -> Path:
-        """Its place in the tree."""
+        """Path of the level in the tree."""
         ...
 
     @property
     def series(self) -> dict[str, StoredSeries]:
-        """Its series by metric."""
+        """Series of the level by metric."""
         ...
 
     @property
     def children(self) -> Mapping[str, Level]:
-        """The levels below it by name."""
+        """Child levels by name."""
         ...

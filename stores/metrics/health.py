@@ -1,4 +1,4 @@
-"""The answer to /api/healthcheck: which nodes send what they should."""
+"""The response to /api/healthcheck: nodes with missing or outdated metrics."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 _MOST_MISSING = 5
 _MOST_NODES, _MOST_METRICS = 100_000, 10_000
 _CHECKS_AT_ONCE = 2000
-"""Metrics of nodes after which others get their turn."""
+"""Number of checked metrics before the event loop gets control again."""
 
 
 class HealthRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which metrics are expected of which nodes. An empty list of Go is null."""
+    """The nodes to check and their expected metrics. None is Go's encoding of an empty list."""
 
     cluster: str = ""
     nodes: list[str] | None = None
@@ -30,7 +30,7 @@ class HealthRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NodeHealth(msgspec.Struct, frozen=True):
-    """How a node fares. health_metrics: JSON in a text, as the reference sends it."""
+    """State of a node. health_metrics: JSON as a string, as in the reference."""
 
     state: str = msgspec.field(name="State")
     health_metrics: str = msgspec.field(name="HealthMetrics")
@@ -42,11 +42,11 @@ class _Lists(msgspec.Struct, frozen=True):
 
 
 def parse_health_request(body: bytes) -> HealthRequest:
-    """Read a request. Raises BadRequestError."""
+    """Parse a request. Raise BadRequestError."""
     try:
         found = msgspec.json.decode(body, type=HealthRequest)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadRequestError(f"the request is no health check: {error}") from error
+        raise BadRequestError(f"not a health check request: {error}") from error
     nodes, metrics = found.nodes or (), found.metric_names or ()
     if len(nodes) > _MOST_NODES or len(metrics) > _MOST_METRICS:
         raise BadRequestError(
@@ -56,7 +56,7 @@ def parse_health_request(body: bytes) -> HealthRequest:
 
 
 def check_health(store: MetricStore, request: HealthRequest) -> Iterator[bytes]:
-    """Yield the parts of the answer in JSON."""
+    """Yield the parts of the response in JSON."""
     found: dict[str, NodeHealth] = {}
     text = b"{"
     nodes = list(dict.fromkeys(request.nodes or ()))
@@ -91,7 +91,7 @@ def _check_node(store: MetricStore, path: Path, metrics: Mapping[str, None]) -> 
 
 
 def _is_old(series: StoredSeries, now: int) -> bool:
-    """Return whether the last value is too old by more than five steps."""
+    """Return whether the last value is more than five steps old."""
     group, column = series
     _, last = group.bounds()
     block = group.head

@@ -1,4 +1,4 @@
-"""Housekeeping of a store: retention, limits of memory and disk, old log files."""
+"""Retention and limits of memory and disk."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
     from ccagent.stores.metrics.store import MetricStore
 
 REPLAYED = 2
-"""Retentions of which a start reads the log: nodes with running jobs keep older values."""
+"""Number of retentions of log that a start reads: nodes of running jobs keep older values."""
 
 _PARTS = (75, 50, 25)
-"""Percent of the retention that are kept when memory is short, step by step."""
+"""Percentages of the retention that are tried, in order, if memory exceeds its cap."""
 
 _ARCHIVED_FROM = 0.8
-"""Part of the disk cap from which on the oldest segments are archived."""
+"""Share of the disk cap from which on the oldest segments are archived."""
 
 
 class Housekeeper:
-    """Releases what is too old or too much."""
+    """Releases values beyond the retention or the caps."""
 
     def __init__(
         self,
@@ -34,11 +34,11 @@ class Housekeeper:
         disk_cap: int = 0,
         archive: str = "",
     ) -> None:
-        """Take the retention in seconds, caps in bytes, 0: none, and the archive's directory."""
+        """Set retention in seconds, caps in bytes (0: none), and the archive's directory."""
         self.released = 0
-        """Buffers that were released."""
+        """Number of released buffers."""
         self.unarchived = 0
-        """Segments that the disk cap deleted before they were archived."""
+        """Number of segments that the disk cap deleted without archiving."""
         self.archive = SegmentArchive(archive)
         self._store = store
         self._log = log
@@ -47,7 +47,10 @@ class Housekeeper:
         self._disk_cap = disk_cap
 
     def retain(self, spared: frozenset[tuple[str, str]] = frozenset()) -> int:
-        """Release what is older than the retention, but nothing of spared nodes."""
+        """Release values older than the retention, except for spared nodes.
+
+        Return the number of released buffers.
+        """
         limit = int(self._store.now()) - self._retention
         released = self._store.release_before(limit, spared)
         self.released += released
@@ -56,9 +59,10 @@ class Housekeeper:
         return released
 
     def limit_memory(self) -> int:
-        """Release the oldest values while they take more than the cap.
+        """Release the oldest values while all values exceed the memory cap.
 
-        If that is not enough, no new series are taken: many names must not take all memory.
+        If releasing is not enough, refuse new series: a large number of names must not use up
+        memory. Return the number of released buffers.
         """
         released, was_full = 0, self._store.is_full
         for percent in _PARTS:
@@ -69,21 +73,22 @@ class Housekeeper:
         self._store.is_full = bool(self._memory_cap) and self._store.pool.in_use > self._memory_cap
         if self._store.is_full and not was_full:
             logger.error(
-                "values of the last hours take more than the memory cap of %d bytes: new series are"
-                " refused", self._memory_cap,
+                "the newest values exceed the memory cap of %d bytes: new series are refused",
+                self._memory_cap,
             )  # fmt: skip
         if released:
             self.released += released
             logger.warning(
-                "values took more than the memory cap of %d bytes: released %d buffers",
+                "values exceeded the memory cap of %d bytes: released %d buffers",
                 self._memory_cap, released,
             )  # fmt: skip
         return released
 
     def old_segments(self, *, is_spared: bool = False) -> list[Segment]:
-        """Return the segments of the log of which no value is within the retention.
+        """Return the log segments without values within the retention.
 
-        is_spared: some nodes keep older values. Then those are left that the next start reads.
+        is_spared: true if some nodes keep older values. Then segments that the next start reads are
+        kept.
         """
         if self._log is None:
             return []
@@ -99,16 +104,16 @@ class Housekeeper:
             )
 
     async def remove_old(self, *, is_spared: bool = False) -> None:
-        """Archive and delete the segments of which no value is within the retention."""
+        """Archive and delete the log segments without values within the retention."""
         for segment in self.old_segments(is_spared=is_spared):
             if await self.archive.add(segment):
                 self._remove(segment)
 
     async def limit_disk(self) -> None:
-        """Delete the oldest segments while the log is larger than its cap, archived ones if it can.
+        """Delete the oldest segments while the log is larger than its cap. Archive them before.
 
-        The archive gets them before that. What it can't take then is deleted all the same, with an
-        error: others need the disk, too.
+        A segment whose archiving fails is also deleted, with an error in the log, because other
+        programs need the disk.
         """
         log, cap = self._log, self._disk_cap
         if log is None or not cap:
@@ -122,21 +127,21 @@ class Housekeeper:
             oldest = log.closed[0]
             if await self.archive.add(oldest):
                 logger.warning(
-                    "the log has more than its cap of %d bytes: deleting %s, values until %d",
+                    "the log exceeds its cap of %d bytes: deleting %s, values until %d",
                     cap, oldest.path, oldest.newest,
                 )  # fmt: skip
             else:
                 self.unarchived += 1
                 logger.error(
-                    "the log has more than its cap of %d bytes: deleting %s, values until %d, which"
-                    " the archive %s could not take: they are lost", cap, oldest.path,
+                    "the log exceeds its cap of %d bytes: deleting %s, values until %d,"
+                    " without archiving them in %s: they are lost", cap, oldest.path,
                     oldest.newest, self.archive.directory,
                 )  # fmt: skip
             if not self._remove(oldest):
                 return
 
     def _remove(self, segment: Segment) -> bool:
-        """Delete a segment; return whether it is gone."""
+        """Delete a segment. Return whether it is deleted."""
         if self._log is not None and segment in self._log.closed:
             try:
                 self._log.remove(segment)

@@ -1,12 +1,12 @@
-"""Taking lines: a fast path for messages of a known shape, one for known series, one for all.
+"""Ingest of lines: two fast paths for repeated messages and known series, and a general path.
 
-1. A message whose keys were seen before in the same order, all at one time, is written in runs of
-   neighbouring columns (`templates`).
-2. A message of known keys in any order and with any times is written value by value.
-3. Everything else goes line by line through the decoder of the line protocol. It knows the series
-   that the others don't, and the reasons why a line is bad.
+1. A message with known keys in a known order and one time is written in runs of consecutive
+   columns (`templates`).
+2. A message with known keys in any order and any times is written value by value.
+3. All other messages are decoded line by line (`general`). This path creates new series, and
+   returns the reasons why lines are bad.
 
-A fast path takes a message whole or leaves it to the next one; it refuses nothing.
+A fast path writes a whole message, or leaves it to the next path. Fast paths refuse no lines.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _MOST_CLUSTERS = 1000
 _MOST_UNKNOWN = 100_000
 _ANY = 10**12
 PIECE = 1 << 20
-"""Bytes of a large message that are taken at a time."""
+"""Bytes of a large message that are processed at a time."""
 
 _SHORTEST = 4
-"""Lines from which on a message has a template."""
+"""Minimum number of lines of a message with a template."""
 
 
 class IngestLog(Protocol):
-    """Where values are kept that memory would lose."""
+    """Persistent log of the values in memory."""
 
     def add_runs(self, template: MessageTemplate, time: int, packed: bytes) -> None:
         """Add values of a message that follows a template."""
@@ -51,16 +51,16 @@ class IngestResult(NamedTuple):
 
     stored: int
     bad: list[BadLine]
-    """The first of the bad lines."""
+    """The first bad lines."""
     bad_count: int
     is_ended: bool = False
     """True if the first bad line ended the message."""
     unkept: str = ""
-    """Why events of the message are in memory only: it must be sent again."""
+    """Reason why events of the message are only in memory; the sender must send them again."""
 
 
 class IngestCounters:
-    """Counts since the start."""
+    """Counters since the start."""
 
     def __init__(self) -> None:
         self.points = 0
@@ -69,16 +69,15 @@ class IngestCounters:
         self.templates = 0
         """Messages that followed a template."""
         self.lookups = 0
-        """Messages of known keys in another order or with several times."""
+        """Messages with known keys in another order or with several times."""
 
 
 class LineIngest:
     """Writes lines into a store and its log.
 
-    future, past: seconds that a time may be ahead of the clock, and behind; None: any. is_strict:
-    end at the first bad line, as the reference does. others: gets the lines of events, and returns
-    why one is not kept.
-    parts: limits of mounts and the like.
+    future, past: maximum seconds ahead of and behind the clock; past None: no limit. is_strict:
+    stop at the first bad line, as the reference does. others: receives lines of events, and returns
+    the reason if one is not stored. parts: limits of mounts and other parts.
     """
 
     def __init__(
@@ -102,7 +101,7 @@ class LineIngest:
         self._generation = store.generation
         self._known: dict[str, KnownKeys] = {}
         self._remembered = 0
-        """Keys of all of them."""
+        """Number of keys in `_known`."""
         self.parts = parts or PartLimits(store)
         self.general = GeneralIngest(
             store, future=future, past=past, is_strict=is_strict, most_series=most_series,
@@ -110,7 +109,7 @@ class LineIngest:
         )  # fmt: skip
 
     def write(self, body: bytes, cluster: str = "") -> IngestResult:
-        """Take a message. `cluster` is that of lines without a tag `cluster`."""
+        """Write a message. cluster: default for lines without the tag `cluster`."""
         self.counters.messages += 1
         store = self._store
         if store.generation != self._generation:
@@ -130,9 +129,9 @@ class LineIngest:
         return self._write_any(known, body, cluster)
 
     def write_large(self, body: bytes, cluster: str = "") -> Iterator[IngestResult]:
-        """Take a message in pieces, whose lines alone need memory at a time.
+        """Write a message in pieces. Only the lines of one piece are in memory at a time.
 
-        Yield the result of all pieces so far after each of them.
+        Yield the result of all pieces so far after each piece.
         """
         found, lines, begin = IngestResult(0, [], 0), 0, 0
         while begin < len(body) and not found.is_ended:
@@ -149,7 +148,7 @@ class LineIngest:
             yield found
 
     def _write_repeated(self, known: KnownKeys, body: bytes) -> int | None:
-        """Take a message that follows a template, all lines at one time; None if it is not one."""
+        """Write a message that follows a template, with one time. Return None for others."""
         if not body.endswith(b"\n"):
             body += b"\n"
         text = body[body.rfind(b" ") + 1 : -1]
@@ -166,7 +165,7 @@ class LineIngest:
         return None if values is None else self._write_runs(template, time, values)
 
     def _write_known(self, known: KnownKeys, body: bytes) -> int | None:
-        """Take a message of known keys; None if it is not one."""
+        """Write a message of known keys. Return None for other messages."""
         parts = body.split()
         lines = len(parts) // 3
         if lines * 3 != len(parts) or not parts or not is_plain(body, lines):
@@ -225,7 +224,7 @@ class LineIngest:
         if not taken.bad_count and self._store.generation == self._generation:
             self._remembered += known.remember(taken.found)
             if self._remembered > 2 * self._store.series + _MOST_UNKNOWN:
-                # The same series under many keys, or many metrics that nobody stores.
+                # The same series under many keys, or many metrics that are not stored.
                 self._forget()
         is_ended = self._is_strict and taken.bad_count > 0
         return IngestResult(len(taken.points), taken.bad, taken.bad_count, is_ended, taken.unkept)
@@ -243,7 +242,7 @@ class LineIngest:
             self._log.add_points(points)
 
     def _time(self, text: bytes) -> int | None:
-        """Read a time; None if the general path has to."""
+        """Parse a time; None if the general path must do it."""
         if not text.isdigit() or len(text) > 19:
             return None
         time = seconds(int(text))

@@ -1,4 +1,4 @@
-"""Details of jobs beside who, where and when: what was allocated, and limits."""
+"""Details of a job: name, account, limits and allocated resources."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _LONGEST = 1024
-"""Characters of a text: users choose the names of their jobs."""
+"""Maximum characters of a text. Users choose the names of their jobs."""
 
 
 class StoredJobDetails(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Details of a job; None or empty: not known.
+    """Details of a job. None or empty: unknown.
 
-    time_limit: s. cores, gpus: allocated on all nodes. asked_cores: those that were asked for,
-    which may be fewer. memory: B allocated on all nodes.
-    cpu_seconds: of accounting, after the job's end. cpus: hardware threads by node. cards: PCI
-    addresses of GPUs by node. is_exclusive: nobody else may run on its nodes. has_gpu_share: it has
-    parts of GPUs, as of gres/shard.
+    time_limit: s. cores, gpus: allocated on all nodes. asked_cores: requested cores, possibly
+    fewer. memory: B allocated on all nodes. cpu_seconds: from accounting, after the job's end.
+    cpus: hardware threads by node. cards: PCI addresses of GPUs by node. is_exclusive: no other job
+    may run on its nodes. has_gpu_share: it has parts of GPUs, such as gres/shard.
     """
 
     name: str = ""
@@ -42,7 +41,7 @@ class StoredJobDetails(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     has_gpu_share: bool | None = None
 
     def merged(self, later: StoredJobDetails) -> StoredJobDetails:
-        """Return these details, replaced by those that a later message knows."""
+        """Return these details, updated with the known details of a later message."""
         known = {
             name: value
             for name in self.__struct_fields__
@@ -52,7 +51,7 @@ class StoredJobDetails(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
 
 
 class StartedResource(msgspec.Struct, frozen=True):
-    """A node of a job in the event of its start."""
+    """A node of a job in a start event."""
 
     hostname: str
     hwthreads: list[int] | None = None
@@ -64,7 +63,7 @@ class _MetaData(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class StartedJob(msgspec.Struct, frozen=True, rename="camel"):
-    """The event of a job's start, as ClusterCockpit's backend takes it. requested_memory: MB."""
+    """The start event of a job, in cc-backend's format. requested_memory: MB."""
 
     job_id: int
     cluster: str
@@ -81,7 +80,7 @@ class StartedJob(msgspec.Struct, frozen=True, rename="camel"):
     meta_data: _MetaData | None = None
 
     def details(self) -> StoredJobDetails:
-        """Return the details that the event has."""
+        """Return the details of the event."""
         return StoredJobDetails(
             name=(self.meta_data.job_name if self.meta_data else "")[:_LONGEST],
             account=self.project[:_LONGEST],
@@ -97,9 +96,9 @@ class StartedJob(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def read_details(job: Mapping[str, Any]) -> StoredJobDetails:
-    """Return the details of a job of an envelope of the agent `jobs`.
+    """Return the details of a job in an envelope of the agent `jobs`.
 
-    time_limit is an ExtendedUint there: 0 unset, 1 infinite, n + 2 for n seconds.
+    time_limit in the envelope is an ExtendedUint: 0 unset, 1 infinite, n + 2 for n seconds.
     """
     allocated = _text(job, "allocated_resources")
     limit = job.get("time_limit")

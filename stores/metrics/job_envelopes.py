@@ -1,4 +1,4 @@
-"""Envelopes of the agent `jobs`, read within limits: a hostile one must not take all memory."""
+"""Parser of the agent `jobs`' envelopes, with limits against excessive memory use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _MOST_JOBS = 500_000
 _MOST_NODES = 2_000_000
-"""Names of nodes of all jobs of an envelope."""
+"""Maximum number of node names of all jobs of an envelope."""
 
 _Scalar = str | int | float | bool | None
 _left = threading.local()
@@ -30,7 +30,7 @@ class _Accounting(msgspec.Struct, frozen=True):
 
 
 class _EnvelopeJob(msgspec.Struct, kw_only=True):
-    """The fields of a job or step that the table has. Others are passed over."""
+    """The fields of a job or step that the table uses. Other fields are ignored."""
 
     job_id: _Scalar = None
     job_step: _Scalar = None
@@ -49,7 +49,7 @@ class _EnvelopeJob(msgspec.Struct, kw_only=True):
     sacct: _Accounting | None = None
 
     def __post_init__(self) -> None:
-        # The decoder makes one after the other: a body of tiny ones ends here.
+        # Raised during decoding: stops at a body with too many small jobs.
         _left.jobs -= 1
         if _left.jobs < 0:
             raise ValueError(f"more than {_MOST_JOBS} jobs")
@@ -72,12 +72,12 @@ _decode = msgspec.json.Decoder(_Envelope).decode
 
 
 def read_envelope(text: bytes) -> Iterator[StoredJob]:
-    """Yield the jobs of an envelope; steps belong to their job. Raises UnparsableError."""
+    """Yield the jobs of an envelope, without steps. Raise UnparsableError."""
     _left.jobs = _MOST_JOBS
     try:
         envelope = _decode(text)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise UnparsableError(f"no envelope of jobs: {error}") from error
+        raise UnparsableError(f"not an envelope of jobs: {error}") from error
     attributes = (envelope.data and envelope.data.attributes) or _Attributes()
     left = _MOST_NODES
     for job in attributes.slurm_jobs or ():
@@ -86,13 +86,13 @@ def read_envelope(text: bytes) -> Iterator[StoredJob]:
         try:
             found = _stored_job(attributes.cluster, job, left)
         except (ValueError, TypeError, OverflowError) as error:
-            raise UnparsableError(f"no envelope of jobs: {error}") from error
+            raise UnparsableError(f"not an envelope of jobs: {error}") from error
         left -= len(found.nodes)
         yield found
 
 
 def _stored_job(cluster: str, job: _EnvelopeJob, most: int) -> StoredJob:
-    """Return a job with at most this many nodes. Raises ValueError, UnparsableError."""
+    """Return a job with at most `most` nodes. Raise ValueError, UnparsableError."""
     if job.job_id is None:
         raise ValueError("a job without job_id")
     nodes: list[str] = []

@@ -1,7 +1,7 @@
-"""Events and envelopes of jobs on their way into the table of jobs.
+"""Events and envelopes of jobs, written to the table of jobs.
 
-What the table can't take now is kept in memory and tried again; its sender is told, so that a
-restart loses nothing that was acknowledged.
+If writing fails, events are kept in memory and tried again. Their senders get an error and send
+them again, so a restart loses nothing that was acknowledged.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from ccagent.stores.metrics.job_table import JobTable
 
 _MOST_WAITING = 16 << 20
-"""Bytes of events that wait for the table."""
+"""Maximum size in bytes of events waiting for the table."""
 
 _MANY_NODES, _MOST_NODES = 1000, 5_000_000
-"""Nodes of ended jobs that wait for their footprints: of a large job, and of all together."""
+"""Limits for ended jobs that wait for footprints: nodes of a large job, nodes of all jobs."""
 
 _TRY_EVERY = 1.0
 _NEVER = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError)
-"""Errors of an event, not of the table."""
+"""Errors caused by an event, not by the table."""
 
 
 class _StopEvent(msgspec.Struct, frozen=True, rename="camel"):
@@ -42,9 +42,9 @@ class _StopEvent(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class JobEvents:
-    """Takes events out of lines, and writes them to a table.
+    """Extracts events from lines, and writes them to a table.
 
-    ended: the jobs that have ended and wait for their footprints.
+    ended: ended jobs that wait for their footprints.
     """
 
     def __init__(self, table: JobTable, *, most_waiting: int = _MOST_WAITING) -> None:
@@ -52,11 +52,11 @@ class JobEvents:
         self.refused = 0
         self._table = table
         self._waiting: dict[tuple[str, bytes], None] = {}
-        """Events that the table has not taken yet, in their order; one that comes again is one."""
+        """Unwritten events in order, without duplicates."""
         self._size = 0
         self._most = most_waiting
         self._problem = ""
-        """Why the last write failed."""
+        """Reason why the last write failed."""
         self._is_closed = False
         """True if the table must be opened again."""
         self._is_full = False
@@ -64,13 +64,13 @@ class JobEvents:
 
     @property
     def waiting(self) -> int:
-        """Return the number of events that the table has not taken yet."""
+        """Return the number of unwritten events."""
         return len(self._waiting)
 
     def take(self, line: Line) -> str:
-        """Take the line of an event; others are passed over. A bad one is logged.
+        """Write the event of a line. Ignore other lines. A bad event is logged.
 
-        Return why the event is in memory only; empty if it is kept, or never can be.
+        Return the reason why the event is only in memory; empty if it is stored, or invalid.
         """
         if line.measurement != "job" or line.field != "event" or not isinstance(line.value, str):
             return ""
@@ -85,9 +85,9 @@ class JobEvents:
         return ""
 
     def take_envelope(self, text: bytes) -> int:
-        """Take the jobs of an envelope of kind `job`, all or none; return their number.
+        """Write the jobs of a `job` envelope, all or none. Return their number.
 
-        Raises UnparsableError, and sqlite3.Error if they can't be kept now.
+        Raise UnparsableError, or sqlite3.Error if writing fails.
         """
         if not self.retry():
             raise sqlite3.OperationalError(self._problem)
@@ -101,13 +101,13 @@ class JobEvents:
                     if job.stop is not None:
                         ended.append(job)
         except (ValueError, OverflowError) as error:
-            raise UnparsableError(f"no envelope of jobs: {error}") from error
+            raise UnparsableError(f"not an envelope of jobs: {error}") from error
         for job in ended:
             self._end(job)
         return count
 
     def retry(self) -> bool:
-        """Write the events that wait; return whether none does any more."""
+        """Write the waiting events. Return whether none is left."""
         if not self._waiting:
             return True
         count = len(self._waiting)
@@ -121,11 +121,11 @@ class JobEvents:
             self._fail(error)
             return False
         self._problem, self._is_full = "", False
-        logger.warning("table of jobs: written again, with %d events that waited", count)
+        logger.warning("table of jobs: written again, with %d waiting events", count)
         return True
 
     def close(self) -> None:
-        """Write what waits a last time."""
+        """Try a last time to write the waiting events."""
         if not self.retry():
             logger.error(
                 "table of jobs: %s; %d events are lost, unless their senders send them again",
@@ -133,7 +133,7 @@ class JobEvents:
             )  # fmt: skip
 
     def _hold(self, event: tuple[str, bytes]) -> str:
-        """Keep an event in memory; return why it must be sent again."""
+        """Keep an event in memory. Return the reason for the sender to send it again."""
         size = len(event[1])
         if event not in self._waiting:
             if self._size + size <= self._most:
@@ -142,25 +142,25 @@ class JobEvents:
             elif not self._is_full:
                 self._is_full = True
                 logger.error(
-                    "table of jobs: %d events wait in memory; of further ones those are lost that"
-                    " are not sent again", len(self._waiting),
+                    "table of jobs: %d events wait in memory; further events are lost unless"
+                    " their senders send them again", len(self._waiting),
                 )  # fmt: skip
         return f"the table of jobs: {self._problem}"
 
     def _fail(self, error: sqlite3.Error) -> None:
-        """Remember a failure, and log the first one."""
+        """Record a failure, and log the first one."""
         if not self._problem:
             logger.error(
-                "table of jobs: %s; events are kept in memory, and their senders are told to send"
-                " again", error,
+                "table of jobs: %s; events are kept in memory; senders get an error and send again",
+                error,
             )  # fmt: skip
         self._problem = str(error)
         self._next_try = monotonic() + _TRY_EVERY
-        # Others than these mean a damaged or a closed file.
+        # Errors other than OperationalError mean a damaged or closed file.
         self._is_closed |= not isinstance(error, sqlite3.OperationalError)
 
     def _open(self) -> None:
-        """Have the table ready to be written. Raises sqlite3.Error."""
+        """Prepare the table for writing. Raise sqlite3.Error."""
         if not self._is_closed:
             try:
                 self._table.check_file()
@@ -172,13 +172,13 @@ class JobEvents:
             self._is_closed = False
 
     def _write(self, event: tuple[str, bytes]) -> None:
-        """Write an event; a bad one is logged. Raises sqlite3.Error if it can't be kept now."""
+        """Write an event. A bad event is logged. Raise sqlite3.Error if writing fails."""
         self._open()
         try:
             self._apply(*event)
         except (*_NEVER, ValueError, OverflowError, RecursionError) as error:
             self.refused += 1
-            logger.warning("job event: %s; left out", error)
+            logger.warning("job event: %s; skipped", error)
 
     def _apply(self, function: str, text: bytes) -> None:
         if function == "start_job":
@@ -209,15 +209,15 @@ class JobEvents:
                 self._end(job)
             elif all(
                 one.stop != stopped.stop_time for one in self._table.find(stopped.cluster, number)
-            ):  # not one that was sent twice
+            ):  # not a repeated event
                 self.refused += 1
-                logger.warning("job event: job %d does not run; left out", stopped.job_id)
+                logger.warning("job event: job %d is not running; skipped", stopped.job_id)
 
     def _end(self, job: StoredJob) -> None:
         self.ended.append(job)
         del self.ended[:-MOST_ENDED]
         if len(job.nodes) > _MANY_NODES:
-            # The table has them, too: the next start computes what is left out here.
+            # Dropped jobs are in the table too. The next start computes their footprints.
             nodes = sum(len(one.nodes) for one in self.ended)
             while nodes > _MOST_NODES:
                 nodes -= len(self.ended.pop(0).nodes)

@@ -1,4 +1,4 @@
-"""Queries that are asked by job, and the footprints of ended jobs."""
+"""Queries by job, and footprints of ended jobs."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from ccagent.stores.metrics.store import MetricStore
 
 _MOST_NODES = 1000
-"""Nodes whose parts of a job are listed."""
+"""Maximum number of nodes in a list of a job's parts."""
 
 SETTLING = 120
-"""Seconds after a job's end in which its last values arrive."""
+"""Seconds after a job's end until its last values have arrived."""
 
 
 def expand_job(request: QueryRequest, job: str, table: JobTable, now: int) -> QueryRequest:
-    """Return the request for the nodes and times of the latest run of a job.
+    """Return the request with the nodes and times of the latest run of a job.
 
-    Queries without a host are asked of each node; `from` and `to` may be left out. Raises
-    BadRequestError if the job is unknown.
+    A query without a host is repeated for each node. `from` and `to` are optional. Raise
+    BadRequestError for an unknown job.
     """
     found = table.find(request.cluster, job)
     if not found:
@@ -76,7 +76,7 @@ async def compute_footprint(store: MetricStore, job: StoredJob) -> dict[str, Any
             values = _read(store, level, metric, (job.start, job.stop))
             if values is not None:
                 found.setdefault(metric, _Extent()).add(values)
-        await asyncio.sleep(0)  # others get their turn
+        await asyncio.sleep(0)  # yield to other requests
     return {
         metric: {"avg": one.total / one.count, "min": one.least, "max": one.most}
         for metric, one in sorted(found.items())
@@ -101,7 +101,7 @@ class _Extent:
 def _read(
     store: MetricStore, level: StoreLevel, metric: str, times: tuple[int, int]
 ) -> NDArray[np.float64] | None:
-    """Return the values of a node that are not missing; None if there are none."""
+    """Return the values of a node without missing values; None if there are none."""
     known = store.catalogue.get(metric)
     if known is None:
         return None
@@ -125,16 +125,16 @@ class FootprintKeeper:
         ended: list[StoredJob],
         read: Callable[[StoredJob], Awaitable[MetricStore]] | None = None,
     ) -> None:
-        """Take a function that reads the values of a job's nodes, unless they are in `store`."""
+        """Set the store. read: returns the values of a job's nodes; None: use `store`."""
         self._store = store
         self._table = table
         self._ended = ended
         self._read = read
 
     async def keep(self) -> int:
-        """Keep the footprints of jobs that ended long enough ago; return their number.
+        """Store the footprints of jobs that ended long enough ago. Return their number.
 
-        What raises leaves its job and the following ones for the next time.
+        An exception leaves its job and the following jobs for the next call.
         """
         limit = int(self._store.now()) - SETTLING
         due = [job for job in self._ended if (job.stop or 0) <= limit]
@@ -146,7 +146,7 @@ class FootprintKeeper:
 
 
 def describe_jobs(jobs: list[StoredJob], store: MetricStore | None = None) -> bytes:
-    """Return jobs in JSON. store: whose names of their parts are listed by node."""
+    """Return jobs in JSON. store: if given, the jobs' parts by node are added."""
     found = [job._asdict() for job in jobs]
     if store is not None:
         for one, job in zip(found, jobs, strict=True):
@@ -155,7 +155,7 @@ def describe_jobs(jobs: list[StoredJob], store: MetricStore | None = None) -> by
 
 
 def _name_parts(store: MetricStore, job: StoredJob) -> dict[str, list[str]]:
-    """Return the parts that the store knows of a job on its nodes: mounts, ways of the network."""
+    """Return the names of a job's parts by node: mounts, network layers."""
     levels = {
         node: store.root.find((job.cluster, node, f"job{job.job}"))
         for node in job.nodes[:_MOST_NODES]

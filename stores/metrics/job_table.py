@@ -1,6 +1,6 @@
-"""The table of jobs: who ran where and when, in SQLite.
+"""The table of jobs in SQLite: users, nodes and times.
 
-Two sources fill it through `job_events`: events of ClusterCockpit (`job,function=start_job
+Two sources fill the table through `job_events`: events of ClusterCockpit (`job,function=start_job
 event="..."`), and the `job` envelopes of ccagent's agent.
 """
 
@@ -34,14 +34,14 @@ create index if not exists jobs_by_number on jobs (job);
 _ALL = "select cluster, job, user, state, start, stop, nodes, footprint, details from jobs"
 
 MOST_ENDED = 100_000
-"""Ended jobs that wait for their footprints."""
+"""Maximum number of ended jobs that wait for their footprints."""
 
 _LOCKED, _LOCKED_AT_START = 0.1, 5.0
-"""Seconds to wait for another program that writes to the table."""
+"""SQLite's busy timeout in seconds, for locks of other programs."""
 
 
 class StoredJob(NamedTuple):
-    """A job. stop: None while it runs."""
+    """A job. stop: None while the job runs."""
 
     cluster: str
     job: str
@@ -55,17 +55,17 @@ class StoredJob(NamedTuple):
 
 
 class JobTable:
-    """Jobs by cluster, number and start.
+    """Jobs by cluster, job number and start.
 
-    survives_power_failure: a change that has returned is on disk.
+    survives_power_failure: true to sync each change to disk before it returns.
     """
 
     def __init__(self, path: str, *, survives_power_failure: bool = False) -> None:
-        """Open or make the table. Raises sqlite3.Error."""
+        """Open or create the table. Raise sqlite3.Error."""
         self._path = path
         self._synchronous = "full" if survives_power_failure else "normal"
         self._open(_LOCKED_AT_START)
-        # Another program that has locked the table must not keep the running store waiting.
+        # A lock of another program must not block the running store.
         self._database.execute(f"pragma busy_timeout = {int(1000 * _LOCKED)}")
 
     def _open(self, seconds: float) -> None:
@@ -84,24 +84,24 @@ class JobTable:
             raise
 
     def reopen(self) -> None:
-        """Open the table again; a damaged file is set aside. Raises sqlite3.Error."""
+        """Open the table again. Rename a damaged file. Raise sqlite3.Error."""
         self._database.close()
         try:
             self._open(_LOCKED)
         except sqlite3.OperationalError:
-            raise  # a full disk or missing rights: the file itself is good
+            raise  # a full disk or missing permissions: the file itself is intact
         except sqlite3.DatabaseError as error:
             _set_aside(self._path, error)
             self._open(_LOCKED)
 
     def check_file(self) -> None:
-        """Raise sqlite3.OperationalError if the file is gone: changes would be lost with it."""
+        """Raise sqlite3.OperationalError if the file was removed or replaced."""
         if _identify(self._path) != self._file:
             raise sqlite3.OperationalError(f"{self._path} was removed or replaced")
 
     @contextlib.contextmanager
     def transaction(self) -> Generator[None]:
-        """Make changes together, or none of them. Raises sqlite3.Error."""
+                """Execute several changes as one transaction. Raise sqlite3.Error."""
         self._database.execute("begin immediate")
         try:
             yield
@@ -115,7 +115,7 @@ class JobTable:
         self._database.close()
 
     def start(self, job: StoredJob) -> None:
-        """Add a job, or replace what is known of it; details and an end that it lacks are kept."""
+        """Add or update a job. Keep known details and a known end that `job` lacks."""
         known = self._database.execute(
             "select details from jobs where cluster = ? and job = ? and start = ?",
             (job.cluster, job.job, job.start),
@@ -123,7 +123,7 @@ class JobTable:
         details = job.details if known is None else _details(known[0]).merged(job.details)
         self._database.execute(
             "insert into jobs values (?, ?, ?, ?, ?, ?, ?, null, ?)"
-            # Messages that are sent again must not start a job again that has ended.
+            # A repeated start message must not restart an ended job.
             " on conflict do update set user = excluded.user, state ="
             " case when excluded.stop is null and stop is not null then state"
             " else excluded.state end, stop = coalesce(excluded.stop, stop),"
@@ -135,7 +135,7 @@ class JobTable:
         )  # fmt: skip
 
     def stop(self, cluster: str, job: str, start: int, stop: int, state: str) -> StoredJob | None:
-        """End a running job; without a start it is the latest. Return it, None if there is none."""
+        """End a running job; start 0: the latest run. Return the job; None if none is running."""
         found = [
             one
             for one in self.find(cluster, job)
@@ -151,20 +151,20 @@ class JobTable:
         return last._replace(stop=stop, state=state)
 
     def keep_footprint(self, job: StoredJob, footprint: dict[str, Any]) -> None:
-        """Keep the statistics of an ended job."""
+        """Store the statistics of an ended job."""
         self._database.execute(
             "update jobs set footprint = ? where cluster = ? and job = ? and start = ?",
             (json.dumps(footprint), job.cluster, job.job, job.start),
         )
 
     def find(self, cluster: str, job: str) -> list[StoredJob]:
-        """Return the runs of a job, the earliest first. Without a cluster: of all clusters."""
+        """Return the runs of a job, earliest first. cluster empty: of all clusters."""
         return self._select(
             "job = ? and (cluster = ? or ? = '') order by start", (job, cluster, cluster)
         )
 
     def find_ended(self, since: int) -> list[StoredJob]:
-        """Return the jobs that ended since a time and have no footprint, the earliest first."""
+        """Return the jobs that ended since a time and have no footprint, earliest first."""
         return self._select(
             "stop >= ? and footprint is null order by stop limit ?", (since, MOST_ENDED)
         )
@@ -179,19 +179,19 @@ class JobTable:
         return found
 
     def remove_before(self, time: int) -> int:
-        """Delete the jobs that ended before a time; return their number."""
+        """Delete the jobs that ended before a time. Return their number."""
         return self._database.execute("delete from jobs where stop < ?", (time,)).rowcount
 
 
 def _check(database: sqlite3.Connection) -> None:
-    """Raise sqlite3.DatabaseError if a table is damaged."""
+    """Raise sqlite3.DatabaseError if the database is damaged."""
     (found,) = database.execute("pragma quick_check(1)").fetchone()
     if found != "ok":
         raise sqlite3.DatabaseError(found)
 
 
 def _identify(path: str) -> tuple[int, int]:
-    """Return what tells a file from another one of its name. Raises sqlite3.OperationalError."""
+    """Return device and inode of a file. Raise sqlite3.OperationalError."""
     try:
         found = os.stat(path)
     except OSError as error:
@@ -200,11 +200,11 @@ def _identify(path: str) -> tuple[int, int]:
 
 
 def _set_aside(path: str, error: sqlite3.Error) -> None:
-    """Rename a damaged table. Raises sqlite3.OperationalError."""
-    logger.error("%s: %s; set aside as %s.damaged", path, error, path)
+    """Rename a damaged table to `.damaged`. Raise sqlite3.OperationalError."""
+    logger.error("%s: %s; renamed to %s.damaged", path, error, path)
     try:
         os.replace(path, f"{path}.damaged")
-        for suffix in ("-wal", "-shm"):  # they belong to the damaged file
+        for suffix in ("-wal", "-shm"):  # files of the damaged database
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(f"{path}{suffix}")
     except OSError as problem:
@@ -212,26 +212,26 @@ def _set_aside(path: str, error: sqlite3.Error) -> None:
 
 
 def open_job_table(path: str, *, survives_power_failure: bool = False) -> JobTable:
-    """Open the table; a damaged file is set aside. Raises sqlite3.Error."""
+    """Open the table. Rename a damaged file. Raise sqlite3.Error."""
     try:
         return JobTable(path, survives_power_failure=survives_power_failure)
     except sqlite3.OperationalError:
-        raise  # a full disk or missing rights: the file itself is good
+        raise  # a full disk or missing permissions: the file itself is intact
     except sqlite3.DatabaseError as error:
         _set_aside(path, error)
         return JobTable(path, survives_power_failure=survives_power_failure)
 
 
 def open_jobs(path: str, *, survives_power_failure: bool = False) -> JobTable:
-    """Open the table of jobs. Raises ConfigurationError."""
+    """Open the table of jobs. Raise ConfigurationError."""
     try:
         return open_job_table(path, survives_power_failure=survives_power_failure)
     except sqlite3.Error as error:
-        raise ConfigurationError(f"{path}: {error}; check the disk and the rights") from error
+        raise ConfigurationError(f"{path}: {error}; check the disk and the permissions") from error
 
 
 def find_ended_jobs(table: JobTable, since: int) -> list[StoredJob]:
-    """Return the ended jobs that the last run left without a footprint."""
+    """Return ended jobs without a footprint, left by the previous run."""
     try:
         return table.find_ended(since)
     except sqlite3.Error as error:
@@ -249,7 +249,7 @@ def _job(row: tuple[Any, ...]) -> StoredJob:
 
 
 def _details(text: str | None) -> StoredJobDetails:
-    """Return kept details; those that another release has kept in another form are unknown."""
+    """Return the stored details; empty details if they can't be decoded."""
     try:
         return msgspec.json.decode(text or "{}", type=StoredJobDetails)
     except msgspec.DecodeError:

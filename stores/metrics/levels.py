@@ -1,4 +1,4 @@
-"""The tree of clusters, nodes and components, and the series at each level."""
+"""The tree of clusters, nodes and components, with the series of each level."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class StoreLevel:
-    """A cluster, node or component: its own series by metric, and the levels below."""
+    """A cluster, node or component, with its series by metric and its child levels."""
 
     __slots__ = ("children", "path", "series")
 
@@ -21,7 +21,7 @@ class StoreLevel:
         self.series: dict[str, StoredSeries] = {}
 
     def find(self, path: Sequence[str]) -> StoreLevel | None:
-        """Return the level at a path below this one, None if there is none."""
+        """Return the level at a relative path; None if it does not exist."""
         level: StoreLevel | None = self
         for name in path:
             if level is None:
@@ -30,7 +30,7 @@ class StoreLevel:
         return level
 
     def make(self, path: Sequence[str]) -> StoreLevel:
-        """Return the level at a path below this one, made where it is missing."""
+        """Return the level at a relative path. Create missing levels."""
         level = self
         for name in path:
             below = level.children.get(name)
@@ -40,7 +40,7 @@ class StoreLevel:
         return level
 
     def select(self, selector: Sequence[str | Sequence[str]]) -> Iterator[StoreLevel]:
-        """Yield the levels of a selector; an element is a name or a list of names."""
+        """Yield the levels of a selector. Each element is a name or a list of names."""
         if not selector:
             yield self
             return
@@ -51,7 +51,7 @@ class StoreLevel:
                 yield from below.select(rest)
 
     def find_series(self, metric: str) -> Iterator[StoredSeries]:
-        """Yield this level's own series of a metric, else all of those below that are nearest."""
+        """Yield this level's series of a metric, else the series of the nearest levels below."""
         own = self.series.get(metric)
         if own is not None:
             yield own
@@ -60,7 +60,7 @@ class StoreLevel:
             yield from below.find_series(metric)
 
     def walk(self) -> Iterator[StoreLevel]:
-        """Yield this level and all below."""
+        """Yield this level and all levels below."""
         yield self
         for below in self.children.values():
             yield from below.walk()

@@ -1,4 +1,4 @@
-"""Times of lines in any unit, told apart by their size."""
+"""Conversion of line protocol times in s, ms, us or ns."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ _LAST_MICROSECOND = 10**17
 
 
 def seconds(time: int) -> int:
-    """Return a time in seconds, ms, us or ns since 1970 as whole seconds.
+    """Return a time in s, ms, us or ns since 1970 as whole seconds.
 
-    The units can't be mistaken for each other: 10^11 s is the year 5138, 10^11 ms is 1973.
+    The size determines the unit: 10
+    11 s is the year 5138, 10
+    11 ms is 1973.
     """
     size = abs(time)
     if size < _LAST_SECOND:

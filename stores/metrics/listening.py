@@ -1,4 +1,4 @@
-"""A server that listens until it is told to end, whatever keeps its values."""
+"""Base class of the store's and the gateway's server process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _END_WITHIN = 10.0
 
 
 class ListeningServer:
-    """Serves an interface over HTTP. Subclasses set `api` and add their own work."""
+    """Serves an interface over HTTP. Subclasses set `api` and add work."""
 
     api: StoreApi
 
@@ -54,7 +54,7 @@ class ListeningServer:
         self.port = 0
 
     async def run(self) -> None:
-        """Serve until SIGTERM or SIGINT. Raises ConfigurationError, OSError."""
+        """Serve until SIGTERM or SIGINT. Raise ConfigurationError, OSError."""
         loop = asyncio.get_running_loop()
         handle_accept_errors(loop)
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -72,12 +72,13 @@ class ListeningServer:
         )
         self.port = server.sockets[0].getsockname()[1]
         logger.info("listening on %s, port %d", host or "every address", self.port)
-        # What was read at the start stays: looking through it again and again would cost much.
+        # Exclude the loaded objects from garbage collection: repeated scans would cost much CPU.
         gc.collect()
         gc.freeze()
         gc.set_threshold(100_000, 20, 100)
         sweep = self.repeat(_SWEEP_EVERY, lambda: self._sweep(notifier))
-        # What takes long must not keep slow clients, or the service manager waiting.
+        # A separate task: slow work must not delay the watchdog and the closing of slow
+        # connections.
         tick = self.repeat(_SWEEP_EVERY, self.tick)
         tasks = [loop.create_task(one) for one in (sweep, tick, *self.work())]
         notifier.ready(f"port {self.port}")
@@ -90,22 +91,22 @@ class ListeningServer:
         await self.end()
 
     def stop(self) -> None:
-        """End, as with SIGTERM."""
+        """Stop the server, as SIGTERM does."""
         self._stopping.set()
 
     def work(self) -> list[Coroutine[Any, Any, None]]:
-        """Return what is to run besides."""
+        """Return additional coroutines to run."""
         return []
 
     async def tick(self) -> None:
-        """Do what is to be done every few seconds."""
+        """Do periodic work, every few seconds."""
 
     async def end(self) -> None:
-        """Keep what was written."""
+        """Store the remaining data at the end."""
 
     @staticmethod
     async def repeat(seconds: float, action: Callable[[], Awaitable[None]]) -> None:
-        """Do something again and again; an error is logged and costs one turn."""
+        """Call `action` every `seconds`. Log exceptions and continue."""
         while True:
             await asyncio.sleep(seconds)
             try:
@@ -114,23 +115,23 @@ class ListeningServer:
                 logger.exception("housekeeping failed")
 
     def make_receiver(self, ingest: LineIngest, commit: MessageCommit) -> NatsReceiver | None:
-        """Return who receives over NATS, if anything is subscribed. Raises ConfigurationError."""
+        """Return a NATS receiver; None without subscriptions. Raise ConfigurationError."""
         if not self.settings.nats.subscriptions:
             return None
-        # nats-py is imported when it is used.
+        # nats-py is imported only if it is used.
         from ccagent.stores.metrics.nats_receiver import NatsReceiver
 
         return NatsReceiver(self.settings.nats, ingest, commit)
 
     async def _sweep(self, notifier: Notifier) -> None:
-        """Close slow connections."""
+        """Close slow connections, and notify the watchdog."""
         now = asyncio.get_running_loop().time()
         for one in list(self.connections.open):
             one.check_time(now)
         notifier.alive()
 
     async def _answer_rest(self) -> None:
-        """Wait for the answers to what was asked, and close all connections."""
+        """Wait for the responses to received requests, then close all connections."""
         deadline = time.monotonic() + _END_WITHIN
         while any(one.is_busy() for one in self.connections.open):
             if time.monotonic() > deadline:

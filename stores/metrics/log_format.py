@@ -1,9 +1,9 @@
 """Records of the write-ahead log.
 
-A segment begins with a magic and a version. A record is a marker, the length of its payload, the
-CRC-32 of the payload, and the payload: one byte for its kind, then what that kind holds. Groups of
-series are described in each segment before their first values, so that a segment can be read by
-itself. All numbers are little endian, values are float64.
+A segment starts with a magic number and a version. A record is a marker, the length of its payload,
+the CRC-32 of the payload, and the payload. The payload is one byte for the kind, then the content.
+Each segment describes its groups of series before their first values, and can be read alone. All
+numbers are little endian, values are float64.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MARKER_BYTES = struct.pack("<I", _MARKER)
 
 
 class GroupRecord(msgspec.Struct, frozen=True, array_like=True):
-    """Describes a group: path and metric of each column."""
+    """Description of a group. columns: path and metric of each column."""
 
     number: int
     start: int
@@ -44,21 +44,21 @@ class GroupRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FreedRecord(msgspec.Struct, frozen=True, array_like=True):
-    """Values that an administrator released, so that a restart does not bring them back."""
+    """Values that an administrator released. The record prevents their return at a restart."""
 
     selectors: list[list[str]]
     until: int
 
 
 class LogRecord(NamedTuple):
-    """One record. `payload` has no byte for the kind."""
+    """One record. payload: without the byte for the kind."""
 
     kind: int
     payload: memoryview
 
 
 class DamagedPart(NamedTuple):
-    """Bytes of a segment that are no record."""
+    """Bytes of a segment that are not a valid record."""
 
     offset: int
     size: int
@@ -74,14 +74,14 @@ def frame(payload: bytes) -> bytes:
 
 
 def encode_group(group: SeriesGroup) -> bytes:
-    """Describe a group."""
+    """Return a record with the description of a group."""
     columns = [([*level.path], metric) for level, metric in group.columns]
     record = GroupRecord(group.number, group.start, group.frequency, columns)
     return frame(bytes([GROUP]) + zlib.compress(msgspec.json.encode(record), 1))
 
 
 def decode_group(payload: memoryview) -> GroupRecord:
-    """Read the description of a group. Raises ValueError."""
+    """Parse the description of a group. Raise ValueError."""
     inflater = zlib.decompressobj()
     try:
         text = inflater.decompress(payload, _LARGEST)
@@ -91,7 +91,7 @@ def decode_group(payload: memoryview) -> GroupRecord:
 
 
 def encode_runs(header: bytes, time: int, packed: bytes) -> bytes:
-    """Return a record of runs of values at one time; `header` holds the runs."""
+    """Return a record of value runs at one time. header: the encoded runs."""
     return frame(_RUNS.pack(RUNS, time, len(header) // RUN.size) + header + packed)
 
 
@@ -110,17 +110,17 @@ def encode_points(points: Sequence[tuple[SeriesGroup, int, int, float]]) -> byte
 
 
 def encode_freed(selectors: list[list[str]], until: int) -> bytes:
-    """Return a record of what was released."""
+    """Return a record of released values."""
     return frame(bytes([FREED]) + msgspec.json.encode(FreedRecord(selectors, until)))
 
 
 def decode_freed(payload: memoryview) -> FreedRecord:
-    """Read what was released. Raises ValueError."""
+    """Parse a record of released values. Raise ValueError."""
     return _freed.decode(payload)
 
 
 def read_records(data: memoryview) -> Iterator[LogRecord | DamagedPart]:
-    """Yield the records of a segment, and the parts that are none.
+    """Yield the records and the damaged parts of a segment.
 
     After a damaged part the next record is found by its marker and CRC.
     """
@@ -151,7 +151,7 @@ def _record(data: memoryview, position: int) -> LogRecord | None:
 
 
 def _next_record(data: memoryview, position: int) -> int:
-    """Return where the next whole record begins, or the end."""
+    """Return the position of the next complete record, or the end."""
     step = 1 << 20
     while position < len(data):
         part = bytes(data[position : position + step + 3])

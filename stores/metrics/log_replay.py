@@ -1,4 +1,4 @@
-"""Reading the log into a store at its start."""
+"""Replay of the log into a store at its start."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ _WIDTH = 8
 
 
 class _Columns(NamedTuple):
-    """Where the columns of a described group are: in order from `first` on unless that is -1."""
+    """Series of a described group. first: first column if all are consecutive, else -1."""
 
     places: list[StoredSeries]
     first: int
 
 
 class Replay:
-    """Writes the values of segments into a store. What is damaged is logged and passed over."""
+    """Writes the values of segments into a store. Damaged parts are logged and skipped."""
 
     def __init__(self, store: MetricStore) -> None:
         self.points = 0
         self.damaged = 0
-        """Bytes that are no record."""
+        """Number of damaged bytes."""
         self._store = store
         self._described: dict[int, GroupRecord] = {}
         self._data = memoryview(b"")
@@ -58,7 +58,7 @@ class Replay:
         self._newest = 0
 
     def read_directory(self, directory: str, oldest: int) -> list[Segment]:
-        """Read all segments of a directory; values older than `oldest` are left out."""
+        """Read all segments of a directory. Skip values older than `oldest`."""
         found: list[Segment] = []
         for _, path in list_segments(directory):
             try:
@@ -68,7 +68,7 @@ class Replay:
         return found
 
     def read_segment(self, path: str, oldest: int) -> Segment:
-        """Read a file."""
+        """Read one segment. Raise OSError."""
         self._groups.clear()
         self._described.clear()
         self._is_searched = False
@@ -82,7 +82,7 @@ class Replay:
             size = status.st_size
             if not size:
                 return Segment(path, 0, 0)
-            # Closed when its last part is forgotten.
+            # The mapping is closed with its last memoryview.
             self._read(
                 path, memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)), oldest
             )
@@ -91,7 +91,7 @@ class Replay:
     def _read(self, path: str, data: memoryview, oldest: int) -> None:
         self._data = data
         if bytes(data[: len(MAGIC)]) != MAGIC:
-            logger.warning("log %s: the beginning is damaged; reading the rest", path)
+            logger.warning("log %s: the start is damaged; reading the rest", path)
         for record in read_records(data):
             if isinstance(record, DamagedPart):
                 self.damaged += record.size
@@ -125,7 +125,7 @@ class Replay:
             freed = decode_freed(record.payload)
             for selector in freed.selectors:
                 self._store.free(selector, freed.until)
-            self._groups.clear()  # those that are written again are found again
+            self._groups.clear()  # groups with later values are searched again
 
     def _take_runs(self, payload: memoryview, oldest: int) -> None:
         time, runs, values = decode_runs(payload)
@@ -152,7 +152,7 @@ class Replay:
                     self._write(place, time, value)
 
     def _columns(self, number: int) -> _Columns:
-        """Return the columns of a group that was described. Raises KeyError, ValueError."""
+        """Return the columns of a described group. Raise KeyError, ValueError."""
         columns = self._groups.get(number)
         if columns is None:
             if number not in self._described:
@@ -161,7 +161,7 @@ class Replay:
         return columns
 
     def _search(self) -> None:
-        """Take the later copies of descriptions whose first ones are damaged."""
+        """Read second copies of descriptions, because the first copy is damaged."""
         if self._is_searched:
             return
         self._is_searched = True
@@ -176,7 +176,7 @@ class Replay:
         self.points += 1
 
     def _find(self, described: GroupRecord) -> _Columns:
-        """Find the series of a group, and add those that there are not."""
+        """Return the series of a group. Add missing series."""
         store = self._store
         wanted = [(tuple(path), metric) for path, metric in described.columns]
         missing = [one for one in dict.fromkeys(wanted) if store.find(*one) is None]
@@ -193,7 +193,7 @@ class Replay:
         return _Columns(places, first if is_in_order else -1)
 
     def _restore(self, missing: list[tuple[Path, str]], start: int, frequency: int) -> None:
-        """Add series in the time steps that are configured now."""
+        """Add series with their configured time steps."""
         by_step: dict[int, list[tuple[Path, str]]] = {}
         for path, metric in missing:
             step = self._store.changed_steps.configured(metric, frequency)

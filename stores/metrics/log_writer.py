@@ -1,4 +1,4 @@
-"""The write-ahead log: segments of records, written by many messages at once."""
+"""Writer of the write-ahead log. One write contains the records of many messages."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ _NAME = re.compile(r"([0-9]{12})\.log")
 _LARGEST = 256 << 20
 _LONGEST = 3600.0
 _SEGMENTS = 16
-"""Segments of a full log that has a cap."""
+"""Maximum number of segments of a log with a cap."""
 
 _WIDTH = 8
 _APART = 1 << 20
-"""Bytes between the two copies of a group's description: one bad place must not hit both."""
+"""Minimum bytes between two copies of a description, so that one damage does not affect both."""
 
 _MOST_COPIES = 64
-"""Second copies that are written at once."""
+"""Maximum number of second copies in one write."""
 
 
 class StoreLogError(CcagentError):
-    """The log can't be written: what was to be kept is in memory only."""
+    """The log can't be written; the values are only in memory."""
 
 
 class Segment(NamedTuple):
-    """A closed file of the log. newest: the latest time of its values."""
+    """A closed file of the log. newest: latest time of its values."""
 
     path: str
     size: int
@@ -50,15 +50,15 @@ class Segment(NamedTuple):
 
 
 def largest_segment(cap: int) -> int:
-    """Return the size from which on a segment is closed, with a cap of the log; 0: none.
+    """Return the size in bytes at which a segment is closed. cap: limit of the log, 0: none.
 
-    The cap deletes whole segments.
+    The cap deletes whole segments, so it needs several of them.
     """
     return min(_LARGEST, max(cap // _SEGMENTS, 1)) if cap else _LARGEST
 
 
 def list_segments(directory: str) -> list[tuple[int, str]]:
-    """Return number and path of each segment, the oldest first."""
+    """Return number and path of each segment, oldest first."""
     found = (_NAME.fullmatch(entry) for entry in os.listdir(directory))
     return sorted((int(one[1]), os.path.join(directory, one[0])) for one in found if one)
 
@@ -66,15 +66,15 @@ def list_segments(directory: str) -> list[tuple[int, str]]:
 class WriteAheadLog:
     """Appends records to the newest segment of a directory.
 
-    Records are gathered until `flush`. What was flushed survives the end of the process; what was
-    synced survives that of the machine.
+    Records are collected until `flush`. Flushed records survive the end of the process, synced
+    records also a power failure.
     """
 
     def __init__(
         self, directory: str, *, longest: float = _LONGEST, largest: int = _LARGEST
     ) -> None:
         self.closed: list[Segment] = []
-        """Segments that are complete, the oldest first."""
+        """Complete segments, oldest first."""
         self.failures = 0
         self._directory = directory
         self._longest = longest
@@ -89,7 +89,7 @@ class WriteAheadLog:
         self._unsynced: list[int] = []
         self._is_dirty = False
         self._copies: deque[tuple[int, bytes]] = deque()
-        """Descriptions that are in the segment once, and where."""
+        """Descriptions with one copy in the segment so far, and the copy's position."""
 
     def add_runs(self, template: MessageTemplate, time: int, packed: bytes) -> None:
         """Add values of a message that follows a template."""
@@ -107,16 +107,16 @@ class WriteAheadLog:
         self._pending.append(encode_points(points))
 
     def add_freed(self, selectors: list[list[str]], until: int) -> None:
-        """Add that values were released."""
+        """Add a record of released values."""
         self._pending.append(encode_freed(selectors, until))
 
     @property
     def size(self) -> int:
-        """Bytes of all segments."""
+        """Size of all segments in bytes."""
         return self._size + sum(segment.size for segment in self.closed)
 
     def flush(self) -> None:
-        """Write what was added. Raises StoreLogError; then nothing of it was written."""
+        """Write the added records. On failure write none of them, and raise StoreLogError."""
         pending, self._pending = self._pending, []
         if not pending:
             return
@@ -133,11 +133,11 @@ class WriteAheadLog:
             self.rotate()
 
     def is_dirty(self) -> bool:
-        """Return whether something was flushed that is not synced."""
+        """Return whether flushed records are not synced yet."""
         return self._is_dirty
 
     def sync(self) -> None:
-        """Make what was flushed survive a power failure. For any thread. Raises StoreLogError."""
+        """Sync flushed records to disk, from any thread. Raise StoreLogError."""
         self._is_dirty = False
         old, self._unsynced = self._unsynced, []
         try:
@@ -165,14 +165,14 @@ class WriteAheadLog:
         return False
 
     def rotate(self) -> None:
-        """Begin a new segment with the next record."""
+        """Start a new segment with the next record."""
         if self._descriptor >= 0:
             self._write_copies()
             self.closed.append(Segment(self._path, self._size, self._newest))
             self._unsynced.append(self._descriptor)
         self._descriptor, self._size, self._newest = -1, 0, 0
         self._copies.clear()
-        self._number += 1  # whatever is described for the old segment is not for the next
+        self._number += 1  # the next segment must describe its groups again
 
     def remove(self, segment: Segment) -> None:
         """Delete a closed segment."""
@@ -181,7 +181,7 @@ class WriteAheadLog:
         self.closed.remove(segment)
 
     def close(self) -> None:
-        """Write and sync what is left. Raises StoreLogError."""
+        """Write and sync the remaining records. Raise StoreLogError."""
         self.flush()
         self.rotate()
         self.sync()
@@ -201,10 +201,10 @@ class WriteAheadLog:
         self._size += len(data)
 
     def _abandon(self) -> None:
-        """Cut half a record off, and go on in another segment."""
+        """Truncate an incomplete record, and continue in another segment."""
         descriptor = self._descriptor
         if descriptor >= 0 and self._size <= len(MAGIC):
-            # A full disk would otherwise leave an empty file and a descriptor for each message.
+            # On a full disk each message would otherwise leave an empty file and a descriptor.
             self._descriptor = -1
             with contextlib.suppress(OSError):
                 os.unlink(self._path)
@@ -231,14 +231,14 @@ class WriteAheadLog:
         group.segment = self._number
 
     def _due_copies(self) -> list[bytes]:
-        """Return second copies of descriptions whose first ones are far enough away."""
+        """Return second copies of descriptions that are far enough from their first copies."""
         copies, due = self._copies, list[bytes]()
         while copies and self._size - copies[0][0] > _APART and len(due) < _MOST_COPIES:
             due.append(copies.popleft()[1])
         return due
 
     def _write_copies(self) -> None:
-        """Write the second copies that a segment lacks at its end. A full disk has no room."""
+        """Write missing second copies at the segment's end. Skip them on a full disk."""
         descriptor, size = self._descriptor, self._size
         try:
             self._write(b"".join([copy for _, copy in self._copies]))

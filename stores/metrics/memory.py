@@ -1,4 +1,4 @@
-"""Memory of the blocks: slabs of anonymous pages, in which released blocks are reused."""
+"""Memory of the blocks: slabs of anonymous pages. Released blocks are reused."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ _PAGE = mmap.PAGESIZE
 
 
 class BlockRoom(NamedTuple):
-    """A part of a slab. Its size is a multiple of a page."""
+    """A part of a slab. size: in bytes, a multiple of the page size."""
 
     slab: mmap.mmap
     offset: int
     size: int
 
     def view(self) -> memoryview:
-        """Return its bytes."""
+        """Return the bytes of the room."""
         return memoryview(self.slab)[self.offset : self.offset + self.size]
 
 
 class BlockPool:
-    """Hands out rooms, and takes them back for those who ask for the same size later.
+    """Allocates rooms, and reuses released rooms for requests of the same size.
 
-    The kernel gives a page when it is first touched. The pages of a released room go back to it.
+    The kernel allocates a page at its first use. `release` returns the pages to the kernel.
     """
 
     def __init__(self) -> None:
@@ -32,9 +32,9 @@ class BlockPool:
         self._used = 0
         self._free: dict[int, list[BlockRoom]] = {}
         self.in_use = 0
-        """Bytes of all rooms that were taken and not released."""
+        """Size in bytes of all allocated rooms."""
         self.reused = 0
-        """Number of rooms that were handed out again."""
+        """Number of reused rooms."""
 
     def take(self, size: int) -> BlockRoom:
         """Return a room of at least `size` bytes."""
@@ -54,13 +54,13 @@ class BlockPool:
         return room
 
     def release(self, room: BlockRoom) -> None:
-        """Take a room back. Nobody may use its bytes any more."""
+        """Release a room. Its bytes must not be used afterwards."""
         self.in_use -= room.size
         room.slab.madvise(mmap.MADV_DONTNEED, room.offset, room.size)
         self._free.setdefault(room.size, []).append(room)
 
     def _keep_rest(self) -> None:
-        """Keep what is left of the last slab for a block that fits exactly."""
+        """Keep the rest of the last slab for a block of exactly this size."""
         if self._slab is not None and self._used < _SLAB:
             rest = BlockRoom(self._slab, self._used, _SLAB - self._used)
             self._free.setdefault(rest.size, []).append(rest)
@@ -68,6 +68,6 @@ class BlockPool:
 
 def _map(size: int) -> mmap.mmap:
     found = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    # A huge page would be filled with zeros as soon as one value in it is written.
+    # With huge pages, the first value would fill a whole huge page with zeros.
     found.madvise(mmap.MADV_NOHUGEPAGE)
     return found

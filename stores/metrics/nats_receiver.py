@@ -1,7 +1,7 @@
-"""Receiving lines over NATS: core subscriptions, and durable consumers of JetStream.
+"""Receiver of lines over NATS: core subscriptions, and durable consumers of JetStream.
 
-A message of JetStream is acknowledged when its values are in the log, so that a store that was down
-gets what it missed, and one that was killed gets nothing twice that matters.
+A JetStream message is acknowledged after its values are in the log. A store that was down gets the
+missed messages. After a kill it may get messages twice; writing them again changes nothing.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
 
 _SECONDS = 10
 _CHECK_EVERY, _ANSWER_WITHIN = 20.0, 30
-"""Seconds between two checks of the connection, and for the server's answer."""
+"""Seconds between two checks of the connection, and time limit of a check."""
 
 _SHORTEST_WAIT, _LONGEST_WAIT = 1.0, 30.0
 _WAITING_MESSAGES, _WAITING_BYTES = 1 << 16, 256 << 20
 
 
 class NatsReceiver:
-    """Keeps a connection to a server, and writes what it receives."""
+    """Keeps a connection to a server, and writes received messages."""
 
     def __init__(
         self, settings: StoreNatsSettings, ingest: LineIngest, commit: MessageCommit
     ) -> None:
-        """Read the secrets. Raises ConfigurationError."""
+        """Read the secrets. Raise ConfigurationError."""
         self._settings = settings
         self._login = make_login(settings)
         self._context = make_tls(settings)
@@ -54,7 +54,7 @@ class NatsReceiver:
         self._problem = ""
 
     async def run(self) -> None:
-        """Receive until it is cancelled; connect again whenever the connection is lost."""
+        """Receive until cancelled. Connect again if the connection is lost."""
         wait = _SHORTEST_WAIT
         while True:
             client, closed = NatsClient(), asyncio.Event()
@@ -122,7 +122,7 @@ class NatsReceiver:
         )
 
     def _take(self, one: SubscriptionSettings, message: Msg) -> bool:
-        """Write the lines of a message; return whether all can be kept as soon as values are."""
+        """Write the lines of a message. Return whether it may be acknowledged after a commit."""
         self.messages += 1
         result = IngestResult(0, [], 0)
         if len(message.data) <= PIECE:
@@ -140,9 +140,9 @@ class NatsReceiver:
 
 
 async def _watch(client: NatsClient, closed: asyncio.Event) -> None:
-    """Return when the connection is lost, even if the library does not notice.
+    """Return when the connection is lost, even if nats-py does not notice it.
 
-    Raises nats.errors.Error if the server no longer answers.
+    Raise nats.errors.Error if the server does not answer a check.
     """
     while not closed.is_set():
         try:
@@ -152,12 +152,12 @@ async def _watch(client: NatsClient, closed: asyncio.Event) -> None:
 
 
 def _ignore(problem: StoreLogError | None) -> None:
-    """Do nothing: nobody waits for an answer on core NATS."""
+    """Do nothing: messages of core NATS have no acknowledgement."""
     del problem
 
 
 def make_login(settings: StoreNatsSettings) -> NatsLogin:
-    """Return user and secrets. Raises ConfigurationError."""
+    """Return user and secrets. Raise ConfigurationError."""
     if settings.creds_file:
         found = parse_credentials(secret_text(settings.creds_file))
         if found is None:
@@ -168,7 +168,7 @@ def make_login(settings: StoreNatsSettings) -> NatsLogin:
 
 
 def make_tls(settings: StoreNatsSettings) -> ssl.SSLContext | None:
-    """Return the context of a `tls://` URL. Raises ConfigurationError."""
+    """Return the TLS context for a `tls://` URL, else None. Raise ConfigurationError."""
     if not settings.url.startswith("tls://"):
         return None
     try:

@@ -1,4 +1,4 @@
-"""What a token of the role `user` may read: its own jobs, and nodes without the jobs on them."""
+"""Restrictions for tokens of the role `user`: the user's own jobs, and nodes without their jobs."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ if TYPE_CHECKING:
     from ccagent.stores.metrics.store import MetricStore
 
 _LEVEL = "job"
-"""How the names of the levels of jobs begin."""
+"""Prefix of the names of jobs' levels."""
 
 _METRICS = "job_"
-"""How the metrics of jobs begin that ccagent sends."""
+"""Prefix of the job metrics of ccagent's agents."""
 
 
 class OthersJobError(CcagentError):
-    """A request for the jobs of others: the message is for the client."""
+    """A request for jobs of other users. The message is sent to the client."""
 
 
 def may_read(owner: str | None, user: str) -> bool:
-    """Return whether the jobs of a user may be read. owner: None for those of all."""
+    """Return whether a token's owner may read the jobs of `user`. owner: None for all users."""
     return owner is None or (bool(owner) and owner == user)
 
 
 class OwnJobs:
-    """Finds out which jobs are a user's. A number that another's job had, too, is not."""
+    """Finds the jobs of a user. A job number that another user also had is not included."""
 
     def __init__(self, owner: str, table: JobTable | None) -> None:
         self._owner = owner
@@ -37,7 +37,7 @@ class OwnJobs:
         self._known: dict[tuple[str, str], bool] = {}
 
     def has(self, cluster: str, job: str) -> bool:
-        """Return whether all runs of a job are the user's; without a cluster, of all of them."""
+        """Return whether all runs of a job are the user's. cluster empty: runs on all clusters."""
         found = self._known.get((cluster, job))
         if found is None:
             runs = self._table.find(cluster, job) if self._table is not None else []
@@ -47,13 +47,13 @@ class OwnJobs:
 
 
 def check_job(request: QueryRequest, job: str, own: OwnJobs) -> None:
-    """Raise OthersJobError if a request names a job that is not the user's."""
+    """Raise OthersJobError if a request names a job of another user."""
     if job and not own.has(request.cluster, job):
         raise OthersJobError(f"job {job[:40]}: not one of yours")
 
 
 def check_queries(request: QueryRequest, own: OwnJobs, store: MetricStore) -> None:
-    """Raise OthersJobError if a query would read values of jobs that are not the user's."""
+    """Raise OthersJobError if a query would read values of other users' jobs."""
     if request.for_all_nodes is not None:
         raise OthersJobError("the roles of this token do not allow for-all-nodes without a job")
     for query in request.queries or ():
@@ -72,7 +72,7 @@ def check_queries(request: QueryRequest, own: OwnJobs, store: MetricStore) -> No
 
 
 def _check_below(level: StoreLevel, metric: str, cluster: str, own: OwnJobs) -> None:
-    """Raise OthersJobError if the series of a metric at a level are those of jobs below it."""
+    """Raise OthersJobError if a metric's series below a level include other users' jobs."""
     if metric in level.series:
         return
     for name, below in level.children.items():

@@ -1,4 +1,4 @@
-"""Metrics of the store itself, in the text format of Prometheus."""
+"""The store's own metrics, in Prometheus' text format."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 _Number = tuple[str, str, str, float]
-"""Name, kind, description and value."""
+"""Name, type, description and value."""
 
 
 class StoreParts(NamedTuple):
-    """Whose numbers are shown."""
+    """The parts of a store that have metrics."""
 
     store: MetricStore
     ingest: LineIngest
@@ -32,20 +32,20 @@ class StoreParts(NamedTuple):
 
 
 def describe_store(parts: StoreParts) -> bytes:
-    """Return all numbers."""
+    """Return all metrics of a store."""
     store, ingest, housekeeper, connections, log = parts
     return _format([
         *_ingested(ingest),
         ("series", "gauge", "Series in memory.", store.series),
         ("buffers", "gauge", "Buffers of 512 values of a series.", store.buffers()),
         ("buffers_released_total", "counter", "Released buffers.", housekeeper.released),
-        ("blocks_reused_total", "counter", "Blocks of memory used again.", store.pool.reused),
+        ("blocks_reused_total", "counter", "Reused blocks of memory.", store.pool.reused),
         ("values_bytes", "gauge", "Memory reserved for values.", store.pool.in_use),
         ("log_bytes", "gauge", "Size of the log.", log.size),
         ("segments_unarchived_total", "counter",
-         "Parts of the log that the disk cap deleted before they were archived.",
+         "Log segments deleted by the disk cap without archiving.",
          housekeeper.unarchived),
-        ("log_failures_total", "counter", "Writes of the log that failed.", log.failures),
+        ("log_failures_total", "counter", "Failed writes of the log.", log.failures),
         *_process(connections),
     ])  # fmt: skip
 
@@ -53,11 +53,11 @@ def describe_store(parts: StoreParts) -> bytes:
 def describe_gateway(
     names: MetricStore, ingest: LineIngest, commit: EngineCommit, connections: ConnectionLimits
 ) -> bytes:
-    """Return all numbers of a gateway."""
+    """Return all metrics of a gateway."""
     return _format([
         *_ingested(ingest),
-        ("series", "gauge", "Series whose names are known.", names.series),
-        ("engine_failures_total", "counter", "Imports that the engine did not take.",
+        ("series", "gauge", "Known series.", names.series),
+        ("engine_failures_total", "counter", "Failed imports into the engine.",
          commit.failures),
         *_process(connections),
     ])  # fmt: skip
@@ -66,10 +66,15 @@ def describe_gateway(
 def _ingested(ingest: LineIngest) -> list[_Number]:
     counters = ingest.counters
     return [
-        ("points_total", "counter", "Values that were stored.", counters.points),
+        ("points_total", "counter", "Stored values.", counters.points),
         ("messages_total", "counter", "Messages with lines.", counters.messages),
-        ("messages_template_total", "counter", "Messages of a known shape.", counters.templates),
-        ("bad_lines_total", "counter", "Lines that were refused.", counters.bad_lines),
+        (
+            "messages_template_total",
+            "counter",
+            "Messages that follow a template.",
+            counters.templates,
+        ),
+        ("bad_lines_total", "counter", "Refused lines.", counters.bad_lines),
         (
             "parts_refused_total",
             "counter",
@@ -83,7 +88,7 @@ def _process(connections: ConnectionLimits) -> list[_Number]:
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return [
         ("connections", "gauge", "Open connections.", len(connections.open)),
-        ("requests_total", "counter", "Requests that were answered.", connections.requests),
+        ("requests_total", "counter", "Answered requests.", connections.requests),
         ("requests_refused_total", "counter", "Refused requests.", connections.refused),
         ("cpu_seconds_total", "counter", "CPU time.", usage.ru_utime + usage.ru_stime),
         ("resident_bytes", "gauge", "Resident memory.", _resident()),

@@ -1,4 +1,4 @@
-"""Limits of the parts that lines name: users choose the names of mounts."""
+"""Limits of the parts named by tags. Users choose the names of mounts."""
 
 from __future__ import annotations
 
@@ -11,42 +11,42 @@ if TYPE_CHECKING:
     from ccagent.stores.metrics.store import MetricStore
 
 OF_A_LEVEL = 100
-"""The kernel's programs tell 64 mounts of a job apart."""
+"""Maximum parts of a level. The kernel programs distinguish 64 mounts of a job."""
 
 OF_A_NODE = 10_000
 _PAUSE = 3600.0
 _NODE = 2
-"""Names of a node's path."""
+"""Number of names in a node's path."""
 
 
 class PartLimits:
-    """Bounds the parts of each job or other level, and those of each node."""
+    """Limits the number of parts of each job or other level, and of each node."""
 
     def __init__(self, store: MetricStore, of_node: int = OF_A_NODE) -> None:
         self.refused = 0
-        """New parts that found no room."""
+        """Number of new parts beyond the limits."""
         self._store = store
         self._of_node = of_node
         self._children: dict[Path, int] = {}
-        """By level, with those that the message adds."""
+        """Number of children by level, including new parts of the message."""
         self._parts: dict[Path, int] = {}
-        """By node, likewise."""
+        """Number of parts by node, including new parts of the message."""
         self._new: set[Path] = set()
         self._silent_until = 0.0
 
     def begin(self) -> None:
-        """Begin a message: the parts of earlier ones are in the store, or were released."""
+        """Start a message. Parts of earlier messages are in the store or were released."""
         self._children.clear()
         self._parts.clear()
         self._new.clear()
 
     def admit(self, path: Path) -> bool:
-        """Return whether a part may have series: it is there, or there is room for it."""
+        """Return whether a part may have series: it exists, or the limits permit it."""
         if path in self._new or self._store.root.find(path) is not None:
             return True
         level, node = path[:-1], path[:_NODE]
         in_level, in_node = self._count_children(level), self._count_parts(node)
-        # Beside the parts of a node itself are its sockets, cards and jobs.
+        # A node's children include its parts, sockets, cards and jobs.
         if in_level >= (OF_A_LEVEL if level != node else self._of_node) or in_node >= self._of_node:
             self.refused += 1
             self._complain(path)
@@ -74,6 +74,6 @@ class PartLimits:
         if now >= self._silent_until:
             self._silent_until = now + _PAUSE
             logger.warning(
-                "%s has too many mounts or other parts; further ones are not kept, such as %s",
+                "%s has too many mounts or other parts; further parts are skipped, such as %s",
                 printable(" ".join(path[:-1])), printable(path[-1]),
             )  # fmt: skip

@@ -1,8 +1,8 @@
-"""Tags that tell series of one level apart: mounts of a job, parts of an energy.
+"""Tags that distinguish series of one level: mounts of a job, parts of an energy.
 
-ClusterCockpit's store ignores such tags: of several values at a level the last one wins. Here their
-values name a level of its own, as `stype` and `stype-id` do: `mountpoint=/home,fstype=nfs` is found
-as `mountpoint` `/home,fstype=nfs`.
+ClusterCockpit's store ignores such tags, and the last of several values wins. Here the tags name a
+separate level, as `stype` and `stype-id` do: `mountpoint=/home,fstype=nfs` is the level
+`mountpoint` `/home,fstype=nfs`.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _BY_NAME = {
 _BY_PREFIX = (("job_fs_", MOUNT), ("job_net_", NETWORK))
 
 _DEEPEST = 4
-"""Names of a path that queries can select: cluster, node, type and subtype."""
+"""Number of names in a path that queries can select: cluster, node, type and subtype."""
 
 _DIGITS = 16
-"""Digits of a digest, which keeps names apart that are cut off."""
+"""Digits of the digest that distinguishes shortened names."""
 
 
 def known_part_tags(metric: str) -> tuple[str, ...]:
-    """Return the tags that tell apart the series of a metric of ccagent's agents."""
+    """Return the tags that distinguish series of a metric of ccagent's agents."""
     found = _BY_NAME.get(metric)
     if found is None:
         for prefix, tags in _BY_PREFIX:
@@ -49,9 +49,9 @@ def known_part_tags(metric: str) -> tuple[str, ...]:
 
 
 def add_part(path: Path, tags: Mapping[str, str], names: tuple[str, ...]) -> Path:
-    """Return the path of the part that a line's tags name, which is below a level.
+    """Return the path of a line's part below a level.
 
-    Without any of these tags, and below a level that has no room for parts, it is the path itself.
+    Return the path unchanged without any of these tags, or if the level can't have parts.
     """
     if len(path) >= _DEEPEST:
         return path
@@ -60,7 +60,7 @@ def add_part(path: Path, tags: Mapping[str, str], names: tuple[str, ...]) -> Pat
 
 
 def part_name(tags: Mapping[str, str], names: tuple[str, ...]) -> str:
-    """Return the name of the part; empty without any of these tags. It has up to 255 bytes."""
+    """Return the name of a part, up to 255 bytes; empty without any of these tags."""
     found = [(name, _escape(tags[name])) for name in names if tags.get(name)]
     if not found:
         return ""
@@ -69,7 +69,7 @@ def part_name(tags: Mapping[str, str], names: tuple[str, ...]) -> str:
 
 
 def read_part(name: str, names: tuple[str, ...]) -> dict[str, str] | None:
-    """Return the tags that a part was named by; None if these tags have not named it."""
+    """Return the tags in the name of a part; None if the name starts with another tag."""
     if not name.startswith(names[0]):
         return None
     first, *others = name.removeprefix(names[0]).split(",")
@@ -79,7 +79,7 @@ def read_part(name: str, names: tuple[str, ...]) -> dict[str, str] | None:
 
 
 def _escape(value: str) -> str:
-    """Return a value without the commas that separate tags, or it could pretend to be two."""
+    """Return a value with escaped commas, because commas separate tags."""
     return printable(value).replace("%", "%25").replace(",", "%2C")
 
 

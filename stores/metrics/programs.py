@@ -1,4 +1,4 @@
-"""Programs of the store that load large libraries, so that the store itself need not."""
+"""Separate programs for the store's large libraries."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _SECONDS = 300.0
 async def run_program(
     module: str, *arguments: str, text: bytes = b"", seconds: float = _SECONDS
 ) -> bytes:
-    """Run the function `main` of a module of this package; return what it prints.
+    """Run the function `main` of a module of this package. Return its stdout.
 
-    Raises ProgramError, OSError, TimeoutError.
+    Raise ProgramError, OSError, TimeoutError.
     """
     name = f"ccagent.stores.metrics.{module}"
     process = await asyncio.create_subprocess_exec(

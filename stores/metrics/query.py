@@ -1,4 +1,4 @@
-"""Answers to /api/query, as the reference gives them."""
+"""Responses to /api/query, in the reference's format."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
     from ccagent.stores.metrics.store import MetricStore
 
 _AT_ONCE = 256
-"""Queries after which others get their turn."""
+"""Number of queries before the event loop gets control again."""
 
 _MOST_COMPONENTS = 10_000
 
 _EXACT = 1e12
-"""Larger numbers have no third decimal that rounding could change."""
+"""Larger numbers have no third decimal to round."""
 
 
 _LONG = 10_000
-"""Steps from which on the series are asked how many they have."""
+"""Number of steps from which on the length of the stored series is checked."""
 
 _MOST_QUERIES = 2_000_000
-"""Queries that `for-all-nodes` may add: all metrics of 10,000 nodes."""
+"""Maximum queries added by `for-all-nodes`: all metrics of 10,000 nodes."""
 
 
 class _Result(NamedTuple):
-    """One object of the answer; `values` are filled in together with those of others."""
+    """One object of the response. Its values are filled in together with similar results."""
 
     answer: dict[str, Any]
     found: SeriesValues
@@ -49,14 +49,14 @@ class _Result(NamedTuple):
 
 
 class QueryLimits(NamedTuple):
-    """values: how many an answer may have at most. fewest: when answers are resampled."""
+    """values: maximum number of values of a response. fewest: minimum for resampling."""
 
     values: int = 50_000_000
     fewest: int = FEWEST
 
 
 def answer(store: MetricStore, request: QueryRequest, limits: QueryLimits) -> Iterator[bytes]:
-    """Yield the parts of an answer in JSON. Raises BadRequestError before the first part."""
+    """Yield the parts of a response in JSON. Raise BadRequestError before the first part."""
     added = check_request(store, request, limits)
     queries = [*(request.queries or ()), *added]
     text = b"{"
@@ -73,9 +73,9 @@ def answer(store: MetricStore, request: QueryRequest, limits: QueryLimits) -> It
 def check_request(
     store: MetricStore, request: QueryRequest, limits: QueryLimits
 ) -> list[SeriesQuery]:
-    """Return the queries that `for-all-nodes` adds.
+    """Return the queries added by `for-all-nodes`.
 
-    Raises BadRequestError if the answer would be too large.
+    Raise BadRequestError if the response would be too large.
     """
     _check_nodes(store, request)
     added = request.added(store.root)
@@ -89,12 +89,12 @@ def _check_nodes(store: MetricStore, request: QueryRequest) -> None:
     nodes = 0 if cluster is None else len(cluster.children)
     if nodes * len(request.for_all_nodes or ()) > _MOST_QUERIES:
         raise BadRequestError(
-            f"for-all-nodes would add more than {_MOST_QUERIES} queries; ask for fewer metrics"
+            f"for-all-nodes would add more than {_MOST_QUERIES} queries; request fewer metrics"
         )
 
 
 def _longest(store: MetricStore) -> int:
-    """Return the number of steps between the first and the last value of any series."""
+    """Return the maximum number of steps of all series."""
     bounds = (group.bounds() for group in store.groups.values())
     return max((last - first for first, last in bounds), default=0)
 
@@ -102,7 +102,7 @@ def _longest(store: MetricStore) -> int:
 def _check_size(
     store: MetricStore, request: QueryRequest, queries: list[SeriesQuery], limits: QueryLimits
 ) -> None:
-    """Raise BadRequestError if the answer would be too large."""
+    """Raise BadRequestError if the response would be too large."""
     span = max(0, request.end - request.start)
     total, longest = 0, None
     for query in queries:
@@ -120,7 +120,7 @@ def _check_size(
             total += steps if query.aggreg else types * steps
         if max(total, types * steps) > limits.values:
             raise BadRequestError(
-                f"the answer would have more than {limits.values} values; ask for less at once"
+                f"the response would exceed {limits.values} values; request less at once"
             )
 
 
@@ -145,7 +145,7 @@ def _answer_some(
 def _find(
     store: MetricStore, request: QueryRequest, query: SeriesQuery
 ) -> Iterator[_Result | dict[str, Any]]:
-    """Yield a result for each selector; an error is an object of its own."""
+    """Yield a result, or an error object, for each selector."""
     metric = store.catalogue.get(query.metric)
     if metric is None:
         reason = f"no metric called: {query.metric!r}"
@@ -183,7 +183,7 @@ def _failed(reason: str) -> dict[str, Any]:
 
 
 def _step(one: _Result, limits: QueryLimits) -> int:
-    """Return of how many values one is to be made, 0 if they stay as they are."""
+    """Return the number of values per resampled value; 0 without resampling."""
     step = one.query.resolution // one.frequency
     count = len(one.found.values)
     if step < 2 or count < limits.fewest or not count // step:
@@ -192,7 +192,7 @@ def _step(one: _Result, limits: QueryLimits) -> int:
 
 
 def _fill(request: QueryRequest, found: list[_Result], step: int) -> None:
-    """Set the answers of results with equally many values."""
+    """Fill in the objects of results with the same number of values."""
     rows = np.array([one.found.values for one in found])
     if step:
         rows = resample(rows, step)
@@ -221,7 +221,7 @@ def _fill(request: QueryRequest, found: list[_Result], step: int) -> None:
 
 
 def _statistics(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return average, minimum and maximum of each row, without missing values."""
+    """Return average, minimum and maximum of each row, without missing values. Shape: (3, rows)."""
     if not rows.shape[1]:
         return np.full((3, rows.shape[0]), np.nan)
     is_missing = np.isnan(rows)
@@ -233,7 +233,7 @@ def _statistics(rows: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def rounded(values: NDArray[np.float64], factor: float) -> NDArray[np.float64]:
-    """Round to as many decimals as `factor` has noughts."""
+    """Round values to 1/factor."""
     with np.errstate(over="ignore", invalid="ignore"):
         found = values * factor
         np.rint(found, out=found)

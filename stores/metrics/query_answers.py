@@ -1,4 +1,4 @@
-"""Requests of /api/query and the health check, wherever their values are."""
+"""Processing of /api/query and the health check, with values from memory or another source."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
     from ccagent.stores.metrics.table_request import TableRequest
 
 TABLES = b"version=2"
-"""cc-backend asks for `version=v2`, which means nothing."""
+"""The query string of tables. cc-backend sends `version=v2`, which has no meaning."""
 
 _TABLES_AT_ONCE = 2
 _SECONDS = 60.0
 
 
 class ValueSource(Protocol):
-    """Values that are not in memory. Each method returns a store with those of a request.
+    """Values outside memory. Each method returns a store with the values of a request.
 
-    They raise BadRequestError, CcagentError, OSError, ValueError and TimeoutError.
+    The methods raise BadRequestError, CcagentError, OSError, ValueError and TimeoutError.
     """
 
     def is_wanted(self, start: int, end: int) -> bool:
@@ -52,20 +52,20 @@ class ValueSource(Protocol):
         ...
 
     async def read_queries(self, request: QueryRequest) -> MetricStore:
-        """Read what a request asks for."""
+        """Return the values of a query request."""
         ...
 
     async def read_table(self, request: TableRequest) -> MetricStore:
-        """Read what a request of version 2 asks for."""
+        """Return the values of a version 2 request."""
         ...
 
     async def read_health(self, request: HealthRequest) -> MetricStore | None:
-        """Read the newest values; None if they are in memory."""
+        """Return the newest values; None if they are in memory."""
         ...
 
 
 class QueryAnswers:
-    """Answers queries out of memory, or of another source."""
+    """Answers queries from memory, or from another source."""
 
     def __init__(
         self,
@@ -88,9 +88,9 @@ class QueryAnswers:
         done: Callable[[StoreResponse], None],
         owner: str | None = None,
     ) -> None:
-        """Answer /api/query. Raises BadRequestError, OthersJobError.
+        """Answer /api/query. Raise BadRequestError, OthersJobError.
 
-        owner: the user whose jobs alone may be read; None: those of all.
+        owner: the only user whose jobs may be read; None: jobs of all users.
         """
         if url.endswith(b"?" + TABLES):
             if owner is not None:
@@ -114,7 +114,7 @@ class QueryAnswers:
             done(StoreResponse(200, begun(parts)))
 
     def answer_health(self, body: bytes, done: Callable[[StoreResponse], None]) -> None:
-        """Answer /api/healthcheck. Raises BadRequestError."""
+        """Answer /api/healthcheck. Raise BadRequestError."""
         request = parse_health_request(body)
         if self._source is None:
             done(StoreResponse(200, check_health(self._store, request)))
@@ -122,7 +122,7 @@ class QueryAnswers:
             self._start(self._answer_health(self._source, request), done)
 
     def _of_job(self, url: bytes, request: QueryRequest) -> QueryRequest:
-        """Return a request for the nodes and times of its job, if it names one."""
+        """Return a request for the nodes and times of its job, if it names a job."""
         job = self._job_of(url, request)
         if not job:
             return request
@@ -132,14 +132,14 @@ class QueryAnswers:
 
     @staticmethod
     def _job_of(url: bytes, request: QueryRequest) -> str:
-        """Return the job that a request names; empty: none."""
+        """Return the job of a request; empty without a job."""
         return str(request.job) or (parameter(url, "job") or "" if b"job=" in url else "")
 
     async def _answer_from(
         self, source: ValueSource, request: QueryRequest, own: OwnJobs | None
     ) -> StoreResponse:
         store = await source.read_queries(request)
-        if own is not None:  # there may be jobs that memory does not know
+        if own is not None:  # the source may have jobs that are not in memory
             check_queries(request, own, store)
         return StoreResponse(200, begun(answer(store, request, self._limits)))
 
@@ -157,7 +157,7 @@ class QueryAnswers:
             parts: list[bytes] = []
             for part in table_parts(store, request, self._limits):
                 parts.append(part)
-                await asyncio.sleep(0)  # others get their turns
+                await asyncio.sleep(0)  # yield to other requests
         return StoreResponse(200, b"".join(parts), FORMS[request.format].kind)
 
     async def _answer_arrow(self, store: MetricStore, request: TableRequest) -> StoreResponse:
@@ -196,7 +196,7 @@ class QueryAnswers:
 async def _finish(
     work: Coroutine[Any, Any, StoreResponse], done: Callable[[StoreResponse], None]
 ) -> None:
-    """Answer when the work is done, or with its error."""
+    """Call `done` with the result of `work`, or with an error response."""
     try:
         found = await work
     except OthersJobError as error:
@@ -204,10 +204,10 @@ async def _finish(
     except BadRequestError as error:
         found = fail(400, str(error))
     except (CcagentError, OSError, ValueError, TimeoutError) as error:
-        reason = str(error) or "it takes too long"
+        reason = str(error) or "time limit exceeded"
         logger.error("query: %s", reason)
         found = fail(503, f"the values can't be read: {reason}")
     except Exception:  # noqa: BLE001 - the client must get an answer
         logger.exception("a query failed")
-        found = fail(500, "an error in the store; its log says more")
+        found = fail(500, "internal error; the log of the store has details")
     done(found)

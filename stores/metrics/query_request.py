@@ -1,4 +1,4 @@
-"""The request of /api/query, and the series that each of its queries selects."""
+"""The request of /api/query, and the selectors of its queries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Selector = tuple[str | tuple[str, ...], ...]
 
 
 class BadRequestError(CcagentError):
-    """A request that can't be answered: the message is for the client."""
+    """A request that can't be answered. The message is sent to the client."""
 
 
 class SeriesQuery(msgspec.Struct, frozen=True, omit_defaults=False):
@@ -34,7 +34,7 @@ class SeriesQuery(msgspec.Struct, frozen=True, omit_defaults=False):
     scale_by: float | None = msgspec.field(default=None, name="scale-by")
 
     def selectors(self, cluster: str) -> Iterator[Selector]:
-        """Yield the selectors of the query; each has one result."""
+        """Yield the selectors of the query. Each selector has one result."""
         node = (cluster, self.host)
         if self.type is None:
             yield node
@@ -55,14 +55,14 @@ class SeriesQuery(msgspec.Struct, frozen=True, omit_defaults=False):
                 yield from ((*node, name, part) for part in parts)
 
     def described(self) -> dict[str, object]:
-        """Return the query as the reference repeats it in its answer."""
+        """Return the fields of the query that the reference repeats in its response."""
         found: dict[str, object] = {"metric": self.metric, "host": self.host}
         found |= {"resolution": self.resolution, "aggreg": self.aggreg}
         return found
 
 
 class QueryRequest(msgspec.Struct, frozen=True):
-    """Several queries of one cluster and time range."""
+    """Queries for one cluster and time range."""
 
     cluster: str = ""
     start: int = msgspec.field(default=0, name="from")
@@ -75,7 +75,7 @@ class QueryRequest(msgspec.Struct, frozen=True):
     for_all_nodes: list[str] | None = msgspec.field(default=None, name="for-all-nodes")
 
     def added(self, root: StoreLevel) -> list[SeriesQuery]:
-        """Return the queries that `for-all-nodes` adds."""
+        """Return the queries added by `for-all-nodes`."""
         cluster = root.children.get(self.cluster)
         if self.for_all_nodes is None or cluster is None:
             return []
@@ -90,16 +90,16 @@ _decoder = msgspec.json.Decoder(QueryRequest)
 
 
 def parse_request(body: bytes) -> QueryRequest:
-    """Read a request. Raises BadRequestError."""
-    # Counted before they are read: a million of them takes 200 MB.
+    """Parse a request. Raise BadRequestError."""
+    # Count before decoding: a million queries need 200 MB.
     if body.count(b"{") > _MOST_QUERIES:
         raise BadRequestError(f"the request has more than {_MOST_QUERIES} queries")
     try:
         found = _decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadRequestError(f"the request is no query: {error}") from error
+        raise BadRequestError(f"not a query request: {error}") from error
     if not all(-_FAR <= time <= _FAR for time in (found.start, found.end)):
-        raise BadRequestError("the request is no query: from or to is no time in seconds")
+        raise BadRequestError("not a query request: from or to is not a time in seconds")
     return found
 
 

@@ -1,4 +1,4 @@
-"""Reading series as the reference does: [from, to) in time steps, aggregated over components."""
+"""Reading of series as in the reference: [from, to) in steps, aggregated over components."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 class UnreadableSeriesError(CcagentError):
-    """Series that can't be read together: the reason is part of the answer."""
+    """Series that can't be aggregated. The reason is part of the response."""
 
 
 class SeriesValues(NamedTuple):
-    """Values of one or several series. `start` is the time of the first, `end` follows the last."""
+    """Values of one or several series. start: time of the first. end: one step after the last."""
 
     values: NDArray[np.float64]
     start: int
@@ -30,9 +30,9 @@ class SeriesValues(NamedTuple):
 
 
 def read_series(series: StoredSeries, start: int, end: int) -> SeriesValues | None:
-    """Read one series; None if it has no value at all.
+    """Return the values of one series; None if it has no value at all.
 
-    `start` of the result is the first written value's time if that is later.
+    The result's `start` is the time of the first stored value if that is later.
     """
     group, column = series
     found = _read(group, column, start, end, group.bounds())
@@ -48,9 +48,9 @@ def read_series(series: StoredSeries, start: int, end: int) -> SeriesValues | No
 def read_together(
     found: Sequence[StoredSeries], metric: StoredMetric, start: int, end: int
 ) -> SeriesValues | None:
-    """Read series and aggregate them as the metric says; None if there is nothing to read.
+    """Return series aggregated by the metric's rule; None without values.
 
-    Raises UnreadableSeriesError.
+    Raise UnreadableSeriesError.
     """
     if len(found) == 1:
         return read_series(found[0], start, end)
@@ -74,7 +74,7 @@ def read_together(
 def _read(
     group: SeriesGroup, column: int, start: int, end: int, bounds: tuple[int, int]
 ) -> SeriesValues:
-    """Read a series whose values lie within these slots."""
+    """Return the values of a series within a range of slots."""
     first, last = bounds
     frequency = group.frequency
     begin = max(start, group.time(first))
@@ -86,7 +86,7 @@ def _read(
 
 
 def _read_shared(found: Sequence[StoredSeries], start: int, end: int) -> SeriesValues | None:
-    """Add series of one group in one go; None if some of them begin or end apart."""
+    """Return the sum of series of one group; None if their starts or ends differ."""
     if not found or any(series.group is not found[0].group for series in found):
         return None
     group = found[0].group
@@ -116,7 +116,7 @@ def _read_shared(found: Sequence[StoredSeries], start: int, end: int) -> SeriesV
 
 
 def _slice(columns: list[int]) -> slice | None:
-    """Return columns as a slice, if they lie at equal distances."""
+    """Return equidistant columns as a slice, else None."""
     step = columns[1] - columns[0]
     if step <= 0 or columns != list(range(columns[0], columns[-1] + 1, step)):
         return None
@@ -124,7 +124,7 @@ def _slice(columns: list[int]) -> slice | None:
 
 
 def _add(each: Sequence[SeriesValues], frequency: int) -> SeriesValues:
-    """Add series that begin alike; those that end later are cut."""
+    """Return the sum of series with the same start. Longer series are cut."""
     values, start, end = each[0].values.copy(), each[0].start, each[0].end
     for other in each[1:]:
         added = other.values

@@ -1,4 +1,4 @@
-"""The configuration of ClusterCockpit's store, read as it is."""
+"""Conversion of ClusterCockpit's config.json to the store's settings."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _KNOWN = {
 
 
 def convert_reference(text: str, place: str) -> StoreSettings:
-    """Return the settings that a config.json stands for. Raises ConfigurationError.
+    """Return the settings of a config.json. Raise ConfigurationError.
 
-    The log of this program lies beside the checkpoints.
+    ccagent's log is placed beside the checkpoints.
     """
     try:
         table = as_table(json.loads(text))
@@ -76,9 +76,7 @@ def convert_reference(text: str, place: str) -> StoreSettings:
             },
         }
     except KeyError as error:
-        raise ConfigurationError(
-            f"{place}: {error.args[0]}: missing or of no known kind"
-        ) from error
+        raise ConfigurationError(f"{place}: {error.args[0]}: missing or unknown value") from error
     except (ValueError, TypeError, OverflowError) as error:
         raise ConfigurationError(f"{place}: {error}") from error
     if nats.get("address"):
@@ -111,7 +109,7 @@ def _nats(nats: dict[str, Any], store: dict[str, Any]) -> dict[str, Any]:
 
 
 def _duration(text: object) -> str:
-    """Return a duration of Go, such as `1h30m`, in whole seconds. Raises ValueError."""
+    """Return a Go duration, such as `1h30m`, in whole seconds. Raise ValueError."""
     parts = _DURATION.findall(str(text))
     if not parts or "".join(number + unit for number, unit in parts) != str(text):
         raise ValueError(f"{text!r} is not a duration such as '48h' or '1h30m'")

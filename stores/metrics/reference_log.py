@@ -1,4 +1,4 @@
-"""The log of ClusterCockpit's store, `current.wal`: a record for each value."""
+"""Parser of ClusterCockpit's log, `current.wal`: a record for each value."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class LoggedValue(NamedTuple):
 
 
 def decode_reference_log(data: bytes) -> tuple[list[LoggedValue], int]:
-    """Return the values, and the number of bytes after the last whole record."""
+    """Return the values, and the number of bytes after the last complete record."""
     found: list[LoggedValue] = []
     if len(data) < 4 or struct.unpack_from("<I", data)[0] != _FILE:
         return found, len(data)
@@ -47,7 +47,7 @@ def decode_reference_log(data: bytes) -> tuple[list[LoggedValue], int]:
 
 
 def as_levels(values: list[LoggedValue], frequencies: dict[str, int]) -> CheckpointLevel:
-    """Return values as series with equal steps; metrics without a frequency are left out."""
+    """Return values as series with equal steps. Skip metrics without a frequency."""
     series: dict[tuple[tuple[str, ...], str], dict[int, float]] = {}
     starts: dict[tuple[tuple[str, ...], str], int] = {}
     for path, metric, time, value in values:

@@ -1,4 +1,4 @@
-"""The head of a request: the header lines that matter, and what is wrong with them."""
+"""The head of a request: relevant header fields and their checks."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _MOST_DIGITS = 10
 
 
 class RepeatedHead(NamedTuple):
-    """A head as a client sends it again and again; only the length of the body differs.
+    """A head that a client repeats. Only the body's length differs.
 
-    The parser has accepted it once, so that the same bytes need not be parsed again.
+    The parser has accepted the head once, and the same bytes are not parsed again.
     """
 
     begin: bytes
@@ -44,7 +44,7 @@ class RepeatedHead(NamedTuple):
 
 
 class RequestHead:
-    """Header lines of one request. refusal: the answer if they can't be accepted."""
+    """Header fields of one request. refusal: an error response if they can't be accepted."""
 
     __slots__ = ("_framings", "_largest", "authorization", "is_expected", "is_gzip", "refusal",
                  "url")  # fmt: skip
@@ -59,7 +59,7 @@ class RequestHead:
         self._largest = largest_body
 
     def take(self, name: bytes, value: bytes) -> None:
-        """Take a header line."""
+        """Process a header field."""
         if len(name) not in _LENGTHS:
             return
         name = name.lower()
@@ -77,7 +77,7 @@ class RequestHead:
             self.authorization = b"Bearer " + value
 
     def _take_framing(self, name: bytes, value: bytes) -> None:
-        """Take a length, or the chunks. Two of them are refused: a proxy may take the other one."""
+        """Check Content-Length or Transfer-Encoding. Refuse two: a proxy may use the other one."""
         self._framings += 1
         if self._framings > 1:
             self.refusal = text(400, "a request has one Content-Length or one Transfer-Encoding")
@@ -85,14 +85,14 @@ class RequestHead:
             if value.strip().lower() != b"chunked":
                 self.refusal = text(501, "the only transfer encoding is chunked")
         elif not value.isdigit():
-            self.refusal = text(400, "Content-Length is no number")
+            self.refusal = text(400, "Content-Length is not a number")
         elif int(value[:20]) > self._largest:
             self.refusal = fail(413, f"a body has at most {self._largest} bytes")
 
     def repeated(self, route: ServerPath, data: bytes, body: bytes) -> RepeatedHead | None:
-        """Return how to know this head again; None unless `data` is one request with a length."""
+        """Return the head for reuse; None unless `data` is one request with a length."""
         whole = data[: len(data) - len(body)]
-        # The head must end where everybody sees its end, and nothing may follow the body.
+        # All parsers must see the same end of the head. No bytes may follow the body.
         if whole.find(b"\r\n\r\n") != len(whole) - 4 or whole.count(b"\n") != whole.count(b"\r\n"):
             return None
         found = list(_LENGTH.finditer(whole))

@@ -1,6 +1,6 @@
-"""Reading requests out of the bytes of a connection.
+"""Parsing of requests from the bytes of a connection.
 
-The parser is that of Node.js (llhttp), through httptools.
+The parser is Node.js' llhttp, through httptools.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from ccagent.stores.metrics.connection_limits import ConnectionLimits
 
 _LONGEST_HEADER = 32 << 10
-"""Bytes of a request besides its body."""
+"""Maximum bytes of a request besides its body."""
 
 _CHUNK = 64
-"""Bytes that surround a chunk at most, on average."""
+"""Maximum bytes around a chunk, on average."""
 
 
 class StoreRequest(NamedTuple):
-    """A whole request. keeps_alive: others may follow. takes_chunks: it is of HTTP/1.1."""
+    """A complete request. keeps_alive: the connection stays open. takes_chunks: HTTP/1.1."""
 
     route: ServerPath
     url: bytes
@@ -36,27 +36,27 @@ class StoreRequest(NamedTuple):
 
 
 class RequestReceiver(Protocol):
-    """Who answers requests."""
+    """The receiver of parsed requests."""
 
     def take(self, request: StoreRequest) -> None:
-        """Answer a request, now or when it is its turn. Its body counts until then."""
+        """Process a request, now or later. Until then the receiver counts the body's size."""
         ...
 
     def refuse(self, response: StoreResponse) -> None:
-        """Answer a request that is not read to its end; nothing follows."""
+        """Send an error response to an incomplete request, the last one of the connection."""
         ...
 
     def expect(self) -> None:
-        """Ask for the body that a client holds back."""
+        """Send `100 Continue`, for which the client waits with its body."""
         ...
 
 
 class RequestReader:
-    """Takes requests apart, and refuses those that can't be answered before their bodies came."""
+    """Parses requests. Invalid requests are refused before their bodies arrive."""
 
     def __init__(self, api: StoreApi, limits: ConnectionLimits, receiver: RequestReceiver) -> None:
         self.began = 0.0
-        """When the request began that is not complete; 0: there is none."""
+        """Start time of the incomplete request; 0 without one."""
         self.is_refused = False
         self._api = api
         self._limits = limits
@@ -66,9 +66,9 @@ class RequestReader:
         self._head = RequestHead(api.largest_body)
         self._repeated: RepeatedHead | None = None
         self._whole = b""
-        """The bytes that came at once and begin with a request."""
+        """The received bytes that start with the current request."""
         self._received = 0
-        """Bytes of the request, its body included."""
+        """Received bytes of the request, including its body."""
         self._chunks = 0
         self._is_in_header = True
         self._route: ServerPath | None = None
@@ -76,9 +76,9 @@ class RequestReader:
         self._size = 0
 
     def feed(self, data: bytes) -> None:
-        """Parse what came."""
+        """Parse received bytes."""
         if self.is_refused:
-            return  # the rest of a body that nobody wants
+            return  # the rest of a refused body
         if not self.began:
             if self._repeated is not None and self._take_repeated(self._repeated, data):
                 return
@@ -88,7 +88,7 @@ class RequestReader:
             self._parse(data)
         except httptools.HttpParserError as error:
             if not self.is_refused:
-                self._refuse(text(400, f"no HTTP request: {error}"))
+                self._refuse(text(400, f"not an HTTP request: {error}"))
         else:
             around = self._received - self._size - _CHUNK * self._chunks
             if around > _LONGEST_HEADER and not self.is_refused:
@@ -96,13 +96,13 @@ class RequestReader:
         self._whole = b""
 
     def close(self) -> None:
-        """Forget a request that is not complete."""
+        """Discard an incomplete request."""
         self._limits.body_bytes -= self._size
         self._size = 0
         self._parts = []
 
     def _parse(self, data: bytes) -> None:
-        """Parse bytes. An upgrade, as to HTTP/2, is declined by ignoring it (RFC 9110, 7.8)."""
+        """Parse bytes. Ignore an upgrade, such as to HTTP/2 (RFC 9110, 7.8)."""
         while True:
             try:
                 self._parser.feed_data(data)
@@ -115,7 +115,7 @@ class RequestReader:
                 return
 
     def _take_repeated(self, repeated: RepeatedHead, data: bytes) -> bool:
-        """Take a request whose head came before; return whether it is one, and whole."""
+        """Process a complete request with a known head. Return whether `data` is such a request."""
         body = repeated.body_of(data)
         if body is None or len(body) > self._api.largest_body:
             return False
@@ -132,15 +132,15 @@ class RequestReader:
     # httptools
 
     def on_message_begin(self) -> None:
-        """Begin to count the time of a request."""
+        """Start the time limit of a request."""
         self.began = self._time()
 
     def on_url(self, url: bytes) -> None:
-        """Take a part of the URL."""
+        """Add a part of the URL."""
         self._head.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header line. Those after the body, in a trailer, change nothing."""
+        """Process a header field. Ignore trailer fields, which follow the body."""
         if self._is_in_header:
             self._head.take(name, value)
 
@@ -149,7 +149,7 @@ class RequestReader:
         self._chunks += 1
 
     def on_headers_complete(self) -> None:
-        """Refuse a request before its body, if it can't be answered."""
+        """Refuse an invalid request before its body arrives."""
         self._is_in_header = False
         if self.is_refused:
             return
@@ -169,7 +169,7 @@ class RequestReader:
             self._receiver.expect()
 
     def on_body(self, body: bytes) -> None:
-        """Take a part of the body."""
+        """Add a part of the body."""
         if self.is_refused:
             return
         self._size += len(body)
@@ -183,11 +183,11 @@ class RequestReader:
             self._parts.append(body)
 
     def on_message_complete(self) -> None:
-        """Hand the request over."""
+        """Pass the complete request to the receiver."""
         route, parts = self._route, self._parts
         if self.is_refused or route is None:
             return
-        # Clients of HTTP/1.0 that keep connections want a header that says so.
+        # HTTP/1.0 clients with keep-alive would need an additional header field.
         takes_chunks = self._parser.get_http_version() == "1.1"
         request = StoreRequest(
             route,

@@ -1,8 +1,8 @@
-"""Fewer values for a picture: Largest-Triangle-Three-Buckets, with the reference's bounds.
+"""Resampling for charts: Largest-Triangle-Three-Buckets, with the reference's bounds.
 
 Source: S. Steinarsson, Downsampling Time Series for Visual Representation, 2013. The reference
-differs from it: the average of the next bucket takes one value more, and a missing value in the
-next bucket makes the result missing.
+differs: the average of the next bucket includes one more value, and a missing value in the next
+bucket makes the result missing.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FEWEST = 1000
-"""Values from which on an answer is resampled."""
+"""Minimum number of values for resampling."""
 
 
 def resample(rows: NDArray[np.float64], step: int) -> NDArray[np.float64]:
-    """Resample each row of a matrix to one value for each `step` of them."""
+    """Resample each row of a matrix to one value per `step` values."""
     count = rows.shape[1]
     wanted = count // step
     if wanted <= 2:
@@ -29,7 +29,7 @@ def resample(rows: NDArray[np.float64], step: int) -> NDArray[np.float64]:
     pairs = np.ravel(np.column_stack([middles, highs + 1]))
     sizes = highs + 1 - middles
     sums = np.add.reduceat(rows, np.minimum(pairs, count - 1), axis=1)[:, ::2]
-    # With three values the only bucket has no next one, and the reference divides nothing by 0.
+    # With three values the only bucket has no successor, and the reference divides zero by zero.
     averages = np.where(sizes > 0, sums / np.maximum(sizes, 1), np.nan)
     centers = (middles + highs) / 2
     has_gap = np.isnan(averages)
@@ -46,7 +46,7 @@ def resample(rows: NDArray[np.float64], step: int) -> NDArray[np.float64]:
         np.abs(area, out=area)
         area[np.isnan(area)] = -1.0
         best = area.argmax(axis=1)
-        # Without any area the reference goes on from the first value of all.
+        # Without any area the reference continues from the first value of the row.
         chosen = np.where(area[numbers, best] < 0, 0, best + low)
         result[:, number + 1] = rows[numbers, chosen]
         low = middle
@@ -55,7 +55,7 @@ def resample(rows: NDArray[np.float64], step: int) -> NDArray[np.float64]:
 
 
 def _bounds(count: int, wanted: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return where each bucket ends, and the last value of the next one."""
+    """Return the end of each bucket, and the last index of the next bucket."""
     size = (count - 2) / (wanted - 2)
     ends = [min(math.floor((number + 2) * size) + 1, count - 2) for number in range(wanted - 2)]
     middles = [math.floor(size) + 1, *ends[:-1]]

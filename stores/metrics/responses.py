@@ -1,4 +1,4 @@
-"""Answers of the HTTP interface."""
+"""Responses of the HTTP interface."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ TEXT = b"text/plain; charset=utf-8"
 
 
 class StoreResponse(NamedTuple):
-    """An answer. `body` is whole, or comes in parts."""
+    """An HTTP response. body: complete, or an iterator of parts."""
 
     status: int
     body: bytes | Iterator[bytes] = b""
     kind: bytes = JSON
     more: bytes = b""
-    """Further header lines, each with its line end."""
+    """Additional header fields, each with its line end."""
 
 
 OK = StoreResponse(200)
 
 
 def fail(status: int, reason: str, **more: Any) -> StoreResponse:
-    """Return an error as the reference writes it."""
+    """Return an error in the reference's format."""
     found = {"status": HTTPStatus(status).phrase, "error": reason, **more}
     return StoreResponse(status, msgspec.json.encode(found) + b"\n")
 
 
 def complain(bad: list[BadLine], bad_count: int, stored: int) -> StoreResponse:
-    """Return the answer to a message: its bad lines are named, its good ones stored."""
+    """Return the response to a write: empty, or an error with the bad lines."""
     if not bad_count:
         return OK
     first = bad[0]
@@ -50,14 +50,14 @@ def complain(bad: list[BadLine], bad_count: int, stored: int) -> StoreResponse:
 
 
 def text(status: int, reason: str, more: bytes = b"") -> StoreResponse:
-    """Return a line of plain text."""
+    """Return a response with a line of plain text."""
     return StoreResponse(status, reason.encode("utf-8", "replace") + b"\n", TEXT, more)
 
 
 def head(
     status: int, kind: bytes, more: bytes, length: int | None, *, is_chunked: bool = True
 ) -> bytes:
-    """Return status line and header. Without a length a body comes in chunks, or until the end."""
+    """Return status line and header. length: None for a chunked body, or one ended by closing."""
     size = b"Transfer-Encoding: chunked\r\n" if is_chunked else b""
     if length is not None:
         size = b"Content-Length: %d\r\n" % length
@@ -68,7 +68,7 @@ def head(
 
 
 def begun(parts: Iterator[bytes]) -> Iterator[bytes]:
-    """Compute the first part now, so that a bad request is found before the answer begins."""
+    """Compute the first part immediately, to raise errors before the response starts."""
     first = next(parts)
 
     def rest() -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""The running store: its parts, its interfaces, and its end."""
+"""The store process: its parts, interfaces, start and end."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _JOBS_KEPT = 366 * 86400
 
 
 class StoreServer(ListeningServer):
-    """A store in memory with its log and its HTTP interface."""
+    """A store in memory with a log and an HTTP interface."""
 
     def __init__(
         self,
@@ -54,9 +54,9 @@ class StoreServer(ListeningServer):
         now: Callable[[], float] = time.time,
         simulated: frozenset[str] = frozenset(),
     ) -> None:
-        """Read what is kept. Raises ConfigurationError, LockedError, OSError.
+        """Read the stored data. Raise ConfigurationError, LockedError, OSError.
 
-        simulated: clusters that pages mark as made up.
+        simulated: clusters that the pages mark as simulated.
         """
         super().__init__(settings)
         self.store = MetricStore(settings.catalogue(), now)
@@ -125,11 +125,11 @@ class StoreServer(ListeningServer):
         self.pages = _make_pages(settings, self.store, verifier, simulated)
 
     def work(self) -> list[Coroutine[Any, Any, None]]:
-        """Return what is to run besides."""
+        """Return additional coroutines to run."""
         period = min(self.settings.retention.seconds / 2, _LONGEST_RETENTION_PERIOD)
         found: list[Coroutine[Any, Any, None]] = [
             self.repeat(period, self._retain),
-            # Archiving takes long: nothing else may wait for it.
+            # Archiving takes long, so it has a separate task.
             self.repeat(_LIMIT_DISK_EVERY, self.housekeeper.limit_disk),
         ]
         if self.checkpointer is not None:
@@ -142,7 +142,7 @@ class StoreServer(ListeningServer):
         return found
 
     async def end(self) -> None:
-        """Keep what was written."""
+        """Store the remaining data."""
         await self.commit.close()
         try:
             self.log.close()
@@ -155,7 +155,7 @@ class StoreServer(ListeningServer):
         self._lock.release()
 
     async def tick(self) -> None:
-        """Keep footprints of ended jobs, and keep within the cap of memory."""
+        """Store footprints of ended jobs, and apply the memory cap."""
         self.housekeeper.check_log()
         self.housekeeper.limit_memory()
         if not self.events.retry():
@@ -163,10 +163,10 @@ class StoreServer(ListeningServer):
         try:
             await self._footprints.keep()
         except sqlite3.Error as error:
-            logger.error("table of jobs: %s; footprints are kept later", error)
+            logger.error("table of jobs: %s; footprints are stored later", error)
 
     async def _retain(self) -> None:
-        """Release what is too old, each half of the retention."""
+        """Apply the retention, every half retention but at least hourly."""
         now = int(self.store.now())
         limit = now - int(self.settings.retention.seconds)
         spared = await asyncio.to_thread(find_used_nodes, self.settings.backend_url, limit)
@@ -181,7 +181,7 @@ class StoreServer(ListeningServer):
             logger.error("table of jobs: %s; old jobs are removed later", error)
 
     def _make_archive(self) -> ArchiveQueries | None:
-        """Return who answers queries of archived values, if there is an archive."""
+        """Return the archive's value source; None without an archive."""
         directory = self.settings.archive.directory
         if not directory:
             return None
@@ -190,7 +190,7 @@ class StoreServer(ListeningServer):
         return ArchiveQueries(self.store, directory, retention, limits)
 
     def _read_checkpoints(self, retention: int) -> Checkpointer | None:
-        """Read the checkpoints, and return who writes them."""
+        """Read the checkpoints. Return their writer; None if none are written."""
         chosen = self.settings.checkpoints
         if not chosen.directory:
             return None
@@ -207,7 +207,7 @@ class StoreServer(ListeningServer):
 
 
 def run_store(settings: StoreSettings) -> None:
-    """Run a store until it is told to end. Raises ConfigurationError, LockedError, OSError."""
+    """Run a store until SIGTERM. Raise ConfigurationError, LockedError, OSError."""
 
     async def main() -> None:
         if settings.engine == "memory":
@@ -217,7 +217,7 @@ def run_store(settings: StoreSettings) -> None:
 
             await GatewayServer(settings).run()
 
-    # Sums of huge values are infinite, which answers show as missing.
+    # Sums of huge values are infinite. Responses contain them as missing.
     np.seterr(over="ignore", invalid="ignore")
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(main())
@@ -229,10 +229,10 @@ def _make_pages(
     verifier: TokenVerifier | None,
     simulated: frozenset[str],
 ) -> PageServer | None:
-    """Return who serves pages, if they are wanted. Raises ConfigurationError, OSError."""
+    """Return the page server; None if pages are off. Raise ConfigurationError, OSError."""
     if not settings.web.listen:
         return None
-    # The packages of the extra are imported when they are used.
+    # The packages of the extra are imported only if they are used.
     from ccagent.views.web.serving import PageServer
 
     return PageServer(settings, store, verifier, simulated=simulated)

@@ -20,16 +20,17 @@ _UNITS = ("B", "KB", "MB", "GB", "TB")
 
 
 class StoredMetricSettings(Settings, frozen=True, kw_only=True):
-    """The keys of `[metrics.NAME]`. The name `*` stands for all metrics that are not listed."""
+    """The keys of `[metrics.NAME]`. The name `*` applies to all metrics that are not listed."""
 
     frequency: Annotated[Duration, Meta(description="time from one value to the next")]
     aggregation: Annotated[
-        Aggregation | None, Meta(description="how components make a node's value: sum or avg")
+        Aggregation | None,
+        Meta(description="aggregation of components into a node's value: sum or avg"),
     ] = None
     tags: Annotated[
         tuple[str, ...] | None,
         Meta(
-            description="further tags that tell series apart; without it, those of the agents"
+            description="further tags that distinguish series; default: the tags of the agents"
             " jobio and energy"
         ),
     ] = None
@@ -43,10 +44,10 @@ class StoreTlsSettings(Settings, frozen=True, kw_only=True):
 
 
 class CheckpointSettings(Settings, frozen=True, kw_only=True):
-    """The keys of `[checkpoints]`: files that ClusterCockpit's store reads, too."""
+    """The keys of `[checkpoints]`, whose files ClusterCockpit's store reads, too."""
 
     format: Annotated[
-        Literal["none", "json", "binary"], Meta(description="none: the log alone keeps values")
+        Literal["none", "json", "binary"], Meta(description="none: only the log stores values")
     ] = "none"
     directory: Annotated[
         str, Meta(description="read at the start; written if there is a format")
@@ -60,7 +61,8 @@ class ArchiveSettings(Settings, frozen=True, kw_only=True):
     """The keys of `[archive]`."""
 
     directory: Annotated[
-        str, Meta(description="Parquet files of what is older than the retention; empty: none")
+        str,
+        Meta(description="directory of Parquet files for values beyond the retention; empty: none"),
     ] = ""
 
 
@@ -68,38 +70,48 @@ class SubscriptionSettings(Settings, frozen=True, kw_only=True):
     """The keys of `[[nats.subscriptions]]`."""
 
     subject: Annotated[str, Meta(description="subject, may have wildcards")]
-    cluster: Annotated[str, Meta(description="cluster of lines without the tag")] = ""
-    queue: Annotated[str, Meta(description="queue group: each message to one of its stores")] = ""
-    stream: Annotated[str, Meta(description="JetStream: the stream that holds the subject")] = ""
+    cluster: Annotated[str, Meta(description="cluster of lines without the tag cluster")] = ""
+    queue: Annotated[
+        str, Meta(description="queue group: one store of the group gets each message")
+    ] = ""
+    stream: Annotated[str, Meta(description="JetStream: stream of the subject")] = ""
     durable: Annotated[str, Meta(description="JetStream: name of the consumer")] = "ccagent-store"
 
 
 class StoreNatsSettings(Settings, frozen=True, kw_only=True):
     """The keys of `[nats]`."""
 
-    url: Annotated[str, Meta(description="nats://HOST:PORT, or tls://; several with commas")] = ""
-    user: Annotated[str, Meta(description="name of the user")] = ""
+    url: Annotated[
+        str, Meta(description="nats://HOST:PORT, or tls://; several are separated by commas")
+    ] = ""
+    user: Annotated[str, Meta(description="user name")] = ""
     password_file: Annotated[str, Meta(description="file with the password")] = ""
     password: Annotated[str, Meta(description="the password itself; a file is safer")] = ""
     creds_file: Annotated[str, Meta(description="file with a user's JWT and seed")] = ""
-    ca_file: Annotated[str, Meta(description="authorities of the server's certificate")] = ""
-    subscriptions: Annotated[list[SubscriptionSettings], Meta(description="what to receive")] = []
+    ca_file: Annotated[str, Meta(description="CA certificates for the server's certificate")] = ""
+    subscriptions: Annotated[
+        list[SubscriptionSettings], Meta(description="subjects to receive")
+    ] = []
 
 
 class StoreLimitSettings(Settings, frozen=True, kw_only=True):
     """The keys of `[limits]`."""
 
     body: Annotated[str, Meta(description="largest body of a request, inflated")] = "64MB"
-    bodies: Annotated[str, Meta(description="bodies of all requests at once")] = "1GB"
-    values: Annotated[int, Meta(ge=1, description="values of an answer")] = 10_000_000
-    series: Annotated[int, Meta(ge=1, description="series")] = 10_000_000
-    connections: Annotated[int, Meta(ge=1, description="connections")] = 20_000
-    future: Annotated[Duration, Meta(description="how far ahead of the clock a value may be")] = (
+    bodies: Annotated[str, Meta(description="total size of the bodies of concurrent requests")] = (
+        "1GB"
+    )
+    values: Annotated[int, Meta(ge=1, description="maximum number of values of a response")] = (
+        10_000_000
+    )
+    series: Annotated[int, Meta(ge=1, description="maximum number of series")] = 10_000_000
+    connections: Annotated[int, Meta(ge=1, description="maximum number of connections")] = 20_000
+    future: Annotated[Duration, Meta(description="maximum time of a value ahead of the clock")] = (
         Duration("1h")
     )
-    time: Annotated[Duration, Meta(description="time for a request, and for its answer")] = (
-        Duration("30s")
-    )
+    time: Annotated[
+        Duration, Meta(description="time limit for a request, and for its response")
+    ] = Duration("30s")
 
 
 class StoreSettings(Settings, frozen=True, kw_only=True):
@@ -110,28 +122,30 @@ class StoreSettings(Settings, frozen=True, kw_only=True):
         "127.0.0.1:8082"
     )
     engine: Annotated[
-        Literal["memory", "victoria-metrics"], Meta(description="where values are kept")
+        Literal["memory", "victoria-metrics"], Meta(description="storage of values")
     ] = "memory"
     engine_url: Annotated[str, Meta(description="URL of VictoriaMetrics")] = ""
     sync: Annotated[
         Literal["write", "disk"],
-        Meta(description="answer when values survive kill -9, or a power failure"),
+        Meta(description="write: answer after values survive kill -9; disk: a power failure"),
     ] = "write"
     strict: Annotated[
         Literal["", "reference"],
         Meta(description="reference: the first bad line ends its message"),
     ] = ""
-    retention: Annotated[Duration, Meta(description="how long values stay in memory")] = Duration(
-        "48h"
-    )
+    retention: Annotated[
+        Duration, Meta(description="time that values stay in memory and in the log")
+    ] = Duration("48h")
     memory_cap: Annotated[str, Meta(description="memory of all values; 0B: no limit")] = "0B"
     disk_cap: Annotated[str, Meta(description="size of the log; 0B: no limit")] = "0B"
     jwt_public_key: Annotated[
-        str, Meta(description="Ed25519 key in base64; empty: open to all")
+        str, Meta(description="Ed25519 public key in base64; empty: no tokens needed")
     ] = ""
-    backend_url: Annotated[str, Meta(description="cc-backend, whose running jobs are spared")] = ""
+    backend_url: Annotated[
+        str, Meta(description="URL of cc-backend; values of running jobs are kept longer")
+    ] = ""
     metrics: Annotated[
-        dict[str, StoredMetricSettings], Meta(description="metrics that are taken")
+        dict[str, StoredMetricSettings], Meta(description="metrics that the store accepts")
     ] = field(default_factory=dict[str, StoredMetricSettings])
     tls: StoreTlsSettings = StoreTlsSettings()
     checkpoints: CheckpointSettings = CheckpointSettings()
@@ -141,16 +155,16 @@ class StoreSettings(Settings, frozen=True, kw_only=True):
     web: WebSettings = WebSettings()
 
     def oldest(self) -> int | None:
-        """Return how many seconds ago a new value may be; None: any, as at the reference.
+        """Return the maximum age of a new value in s; None: no limit, as in the reference.
 
-        An engine has a retention of its own.
+        An engine applies a separate retention.
         """
         if self.strict == "reference" or self.engine != "memory":
             return None
         return int(self.retention.seconds)
 
     def catalogue(self) -> MetricCatalogue:
-        """Return the metrics. The reference knows no further tags."""
+        """Return the metrics. As in the reference, `strict` has no further tags."""
         tags: tuple[str, ...] | None = () if self.strict == "reference" else None
         return MetricCatalogue(
             {
@@ -165,7 +179,7 @@ class StoreSettings(Settings, frozen=True, kw_only=True):
 
 
 def check_settings(settings: StoreSettings, place: str) -> StoreSettings:
-    """Return settings that can be used. Raises ConfigurationError with all problems."""
+    """Return valid settings. Raise ConfigurationError with all problems."""
     problems = [*_find_bad_values(settings), *_find_contradictions(settings)]
     if problems:
         raise ConfigurationError(*(f"{place}: {problem}" for problem in problems))
@@ -179,7 +193,9 @@ def _find_bad_values(settings: StoreSettings) -> list[str]:
     problems: list[str] = []
     for name, one in settings.metrics.items():
         if one.frequency.seconds < 1 or one.frequency.seconds % 1:
-            problems.append(f"metrics.{name}.frequency: a whole number of seconds, at least 1")
+            problems.append(
+                f"metrics.{name}.frequency: expected a whole number of seconds, at least 1"
+            )
     for key, written in (
         ("memory-cap", settings.memory_cap), ("disk-cap", settings.disk_cap),
         ("limits.body", settings.limits.body), ("limits.bodies", settings.limits.bodies),
@@ -193,7 +209,7 @@ def _find_bad_values(settings: StoreSettings) -> list[str]:
         ("limits.time", settings.limits.time),
     ):  # fmt: skip
         if duration.seconds < 1:
-            problems.append(f"{key}: at least 1s")
+            problems.append(f"{key}: expected at least 1s")
     for key, address in (("listen", settings.listen), ("web.listen", settings.web.listen or ":0")):
         try:
             split_address(address)
@@ -205,37 +221,39 @@ def _find_bad_values(settings: StoreSettings) -> list[str]:
 
 
 def _find_bad_subscriptions(settings: StoreSettings) -> list[str]:
-    """Return what the protocol of NATS could not say."""
+    """Return problems that NATS' protocol does not permit."""
     problems: list[str] = []
     for number, one in enumerate(settings.nats.subscriptions, 1):
         place = f"nats.subscriptions {number}"
         if not one.subject or len((one.subject + one.queue).split()) > 1:
-            problems.append(f"{place}: subject and queue have no blanks, and a subject is needed")
+            problems.append(
+                f"{place}: subject is required; subject and queue must not contain blanks"
+            )
         if one.stream and not (_STREAM.fullmatch(one.stream) and _STREAM.fullmatch(one.durable)):
-            problems.append(f"{place}: names of stream and consumer have no blanks, dots, * and >")
+            problems.append(f"{place}: stream and durable must not contain blanks, dots, * and >")
     return problems
 
 
 def _find_contradictions(settings: StoreSettings) -> list[str]:
     problems: list[str] = []
     if bool(settings.tls.certificate) != bool(settings.tls.key):
-        problems.append("tls: certificate and key need each other")
+        problems.append("tls: certificate and key must be given together")
     if settings.checkpoints.format != "none" and not settings.checkpoints.directory:
-        problems.append("checkpoints.directory: a format needs a directory")
+        problems.append("checkpoints.directory: required by checkpoints.format")
     if settings.nats.subscriptions and not settings.nats.url:
-        problems.append("nats.url: subscriptions need a server")
+        problems.append("nats.url: required by nats.subscriptions")
     if (settings.engine == "victoria-metrics") != bool(settings.engine_url):
-        problems.append("engine-url: needed by the engine victoria-metrics, and by no other")
+        problems.append("engine-url: required by the engine victoria-metrics, and only by it")
     if settings.web.listen and settings.engine != "memory":
         problems.append("web.listen: only the engine memory has pages")
     problems += settings.web.problems()
     if not settings.data and settings.engine == "memory":
-        problems.append("data: needed, since the log is kept there; or --data DIR")
+        problems.append("data: required as directory of the log; or --data DIR")
     return problems
 
 
 def parse_size(text: str) -> int:
-    """Read a size such as `64MB` in bytes. Raises ValueError."""
+    """Return a size such as `64MB` in bytes. Raise ValueError."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{text!r} is not a size such as '512MB' or '8GB'")
@@ -243,7 +261,7 @@ def parse_size(text: str) -> int:
 
 
 def split_address(text: str) -> tuple[str, int]:
-    """Return host and port of `HOST:PORT`; no host is every address. Raises ValueError."""
+    """Return host and port of `HOST:PORT`; host empty: all addresses. Raise ValueError."""
     host, colon, port = text.rpartition(":")
     if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise ValueError(f"{text!r} is not ADDRESS:PORT")
@@ -251,5 +269,5 @@ def split_address(text: str) -> tuple[str, int]:
 
 
 def log_directory(settings: StoreSettings) -> str:
-    """Return where the log is."""
+    """Return the directory of the log."""
     return os.path.join(settings.data, "log")

@@ -1,4 +1,4 @@
-"""The numbers of a running store, asked over its own interface."""
+"""Status of a running store, from its HTTP interface."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LARGEST = 1 << 20
 
 
 def read_status(settings: StoreSettings) -> tuple[str, bool]:
-    """Return a table of numbers, and whether a store answers."""
+    """Return a table of the store's metrics, and whether a store answers."""
     host, port = split_address(settings.listen)
     host = host or "localhost"
     connection = (
@@ -41,7 +41,7 @@ def read_status(settings: StoreSettings) -> tuple[str, bool]:
 
 
 def _unchecked() -> ssl.SSLContext:
-    """Return a context that takes any certificate: it need not name the address of `listen`."""
+    """Return a TLS context without checks: the certificate may not name the address of `listen`."""
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -49,7 +49,7 @@ def _unchecked() -> ssl.SSLContext:
 
 
 def printable_lines(text: bytes) -> str:
-    """Return the numbers as a table."""
+    """Return metrics in text format as a table."""
     lines = [
         line.removeprefix("ccagent_store_").split(" ", 1)
         for line in text.decode("utf-8", "replace").splitlines()

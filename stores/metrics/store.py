@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class MetricStore:
-    """All series. `now` returns seconds since 1970."""
+    """All series. now: returns seconds since 1970."""
 
     def __init__(self, catalogue: MetricCatalogue, now: Callable[[], float]) -> None:
         self.catalogue = catalogue
@@ -31,24 +31,24 @@ class MetricStore:
         self.series = 0
         """Number of series."""
         self.generation = 0
-        """Grows when series are removed: what was remembered of them is void."""
+        """Incremented when series are removed. Callers must then discard cached series."""
         self.is_full = False
-        """True while values take more memory than they may: there are no new series then."""
+        """True while values exceed the memory cap. New series are then refused."""
         self._last_number = 0
 
     def find(self, path: Sequence[str], metric: str) -> StoredSeries | None:
-        """Return a series, None if it has no value yet."""
+        """Return a series; None if it does not exist."""
         level = self.root.find(path)
         return level.series.get(metric) if level else None
 
     def add(self, wanted: Iterable[tuple[Path, str]], time: int, frequency: int) -> SeriesGroup:
-        """Add series of one node that begin at the same time. None of them may exist."""
+        """Add series of one node with the same first time. None of them may exist."""
         return self.restore(wanted, time - frequency // 2, frequency)
 
     def restore(
         self, wanted: Iterable[tuple[Path, str]], start: int, frequency: int
     ) -> SeriesGroup:
-        """Add series, of which slot 0 begins at `start`."""
+        """Add series. start: start of slot 0."""
         self._last_number += 1
         columns: list[tuple[Level, str]] = [
             (self.root.make(path), metric) for path, metric in wanted
@@ -61,7 +61,7 @@ class MetricStore:
         return group
 
     def write(self, path: Path, metric: str, time: int, value: float) -> None:
-        """Write one value of a metric that the store takes. Raises KeyError for any other."""
+        """Write one value. Raise KeyError for a metric that the store does not accept."""
         series = self.find(path, metric)
         if series is None:
             known = self.catalogue.get(metric)
@@ -71,9 +71,9 @@ class MetricStore:
         series.group.write_value(self.pool, time, series.column, value)
 
     def release_before(self, time: int, spared: frozenset[tuple[str, str]] = frozenset()) -> int:
-        """Release what ended before a time, except of spared nodes; return the number of buffers.
+        """Release blocks that end before a time, except for spared nodes.
 
-        A buffer is 512 values of one series.
+        Return the number of released buffers: 512 values of one series each.
         """
         released = 0
         for group in list(self.groups.values()):
@@ -85,7 +85,7 @@ class MetricStore:
         return released
 
     def free(self, selector: Sequence[str], time: int) -> int:
-        """Release the buffers at and below a level that end before a time; return their number."""
+        """Release the buffers at and below a level that end before a time. Return their number."""
         level = self.root.find(selector)
         if level is None:
             return 0
@@ -107,7 +107,7 @@ class MetricStore:
     def _free_columns(
         self, group: SeriesGroup, found: list[tuple[StoreLevel, str, StoredSeries]], time: int
     ) -> int:
-        """Set values to NaN whose neighbours in the same blocks stay."""
+        """Set values to NaN, because other series share their blocks."""
         freed = 0
         for begin, block in group.blocks.items():
             if group.time(begin + block.rows) < time:
@@ -132,7 +132,7 @@ class MetricStore:
                 self._prune(level)
 
     def _prune(self, level: Level) -> None:
-        """Remove a level without series and children, and those above that thereby become such."""
+        """Remove a level without series and children, and parents that become empty."""
         path = level.path
         while path and not level.series and not level.children:
             above = self.root.find(path[:-1])

@@ -1,6 +1,6 @@
-"""The program that turns rows of a table into a stream of Arrow.
+"""The program `table_arrow`, which converts rows of a table to an Arrow stream.
 
-It takes ArrowTable in MessagePack on stdin. The store itself never loads the library.
+Its stdin is an ArrowTable in MessagePack. The store itself never loads the library.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 
 class ArrowRow(msgspec.Struct, frozen=True):
-    """A series: its names, first time, step, and columns of float64."""
+    """A series. names: labels. start, step: s. columns: float64 values."""
 
     names: dict[str, str]
     start: int
@@ -23,7 +23,7 @@ class ArrowRow(msgspec.Struct, frozen=True):
 
 
 class ArrowTable(msgspec.Struct, frozen=True):
-    """All rows, with the names of their columns of texts and of values."""
+    """All rows. names, columns: names of the text and the value columns."""
 
     names: list[str]
     columns: list[str]
@@ -58,7 +58,7 @@ def write_stream(table: ArrowTable, target: Any) -> None:
 
 
 def main() -> None:
-    """Write the table on stdin to stdout."""
+    """Convert the table on stdin to an Arrow stream on stdout."""
     table = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=ArrowTable)
     write_stream(table, sys.stdout.buffer)
 

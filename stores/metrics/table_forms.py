@@ -1,4 +1,4 @@
-"""The forms of answers to /api/query?version=2: JSON, CSV and Arrow."""
+"""Formats of the responses to /api/query?version=2: JSON, CSV and Arrow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class TableRow(NamedTuple):
-    """A series of an answer: its names, first time, step, statistics and values."""
+    """A series of a response. names: labels. start, step: s. columns: values."""
 
     names: dict[str, str]
     start: int
@@ -28,7 +28,7 @@ class TableRow(NamedTuple):
 
 
 class TableForm(NamedTuple):
-    """How an answer is written. row: takes whether it is the first one."""
+    """The format of a response. row: encodes a row; its second argument is true for the first."""
 
     kind: bytes
     begin: Callable[[TableRequest], bytes]
@@ -52,7 +52,7 @@ def _begin_csv(request: TableRequest) -> bytes:
 
 
 def _csv_row(row: TableRow, is_first: bool) -> bytes:
-    """Return a line for each time; missing values are empty."""
+    """Return a line for each time. Missing values are empty."""
     del is_first
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -69,6 +69,6 @@ FORMS = {
     "json": TableForm(b"application/json", _begin_json, _json_row, b"]}\n"),
     "csv": TableForm(b"text/csv; charset=utf-8", _begin_csv, _csv_row, b""),
 }
-"""Arrow is written by a program of its own: `table_arrow`."""
+"""The separate program `table_arrow` writes Arrow."""
 
 ARROW_KIND = b"application/vnd.apache.arrow.stream"

@@ -1,4 +1,4 @@
-"""Answers to /api/query?version=2: several metrics of several nodes, as JSON or CSV."""
+"""Responses to /api/query?version=2: several metrics of several nodes, as JSON or CSV."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ccagent.stores.metrics.table_request import TableRequest
 
 _AT_ONCE = 128
-"""Series after which others get their turn."""
+"""Number of series before the event loop gets control again."""
 
 
 class NodeValues(NamedTuple):
@@ -37,21 +37,21 @@ class NodeValues(NamedTuple):
 
 
 class TableAnswer(NamedTuple):
-    """A whole answer."""
+    """A complete response."""
 
     kind: bytes
     body: bytes
 
 
 def answer_table(store: MetricStore, request: TableRequest, limits: QueryLimits) -> TableAnswer:
-    """Return the answer in JSON or CSV. Raises BadRequestError."""
+    """Return the response in JSON or CSV. Raise BadRequestError."""
     return TableAnswer(FORMS[request.format].kind, b"".join(table_parts(store, request, limits)))
 
 
 def table_parts(store: MetricStore, request: TableRequest, limits: QueryLimits) -> Iterator[bytes]:
-    """Yield the parts of an answer in JSON or CSV; others may get a turn after each.
+    """Yield the parts of a response in JSON or CSV, with pauses.
 
-    Raises BadRequestError, perhaps after some parts.
+    Raise BadRequestError, possibly after some parts.
     """
     form = FORMS[request.format]
     is_first = True
@@ -67,7 +67,7 @@ def table_parts(store: MetricStore, request: TableRequest, limits: QueryLimits) 
 def find_rows(
     store: MetricStore, request: TableRequest, limits: QueryLimits
 ) -> Iterator[list[TableRow]]:
-    """Yield the rows of an answer, some at once or none. Raises BadRequestError."""
+    """Yield lists of rows, possibly empty. Raise BadRequestError."""
     check_series(len(_hosts(store, request)), len(request.metrics))
     count = 0
     for metric in dict.fromkeys(request.metrics):
@@ -77,7 +77,7 @@ def find_rows(
             count += sum(len(one.values) for one in found)
             if count > limits.values:
                 raise BadRequestError(
-                    f"the answer would have more than {limits.values} values; ask for less at once"
+                    f"the response would exceed {limits.values} values; request less at once"
                 )
             if request.over:
                 yield []
@@ -88,7 +88,7 @@ def find_rows(
 
 
 def find_values(store: MetricStore, request: TableRequest) -> Iterator[NodeValues]:
-    """Yield the values of each metric of each node that has any. Raises BadRequestError."""
+    """Yield the values of each metric of each node. Raise BadRequestError."""
     for metric in request.metrics:
         for found in _find(store, request, metric, None):
             yield from found
@@ -106,7 +106,7 @@ def _hosts(store: MetricStore, request: TableRequest) -> list[str]:
 def _find(
     store: MetricStore, request: TableRequest, metric: str, limits: QueryLimits | None
 ) -> Iterator[list[NodeValues]]:
-    """Yield the values of a metric, those of some nodes at once."""
+    """Yield the values of a metric, for some nodes at a time."""
     known = store.catalogue.get(metric)
     cluster = store.root.children.get(request.cluster)
     if known is None:
@@ -129,13 +129,13 @@ def _find(
 def _check_length(
     request: TableRequest, found: Sequence[StoredSeries], limits: QueryLimits | None
 ) -> None:
-    """Raise BadRequestError if reading these series would take too much memory."""
+    """Raise BadRequestError if reading these series would need too much memory."""
     span = request.end - request.start
     for group in {series.group.number: series.group for series in found}.values():
         first, last = group.bounds()
         if limits is not None and min(last - first, span // group.frequency) > limits.values:
             raise BadRequestError(
-                f"the answer would have more than {limits.values} values; ask for less at once"
+                f"the response would exceed {limits.values} values; request less at once"
             )
 
 
@@ -168,7 +168,7 @@ def _row(one: NodeValues) -> TableRow:
 
 
 def _row_over_nodes(request: TableRequest, each: list[NodeValues]) -> TableRow:
-    """Return minimum, mean and maximum of a metric over the nodes, step by step."""
+    """Return minimum, mean and maximum of a metric over the nodes, for each step."""
     step = each[0].step
     offsets = [round((one.start - request.start) / step) for one in each]
     first = min(offsets)

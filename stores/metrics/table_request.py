@@ -12,11 +12,11 @@ _FAR = 10**11
 _MOST_METRICS = 10_000
 _MOST_HOSTS = 100_000
 _MOST_SERIES = 2_000_000
-"""Series that an answer looks for: all metrics of 10,000 nodes."""
+"""Maximum number of series of a request: all metrics of 10,000 nodes."""
 
 
 class TableRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Metrics of nodes in a time range. hosts: None for all of the cluster.
+    """Metrics of nodes in a time range. hosts: None for all nodes of the cluster.
 
     over: `nodes` for minimum, mean and maximum over the nodes at each step.
     """
@@ -31,13 +31,13 @@ class TableRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def parse_table_request(body: bytes) -> TableRequest:
-    """Read a request. Raises BadRequestError."""
+    """Parse a request. Raise BadRequestError."""
     try:
         found = msgspec.json.decode(body, type=TableRequest)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadRequestError(f"the request is no query: {error}") from error
+        raise BadRequestError(f"not a query request: {error}") from error
     if not -_FAR <= found.start <= found.end <= _FAR:
-        raise BadRequestError("the request is no query: from and to are no range of seconds")
+        raise BadRequestError("not a query request: from and to are not a range in seconds")
     for count, most, name in (
         (len(found.metrics), _MOST_METRICS, "metrics"),
         (len(found.hosts or ()), _MOST_HOSTS, "hosts"),
@@ -49,8 +49,8 @@ def parse_table_request(body: bytes) -> TableRequest:
 
 
 def check_series(nodes: int, metrics: int) -> None:
-    """Raise BadRequestError if metrics of all nodes are too many series."""
+    """Raise BadRequestError if the metrics of all nodes are too many series."""
     if nodes * metrics > _MOST_SERIES:
         raise BadRequestError(
-            f"{metrics} metrics of {nodes} nodes are more than {_MOST_SERIES} series; ask for less"
+            f"{metrics} metrics of {nodes} nodes are more than {_MOST_SERIES} series; request less"
         )

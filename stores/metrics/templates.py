@@ -1,4 +1,4 @@
-"""Keys of lines that were seen before, and messages that repeat the same keys in the same order."""
+"""Known keys of lines, and templates of messages that repeat keys in the same order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _INTEGERS = re.compile(rb"(?<=,)(-?[0-9]{1,18})i(?=,)")
 _MOST_KEYS = 4
-"""Keys of templates for each key that is known, beyond the first `_FEW_KEYS`."""
+"""Maximum template keys per known key, beyond the first `_FEW_KEYS`."""
 
 _FEW_KEYS = 100_000
 _MOST_MISSES = 5
@@ -27,9 +27,9 @@ _decode = msgspec.json.Decoder(list[float]).decode
 
 
 class ColumnRun(NamedTuple):
-    """Neighbouring values of a message that belong to neighbouring columns of a group.
+    """Consecutive values of a message for consecutive columns of a group.
 
-    first: column. begin, end: bytes of the packed values.
+    first: column. begin, end: byte range in the packed values.
     """
 
     group: SeriesGroup
@@ -39,14 +39,14 @@ class ColumnRun(NamedTuple):
 
 
 class MessageTemplate:
-    """A message's keys, and where its values belong."""
+    """The keys of a message, and the columns of their values."""
 
     __slots__ = ("begins", "first", "has_integers", "header", "pack", "runs", "segment", "single",
                  "size", "stored")  # fmt: skip
 
     def __init__(self, keys: list[bytes], places: Sequence[StoredSeries | None]) -> None:
         self.begins = [b"%b value=" % key for key in keys]
-        """What is before the value in each line."""
+        """The text before the value in each line."""
         self.size = sum(map(len, self.begins))
         self.pack: Callable[..., bytes] = struct.Struct(f"<{len(keys)}d").pack
         self.runs = _find_runs(places)
@@ -58,18 +58,18 @@ class MessageTemplate:
         self.first = self.runs[0].first if self.runs else 0
         self.has_integers = False
         self.segment = -1
-        """The segment of the log in which all its groups are described."""
+        """The log segment that describes all groups of the template."""
         self.header = b""
-        """The runs as the log writes them."""
+        """The runs in the log's encoding."""
 
     def parse(self, lines: list[bytes], size: int) -> list[float] | None:
-        """Read the values of lines without their times; None if they do not follow this template.
+        """Return the values of lines without times; None if they do not match the template.
 
         size: bytes of all lines.
         """
         text = b",".join(map(bytes.removeprefix, lines, self.begins))
         count = len(self.begins)
-        # A line that begins otherwise is still whole. JSON would allow blanks.
+        # The sizes differ if a line has another start. JSON would permit blanks.
         if len(text) - count + 1 != size - self.size or _has_blanks(text):
             return None
         values = parse_numbers(text, self)
@@ -81,20 +81,20 @@ class KnownKeys:
 
     def __init__(self) -> None:
         self.series: dict[bytes, StoredSeries | None] = {}
-        """By the key of a line; None: a metric that the store does not take."""
+        """Series by key of a line; None: a metric that the store does not accept."""
         self._templates: dict[tuple[bytes, int], MessageTemplate] = {}
         self._misses: dict[tuple[bytes, int], int] = {}
         self._keys = 0
-        """Keys of all templates."""
+        """Number of keys of all templates."""
 
     def template(self, first: bytes, lines: int) -> MessageTemplate | None:
         """Return the template of messages with this first key and number of lines."""
         return self._templates.get((first, lines))
 
     def learn(self, keys: list[bytes]) -> MessageTemplate | None:
-        """Make a template of a message, if all keys are known.
+        """Return a new template for a message; None unless all keys are known.
 
-        A sender whose order changes all the time gets none.
+        A sender with a frequently changing order gets no template.
         """
         name = keys[0], len(keys)
         misses = self._misses.get(name, 0)
@@ -105,7 +105,7 @@ class KnownKeys:
         except KeyError:
             return None
         if self._keys > _MOST_KEYS * len(self.series) + _FEW_KEYS:
-            # Parts of one message make many templates.
+            # Parts of one message can create many templates.
             self._templates.clear()
             self._misses.clear()
             self._keys = 0
@@ -118,7 +118,7 @@ class KnownKeys:
         return template
 
     def remember(self, found: dict[bytes, StoredSeries | None]) -> int:
-        """Remember the series of keys; return the number of new keys."""
+        """Add the series of keys. Return the number of new keys."""
         before = len(self.series)
         for key, series in found.items():
             self.series.setdefault(key, series)
@@ -126,8 +126,8 @@ class KnownKeys:
 
 
 def is_plain(body: bytes, count: int) -> bool:
-    """Return whether a message of 3 `count` words has them in lines, with single blanks between."""
-    # Written out: a generator would take longer than the search.
+    """Return whether a message has `count` lines of three words with single blanks."""
+    # Explicit searches: a generator would take longer than the searches.
     if b"\t" in body or b"\r" in body or b"\v" in body or b"\f" in body:
         return False
     lines = body.split(b"\n")
@@ -137,13 +137,13 @@ def is_plain(body: bytes, count: int) -> bool:
 
 
 def parse_values(parts: list[bytes]) -> list[float] | None:
-    """Read `value=1.5` and so on; None unless all are plain numbers."""
+    """Parse values such as `value=1.5`; None unless all are plain numbers."""
     text = (b" " + b" ".join(parts)).replace(b" value=", b",")[1:]
     return None if b" " in text else parse_numbers(text)
 
 
 def parse_numbers(text: bytes, template: MessageTemplate | None = None) -> list[float] | None:
-    """Read numbers between commas; None unless all are plain. A template remembers integers."""
+    """Parse comma-separated numbers; None unless all are plain. The template records integers."""
     if template is None or not template.has_integers:
         try:
             return _decode(b"[%b]" % text)
@@ -159,7 +159,7 @@ def parse_numbers(text: bytes, template: MessageTemplate | None = None) -> list[
 
 
 def _has_blanks(text: bytes) -> bool:
-    # Written out: a generator would take longer than the search.
+    # Explicit searches: a generator would take longer than the searches.
     return b" " in text or b"\n" in text or b"\t" in text or b"\r" in text
 
 

@@ -1,4 +1,4 @@
-"""JSON web tokens signed with Ed25519, and what they allow.
+"""JSON web tokens signed with Ed25519, and their rights.
 
 Source: RFC 7519, RFC 8037.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 READ, WRITE, ADMIN = 1, 2, 4
-"""What a request may do; rights are sums of these."""
+"""Rights of a request. Several rights are combined by addition."""
 
 ALL_RIGHTS = READ | WRITE | ADMIN
 
@@ -29,7 +29,7 @@ _RIGHTS = {
     "api": READ | WRITE, "user": READ, "manager": READ, "support": READ,
 }  # fmt: skip
 STAFF_ROLES = frozenset({"admin", "api", "read", "manager", "support"})
-"""Roles that read the jobs of all users."""
+"""Roles that permit reading the jobs of all users."""
 
 _MOST_REMEMBERED = 1024
 _LONGEST = 8192
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 class UnauthorizedError(CcagentError):
-    """A request without a valid token: the message is for the client."""
+    """A request without a valid token. The message is sent to the client."""
 
 
 class _Claims(msgspec.Struct, frozen=True):
@@ -56,14 +56,14 @@ class _Accepted(NamedTuple):
 
 
 class TokenVerifier:
-    """Checks tokens, and remembers those that were valid."""
+    """Checks tokens, and caches valid tokens."""
 
     def __init__(
         self, key: str, now: Callable[[], float], staff: frozenset[str] = frozenset()
     ) -> None:
-        """Take the public key: base64 of its 32 bytes. Raises ConfigurationError.
+        """Set the public key: base64 of its 32 bytes. Raise ConfigurationError.
 
-        staff: users who may read the jobs of all, whatever their roles.
+        staff: users who may read the jobs of all users, regardless of their roles.
         """
         try:
             self._key = Ed25519PublicKey.from_public_bytes(base64.b64decode(key, validate=True))
@@ -76,13 +76,13 @@ class TokenVerifier:
         self._accepted: dict[bytes, _Accepted] = {}
 
     def rights(self, authorization: bytes) -> int:
-        """Return the rights that the header Authorization gives. Raises UnauthorizedError."""
+        """Return the rights of an Authorization header. Raise UnauthorizedError."""
         return self._find(authorization).rights
 
     def owner(self, authorization: bytes) -> str | None:
-        """Return the user whose jobs alone may be read; None: those of all.
+        """Return the only user whose jobs may be read; None: jobs of all users.
 
-        Raises UnauthorizedError.
+        Raise UnauthorizedError.
         """
         owner = self._find(authorization).owner
         return None if owner in self._staff else owner
@@ -144,9 +144,9 @@ def _accept(claims: _Claims, now: float) -> _Accepted:
 
 
 def _owner(claims: _Claims) -> str | None:
-    """Return the user of a token whose roles do not let it read the jobs of all.
+    """Return the user of a token that is restricted to the user's own jobs, else None.
 
-    A token without roles is a program's, and reads all, as at the reference.
+    A token without roles belongs to a program and reads all jobs, as in the reference.
     """
     if claims.roles is None or _names(claims.roles) & STAFF_ROLES:
         return None
@@ -159,7 +159,7 @@ def _names(roles: list[str] | str) -> set[str]:
 
 
 def _rights(roles: list[str] | str | None) -> int:
-    """Return the rights of roles. A token without roles may read and write, as at the reference."""
+    """Return the rights of roles. None: read and write, as in the reference."""
     if roles is None:
         return READ | WRITE
     rights = 0

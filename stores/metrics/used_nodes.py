@@ -1,4 +1,4 @@
-"""The nodes of running jobs, asked of cc-backend: their values are kept longer."""
+"""The nodes of running jobs, from cc-backend. Their values are kept longer."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _LARGEST = 64 << 20
 
 
 def find_used_nodes(url: str, time: int) -> frozenset[tuple[str, str]] | None:
-    """Return cluster and name of each node with a running job that began before a time.
+    """Return cluster and name of each node with a running job that started before a time.
 
-    None if cc-backend can't be asked.
+    Return None if cc-backend does not answer.
     """
     if not url:
         return frozenset()
@@ -26,6 +26,6 @@ def find_used_nodes(url: str, time: int) -> frozenset[tuple[str, str]] | None:
         with urllib.request.urlopen(place, timeout=_SECONDS) as answer:  # noqa: S310 - configured
             found = msgspec.json.decode(answer.read(_LARGEST), type=dict[str, list[str]])
     except (OSError, ValueError, urllib.error.URLError, http.client.HTTPException) as error:
-        logger.error("%s: %s; no value is released now", place, error)
+        logger.error("%s: %s; releasing no values now", place, error)
         return None
     return frozenset((cluster, node) for cluster, nodes in found.items() for node in nodes)

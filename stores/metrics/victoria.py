@@ -1,4 +1,4 @@
-"""VictoriaMetrics as the engine: its import and export interfaces, and what series are there.
+"""VictoriaMetrics as an engine: import and export of values.
 
 Source: VictoriaMetrics, /api/v1/import and /api/v1/export (JSON lines). Levels become the labels
 type, type_id, stype and stype_id.
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
 _SECONDS = 30.0
 _LARGEST = 1 << 30
 _BYTES_OF_VALUE = 64
-"""Bytes of a value and its time in an answer, at most, and a share of its series' name."""
+"""Maximum bytes of a value and its time in a response, including a share of the series' name."""
 
 _MILLISECONDS = 1000
 
 
 class EngineError(CcagentError):
-    """The engine does not answer, or refuses."""
+    """The engine does not answer, or refuses a request."""
 
 
 class VictoriaEngine:
-    """Writes values to VictoriaMetrics, and reads them. For several threads."""
+    """Writes values to VictoriaMetrics, and reads them. Thread-safe."""
 
     def __init__(self, url: str) -> None:
-        """Take the URL of a single node, perhaps with user and password.
+        """Set the URL of a single-node VictoriaMetrics, optionally with user and password.
 
-        Raises ConfigurationError.
+        Raise ConfigurationError.
         """
         try:
             parts = urlsplit(url)
@@ -56,7 +56,7 @@ class VictoriaEngine:
             )
         self._is_encrypted = parts.scheme == "https"
         self._place = parts.netloc.rpartition("@")[2]
-        """Without the password: it is part of errors."""
+        """Address without the password, for error messages."""
         self._path = parts.path.rstrip("/")
         self._headers = {"Content-Type": "application/x-www-form-urlencoded"}
         if parts.username is not None:
@@ -65,11 +65,11 @@ class VictoriaEngine:
         self._local = threading.local()
 
     def import_text(self, text: bytes) -> None:
-        """Write values in the text format of Prometheus, times in ms. Raises EngineError."""
+        """Write values in Prometheus' text format, times in ms. Raise EngineError."""
         self._ask("POST", "/api/v1/import/prometheus", text)
 
     def import_lines(self, lines: bytes) -> None:
-        """Write values in JSON lines. Raises EngineError."""
+        """Write values in JSON lines. Raise EngineError."""
         self._ask("POST", "/api/v1/import", lines)
 
     def read(
@@ -82,9 +82,9 @@ class VictoriaEngine:
         *,
         most: int,
     ) -> MetricStore:
-        """Return a store with the values of nodes and metrics; None: all of the cluster.
+        """Return a store with the values of the selected nodes and metrics; None: all.
 
-        Raises EngineError, and BadRequestError if there are more than `most` values.
+        Raise EngineError; raise BadRequestError if there are more than `most` values.
         """
         match = f"{{cluster={json.dumps(cluster)}"
         for label, names in zip(("hostname", "__name__"), selected, strict=True):
@@ -95,9 +95,7 @@ class VictoriaEngine:
         largest = min(_LARGEST, most * _BYTES_OF_VALUE + _BYTES_OF_VALUE)
         answer = self._ask("POST", "/api/v1/export", query, largest)
         if len(answer) > largest:
-            raise BadRequestError(
-                f"the answer would have more than {most} values; ask for less at once"
-            )
+            raise BadRequestError(f"the response would exceed {most} values; request less at once")
         for line in answer.splitlines():
             _fill(store, json.loads(line))
         return store
@@ -105,7 +103,7 @@ class VictoriaEngine:
     def _ask(
         self, method: str, path: str, body: bytes | None = None, largest: int = _LARGEST
     ) -> bytes:
-        """Return an answer, cut one byte after `largest`. Raises EngineError."""
+        """Return a response body, cut one byte after `largest`. Raise EngineError."""
         for attempt in (1, 2):
             connection = self._connection()
             try:
@@ -113,11 +111,11 @@ class VictoriaEngine:
                 answer = connection.getresponse()
                 text = answer.read(largest + 1)
                 if len(text) > largest:
-                    connection.close()  # the rest is not wanted
+                    connection.close()  # discard the rest
             except (OSError, http.client.HTTPException) as error:
                 connection.close()
                 self._local.connection = None
-                # An idle connection may have been closed by the other side.
+                # The server may have closed an idle connection.
                 if attempt == 2 or not isinstance(error, http.client.RemoteDisconnected):
                     raise EngineError(f"{self._place}: {error}") from error
             else:
@@ -135,12 +133,12 @@ class VictoriaEngine:
 
 
 def _is_path(text: str) -> bool:
-    """Return whether a text can be the path of a request."""
+    """Return whether a text is a valid path of a request."""
     return text.isascii() and text.isprintable() and " " not in text
 
 
 def _one_of(names: Iterable[str]) -> str:
-    """Return a quoted regular expression that matches one of these names."""
+    """Return a quoted regular expression that matches any of the names."""
     return json.dumps("|".join(re.escape(name) for name in sorted(set(names))), ensure_ascii=False)
 
 
@@ -154,7 +152,7 @@ def _fill(store: MetricStore, exported: dict[str, Any]) -> None:
     try:
         path = add_part(level_path(tags, ""), tags, store.catalogue.part_tags(metric))
     except ValueError:
-        return  # a series that somebody else wrote
+        return  # a series that ccagent did not write
     for time, value in zip(exported["timestamps"], exported["values"], strict=True):
         if value is not None:
             store.write(path, metric, time // _MILLISECONDS, float(value))

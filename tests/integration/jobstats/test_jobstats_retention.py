@@ -82,7 +82,9 @@ def test_another_length_of_partitions_fills_the_gaps(database: str) -> None:
 def test_a_newer_schema_is_left_alone(database: str) -> None:
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("INSERT INTO migrations (number, name) VALUES (99, 'future')")
-        with pytest.raises(Exception, match=r"its schema has number 99, this ccagent knows \d+"):
+        with pytest.raises(
+            Exception, match=r"its schema has version 99, this ccagent supports \d+"
+        ):
             migrate(connection, SeriesTableSettings())
 
 

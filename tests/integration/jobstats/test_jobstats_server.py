@@ -73,15 +73,15 @@ def bearer(token: str) -> dict[str, str]:
         (json.dumps([record(0, entry_id="x" * 2000)]), 422, "entry_id: longer than 1024"),
         (json.dumps([record(0, entry_id="\u00e9" * 600)]), 422, "longer than 1024 bytes"),
         (json.dumps([record(0, server="a\nb")]), 422, "server: has an unprintable"),
-        (json.dumps([record(0, timestamp="yesterday")]), 422, "'yesterday' is no time"),
+        (json.dumps([record(0, timestamp="yesterday")]), 422, "'yesterday' is not a time"),
         (json.dumps([record(0, timestamp="2026-11-22T10:00:00")]), 422, "no offset from UTC"),
-        (json.dumps([record(0, timestamp=5)]), 422, "timestamp: missing, or not a text"),
+        (json.dumps([record(0, timestamp=5)]), 422, "timestamp: missing, or not a string"),
         (json.dumps([record(0, snapshot_time=1e300)]), 422, "snapshot_time: not a number"),
         (json.dumps([record(0, snapshot_time="1")]), 422, "snapshot_time: not a number"),
-        (json.dumps([record(0, reset="often")]), 422, "reset: none of"),
+        (json.dumps([record(0, reset="often")]), 422, "reset: expected one of"),
         (json.dumps([record(0, time_series_id="'; DROP")]), 422, "time_series_id: not a UUID"),
         (json.dumps([record(0, user_id="root")]), 422, "user_id: not an integer"),
-        (json.dumps([record(0, job_id=2**64)]), 422, "job_id: a number"),
+        (json.dumps([record(0, job_id=2**64)]), 422, "job_id: expected an integer"),
         (json.dumps([record(0, malformed=1)]), 422, "malformed: not a boolean"),
         (json.dumps([record(0, **{"a; DROP TABLE ost": 1})]), 422, "not the name of an operation"),
         (json.dumps([record(0, **{f"x{n}": n for n in range(500)})]), 422, "500 counters"),
@@ -117,7 +117,7 @@ def test_a_refusal_names_the_records(shared: tuple[RunningJobstatsStore, str]) -
         "error": "2 of 4 records can't be stored, so none is",
         "records": [
             {"number": 2, "reason": "open: not an integer from 0 to 2^64-1"},
-            {"number": 4, "reason": "target: not a text"},
+            {"number": 4, "reason": "target: not a string"},
         ],
     }
 
@@ -163,7 +163,7 @@ def test_tokens_decide_who_sends_and_who_asks(guarded: RunningJobstatsStore, dat
     assert guarded.post(array, "a-token-that-nobody-has").status == 401
     other = guarded.post(array, TOKENS["b"])
     assert other.status == 403
-    assert "server: 'a' is not 'b', whose token this is" in other.json()["records"][0]["reason"]
+    assert "server: 'a' is not 'b', the owner of the token" in other.json()["records"][0]["reason"]
     assert guarded.post(array, READER).status == 403
     assert count(database) == 0
     assert guarded.post(array, TOKENS["a"]).status == 200
@@ -278,7 +278,7 @@ def test_a_database_of_another_encoding_is_refused(tmp_path: Path, server: Postg
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 2
-    assert "its encoding is LATIN1: make one with CREATE DATABASE" in done.stderr
+    assert "its encoding is LATIN1: create one with CREATE DATABASE" in done.stderr
 
 
 def test_an_end_finishes_what_is_in_hand(store: RunningJobstatsStore, database: str) -> None:

@@ -162,7 +162,10 @@ def test_a_deleted_consumer_is_made_again(tmp_path: Path, server: NatsServer) ->
         server.ask(delete)
         publish(server, "fox.metrics", [message(1, 1)], with_ack=True)
         until(lambda: values(store, 1) == [3.0, 103.0], 60)
-        assert store.log.read_text().count("consumer ccagent-store: it is gone; retrying") == 1
+        assert (
+            store.log.read_text().count("consumer ccagent-store: it no longer exists; retrying")
+            == 1
+        )
 
 
 def test_a_missing_stream_is_named_and_tried_again(tmp_path: Path, server: NatsServer) -> None:

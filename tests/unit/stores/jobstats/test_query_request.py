@@ -35,8 +35,8 @@ def test_the_sorted_operation_is_shown() -> None:
     ("values", "reason"),
     [
         ({"last": "1 year"}, "last: '1 year' is not a duration"),
-        ({"last": "1h", "from": "2026-11-22"}, "last and from exclude each other"),
-        ({"from": "2026-11-23"}, "from: not before to"),
+        ({"last": "1h", "from": "2026-11-22"}, "last and from can't be combined"),
+        ({"from": "2026-11-23"}, "from: expected a time before to"),
         ({"from": "noon"}, "from: 'noon' is not a time"),
         ({"last": "999999999d"}, "last: "),
         ({"by": "group"}, "by: 'group' is none of job, user"),

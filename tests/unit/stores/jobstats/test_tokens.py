@@ -58,10 +58,10 @@ def test_the_file_is_read_again_when_it_changed(path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "holds no token"),
+        ("", "contains no token"),
         (f"sender {ONE}", "line 1: expected ROLE NAME TOKEN"),
         (f"admin x {ONE}", "line 1: expected ROLE NAME TOKEN; roles are sender, jobs, reader"),
-        ("sender x short", "line 1: a token has at least 16 characters"),
+        ("sender x short", "line 1: expected a token of at least 16 characters"),
         ("sender x sha256:ab", "line 1: expected 64 hexadecimal digits"),
     ],
 )

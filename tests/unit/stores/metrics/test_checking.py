@@ -111,7 +111,7 @@ def test_a_directory_that_can_not_be_written(
         return False
 
     monkeypatch.setattr(os, "access", refuse)
-    assert "may not read and write" in problems(tmp_path, f'data = "{tmp_path}"\n')[0]
+    assert "not readable and writable" in problems(tmp_path, f'data = "{tmp_path}"\n')[0]
 
 
 def test_all_problems_are_listed_at_once(tmp_path: Path) -> None:

@@ -241,7 +241,7 @@ def test_a_value_of_1970_makes_no_answer_of_30_million_values() -> None:
     store.write(("fox", "n1"), "load", NOW, 1.0)
     store.write(("fox", "n1"), "load", 0, 1.0)
     query = {"metric": "load", "host": "n1"}
-    with pytest.raises(BadRequestError, match="ask for less"):
+    with pytest.raises(BadRequestError, match="request less"):
         ask(store, 0, NOW + 60, query, limits=QueryLimits(10_000_000), **{"with-padding": False})
 
 

@@ -63,7 +63,7 @@ def test_many_names_take_no_more_than_the_memory_cap(caplog: pytest.LogCaptureFi
     known = f"load,cluster=fox,hostname=h0 value=2 {NOW}\n"
     result = ingest.write(f"{known}load,cluster=fox,hostname=new value=1 {NOW}\n".encode())
     assert (result.stored, result.bad[0].number) == (1, 2)
-    assert "more memory than memory-cap" in result.bad[0].reason
+    assert "values exceed memory-cap" in result.bad[0].reason
     assert caplog.text.count("new series are refused") == 1
     store.now = lambda: float(NOW + DAY)
     store.release_before(NOW + DAY)
@@ -129,7 +129,7 @@ def test_the_disk_cap_says_what_the_archive_could_not_take(
     oldest = log.closed[0]
     asyncio.run(keeper.limit_disk())
     assert (len(log.closed), keeper.unarchived) == (2, 1)
-    lost = f"deleting {oldest.path}, values until {oldest.newest}, which the archive"
+    lost = f"deleting {oldest.path}, values until {oldest.newest}, without archiving"
     assert lost in caplog.text
 
 

@@ -100,12 +100,12 @@ def test_what_the_store_does_not_take_is_skipped(
 @pytest.mark.parametrize(
     ("bad", "reason"),
     [
-        (line("load", '"text"'), "the value of a metric is a number"),
-        (line("load", "true"), "the value of a metric is a number"),
+        (line("load", '"text"'), "expected a number as the value of a metric"),
+        (line("load", "true"), "expected a number as the value of a metric"),
         (line("load", "NaN"), "expected a number"),
         (line("load", "1e999"), "expected a number of 64 bits"),
         (line("load", "1,other=2"), "' ' and a time"),
-        (f"load,cluster=fox,hostname=n1 other=1 {NOW}\n", "has the field value, not other"),
+        (f"load,cluster=fox,hostname=n1 other=1 {NOW}\n", "expected the field value, not other"),
         (f"load,hostname=n1 value=1 {NOW}\n", "no tag cluster"),
         (f"load,cluster=fox value=1 {NOW}\n", "no tag hostname"),
         ("load\n", "expected"),
@@ -248,7 +248,7 @@ def test_the_line_of_a_series_too_many_is_named(store: MetricStore) -> None:
     body = "# comment\n\n" + line("load", 1) + "other value=1\nload\n" + line("power", 2)
     result = ingest.write(body.encode())
     assert [one.number for one in result.bad] == [5, 6]
-    assert "1 series already" in result.bad[1].reason
+    assert "has 1 series (limits.series)" in result.bad[1].reason
 
 
 def test_a_metric_has_no_longer_name_than_a_checkpoint(tmp_path: Path) -> None:

@@ -224,7 +224,7 @@ def test_rounding_is_that_of_decimals(values: list[float]) -> None:
 
 def test_an_answer_has_a_largest_size(store: MetricStore) -> None:
     fill(store, "load", [1])
-    with pytest.raises(BadRequestError, match="more than 100 values"):
+    with pytest.raises(BadRequestError, match="exceed 100 values"):
         ask(store, 0, BEGIN, LOAD, limits=QueryLimits(100))
 
 

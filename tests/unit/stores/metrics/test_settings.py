@@ -20,15 +20,18 @@ NATS = '[nats]\nurl = "nats://h"\n[[nats.subscriptions]]\n'
     ("text", "reason"),
     [
         ('listen = ""', "listen: '' is not ADDRESS:PORT"),
-        ('retention = "0s"', "retention: at least 1s"),
-        ('[checkpoints]\ninterval = "0s"', "checkpoints.interval: at least 1s"),
-        ('[limits]\ntime = "0s"', "limits.time: at least 1s"),
+        ('retention = "0s"', "retention: expected at least 1s"),
+        ('[checkpoints]\ninterval = "0s"', "checkpoints.interval: expected at least 1s"),
+        ('[limits]\ntime = "0s"', "limits.time: expected at least 1s"),
         ('backend-url = "localhost:8080"', "backend-url: expected http://"),
-        (f'{NATS}subject = "a b"', "subscriptions 1: subject and queue"),
-        (f'{NATS}subject = ""', "subscriptions 1: subject and queue"),
-        (f'{NATS}subject = "a"\nqueue = "b 1"', "subscriptions 1: subject and queue"),
-        (f'{NATS}subject = "a"\nstream = "x y"', "names of stream and consumer"),
-        (f'{NATS}subject = "a"\nstream = "x"\ndurable = "a.b"', "names of stream and consumer"),
+        (f'{NATS}subject = "a b"', "subscriptions 1: subject is required"),
+        (f'{NATS}subject = ""', "subscriptions 1: subject is required"),
+        (f'{NATS}subject = "a"\nqueue = "b 1"', "subscriptions 1: subject is required"),
+        (f'{NATS}subject = "a"\nstream = "x y"', "stream and durable must not contain"),
+        (
+            f'{NATS}subject = "a"\nstream = "x"\ndurable = "a.b"',
+            "stream and durable must not contain",
+        ),
     ],
 )
 def test_values_that_no_store_can_run_with(text: str, reason: str, tmp_path: Path) -> None:

@@ -76,5 +76,5 @@ def test_what_can_not_be_answered_is_an_error(more: Any, store: MetricStore) -> 
 
 
 def test_an_answer_has_a_largest_size(store: MetricStore) -> None:
-    with pytest.raises(BadRequestError, match="more than 2 values"):
+    with pytest.raises(BadRequestError, match="exceed 2 values"):
         ask(store, limit=2)
