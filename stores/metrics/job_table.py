@@ -101,7 +101,7 @@ class JobTable:
 
     @contextlib.contextmanager
     def transaction(self) -> Generator[None]:
-                """Execute several changes as one transaction. Raise sqlite3.Error."""
+        """Execute several changes as one transaction. Raise sqlite3.Error."""
         self._database.execute("begin immediate")
         try:
             yield
