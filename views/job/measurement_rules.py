@@ -20,7 +20,7 @@ def judge_shortness(job: JudgedJob) -> JobFinding | None:
         return JobFinding(
             "short",
             "unknown",
-            f"no samples of its {clock(job.figures.elapsed)}: they are older than what is kept,"
+            f"no samples of its {clock(job.figures.elapsed)}: they are older than the retention,"
             " or ccagent's agent metrics does not run there (ccagent doctor).",
         )
     if job.is_long:
@@ -67,7 +67,7 @@ def judge_measurement(job: JudgedJob) -> JobFinding | None:
     return JobFinding(
         "unknown",
         "unknown",
-        f"{text}; below {number(job.limits.coverage)} % nothing is called BAD that rests on them.",
+        f"{text}; below {number(job.limits.coverage)} % findings from samples are not BAD.",
     )
 
 
@@ -108,7 +108,7 @@ def judge_unknown_gpus(job: JudgedJob) -> JobFinding | None:
         return JobFinding(
             "gpu-unknown",
             "unknown",
-            f"the use of its {plural(job.figures.gpus, 'GPU')} is unknown: nothing names its"
+            f"the use of its {plural(job.figures.gpus, 'GPU')} is unknown: nothing reports its"
             " cards. Send events (agent jobs), or metrics of the agent sample.",
         )
     return None

@@ -50,8 +50,8 @@ def judge_memory_limit(job: JudgedJob) -> JobFinding | None:
                 "mem-limit",
                 "hint",
                 f"{percent(share)} % of {memory(node.memory_limit)} memory at the peak on"
-                f" {node.name}; from {number(job.limits.mem_limit_hint)} % on a little more input"
-                f" ends the job. Try --mem={new} (peak + {margin} %).",
+                f" {node.name}; from {number(job.limits.mem_limit_hint)} % on, slightly more input"
+                f" can end the job. Try --mem={new} (peak + {margin} %).",
             )
     pressure = [one for one in job.figures.nodes if one.memory_pressure is not None]
     worst = max(pressure, key=lambda one: one.memory_pressure or 0.0, default=None)
@@ -126,7 +126,7 @@ def judge_time(job: JudgedJob) -> JobFinding | None:
             "time",
             "BAD",
             f"stopped at its time limit of {clock(limit or elapsed)} before it was done. Try"
-            f" --time={new}, or write checkpoints and go on from them.",
+            f" --time={new}, or write checkpoints and continue from them.",
         )
     used = job.efficiency.time
     if used is None or job.figures.state != "COMPLETED":
@@ -139,7 +139,7 @@ def judge_time(job: JudgedJob) -> JobFinding | None:
         "time",
         level,
         f"{percent(used.percent)} % of its time limit: {clock(elapsed)} of {clock(used.total)};"
-        f" below {number(border)} % it waits longer in the queue than it must. Try"
+        f" below {number(border)} % it waits in the queue longer than needed. Try"
         f" --time={request_time(elapsed * 1.2)}.",
     )
 
