@@ -1,1 +1,1 @@
-"""Views: what people look at, in a terminal and in a browser."""
+"""Views of ccagent's data for people, in a terminal and in a browser."""

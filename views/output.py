@@ -1,4 +1,4 @@
-"""Standard output: its width, its style, and text on it."""
+"""Standard output: width, style and printing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NARROWEST, _WIDEST = 20, 10_000
 
 
 def find_width(otherwise: int = 80) -> int:
-    """Return the columns of the terminal; `otherwise` where there is none, and COLUMNS is unset."""
+    """Return the terminal's columns; `otherwise` without a terminal and without COLUMNS."""
     columns = shutil.get_terminal_size((otherwise, 24)).columns
     return max(_NARROWEST, min(_WIDEST, columns))
 
@@ -29,9 +29,9 @@ def find_style(*, is_plain: bool = False) -> Style:
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Print lines; characters that the output can't show are replaced.
+    """Print lines. Characters that the output's encoding lacks are replaced.
 
-    Raises RejectedError if standard output is closed.
+    Raise RejectedError if standard output is closed.
     """
     if sys.stdout is None:
         raise RejectedError("standard output: it is closed")
@@ -42,8 +42,8 @@ def print_lines(lines: Iterable[str]) -> None:
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Return whether a standard stream is a terminal; None: it was closed at the start."""
+    """Return whether a standard stream is a terminal. stream: None if closed at the start."""
     try:
         return stream is not None and stream.isatty()
-    except ValueError:  # closed since
+    except ValueError:  # closed later
         return False

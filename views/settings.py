@@ -1,4 +1,4 @@
-"""Settings of views: where reports get their figures, and when a verdict is given."""
+"""Settings of views: the metric store, hardware of nodes, thresholds of verdicts."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ class ViewSettings(Settings, frozen=True, kw_only=True):
 
     store: Annotated[
         str,
-        Meta(description="URL of the metric store that `ccagent job` asks; empty: this node only"),
+        Meta(description="URL of the metric store for `ccagent job`; empty: this node only"),
     ] = ""
     token_file: Annotated[str, Meta(description="file with the token for the store")] = ""
     ca_file: Annotated[
-        str, Meta(description="certificates to trust; empty: those of the system")
+        str, Meta(description="CA certificates to trust; empty: those of the system")
     ] = ""
     allow_cleartext: Annotated[
         bool, Meta(description="send the token unencrypted to another machine")
     ] = False
-    time_limit: Annotated[Duration, Meta(description="for connecting, and for each answer")] = (
-        Duration("30s")
-    )
+    time_limit: Annotated[
+        Duration, Meta(description="time limit of a connection attempt, and of each response")
+    ] = Duration("30s")
     preset: Annotated[
         Literal["clustercockpit", "spec", "base", "cc-metric-collector"],
         Meta(description="unit preset of the agents that send to the store"),
@@ -72,7 +72,7 @@ class ViewSettings(Settings, frozen=True, kw_only=True):
         )
 
     def hardware(self) -> dict[str, NodeHardware]:
-        """Return the hardware of all nodes that are named."""
+        """Return the configured hardware by node name."""
         return {
             name: NodeHardware(
                 cores=one.cores or None, memory=one.memory * _GB or None, cards=one.gpus or None
@@ -83,9 +83,10 @@ class ViewSettings(Settings, frozen=True, kw_only=True):
 
 
 def load_views(path: str | None, *, store: str = "", token_file: str = "") -> ViewSettings:
-    """Read and check the settings of views: a file, else the first of the usual ones that exists.
+    """Read and check the settings of views from a file, else from the first existing default file.
 
-    store, token_file: of the command line, which count instead. Raises ConfigurationError.
+    store, token_file: options of the command line; they override the file. Raise
+    ConfigurationError if a setting is invalid.
     """
     place = path or next((one for one in default_paths() if os.path.exists(one)), "")
     table = _read_table(place) if place else {}
@@ -97,7 +98,7 @@ def load_views(path: str | None, *, store: str = "", token_file: str = "") -> Vi
 
 
 def default_paths() -> list[str]:
-    """Return where settings are looked for; /etc/ccagent can be read by the daemon only."""
+    """Return the default paths of settings. Only the daemon may read /etc/ccagent."""
     return [os.path.expanduser("~/.config/ccagent/views.toml"), "/etc/ccagent-views.toml"]
 
 
@@ -107,7 +108,7 @@ def _read_table(path: str) -> dict[str, Any]:
     try:
         with os.fdopen(open_trusted(path), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise ConfigurationError(f"{path}: it is no regular file")
+                raise ConfigurationError(f"{path}: not a regular file")
             text = file.read(_LARGEST + 1)
         if len(text) > _LARGEST:
             raise ConfigurationError(f"{path}: larger than {_LARGEST} bytes")
@@ -121,13 +122,13 @@ def _read_table(path: str) -> dict[str, Any]:
 
 
 def check_views(table: dict[str, Any], place: str) -> ViewSettings:
-    """Check settings. Raises ConfigurationError with all problems."""
+    """Raise ConfigurationError with all problems of the settings."""
     from ccagent.transports.http.settings import check_settings
     from ccagent.views.job.rules import RULE_NAMES
 
     settings = convert(table, ViewSettings, "", place=place)
     problems = [
-        f"thresholds.off: {name!r} is no rule{nearest(name, RULE_NAMES)}"
+        f"thresholds.off: {name!r} is not a rule{nearest(name, RULE_NAMES)}"
         for name in settings.thresholds.off
         if name not in RULE_NAMES
     ]

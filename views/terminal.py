@@ -1,7 +1,7 @@
-"""Text for terminals: what may be printed, how wide it is, colours.
+"""Text for terminals: unsafe characters, width, colours.
 
-Names of processes, jobs and users are chosen by others. None of their characters may control the
-terminal, change the direction of what follows, or move a column.
+Users choose the names of processes, jobs and users. Their characters must not control the
+terminal, change the direction of the text after them, or shift a column.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ if TYPE_CHECKING:
 _SHOWN = "\N{REPLACEMENT CHARACTER}"
 _WIDE = frozenset("WF")
 _HIDDEN = frozenset({"Mn", "Me", "Mc", "Cf", "Cc", "Cs", "Co", "Cn", "Zl", "Zp"})
-"""Categories without a column of their own, or without a known width."""
+"""Unicode categories of characters without a column, or of unknown width."""
 
 _JOINED = (range(0x1160, 0x1200), range(0xD7B0, 0xD800))
-"""Vowels and final consonants of Hangul: letters that terminals draw into the one before."""
+"""Vowels and final consonants of Hangul: terminals draw them into the preceding letter."""
 
 _LONGEST = 10_000
 
 _CODES = {
     "bad": "1;31", "hint": "33", "good": "34", "dim": "2", "bar": "36", "head": "1",
 }  # fmt: skip
-"""Parts of a text and their SGR codes, of the eight colours that every terminal has."""
+"""SGR codes by part of a text, from the eight colours of every terminal."""
 
 
 def clean(text: str, *, is_ascii: bool = False) -> str:
-    """Return a text in which each character has one or two columns, from the left to the right.
+    """Return a text of left-to-right characters that have one or two columns each.
 
-    Control characters, marks of direction, combining characters and letters of scripts that are
-    written from the right are replaced, each by one character. is_ascii: so is all else.
+    Control characters, direction marks, combining characters and letters of right-to-left scripts
+    are replaced, each by one character. is_ascii: also replace all other non-ASCII characters.
     """
     text = text[:_LONGEST]
     if text.isascii() and text.isprintable():
@@ -57,14 +57,14 @@ def _is_odd(char: str) -> bool:
 
 
 def width_of(text: str) -> int:
-    """Return the columns of a clean text."""
+    """Return the number of columns of a clean text."""
     if text.isascii():
         return len(text)
     return sum(2 if unicodedata.east_asian_width(char) in _WIDE else 1 for char in text)
 
 
 def cut(text: str, width: int) -> str:
-    """Return a clean text of at most so many columns; what is cut off is marked with `+`."""
+    """Return a clean text of at most `width` columns. A cut is marked with `+`."""
     if width_of(text) <= width:
         return text
     if width <= 0:
@@ -79,20 +79,20 @@ def cut(text: str, width: int) -> str:
 
 
 def fill(text: str, width: int, *, is_right: bool = False) -> str:
-    """Return a clean text in exactly so many columns."""
+    """Return a clean text cut or padded to exactly `width` columns."""
     text = cut(text, width)
     space = " " * (width - width_of(text))
     return space + text if is_right else text + space
 
 
 class Style(NamedTuple):
-    """What a terminal shows. is_plain: neither colours nor bars, for pipes and screen readers."""
+    """The style of an output. is_plain: no colours and no bars, for pipes and screen readers."""
 
     has_colours: bool = False
     is_plain: bool = False
 
     def paint(self, part: str, text: str) -> str:
-        """Return a text in the colour of a part, where there are colours."""
+        """Return a text in the colour of a part, if the style has colours."""
         if not self.has_colours or not text:
             return text
         return f"\x1b[{_CODES[part]}m{text}\x1b[0m"
@@ -109,6 +109,6 @@ def choose_style(
 
 
 def is_unicode(encoding: str | None) -> bool:
-    """Return whether an output takes all characters."""
+    """Return whether an encoding can express all of Unicode."""
     name = (encoding or "ascii").lower().replace("-", "").replace("_", "")
     return name in {"utf8", "utf16", "utf32"}

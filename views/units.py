@@ -1,4 +1,4 @@
-"""Amounts in few characters, for columns."""
+"""Short formats of amounts, for columns."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ _LETTERS = "KMGTPE"
 
 
 def short_size(size: float | None) -> str:
-    """Return bytes in at most five characters, powers of 1024: `0`, `512`, `4.4G`, `101G`."""
+    """Return bytes in at most five characters, in powers of 1024: `0`, `512`, `4.4G`, `101G`."""
     if size is None:
         return "-"
     size = max(0.0, size)
@@ -22,7 +22,7 @@ def short_size(size: float | None) -> str:
 
 
 def short_pair(used: float | None, total: float | None) -> str:
-    """Return a used amount and its limit with one unit where both have it: `101/120G`."""
+    """Return an amount and its limit in bytes, with one unit if it is the same: `101/120G`."""
     if total is None or used is None:
         return short_size(used)
     left, right = short_size(used), short_size(total)
@@ -32,7 +32,7 @@ def short_pair(used: float | None, total: float | None) -> str:
 
 
 def short_percent(value: float | None) -> str:
-    """Return percent without the sign in at most four characters; `-`: not known."""
+    """Return percent without the sign in at most four characters; `-` if unknown."""
     if value is None:
         return "-"
     if 0 < value < 0.5:
@@ -41,7 +41,7 @@ def short_percent(value: float | None) -> str:
 
 
 def short_time(seconds: float | None) -> str:
-    """Return a length of time: `0:05`, `3:12:40`, `12d`."""
+    """Return a duration in seconds as `0:05`, `3:12:40` or `12d`."""
     if seconds is None:
         return "-"
     whole = max(0, int(seconds))
@@ -56,7 +56,7 @@ def short_time(seconds: float | None) -> str:
 
 
 def short_number(value: float) -> str:
-    """Return a number with four digits that count at most: `0.0013`, `12.5`, `48210`."""
+    """Return a number with at most four significant digits: `0.0013`, `12.5`, `48210`."""
     if value != value or value in {float("inf"), float("-inf")}:  # noqa: PLR0124 - NaN
         return str(value)
     if value == int(value) and abs(value) < 1e9:

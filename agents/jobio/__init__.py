@@ -1,1 +1,1 @@
-"""The agent `jobio`: what jobs read and write by file system, and what they send and receive."""
+"""The agent `jobio`: I/O of jobs by file system, and their network traffic."""

@@ -1,4 +1,4 @@
-"""The agent `jobio`: I/O by mount and network traffic of each job, from programs in the kernel."""
+"""The agent `jobio`: I/O by mount and network traffic of each job, from kernel programs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FIRST_INTERVAL = 1.0
 
 
 class JobIoAgent(Agent[JobIoSettings]):
-    """What jobs read and write by file system, and what they send and receive."""
+    """The agent for I/O of jobs by file system, and for their network traffic."""
 
     name = "jobio"
     formats: ClassVar[frozenset[Format]] = frozenset({"line"})
@@ -39,7 +39,7 @@ class JobIoAgent(Agent[JobIoSettings]):
         self._last: JobIoUse | None = None
 
     def prepare(self, node: Node) -> float:
-        """Read once, so that the first sample has rates."""
+        """Read once: the first sample then has rates."""
         from ccagent.agents.jobio.ports import living_jobs
 
         self._read(node)
@@ -47,7 +47,7 @@ class JobIoAgent(Agent[JobIoSettings]):
         return _FIRST_INTERVAL
 
     def sample(self, node: Node) -> Iterator[Point]:
-        """Read the counters once; yield the points of all jobs."""
+        """Read the counters once. Yield the points of all jobs."""
         from ccagent.agents.jobio.points import usage_points
         from ccagent.agents.jobio.ports import living_jobs
 
@@ -60,13 +60,13 @@ class JobIoAgent(Agent[JobIoSettings]):
         yield from self._ports.points(node, living)
 
     def checks(self, node: Node) -> Iterator[Check]:
-        """Yield the check of the programs in the kernel."""
+        """Yield the check of the kernel programs."""
         from ccagent.agents.jobio.checks import require_io_programs
 
         yield require_io_programs(node, self.settings.directory)
 
     def describe(self) -> dict[str, Any]:
-        """Return what the kernel's programs lost, and what they can't count."""
+        """Return the numbers of lost and missed calls, and the values that can't be counted."""
         if self._last is None:
             return {}
         from ccagent.machine.bpf.io_hooks import missing_hooks

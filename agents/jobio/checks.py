@@ -1,4 +1,4 @@
-"""Check of the programs that count the I/O of jobs."""
+"""Check of the kernel programs that count the I/O of jobs."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _LOAD = "as root: ccagent kernel load --io"
 
 
 def remedy(error: CcagentError) -> str:
-    """Return what helps if the programs cannot be read."""
+    """Return the fix for unreadable programs."""
     if isinstance(error, NotPermittedError):
         return f"add the user to the group, or {_LOAD} --group NAME"
     return _LOAD
 
 
 def require_io_programs(node: Node, directory: str) -> Check:
-    """Return the check of the pinned programs; without them the agent has nothing to read."""
+    """Return the check of the pinned programs, which the agent requires."""
     return Check(
         "kernel",
         "I/O by job",
@@ -35,7 +35,7 @@ def require_io_programs(node: Node, directory: str) -> Check:
 
 
 def find_io_programs(node: Node, directory: str) -> CheckResult:
-    """Return whether the programs can be read, and what they can't count."""
+    """Check whether the programs are readable. Name the values that they can't count."""
     try:
         io, _ = read_counters(node, directory)
     except NotHereError:

@@ -1,4 +1,4 @@
-"""What `ccagent jobio` has besides what the command of every agent has."""
+"""The additional command `ccagent jobio show`."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 def extend_command(
     command: click.Command, configure: Callable[[Options], Configuration]
 ) -> click.Command:
-    """Return the agent's command as a group with `show`.
+    """Return the agent's command as a group that contains `show`.
 
-    `configure` returns the configuration of the agent.
+    configure: returns the configuration of the agent.
     """
     group = make_group(command)
 
     @group.command()
     @click.option("--job", type=click.IntRange(min=0), help="Only this job; 0: outside of jobs.")
-    @click.option("--json", "as_json", is_flag=True, help="As JSON, with every counter.")
+    @click.option("--json", "as_json", is_flag=True, help="Print JSON with all counters.")
     @add_common_options
     def show(job: int | None, as_json: bool, common: Common) -> None:
-        """Show what each job has read and written by mount, and sent and received.
+        """Show the I/O of each job by mount, and its network traffic.
 
-        The counters begin when the programs were loaded. Exit status 1 if they are not, or this
-        user may not read them.
+        The counters start at 0 when the programs are loaded. The exit status is 1 if the programs
+        are not loaded, or this user may not read them.
         """
         from ccagent.agents.jobio.settings import JobIoSettings
         from ccagent.agents.jobio.totals import read_totals, totals_document, totals_text

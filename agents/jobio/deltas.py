@@ -1,4 +1,4 @@
-"""Deltas of the kernel's counters between two readings. Pure."""
+"""Deltas of the kernel's counters between two readings. No I/O."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ _KEPT = frozenset({"since", "magic"})
 
 
 class Delta(NamedTuple, Generic[V]):
-    """Values since the last reading, and the counters themselves."""
+    """Deltas since the last reading, and the counters."""
 
     since_last: V
     total: V
 
 
 class Deltas(Generic[K, V]):
-    """Computes deltas, one reading after the other.
+    """Deltas between consecutive readings.
 
-    An entry that was not there before counts whole: it was created since. The first reading has no
-    deltas, for its entries may be old.
+    The delta of a new entry is its whole value: it was created since the last reading. The first
+    reading has no deltas, because its entries may be old.
     """
 
     def __init__(self) -> None:
         self._before: Mapping[K, V] | None = None
 
     def of(self, entries: Mapping[K, V]) -> Iterator[tuple[K, Delta[V]]]:
-        """Yield the deltas of a reading; remember it for the next one."""
+        """Yield the deltas of a reading, and store the reading for the next call."""
         before, self._before = self._before, entries
         if before is None:
             return
@@ -42,7 +42,7 @@ class Deltas(Generic[K, V]):
 
 
 def subtract(counts: V, before: V | None) -> V:
-    """Return the delta of two readings of an entry. Another `since` tells another entry."""
+    """Return the delta of two readings of an entry. A different `since` means a new entry."""
     if before is None or before.since != counts.since:
         return counts
     deltas = [
@@ -53,7 +53,7 @@ def subtract(counts: V, before: V | None) -> V:
 
 
 def add(counts: V, other: V) -> V:
-    """Return the sum of two entries, with the earlier `since`."""
+    """Return the sums of two entries, with the earlier `since`."""
     sums = [
         min(value, more) if name in _KEPT else value + more
         for name, value, more in zip(counts._fields, counts, other, strict=True)
@@ -62,7 +62,7 @@ def add(counts: V, other: V) -> V:
 
 
 def is_idle(counts: IoCounts | JobTraffic) -> bool:
-    """Return whether nothing happened."""
+    """Return whether all deltas are 0."""
     return not any(
         value for name, value in zip(counts._fields, counts, strict=True) if name not in _KEPT
     )

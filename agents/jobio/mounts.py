@@ -1,4 +1,4 @@
-"""Mounts by device: those of the node, and those that only a job sees."""
+"""Mount names by device: mounts of the node, and mounts that are only visible to a job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 OTHER = "other"
 GONE = "unknown"
-"""Mount point of a file system that is mounted nowhere any more, or in a container that ended."""
+"""Mount point of file systems that are unmounted, or were mounted in an ended container."""
 
 _FILE_SYSTEMS = {
     0xEF53: "ext4",
@@ -40,18 +40,18 @@ _FILE_SYSTEMS = {
     0x2FC12FC1: "zfs",
     0x958458F6: "hugetlbfs",
 }
-"""File systems by the number of statfs(2), for those whose mount is gone."""
+"""File system types by number in statfs(2), for file systems without a known mount."""
 
 _MOST_KNOWN = 10_000
 _MOST_PROCESSES = 4
 _DEEPEST = 4
 _LONGEST = 200
 _LONGEST_LIST = 1 << 20
-"""Bytes of a job's list of mounts: users can make 100,000 in a namespace of their own."""
+"""Maximum of bytes of a job's mountinfo: users can create 100,000 mounts in a namespace."""
 
 
 class MountName(NamedTuple):
-    """How a file system is called: where it is mounted, its type and its source."""
+    """The name of a file system: mount point, type and source."""
 
     point: str
     type: str
@@ -62,7 +62,7 @@ _OTHERS = MountName(OTHER, OTHER, "")
 
 
 class MountNames:
-    """Remembers the mounts of devices, so that they still have a name when their job has ended."""
+    """Mount names by device, cached: devices keep their names after the end of a job."""
 
     def __init__(self, allowed: tuple[str, ...] = ()) -> None:
         self._allowed = allowed
@@ -71,14 +71,14 @@ class MountNames:
         self._seen_by: dict[int, dict[str, MountName]] = {}
 
     def read(self, node: Node) -> None:
-        """Read the mounts of the node; those before it are forgotten. Raises as Node.read."""
+        """Read the current mounts of the node. Raise the errors of Node.read."""
         self._seen_by.clear()
         self._of_node = dict(_names(node.read(MOUNTINFO)))
 
     def name(self, node: Node, key: IoKey, magic: int) -> MountName:
-        """Return the name of the file system of an entry; look into its job if the node has none.
+        """Return the name of an entry's file system, from the node's mounts, else from the job's.
 
-        Mount points that are not allowed are `other`.
+        Mount points that are not allowed become `other`.
         """
         if key.device == OTHER_DEVICES:
             return _OTHERS
@@ -98,13 +98,13 @@ class MountNames:
         return name
 
     def forget(self, keys: Iterable[IoKey]) -> None:
-        """Forget all but these entries."""
+        """Remove the cached names of all other entries."""
         kept = set(keys)
         self._of_jobs = {key: name for key, name in self._of_jobs.items() if key in kept}
 
 
 def _seen_by(node: Node, job: int) -> dict[str, MountName]:
-    """Return the mounts that some processes of a job see, by device."""
+    """Return the mounts in the namespaces of some processes of a job, by device."""
     names: dict[str, MountName] = {}
     seen: set[bytes] = set()
     for pid in _some_processes(node, job):
@@ -117,19 +117,19 @@ def _seen_by(node: Node, job: int) -> dict[str, MountName]:
 
 
 def type_name(magic: int) -> str:
-    """Return the type of a file system by its number in statfs(2)."""
+    """Return the type of a file system by its number in statfs(2), else the number in hex."""
     return _FILE_SYSTEMS.get(magic, f"{magic:#x}")
 
 
 def _names(content: bytes) -> Iterator[tuple[str, MountName]]:
-    """Yield the mounts by device: of several, the one with the shortest path, hence last."""
+    """Yield device and name. For each device the mount with the shortest path comes last."""
     mounts = parse_mountinfo(content)
     for mount in sorted(mounts, key=lambda each: -len(each.point)):
         yield mount.device, MountName(*map(_shown, (mount.point, mount.type, mount.source)))
 
 
 def _shown(text: str) -> str:
-    """Return a name that can be a tag and be printed: users choose those of FUSE and containers."""
+    """Return a name safe as tag and on terminals: users choose names of FUSE and containers."""
     return printable(text)[:_LONGEST].rstrip("\\") or "?"
 
 
@@ -144,7 +144,7 @@ def _some_processes(node: Node, job: int) -> list[int]:
             found += _processes_below(node, directory.path, _DEEPEST)
         if len(found) >= _MOST_PROCESSES:
             break
-    # The last ones are the job's own rather than those of Slurm that started it.
+    # The last processes are more likely the job's than Slurm's.
     return sorted(set(found), reverse=True)[:_MOST_PROCESSES]
 
 

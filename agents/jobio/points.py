@@ -1,4 +1,4 @@
-"""Points of what jobs did: by mount, and on the network."""
+"""Points of jobs: I/O by mount, and network traffic."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _ALWAYS: dict[str, Callable[[IoCounts], int]] = {
     "job_fs_opens": lambda counts: counts.opens,
     "job_fs_metadata": metadata_operations,
 }
-"""Metrics that every job has on each mount that it uses."""
+"""Metrics of every job on each of its mounts."""
 
 _IF_ANY = {
     "job_fs_read_async": "async_read_bytes",
@@ -46,20 +46,20 @@ _IF_ANY = {
     "job_fs_fsyncs": "fsyncs",
     "job_fs_faults": "major_faults",
 }
-"""Metrics of fields, for jobs that have any."""
+"""Metrics with their fields, sent only if the counter is not 0."""
 
 _OPERATIONS = {f"job_fs_{field}": field for field in METADATA if field != "opens"}
 
 
 class _Maker(NamedTuple):
-    """What the points of a reading have in common. seconds: since the reading before."""
+    """Common values of a reading's points. seconds: since the previous reading."""
 
     seconds: float
     time: float
     has_totals: bool
 
     def make(self, name: str, tags: Tags, delta: int, total: int) -> Iterator[Point]:
-        """Yield the rate, and the counter if it is wanted."""
+        """Yield the rate, and with `has_totals` the counter."""
         if self.seconds > 0:
             yield Point(name, tags, delta / self.seconds, self.time)
         if self.has_totals:
@@ -69,9 +69,9 @@ class _Maker(NamedTuple):
 def usage_points(
     node: Node, use: JobIoUse, settings: JobIoSettings, living: Collection[int], time: float
 ) -> Iterator[Point]:
-    """Yield the points of jobs that live or did something.
+    """Yield the points of jobs that are running or had I/O.
 
-    living: numbers of the jobs that have control groups.
+    living: ids of the jobs that have control groups.
     """
     base = {"cluster": node.cluster, "hostname": node.hostname, "type": "node", "stype": "job"}
     maker = _Maker(use.seconds, time, settings.totals)
@@ -94,7 +94,7 @@ def usage_points(
 
 
 def _mount_tags(mount: MountName) -> dict[str, str]:
-    """Return the tags of a mount; file systems that are summed up or gone have no source."""
+    """Return the tags of a mount. Summed up or unknown file systems have no source."""
     tags = {"mountpoint": mount.point, "fstype": mount.type}
     return tags | {"source": mount.source} if mount.source else tags
 
@@ -119,7 +119,7 @@ def _mount_points(
 
 
 def _latencies(tags: Tags, delta: IoCounts, time: float) -> Iterator[Point]:
-    """Yield the mean time of a call in us, of calls that there were."""
+    """Yield the mean times of read and write calls in us, if there were any."""
     if delta.reads:
         yield Point("job_fs_read_time", tags, delta.read_ns / delta.reads / 1000, time)
     if delta.writes:

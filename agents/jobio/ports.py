@@ -1,7 +1,7 @@
-"""Bytes of the node's InfiniBand, RoCE and Omni-Path ports, for a job that has the node alone.
+"""Bytes of the node's InfiniBand, RoCE and Omni-Path ports, for a job with an exclusive node.
 
-What goes from user space to the card is seen by no program in the kernel; the ports count it, but
-for the whole node.
+Kernel programs do not see data that goes from user space to the card. The ports count these data,
+but for the whole node.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ExclusivePorts:
         self._before: tuple[int, float, dict[str, int]] | None = None
 
     def points(self, node: Node, living: Collection[int]) -> Iterator[Point]:
-        """Yield the points of the job that has the node for itself, if there is one."""
+        """Yield the points of the node's exclusive job, if it has one."""
         job = exclusive_job(node, living)
         before, self._before = self._before, None
         if not job:
@@ -56,7 +56,7 @@ class ExclusivePorts:
 
 
 def living_jobs(node: Node) -> set[int]:
-    """Return the jobs that have control groups on this node."""
+    """Return the ids of the jobs that have control groups on this node."""
     try:
         return {each.job for each in job_directories(node, ("freezer", "cpuacct", "memory"))}
     except CcagentError:

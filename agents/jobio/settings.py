@@ -16,27 +16,23 @@ class JobIoSettings(AgentSettings, frozen=True, kw_only=True):
     """The keys of [agents.jobio]."""
 
     directory: Annotated[
-        str, Meta(description="where `ccagent kernel load --io` has pinned its programs")
+        str, Meta(description="directory of the programs pinned by `ccagent kernel load --io`")
     ] = pins.DIRECTORY
     mounts: Annotated[
         tuple[str, ...],
         Meta(
-            description="mount points that get values of their own, as patterns such as"
-            " '/scratch*'; others are summed up as `other`; empty: all"
+            description="mount points with separate values, as patterns such as '/scratch*';"
+            " other mounts are summed up as `other`; empty: all"
         ),
     ] = ()
     operations: Annotated[
-        bool, Meta(description="also send each kind of metadata operation by itself")
+        bool, Meta(description="also send each kind of metadata operation separately")
     ] = False
-    totals: Annotated[
-        bool, Meta(description="also send the counters themselves, as metrics *_total")
-    ] = False
-    outside: Annotated[
-        bool, Meta(description="also send what happens outside of jobs, as job 0")
-    ] = False
+    totals: Annotated[bool, Meta(description="also send the counters, as metrics *_total")] = False
+    outside: Annotated[bool, Meta(description="also send I/O outside of jobs, as job 0")] = False
 
     def __post_init__(self) -> None:
         if not self.directory.startswith("/"):
             raise ValueError("directory: an absolute path is needed")
         if self.every is not None and self.every.seconds > _KEPT:
-            raise ValueError("every: 10m at most, for which ended jobs are kept")
+            raise ValueError("every: at most 10m: ended jobs are kept for 10 minutes")

@@ -1,4 +1,4 @@
-"""Counters of all jobs since the programs have seen them, for `ccagent jobio show`."""
+"""Totals of the counters of all jobs, for `ccagent jobio show`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def read_totals(
 ) -> tuple[list[MountUse], list[NetworkUse], int]:
     """Return the totals of all jobs or one, most bytes first, and the number of lost calls.
 
-    Raises as JobIoUsage.read.
+    Raise the errors of JobIoUsage.read.
     """
     io, network = read_counters(node, directory)
     names = MountNames()
@@ -62,7 +62,7 @@ def read_totals(
 
 
 def totals_text(mounts: Iterable[MountUse], network: Iterable[NetworkUse]) -> str:
-    """Return tables for a terminal."""
+    """Return the tables of mounts and network for a terminal."""
     rows: list[tuple[str, ...]] = [_HEADER]
     for use in mounts:
         total = use.total
@@ -93,7 +93,7 @@ def totals_text(mounts: Iterable[MountUse], network: Iterable[NetworkUse]) -> st
 def totals_document(
     mounts: Iterable[MountUse], network: Iterable[NetworkUse], lost: int
 ) -> dict[str, Any]:
-    """Return the same as a document for JSON, with every counter."""
+    """Return mounts and network as an object for JSON, with all counters."""
     return {
         "mounts": [
             {"job": use.job, **use.mount._asdict(), **use.total._asdict()} for use in mounts

@@ -1,4 +1,4 @@
-"""What jobs did by mount and on the network between two readings."""
+"""I/O of jobs by mount, and their network traffic, between two readings."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class MountUse(NamedTuple):
-    """What a job did on a mount. total: since the programs have seen the job there."""
+    """I/O of a job on a mount. total: since the job's first I/O on the mount."""
 
     job: int
     mount: MountName
@@ -37,7 +37,7 @@ class MountUse(NamedTuple):
 
 
 class NetworkUse(NamedTuple):
-    """What a job sent and received through sockets."""
+    """Traffic of a job through sockets."""
 
     job: int
     protocol: str
@@ -47,7 +47,7 @@ class NetworkUse(NamedTuple):
 
 
 class JobIoUse(NamedTuple):
-    """Use between two readings. seconds: between them. features, lost, missed: of the programs."""
+    """I/O between two readings. seconds: between them. features, lost, missed: of the programs."""
 
     seconds: float
     mounts: list[MountUse]
@@ -58,7 +58,7 @@ class JobIoUse(NamedTuple):
 
 
 class JobIoUsage:
-    """Reads the kernel's counters, one reading after the other."""
+    """A reader of the kernel's counters, with deltas between readings."""
 
     def __init__(self, directory: str = pins.DIRECTORY, allowed: tuple[str, ...] = ()) -> None:
         self._directory = directory.strip("/")
@@ -69,10 +69,10 @@ class JobIoUsage:
         self._lost = 0
 
     def read(self, node: Node) -> JobIoUse:
-        """Return the use since the last reading; after the first one there is none.
+        """Return the I/O since the last reading; without mounts and traffic at the first reading.
 
-        Raises NotHereError if the programs are not loaded, NotPermittedError if this user may not
-        read them, UnparsableError if they are of another version.
+        Raise NotHereError if the programs are not loaded, NotPermittedError if this user may not
+        read them, UnparsableError if they have another version.
         """
         io, network = read_counters(node, self._directory)
         now = io.header.time
@@ -82,7 +82,7 @@ class JobIoUsage:
         try:
             self._names.read(node)
         except CcagentError as error:
-            logger.warning("agent jobio: mounts have no names: %s", error)
+            logger.warning("agent jobio: can't read the names of mounts: %s", error)
         self._names.forget(io.entries)
         uses = (
             MountUse(
@@ -111,7 +111,7 @@ class JobIoUsage:
 
 
 def read_counters(node: Node, directory: str) -> tuple[IoReading, NetworkReading]:
-    """Read both pinned files. Raises as JobIoUsage.read."""
+    """Read both pinned files. Raise the errors of JobIoUsage.read."""
     below = directory.strip("/")
     return (
         parse_io(node.read(f"{below}/{pins.IO}", LARGEST_READING)),
@@ -120,7 +120,7 @@ def read_counters(node: Node, directory: str) -> tuple[IoReading, NetworkReading
 
 
 def merge_mounts(uses: Iterable[MountUse]) -> list[MountUse]:
-    """Sum up the uses of a job that have the same mount name."""
+    """Return the uses, with those of equal job and mount name summed up."""
     merged: dict[tuple[int, MountName], MountUse] = {}
     for use in uses:
         key = (use.job, use.mount)
@@ -134,27 +134,27 @@ def merge_mounts(uses: Iterable[MountUse]) -> list[MountUse]:
 
 
 def bytes_read(counts: IoCounts) -> int:
-    """Return the bytes read in all ways but mmap(2)."""
+    """Return the bytes read in all ways except mmap(2)."""
     return counts.read_bytes + counts.async_read_bytes + counts.splice_read_bytes
 
 
 def bytes_written(counts: IoCounts) -> int:
-    """Return the bytes written in all ways but mmap(2)."""
+    """Return the bytes written in all ways except mmap(2)."""
     return counts.write_bytes + counts.async_write_bytes + counts.splice_write_bytes
 
 
 def read_calls(counts: IoCounts) -> int:
-    """Return the number of reads in all ways but mmap(2)."""
+    """Return the number of reads in all ways except mmap(2)."""
     return counts.reads + counts.async_reads + counts.splice_reads
 
 
 def write_calls(counts: IoCounts) -> int:
-    """Return the number of writes in all ways but mmap(2)."""
+    """Return the number of writes in all ways except mmap(2)."""
     return counts.writes + counts.async_writes + counts.splice_writes
 
 
 def metadata_operations(counts: IoCounts) -> int:
-    """Return the number of operations that a file system's metadata server has to answer."""
+    """Return the sum of the counters in METADATA."""
     return sum(getattr(counts, name) for name in METADATA)
 
 

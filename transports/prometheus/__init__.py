@@ -1,1 +1,1 @@
-"""The Prometheus endpoint: what ccagent reads, under the names that dashboards know."""
+"""The Prometheus endpoint: ccagent's readings under the metric names of common exporters."""

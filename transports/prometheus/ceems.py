@@ -1,4 +1,4 @@
-"""Jobs, with the names of the CEEMS exporter for compute units."""
+"""Job metrics under the names of the CEEMS exporter for compute units."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _MOST_DEVICES = 256
 
 
 class CeemsCollector(Collector):
-    """Each job as the CEEMS exporter has it."""
+    """Job metrics as the CEEMS exporter exposes them."""
 
     name = "ceems"
 
@@ -64,7 +64,7 @@ class CeemsCollector(Collector):
         self._devices: dict[bytes, str] = {}
 
     def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
-        """Read the control groups of jobs. Raise NotHereError if Slurm has made none."""
+        """Read the control groups of jobs. Raise NotHereError if Slurm has created none."""
         jobs, left_out = self.sources.jobs.get(node)
         yield _UNITS, [(("slurm", node.hostname), len(jobs) + left_out)]
         labels: dict[int, Labels] = {
@@ -131,7 +131,7 @@ class CeemsCollector(Collector):
 
 
 def parse_io_stat(content: bytes) -> dict[bytes, tuple[int, ...]]:
-    """Parse io.stat: B read and written, requests read and written, by `major:minor`."""
+    """Parse io.stat: bytes read and written, read and write requests, by `major:minor`."""
     found: dict[bytes, tuple[int, ...]] = {}
     for line in content.split(b"\n"):
         device, *pairs = line.split() or (b"",)

@@ -1,4 +1,4 @@
-"""When a certificate ends, found by a handshake in memory: `ssl` parses no file of its own."""
+"""The expiry time of a certificate, from a TLS handshake in memory: `ssl` parses no files."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _STEPS = 20
 
 
 def find_certificate_end(certificate_file: str, key_file: str) -> float:
-    """Return when a certificate ends, in seconds since 1970.
+    """Return the expiry time of a certificate in seconds since 1970.
 
-    Raises ConfigurationError if it has ended, or can't be used for another reason.
+    Raise ConfigurationError if the certificate has expired or can't be used.
     """
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
@@ -36,7 +36,7 @@ def find_certificate_end(certificate_file: str, key_file: str) -> float:
 
 
 def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> str:
-    """Return the end of the server's certificate, as the client sees it. Raises ssl.SSLError."""
+    """Return notAfter of the server's certificate. Raise ssl.SSLError if the handshake fails."""
     to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
     asking = client.wrap_bio(to_client, to_server)
     answering = server.wrap_bio(to_server, to_client, server_side=True)

@@ -1,4 +1,4 @@
-"""Jobs, with the names of cgroup_exporter 1.2."""
+"""Job metrics under the names of cgroup_exporter 1.2."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ _PRESSURES = {
 
 
 class CgroupExporterCollector(Collector):
-    """Each job as cgroup_exporter has it, for its dashboards."""
+    """Job metrics as cgroup_exporter exposes them."""
 
     name = "cgroups"
 
     def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
-        """Read the control groups of jobs. Raise NotHereError if Slurm has made none."""
+        """Read the control groups of jobs. Raise NotHereError if Slurm has created none."""
         jobs, _ = self.sources.jobs.get(node)
         names: dict[int, Labels] = {each.job: (name_group(each.group),) for each in jobs}
         for field, family in _TIMES:
@@ -120,7 +120,7 @@ class CgroupExporterCollector(Collector):
 
 
 def name_group(path: str) -> str:
-    """Return a directory below the root of its hierarchy: `/slurm/uid_1/job_2`."""
+    """Return the path of a control group below its hierarchy's root: `/slurm/uid_1/job_2`."""
     rest = path.removeprefix(f"{ROOT}/")
     if is_version_2(path):
         return f"/{rest}"
@@ -128,7 +128,7 @@ def name_group(path: str) -> str:
 
 
 def find_rss(each: JobOnNode) -> int | None:
-    """Return what cgroup_exporter calls RSS: on version 2 with swap cache and page cache."""
+    """Return RSS in B as cgroup_exporter defines it: on version 2 with swap and page cache."""
     counters = each.counters
     if not is_version_2(each.group):
         return counters.mem_anon
@@ -138,7 +138,7 @@ def find_rss(each: JobOnNode) -> int | None:
 
 
 def limit_of(each: JobOnNode, limit: int | None) -> float:
-    """Return a limit; without one the number that the kernel, or cgroup_exporter, has for none."""
+    """Return a limit in B. Without one return the number of the kernel or of cgroup_exporter."""
     if limit is not None:
         return limit
     return _NO_LIMIT_V2 if is_version_2(each.group) else _NO_LIMIT_V1

@@ -1,4 +1,4 @@
-"""Base of collectors: each reads one subject of the node when it is scraped."""
+"""The base class of collectors: each reads one subject of the node during a scrape."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class Collector(ABC):
-    """Reads one subject.
+    """A reader of one subject.
 
-    name: in `collectors`, `collect[]` and `exclude[]`. is_foreign: whether its families may have
-    the names of others, which then count. It is never called twice at once.
+    name: in `collectors`, `collect[]` and `exclude[]`. is_foreign: whether its family names may
+    clash with those of other collectors; the other collectors then win. Calls never overlap.
     """
 
     name: str = ""
@@ -35,30 +35,31 @@ class Collector(ABC):
     def collect(self, node: Node) -> Iterable[tuple[Family, Rows]]:
         """Return the families with their samples.
 
-        Raises NotHereError where the machine has nothing of the subject, else CcagentError.
+        Raise NotHereError if the machine lacks the subject, CcagentError for other failures.
         """
 
     def close(self) -> None:  # noqa: B027 - most have nothing to close
         """Close open files and processes."""
 
     def warn(self, problem: object) -> None:
-        """Log a problem that costs a part of the values. Repetitions are rate-limited."""
+        """Log a problem that makes some values missing. Repetitions are rate-limited."""
         logger.warning("exporter: %s: %s", self.name, problem)
 
 
 def read_text(node: Node, path: str) -> str:
-    """Return a small file of /sys or /proc without its last line break; empty if it has none.
+    """Return a small file of /sys or /proc without trailing line breaks.
 
-    Files of /sys may refuse to be read (`carrier` of an interface that is down): also empty.
+    Return "" if the file is missing or can't be read, such as `carrier` of an interface that is
+    down.
     """
     try:
         return node.read_single(path).decode("utf-8", "replace").rstrip("\n")
-    except (CcagentError, ValueError):  # a name with NUL, which no kernel has
+    except (CcagentError, ValueError):  # a path with a NUL byte
         return ""
 
 
 def read_number(node: Node, path: str) -> int | None:
-    """Return the integer in a file of /sys, decimal or 0x...; None if there is none."""
+    """Return the integer in a file of /sys, decimal or 0x...; None if the file has none."""
     try:
         return int(node.read_single(path), 0)
     except (CcagentError, ValueError):
@@ -66,7 +67,7 @@ def read_number(node: Node, path: str) -> int | None:
 
 
 def list_names(node: Node, path: str) -> list[str]:
-    """Return the sorted names in a directory; none if it doesn't exist."""
+    """Return the sorted names in a directory; [] if it doesn't exist."""
     try:
         return sorted(node.list(path))
     except NotHereError:
@@ -74,7 +75,7 @@ def list_names(node: Node, path: str) -> list[str]:
 
 
 def unsigned(text: bytes | str) -> int:
-    """Return a number of the kernel. Raises UnparsableError."""
+    """Return a number that is not negative. Raise UnparsableError for any other text."""
     try:
         value = int(text)
     except ValueError as error:

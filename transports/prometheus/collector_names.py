@@ -1,4 +1,4 @@
-"""Names of the collectors by set of names, and where their classes are."""
+"""The names and classes of the collectors, by set of names."""
 
 from __future__ import annotations
 
@@ -75,10 +75,10 @@ COLLECTORS: dict[str, dict[str, str]] = {
     "ceems": {"ceems": f"{_HERE}.ceems:CeemsCollector"},
     "slurm": {"slurm": f"{_HERE}.slurm_exporter:SlurmExporterCollector"},
 }
-"""Collectors by set of names, each with its class."""
+"""The collectors of each set of names: name to `module:class`."""
 
 NOT_DEFAULT = frozenset({"processes", "numastat", "beegfs", "gpfs"})
-"""Collectors that are used only if `collectors` names them."""
+"""Collectors that run only if `collectors` lists them."""
 
 
 def collector_names() -> list[str]:

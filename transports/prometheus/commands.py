@@ -1,4 +1,4 @@
-"""The commands `ccagent export`, and scrapes printed by `ccagent metrics --once`."""
+"""The commands `ccagent export`, and the scrapes of `ccagent metrics --once`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SET_NAMES = "Sets of names, separated by commas: ccagent, node_exporter, cgroup
 
 @click.group(cls=HelpfulGroup)
 def export() -> None:
-    """Write metrics for Prometheus where no port is wanted; make hashes of passwords."""
+    """Write metrics for Prometheus to a file; hash passwords of the exporter."""
 
 
 @export.command()
@@ -35,15 +35,15 @@ def export() -> None:
 def textfile(directory: str, names: str, common: Common) -> None:
     """Write DIRECTORY/ccagent.prom for node_exporter's textfile collector, once.
 
-    Run it by cron or a timer. The file is replaced whole; families that node_exporter has itself
-    are left out.
+    Run it from cron or a timer. The file is replaced atomically. Families named `node_*` are
+    omitted: node_exporter has them.
     """
     from msgspec.structs import replace
 
     from ccagent.transports.prometheus.textfile import write_textfile
 
     configuration, settings = _read(common.options, names)
-    # What others wrote for the same directory would never end.
+    # The file would otherwise keep the families of other, removed files.
     settings = replace(settings, exclude=(*settings.exclude, "textfile"))
     write_textfile(directory, scrape_once(configuration, settings, leaves_out=("node_",)))
 
@@ -53,7 +53,7 @@ def textfile(directory: str, names: str, common: Common) -> None:
 def password(user: str) -> None:
     """Print a line for exporter.users-file: USER with the hash of a password.
 
-    The password is asked for twice, or read from standard input if that is no terminal.
+    Ask for the password twice, or read it from standard input if that is no terminal.
     """
     from ccagent.transports.prometheus.passwords import make_line
 
@@ -65,7 +65,10 @@ def password(user: str) -> None:
 
 
 def print_scrape(options: Options, form: str, names: str) -> None:
-    """Print a scrape; form: prometheus or openmetrics. Raises ConfigurationError."""
+    """Print a scrape. form: prometheus or openmetrics.
+
+    Raise ConfigurationError if the configuration or `names` is invalid.
+    """
     from ccagent.transports.prometheus.exposition import join_openmetrics, join_text
 
     configuration, settings = _read(options, names)
@@ -77,7 +80,7 @@ def print_scrape(options: Options, form: str, names: str) -> None:
 def scrape_once(
     configuration: Configuration, settings: ExporterSettings, leaves_out: Collection[str] = ()
 ) -> list[Block]:
-    """Return the families of one scrape, but for those whose names begin with `leaves_out`."""
+    """Return the families of one scrape, without those whose names start with `leaves_out`."""
     from ccagent.machine.node import Node
     from ccagent.transports.prometheus.registry import make_collectors
     from ccagent.transports.prometheus.scraping import Scraper
@@ -97,7 +100,7 @@ def scrape_once(
 
 
 def _read(options: Options, names: str) -> tuple[Configuration, ExporterSettings]:
-    """Return the configuration and its exporter, with other sets of names if any are given."""
+    """Return the configuration and its exporter settings; `names` replaces the sets of names."""
     from ccagent.cli.options import load_configuration
     from ccagent.transports.prometheus.settings import NAME_SETS, ExporterSettings
 
@@ -106,7 +109,7 @@ def _read(options: Options, names: str) -> tuple[Configuration, ExporterSettings
     if names:
         chosen = tuple(name.strip() for name in names.split(",") if name.strip())
         if not chosen:
-            raise ConfigurationError(f"--names: there are {', '.join(NAME_SETS)}")
+            raise ConfigurationError(f"--names: is empty; known sets: {', '.join(NAME_SETS)}")
         for name in chosen:
             if name not in NAME_SETS:
                 from ccagent.config.settings import nearest

@@ -1,4 +1,4 @@
-"""Cards of NVIDIA, with the names of dcgm-exporter, as far as NVML has the values."""
+"""NVIDIA cards under the names of dcgm-exporter, as far as NVML reports the values."""
 
 from __future__ import annotations
 
@@ -58,16 +58,16 @@ _DETAILS = {
 
 
 class DcgmCollector(Collector):
-    """Cards of NVIDIA without their MIG instances."""
+    """NVIDIA cards without their MIG instances."""
 
     name = "dcgm"
 
     def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
-        """Ask NVML. Raise NotHereError without a card of NVIDIA."""
+        """Read the cards through NVML. Raise NotHereError without an NVIDIA card."""
         cards = self.sources.cards.get(node)
         labels = _label_cards(cards, node.hostname)
         if not labels:
-            raise NotHereError("no card of NVIDIA")
+            raise NotHereError("no NVIDIA card")
         reading = cards.reading
         states = [card for card in reading.cards if card.index in labels and not card.failing]
         for field, family in _STATES:
@@ -104,7 +104,7 @@ class DcgmCollector(Collector):
 
 
 def _label_cards(cards: CardsOnNode, hostname: str) -> dict[int, Labels]:
-    """Return the labels of the cards of NVIDIA by index."""
+    """Return the labels of the NVIDIA cards by card index."""
     reading = cards.reading
     devices = {
         index: f"nvidia{device.removeprefix(_MAJOR)}"
@@ -124,6 +124,6 @@ def _label_cards(cards: CardsOnNode, hostname: str) -> dict[int, Labels]:
 
 
 def format_address(address: str) -> str:
-    """Return a PCI address as NVML has it: a domain of eight digits, in upper case."""
+    """Return a PCI address as NVML writes it: a domain of eight digits, in upper case."""
     found = _ADDRESS.fullmatch(address)
     return address if found is None else f"{int(found[1], 16):08X}:{found[2].upper()}"

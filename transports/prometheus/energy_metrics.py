@@ -1,4 +1,4 @@
-"""Energy of the node and its jobs, as the agent `energy` of this process has split it."""
+"""Energy of the node and its jobs, from the agent `energy` of this process."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ _NODE_POWER = gauge(
 
 
 class EnergyCollector(Collector):
-    """Counters of the agent `energy`, in the daemon. A series ends with its job."""
+    """Counters of the agent `energy` in the daemon. The series of a job end with the job."""
 
     name = "energy"
 
     def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
-        """Return the last split. Raises NotHereError where no agent `energy` runs."""
+        """Return the last counters. Raise NotHereError if no agent `energy` runs."""
         del node
         energy = latest_energy()
         if energy is None:

@@ -1,4 +1,4 @@
-"""Samples as text, with the beginnings of lines kept from scrape to scrape.
+"""Samples as text. The line prefixes (name and labels) are cached between scrapes.
 
 Source: prometheus/docs, instrumenting/exposition_formats.md and specs/om/open_metrics_spec.md.
 """
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from ccagent.transports.prometheus.family import Family, Labels, Rows
 
 _UNFIT = re.compile(r"[\x00-\x09\x0b-\x1f\x7f\x85\u2028\u2029\ud800-\udfff]")
-"""Characters that a parser may take for the end of a line or of the text, and those that stand for
-bytes which are no UTF-8.
+"""Control characters and line separators: a parser may take them for the end of a line or text.
+Surrogates: they stand for bytes that are not UTF-8.
 """
 _SPARE = 64
 
 Block = tuple["Family", str]
-"""A family and the lines of its samples."""
+"""A family and the text lines of its samples."""
 
 
 class SampleEncoder:
-    """Encodes the samples of one collector. The lines are the same in both formats."""
+    """An encoder for the samples of one collector. Both formats share the lines."""
 
     def __init__(self) -> None:
         self._prefixes: dict[Family, dict[Labels, str]] = {}
@@ -34,7 +34,7 @@ class SampleEncoder:
     def encode(self, families: Iterable[tuple[Family, Rows]]) -> list[Block]:
         """Return the families that have samples, with their lines.
 
-        Of several samples with the same labels, as they are written, the last one counts.
+        Of several samples with equal labels after escaping, only the last is kept.
         """
         blocks: dict[Family, str] = {}
         for family, rows in families:
@@ -49,8 +49,8 @@ class SampleEncoder:
         known = self._prefixes.get(family)
         if known is None:
             known = self._prefixes[family] = {}
-        # By what is written: different labels may be the same after `escape`, and a series that is
-        # there twice costs the whole scrape.
+        # The key is the escaped text: different labels may be equal after `escape`, and Prometheus
+        # rejects a scrape that has a series twice.
         lines: dict[str, str] = {}
         for labels, value in rows:
             prefix = known.get(labels)
@@ -60,18 +60,18 @@ class SampleEncoder:
             if number[-1] in "fn":
                 number = _special(number)
             lines[prefix] = f"{prefix}{number}\n"
-        if len(known) > 2 * len(lines) + _SPARE:  # jobs that have ended, disks that have gone
+        if len(known) > 2 * len(lines) + _SPARE:  # ended jobs, removed disks
             known.clear()
         return "".join(lines.values())
 
 
 def _special(number: str) -> str:
-    """Return the word for a number that is not finite: `nan`, `inf`, `-inf`."""
+    """Return the exposition format's word for `nan`, `inf` or `-inf`."""
     return {"nan": "NaN", "inf": "+Inf", "-inf": "-Inf"}[number]
 
 
 def make_prefix(family: Family, labels: Labels) -> str:
-    """Return the line of a sample up to its number: `name{label="value"} `."""
+    """Return the line of a sample before its number: `name{label="value"} `."""
     if isinstance(family, WrittenFamily):
         return labels[0]
     if not family.labels:
@@ -81,12 +81,12 @@ def make_prefix(family: Family, labels: Labels) -> str:
 
 
 def escape(value: str) -> str:
-    """Return the value of a label as it is written."""
+    """Return a label value, cleaned and escaped for both formats."""
     return clean(value).replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 
 
 def clean(text: str) -> str:
-    """Return a text with U+FFFD for bytes that are no UTF-8, and for control characters."""
+    """Return a text with U+FFFD for bytes that are not UTF-8 and for control characters."""
     return text if text.isprintable() else _UNFIT.sub("\ufffd", text)
 
 
@@ -101,7 +101,7 @@ def join_openmetrics(blocks: Iterable[Block]) -> bytes:
     names = {family.name for family, _ in found}
     parts: list[str] = []
     for family, lines in found:
-        # Without its `_total` a counter may have the name of another family: lustre_disk_io.
+        # A counter without its `_total` may clash with another family: lustre_disk_io.
         clashes = family.kind == "counter" and family.name.removesuffix("_total") in names
         parts += (family.unknown_head if clashes else family.openmetrics_head, lines)
     return "".join([*parts, "# EOF\n"]).encode()

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 Kind = Literal["counter", "gauge", "untyped", "histogram", "summary"]
 Labels = tuple[str, ...]
 Rows = Iterable[tuple[Labels, float]]
-"""Label values in the order of the family's label names, each with its number."""
+"""Pairs of label values and number. The values are in the order of the family's label names."""
 
 _NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*", re.ASCII)
 _UNITS = (
@@ -21,7 +21,7 @@ _TOTAL = "_total"
 class Family:
     """A metric family.
 
-    name: of its samples, with `_total` where it has one. help: a sentence. labels: their names.
+    name: of its samples, including a suffix `_total`. help: a sentence. labels: label names.
     """
 
     __slots__ = ("_openmetrics", "_text", "help", "kind", "labels", "name")
@@ -44,7 +44,7 @@ class Family:
 
     @property
     def text_head(self) -> str:
-        """Return HELP and TYPE of the text format 0.0.4."""
+        """Return the lines HELP and TYPE of the text format 0.0.4."""
         if not self._text:
             text = self.help.replace("\\", "\\\\").replace("\n", "\\n")
             self._text = f"# HELP {self.name} {text}\n# TYPE {self.name} {self.kind}\n"
@@ -52,15 +52,15 @@ class Family:
 
     @property
     def unknown_head(self) -> str:
-        """Return TYPE and HELP of OpenMetrics 1.0, as of a family of which nothing is known."""
+        """Return the lines TYPE and HELP of OpenMetrics 1.0 with the type unknown."""
         return f"# TYPE {self.name} unknown\n# HELP {self.name} {escape_help(self.help)}\n"
 
     @property
     def openmetrics_head(self) -> str:
-        """Return TYPE, UNIT and HELP of OpenMetrics 1.0.
+        """Return the lines TYPE, UNIT and HELP of OpenMetrics 1.0.
 
-        A counter without `_total` has the type unknown: OpenMetrics would demand another name, and
-        the series would depend on the format.
+        A counter without `_total` gets the type unknown. As a counter OpenMetrics would require
+        another name, and the name of the series would depend on the format.
         """
         if not self._openmetrics:
             name, kind = self.name, self.kind if self.kind != "untyped" else "unknown"
@@ -79,7 +79,7 @@ class Family:
 
 
 class WrittenFamily(Family):
-    """A family that somebody else wrote. Rows have the beginning of a line in place of labels."""
+    """A family of a text file. Its rows have line prefixes in place of label values."""
 
     __slots__ = ()
 
@@ -87,27 +87,27 @@ class WrittenFamily(Family):
 
 
 def escape_help(text: str) -> str:
-    """Return a help text as OpenMetrics has it."""
+    """Return a help text escaped for OpenMetrics."""
     return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 
 
 def counter(name: str, text: str, *labels: str) -> Family:
-    """Return the family of a counter."""
+    """Return a family of type counter."""
     return Family(name, "counter", text, labels)
 
 
 def gauge(name: str, text: str, *labels: str) -> Family:
-    """Return the family of a gauge."""
+    """Return a family of type gauge."""
     return Family(name, "gauge", text, labels)
 
 
 def untyped(name: str, text: str, *labels: str) -> Family:
-    """Return the family of numbers of which nobody says whether they count or measure."""
+    """Return a family whose source does not declare counter or gauge."""
     return Family(name, "untyped", text, labels)
 
 
 class FamilyTable:
-    """Families that are named by the kernel: made when they are first seen, at most `most`."""
+    """Families named after the kernel's names. They are created on demand, at most `most`."""
 
     def __init__(self, kind: Kind, name: str, text: str, *labels: str, most: int = 2000) -> None:
         self._kind: Kind = kind
@@ -118,7 +118,10 @@ class FamilyTable:
         self._known: dict[str, Family | None] = {}
 
     def get(self, part: str) -> Family | None:
-        """Return the family with `part` for `{}` in name and help; None if it can't be a name."""
+        """Return the family with `part` in place of `{}` in name and help.
+
+        Return None if `part` is invalid in a metric name, or the table is full.
+        """
         try:
             return self._known[part]
         except KeyError:

@@ -1,6 +1,6 @@
-"""Files that tell dcgm-exporter which job has a card: its option --hpc-job-mapping-dir.
+"""Files that map cards to jobs for dcgm-exporter's option --hpc-job-mapping-dir.
 
-A file is named after the number of the card, or `CARD.INSTANCE`, and holds a job id a line.
+The name of a file is the number of a card, or `CARD.INSTANCE`. Each line is a job id.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _MODE = 0o644
 
 
 class GpuJobFiles:
-    """Keeps the files of a directory as the allocations are. Only changed ones are written."""
+    """The files of a directory, kept equal to the allocations. Only changed files are written."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
         self._written: dict[str, bytes] | None = None
 
     def write(self, cards: CardsOnNode) -> None:
-        """Write the files of allocated cards, and remove those of free ones. Logs what fails."""
+        """Write the files of allocated cards and remove those of free cards. Log failures."""
         jobs: dict[str, list[int]] = {}
         for each in cards.allocations:
             for card in each.cards:
@@ -56,10 +56,10 @@ class GpuJobFiles:
         self._written = wanted
 
     def _remove_others(self, wanted: set[str]) -> None:
-        """Remove the files of cards that no job has: dcgm-exporter reads them all."""
+        """Remove the files of free cards: dcgm-exporter reads all files."""
         directory = open_directory(self._directory)
         try:
-            # The descriptor only stands for a place (O_PATH), and can't be listed itself.
+            # A descriptor opened with O_PATH can't be listed itself.
             for name in os.listdir(f"/proc/self/fd/{directory}"):
                 if _FILE.fullmatch(name) and name not in wanted:
                     with contextlib.suppress(FileNotFoundError):
@@ -71,7 +71,7 @@ class GpuJobFiles:
 def keep_gpu_jobs(
     directory: str, node: Node, sources: NodeSources, closing: threading.Event
 ) -> None:
-    """Keep the files in a thread, whether anybody scrapes or not, until `closing` is set."""
+    """Update the files in a thread, independent of scrapes, until `closing` is set."""
     files = GpuJobFiles(directory)
 
     def keep() -> None:
@@ -79,7 +79,7 @@ def keep_gpu_jobs(
             try:
                 files.write(sources.cards.get(node))
             except NotHereError:
-                pass  # no card: there is nothing to write
+                pass  # no card, no files
             except CcagentError as error:
                 logger.warning("exporter: gpu-job-directory: %s", error)
             except Exception:  # noqa: BLE001 - the next turn may work

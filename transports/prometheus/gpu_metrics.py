@@ -1,4 +1,4 @@
-"""GPUs, with names of our own: cards, and which job has them."""
+"""GPUs under ccagent's own metric names: cards, and their allocation to jobs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _USED = gauge(
     "ccagent_job_gpus_used", "Cards of the job that its processes use at this moment.", "jobid"
 )
 _IDLE = gauge(
-    "ccagent_job_gpus_idle", "Cards of the job that nothing of it uses at this moment.", "jobid"
+    "ccagent_job_gpus_idle", "Cards of the job that no process of it uses at this moment.", "jobid"
 )
 _VALUES = (
     ("ce_util", gauge("ccagent_gpu_utilization_ratio", "Share of time in which a kernel ran.",
@@ -50,7 +50,7 @@ class GpuCollector(Collector):
     name = "gpus"
 
     def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
-        """Ask the vendors' libraries. Raise NotHereError without a card."""
+        """Read the cards through the vendors' libraries. Raise NotHereError without a card."""
         cards = self.sources.cards.get(node)
         reading = cards.reading
         labels = {card.index: (str(card.index), card.uuid) for card in reading.cards}
@@ -107,7 +107,7 @@ class GpuCollector(Collector):
 
 
 def _lacks(cards: CardsOnNode, index: int, field: str) -> bool:
-    """Return whether a card does not report a value, so that its 0 has no meaning."""
+    """Return whether a card does not report a value. Its 0 then has no meaning."""
     reading = cards.reading
     if field == "ce_util":
         return index in reading.without_utilization or index in reading.instances

@@ -1,4 +1,4 @@
-"""How many passwords a client may try: a few at once, then one a second."""
+"""Rate limits for password attempts: a few at once, then one per second per client."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ _MOST_CLIENTS = 1000
 
 
 class GuessBudgets:
-    """Budgets by address, so that whoever guesses passwords holds up nobody else.
+    """Budgets of password attempts by address. A guessing client does not delay the others.
 
-    Addresses of IPv6 count by their network of 64 bits: a client may have them all.
+    IPv6 addresses share a budget per /64 network: one client may own all its addresses.
     """
 
     def __init__(self) -> None:
         self._budgets: dict[str, tuple[float, float]] = {}
 
     def spend(self, peer: str) -> bool:
-        """Return whether a client may try a password now. peer: its address."""
+        """Return whether a client may try a password now. peer: the client's address."""
         now = time.monotonic()
         key = network_of(peer)
         left, moment = self._budgets.get(key, (_AT_ONCE, now))
@@ -32,12 +32,12 @@ class GuessBudgets:
         return is_permitted
 
     def restore(self, peer: str) -> None:
-        """Forget what a client has tried, after a right login."""
+        """Reset the budget of a client after a successful login."""
         self._budgets.pop(network_of(peer), None)
 
 
 def network_of(peer: str) -> str:
-    """Return the address of IPv4, or the network of 64 bits of one of IPv6."""
+    """Return an IPv4 address unchanged, and the /64 network of an IPv6 address."""
     try:
         address = ipaddress.ip_address(peer.partition("%")[0])
     except ValueError:

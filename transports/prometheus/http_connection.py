@@ -1,4 +1,4 @@
-"""One client's connection, without blocking: handshake, request, answer."""
+"""A non-blocking connection of one client: TLS handshake, request, response."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _PIECE = 64 * 1024
 
 
 class ExporterConnection:
-    """A connection and what it waits for.
+    """A connection and its state.
 
-    state: `working` while a thread makes the answer. events: of the selector. since: when the
-    state began, by the steady clock. is_idle: between requests, or before the first byte of one.
+    state: `working` while a thread builds the response. events: mask for the selector. since: start
+    of the state, by the monotonic clock.
     """
 
     def __init__(
@@ -57,13 +57,13 @@ class ExporterConnection:
 
     @property
     def is_idle(self) -> bool:
-        """Return whether it is between two requests."""
+        """Return whether the connection waits for the first byte of its next request."""
         return self.state == "reading" and self.has_asked and not self._received
 
     def step(self, now: float) -> Request | None:
-        """Go on as far as the socket permits. Return a request when it is complete.
+        """Continue until the socket would block. Return a request when its head is complete.
 
-        `state` is `closed` afterwards if the connection has ended or failed.
+        `state` is `closed` afterwards if the client closed the connection or an error occurred.
         """
         try:
             if self.state == "handshake":
@@ -78,7 +78,7 @@ class ExporterConnection:
             self.events = _WRITE
         except (BlockingIOError, InterruptedError):
             pass
-        except OSError:  # the client has gone, or its handshake failed
+        except OSError:  # the client closed the connection, or the handshake failed
             self.state = "closed"
         return None
 
@@ -136,14 +136,14 @@ class ExporterConnection:
         self.answer(text_answer(status, text), now)
 
     def answer(self, answer: ExporterAnswer, now: float) -> None:
-        """Take the answer to the request; `step` sends it."""
+        """Set the response to the request; `step` sends it."""
         keeps = self._keeps_alive
         encoded = encode_answer(answer, keeps_alive=keeps, with_body=not self._is_head)
         self._to_send = memoryview(encoded)
         self._enter("writing", now)
 
     def _write(self, now: float) -> bool:
-        """Send the answer. Return whether the connection is kept for another request."""
+        """Send the response. Return whether the connection stays open for another request."""
         while self._to_send:
             sent = self.socket.send(self._to_send[:_PIECE])
             self._to_send = self._to_send[sent:]
@@ -154,6 +154,6 @@ class ExporterConnection:
         return True
 
     def close(self) -> None:
-        """Close the socket, without a farewell that could block."""
+        """Close the socket without a TLS shutdown, which could block."""
         self.state = "closed"
         self.socket.close()

@@ -1,4 +1,4 @@
-"""HTTP/1.x as far as a scrape needs it: heads of requests, choice of format, answers."""
+"""HTTP/1.x as far as scrapes need it: request heads, content negotiation, responses."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
 _FORBIDDEN = re.compile(r"[\0\r\n]")
 _AUTHORITY = re.compile(r"https?://[^/?#]*", re.IGNORECASE)
 _OFFSET = 0.5
-"""Seconds of a scrape's timeout that are left for its way to the server."""
+"""Seconds subtracted from the client's scrape timeout, for the transfer."""
 _LONGEST = 120.0
-"""Seconds at most: a client must not occupy a thread for as long as it likes."""
+"""The maximum in seconds: a client must not occupy a thread without limit."""
 
 
 class Request(NamedTuple):
-    """The head of a request; names of headers in lower case. peer: the address of the client."""
+    """The head of a request. Header names are in lower case. peer: the client's address."""
 
     method: str
     path: str
@@ -34,7 +34,7 @@ class Request(NamedTuple):
 
 
 class MalformedRequestError(ValueError):
-    """A request that is no HTTP, or asks for what can't be had. status: of the answer."""
+    """A request that is malformed or not supported. status: of the response."""
 
     def __init__(self, text: str, status: HTTPStatus = HTTPStatus.BAD_REQUEST) -> None:
         super().__init__(text)
@@ -42,7 +42,7 @@ class MalformedRequestError(ValueError):
 
 
 class ExporterAnswer(NamedTuple):
-    """An answer before it is encoded."""
+    """A response before encoding."""
 
     status: HTTPStatus
     content_type: str
@@ -51,22 +51,22 @@ class ExporterAnswer(NamedTuple):
 
 
 def parse_request(head: bytes) -> Request:
-    """Parse a head without the empty line that ends it. Raises MalformedRequestError."""
+    """Parse a head without its final empty line. Raise MalformedRequestError if it is invalid."""
     lines = head.decode("latin-1").split("\r\n")
     found = _LINE.fullmatch(lines[0])
     if found is None:
-        raise MalformedRequestError("no HTTP/1.1 request")
+        raise MalformedRequestError("not an HTTP/1 request")
     headers: dict[str, str] = {}
     for line in lines[1:]:
-        # No regular expression for the whole line: one with two runs of spaces needs seconds for a
-        # head that is full of them.
+        # A regular expression with two runs of spaces needs seconds for a head full of spaces:
+        # the line is not matched as a whole.
         name, colon, value = line.partition(":")
         if not colon or _NAME.fullmatch(name) is None or _FORBIDDEN.search(value):
             raise MalformedRequestError("a header is malformed")
         name, value = name.lower(), value.strip(" \t")
         headers[name] = f"{headers[name]}, {value}" if name in headers else value
     if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
-        raise MalformedRequestError("no body is taken", HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+        raise MalformedRequestError("no request body allowed", HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
     # A proxy may send the whole URL (RFC 9112, 3.2.2).
     path, _, query = _AUTHORITY.sub("", found[2], count=1).partition("?")
     options = {word.strip().lower() for word in headers.get("connection", "").split(",")}
@@ -75,9 +75,9 @@ def parse_request(head: bytes) -> Request:
 
 
 def choose_format(accept: str) -> str:
-    """Return the Content-Type that a header Accept prefers: OpenMetrics, or text where none fits.
+    """Return the Content-Type that the header Accept prefers; the text format if none matches.
 
-    Of the same quality the first one counts.
+    Of types with equal quality the first is chosen.
     """
     best, chosen = 0.0, TEXT
     for item in accept.split(",")[:64]:
@@ -97,7 +97,7 @@ def choose_format(accept: str) -> str:
 
 
 def accepts_gzip(accept_encoding: str) -> bool:
-    """Return whether a header Accept-Encoding permits gzip; `*` is what it does not name."""
+    """Return whether the header Accept-Encoding permits gzip, by name or by `*`."""
     qualities: dict[str, float] = {}
     for item in accept_encoding.split(",")[:64]:
         name, *parameters = (part.strip().lower() for part in item.split(";"))
@@ -106,7 +106,10 @@ def accepts_gzip(accept_encoding: str) -> bool:
 
 
 def scrape_seconds(timeout: str, default: float) -> float:
-    """Return the time limit of a scrape by its header X-Prometheus-Scrape-Timeout-Seconds."""
+    """Return the time limit of a scrape in seconds.
+
+    timeout: the header X-Prometheus-Scrape-Timeout-Seconds. default: if that is empty or invalid.
+    """
     seconds = min(_number(timeout, 0.0), max(_LONGEST, default))
     if seconds <= 0:
         return default
@@ -126,7 +129,7 @@ def _number(text: str, default: float) -> float:
 
 
 def encode_answer(answer: ExporterAnswer, *, keeps_alive: bool, with_body: bool = True) -> bytes:
-    """Return the bytes of an answer."""
+    """Return the response as bytes."""
     lines = [
         f"HTTP/1.1 {answer.status.value} {answer.status.phrase}",
         f"Content-Type: {answer.content_type}",
@@ -142,5 +145,5 @@ def encode_answer(answer: ExporterAnswer, *, keeps_alive: bool, with_body: bool 
 
 
 def text_answer(status: HTTPStatus, text: str, *headers: tuple[str, str]) -> ExporterAnswer:
-    """Return an answer of one line of text."""
+    """Return a text response of one line."""
     return ExporterAnswer(status, "text/plain; charset=utf-8", f"{text}\n".encode(), headers)

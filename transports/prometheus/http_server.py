@@ -1,6 +1,6 @@
-"""The HTTP server: one thread for all connections, a few that make answers.
+"""The HTTP server: one thread for all connections, a few threads that build responses.
 
-A client that is slow, or stalls in its handshake, occupies a descriptor and nothing else.
+A client that is slow or stalls in its handshake occupies only a descriptor.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from ccagent.transports.prometheus.tls import TlsContext
 
 _IDLE = 300.0
-"""Seconds for which a connection is kept between two scrapes."""
+"""Seconds after which an idle connection is closed."""
 _TICK = 1.0
 _ACCEPTED_AT_ONCE = 64
 _WORKERS = 4
 _PAUSE = 0.5
 _SHORT_PAUSE = 0.01
 _GRACE = 0.25
-"""Seconds for which a new client, or one that takes its answer, does not give way to others."""
+"""Seconds before which a new client, or a client that is reading its response, is not evicted."""
 
 
 class AnswerWorkers:
-    """Threads that make answers, started when they are needed."""
+    """Threads that build responses, started on demand."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class AnswerWorkers:
         self._busy = 0
 
     def take(self, number: int, request: Request) -> bool:
-        """Take a request of a connection. Return False if no thread can be started for it."""
+        """Queue a request of a connection. Return False if no thread can be started."""
         if self._busy >= self._count and self._count < _WORKERS:
             try:
                 threading.Thread(target=self._work, name="exporter-answer", daemon=True).start()
@@ -64,11 +64,11 @@ class AnswerWorkers:
         return True
 
     def done(self) -> None:
-        """Note that an answer has been handed back."""
+        """Count a thread as free after the server has received its response."""
         self._busy -= 1
 
     def close(self) -> None:
-        """End the threads after what they do now."""
+        """End the threads after the queued requests."""
         for _ in range(self._count):
             self._requests.put(None)
 
@@ -77,17 +77,17 @@ class AnswerWorkers:
             number, request = item
             try:
                 answer = self._answer(request)
-            except Exception:  # noqa: BLE001 - nobody foresaw it, and the next may be answered
+            except Exception:  # noqa: BLE001 - the thread must survive
                 logger.exception("exporter: an answer failed")
                 answer = text_answer(HTTPStatus.INTERNAL_SERVER_ERROR, "unforeseen error")
             self._hand_back(number, answer)
 
 
 class ExporterServer:
-    """Serves listening sockets until it is closed.
+    """An HTTP server for listening sockets.
 
-    answer: makes the answer to a request, in a thread. most: connections at a time. seconds: within
-    which a client must send a request or take an answer.
+    answer: builds the response to a request, in a thread. most: maximum of open connections.
+    seconds: time limit for a client to send a request or to receive a response.
     """
 
     def __init__(
@@ -115,14 +115,14 @@ class ExporterServer:
         self._thread = threading.Thread(target=self._serve, name="exporter-http", daemon=True)
 
     def start(self) -> None:
-        """Start to serve. Raises RuntimeError if no thread can be started."""
+        """Start to serve. Raise RuntimeError if no thread can be started."""
         self._selector.register(self._reader, selectors.EVENT_READ, None)
         for each in self._sockets:
             self._selector.register(each, selectors.EVENT_READ, None)
         self._thread.start()
 
     def close(self, seconds: float = 2.0) -> None:
-        """Stop to listen, and close all connections."""
+        """Close the sockets and all connections. seconds: maximum wait for the thread."""
         self._closing.set()
         self._wake()
         if self._thread.is_alive():
@@ -134,7 +134,7 @@ class ExporterServer:
         self._wake()
 
     def _wake(self) -> None:
-        with contextlib.suppress(OSError):  # full: it wakes up anyway
+        with contextlib.suppress(OSError):  # a full buffer wakes the thread anyway
             self._writer.send(b"x")
 
     def _serve(self) -> None:
@@ -142,8 +142,8 @@ class ExporterServer:
             while not self._closing.is_set():
                 try:
                     self._turn()
-                except Exception:  # noqa: BLE001 - no client's doing may end the server
-                    logger.exception("exporter: the server failed and goes on")
+                except Exception:  # noqa: BLE001 - no client may end the server
+                    logger.exception("exporter: unforeseen error in the server; continuing")
                     self._closing.wait(_PAUSE)
         finally:
             self._end()
@@ -172,15 +172,15 @@ class ExporterServer:
         assert isinstance(listening, socket.socket)  # noqa: S101 - registered so
         for _ in range(_ACCEPTED_AT_ONCE):
             if len(self._connections) >= self._most and self._find_longest(now, _GRACE) is None:
-                # The others wait in the kernel: a client that has just come must not give way.
+                # No connection may be evicted yet: further clients wait in the kernel's backlog.
                 self._closing.wait(_SHORT_PAUSE)
                 return
             try:
                 connected, address = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except OSError as error:  # no descriptor is left, for example
-                logger.warning("exporter: no connection can be accepted: %s", error)
+            except OSError as error:  # for example no free descriptor
+                logger.warning("exporter: can't accept connections: %s", error)
                 self._make_room(now, 0.0)
                 self._closing.wait(_PAUSE)
                 return
@@ -211,13 +211,13 @@ class ExporterServer:
         connection = self._connections[number]
         request = connection.step(now)
         if request is not None and not self._workers.take(number, request):
-            busy = text_answer(HTTPStatus.SERVICE_UNAVAILABLE, "no thread is left")
+            busy = text_answer(HTTPStatus.SERVICE_UNAVAILABLE, "no thread available")
             connection.answer(busy, now)
             connection.step(now)
         if connection.state == "closed":
             self._remove(number)
         elif connection.state == "working":
-            # What else the client sends waits in the kernel.
+            # Further data of the client wait in the kernel.
             self._watch(connection, number, 0)
         else:
             self._watch(connection, number, connection.events)
@@ -238,13 +238,16 @@ class ExporterServer:
         connection.close()
 
     def _make_room(self, now: float, grace: float) -> None:
-        """Close the connection that has waited longest; none that is being answered."""
+        """Evict the connection that has waited longest, if `_find_longest` finds one."""
         number = self._find_longest(now, grace)
         if number is not None:
             self._remove(number)
 
     def _find_longest(self, now: float, grace: float) -> int | None:
-        """Return the connection that has waited longest: idle, or for more than `grace` seconds."""
+        """Return the connection that has waited longest; None if no connection qualifies.
+
+        Idle connections qualify, others after `grace` seconds in their state, but never `working`.
+        """
         waiting = [
             (connection.since, number)
             for number, connection in self._connections.items()

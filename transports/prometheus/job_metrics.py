@@ -1,4 +1,4 @@
-"""Jobs, with names of our own: their CPU time, memory, I/O, pressure and processes."""
+"""Jobs under ccagent's own metric names: CPU time, memory, I/O, pressure and processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LEFT_OUT = gauge(
 )
 _INFO = gauge(
     "ccagent_job_info",
-    "Always 1: whose job it is. account, partition and name are what the job's environment says.",
+    "Always 1: the owner of the job; account, partition and name from the job's environment.",
     "jobid", "user", "account", "partition", "name",
 )  # fmt: skip
 _PROCESSES = gauge("ccagent_job_processes", "Processes of the job on this node.", "jobid")
@@ -66,7 +66,7 @@ _VALUES: tuple[tuple[str, Family, float], ...] = (
         "mem_peak",
         gauge(
             "ccagent_job_memory_peak_bytes",
-            "The most that ccagent_job_memory_used_bytes has been.",
+            "Maximum of ccagent_job_memory_used_bytes.",
             "jobid",
         ),
         1,
@@ -94,7 +94,7 @@ _VALUES: tuple[tuple[str, Family, float], ...] = (
         "oom_kills",
         counter(
             "ccagent_job_oom_kills_total",
-            "Processes of the job killed for want of memory.",
+            "Processes of the job that the kernel's OOM killer has killed.",
             "jobid",
         ),
         1,
@@ -133,12 +133,12 @@ _RESOURCES = ("cpu", "memory", "io")
 
 
 class JobCollector(Collector):
-    """The control groups of the jobs of Slurm on this node. A series ends with its job."""
+    """Counters of the control groups of Slurm's jobs. The series of a job end with the job."""
 
     name = "jobs"
 
     def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
-        """Read the control groups. Without a job there are the counts alone."""
+        """Read the control groups. Without jobs yield only the counts of jobs."""
         try:
             jobs, left_out = self.sources.jobs.get(node)
         except NotHereError:
@@ -177,7 +177,10 @@ class JobCollector(Collector):
 def counter_rows(
     values: Iterable[tuple[str, Family, float]], jobs: list[JobOnNode], labels: Mapping[int, Labels]
 ) -> Iterator[tuple[Family, Rows]]:
-    """Yield families with the jobs that have a value: field of JobCounters, family, divisor."""
+    """Yield each family with the values of the jobs that have one.
+
+    values: field of JobCounters, family, divisor. labels: by job id.
+    """
     for field, family, divisor in values:
         found = ((labels[each.job], getattr(each.counters, field)) for each in jobs)
         yield (
@@ -191,12 +194,12 @@ def counter_rows(
 
 
 def is_version_2(group: str) -> bool:
-    """Return whether a directory of a job is one of control groups of version 2."""
+    """Return whether a job's control group directory belongs to version 2."""
     return "/system.slice/" in group
 
 
 def find_swap(counters: JobCounters, group: str) -> int | None:
-    """Return B of swap space. Version 1 has the sum of memory and swap space."""
+    """Return the used swap space in B. Version 1 counts memory and swap together."""
     if counters.swap_used is None or is_version_2(group):
         return counters.swap_used
     return max(0, counters.swap_used - (counters.mem_used or 0))

@@ -1,4 +1,4 @@
-"""The processes of jobs, by their control groups; user, account, partition and name of a job."""
+"""The processes of jobs from their control groups; user, account, partition and name of jobs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ccagent.machine.node import Node
 
 _CONTROLLERS = ("cpuacct", "freezer", "memory", "cpuset", "devices", "pids")
-"""Of version 1: the first one that has jobs counts."""
+"""Controllers of version 1. The first controller that has jobs is used."""
 _PART = re.compile(r"step_[0-9a-z+_]{1,40}|task_[0-9a-z]{1,20}|user", re.ASCII)
 _DEEPEST = 4
 _MOST_GROUPS = 2000
@@ -31,7 +31,7 @@ _VARIABLES = {
 
 
 class JobIdentity(NamedTuple):
-    """Owner and description of a job; uid: -1 if unknown. Unknown texts are empty."""
+    """Owner and description of a job. uid: -1 if unknown. Unknown texts are empty."""
 
     uid: int = -1
     user: str = ""
@@ -41,10 +41,10 @@ class JobIdentity(NamedTuple):
 
 
 class JobProcesses:
-    """Lists the processes of jobs, and remembers what it has found out about each job.
+    """The processes of jobs, and a cache of the identity of each job.
 
-    A user can put anything into the environment. It is read once and affects that job alone. It is
-    read in a thread: a process whose memory is a file of FUSE makes reading it hang.
+    The environment is under the user's control: it is read once, and only affects its own job. A
+    thread reads it: the read hangs if the process has mapped its memory from a FUSE file.
     """
 
     def __init__(self, *, reads_environment: bool = True) -> None:
@@ -55,7 +55,7 @@ class JobProcesses:
         self._reading: dict[int, BackgroundCall[dict[str, str]]] = {}
 
     def begin(self, node: Node, jobs: set[int]) -> None:
-        """List the directories of a reading; forget the jobs that have ended."""
+        """List the jobs' directories for one reading; forget jobs that are not in `jobs`."""
         self._directories = {}
         try:
             directories = job_directories(node, _CONTROLLERS)
@@ -70,7 +70,7 @@ class JobProcesses:
         self._reading = {job: call for job, call in self._reading.items() if job in jobs}
 
     def of(self, node: Node, job: int) -> tuple[tuple[int, ...], JobIdentity]:
-        """Return the processes of a job and its identity."""
+        """Return the sorted process ids of a job, and its identity."""
         directories = self._directories.get(job, [])
         pids: list[int] = []
         for each in directories:
@@ -99,7 +99,7 @@ class JobProcesses:
         return identity
 
     def _read_texts(self, node: Node, job: int, uid: int, pids: list[int]) -> dict[str, str] | None:
-        """Return the texts in the environment of a job; None while reading it hangs."""
+        """Return the texts from a job's environment; None while the read hangs."""
         call = self._reading.pop(job, None)
         if call is None:
             try:
@@ -116,14 +116,14 @@ class JobProcesses:
 
 
 def _list_processes(node: Node, directory: JobDirectory) -> list[int]:
-    """Return the processes of steps and tasks, without slurmstepd's own."""
+    """Return the process ids in the groups of steps and tasks, without slurmstepd's group."""
     found: list[int] = []
     waiting = [(directory.path, 0)]
     read = 0
     while waiting and read < _MOST_GROUPS:
         path, depth = waiting.pop()
         read += 1
-        # On version 2 processes are at the leaves only.
+        # In version 2 only leaf groups hold processes.
         if depth and (directory.controller != V2 or depth > 2):
             with contextlib.suppress(CcagentError, ValueError):
                 found += map(int, node.read(f"{path}/cgroup.procs").split())
@@ -135,7 +135,10 @@ def _list_processes(node: Node, directory: JobDirectory) -> list[int]:
 
 
 def _find_owner(node: Node, pids: list[int]) -> int:
-    """Return the user of the first process that is not root's, else root; -1 without one."""
+    """Return the uid of the first process that does not belong to root.
+
+    Return 0 if all belong to root, -1 if no owner can be read.
+    """
     found = -1
     for pid in pids:
         try:
@@ -149,7 +152,7 @@ def _find_owner(node: Node, pids: list[int]) -> int:
 
 
 def _read_environment(node: Node, uid: int, pids: list[int]) -> dict[str, str]:
-    """Return the texts in the environment of the first process of the user that has them."""
+    """Return the texts from the first process of the user whose environment has them; else {}."""
     asked = 0
     for pid in pids:
         if asked >= _ASKED_PROCESSES:
@@ -167,7 +170,7 @@ def _read_environment(node: Node, uid: int, pids: list[int]) -> dict[str, str]:
 
 
 def parse_job_variables(content: bytes) -> dict[str, str]:
-    """Parse /proc/PID/environ: account, partition and name of the job, where it has them."""
+    """Parse /proc/PID/environ. Return account, partition and name of the job, if set."""
     found: dict[str, str] = {}
     for entry in content.split(b"\0"):
         name, equals, value = entry.partition(b"=")

@@ -1,4 +1,4 @@
-"""The sockets of the exporter: its own addresses, and those that systemd passes."""
+"""The listening sockets of the exporter: configured addresses, and sockets from systemd."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _BACKLOG = 128
 def open_sockets(
     settings: ExporterSettings, open_before: set[Address]
 ) -> dict[Address, socket.socket]:
-    """Return the listening sockets of the addresses that can be had, without those open before.
+    """Return listening sockets for the addresses that are not in `open_before`.
 
-    One that another process has is logged.
+    An address that can't be opened is logged and omitted.
     """
     found: dict[Address, socket.socket] = {}
     for address in settings.addresses():
@@ -32,14 +32,14 @@ def open_sockets(
             found[address] = listen(address)
         except OSError as error:
             logger.error(
-                "exporter: %s:%d: %s; trying again",
+                "exporter: %s:%d: %s; retrying",
                 address.host, address.port, error.strerror or error,
             )  # fmt: skip
     return found
 
 
 def listen(address: Address) -> socket.socket:
-    """Return a socket that listens at an address. Raises OSError."""
+    """Return a socket that listens on an address. Raise OSError if that fails."""
     host = address.host
     if host == "localhost":
         host = "127.0.0.1"
@@ -71,7 +71,7 @@ def _listen(family: int, host: str, port: int) -> socket.socket:
 
 
 def show_address(listening: socket.socket) -> str:
-    """Return the address of a socket as it stands in a URL."""
+    """Return the address of a socket as in a URL: `HOST:PORT`, `[IPV6]:PORT`, or a path."""
     name = listening.getsockname()
     if listening.family == socket.AF_UNIX:
         return str(name)
@@ -80,21 +80,22 @@ def show_address(listening: socket.socket) -> str:
 
 
 def passed_sockets(settings: ExporterSettings) -> list[socket.socket]:
-    """Return the sockets that systemd passes (sd_listen_fds(3)), if `listen` has them.
+    """Return the sockets passed by systemd (sd_listen_fds(3)); [] if `listen` lacks `systemd`.
 
-    Raises ConfigurationError if there is none, or one beyond loopback without protection.
+    Raise ConfigurationError if systemd passed no socket, no stream socket, or a socket beyond
+    loopback without protection.
     """
     if SYSTEMD not in settings.listen:
         return []
     count = os.environ.get("LISTEN_FDS", "")
     if os.environ.get("LISTEN_PID") != str(os.getpid()) or not count.isdecimal():
         raise ConfigurationError(
-            "exporter.listen: systemd has passed no socket: is the .socket unit started?"
+            "exporter.listen: systemd has passed no socket: start the .socket unit"
         )
     found: list[socket.socket] = []
     for descriptor in range(_FIRST, _FIRST + int(count)):
         try:
-            # A copy: a configuration that is read again takes them again.
+            # A copy: after a reload the descriptors are used again.
             made = socket.socket(fileno=os.dup(descriptor))
         except OSError as error:
             raise ConfigurationError(
@@ -105,7 +106,7 @@ def passed_sockets(settings: ExporterSettings) -> list[socket.socket]:
             for each in found:
                 each.close()
             raise ConfigurationError(
-                "exporter.listen: systemd's socket is not of ListenStream: no HTTP over it"
+                "exporter.listen: systemd's socket is not a stream: use ListenStream= in the unit"
             )
         if made.family == socket.AF_UNIX:
             continue

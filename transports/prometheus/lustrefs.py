@@ -1,4 +1,4 @@
-"""Lustre's servers and clients, with the names of lustrefs-exporter."""
+"""Lustre's servers and clients under the names of lustrefs-exporter."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class LustrefsCollector(Collector):
         self._source = JobstatsSource("auto", settings.lctl, "", limit)
 
     def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
-        """Read the parameters of Lustre. Raise NotHereError where there is none."""
+        """Read the parameters of Lustre. Raise NotHereError if the node has none."""
         errors: list[str] = []
         limit = self.settings.time_limit.seconds
         parameters = read_statistics(node, GROUPS, self.settings.lctl, limit, errors)
@@ -124,11 +124,14 @@ def _add_entry(
 
 
 def collect_parameters(parameters: Iterable[Parameter]) -> Iterator[tuple[Family, Rows]]:
-    """Return the families of parameters, as `lctl get_param` and `lnetctl` print them."""
+    """Yield the families for parameters in the format of `lctl get_param` and `lnetctl`.
+
+    Raise NotHereError if no parameter has a sample.
+    """
     found: dict[Family, dict[Labels, float]] = {}
     for name, value in parameters:
         for family, labels, number in read_parameter(name, value):
-            # A parameter that is there twice counts once.
+            # Of duplicates the first parameter is used.
             found.setdefault(family, {}).setdefault(labels, number)
     if not found:
         raise NotHereError("no statistics of Lustre on this node")

@@ -1,4 +1,4 @@
-"""Parameters of Lustre as samples with the names of lustrefs-exporter."""
+"""Conversion of Lustre's parameters into samples under the names of lustrefs-exporter."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GROUPS = (
     "stats", "md-stats", "capacity", "exports", "recovery", "health", "locks", "brw-stats", "lnet",
     "llite",
 )  # fmt: skip
-"""Groups of parameters that are read."""
+"""The groups of parameters to read."""
 
 Sample = tuple[Family, "Labels", float]
 
@@ -123,7 +123,7 @@ _CLIENT = counter("lustre_client_stats", "Lustre client interface stats.", "oper
 
 
 def read_parameter(name: str, value: bytes) -> Iterator[Sample]:
-    """Yield the samples of one parameter; none of one that is not known or damaged."""
+    """Yield the samples of one parameter; none if the parameter is unknown or damaged."""
     try:
         yield from _read(name, value)
     except (UnparsableError, ValueError):
@@ -219,7 +219,7 @@ def _component(target: str) -> str:
 
 
 def _ignore(_problem: str) -> None:
-    """Leave out a line that can't be understood: the agent `lustre` logs those."""
+    """Ignore an invalid line: the agent `lustre` logs invalid lines."""
 
 
 _WHOLE: dict[str, Callable[[bytes], Iterator[Sample]]] = {
@@ -227,7 +227,7 @@ _WHOLE: dict[str, Callable[[bytes], Iterator[Sample]]] = {
     " ".join(NETWORKS): _read_networks,
     " ".join(STATISTICS): _read_totals,
 }
-"""Functions for parameters that have no target, by name."""
+"""Parsers of parameters without target, by parameter name."""
 
 _LEAVES: dict[str, Callable[[str, bytes], Iterator[Sample]]] = {
     "llite.stats": _read_client,
@@ -236,4 +236,4 @@ _LEAVES: dict[str, Callable[[str, bytes], Iterator[Sample]]] = {
     "brw_stats": _read_brw,
     "recovery_status": _read_recovery,
 }
-"""Functions for parameters of a target, by the last part of the name."""
+"""Parsers of a target's parameters, by the last part of the name."""

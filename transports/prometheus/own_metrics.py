@@ -29,7 +29,7 @@ _AGENT = {
     "errors": counter("ccagent_agent_errors_total", "Failed samples.", "agent"),
     "skipped": counter(
         "ccagent_agent_skipped_total",
-        "Samples not taken, because the one before was not finished.", "agent",
+        "Samples not taken because the last one still ran.", "agent",
     ),
     "seconds": counter("ccagent_agent_seconds_total", "Duration of samples.", "agent"),
     "cpu_seconds": counter("ccagent_agent_cpu_seconds_total", "CPU time of samples.", "agent"),
@@ -46,20 +46,20 @@ _SINK = {
         "ccagent_sink_sent_total", "Messages handed to the transport, repetitions included.", "sink"
     ),
     "acknowledged": counter(
-        "ccagent_sink_acknowledged_total", "Messages that the other side has taken.", "sink"
+        "ccagent_sink_acknowledged_total", "Messages that the receiver has acknowledged.", "sink"
     ),
     "retried": counter(
         "ccagent_sink_retried_total", "Messages to be sent again after a failure.", "sink"
     ),
     "rejected": counter(
-        "ccagent_sink_rejected_total", "Dead letters: the other side will never take them.", "sink"
+        "ccagent_sink_rejected_total", "Dead letters: messages that the receiver refused.", "sink"
     ),
     "dropped": counter(
-        "ccagent_sink_dropped_total", "Messages dropped: the queue was full or they too old.",
+        "ccagent_sink_dropped_total", "Messages dropped because of their age or a full queue.",
         "sink",
     ),
     "damaged": counter(
-        "ccagent_sink_damaged_total", "Messages of the queue that were damaged.", "sink"
+        "ccagent_sink_damaged_total", "Damaged messages in the queue.", "sink"
     ),
     "restarts": counter("ccagent_sink_restarts_total", "Restarts after unforeseen errors.", "sink"),
     "backlog": gauge("ccagent_sink_backlog", "Messages in the queue.", "sink"),
@@ -68,12 +68,12 @@ _SINK = {
 
 
 class OwnCollector(Collector):
-    """What ccagent has done and used since its start."""
+    """Counters of ccagent's process since its start."""
 
     name = "own"
 
     def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
-        """Read the counters; agents and sinks only in the daemon."""
+        """Read the counters. Counters of agents and sinks exist only in the daemon."""
         yield _BUILD, [((__version__, commit() or "", platform.python_version()), 1)]
         yield _CPU, [((), round(time.process_time(), 6))]
         yield _MEMORY, [((), resident_memory() * 1024)]

@@ -1,4 +1,4 @@
-"""What the exporter answers: metrics, a landing page, refusals."""
+"""The responses of the exporter: metrics, a landing page, errors."""
 
 from __future__ import annotations
 
@@ -46,7 +46,10 @@ _CHALLENGE = ("WWW-Authenticate", 'Basic realm="ccagent", charset="UTF-8"')
 
 
 class ExporterPages:
-    """Makes the answers to requests. scrape: seconds, collectors to use and not to use."""
+    """Builder of responses.
+
+    scrape: called with the time limit in seconds, collectors to use and collectors to exclude.
+    """
 
     def __init__(
         self,
@@ -61,13 +64,13 @@ class ExporterPages:
         self._passwords = passwords
 
     def answer(self, request: Request) -> ExporterAnswer:
-        """Return the answer to a request."""
+        """Return the response to a request: status 4xx if the request is forbidden or invalid."""
         if self._passwords is not None:
             try:
                 login = request.headers.get("authorization", "")
                 if not self._passwords.accepts(login, request.peer):
                     return text_answer(
-                        HTTPStatus.UNAUTHORIZED, "user and password are needed", _CHALLENGE
+                        HTTPStatus.UNAUTHORIZED, "user and password required", _CHALLENGE
                     )
             except BusyError:
                 return text_answer(
@@ -96,7 +99,7 @@ class ExporterPages:
         for name in (*include, *exclude):
             if name not in known:
                 shown = name[:80] if name.isprintable() else repr(name[:80])
-                return text_answer(HTTPStatus.BAD_REQUEST, f"there is no collector {shown}")
+                return text_answer(HTTPStatus.BAD_REQUEST, f"unknown collector {shown}")
         timeout = request.headers.get("x-prometheus-scrape-timeout-seconds", "")
         limit = self._settings.time_limit.seconds
         blocks = self._scrape(scrape_seconds(timeout, limit), include, exclude)

@@ -1,6 +1,6 @@
-"""Users and passwords of the exporter: hashes by scrypt in a file, and their check.
+"""Users and passwords of the exporter: a file of scrypt hashes, and the check of logins.
 
-A line is `NAME:scrypt$LOG2_N$R$P$SALT$HASH`, salt and hash in base64 (RFC 7914).
+A line is `NAME:scrypt$LOG2_N$R$P$SALT$HASH`, with salt and hash in base64 (RFC 7914).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ccagent.log import logger
 from ccagent.transports.prometheus.guesses import GuessBudgets
 
 _LOG2_N, _R, _P = 13, 8, 4
-"""8 MiB and about 80 ms, once for each user and start of the daemon."""
+"""Costs 8 MiB and about 80 ms, once per user and start of the daemon."""
 _SALT, _HASH = 16, 32
 _MOST_MEMORY = 64 * 1024 * 1024
 _LINE = re.compile(
@@ -34,7 +34,7 @@ _LOOK_EVERY = 2.0
 
 
 class PasswordHash(NamedTuple):
-    """A hash with what it was made of: n, r and p of scrypt, and the salt."""
+    """A hash with its parameters: n, r and p of scrypt, and the salt."""
 
     n: int
     r: int
@@ -43,17 +43,20 @@ class PasswordHash(NamedTuple):
     value: bytes
 
     def matches(self, password: bytes) -> bool:
-        """Compute the hash of a password and compare it, in a time that says nothing."""
+        """Return whether a password has this hash. The comparison takes constant time."""
         found = _scrypt(password, self)
         return hmac.compare_digest(found, self.value)
 
 
 class BusyError(Exception):
-    """Too many passwords were guessed; none is looked at for a moment."""
+    """The client has guessed too many passwords, or the check of another login takes too long."""
 
 
 def make_line(name: str, password: str) -> str:
-    """Return a line for the file of users. Raises ConfigurationError for a name that can't be."""
+    """Return a line of the users file.
+
+    Raise ConfigurationError for an invalid name, and for an empty or too long password.
+    """
     if not re.fullmatch(r"[^#:\s][^:\s]{0,127}", name) or not name.isprintable():
         raise ConfigurationError(
             f"user {name!r}: no spaces, no ':', no '#' in front, at most 128 characters"
@@ -70,9 +73,9 @@ def make_line(name: str, password: str) -> str:
 
 
 def parse_users(text: str, place: str) -> dict[str, PasswordHash]:
-    """Parse the file of users; lines that begin with `#` are comments. Raises ConfigurationError.
+    """Parse the users file; lines that start with `#` are comments.
 
-    Errors name the line and never show it.
+    Raise ConfigurationError for an invalid line, with its number and never its text.
     """
     users: dict[str, PasswordHash] = {}
     for number, line in enumerate(text.splitlines(), 1):
@@ -88,25 +91,25 @@ def parse_users(text: str, place: str) -> dict[str, PasswordHash]:
             salt = base64.b64decode(found[5], validate=True)
             value = base64.b64decode(found[6], validate=True)
         except binascii.Error as error:
-            raise ConfigurationError(f"{place}: line {number}: no base64") from error
+            raise ConfigurationError(f"{place}: line {number}: invalid base64") from error
         if not (10 <= log2_n <= 18 and 1 <= r <= 16 and 1 <= p <= 16 and 16 <= len(value) <= 64):
             raise ConfigurationError(f"{place}: line {number}: parameters of scrypt out of range")
         if 128 * r << log2_n > _MOST_MEMORY:
             raise ConfigurationError(f"{place}: line {number}: scrypt needs more than 64 MiB")
         users[found[1]] = PasswordHash(1 << log2_n, r, p, salt, value)
     if not users:
-        raise ConfigurationError(f"{place}: holds no user")
+        raise ConfigurationError(f"{place}: has no user")
     return users
 
 
 class PasswordFile:
-    """Checks logins against a file, which is read again when it has changed.
+    """A checker of logins against a users file. A changed file is read again.
 
-    A login that was right is remembered, so that its hash is computed once.
+    Successful logins are cached: their hash is computed once.
     """
 
     def __init__(self, place: str) -> None:
-        """Read the file. Raises ConfigurationError."""
+        """Read the file. Raise ConfigurationError if it is invalid or can't be read."""
         self._place = place
         self._key = os.urandom(32)
         self._known: set[bytes] = set()
@@ -115,20 +118,20 @@ class PasswordFile:
         self._looked_at = time.monotonic()
         self._stamp = self._look()
         self._users = parse_users(secret_text(place), place)
-        # A user that does not exist takes as long as one that does.
+        # An unknown user must take as long as a known user.
         self._nobody = next(iter(self._users.values()))
 
     def accepts(self, authorization: str, peer: str = "") -> bool:
-        """Return whether a header Authorization has a right login. Raises BusyError.
+        """Return whether the header Authorization has a valid login.
 
-        peer: the address of the client.
+        peer: the address of the client. Raise BusyError if the client must wait.
         """
         login = parse_basic(authorization)
         if login is None:
             return False
         name, password = login
         self._renew()
-        # Bound here: what was right before the file changed must not be known after it.
+        # Local names: a login checked against the old file must not enter the new cache.
         users, nobody, known = self._users, self._nobody, self._known
         digest = hmac.digest(self._key, name.encode() + b"\0" + password, "sha256")
         if digest in known:
@@ -146,7 +149,7 @@ class PasswordFile:
                 known.add(digest)
                 self._guesses.restore(peer)
             else:
-                logger.warning("exporter: a wrong user or password was refused")
+                logger.warning("exporter: login refused: wrong user or password")
             return is_right
         finally:
             self._lock.release()
@@ -162,7 +165,7 @@ class PasswordFile:
         try:
             users = parse_users(secret_text(self._place), self._place)
         except ConfigurationError as error:
-            logger.error("exporter: users-file: the users stay as they were: %s", error)
+            logger.error("exporter: users-file: not reloaded, the last valid users stay: %s", error)
             return
         self._stamp = stamp
         self._users, self._nobody = users, next(iter(users.values()))
@@ -177,7 +180,7 @@ class PasswordFile:
 
 
 def parse_basic(authorization: str) -> tuple[str, bytes] | None:
-    """Return user and password of a header `Basic ...` (RFC 7617); None for anything else."""
+    """Return user and password of a header `Basic ...` (RFC 7617); None if it is invalid."""
     scheme, _, encoded = authorization.partition(" ")
     if scheme.lower() != "basic":
         return None
@@ -192,7 +195,7 @@ def parse_basic(authorization: str) -> tuple[str, bytes] | None:
 
 
 def _scrypt(password: bytes, form: PasswordHash) -> bytes:
-    """Return the hash of a password with the parameters and the length of another one."""
+    """Return the hash of a password, with parameters and length of `form`."""
     return hashlib.scrypt(
         password,
         salt=form.salt,

@@ -1,6 +1,6 @@
-"""The readers of the agent `metrics` as collectors, with names of our own and in base units.
+"""The readers of the agent `metrics` as collectors, under ccagent's names and in base units.
 
-Each is a collector of its own: what one costs is seen, and it can be left out.
+Each reader is a separate collector: it has a duration, and can be excluded.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ _GAUGES = {
     "W": ("_watts", 1.0), "V": ("_volts", 1.0), "A": ("_amperes", 1.0), "Hz": ("_hertz", 1.0),
     "degC": ("_celsius", 1.0), "rpm": ("_rpm", 1.0), "B/s": ("_bytes_per_second", 1.0),
 }  # fmt: skip
-"""Suffix and factor of a gauge by the unit of the metric."""
+"""Suffix and factor of a gauge, by the unit of the metric."""
 _COUNTERS = {
     "%": ("_seconds_total", 0.01), "B/s": ("_bytes_total", 1.0), "1/s": ("_total", 1.0),
     "W": ("_joules_total", 1.0), "": ("_seconds_total", 1.0), "Flops/s": ("_flops_total", 1.0),
 }  # fmt: skip
-"""Suffix and factor of a counter by the unit of its rate; a share of time is a time."""
+"""Suffix and factor of a counter, by the unit of its rate. A share of time becomes seconds."""
 _LABELS = {"network": "device", "disk": "device", "memoryDomain": "memory_domain"}
 _COMPUTED = re.compile(r".*_avg10|net_bw")
-"""Metrics that Prometheus computes itself."""
+"""Metrics that a query of Prometheus computes from others; not exposed."""
 _RENAMED = {"proc_total": "threads", "proc_run": "threads_running"}
-"""Names that mean something else to Prometheus."""
+"""Metrics with another name here: `_total` marks counters in Prometheus."""
 _OF_ALL = re.compile(r", all [a-z ]+$")
 _KNOWN_LABEL = re.compile(r"[a-zA-Z_]\w*", re.ASCII)
 
 
 class ReaderCollector(Collector):
-    """One reader. Of a metric of the node and of its parts the value of the node is exposed."""
+    """One reader. A metric that has a value of the node is exposed without its other scopes."""
 
     def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
         super().__init__(settings, sources)
@@ -51,7 +51,7 @@ class ReaderCollector(Collector):
         self._families: dict[tuple[str, Labels], Family | None] = {}
 
     def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
-        """Read the counters and gauges of the reader. Raises as it does."""
+        """Read the counters and gauges of the reader. Raise the reader's errors."""
         reader = self._reader
         if reader is None:
             reader = self._reader = READERS[self.name]()
@@ -86,7 +86,7 @@ class ReaderCollector(Collector):
 
 
 def name_labels(scope: Scope) -> Labels:
-    """Return the names of the labels of a scope; none for the node."""
+    """Return the label names of a scope; () for the node."""
     if scope == NODE:
         return ()
     names = [_LABELS.get(scope.type, scope.type)] if scope.type != "node" else []
@@ -96,13 +96,13 @@ def name_labels(scope: Scope) -> Labels:
 
 
 def label_values(scope: Scope) -> Labels:
-    """Return the values of the labels of a scope."""
+    """Return the label values of a scope, in the order of `name_labels`."""
     values = [scope.type_id] if scope.type != "node" else []
     return tuple([*values, scope.stype_id] if scope.stype else values)
 
 
 def make_family(name: str, metric: Metric, labels: Labels, *, is_counter: bool) -> Family | None:
-    """Return the family of a metric; None for one that Prometheus computes itself."""
+    """Return the family of a metric; None if the metric is not exposed."""
     table = _COUNTERS if is_counter else _GAUGES
     if metric.unit not in table or _COMPUTED.fullmatch(name):
         return None
@@ -117,7 +117,7 @@ def make_family(name: str, metric: Metric, labels: Labels, *, is_counter: bool) 
 
 
 def describe_family(description: str, labels: Labels, *, is_counter: bool) -> str:
-    """Return the description of a metric, without what is true of rates and sums alone."""
+    """Return a metric's description without the parts that only hold for rates or sums."""
     if is_counter:
         description = description.partition(";")[0].removeprefix("share of ")
     if labels:
@@ -126,14 +126,14 @@ def describe_family(description: str, labels: Labels, *, is_counter: bool) -> st
 
 
 def scale_value(value: float, factor: float) -> float:
-    """Multiply; a factor that is one part of many divides, so that no digit is invented."""
+    """Return value * factor. A factor 1/n divides by n: 57 * 0.01 would not be 0.57."""
     if factor >= 1:
         return value if factor == 1 else value * factor
     return value / round(1 / factor)
 
 
 def factor_of(metric: Metric, kind: Kind) -> float:
-    """Return the factor from the number of a reader to the base unit."""
+    """Return the factor from the reader's number to the base unit."""
     if kind == "gauge":
         return _GAUGES[metric.unit][1]
     return metric.scale * _COUNTERS[metric.unit][1]

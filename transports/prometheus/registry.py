@@ -1,4 +1,4 @@
-"""The collectors that a configuration asks for, imported when their set of names is used."""
+"""The configured collectors. The modules of a set of names are imported when the set is used."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def make_collectors(settings: ExporterSettings, sources: NodeSources) -> dict[str, list[Collector]]:
-    """Return the collectors that a configuration asks for, by set of names."""
+    """Return the configured collectors by set of names."""
     found: dict[str, list[Collector]] = {}
     for name_set in dict.fromkeys(settings.names):
         chosen = [
@@ -30,12 +30,12 @@ def make_collectors(settings: ExporterSettings, sources: NodeSources) -> dict[st
 
 
 def _is_chosen(name: str, collectors: Collection[str]) -> bool:
-    """Return whether a collector is named, or one of the default where none is."""
+    """Return whether a collector is listed; without a list whether it is a default."""
     return name in collectors if collectors else name not in NOT_DEFAULT
 
 
 def _make(name: str, place: str, settings: ExporterSettings, sources: NodeSources) -> Collector:
-    """Make a collector. Readers share one class, which is told the name of the reader."""
+    """Make a collector. All readers share one class; `name` selects the reader."""
     module, _, kind = place.partition(":")
     made: Collector = getattr(import_module(module), kind)(settings, sources)
     made.name = name

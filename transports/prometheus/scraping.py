@@ -1,4 +1,7 @@
-"""Scrapes: all collectors within a time limit; one that fails or hangs costs its own families."""
+"""Scrapes of all collectors within a time limit.
+
+A collector that fails or hangs only loses its own families.
+"""
 
 from __future__ import annotations
 
@@ -44,14 +47,14 @@ _SUCCESSES = {
 }  # fmt: skip
 
 PATIENCE = 0.25
-"""Seconds for which one collector may hold up the others; then they go on without it."""
+"""Seconds for which one collector may delay the others. They then continue in a new thread."""
 _SLOW_AFTER = 1.0
-"""Seconds after which a reading counts as hanging: a later scrape does not wait for it."""
+"""Seconds after which a reading counts as hanging: later scrapes do not wait for the reading."""
 _LOOK_EVERY = 0.005
 
 
 class Outcome(NamedTuple):
-    """Outcome of a reading. seconds: its duration. end: when it ended, by the steady clock."""
+    """Outcome of a reading. seconds: its duration. end: its end by the monotonic clock."""
 
     blocks: list[Block]
     is_successful: bool
@@ -62,8 +65,8 @@ class Outcome(NamedTuple):
 class CollectorRun:
     """A collector with the encoder of its samples and the outcome of its last reading.
 
-    begun: when the reading that runs now was begun, None if none runs. One that hangs is left
-    alone, and no other is started.
+    begun: start of the running reading by the monotonic clock; None if none runs. While a reading
+    hangs, no other reading of this collector is started.
     """
 
     def __init__(self, collector: Collector, group: str) -> None:
@@ -80,7 +83,7 @@ class CollectorRun:
         return self.collector.name
 
     def run(self, node: Node) -> None:
-        """Read once. Never raises; what nobody foresaw is logged with its traceback."""
+        """Read once. Must not raise: errors are logged, unforeseen errors with a traceback."""
         if self._closing.is_set():
             self.outcome = Outcome([], False, 0.0, time.monotonic())
             return
@@ -94,7 +97,7 @@ class CollectorRun:
             logger.debug("exporter: %s: %s", self.name, error)
         except CcagentError as error:
             logger.warning("exporter: %s: %s", self.name, error)
-        except Exception:  # noqa: BLE001 - the others go on
+        except Exception:  # noqa: BLE001 - other collectors must continue
             logger.exception("exporter: %s: unforeseen error", self.name)
         end = time.monotonic()
         self.outcome = Outcome(blocks, is_successful, end - begin, end)
@@ -102,14 +105,14 @@ class CollectorRun:
             self.collector.close()
 
     def close(self) -> None:
-        """Close the collector, after the reading that runs now if there is one."""
+        """Close the collector, after the running reading if one runs."""
         self._closing.set()
         if self.begun is None:
             self.collector.close()
 
 
 class _Round:
-    """Runs collectors one after the other in a thread, until one of them is left behind."""
+    """A thread that runs collectors one after the other, until one takes too long."""
 
     def __init__(self, runs: Sequence[CollectorRun], node: Node) -> None:
         self._left = [*reversed(runs)]
@@ -123,7 +126,7 @@ class _Round:
             raise ProgramError(f"exporter: no thread for a scrape: {error}") from error
 
     def wait(self, deadline: float) -> list[CollectorRun]:
-        """Wait for the end, or until one takes too long; return those that were not begun."""
+        """Wait until all have finished or one takes too long. Return the collectors not started."""
         with self._changed:
             while self._done < self._count:
                 count = self._done
@@ -149,7 +152,10 @@ class _Round:
 
 
 def _leave_out_known(blocks: list[Block], known: list[Block]) -> list[Block]:
-    """Return the families whose names nobody has yet: one that is there twice costs the scrape."""
+    """Return the blocks whose family names are not in `known`; log the others.
+
+    Prometheus rejects a scrape that has a family twice.
+    """
     names = {family.name for family, _ in known}
     found: list[Block] = []
     for family, lines in blocks:
@@ -162,7 +168,7 @@ def _leave_out_known(blocks: list[Block], known: list[Block]) -> list[Block]:
 
 
 class Scraper:
-    """Reads all collectors when it is asked. Any thread may ask; they take turns."""
+    """A reader of all collectors. Scrapes of several threads run one after the other."""
 
     def __init__(self, node: Node, collectors: Mapping[str, Sequence[Collector]]) -> None:
         self._node = node
@@ -171,7 +177,7 @@ class Scraper:
 
     @property
     def names(self) -> list[str]:
-        """The names of the collectors, each once."""
+        """The distinct names of the collectors."""
         return [*dict.fromkeys(run.name for run in self._runs)]
 
     def scrape(
@@ -198,7 +204,7 @@ class Scraper:
         return self._collect(chosen, begin)
 
     def _read(self, chosen: list[CollectorRun], deadline: float) -> list[CollectorRun]:
-        """Start the readings; return the collectors that are worth waiting for."""
+        """Run the collectors that are not running. Return the collectors that do not hang."""
         now = time.monotonic()
         left: list[CollectorRun] = []
         awaited: list[CollectorRun] = []
@@ -246,6 +252,6 @@ class Scraper:
         return SampleEncoder().encode(families)
 
     def close(self) -> None:
-        """Close the collectors; none is read any more."""
+        """Close the collectors and prevent further readings."""
         for run in self._runs:
             run.close()

@@ -1,4 +1,4 @@
-"""The exporter of a running daemon: it listens, scrapes, and outlives what fails."""
+"""The exporter of a running daemon: sockets, scrapes, retries."""
 
 from __future__ import annotations
 
@@ -33,17 +33,18 @@ if TYPE_CHECKING:
 _RETRY_AFTER = 5.0
 _MOST_KEPT = 16
 _TURN = 2.0
-"""Seconds for which a request waits for the scrape of another one."""
+"""Seconds for which a request waits for the scrape of another request."""
 
 
 class ExporterService:
-    """Serves the metrics of a node until it is closed.
+    """The exporter of a node.
 
-    It is made while the old one still serves, and started once that one is closed.
+    During a reload the new service is created while the old service runs, and started after the old
+    service is closed.
     """
 
     def __init__(self, settings: ExporterSettings) -> None:
-        """Read certificate and users. Raises ConfigurationError."""
+        """Read certificate and users. Raise ConfigurationError if a file is invalid."""
         self.settings = settings
         self._tls = _make_tls(settings)
         self._passwords = _read_users(settings)
@@ -56,10 +57,10 @@ class ExporterService:
         self._pages: ExporterPages | None = None
         self._lock = threading.Lock()
         self.ports: list[int] = []
-        """The ports that it listens at."""
+        """The ports of the open sockets."""
 
     def start(self, node: Node) -> None:
-        """Start to listen. An address that another process has is tried again."""
+        """Start to listen. An address that can't be opened is retried every 5 s."""
         scraper = Scraper(node, self._collectors)
         self._answers = AnswerCache(scraper, self.settings.min_interval.seconds)
         self._pages = ExporterPages(
@@ -75,7 +76,7 @@ class ExporterService:
             threading.Thread(target=self._try_again, name="exporter-listen", daemon=True).start()
 
     def close(self) -> None:
-        """Stop to listen. A scrape that is under way is given up."""
+        """Close the sockets, connections and collectors. A running scrape is abandoned."""
         self._closing.set()
         with self._lock:
             for server in self._servers:
@@ -86,7 +87,7 @@ class ExporterService:
         self._sources.close()
 
     def _listen(self) -> bool:
-        """Listen where it is possible; return whether all addresses are open."""
+        """Open the addresses that are not open yet. Return whether all addresses are open."""
         found = open_sockets(self.settings, self._open)
         self._serve([*found.values()])
         self._open.update(found)
@@ -128,9 +129,9 @@ class ExporterService:
 
 
 class AnswerCache:
-    """Scrapes, or returns the values of a scrape that began at most an interval before.
+    """Scrapes, and a cache of their results for one interval.
 
-    Several clients that ask at the same moment cost one reading, however long it takes.
+    Concurrent requests share one reading, also if it takes longer than the interval.
     """
 
     def __init__(self, scraper: Scraper, interval: float) -> None:
@@ -142,12 +143,12 @@ class AnswerCache:
     def scrape(
         self, seconds: float, include: Collection[str], exclude: Collection[str]
     ) -> list[Block]:
-        """Return the families of a scrape within `seconds`."""
+        """Return the families of a new or cached scrape. seconds: time limit."""
         key = (frozenset(include), frozenset(exclude))
         begin = time.monotonic()
         is_first = self._lock.acquire(timeout=min(seconds, _TURN))
         try:
-            # Measured from the request: what began after it is never too old for it.
+            # The age counts from the request: a scrape that started later is never too old.
             oldest = begin - self._interval
             last = self._last.get(key)
             if last is not None and last[0] > oldest:
@@ -156,7 +157,7 @@ class AnswerCache:
             limit = max(0.05, seconds - (now - begin))
             blocks = self._scraper.scrape(limit, include, exclude)
             if time.monotonic() >= now + limit:
-                return blocks  # something is left out, for a client that may have been impatient
+                return blocks  # incomplete: not cached, the client's time limit may have been short
             kept = {each: known for each, known in self._last.items() if known[0] > oldest}
             self._last = (kept if len(kept) < _MOST_KEPT else {}) | {key: (now, blocks)}
             return blocks
@@ -171,7 +172,10 @@ class AnswerCache:
 
 
 def _make_tls(settings: ExporterSettings) -> TlsContext | None:
-    """Return the context of TLS, if there is a certificate. Raises ConfigurationError."""
+    """Return the TLS context; None without a certificate.
+
+    Raise ConfigurationError if a file is invalid.
+    """
     if not settings.certificate_file:
         return None
     from ccagent.transports.prometheus.tls import TlsContext
@@ -183,7 +187,10 @@ def _make_tls(settings: ExporterSettings) -> TlsContext | None:
 
 
 def _read_users(settings: ExporterSettings) -> PasswordFile | None:
-    """Return the users that may ask, if there is a file of them. Raises ConfigurationError."""
+    """Return the users file; None if none is configured.
+
+    Raise ConfigurationError if the file is invalid.
+    """
     if not settings.users_file:
         return None
     try:

@@ -1,4 +1,4 @@
-"""The keys of the table [exporter], and what they must not be."""
+"""The keys of the table [exporter], and their checks."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 NAME_SETS = (
     "ccagent", "node_exporter", "cgroup_exporter", "dcgm", "lustre", "ceems", "slurm",
 )  # fmt: skip
-"""Sets of names that may be exposed."""
+"""The sets of metric names."""
 
 SYSTEMD = "systemd"
-"""In `listen`: the sockets that systemd passes."""
+"""The value of `listen` for the sockets that systemd passes."""
 
 NameSet = Literal["ccagent", "node_exporter", "cgroup_exporter", "dcgm", "lustre", "ceems", "slurm"]
 
@@ -31,19 +31,19 @@ _FORBIDDEN = frozenset("?#%")
 
 
 class Address(NamedTuple):
-    """Where to listen."""
+    """An address to listen on. host: "" for all addresses."""
 
     host: str
     port: int
 
     @property
     def is_loopback(self) -> bool:
-        """Return whether only this machine can connect."""
+        """Return whether only this machine can connect to the address."""
         return is_loopback(self.host)
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether an address of a socket can be reached from this machine alone."""
+    """Return whether a host is a loopback address, or `localhost`."""
     try:
         return ipaddress.ip_address(host.partition("%")[0]).is_loopback
     except ValueError:
@@ -51,19 +51,19 @@ def is_loopback(host: str) -> bool:
 
 
 def parse_address(text: str) -> Address:
-    """Parse `127.0.0.1:9500`, `[::1]:9500`, `:9500` (all addresses). Raises ValueError."""
+    """Parse `127.0.0.1:9500`, `[::1]:9500` or `:9500`. Raise ValueError for any other text."""
     host, colon, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
-        raise ValueError(f"{text!r}: an IPv6 address stands in brackets: [::1]:9500")
+        raise ValueError(f"{text!r}: put IPv6 addresses in brackets: [::1]:9500")
     if not colon or not re.fullmatch("[0-9]{1,5}", port) or not 0 <= int(port) <= 65535:
         raise ValueError(f"{text!r}: expected ADDRESS:PORT, such as 127.0.0.1:9500")
     if host not in {"", "localhost"}:
         try:
             ipaddress.ip_address(host.partition("%")[0])
         except ValueError:
-            raise ValueError(f"{text!r}: {host!r} is no IP address") from None
+            raise ValueError(f"{text!r}: {host!r} is not an IP address") from None
     return Address(host, int(port))
 
 
@@ -77,14 +77,14 @@ class NodeExporterSettings(Settings, frozen=True, kw_only=True):
         str, Meta(description="mount points without node_filesystem_*; a regular expression")
     ] = r"^/(dev|proc|run|sys|mnt|media|var/lib/docker/.+|var/lib/containers/storage/.+)($|/)"
     filesystem_types_exclude: Annotated[
-        str, Meta(description="types of file systems likewise; a regular expression")
+        str, Meta(description="file system types without node_filesystem_*; a regular expression")
     ] = (
         r"^(autofs|binfmt_misc|bpf|cgroup2?|configfs|debugfs|devpts|devtmpfs|fusectl|hugetlbfs"
         r"|iso9660|mqueue|nsfs|overlay|proc|procfs|pstore|rpc_pipefs|securityfs|selinuxfs|squashfs"
         r"|sysfs|tracefs)$"
     )
     network_exclude: Annotated[
-        str, Meta(description="interfaces without counters of traffic; a regular expression")
+        str, Meta(description="interfaces without traffic counters; a regular expression")
     ] = r"^lo$"
 
     def __post_init__(self) -> None:
@@ -93,7 +93,7 @@ class NodeExporterSettings(Settings, frozen=True, kw_only=True):
                 re.compile(getattr(self, name))
             except re.error as error:
                 key = name.replace("_", "-")
-                raise ValueError(f"{key}: no regular expression: {error}") from None
+                raise ValueError(f"{key}: invalid regular expression: {error}") from None
 
 
 class ExporterSettings(Settings, frozen=True, kw_only=True):
@@ -102,34 +102,35 @@ class ExporterSettings(Settings, frozen=True, kw_only=True):
     listen: Annotated[
         tuple[str, ...],
         Meta(
-            description="ADDRESS:PORT, or systemd for the sockets that it passes; others than"
-            " loopback need certificate-file, and users-file or client-ca-file"
+            description="ADDRESS:PORT, or systemd for the sockets that systemd passes; addresses"
+            " beyond loopback need certificate-file, and users-file or client-ca-file"
         ),
     ] = ("127.0.0.1:9500",)
     names: Annotated[
-        tuple[NameSet, ...], Meta(description="sets of names: those of other exporters, or our own")
+        tuple[NameSet, ...], Meta(description="sets of metric names: ccagent, or other exporters")
     ] = ("ccagent",)
     collectors: Annotated[
-        tuple[str, ...], Meta(description="collectors to use; empty: the default ones")
+        tuple[str, ...], Meta(description="collectors to use; empty: the default collectors")
     ] = ()
-    exclude: Annotated[tuple[str, ...], Meta(description="collectors not to use")] = ()
+    exclude: Annotated[tuple[str, ...], Meta(description="collectors to exclude")] = ()
     path: Annotated[str, Meta(description="path of the metrics in the URL")] = "/metrics"
     certificate_file: Annotated[
-        str, Meta(description="our certificate with its chain, PEM; empty: no TLS")
+        str, Meta(description="server certificate with its chain, PEM; empty: no TLS")
     ] = ""
-    key_file: Annotated[str, Meta(description="the key of that certificate, not encrypted")] = ""
+    key_file: Annotated[str, Meta(description="key of certificate-file, not encrypted")] = ""
     client_ca_file: Annotated[
-        str, Meta(description="clients need a certificate of one of these; empty: none")
+        str,
+        Meta(description="PEM of CAs; clients need a certificate of one of them; empty: no check"),
     ] = ""
     client_names: Annotated[
         tuple[str, ...],
-        Meta(description="names or addresses of which a client's certificate has one; empty: any"),
+        Meta(description="names or addresses; client certificates need one of them; empty: any"),
     ] = ()
     users_file: Annotated[
         str,
         Meta(
-            description="file with lines NAME:HASH, made by `ccagent export password`; empty:"
-            " everybody may ask"
+            description="file with lines NAME:HASH, written by `ccagent export password`;"
+            " empty: no login"
         ),
     ] = ""
     insecure: Annotated[
@@ -137,67 +138,66 @@ class ExporterSettings(Settings, frozen=True, kw_only=True):
     ] = False
     clients: Annotated[
         int,
-        Meta(ge=1, le=1000, description="connections at a time; further ones wait"),
+        Meta(ge=1, le=1000, description="maximum of open connections; further connections wait"),
     ] = 40
     client_timeout: Annotated[
-        Duration, Meta(description="within which a client must send a request and take the answer")
+        Duration,
+        Meta(description="time limit for a client to send a request and receive the response"),
     ] = Duration("10s")
     time_limit: Annotated[
         Duration,
-        Meta(description="of a scrape, if the client names none; late collectors are left out"),
+        Meta(description="default time limit of a scrape; late collectors are omitted"),
     ] = Duration("9500ms")
     min_interval: Annotated[
         Duration, Meta(description="a scrape this soon after another gets the same values")
     ] = Duration("200ms")
     max_jobs: Annotated[
-        int, Meta(ge=0, description="jobs with series of their own; further ones are counted")
+        int, Meta(ge=0, description="maximum of jobs with series; further jobs are counted")
     ] = 200
     max_lustre_jobs: Annotated[
-        int, Meta(ge=0, description="job ids of Lustre's job_stats with series of their own")
+        int, Meta(ge=0, description="maximum of job ids in Lustre's job_stats with series")
     ] = 2000
     job_info: Annotated[
         Literal["environment", "none"],
         Meta(
-            description="where account, partition and name of a job come from: the environment of"
-            " its first process, or nowhere"
+            description="source of a job's account, partition and name: the environment of its"
+            " first process, or none"
         ),
     ] = "environment"
     gpu_job_directory: Annotated[
         str,
-        Meta(description="write files for dcgm-exporter's --hpc-job-mapping-dir here; empty: none"),
+        Meta(description="directory for dcgm-exporter's --hpc-job-mapping-dir; empty: none"),
     ] = ""
     gpu_vendors: Annotated[
-        tuple[str, ...], Meta(description="vendors whose cards are read; empty: none")
+        tuple[str, ...], Meta(description="vendors of the cards to read; empty: none")
     ] = ("nvidia", "amd")
     textfile_directory: Annotated[
         str,
-        Meta(
-            description="families of the files *.prom in it are exposed by `textfile`; empty: none"
-        ),
+        Meta(description="directory of files *.prom for the collector `textfile`; empty: none"),
     ] = ""
     slow_every: Annotated[
-        Duration, Meta(description="how old values of slow sources may be: Slurm's programs, lctl")
+        Duration, Meta(description="maximum age of the values of squeue and sinfo")
     ] = Duration("30s")
     lctl: Annotated[str, Meta(description="the program lctl")] = "lctl"
     sinfo: Annotated[str, Meta(description="the program sinfo")] = "sinfo"
     squeue: Annotated[str, Meta(description="the program squeue")] = "squeue"
     node_exporter: Annotated[
-        NodeExporterSettings, Meta(description="what the names of node_exporter leave out")
+        NodeExporterSettings, Meta(description="exclusions in the set node_exporter")
     ] = NodeExporterSettings()
 
     def __post_init__(self) -> None:
-        """Refuse what can't work, all at once. Raises ValueError."""
+        """Raise ValueError with all problems if a value is invalid."""
         problems = list(_find_problems(self))
         if problems:
             raise ValueError("; ".join(problems))
 
     def addresses(self) -> list[Address]:
-        """Return the addresses to listen at, but for the sockets of systemd."""
+        """Return the distinct configured addresses, without `systemd`."""
         return [parse_address(text) for text in dict.fromkeys(self.listen) if text != SYSTEMD]
 
     @property
     def is_protected(self) -> bool:
-        """Return whether a client proves who it is, over TLS."""
+        """Return whether clients must authenticate, over TLS."""
         return bool(self.certificate_file and (self.users_file or self.client_ca_file))
 
 
@@ -207,7 +207,7 @@ def _find_problems(settings: ExporterSettings) -> Iterator[str]:
     yield from _find_wrong_names(settings)
     if not _PATH.fullmatch(settings.path) or _FORBIDDEN.intersection(settings.path):
         yield (
-            f"path: {settings.path!r}: begins with '/' and has more, such as /metrics; no spaces,"
+            f"path: {settings.path!r}: expected '/' and a name, such as /metrics; no spaces,"
             " no '?', '#' or '%'"
         )
     if not 0.5 <= settings.time_limit.seconds <= 600:
@@ -248,10 +248,10 @@ def _find_wrong_files(settings: ExporterSettings) -> Iterator[str]:
         ("textfile-directory", settings.textfile_directory),
     ):
         if path and not path.startswith("/"):
-            yield f"{key}: an absolute path is needed"
+            yield f"{key}: expected an absolute path"
     for key, place in (("key-file", settings.key_file), ("users-file", settings.users_file)):
         if place and not place.startswith(("/", "credential:")):
-            yield f"{key}: an absolute path is needed, or credential:NAME"
+            yield f"{key}: expected an absolute path or credential:NAME"
 
 
 def _find_wrong_names(settings: ExporterSettings) -> Iterator[str]:
@@ -259,7 +259,7 @@ def _find_wrong_names(settings: ExporterSettings) -> Iterator[str]:
     from ccagent.transports.prometheus.collector_names import COLLECTORS, collector_names
 
     if not settings.names:
-        yield f"names: at least one is needed{nearest('', [*NAME_SETS])}"
+        yield f"names: is empty{nearest('', [*NAME_SETS])}"
     known = collector_names()
     for key, names in (("collectors", settings.collectors), ("exclude", settings.exclude)):
         for name in names:
@@ -268,7 +268,7 @@ def _find_wrong_names(settings: ExporterSettings) -> Iterator[str]:
     for name in settings.collectors:
         homes = [each for each, inner in COLLECTORS.items() if name in inner]
         if homes and settings.names and not set(homes).intersection(settings.names):
-            yield f"collectors: {name!r} belongs to {' and '.join(homes)}, which names lacks"
+            yield f"collectors: {name!r} needs {' or '.join(homes)} in names"
     for vendor in settings.gpu_vendors:
         try:
             vendor_directories(vendor)

@@ -1,4 +1,4 @@
-"""Slurm's queue, nodes and partitions, with the names of prometheus-slurm-exporter."""
+"""Slurm's queue, nodes and partitions under the names of prometheus-slurm-exporter."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _LIMIT = 64 * 1024 * 1024
 _TIME_LIMIT = 30.0
 _AGE = " Read at most once in slow-every."
 _QUEUE = ("%P", "%u", "%a", "%T", "%C", "%r", "%D")
-"""squeue(1): partition, user, account, state, CPUs, reason, nodes."""
+"""Fields of squeue(1), --format: partition, user, account, state, CPUs, reason, nodes."""
 _NODES = ("NodeHost", "StateLong", "CPUsState", "AllocMem", "Memory", "Gres", "Partition")
-"""sinfo(1), --Format: CPUs are allocated/idle/other/total, memory is in MB."""
+"""Fields of sinfo(1), --Format. CPUs are allocated/idle/other/total, memory is in MB."""
 _SEPARATOR = "\x1f"
 
 _STATES = {
@@ -88,7 +88,7 @@ Values = dict["Family", "dict[Labels, float]"]
 
 
 class SlurmExporterCollector(Collector):
-    """Sums over squeue and sinfo. Both load the controller, so values are kept for a while."""
+    """Sums over squeue and sinfo, cached for `slow-every`: both programs load the controller."""
 
     name = "slurm"
 
@@ -101,9 +101,9 @@ class SlurmExporterCollector(Collector):
         self._lock = threading.Lock()
 
     def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
-        """Return the sums of the last reading; start another one when they are old.
+        """Return the sums of the last reading. Start another reading if they are outdated.
 
-        Raises NotHereError without squeue.
+        Raise NotHereError without squeue, ProgramError if squeue or sinfo does not answer.
         """
         with self._lock:
             values = self._refresh(node)
@@ -117,8 +117,8 @@ class SlurmExporterCollector(Collector):
         if self._call is None and (self._values is None or now >= self._moment + every):
             self._call = BackgroundCall(lambda: read_slurm(node, self.settings), "exporter-slurm")
         if self._call is not None:
-            # The first scrape waits for its values. Later ones have the last, or none while the
-            # controller is down: it must not make every scrape as long as it may be.
+            # The first scrape waits for its values. Later scrapes return the last values, or fail
+            # while the controller is down: it must not delay every scrape until its time limit.
             patience = 0.2 if self._readings else _TIME_LIMIT
             if self._call.wait(patience):
                 call, self._call = self._call, None
@@ -134,7 +134,10 @@ class SlurmExporterCollector(Collector):
 
 
 def read_slurm(node: Node, settings: ExporterSettings) -> Values:
-    """Run squeue and sinfo and return their sums. Raises NotHereError, ProgramError."""
+    """Run squeue and sinfo. Return the sums as {family: {labels: number}}.
+
+    Raise NotHereError if a program is missing, ProgramError if it fails.
+    """
     # --array: each task of an array is a job, as in prometheus-slurm-exporter.
     squeue = [settings.squeue, "--all", "--array", "--noheader", "--states=all",
               f"--format={_SEPARATOR.join(_QUEUE)}"]  # fmt: skip
@@ -165,7 +168,7 @@ def _add(values: Values, family: Family, labels: Labels, number: float) -> None:
 
 
 def add_queue(values: Values, rows: Iterable[list[str]]) -> None:
-    """Add the sums over the rows of squeue."""
+    """Add the sums over the rows of squeue to `values`. A row has the fields of `_QUEUE`."""
     for family in _JOBS.values():
         _add(values, family, (), 0)
     for partition, user, account, state, cpus, reason, _ in rows:
@@ -186,7 +189,7 @@ def add_queue(values: Values, rows: Iterable[list[str]]) -> None:
 
 
 def add_nodes(values: Values, rows: Iterable[list[str]]) -> None:
-    """Add the sums over the rows of sinfo: a row for each node and partition."""
+    """Add the sums over the rows of sinfo to `values`: one row per node and partition."""
     for family in (*_NODE_COUNTS.values(), *_CPUS.values()):
         _add(values, family, (), 0)
     seen: set[str] = set()

@@ -1,4 +1,4 @@
-"""Readings that several collectors share in one scrape: jobs, cards, allocations."""
+"""Readings that the collectors of one scrape share: jobs, cards, allocations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _SAME_SCRAPE = 0.5
-"""Seconds for which a reading counts as one of the same scrape."""
+"""Maximum age in seconds of a reading of the same scrape."""
 _DESCRIBED_FOR = 3600.0
 _DETAILS = (
     "energy", "mem_utilization", "encoder_utilization", "decoder_utilization", "pcie_replays",
@@ -34,7 +34,7 @@ _DETAILS = (
 
 
 class JobOnNode(NamedTuple):
-    """A job on this node. group: a directory of its control groups. pids: its processes."""
+    """A job on this node. group: one of its control group directories. pids: its processes."""
 
     job: int
     counters: JobCounters
@@ -44,14 +44,17 @@ class JobOnNode(NamedTuple):
 
 
 class JobsOnNode(NamedTuple):
-    """The jobs that are exposed, by id, and how many more there are."""
+    """The exposed jobs, sorted by id, and the number of jobs that are left out."""
 
     jobs: list[JobOnNode]
     left_out: int
 
 
 class CardsOnNode(NamedTuple):
-    """The cards, their descriptions by index, the allocations to jobs, and the jobs by process."""
+    """Cards of the node.
+
+    descriptions: by card index. allocations: of cards to jobs. jobs: job id by process id.
+    """
 
     reading: GpuReading
     descriptions: dict[int, SysinfoGpuCard]
@@ -59,7 +62,7 @@ class CardsOnNode(NamedTuple):
     jobs: dict[int, int]
 
     def used_by_job(self) -> dict[int, dict[int, float]]:
-        """Return the utilisation in percent by the processes of each job, by card."""
+        """Return the utilisation in percent by job id and card index, summed over processes."""
         found: dict[int, dict[int, float]] = {}
         for pid, uses in self.reading.processes.items():
             job = self.jobs.get(pid)
@@ -71,7 +74,7 @@ class CardsOnNode(NamedTuple):
 
 
 class SharedReading(Generic[T]):
-    """A reading that the first collector of a scrape takes and the others get too."""
+    """A reading that is taken once per scrape and shared by the collectors."""
 
     def __init__(self, read: Callable[[Node], T]) -> None:
         self._read = read
@@ -80,7 +83,7 @@ class SharedReading(Generic[T]):
         self._value: T | CcagentError | None = None
 
     def get(self, node: Node) -> T:
-        """Return the reading of this scrape. Raises what the reading raised."""
+        """Return the reading of this scrape. Raise its CcagentError if it failed."""
         with self._lock:
             value = self._value
             if value is None or time.monotonic() - self._moment > _SAME_SCRAPE:
@@ -96,7 +99,7 @@ class SharedReading(Generic[T]):
 
 
 class NodeSources:
-    """The shared readings, each made when a collector asks for it first."""
+    """The shared readings. Each is taken on demand."""
 
     def __init__(self, settings: ExporterSettings) -> None:
         self._settings = settings
@@ -110,11 +113,11 @@ class NodeSources:
         self._described_at: float | None = None
 
     def _read_jobs(self, node: Node) -> JobsOnNode:
-        """Read the control groups of all jobs. Raises NotHereError if Slurm has made none."""
+        """Read the control groups of all jobs. Raise NotHereError if Slurm has created none."""
         counters = self._cgroups.read(node)
         for problem in self._cgroups.errors:
             logger.warning("exporter: jobs: %s", problem)
-        # The oldest stay: a series that comes and goes is worse than one that is missing.
+        # The oldest jobs keep their series: an interrupted series is worse than a missing series.
         chosen = sorted(counters)[: self._settings.max_jobs]
         found: list[JobOnNode] = []
         self._processes.begin(node, set(chosen))
@@ -125,12 +128,12 @@ class NodeSources:
         return JobsOnNode(found, len(counters) - len(chosen))
 
     def _read_cards(self, node: Node) -> CardsOnNode:
-        """Ask the libraries of the vendors. Raises NotHereError without a card."""
+        """Read the cards through the vendors' libraries. Raise NotHereError without a card."""
         from ccagent.machine.gpu.presence import find_cards, vendor_directories
 
         vendors = self._settings.gpu_vendors
         if not any(find_cards(node, vendor_directories(vendor)) for vendor in vendors):
-            raise NotHereError("no card of a vendor that is read")
+            raise NotHereError("no card of the vendors in gpu-vendors")
         gpus = self._open_gpus(node)
         errors: list[str] = []
         if self._described_at is None or time.monotonic() > self._described_at + _DESCRIBED_FOR:
@@ -184,13 +187,13 @@ class NodeSources:
         return self._allocations.read(node, processes, reading)
 
     def close(self) -> None:
-        """End the processes of the GPU libraries."""
+        """End the processes that have loaded the GPU libraries."""
         if self._gpus is not None:
             self._gpus.close()
 
 
 class JobProcess(NamedTuple):
-    """A process of a job, as allocations are asked for."""
+    """A process of a job, the input of `Allocations.read`."""
 
     pid: int
     job: int

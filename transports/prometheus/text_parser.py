@@ -1,4 +1,4 @@
-"""Parser for the text format 0.0.4, as scripts write it for a textfile collector.
+"""A parser for the text format 0.0.4 in files of a textfile collector.
 
 Source: prometheus/docs, instrumenting/exposition_formats.md.
 """
@@ -23,7 +23,7 @@ _SUFFIXES: dict[str, frozenset[Kind]] = {
     "_sum": frozenset({"histogram", "summary"}),
     "_count": frozenset({"histogram", "summary"}),
 }
-"""Suffixes of samples, and the types of families that have them."""
+"""Suffixes of sample names, and the family types that use them."""
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*", re.ASCII)
 _LABEL = re.compile(r'\s*([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*"((?:[^"\\]|\\[n"\\])*)"\s*', re.ASCII)
 _ESCAPED = re.compile(r"\\(.)")
@@ -35,7 +35,7 @@ _EXACT = 2**53
 
 
 class TextFamily(NamedTuple):
-    """A family of a text. samples: numbers by the beginnings of their lines. help: "" if none."""
+    """A family of a text. samples: numbers by line prefix `name{labels} `. help: "" if none."""
 
     kind: Kind
     help: str
@@ -43,12 +43,13 @@ class TextFamily(NamedTuple):
 
 
 def parse_text(text: str) -> dict[str, TextFamily]:
-    """Return the families of a text by name. Raises UnparsableError, which names the line.
+    """Return the families of a text by name.
 
-    A text with time stamps is refused: a scrape is a reading of this moment.
+    Raise UnparsableError with the line's number for invalid text, and for time stamps: a scrape
+    has current values.
     """
     if text and not text.endswith("\n"):
-        raise UnparsableError("its last line has no end: it may be half written")
+        raise UnparsableError("the last line has no line break: the file may be incomplete")
     reader = _TextReader()
     for number, line in enumerate(text.split("\n"), 1):
         try:
@@ -59,13 +60,13 @@ def parse_text(text: str) -> dict[str, TextFamily]:
 
 
 class _TextReader:
-    """Takes one line after the other."""
+    """A parser of single lines that collects families."""
 
     def __init__(self) -> None:
         self.families: dict[str, TextFamily] = {}
 
     def take(self, line: str) -> None:
-        """Take a line without white space at its ends. Raises UnparsableError."""
+        """Parse a stripped line. Raise UnparsableError if it is invalid."""
         if not line:
             return
         if line.startswith("#"):
@@ -73,17 +74,17 @@ class _TextReader:
             return
         found = _NAME.match(line)
         if found is None:
-            raise UnparsableError("no name of a metric")
+            raise UnparsableError("no metric name")
         labels, rest = _parse_labels(line[found.end() :].lstrip(" \t"))
         words = rest.split()
         if len(words) == 2:
-            raise UnparsableError("time stamps are not taken")
+            raise UnparsableError("time stamps are not allowed")
         if len(words) != 1 or not _NUMBER.fullmatch(words[0]):
             raise UnparsableError("no number")
         prefix = f"{found[0]}{labels} "
         samples = self._family_of(found[0]).samples
         if prefix in samples:
-            raise UnparsableError(f"{prefix.strip()} is there twice")
+            raise UnparsableError(f"{prefix.strip()} occurs twice")
         number = float(words[0])
         samples[prefix] = int(number) if number.is_integer() and abs(number) < _EXACT else number
 
@@ -93,14 +94,14 @@ class _TextReader:
             return
         name, text = words[2], words[3] if len(words) > 3 else ""
         if not _NAME.fullmatch(name):
-            raise UnparsableError("no name of a metric")
+            raise UnparsableError("no metric name")
         known = self.families.get(name) or TextFamily("untyped", "", {})
         if words[1] == "HELP":
             known = known._replace(help=clean(_ESCAPED.sub(_unescape, text)))
         elif text not in _KINDS:
-            raise UnparsableError(f"{text!r} is no type")
+            raise UnparsableError(f"{text!r} is not a type")
         elif known.samples:
-            raise UnparsableError("a type behind its samples")
+            raise UnparsableError("TYPE after the family's samples")
         else:
             known = known._replace(kind=_KINDS[text])
         self.families[name] = known
@@ -114,7 +115,7 @@ class _TextReader:
 
 
 def _parse_labels(text: str) -> tuple[str, str]:
-    """Return labels as they are written, sorted and without empty ones, and what is behind them."""
+    """Return the labels, sorted, escaped and without empty values, and the text after them."""
     if not text.startswith("{"):
         return "", text
     labels: dict[str, str] = {}

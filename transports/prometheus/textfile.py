@@ -17,17 +17,17 @@ _MODE = 0o644
 
 
 def write_textfile(directory: str, blocks: list[Block]) -> None:
-    """Write the families to DIRECTORY/ccagent.prom, whole or not at all.
+    """Write the families to DIRECTORY/ccagent.prom atomically.
 
-    Raises ConfigurationError if there is no such directory or nothing to write, else
-    TransportError.
+    Raise ConfigurationError if the directory does not exist or `blocks` is empty, TransportError
+    if writing fails.
     """
     if not blocks:
         raise ConfigurationError(
-            "nothing to write: node_exporter has its own families; choose other names than those"
+            "nothing to write: families of node_exporter are omitted; choose other --names"
         )
     if not os.path.isdir(directory):
-        raise ConfigurationError(f"{directory}: there is no such directory")
+        raise ConfigurationError(f"{directory}: no such directory")
     path = os.path.join(directory, NAME)
     try:
         replace_file(path, join_text(blocks), _MODE)

@@ -1,4 +1,4 @@
-"""TLS of the exporter: its certificate, read again when the files change, and clients' ones."""
+"""TLS of the exporter: its certificate, reloaded when the files change; client certificates."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ _OPEN_TO_OTHERS = 0o007
 
 
 class TlsContext:
-    """Wraps connections of clients. A renewed certificate counts within seconds."""
+    """The TLS of client connections. A renewed certificate is used within seconds."""
 
     def __init__(self, settings: ExporterSettings) -> None:
-        """Read the files. Raises ConfigurationError."""
+        """Read the files. Raise ConfigurationError if one is invalid or can't be read."""
         self._settings = settings
         self._context = _make_context(settings)
         self._stamps = self._look()
         self._looked_at = time.monotonic()
 
     def wrap(self, connected: socket.socket) -> ssl.SSLSocket:
-        """Return the socket with TLS, before its handshake. Raises OSError."""
+        """Return the socket with TLS, before the handshake. Raise OSError if that fails."""
         self._renew()
         return self._context.wrap_socket(
             connected, server_side=True, do_handshake_on_connect=False, suppress_ragged_eofs=True
         )
 
     def accepts(self, connected: ssl.SSLSocket) -> bool:
-        """Return whether the certificate of a client has one of the names that may ask."""
+        """Return whether a client's certificate has one of `client-names`, or none are set."""
         allowed = self._settings.client_names
         if not allowed:
             return True
@@ -61,10 +61,10 @@ class TlsContext:
             self._context = _make_context(self._settings)
             self._stamps = stamps
         except ConfigurationError as error:
-            logger.error("exporter: the certificate stays as it was: %s", error)
+            logger.error("exporter: certificate not reloaded, the old one stays in use: %s", error)
 
     def _look(self) -> list[tuple[int, int]]:
-        """Return inode and time of change of each file."""
+        """Return inode and mtime (ns) of each readable file."""
         settings = self._settings
         found: list[tuple[int, int]] = []
         for path in (settings.certificate_file, _key_path(settings), settings.client_ca_file):
@@ -83,14 +83,14 @@ def _key_path(settings: ExporterSettings) -> str:
 def _make_context(settings: ExporterSettings) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # A handshake costs the server more than the client; one a connection is enough.
+    # A handshake costs the server more than the client: one per connection is enough.
     context.options |= ssl.OP_NO_RENEGOTIATION
     try:
         key = _key_path(settings)
         if os.stat(key).st_mode & _OPEN_TO_OTHERS:
             raise ConfigurationError(f"key-file: {key}: others can read this key: chmod o= it")
         context.load_cert_chain(settings.certificate_file, key, password=_refuse_password)
-    except OSError as error:  # ssl.SSLError is one
+    except OSError as error:  # includes ssl.SSLError
         reason = explain_certificate(error)
         place = error.filename or f"{settings.certificate_file}, {settings.key_file}"
         raise ConfigurationError(f"certificate-file, key-file: {place}: {reason}") from error
@@ -109,13 +109,13 @@ def _make_context(settings: ExporterSettings) -> ssl.SSLContext:
 
 
 def explain_certificate(error: OSError) -> str:
-    """Return why a certificate and its key can't be used, in words."""
+    """Return the reason in words for which a certificate and its key can't be used."""
     if not isinstance(error, ssl.SSLError):
         return error.strerror or str(error)
     reason: str | None = getattr(error, "reason", None)
     if reason == "KEY_VALUES_MISMATCH":
         return "the key does not belong to the certificate"
-    if reason in {None, "", "NO_START_LINE"}:  # `[SSL] PEM lib`
+    if reason in {None, "", "NO_START_LINE"}:  # OpenSSL reports `[SSL] PEM lib`
         return "no certificate, or no key, in PEM"
     return str(error.strerror or error)
 

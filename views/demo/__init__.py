@@ -1,1 +1,1 @@
-"""Everything in one command: a store with pages, a simulated cluster, and this node."""
+"""The demo: a store with pages, a simulated cluster, and this node."""

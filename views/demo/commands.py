@@ -15,11 +15,14 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option(
-    "--web", metavar="ADDRESS:PORT", default="127.0.0.1:0", help="Where; a free port of loopback."
+    "--web",
+    metavar="ADDRESS:PORT",
+    default="127.0.0.1:0",
+    help="Address of the pages; port 0: a free port.",
 )
 @click.option("--nodes", type=click.IntRange(4, 2000), default=32, help="Simulated nodes.")
 def demo(web: str, nodes: int) -> None:
-    """Show the pages with a simulated cluster and this node; Ctrl-C leaves nothing behind."""
+    """Show the pages with a simulated cluster and this node until Ctrl-C, then delete all data."""
     from ccagent import log
     from ccagent.stores.metrics.commands import need_store_extra
 

@@ -1,4 +1,4 @@
-"""Filling a store with a day of the simulated cluster, and going on with it."""
+"""A day of the simulated cluster's history in a store, and its continuation."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ DAY = 86400
 
 
 class SimulatedCluster:
-    """A cluster that does not exist: its nodes, and jobs of a day before `now`."""
+    """The simulated cluster: its nodes, and the jobs of the day before `now`."""
 
     def __init__(self, now: int, nodes: int = 32, jobs: list[DemoJob] | None = None) -> None:
         self.now = now // EVERY * EVERY
@@ -49,14 +49,14 @@ class SimulatedCluster:
         self.jobs = place_jobs(found, self.nodes, self.now, FIRST_JOB)
 
     def fill(self, store: MetricStore, seconds: int = DAY) -> int:
-        """Write the past of all nodes into a store; return the number of values."""
+        """Write the history of all nodes into a store. Return the number of values."""
         steps = TimeSteps(self.now - seconds, seconds // EVERY)
         count = 0
         for number, node in enumerate(self.nodes):
             found = list(self.node_values(number, steps))
             place = (CLUSTER, node.name)
             wanted = [((*place, *path), metric) for path, metric, _ in found]
-            # One group: series of a minute, whatever step the store has for new ones.
+            # One group with a step of a minute, independent of the store's step for new series.
             group = store.add(wanted, steps.first, EVERY)
             for column, (_, _, values) in enumerate(found):
                 present = np.flatnonzero(~np.isnan(values))
@@ -67,7 +67,7 @@ class SimulatedCluster:
         return count
 
     def lines(self, time: int) -> Iterator[tuple[str, bytes]]:
-        """Yield name and values of each node at one time, in line protocol."""
+        """Yield each node's name, and its values at one time in line protocol."""
         steps = TimeSteps(time, 1)
         for number, node in enumerate(self.nodes):
             found: list[str] = []
@@ -82,7 +82,7 @@ class SimulatedCluster:
     def node_values(
         self, number: int, steps: TimeSteps
     ) -> Iterator[tuple[tuple[str, ...], str, Values]]:
-        """Yield path below the node, metric and values of all series of a node."""
+        """Yield path below the node, metric and values for each series of a node."""
         node = self.nodes[number]
         here: list[tuple[PlacedPart, Mapping[str, Values]]] = []
         threads: list[Values] = []
@@ -114,13 +114,13 @@ class SimulatedCluster:
                 yield (f"accelerator{address}",), metric, each
 
     def envelope(self) -> bytes:
-        """Return all jobs as the agent `jobs` sends them."""
+        """Return all jobs in the format of the agent `jobs`."""
         jobs = [_slurm_job(job) for job in self.jobs]
         attributes = {"cluster": CLUSTER, "slurm_jobs": jobs}
         return json.dumps({"data": {"type": "job", "attributes": attributes}}).encode()
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """Yield the event of each start, which names hardware threads and cards."""
+        """Yield the start event of each job, with its hardware threads and cards."""
         for job in self.jobs:
             yield _start_event(job)
 
@@ -137,7 +137,7 @@ class SimulatedCluster:
 def _job_values(
     job: PlacedJob, index: int, steps: TimeSteps, values: Mapping[str, Values]
 ) -> Iterator[tuple[tuple[str, ...], str, Values]]:
-    """Yield the series of a job on a node, and those of its mounts and other parts."""
+    """Yield the series of a job on a node, of its mounts and of its other parts."""
     level = f"job{job.number}"
     for metric, each in values.items():
         yield (level,), metric, each
@@ -148,7 +148,7 @@ def _job_values(
 def _overlay(
     card: dict[str, Values], used: Mapping[str, Values], steps: TimeSteps, job: PlacedJob
 ) -> None:
-    """Replace the values of an idle card while a job has it."""
+    """Replace the values of an idle card during the job that has the card."""
     is_there = steps.inside(job)
     card |= {
         metric: np.where(is_there, used.get(metric, np.nan), idle) for metric, idle in card.items()

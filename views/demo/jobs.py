@@ -1,4 +1,4 @@
-"""Simulated jobs: for each verdict one that gets it and one that just does not, and good ones."""
+"""Simulated jobs: good jobs, and per verdict a job that gets it and a job just below it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ FIRST_JOB = 4711001
 class DemoJob(msgspec.Struct, frozen=True, kw_only=True):
     """A job of the simulated cluster. All amounts are of one node.
 
-    began: hours before now. hours: how long it ran, None: it still runs. limit: hours. memory: GB
-    (1024^3) asked for. cpu: share of the cores in use; a tuple: one for each node. rss, cache:
-    shares of the memory, held by programs and by the page cache. gpu: percent by card, None: the
-    card can't say. kept: share of the samples that arrived. shows: the verdict that it is
-    there for. mounts: file systems that it uses, if agents tell that.
+    began: hours before now. hours: run time, None: still running. limit: hours. memory: requested
+    GB (1024^3). cpu: share of the cores in use; a tuple: by node. rss, cache: shares of the memory
+    used by programs and by the page cache. gpu: percent by card, None: not reported. kept: share
+    of the samples that arrived. shows: the verdict that the job demonstrates. mounts: its file
+    systems, if agents report them.
     """
 
     name: str
@@ -52,7 +52,7 @@ class DemoJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def demo_jobs() -> list[DemoJob]:
-    """Return the jobs of a day, those that show a verdict first."""
+    """Return the jobs of a day. Jobs that demonstrate a verdict come first."""
     return [*_shown(), *_good()]
 
 
@@ -139,7 +139,7 @@ def _shown() -> list[DemoJob]:
 
 
 def _good() -> list[DemoJob]:
-    """Return jobs that fill the cluster and need no advice."""
+    """Return jobs without findings that fill the cluster."""
     found: list[DemoJob] = []
     people = (
         ("alice", "phys"), ("erin", "phys"), ("grace", "chem"), ("carol", "bio"), ("frank", "geo"),

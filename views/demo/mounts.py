@@ -1,4 +1,4 @@
-"""File systems of the simulated cluster, and what a job does on them."""
+"""File systems of the simulated cluster, and the I/O of jobs on them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ MIB = float(1 << 20)
 
 
 class DemoMount(NamedTuple):
-    """What a job does on a mount of a node: B/s, calls a second, metadata operations a second."""
+    """I/O of a job on a mount of a node: B/s, calls per second, metadata operations per second."""
 
     point: str
     type: str

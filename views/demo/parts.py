@@ -1,4 +1,4 @@
-"""Simulated values of what jobs do by mount and on the network, and of their energy."""
+"""Simulated I/O of jobs by mount and on the network, and their energy."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 _NETWORK = (("tcp", "no", 0.6), ("tcp", "yes", 0.3), ("udp", "no", 0.01))
 _WATTS = {("cpu", "active"): 4.1, ("cpu", "idle"): 1.3, ("memory", "active"): 0.4,
           ("memory", "idle"): 0.2}  # fmt: skip
-"""Of a core."""
+"""Power of a core in W."""
 
 
 def part_signals(
     job: PlacedJob, number: int, steps: TimeSteps
 ) -> Iterator[tuple[str, str, Values]]:
-    """Yield part, metric and values of a job on its node `number`; NaN where it does not run."""
+    """Yield part, metric and values of a job on its node `number`; NaN before and after the job."""
     is_there, noise = steps.inside(job), steps.noise(job.number, number, 5)
 
     def shown(amounts: Values) -> Values:

@@ -1,4 +1,4 @@
-"""Nodes of the simulated cluster, and which of their cores and cards a job gets."""
+"""Nodes of the simulated cluster, and the placement of jobs on their cores and cards."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 NODE_CORES = 64
 CPU_MEMORY, GPU_MEMORY = 256, 512
-"""GB (1024^3) of a node."""
+"""Memory of a node in GB (1024^3)."""
 
 CARD_MEMORY = 80
 CARDS = ("00000000:17:00.0", "00000000:65:00.0", "00000000:CA:00.0", "00000000:E3:00.0")
@@ -26,7 +26,7 @@ class DemoNode(NamedTuple):
 
 
 class PlacedPart(NamedTuple):
-    """The part of a node that a job has."""
+    """The part of a node that is allocated to a job."""
 
     node: DemoNode
     cores: tuple[int, ...]
@@ -34,7 +34,7 @@ class PlacedPart(NamedTuple):
 
 
 class PlacedJob(NamedTuple):
-    """A job with its number, its times in seconds since 1970 and its nodes; stop: None: it runs."""
+    """A job with number, nodes, and times in seconds since 1970. stop: None: still running."""
 
     number: int
     job: DemoJob
@@ -44,14 +44,14 @@ class PlacedJob(NamedTuple):
 
 
 def demo_nodes(count: int = 32) -> list[DemoNode]:
-    """Return the nodes; a quarter of them have GPUs."""
+    """Return the nodes. A quarter of them has GPUs."""
     with_cards = count // 4
     plain = [DemoNode(f"c{n:03}", CPU_MEMORY, ()) for n in range(1, count - with_cards + 1)]
     return plain + [DemoNode(f"g{n:03}", GPU_MEMORY, CARDS) for n in range(1, with_cards + 1)]
 
 
 class _Room:
-    """What is free on a node, over time."""
+    """Free cores and cards of a node over time."""
 
     def __init__(self, node: DemoNode) -> None:
         self.node = node
@@ -72,7 +72,7 @@ class _Room:
 def place_jobs(
     jobs: Sequence[DemoJob], nodes: Sequence[DemoNode], now: int, first: int
 ) -> list[PlacedJob]:
-    """Place each job on the first nodes that have room; one that finds none is left out."""
+    """Place each job on the first nodes with enough free resources, else omit the job."""
     rooms = [_Room(node) for node in nodes]
     found: list[PlacedJob] = []
     for number, job in enumerate(jobs, first):

@@ -1,4 +1,4 @@
-"""The running demo: a store with pages, a simulated cluster that goes on, this node live."""
+"""The running demo: a store with pages, the continued simulated cluster, this node live."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ccagent.views.demo.jobs import DemoJob
 
 HERE = "here"
-"""The cluster that this very node is shown as."""
+"""The name of the cluster that contains this node."""
 
 _LIVE = "10s"
 _LIBC = ctypes.CDLL(None)
@@ -42,7 +42,7 @@ _END_WITHIN = 5.0
 
 
 class DemoServer(StoreServer):
-    """A store that is filled with a simulated cluster, and goes on with it."""
+    """A store with the history of a simulated cluster, which the demo continues."""
 
     def __init__(
         self,
@@ -51,9 +51,9 @@ class DemoServer(StoreServer):
         announce: Callable[[DemoServer], None],
         jobs: list[DemoJob] | None = None,
     ) -> None:
-        """Fill the store. Raises ConfigurationError, OSError.
+        """Fill the store. Raise ConfigurationError for invalid settings, OSError for a used port.
 
-        announce: called when pages can be opened. jobs: None for those of the demo.
+        announce: called when the pages can be opened. jobs: None: the jobs of the demo.
         """
         super().__init__(settings, simulated=frozenset({CLUSTER}))
         self._announce = announce
@@ -66,11 +66,11 @@ class DemoServer(StoreServer):
         self.events.take_envelope(self._cluster.envelope())
 
     def work(self) -> list[Coroutine[Any, Any, None]]:
-        """Return what is to run besides."""
+        """Return the coroutines that run in addition to the store."""
         return [*super().work(), self._go_on(), self._watch_node()]
 
     async def _go_on(self) -> None:
-        """Write the next values of the simulated nodes, each minute."""
+        """Write the next values of the simulated nodes every minute."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self.stop)
         self._announce(self)
         done = self._cluster.now - EVERY
@@ -84,7 +84,7 @@ class DemoServer(StoreServer):
             await asyncio.sleep(EVERY - self.store.now() % EVERY + 0.5)
 
     async def _watch_node(self) -> None:
-        """Run the agent that sends the metrics of this node: at once, then at a cadence."""
+        """Run the agent that sends the metrics of this node, immediately and then periodically."""
         for cadence in (["--once"], ["--every", _LIVE]):
             code, said = await self._run_agent(cadence)
             if code:
@@ -93,7 +93,7 @@ class DemoServer(StoreServer):
                 return
 
     async def _run_agent(self, cadence: list[str]) -> tuple[int, bytes]:
-        """Run the agent `metrics` to its end; return its exit status and what it said."""
+        """Run the agent `metrics` once. Return its exit status and its output."""
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "ccagent", "metrics", "--no-config", *cadence,
             "--cluster", HERE, "--sink", f"http://127.0.0.1:{self.port}/api/write/?cluster={HERE}",
@@ -115,7 +115,7 @@ class DemoServer(StoreServer):
 
 
 def _end_with_parent() -> None:
-    """Make the kernel end this process when its parent dies, however it dies."""
+    """Request a signal for this process at the death of its parent, also after SIGKILL."""
     _LIBC.prctl(_PDEATHSIG, signal.SIGTERM)
 
 
@@ -124,7 +124,7 @@ def _end_by_signal(number: int, _frame: object) -> None:
 
 
 def demo_settings(directory: str, web: str) -> StoreSettings:
-    """Return the settings of a store in a directory of its own."""
+    """Return the settings of a store in a directory. web: address of the pages."""
     every = StoredMetricSettings(frequency=Duration(_LIVE), aggregation="avg")
     found = StoreSettings(
         data=directory, listen="127.0.0.1:0", retention=Duration("49h"),
@@ -139,7 +139,10 @@ def run_demo(
     announce: Callable[[DemoServer], None],
     jobs: list[DemoJob] | None = None,
 ) -> None:
-    """Run the demo until it is interrupted, and remove all of it. Raises ConfigurationError."""
+    """Run the demo until it is interrupted, then delete its data.
+
+    Raise ConfigurationError for invalid settings.
+    """
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end_by_signal)
     directory = tempfile.mkdtemp(prefix="ccagent-demo-")
@@ -155,12 +158,12 @@ def run_demo(
 
 
 def _own_page() -> str:
-    """Return the address of this node's page."""
+    """Return the URL path of this node's page."""
     return f"{node_link(HERE, Node().hostname)[1:]}?range=1h"
 
 
 def describe_demo(server: DemoServer, began: float) -> str:
-    """Return what a person who has started the demo can do."""
+    """Return the text for the user who has started the demo, with addresses and commands."""
     pages = server.pages.url if server.pages is not None else ""
     job = 4711002
     return (

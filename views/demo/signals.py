@@ -1,4 +1,4 @@
-"""Simulated values over time: what jobs do on a node, and what the node shows of it."""
+"""Simulated values over time of jobs on a node, and of the node."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     Values = NDArray[np.float64]
 
 GIB = 1024**3 / 1e9
-"""The agent sends memory in GB of 10^9 bytes."""
+"""The unit of memory in the agent's messages: 10^9 bytes."""
 
 _IDLE_MEMORY = 7.5
 _NOISE = 0.03
 
 
 class TimeSteps:
-    """Times of values: `first`, then one each `every` seconds. seed: of the noise."""
+    """Times of values: `first`, then every `every` seconds. seed: of the noise."""
 
     def __init__(self, first: int, count: int, every: int = 60, seed: int = 0) -> None:
         self.first = first
@@ -36,18 +36,18 @@ class TimeSteps:
         self.seed = seed
 
     def noise(self, *key: int) -> Values:
-        """Return random numbers around 1, the same for the same key and time."""
+        """Return random numbers around 1, reproducible for equal key and time."""
         random = np.random.default_rng([self.seed, self.first % 2**31, *key])
         return 1 + _NOISE * random.standard_normal(self.count)
 
     def inside(self, job: PlacedJob) -> NDArray[np.bool_]:
-        """Return at which times a job runs."""
+        """Return for each time whether a job runs."""
         end = np.inf if job.stop is None else job.stop
         found: NDArray[np.bool_] = (self.times >= job.start) & (self.times < end)
         return found
 
     def progress(self, job: PlacedJob) -> Values:
-        """Return how far a job is at each time, from 0 to 1; a running one has 10 % more to do."""
+        """Return the progress of a job at each time, from 0 to 1; for a running job to 1 / 1.1."""
         last = self.times[-1] if job.stop is None else job.stop
         length = max(1.0, (last - job.start) * (1.1 if job.stop is None else 1.0))
         found: Values = np.clip((self.times - job.start) / length, 0, 1)
@@ -55,7 +55,7 @@ class TimeSteps:
 
 
 def activity(shape: Shape, progress: Values) -> Values:
-    """Return how busy a program is, from 0 to 1, at each part of its way."""
+    """Return the activity of a program, from 0 to 1, by its progress."""
     if shape == "starts-only":
         return np.where(progress < 0.6, 1.0, 0.02)
     if shape == "stops":
@@ -68,7 +68,7 @@ def activity(shape: Shape, progress: Values) -> Values:
 
 
 def job_signals(job: PlacedJob, number: int, steps: TimeSteps) -> dict[str, Values]:
-    """Return the metrics of a job on its node `number`: NaN where it does not run."""
+    """Return the metrics of a job on its node `number`; NaN before and after the job."""
     part, asked = job.parts[number], job.job
     progress, noise = steps.progress(job), steps.noise(job.number, number)
     share = asked.cpu[number] if isinstance(asked.cpu, tuple) else asked.cpu
@@ -130,7 +130,7 @@ def card_signals(job: PlacedJob, number: int, index: int, steps: TimeSteps) -> d
 
 
 def idle_card(steps: TimeSteps, key: int) -> dict[str, Values]:
-    """Return the metrics of a card that nobody uses."""
+    """Return the metrics of an unused card."""
     noise = steps.noise(key)
     return {
         "acc_utilization": np.zeros(steps.count),
@@ -189,7 +189,7 @@ def node_signals(
 def core_signals(
     here: Sequence[tuple[PlacedPart, Mapping[str, Values]]], steps: TimeSteps, key: int
 ) -> Values:
-    """Return `cpu_user` of each core of a node, a row a core."""
+    """Return `cpu_user` of a node, one row per core."""
     random = np.random.default_rng([key, steps.first % 2**31])
     found = np.clip(0.5 + 0.3 * random.standard_normal((NODE_CORES, steps.count)), 0, None)
     for part, values in here:

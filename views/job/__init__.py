@@ -1,1 +1,1 @@
-"""Report of a job: how well it used what it was given, and what to change."""
+"""Reports of jobs: use of the allocation, and advice."""

@@ -1,18 +1,18 @@
-"""Amounts as people read them, and as Slurm's options take them."""
+"""Formats of amounts, for people and for Slurm's options."""
 
 from __future__ import annotations
 
 import math
 
 GB = 1024.0**3
-"""Bytes of Slurm's G, which reports call GB."""
+"""Bytes of Slurm's `G`. Reports write GB."""
 
 _STEPS = ((30, 1), (100, 5), (1000, 10), (math.inf, 100))
-"""Up to so many GB a request is rounded up to a multiple of the second number."""
+"""Pairs of maximum and step in GB: a request up to the maximum is rounded up to the step."""
 
 
 def clock(seconds: float) -> str:
-    """Return a time as Slurm writes it: `0:41:07`, `3-02:00:00`."""
+    """Return seconds in Slurm's format: `0:41:07`, `3-02:00:00`."""
     whole = max(0, int(seconds))
     days, rest = divmod(whole, 86400)
     hours, rest = divmod(rest, 3600)
@@ -23,7 +23,7 @@ def clock(seconds: float) -> str:
 
 
 def number(value: float) -> str:
-    """Return a number with three digits that count: `0.24`, `6.2`, `96`, `1203`."""
+    """Return a number with about three significant digits: `0.24`, `6.2`, `96`, `1203`."""
     if not math.isfinite(value):
         return "?"
     size = abs(value)
@@ -35,7 +35,7 @@ def number(value: float) -> str:
 
 
 def percent(value: float) -> str:
-    """Return percent: whole above 10, else with a digit more; never rounded up to 100 or to 0."""
+    """Return percent, without decimals above 10. Values are never rounded to 100 or to 0."""
     if not math.isfinite(value):
         return "?"
     if value >= 9.95:
@@ -51,14 +51,14 @@ def gigabytes(size: float) -> str:
 
 
 def memory(size: float) -> str:
-    """Return bytes with the unit that suits them: `32 GB`, `60 MB`."""
+    """Return bytes with a suitable unit: `32 GB`, `60 MB`."""
     if size < GB:
         return f"{number(size / 1024**2)} MB"
     return f"{gigabytes(size)} GB"
 
 
 def memory_of(used: float, total: float) -> str:
-    """Return a used amount of a total: `46.6 of 64 GB`, `1.2 of 200 MB`."""
+    """Return used and total bytes: `46.6 of 64 GB`, `1.2 of 200 MB`."""
     if total < GB:
         return f"{number(used / 1024**2)} of {memory(total)}"
     if used < 0.1 * GB:
@@ -81,7 +81,7 @@ def cores(count: float) -> str:
 
 
 def request_memory(size: float) -> str:
-    """Return an amount of memory that is at least this large, for `--mem`: `40G`, `600M`."""
+    """Return bytes rounded up for `--mem`: `40G`, `600M`."""
     if size <= 0.95 * GB:
         return f"{max(100, math.ceil(size / 1024**2 / 100) * 100)}M"
     needed = size / GB
@@ -90,11 +90,11 @@ def request_memory(size: float) -> str:
 
 
 def request_time(seconds: float) -> str:
-    """Return a time that is at least this long, for `--time`: `1:30:00`, in quarters of hours."""
+    """Return seconds rounded up to a quarter of an hour for `--time`: `1:30:00`."""
     step = 900 if seconds <= 4 * 3600 else 3600
     return clock(math.ceil(seconds / step) * step)
 
 
 def plural(count: int, thing: str) -> str:
-    """Return a number and a thing, `1 core`, `2 cores`."""
+    """Return a number and a noun: `1 core`, `2 cores`."""
     return f"{count} {thing}" if count == 1 else f"{count} {thing}s"

@@ -14,28 +14,28 @@ if TYPE_CHECKING:
 
 _WIDEST = 120
 NO_DATA, UNKNOWN = 3, 2
-"""Exit status of a job without any sample, and of an unknown one, which counts for several."""
+"""Exit status for a job without samples, and for an unknown job. UNKNOWN has precedence."""
 
 
 @click.command("job")
 @click.argument("jobs", metavar="ID...", nargs=-1, required=True)
 @click.option("--cluster", metavar="NAME", default="", help="Cluster of the job.")
-@click.option("--store", metavar="URL", default="", help="Metric store to ask.")
+@click.option("--store", metavar="URL", default="", help="Metric store to query.")
 @click.option("--token-file", metavar="FILE", default="", help="File with the store's token.")
-@click.option("--local", "is_local", is_flag=True, help="Ask this node only, not the store.")
-@click.option("--json", "form", flag_value="json", help="As JSON, a line for each job.")
+@click.option("--local", "is_local", is_flag=True, help="Use this node only, not the store.")
+@click.option("--json", "form", flag_value="json", help="Print JSON, one line per job.")
 @click.option(
     "--js1",
     "form",
     flag_value="js1",
-    help="As the summary of jobstats for Slurm's AdminComment.",
+    help="Print the summary of jobstats for Slurm's AdminComment.",
 )
-@click.option("--plain", "form", flag_value="plain", help="Without bars and colours.")
+@click.option("--plain", "form", flag_value="plain", help="Print without bars and colours.")
 @click.option(
     "--config",
     "path",
     metavar="FILE",
-    help="Instead of ~/.config/ccagent/views.toml and /etc/ccagent-views.toml.",
+    help="Settings; default: ~/.config/ccagent/views.toml, else /etc/ccagent-views.toml.",
 )
 def job(
     *,
@@ -47,10 +47,10 @@ def job(
     form: str | None,
     path: str | None,
 ) -> None:
-    """Show how well jobs used what they were given, and what to change.
+    """Show how well jobs used their allocation, and give advice.
 
-    Asks the metric store; without one, this node, for jobs that run here. Exit status 2 for an
-    unknown job, 3 for one without data.
+    Query the metric store; without a store, this node for its running jobs. The exit status is 2
+    for an unknown job, 3 for a job without data.
     """
     from ccagent import log
     from ccagent.errors import ConfigurationError
@@ -65,7 +65,7 @@ def job(
         try:
             report, mounts = _make_report(one, cluster, settings, is_local=is_local)
         except ConfigurationError as error:
-            # Of several jobs the others are shown. A store that does not answer ends them all.
+            # Continue with the other jobs. The errors of an unreachable store end the command.
             for problem in error.problems:
                 log.write_error(problem)
             status = UNKNOWN
@@ -81,8 +81,8 @@ def job(
 def _check_id(text: str) -> None:
     if not (text.isascii() and text.isdigit() and len(text) <= 19):
         raise click.UsageError(
-            f"{text!r} is no job number; of an array's task or a step it is the JobIDRaw of"
-            " sacct, without what follows the dot"
+            f"{text!r} is not a job number; for a task of an array or a step use JobIDRaw of"
+            " sacct, without the part after the dot"
         )
 
 
@@ -91,7 +91,7 @@ def _make_report(
 ) -> tuple[JobReport, JobMounts | None]:
     """Return the report of a job, and its mounts if they are known.
 
-    Raises ConfigurationError if it is unknown, CcagentError.
+    Raise ConfigurationError if the job is unknown, another CcagentError if the store fails.
     """
     from ccagent.views.job.report import make_report
 

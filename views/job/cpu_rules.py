@@ -1,4 +1,4 @@
-"""Rules about the use of CPUs."""
+"""Rules for the use of CPUs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def judge_unused_nodes(job: JudgedJob) -> JobFinding | None:
-    """Find nodes with next to no CPU time."""
+    """Find nodes with almost no CPU time."""
     if not job.is_long:
         return None
     limit, elapsed = job.limits.cpu_zero, job.figures.elapsed
@@ -50,7 +50,7 @@ def judge_unused_nodes(job: JudgedJob) -> JobFinding | None:
 
 
 def judge_serial(job: JudgedJob) -> JobFinding | None:
-    """Find the work of one core on several."""
+    """Find jobs with the CPU time of one core on several cores."""
     used, limits, cores = job.efficiency.cpu, job.limits, job.cores
     if used is None or cores is None or not job.is_long or job.has_gpus:
         return None
@@ -71,12 +71,12 @@ def judge_serial(job: JudgedJob) -> JobFinding | None:
 
 
 def judge_low_cpu(job: JudgedJob) -> JobFinding | None:
-    """Find a low use of all cores in a job without GPUs."""
+    """Find a low CPU use of jobs without GPUs."""
     used, limits, cores = job.efficiency.cpu, job.limits, job.cores
     if used is None or not job.is_long or job.has_gpus:
         return None
     wanted = job.wanted_cores
-    # The work of the cores that it asked for is all that it can do.
+    # The job can use at most the cores that it asked for.
     share = used.percent * cores / wanted if cores and wanted else used.percent
     level: FindingLevel
     if share < limits.cpu_low_bad:
@@ -103,7 +103,7 @@ def judge_low_cpu(job: JudgedJob) -> JobFinding | None:
 
 
 def judge_oversubscription(job: JudgedJob) -> JobFinding | None:
-    """Find more running threads, or on nodes for itself a higher load, than cores."""
+    """Find more running threads than cores, or on exclusive nodes a load above the cores."""
     limits = job.limits
     if not job.is_long:
         return None
@@ -127,7 +127,7 @@ def judge_oversubscription(job: JudgedJob) -> JobFinding | None:
 
 
 def judge_early_end(job: JudgedJob) -> JobFinding | None:
-    """Find work that stopped long before the job. That of GPUs is not seen at the cores."""
+    """Find jobs without GPUs whose CPU use stopped long before their end."""
     if not job.is_long or job.has_gpus:
         return None
     known = [

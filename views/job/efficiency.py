@@ -1,4 +1,4 @@
-"""Efficiency of a job: what it used of what it was given."""
+"""Efficiency of a job: its used shares of the allocation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class UsedShare(msgspec.Struct, frozen=True):
-    """What was used of a total. nodes: how many reported both."""
+    """A used part of a total. nodes: number of nodes (of GPUs: cards) that reported both."""
 
     used: float
     total: float
@@ -26,11 +26,11 @@ class UsedShare(msgspec.Struct, frozen=True):
 
 
 class Efficiency(msgspec.Struct, frozen=True, kw_only=True):
-    """Shares of a job; None: not known.
+    """Shares of a job; None: unknown.
 
-    cpu: core seconds. memory: B that programs held at most, charged: page cache included, both sums
-    over the nodes of what each had at most. gpu: cards in use, of those that report it.
-    gpu_memory: B. time: s, of the limit.
+    cpu: core seconds. memory: B of programs; charged: including page cache; both are sums of the
+    nodes' peaks. gpu: percent, summed over the cards that report it. gpu_memory: B. time: s, of the
+    limit.
     """
 
     cpu: UsedShare | None = None
@@ -42,7 +42,7 @@ class Efficiency(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compute_efficiency(job: JobFigures) -> Efficiency:
-    """Return the shares of a job. Nodes that lack a figure are in neither of its sums."""
+    """Return the shares of a job. Nodes without a figure are excluded from both of its sums."""
     cards = job.cards
     return Efficiency(
         cpu=_cpu(job),
@@ -55,7 +55,7 @@ def compute_efficiency(job: JobFigures) -> Efficiency:
 
 
 def _cpu(job: JobFigures) -> UsedShare | None:
-    """Return the core seconds of the samples, else, after the end, those of accounting."""
+    """Return the core seconds of the samples; without samples those of Slurm's accounting."""
     found = _sum(
         (node.cpu_seconds, None if node.cores is None else node.cores * job.elapsed)
         for node in job.nodes
@@ -70,7 +70,7 @@ def _cpu(job: JobFigures) -> UsedShare | None:
 
 
 def _sum(pairs: Iterable[tuple[float | None, float | None]]) -> UsedShare | None:
-    """Return the sums over the pairs that are known; None if there are none, or of nothing."""
+    """Return the sums over complete pairs; None if there are none or the total is 0."""
     known = [(used, total) for used, total in pairs if used is not None and total is not None]
     total = sum(total for _, total in known)
     if not known or total <= 0:

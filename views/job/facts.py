@@ -1,4 +1,4 @@
-"""Facts and series of a job, from which its figures are measured."""
+"""Facts and series of a job, the input of its figures."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import msgspec
 from ccagent.stores.metrics.job_details import StoredJobDetails
 
 LARGEST_VALUE = 1e18
-"""Values from here on are none that a machine can have."""
+"""Values from this number on are implausible and ignored."""
 
 
 class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Who ran where and when, and with what; as the store's table of jobs describes it.
+    """A job in the store's table of jobs: user, nodes, times, resources.
 
-    start, stop: seconds since 1970; stop: None while it runs. parts: names of its mounts and the
-    like by node.
+    start, stop: seconds since 1970; stop: None for a running job. parts: names of its parts, such
+    as mounts, by node.
     """
 
     job: str
@@ -29,7 +29,7 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeHardware(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node has, as far as known. memory: B."""
+    """The hardware of a node, as far as known. memory: B."""
 
     cores: float | None = None
     memory: float | None = None
@@ -39,8 +39,8 @@ class NodeHardware(msgspec.Struct, frozen=True, kw_only=True):
 class JobSeries(msgspec.Struct, frozen=True):
     """Values of a metric of a job on a node, from `start` on, `step` seconds apart.
 
-    metric: ccagent's name. card: the address of a GPU, empty for the job itself. values: None where
-    there is none. In the base units B, B/s and percent.
+    metric: ccagent's name. card: the address of a GPU, "" for the job itself. values: None:
+    missing; the base units are B, B/s and percent.
     """
 
     metric: str
@@ -51,7 +51,7 @@ class JobSeries(msgspec.Struct, frozen=True):
     values: list[float | None]
 
     def present(self) -> list[float]:
-        """Return the values that are there."""
+        """Return the values without the missing ones."""
         return [value for value in self.values if value is not None]
 
 
@@ -66,4 +66,4 @@ CARD_METRICS = {"acc_utilization": "%", "acc_mem_used": "B", "acc_mem_share": "%
 """Metrics of a GPU."""
 
 NODE_METRICS = {"cpu_load": ""}
-"""Metrics of a node that count for jobs that have it for themselves."""
+"""Metrics of a node, used for jobs with exclusive nodes."""

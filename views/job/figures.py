@@ -1,6 +1,6 @@
-"""Measured figures of a job: what reports and verdicts are computed from.
+"""Measured figures of a job, the input of reports and verdicts.
 
-None stands for unknown, which is not 0. Memory in bytes, time in seconds, shares in percent.
+None means unknown, never 0. Memory is in bytes, time in seconds, shares in percent.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ import msgspec
 
 
 class CardFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU that a job had on a node.
+    """A GPU of a job on a node.
 
-    utilization: mean over the samples, peak_utilization: the highest; None: not reported, as
-    with MIG. idle_at_end: seconds up to the end in which each sample was 0. samples: those with a
-    utilization; coverage: percent of those expected, None: not known. memory_peak: the most in use
-    at a sample.
+    utilization: mean over the samples; peak_utilization: maximum; None: not reported, as with MIG.
+    idle_at_end: seconds up to the end in which each sample was 0. samples: number of samples with
+    a utilization; coverage: percent of the expected samples, None: unknown. memory_peak: maximum
+    over the samples.
     """
 
     card: str
@@ -30,12 +30,12 @@ class CardFigures(msgspec.Struct, frozen=True, kw_only=True):
 class NodeFigures(msgspec.Struct, frozen=True, kw_only=True):
     """A node of a job, with the job's share of it.
 
-    cores, memory_limit: what the job may use here. cpu_seconds: used so far. memory_peak: the most
-    that its programs held, anonymous and shared; memory_charged: the most that counted towards the
-    limit, page cache included. memory_pressure: mean share of time in which a task waited for
-    memory. running_threads, load: means. cores_first, cores_last: mean cores in use in the first
-    and the last third of the time. samples: those of the job here. total_*: what the node has.
-    io_read, io_written: B in all.
+    cores, memory_limit: what the job may use here. cpu_seconds: used so far. memory_peak: maximum
+    of its programs' anonymous and shared memory; memory_charged: maximum of the memory that counts
+    towards the limit, including page cache. memory_pressure: mean share of time in which a task
+    waited for memory. running_threads, load: means. cores_first, cores_last: mean cores in use in
+    the first and the last third of the time. samples: number of the job's samples here. total_*:
+    hardware of the node. io_read, io_written: total in B.
     """
 
     name: str
@@ -62,11 +62,11 @@ class NodeFigures(msgspec.Struct, frozen=True, kw_only=True):
 class JobFigures(msgspec.Struct, frozen=True, kw_only=True):
     """A job.
 
-    state: in Slurm's words, upper case. start, stop: seconds since 1970; stop: None while it runs.
-    elapsed: up to now or its end. time_limit: None: none, or not known. gpus: 0 for a job without,
-    None: not known. has_gpu_share: parts of GPUs. asked_cores: Slurm may give more, such as both
-    threads of a core. period: seconds between samples; 0: not known. expected_samples: of a node.
-    accounted_cpu_seconds: of Slurm's accounting, after the end.
+    state: Slurm's state in upper case. start, stop: seconds since 1970; stop: None for a running
+    job. elapsed: until now or the end. time_limit: None: no limit, or unknown. gpus: None: unknown.
+    has_gpu_share: the job has parts of GPUs. asked_cores: Slurm may allocate more, such as both
+    threads of a core. period: seconds between samples; 0: unknown. expected_samples: per node.
+    accounted_cpu_seconds: from Slurm's accounting, after the end.
     """
 
     job: str
@@ -92,7 +92,7 @@ class JobFigures(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_running(self) -> bool:
-        """Return whether the job has not ended."""
+        """Return whether the job is still running."""
         return self.stop is None
 
     @property
@@ -102,17 +102,17 @@ class JobFigures(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def gpu_count(self) -> int | None:
-        """Return the number of GPUs; None: not known."""
+        """Return the number of GPUs; None if unknown."""
         return len(self.cards) or self.gpus
 
     @property
     def samples(self) -> int:
-        """Return the samples of the node that has most."""
+        """Return the maximum number of samples of a node."""
         return max((node.samples for node in self.nodes), default=0)
 
     @property
     def coverage(self) -> float | None:
-        """Return how many of the expected samples of all nodes there are, in percent."""
+        """Return the percentage of expected samples that exist, over all nodes."""
         expected = self.expected_samples * len(self.nodes)
         if not expected:
             return None

@@ -1,4 +1,4 @@
-"""Rules about the use of GPUs."""
+"""Rules for the use of GPUs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def judge_idle_gpus(job: JudgedJob) -> JobFinding | None:
-    """Find cards whose every sample was 0, or was since some time before the end."""
+    """Find cards that were at 0 in all samples, or in all samples of a window before the end."""
     if not job.is_long:
         return None
     known = [(node, card) for node, card in job.figures.cards if card.peak_utilization is not None]
@@ -57,7 +57,7 @@ def _never_used(
 
 
 def judge_low_gpus(job: JudgedJob) -> JobFinding | None:
-    """Find a low mean of all cards. Interactive jobs have more time; parts of cards have none."""
+    """Find a low mean use of all cards. Parts of cards are not judged, interactive jobs later."""
     if job.figures.has_gpu_share:
         return None
     used, limits = job.efficiency.gpu, job.limits
@@ -90,7 +90,7 @@ def judge_low_gpus(job: JudgedJob) -> JobFinding | None:
 
 
 def judge_gpu_share(job: JudgedJob) -> JobFinding | None:
-    """Find nodes where a job has more cores or memory a GPU than the node has."""
+    """Find nodes where a job has more cores or memory per GPU than the node has."""
     limits = job.limits
     for node in job.figures.nodes:
         cards, all_cards = len(node.cards), node.total_cards
@@ -125,7 +125,7 @@ def judge_gpu_share(job: JudgedJob) -> JobFinding | None:
 
 
 def _names(job: JudgedJob, cards: list[tuple[NodeFigures, CardFigures]]) -> str:
-    """Return how to call cards: all, one, or a few with their nodes."""
+    """Return a text that names cards: all, one, or a few with their nodes."""
     count = len(job.figures.cards)
     if len(cards) == count and count > 1:
         return f"All {count} GPUs"

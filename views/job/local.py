@@ -1,4 +1,4 @@
-"""Figures of a job that runs on this node, from its control group and the running daemon."""
+"""Figures of a job on this node, from its control group and the running daemon."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from ccagent.views.top.snapshot import TopJob, TopSnapshot
 
 STATUS_SOCKET = "/run/ccagent/status.sock"
-"""Where the daemon of a package answers."""
+"""The status socket of a packaged daemon."""
 
 
 class KeptJob(msgspec.Struct, frozen=True, kw_only=True):
-    """What the daemon's agent `metrics` remembers of a running job.
+    """Figures of a running job from the daemon's agent `metrics`.
 
-    since, last: seconds since 1970 of the first and last sample. memory_peak: B, the most that its
-    programs held at a sample.
+    since, last: first and last sample in seconds since 1970. memory_peak: maximum of its programs'
+    memory at a sample in B.
     """
 
     since: float
@@ -36,7 +36,7 @@ class KeptJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measure_here(job: int, socket: str = STATUS_SOCKET) -> JobFigures:
-    """Return the figures of a job that runs here. Raises ConfigurationError if it does not."""
+    """Return the figures of a job. Raise ConfigurationError if the job does not run here."""
     node = Node()
     reader = NodeReader(node)
     try:
@@ -55,7 +55,7 @@ def measure_here(job: int, socket: str = STATUS_SOCKET) -> JobFigures:
 
 
 def ask_daemon(job: int, socket: str) -> KeptJob | None:
-    """Return what the running daemon remembers of a job; None if this user may not ask it."""
+    """Return the running daemon's figures of a job; None if this user may not query the daemon."""
     if not os.path.exists(socket):
         return None
     from ccagent.daemon.status_socket import read_status
@@ -71,9 +71,9 @@ def ask_daemon(job: int, socket: str) -> KeptJob | None:
 def make_figures(
     job: TopJob, snapshot: TopSnapshot, counters: JobCounters | None, kept: KeptJob | None
 ) -> JobFigures:
-    """Return the figures of a running job on its node; those of other nodes are not known here.
+    """Return the figures of a running job on this node. Those of other nodes are unknown.
 
-    Counters of its control group are of all its time; peaks are those that the daemon has seen.
+    Counters of its control group cover its whole run time. Peaks are from the daemon's samples.
     """
     elapsed = job.elapsed or 0.0
     cpu_time = counters.cpu_time if counters is not None else None

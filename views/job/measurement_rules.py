@@ -1,4 +1,4 @@
-"""Rules about what could not be measured."""
+"""Rules for missing measurements."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def judge_shortness(job: JudgedJob) -> JobFinding | None:
-    """Find jobs with too few samples, or too short to judge."""
+    """Find jobs with too few samples, or with a too short run time."""
     samples, fewest = job.figures.samples, job.limits.fewest_samples
     if samples >= fewest:
         return _find_early(job)
@@ -20,7 +20,7 @@ def judge_shortness(job: JudgedJob) -> JobFinding | None:
         return JobFinding(
             "short",
             "unknown",
-            f"no samples of its {clock(job.figures.elapsed)}: they are older than what is kept,"
+            f"no samples of its {clock(job.figures.elapsed)}: they are older than the retention,"
             " or ccagent's agent metrics does not run there (ccagent doctor).",
         )
     if job.is_long:
@@ -40,7 +40,7 @@ def judge_shortness(job: JudgedJob) -> JobFinding | None:
 
 
 def _find_early(job: JudgedJob) -> JobFinding | None:
-    """Return that the job has not run for long enough to judge its use."""
+    """Return the finding that the job's run time is too short for rules about use."""
     if job.is_long:
         return None
     return JobFinding(
@@ -52,7 +52,7 @@ def _find_early(job: JudgedJob) -> JobFinding | None:
 
 
 def judge_measurement(job: JudgedJob) -> JobFinding | None:
-    """Find gaps in the samples, and nodes without any."""
+    """Find gaps in the samples, and nodes without samples."""
     coverage = job.figures.coverage
     if coverage is None or coverage >= job.limits.coverage:
         return _find_unknown_cpu(job)
@@ -67,7 +67,7 @@ def judge_measurement(job: JudgedJob) -> JobFinding | None:
     return JobFinding(
         "unknown",
         "unknown",
-        f"{text}; below {number(job.limits.coverage)} % nothing is called BAD that rests on them.",
+        f"{text}; below {number(job.limits.coverage)} % findings from samples are not BAD.",
     )
 
 
@@ -78,13 +78,13 @@ def _find_unknown_cpu(job: JudgedJob) -> JobFinding | None:
     return JobFinding(
         "unknown",
         "unknown",
-        f"nothing reports {why}, so that its CPU use is unknown. Send jobs (agent jobs) and metrics"
+        f"nothing reports {why}: the CPU use is unknown. Send jobs (agent jobs) and metrics"
         " (agent metrics, job_cpu_util) to the store.",
     )
 
 
 def judge_unknown_gpus(job: JudgedJob) -> JobFinding | None:
-    """Find cards whose utilization is unknown, as with MIG, or known of a part of the time."""
+    """Find cards whose utilization is unknown, as with MIG, or only partly known."""
     dumb = [card.card for _, card in job.figures.cards if card.utilization is None]
     if dumb:
         which = f"GPU {dumb[0]}" if len(dumb) == 1 else plural(len(dumb), "GPU")
@@ -108,7 +108,7 @@ def judge_unknown_gpus(job: JudgedJob) -> JobFinding | None:
         return JobFinding(
             "gpu-unknown",
             "unknown",
-            f"the use of its {plural(job.figures.gpus, 'GPU')} is unknown: nothing names its"
+            f"the use of its {plural(job.figures.gpus, 'GPU')} is unknown: nothing reports its"
             " cards. Send events (agent jobs), or metrics of the agent sample.",
         )
     return None

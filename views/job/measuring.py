@@ -1,4 +1,4 @@
-"""Figures of a job, measured from the series of a store. No I/O."""
+"""Computation of a job's figures from the series of a store. No I/O."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from ccagent.views.job.facts import JobFacts
 
 _GAPS = 200
-"""Gaps between samples that are enough to find the usual one."""
+"""Number of gaps between samples that determine the usual gap."""
 
 _LARGEST_GAP = 3
-"""Periods without a sample after which nothing is known of the time between."""
+"""Number of periods without samples from which the time between counts as unknown."""
 
 
 class JobMeasurement:
-    """Figures of a job, measured node by node, so that the series of one are held at a time.
+    """The figures of a job, computed node by node: only one node's series are in memory.
 
-    now: seconds since 1970. hardware: of nodes, by name.
+    now: seconds since 1970. hardware: by node name.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class JobMeasurement:
     def add(
         self, name: str, series: Iterable[JobSeries], hardware: NodeHardware | None = None
     ) -> NodeFigures:
-        """Measure a node by all its series, and return its figures."""
+        """Add all series of a node. Return the node's figures."""
         of_node = {(one.metric, one.card): one for one in series}
         self._period = self._period or _find_period(of_node)
         known = hardware or self._hardware.get(name)
@@ -51,7 +51,7 @@ class JobMeasurement:
         return found
 
     def finish(self) -> JobFigures:
-        """Return the figures of the job; nodes that were not added are unknown."""
+        """Return the figures of the job. Figures of nodes that were not added are unknown."""
         for name in self._facts.nodes:
             if name not in self._found:
                 self.add(name, ())
@@ -87,7 +87,7 @@ def measure_job(
     now: float,
     hardware: Mapping[str, NodeHardware] | None = None,
 ) -> JobFigures:
-    """Return the figures of a job. The series of a node follow each other."""
+    """Return the figures of a job. The series must be grouped by node."""
     measured = JobMeasurement(facts, now, hardware)
     for name, each in groupby(series, key=_node_of):
         measured.add(name, each)
@@ -99,9 +99,9 @@ def _node_of(series: JobSeries) -> str:
 
 
 def _expect_samples(elapsed: float, period: float, *, is_running: bool) -> int:
-    """Return how many samples a node has, without those at the begin and end that may be missing.
+    """Return the expected number of samples of a node, without a possibly missing first and last.
 
-    A rate needs two readings, and of a running job the last one may be on its way.
+    A rate needs two readings. The last sample of a running job may not have arrived yet.
     """
     if not period:
         return 0
@@ -109,18 +109,18 @@ def _expect_samples(elapsed: float, period: float, *, is_running: bool) -> int:
 
 
 def _find_period(series: Mapping[tuple[str, str], JobSeries]) -> float:
-    """Return the usual time from one sample of a node to the next, 0 if there are not two."""
+    """Return the usual seconds between samples of a node; 0 with fewer than two samples."""
     one = series.get(("job_cpu_util", "")) or series.get(("job_mem_rss", ""))
     return 0.0 if one is None else float(usual_gap(_places(one)) * one.step)
 
 
 def _places(series: JobSeries) -> list[int]:
-    """Return the places of the values that are there."""
+    """Return the indices of the values that are not missing."""
     return [number for number, value in enumerate(series.values) if value is not None]
 
 
 def usual_gap(places: list[int]) -> int:
-    """Return the usual number of steps from one value to the next, 0 if there are not two."""
+    """Return the usual number of steps between values; 0 with fewer than two values."""
     gaps = [after - before for before, after in pairwise(places[: _GAPS + 1])]
     return median_low(gaps) if gaps else 0
 
@@ -187,7 +187,10 @@ def _measure_thirds(series: JobSeries | None) -> tuple[float | None, float | Non
 def _measure_cards(
     facts: JobFacts, name: str, series: Mapping[tuple[str, str], JobSeries], elapsed: float
 ) -> tuple[CardFigures, ...]:
-    """Return the cards of a job on a node, else, of a job with one GPU, what its processes used."""
+    """Return the cards of a job on a node.
+
+    Without known cards, the card of a job with one GPU comes from the use by its processes.
+    """
     found: list[CardFigures] = []
     for number, address in enumerate(facts.details.cards.get(name, ())):
         used = series.get(("acc_utilization", address))
@@ -200,16 +203,16 @@ def _measure_cards(
         found.append(_measure_use(card, used, facts, elapsed))
     if not found and facts.details.gpus == 1:
         only = _find_only_card(series)
-        # Of several nodes it is on the one that has sent its use.
+        # The GPU of a job with several nodes is on the node that has sent its use.
         if only is not None or len(facts.nodes) == 1:
             found.append(_measure_use(CardFigures(card="0"), only, facts, elapsed))
     return tuple(found)
 
 
 def _find_only_card(series: Mapping[tuple[str, str], JobSeries]) -> JobSeries | None:
-    """Return the utilization of the only card of a job: 0 where it was allocated and idle.
+    """Return the utilization of the only card of a job; 0 at times without use.
 
-    `job_gpu_util` has a value while a process uses a card, `job_gpus_idle` always.
+    `job_gpu_util` only has values while a process uses a card, `job_gpus_idle` always.
     """
     used, idle = series.get(("job_gpu_util", "")), series.get(("job_gpus_idle", ""))
     if idle is None:
@@ -232,7 +235,7 @@ def _find_only_card(series: Mapping[tuple[str, str], JobSeries]) -> JobSeries | 
 def _measure_use(
     card: CardFigures, used: JobSeries | None, facts: JobFacts, elapsed: float
 ) -> CardFigures:
-    """Return a card with its use; as it was if nothing is known of that."""
+    """Return a card with its use; the unchanged card if its use is unknown."""
     places = _places(used) if used is not None else []
     if used is None or not places:
         return card
@@ -251,10 +254,10 @@ def _measure_use(
 
 
 def _measure_idle_end(used: JobSeries, places: list[int], period: int, stop: float) -> float:
-    """Return the seconds up to the end in which every sample was 0, without a large gap."""
+    """Return the seconds before the end in which every sample was 0, without a large gap."""
     largest = _LARGEST_GAP * period
     if stop - (used.start + places[-1] * used.step) > (largest + 1) * used.step:
-        return 0.0  # nothing is known of the end
+        return 0.0  # no samples near the end
     begin = places[-1]
     for place in reversed(places[:-1]):
         if used.values[begin] or begin - place > largest:

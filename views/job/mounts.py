@@ -1,4 +1,4 @@
-"""Mounts and network traffic of a job; of one on this node as the kernel has counted them."""
+"""Mounts and network traffic of a job. For jobs on this node they are the kernel's counters."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MOST = 5
 
 
 class JobMount(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job has done on a mount. read, written: B. metadata: operations such as open."""
+    """I/O of a job on a mount. read, written: B. metadata: operations such as open."""
 
     point: str
     type: str
@@ -43,7 +43,7 @@ class JobMount(msgspec.Struct, frozen=True, kw_only=True):
 class JobNetwork(msgspec.Struct, frozen=True, kw_only=True):
     """Payload of a job on the network in B. protocol: `tcp`, `udp` or `ports`.
 
-    ports: all bytes of the ports of nodes that the job has for itself.
+    ports: all bytes through the network ports of exclusive nodes.
     """
 
     protocol: str
@@ -53,16 +53,17 @@ class JobNetwork(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """Return how people call it."""
+        """Return the name for people."""
         if self.protocol == "ports":
             return "ports of its nodes (InfiniBand and others)"
         return f"{self.protocol.upper()}{' within a node' if self.is_loopback else ''}"
 
 
 class JobMounts(msgspec.Struct, frozen=True, kw_only=True):
-    """The mounts of a job, and its network; most bytes first. note: why they are not known.
+    """The mounts and network traffic of a job, most bytes first.
 
-    is_from_store: they are sums of rates, over `nodes` nodes of the job.
+    note: reason for which they are unknown. is_from_store: the values are sums of rates over
+    `nodes` nodes of the job.
     """
 
     mounts: tuple[JobMount, ...] = ()
@@ -73,7 +74,7 @@ class JobMounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_mounts(node: Node, job: int, directory: str = pins.DIRECTORY) -> JobMounts:
-    """Return what a job has done by mount and network since the programs have seen it."""
+    """Return a job's I/O by mount and network, since the kernel programs count it."""
     try:
         uses, traffic, _ = read_totals(node, directory, job)
     except CcagentError as error:
@@ -104,7 +105,7 @@ def read_mounts(node: Node, job: int, directory: str = pins.DIRECTORY) -> JobMou
 
 
 def format_mounts(found: JobMounts) -> list[str]:
-    """Return a text for each of the mounts that the job used most, or one that says why none."""
+    """Return one text per busiest mount, or one text with the reason for which there are none."""
     texts = [_describe(one) for one in found.mounts[:_MOST]]
     if len(found.mounts) > _MOST:
         more = f"and {len(found.mounts) - _MOST} more"
@@ -115,7 +116,7 @@ def format_mounts(found: JobMounts) -> list[str]:
 
 
 def format_network(found: JobMounts) -> list[str]:
-    """Return a text for each way by which the job used the network."""
+    """Return one text per network protocol of the job."""
     return [
         clean(f"{one.name}: {short_size(one.received)}B received, {short_size(one.sent)}B sent")
         for one in found.network

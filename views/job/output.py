@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def describe_report(report: JobReport) -> dict[str, Any]:
-    """Return a report as an object for JSON: null where a figure is not known."""
+    """Return a report as an object for JSON. Unknown figures are null."""
     efficiency = report.efficiency
     shares = {name: getattr(efficiency, name) for name in efficiency.__struct_fields__}
     figures = msgspec.to_builtins(report.figures)
@@ -30,7 +30,7 @@ def describe_report(report: JobReport) -> dict[str, Any]:
 
 
 def encode_report(report: JobReport, mounts: JobMounts | None = None) -> bytes:
-    """Return a report in JSON, a line. mounts: of the job, if they are known."""
+    """Return a report as one line of JSON. mounts: of the job, if known."""
     found = describe_report(report)
     if mounts is not None:
         found |= {"mounts": msgspec.to_builtins(mounts)}

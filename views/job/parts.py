@@ -1,4 +1,4 @@
-"""What a job did by mount and on the network, summed up from the series of its parts in a store."""
+"""Sums of a job's I/O by mount and network, from the series of its parts in a store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOUNT_METRICS = {
     "job_fs_read": "read", "job_fs_write": "written", "job_fs_reads": "reads",
     "job_fs_writes": "writes", "job_fs_metadata": "metadata",
 }  # fmt: skip
-"""Rates of a mount, and the fields of their sums."""
+"""Rates of a mount, and the fields of the sums."""
 
 NETWORK_METRICS = {
     "job_net_received": "received", "job_net_sent": "sent",
@@ -24,20 +24,20 @@ NETWORK_METRICS = {
 }  # fmt: skip
 
 METRICS = {MOUNT[0]: MOUNT_METRICS, NETWORK[0]: NETWORK_METRICS}
-"""By the first tag of a part, which its name begins with."""
+"""Fields by the first tag of a part. The name of a part starts with this tag."""
 
 MOST_PARTS = 5000
-"""Parts that are summed up: those of the first nodes of a job."""
+"""Maximum of parts. Parts of a job's first nodes are used."""
 
 LATE = 600
-"""Seconds after a job's end in which its last reading comes: the longest interval of `jobio`."""
+"""Seconds after a job's end until its last reading: the maximum interval of `jobio`."""
 
 PORTS = "ports"
-"""Protocol of the traffic through the ports of a node that a job has for itself."""
+"""Protocol name of the traffic through the ports of an exclusive node."""
 
 
 def part_metrics(name: str) -> dict[str, str]:
-    """Return the metrics of a part, and the fields of their sums; empty for other parts."""
+    """Return the metrics of a part with the fields of their sums; {} for other parts."""
     for tag, metrics in METRICS.items():
         if name.startswith(tag):
             return metrics
@@ -45,23 +45,23 @@ def part_metrics(name: str) -> dict[str, str]:
 
 
 def sum_of_rates(values: Sequence[float | None], step: int) -> float:
-    """Return the amount that rates stand for, each for the usual time between two."""
+    """Return the amount for rates: each rate counts for the usual time between two values."""
     places = [
         number
         for number, value in enumerate(values)
         if value is not None and 0 <= value < LARGEST_VALUE
     ]
-    # A value that is none has no place.
+    # `places` has only indices of valid values.
     total = sum(values[place] or 0.0 for place in places)
     return total * step * max(1, usual_gap(places))
 
 
 class JobPartSums:
-    """Adds up amounts of a job's parts over its nodes."""
+    """Sums of the amounts of a job's parts over its nodes."""
 
     def __init__(self) -> None:
         self._found: dict[str, dict[str, float]] = {}
-        """By name and field."""
+        """Amounts by name and field."""
         self._nodes: set[str] = set()
 
     def add(self, node: str, name: str, field: str, amount: float) -> None:
@@ -71,7 +71,7 @@ class JobPartSums:
         fields[field] = fields.get(field, 0.0) + amount
 
     def finish(self) -> JobMounts | None:
-        """Return what was added, the largest first; None if there is nothing."""
+        """Return the sums, the largest first; None without amounts."""
         if not self._found:
             return None
         mounts: list[JobMount] = []

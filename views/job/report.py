@@ -12,7 +12,7 @@ from ccagent.views.job.thresholds import JobThresholds
 
 
 class JobReport(msgspec.Struct, frozen=True):
-    """A report. level: of the worst finding. hidden: hints that wait until what is BAD changed."""
+    """A report. level: of the worst finding. hidden: rules of hints hidden by a BAD finding."""
 
     figures: JobFigures
     efficiency: Efficiency

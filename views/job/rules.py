@@ -1,4 +1,4 @@
-"""The rules: one table, and how their findings become a verdict."""
+"""The table of rules, and the verdict from their findings."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 
 class JobRule(NamedTuple):
-    """A rule. needs_samples: it rests on samples, so that few of them allow no BAD.
+    """A rule. needs_samples: BAD requires enough samples.
 
-    replaces: more general rules, whose findings add nothing. condition: for people.
+    replaces: more general rules, whose findings are dropped. condition: a description for people.
     """
 
     name: str
@@ -44,7 +44,7 @@ class JobRule(NamedTuple):
 
 RULES: tuple[JobRule, ...] = (
     JobRule("mem-limit", judge_memory_limit,
-            "BAD: state OUT_OF_MEMORY, or processes killed for want of memory. Hint: a peak of"
+            "BAD: state OUT_OF_MEMORY, or processes killed by the OOM killer. Hint: a peak of"
             " mem-limit-hint % of the limit, or mem-limit-pressure % of time waiting for memory",
             needs_samples=False),
     JobRule("gpu-idle", judge_idle_gpus,
@@ -86,13 +86,13 @@ RULES: tuple[JobRule, ...] = (
             "fewer than fewest-samples samples, or no longer than min-runtime",
             needs_samples=False),
 )  # fmt: skip
-"""The rules in the order in which their findings are shown."""
+"""The rules, in the display order of their findings."""
 
 RULE_NAMES = tuple(rule.name for rule in RULES)
 
 
 class JobVerdict(NamedTuple):
-    """The verdict on a job. hidden: weaker advice, which waits until what is BAD has changed."""
+    """The verdict on a job. hidden: rules of hints hidden by a BAD finding."""
 
     level: FindingLevel
     findings: tuple[JobFinding, ...]
@@ -100,7 +100,7 @@ class JobVerdict(NamedTuple):
 
 
 def judge(job: JudgedJob) -> JobVerdict:
-    """Apply all rules to a job. One BAD hides hints."""
+    """Apply all rules to a job. A BAD finding hides hints."""
     found = _apply(job)
     notes = [one for one in found if one.level in {"unknown", "short"}]
     bad = [one for one in found if one.level == "BAD"]

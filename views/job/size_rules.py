@@ -1,4 +1,4 @@
-"""Rules about memory, time and nodes that were asked for."""
+"""Rules for requested memory, time and nodes."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 
 def judge_memory_limit(job: JudgedJob) -> JobFinding | None:
-    """Find jobs that met their limit, or come near to it."""
+    """Find jobs that reached or almost reached their memory limit."""
     margin = number(job.limits.mem_margin)
     node = _fullest(job)
     if job.is_out_of_memory:
         is_stopped = not job.figures.is_running and job.figures.state != "COMPLETED"
-        text = "stopped for want of memory" if is_stopped else "short of memory"
+        text = "stopped: out of memory" if is_stopped else "short of memory"
         if job.kills:
             text += f", {job.kills} process{'es' if job.kills != 1 else ''} killed"
         limit = node.memory_limit if node is not None else None
@@ -50,8 +50,8 @@ def judge_memory_limit(job: JudgedJob) -> JobFinding | None:
                 "mem-limit",
                 "hint",
                 f"{percent(share)} % of {memory(node.memory_limit)} memory at the peak on"
-                f" {node.name}; from {number(job.limits.mem_limit_hint)} % on a little more input"
-                f" ends the job. Try --mem={new} (peak + {margin} %).",
+                f" {node.name}; from {number(job.limits.mem_limit_hint)} % on, slightly more input"
+                f" can end the job. Try --mem={new} (peak + {margin} %).",
             )
     pressure = [one for one in job.figures.nodes if one.memory_pressure is not None]
     worst = max(pressure, key=lambda one: one.memory_pressure or 0.0, default=None)
@@ -69,7 +69,7 @@ def judge_memory_limit(job: JudgedJob) -> JobFinding | None:
 
 
 def _fullest(job: JudgedJob) -> NodeFigures | None:
-    """Return the node whose programs came nearest to the limit; any with a limit else."""
+    """Return the node with the highest share of its memory limit; None without limits."""
     limited = [node for node in job.figures.nodes if node.memory_limit]
     return max(
         limited, key=lambda one: (one.memory_peak or 0.0) / (one.memory_limit or 1.0), default=None
@@ -77,12 +77,12 @@ def _fullest(job: JudgedJob) -> NodeFigures | None:
 
 
 def judge_memory_excess(job: JudgedJob) -> JobFinding | None:
-    """Find ended jobs whose programs held much less memory than was kept for them."""
+    """Find ended jobs whose programs used much less memory than allocated."""
     used, limits = job.efficiency.memory, job.limits
     if used is None or job.figures.is_running or not job.is_long or job.is_out_of_memory:
         return None
     if job.is_partial:
-        return None  # the peak may be in what is missing
+        return None  # the peak may be in the missing samples
     if used.percent >= limits.mem_excess_hint or _needs_no_request(job, used.total):
         return None
     level: FindingLevel = "BAD" if used.percent < limits.mem_excess_bad else "hint"
@@ -100,7 +100,7 @@ def judge_memory_excess(job: JudgedJob) -> JobFinding | None:
 
 
 def _needs_no_request(job: JudgedJob, total: float) -> bool:
-    """Return whether the memory came with the cores, or goes with most of a node."""
+    """Return whether the memory comes with the cores, GPUs or nodes, without a request."""
     limits, cores = job.limits, job.cores
     if job.figures.is_exclusive:
         return True
@@ -118,7 +118,7 @@ def _needs_no_request(job: JudgedJob, total: float) -> bool:
 
 
 def judge_time(job: JudgedJob) -> JobFinding | None:
-    """Find jobs that their time limit ended, and those that needed little of it."""
+    """Find jobs that reached their time limit, and jobs that used little of it."""
     elapsed, limit, limits = job.figures.elapsed, job.figures.time_limit, job.limits
     if job.figures.state == "TIMEOUT":
         new = request_time((limit or elapsed) * (1 + limits.mem_margin / 100))
@@ -126,7 +126,7 @@ def judge_time(job: JudgedJob) -> JobFinding | None:
             "time",
             "BAD",
             f"stopped at its time limit of {clock(limit or elapsed)} before it was done. Try"
-            f" --time={new}, or write checkpoints and go on from them.",
+            f" --time={new}, or write checkpoints and continue from them.",
         )
     used = job.efficiency.time
     if used is None or job.figures.state != "COMPLETED":
@@ -139,13 +139,13 @@ def judge_time(job: JudgedJob) -> JobFinding | None:
         "time",
         level,
         f"{percent(used.percent)} % of its time limit: {clock(elapsed)} of {clock(used.total)};"
-        f" below {number(border)} % it waits longer in the queue than it must. Try"
+        f" below {number(border)} % it waits in the queue longer than needed. Try"
         f" --time={request_time(elapsed * 1.2)}.",
     )
 
 
 def judge_fragmentation(job: JudgedJob) -> JobFinding | None:
-    """Find jobs on more nodes than they need."""
+    """Find jobs with more nodes than needed."""
     nodes = job.figures.nodes
     if len(nodes) < 2:
         return None
@@ -182,7 +182,7 @@ def judge_fragmentation(job: JudgedJob) -> JobFinding | None:
 
 
 def _fragmented_gpus(job: JudgedJob) -> JobFinding | None:
-    """Find GPUs that fewer nodes would have."""
+    """Find GPUs that would fit on fewer nodes."""
     nodes = job.figures.nodes
     totals = [node.total_cards for node in nodes if node.total_cards]
     count = len(job.figures.cards)

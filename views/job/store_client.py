@@ -1,4 +1,4 @@
-"""Questions to the metric store over HTTP."""
+"""The HTTP client of the metric store."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 
 _LARGEST = 256 << 20
 _AT_ONCE = 16
-"""Nodes of a request: their series are held at once."""
+"""Maximum of nodes per request: their series are in memory together."""
 
 _PARTS_AT_ONCE = 100
 
 _SHOWN = 200
-"""Characters of an answer that an error shows."""
+"""Maximum of characters of a response in an error."""
 
 
 class _SeriesAnswer(msgspec.Struct, frozen=True):
@@ -64,10 +64,10 @@ class _StoreResponse(LimitedResponse):
 
 
 class StoreClient:
-    """Asks one store; a connection for each question."""
+    """A client of one store, with a new connection per request."""
 
     def __init__(self, settings: ViewSettings) -> None:
-        """Take checked settings with a store."""
+        """settings: checked, with a store."""
         self._settings = settings
         self._target = urlsplit(settings.store)
         self._headers = {"Content-Type": "application/json"}
@@ -76,22 +76,23 @@ class StoreClient:
 
     @property
     def place(self) -> str:
-        """Return the store's URL without what could be secret."""
+        """Return the store's URL without credentials."""
         return f"{self._target.scheme}://{server_of_url(self._target)}{self._target.path}"
 
     def find_job(self, job: str, cluster: str = "") -> JobFacts:
-        """Return the latest run of a job. Raises ConfigurationError if it is unknown.
+        """Return the latest run of a job.
 
-        Also if it is in several clusters, and none is named.
+        Raise ConfigurationError if the job is unknown, or is in several clusters and `cluster` is
+        empty.
         """
         query = f"/api/job/?job={quote(job, safe='')}&parts=1"
         if cluster:
             query += f"&cluster={quote(cluster, safe='')}"
-        found = self._decode(self._ask("GET", query, b""), list[JobFacts])
+        found = self._decode(self._ask(query), list[JobFacts])
         if not found:
             where = f" in cluster {cluster}" if cluster else ""
             raise ConfigurationError(
-                f"job {job}: unknown to {self.place}{where}; the store learns of jobs from the"
+                f"job {job}: unknown to {self.place}{where}; the store gets jobs from the"
                 " agent jobs on Slurm's master, at their start"
             )
         clusters = sorted({one.cluster for one in found})
@@ -104,7 +105,7 @@ class StoreClient:
         return latest
 
     def read_series(self, facts: JobFacts, now: float) -> Iterator[JobSeries]:
-        """Yield the series of a job, those of a node after each other."""
+        """Yield the series of a job, grouped by node."""
         stop = int(now) + 1 if facts.stop is None else facts.stop
         for begin in range(0, len(facts.nodes), _AT_ONCE):
             queries: list[dict[str, Any]] = []
@@ -123,7 +124,7 @@ class StoreClient:
                         )  # fmt: skip
 
     def read_mounts(self, facts: JobFacts, now: float) -> JobMounts | None:
-        """Return the mounts and network of a job; None if the store has none."""
+        """Return the mounts and network traffic of a job; None if the store has none."""
         stop = int(now) + 1 if facts.stop is None else facts.stop + LATE
         sums = JobPartSums()
         names = [(node, name) for node, each in facts.parts.items() for name in each]
@@ -151,13 +152,13 @@ class StoreClient:
             "cluster": facts.cluster, "from": facts.start, "to": max(facts.start, stop),
             "with-stats": False, "with-padding": False, "queries": queries,
         })  # fmt: skip
-        answer: _QueryAnswer = self._decode(self._ask("POST", "/api/query/", body), _QueryAnswer)
+        answer: _QueryAnswer = self._decode(self._ask("/api/query/", body), _QueryAnswer)
         return answer.results
 
     def _queries_of(
         self, facts: JobFacts, node: str
     ) -> Iterator[tuple[dict[str, Any], tuple[str, str, str, float]]]:
-        """Yield queries, each with metric, node, card, and the factor of its unit."""
+        """Yield queries, each with metric, node, card, and the factor to the base unit."""
         cards = facts.details.cards.get(node, [])
         parts: list[tuple[dict[str, str], str, list[str]]] = [
             (JOB_METRICS, "job", [facts.job]),
@@ -179,13 +180,14 @@ class StoreClient:
             return msgspec.json.decode(body, type=kind)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise UnparsableError(
-                f"{self.place}: what answers is no metric store with a table of jobs: {error}"
+                f"{self.place}: not the response of a metric store with a table of jobs: {error}"
             ) from error
 
-    def _ask(self, method: str, path: str, body: bytes) -> bytes:
-        """Return the body of a good answer.
+    def _ask(self, path: str, body: bytes = b"") -> bytes:
+        """Return the body of a successful response.
 
-        Raises NotHereError, NotPermittedError, UnparsableError.
+        Raise NotHereError if the store can't be reached, NotPermittedError if it refuses the token,
+        UnparsableError for any other response.
         """
         seconds = self._settings.time_limit.seconds
         server = server_of_url(self._target)
@@ -198,14 +200,14 @@ class StoreClient:
             connection = http.client.HTTPConnection(*server, timeout=seconds)
         connection.response_class = _StoreResponse
         try:
-            # The store answers queries of either method; proxies drop bodies of GET.
+            # ClusterCockpit's store answers queries only as GET, with the query as body.
             path = f"{self._target.path.rstrip('/')}{path}"
-            connection.request("GET" if body else method, path, body or None, self._headers)
+            connection.request("GET", path, body or None, self._headers)
             answer = connection.getresponse()
             text = _read(answer)
         except http.client.HTTPException as error:
             raise UnparsableError(
-                f"{self.place}: the answer is no HTTP: {printable(str(error))[:_SHOWN]}"
+                f"{self.place}: the response is not HTTP: {printable(str(error))[:_SHOWN]}"
             ) from error
         except (OSError, UnicodeError) as error:
             reason = (
@@ -224,20 +226,20 @@ class StoreClient:
             raise NotPermittedError(f"{self.place}: {status}: {said}; see token-file of views.toml")
         if status == 404:
             raise UnparsableError(
-                f"{self.place}: no metric store of ccagent with a table of jobs answers there (404)"
+                f"{self.place}: not a metric store of ccagent with a table of jobs (404)"
             )
-        raise UnparsableError(f"{self.place}: refused the question with status {status}: {said}")
+        raise UnparsableError(f"{self.place}: refused the query with status {status}: {said}")
 
 
 def _in_base_unit(value: float | None, factor: float) -> float | None:
-    """Return a value in its base unit; None for one that no machine can have."""
+    """Return a value in its base unit; None if it is implausible."""
     if value is None or not abs(value / factor) < LARGEST_VALUE:
         return None
     return value / factor
 
 
 def _read(answer: http.client.HTTPResponse) -> bytes:
-    """Read a whole answer. Raises HTTPException if it is too long, or ends too early."""
+    """Read a response. Raise HTTPException if it is too long or incomplete."""
     parts: list[bytes] = []
     size = 0
     while part := answer.read1(1 << 20):

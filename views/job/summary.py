@@ -1,7 +1,7 @@
-"""The summary that reportseff and job_defense_shield read: `JS1:` in Slurm's AdminComment.
+"""The summary for reportseff and job_defense_shield: `JS1:` in Slurm's AdminComment.
 
-Source: jobstats, docs/setup/summaries.md: base64 of gzip of JSON without spaces, or `JS1:Short` and
-`JS1:None` for a job that was too short, or has no data.
+Source: jobstats, docs/setup/summaries.md: base64 of gzip of JSON without spaces. `JS1:Short` stands
+for a too short job, `JS1:None` for a job without data.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 _FEWEST = 2
-"""Samples of a summary, as for jobstats."""
+"""Minimum of samples for a summary, as in jobstats."""
 
 
 def encode_summary(report: JobReport) -> str:
@@ -28,12 +28,12 @@ def encode_summary(report: JobReport) -> str:
         is_early = any(one.level == "short" for one in report.findings)
         return "JS1:Short" if is_early else "JS1:None"
     text = json.dumps(summarize(job), separators=(",", ":")).encode()
-    # Without the time in gzip's head, so that the same job has the same summary.
+    # No time in gzip's header: the same job must have the same summary.
     return f"JS1:{base64.b64encode(gzip.compress(text, mtime=0)).decode('ascii')}"
 
 
 def summarize(job: JobFigures) -> dict[str, Any]:
-    """Return the summary as jobstats computes it: memory in bytes, times in seconds."""
+    """Return the summary in the format of jobstats: memory in bytes, times in seconds."""
     return {
         "nodes": {node.name: _summarize_node(node) for node in job.nodes if node.samples},
         "total_time": int(job.elapsed),
@@ -42,7 +42,7 @@ def summarize(job: JobFigures) -> dict[str, Any]:
 
 
 def _summarize_node(node: NodeFigures) -> dict[str, Any]:
-    """Return the summary of a node. Readers divide by totals: nothing stands without its total."""
+    """Return the summary of a node. Values without total are omitted: readers divide by totals."""
     found: dict[str, Any] = {}
     if node.memory_limit and node.memory_peak is not None:
         found |= {"total_memory": int(node.memory_limit), "used_memory": int(node.memory_peak)}
@@ -52,7 +52,7 @@ def _summarize_node(node: NodeFigures) -> dict[str, Any]:
     used: dict[str, int] = {}
     share: dict[str, float] = {}
     for card in node.cards:
-        # A reader takes a missing utilization for 0.
+        # Readers treat a missing utilization as 0.
         if card.memory_total and card.memory_peak is not None and card.utilization is not None:
             total[card.card] = int(card.memory_total)
             used[card.card] = int(card.memory_peak)

@@ -37,9 +37,9 @@ _COLOURS = {"BAD": "bad", "hint": "hint", "ok": "good"}
 def format_report(
     report: JobReport, style: Style, width: int = 80, mounts: JobMounts | None = None
 ) -> str:
-    """Return a report in lines of at most `width` columns. Bars are for wide terminals.
+    """Return a report in lines of at most `width` columns. Wide terminals get bars.
 
-    mounts: of the job, if they are known.
+    mounts: of the job, if known.
     """
     job = report.figures
     lines = [_head(job, width), *_fold(_allocation(job), "", "", width)]
@@ -59,7 +59,7 @@ def format_report(
 
 
 def _mounts(mounts: JobMounts, nodes: int, width: int) -> list[str]:
-    """Return the mounts and the network. nodes: of the job."""
+    """Return the lines of mounts and network. nodes: number of nodes of the job."""
     lines: list[str] = []
     for name, texts in (("mounts", format_mounts(mounts)), ("network", format_network(mounts))):
         for number, text in enumerate(texts):
@@ -113,7 +113,7 @@ def _allocation(job: JobFigures) -> str:
 
 
 def _shares(report: JobReport) -> Iterator[tuple[str, UsedShare | None, str]]:
-    """Yield label, share and what the share is of."""
+    """Yield label, share, and a text with the total of the share."""
     found, job = report.efficiency, report.figures
     cpu, held = found.cpu, found.memory
     known = ""
@@ -160,7 +160,7 @@ def _share_lines(
 
 
 def _cards(job: JobFigures, width: int) -> list[str]:
-    """Return the use of each card; of many, those of the least use."""
+    """Return the use of each card; of many cards, only the least used."""
     cards = job.cards
     several = len(job.nodes) > 1
 

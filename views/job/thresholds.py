@@ -1,4 +1,4 @@
-"""Thresholds of the verdicts on jobs, as keys of a configuration."""
+"""The thresholds of verdicts, as keys of the configuration."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from ccagent.config.settings import Settings
 
 
 class JobThresholds(Settings, frozen=True, kw_only=True):
-    """The keys of [thresholds]: when a verdict is given."""
+    """The keys of [thresholds]."""
 
-    off: Annotated[list[str], Meta(description="rules that are not applied, by name")] = []
+    off: Annotated[list[str], Meta(description="names of rules that are not applied")] = []
     min_runtime: Annotated[
-        Duration, Meta(description="what ran no longer is not judged by its use")
+        Duration, Meta(description="minimum run time; shorter jobs are not judged by their use")
     ] = Duration("5m")
     fewest_samples: Annotated[
-        int, Meta(ge=1, description="with fewer a job is too short to measure")
+        int, Meta(ge=1, description="minimum of samples; a job with fewer is too short to measure")
     ] = 2
     coverage: Annotated[
-        float, Meta(ge=0, le=100, description="% of the samples that BAD needs")
+        float, Meta(ge=0, le=100, description="% of the expected samples that a BAD needs")
     ] = 90.0
     interactive_names: Annotated[
-        list[str], Meta(description="beginnings of the names of interactive jobs")
+        list[str], Meta(description="prefixes of the names of interactive jobs")
     ] = field(default_factory=lambda: ["interactive", "sys/dashboard"])
 
     gpu_idle_window: Annotated[
@@ -41,7 +41,7 @@ class JobThresholds(Settings, frozen=True, kw_only=True):
     ] = Duration("8h")
     gpu_low_spare_memory: Annotated[
         float,
-        Meta(ge=0, le=100, description="gpu-low: not above this % of GPU memory; 100: always"),
+        Meta(ge=0, le=100, description="gpu-low: only up to this % of GPU memory; 100: always"),
     ] = 100.0
 
     cpu_zero: Annotated[
@@ -75,16 +75,16 @@ class JobThresholds(Settings, frozen=True, kw_only=True):
     ] = 70.0
     mem_excess_node: Annotated[
         float,
-        Meta(ge=0, le=100, description="mem-excess: not from this % of a node's cores"),
+        Meta(ge=0, le=100, description="mem-excess: only below this % of a node's cores"),
     ] = 85.0
     mem_excess_per_gpu: Annotated[
-        float, Meta(ge=0, description="mem-excess: GPU jobs above this GB a GPU only")
+        float, Meta(ge=0, description="mem-excess: GPU jobs only above this many GB per GPU")
     ] = 50.0
     mem_margin: Annotated[
         float, Meta(ge=0, le=1000, description="% that suggestions add to the peak")
     ] = 20.0
     default_memory_per_core: Annotated[
-        float, Meta(ge=0, description="mem-excess: only above this many GB a core")
+        float, Meta(ge=0, description="mem-excess: only above this many GB per core")
     ] = 2.0
 
     time_bad: Annotated[

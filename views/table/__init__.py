@@ -1,1 +1,1 @@
-"""Records as tables for people, instead of JSON and lines."""
+"""Tables of records for terminals."""

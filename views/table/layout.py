@@ -1,4 +1,4 @@
-"""Columns that fit a terminal: those without values go, then the least important ones."""
+"""Tables that fit a terminal: empty columns are dropped, then the least important columns."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 _GAP = 1
 _NOTHING = frozenset({"", "-"})
 _FEWEST = 4
-"""Columns of the terminal that a text keeps when numbers need the room."""
+"""Minimum width of a text column."""
 
 
 class TableColumn(NamedTuple):
-    """A column. is_right: numbers end at its right side.
+    """A column. is_right: right-aligned.
 
-    rank: 0 stays; of the others the highest goes first where the terminal is narrow. most: columns
-    of the terminal that it may have; 0: any number, and the last column takes what is left.
+    rank: 0 is never dropped; on a narrow terminal the highest rank is dropped first. most: maximum
+    width; 0: no maximum, and the last column gets the remaining width.
     """
 
     title: str
@@ -38,9 +38,9 @@ def format_rows(
     is_ascii: bool = False,
     keeps_empty: bool = False,
 ) -> list[str]:
-    """Return a title line and a line for each row, none wider than `width`.
+    """Return a title line and a line per row, at most `width` columns wide.
 
-    keeps_empty: columns without values stay, so that a screen does not jump.
+    keeps_empty: keep columns without values, for a stable screen.
     """
     cells = [[clean(cell, is_ascii=is_ascii) for cell in row] for row in rows]
     wide = [
@@ -69,7 +69,7 @@ def format_rows(
 
 
 def _shrink(columns: Sequence[TableColumn], wide: list[int], shown: list[int], width: int) -> None:
-    """Make texts narrower until all fits, then leave columns out: half a number is a wrong one."""
+    """Shorten texts until all columns fit, then drop columns. Numbers are never cut."""
     full = list(wide)
     while len(shown) > 1:
         last = shown[-1]
@@ -89,7 +89,7 @@ def _total(wide: Sequence[int], shown: Sequence[int]) -> int:
 
 
 def _least(columns: Sequence[TableColumn], wide: Sequence[int], last: int) -> int:
-    """Return the columns that the last one needs: a text may be cut."""
+    """Return the minimum width of the last column. Texts may be cut."""
     return wide[last] if columns[last].is_right else min(wide[last], 12)
 
 

@@ -1,4 +1,4 @@
-"""Points as a table: a line for each metric and scope."""
+"""A table of points, one line per metric and scope."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _OWN = frozenset({"cluster", "hostname", "type", "type-id", "stype", "stype-id"}
 def format_points(
     points: Iterable[Point], units: Mapping[str, str], width: int, style: Style
 ) -> list[str]:
-    """Return a line for each metric and kind of part, with the mean over parts.
+    """Return one line per metric and scope type, with the mean over the scope ids.
 
-    units: by metric. Values of jobs, and those with tags of their own, have a line each.
+    units: by metric. Values of jobs, and values with additional tags, have a line each.
     """
     found: dict[tuple[str, str], list[float]] = {}
     place = ""
     for point in points:
         place = place or f"{point.tags.get('hostname', '')} of {point.tags.get('cluster', '')}"
         values = found.setdefault((point.name, _describe_part(point)), [])
-        if math.isfinite(point.value):  # as in lines, which leave out others
+        if math.isfinite(point.value):  # line protocol also omits non-finite values
             values.append(float(point.value))
     rows = [
         [

@@ -1,4 +1,4 @@
-"""`AGENT --once` on a terminal: one sample as a table, sent nowhere."""
+"""The table of one sample for `AGENT --once` on a terminal. Nothing is sent."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from ccagent.records.message import Format
 
 _EXTRAS = {"sample": ["job-cgroups"]}
-"""Values that a table shows and envelopes have on demand."""
+"""Extras that an agent's table needs, by agent."""
 
 
 def print_table(configuration: Configuration, name: str) -> bool:
-    """Sample with an agent and print a table; return whether it could read anything.
+    """Sample with an agent and print a table. Return whether the agent could read anything.
 
-    Raises ProgramError when the time limit is over, RejectedError if standard output is closed.
+    Raise ProgramError after the time limit, RejectedError if standard output is closed.
     """
     settings = configuration.settings
     node = Node(hostname=settings.hostname, cluster=settings.cluster)
@@ -44,7 +44,7 @@ def print_table(configuration: Configuration, name: str) -> bool:
 
 
 def _build(configuration: Configuration, name: str) -> Agent[Any]:
-    """Make the agent for the format that its table is made of."""
+    """Make the agent, in the format that its table needs."""
     found = agent_class(name)
     settings = configuration.agents[name]
     extras = [*dict.fromkeys([*settings.extras, *_EXTRAS.get(name, [])])]
@@ -53,6 +53,6 @@ def _build(configuration: Configuration, name: str) -> Agent[Any]:
 
 
 def _find_units(agent: Agent[Any]) -> dict[str, str]:
-    """Return the units of the metrics of an agent that knows them, by output name."""
+    """Return the units of an agent's metrics by output name; {} if the agent has no units."""
     outputs: dict[str, Any] = getattr(agent, "outputs", {})
     return {output.name: output.unit for output in outputs.values() if output is not None}

@@ -1,4 +1,4 @@
-"""Records of any agent as lines of a table."""
+"""Tables of any agent's records."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MOST_ITEMS = 1000
 def format_records(
     records: Iterable[Record], units: Mapping[str, str], width: int, style: Style
 ) -> list[str]:
-    """Return the lines of all records of a sample. units: of metrics, by name."""
+    """Return the lines of all records of a sample. units: by metric name."""
     lines: list[str] = []
     points: list[Point] = []
     for record in records:
@@ -74,7 +74,7 @@ def _format_one(record: Record, width: int, style: Style) -> list[str]:
 
 
 def _format_items(array: JsonArray, width: int, style: Style) -> list[str]:
-    """Return an array of flat objects with a column for each of their keys."""
+    """Return a table of an array of flat objects, with one column per key."""
     head = f"{array.kind}: {len(array.items)} records"
     if not array.items:
         return [head]

@@ -1,4 +1,4 @@
-"""The sample of a node as a table: jobs, the busiest processes, a line for the rest."""
+"""A table of a node's sample: jobs, the busiest processes, a line for the rest."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST_LINES = 50
 _MOST_JOBS = 20
 _MOST_PROCESSES = 20
 _FIRST_USER = 1000
-"""Users below are those of the system, as for `exclude-system-jobs`."""
+"""The first uid of ordinary users, as for `exclude-system-jobs`."""
 
 _JOBS = (
     TableColumn("JOB"), TableColumn("USER", most=12), TableColumn("PROC", True, 2),
@@ -36,9 +36,9 @@ _PROCESSES = (
 
 
 class _Group(NamedTuple):
-    """Processes that one line stands for, and their users.
+    """The processes of one line, and their users.
 
-    used, limit: memory of the control group, B.
+    used, limit: memory of the control group in B.
     """
 
     name: str
@@ -79,9 +79,9 @@ def format_sample(sample: SampleAttributes, width: int, style: Style) -> list[st
 
 
 def _group(jobs: Iterable[SampleJob]) -> list[_Group]:
-    """Return a group for each job, each user without one, and the system."""
+    """Return one group per job, per user without a job, and for the system."""
     found: dict[tuple[str, str], _Group] = {}
-    # Each name is looked up once.
+    # one lookup per name
     of_system = cache(is_system_user)
     for job in jobs:
         if not job.epoch:
@@ -104,7 +104,7 @@ def _group(jobs: Iterable[SampleJob]) -> list[_Group]:
 
 
 def is_system_user(user: str) -> bool:
-    """Return whether a user is one of the system: those are in /etc/passwd."""
+    """Return whether /etc/passwd has the user as a system user."""
     return any(name == user and uid < _FIRST_USER for uid, name in local_users().items())
 
 

@@ -1,4 +1,4 @@
-"""Jobs, partitions and nodes of Slurm as tables."""
+"""Tables of Slurm's jobs, partitions and nodes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STATES = (TableColumn("STATE"), TableColumn("NODES"))
 
 
 def format_jobs(jobs: JobsAttributes, width: int, style: Style) -> list[str]:
-    """Return a line for each job; steps are counted only."""
+    """Return one line per job. Steps are only counted."""
     own = [job for job in jobs.slurm_jobs if not job.job_step]
     steps = len(jobs.slurm_jobs) - len(own)
     head = f"{jobs.cluster}  {jobs.time[:19].replace('T', ' ')}  {len(own)} jobs, {steps} steps"
@@ -54,7 +54,7 @@ def _job_cells(job: SlurmJob) -> list[str]:
 
 
 def format_cluster(cluster: ClusterAttributes, width: int, style: Style) -> list[str]:
-    """Return the nodes by their states, and by partition."""
+    """Return the numbers of nodes by state and by partition."""
     states = [["+".join(one.states), ",".join(one.names)] for one in cluster.nodes]
     partitions = [[one.name, ",".join(one.nodes)] for one in cluster.partitions]
     return [

@@ -1,4 +1,4 @@
-"""The status of the daemon, and the queues of sinks, as tables."""
+"""Tables of the daemon's status, and of the queues of sinks."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _QUEUES = (
 
 
 class BacklogRow(NamedTuple):
-    """The queue of a sink. age: seconds of its oldest message. details: lines about dead letters.
+    """The queue of a sink. age: of its oldest message, in seconds. details: lines of dead letters.
 
-    error: why it can't be read; then the rest is 0.
+    error: reason if the queue can't be read; the other fields are then 0.
     """
 
     sink: str
@@ -87,7 +87,7 @@ def format_status(status: Status, width: int, style: Style) -> list[str]:
 
 
 def format_queues(queues: Iterable[BacklogRow], width: int, style: Style) -> list[str]:
-    """Return a line for each queue, with its dead letters below it."""
+    """Return one line per queue, followed by its dead letters."""
     rows, notes = list[list[str]](), list[list[str]]()
     for each in queues:
         if each.error:
@@ -107,7 +107,7 @@ def _sink_notes(sink: SinkCounters) -> list[str]:
     if sink.damaged:
         notes.append(f"{sink.damaged} messages in the queue were damaged")
     if sink.restarts:
-        notes.append(f"went on after {sink.restarts} unforeseen errors; see the log")
+        notes.append(f"continued after {sink.restarts} unforeseen errors; see the log")
     return notes + [error for error in (sink.queue_error, sink.last_error) if error]
 
 
@@ -116,7 +116,7 @@ def _restarts(times: int) -> list[str]:
 
 
 def _with_notes(lines: list[str], notes: list[list[str]], width: int) -> list[str]:
-    """Return lines of a table, each with its notes below it."""
+    """Return the lines of a table, each followed by its notes."""
     found = [lines[0]]
     for line, each in zip(lines[1:], notes, strict=True):
         found.append(cut(line, width))

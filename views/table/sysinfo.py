@@ -1,4 +1,4 @@
-"""The description of a node as a table."""
+"""A table of a node's description."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SOFTWARE = (TableColumn("SOFTWARE"), TableColumn("VERSION"))
 
 
 def format_sysinfo(info: SysinfoAttributes, width: int, style: Style) -> list[str]:
-    """Return a line for each part of the node."""
+    """Return one line per part of the node."""
     cores = info.sockets * info.cores_per_socket
     threads = cores * info.threads_per_core
     facts = {

@@ -1,1 +1,1 @@
-"""This node, live: its jobs, their processes and cards."""
+"""Live display of this node: jobs, processes and cards."""

@@ -1,4 +1,4 @@
-"""Cards of a reading, with the jobs that have them, and for how long they were idle."""
+"""Cards of a reading, with their jobs and idle times."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class CardWatch:
-    """Remembers since when each card is idle."""
+    """The start of the idle time of each card."""
 
     def __init__(self) -> None:
         self._idle_since: dict[int, float] = {}
@@ -26,7 +26,7 @@ class CardWatch:
         node: Node,
         processes: list[Process],
     ) -> tuple[TopCard, ...]:
-        """Return the cards of a reading. owners: jobs by card, as Slurm has allocated them."""
+        """Return the cards of a reading. owners: jobs by card, from Slurm's allocations."""
         by_pid = {process.pid: process for process in processes} if reading.cards else {}
         used: dict[int, Process] = {}
         for pid, uses in reading.processes.items():

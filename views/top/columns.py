@@ -1,4 +1,4 @@
-"""Columns of the three views, by the width of the terminal."""
+"""Columns of the views, by width of the terminal."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from ccagent.views.top.snapshot import TopCard, TopJob, TopMount, TopProcess
 
 WIDE = 140
-"""Columns of the terminal from which jobs have all of theirs."""
+"""Minimum width for all columns of jobs."""
 
 _STEPS = "_.:-=+*#%@"
-"""Signs of the use of CPUs, from none to all."""
+"""Signs of CPU use, from 0 to 100 %."""
 
 
 def history_signs(history: Sequence[float]) -> str:
-    """Return a sign for each reading, the last one at the right."""
+    """Return one sign per reading, the newest at the right."""
     return "".join(_STEPS[min(9, max(0, int(value / 10)))] for value in history)
 
 
@@ -56,7 +56,7 @@ def _name(job: TopJob) -> str:
 
 
 def short_rate(rate: float) -> str:
-    """Return operations a second: whole, or `<1`."""
+    """Return operations per second as an integer, or `<1`."""
     return "<1" if 0 < rate < 1 else short_number(round(rate))
 
 
@@ -85,7 +85,7 @@ NARROW_JOBS: tuple[JobCell, ...] = (
     (TableColumn("TIME", True, 7, least=7), lambda job: short_time(job.elapsed)),
     (TableColumn("NOTE"), lambda job: letters(job.notes)),
 )  # fmt: skip
-"""At 80 columns; narrower terminals lose WRITE first, MEM% last."""
+"""Columns of jobs at a width of 80. Narrower terminals drop WRITE first, MEM% last."""
 
 WIDE_JOBS: tuple[JobCell, ...] = (
     (TableColumn("JOB", least=8), _name),
@@ -113,7 +113,7 @@ WIDE_JOBS: tuple[JobCell, ...] = (
     (TableColumn("TIME/LIMIT", True), _limits),
     (TableColumn("NOTE"), lambda job: ", ".join(job.notes)),
 )  # fmt: skip
-"""At 160 columns."""
+"""Columns of jobs at a width of 160."""
 
 ProcessCell = tuple[TableColumn, "Callable[[TopProcess], str]"]
 
@@ -163,4 +163,4 @@ MOUNTS: tuple[MountCell, ...] = (
     (TableColumn("METADATA", True, 1), lambda one: short_rate(one.metadata)),
     (TableColumn("SOURCE", rank=5), lambda one: one.source),
 )  # fmt: skip
-"""All rates are a second: bytes, calls, operations such as open and stat."""
+"""Columns of mounts. Rates per second: bytes, calls, operations such as open and stat."""

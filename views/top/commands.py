@@ -18,15 +18,15 @@ _MOST_ROWS = 1_000_000
 
 
 @click.command("top")
-@click.option("--once", is_flag=True, help="Print one screen, all rows of it, and end.")
-@click.option("--json", "is_json", is_flag=True, help="Print one snapshot as JSON, and end.")
-@click.option("--plain", is_flag=True, help="Print screen after screen as text, without colours.")
-@click.option("--processes", is_flag=True, help="Begin with processes instead of jobs.")
-@click.option("--mounts", is_flag=True, help="Begin with the file systems that jobs use.")
-@click.option("--job", type=click.IntRange(min=1), metavar="ID", help="Begin with this job opened.")
+@click.option("--once", is_flag=True, help="Print one screen with all rows, then exit.")
+@click.option("--json", "is_json", is_flag=True, help="Print one snapshot as JSON, then exit.")
+@click.option("--plain", is_flag=True, help="Print screens as text without colours.")
+@click.option("--processes", is_flag=True, help="Start with processes instead of jobs.")
+@click.option("--mounts", is_flag=True, help="Start with the file systems of jobs.")
+@click.option("--job", type=click.IntRange(min=1), metavar="ID", help="Start with this job opened.")
 @click.option("--interval", type=click.FloatRange(1, 3600), default=2.0, show_default=True,
               metavar="SECONDS", help="Time between readings.")  # fmt: skip
-@click.option("--no-gpus", is_flag=True, help="Read no GPUs.")
+@click.option("--no-gpus", is_flag=True, help="Do not read GPUs.")
 def top(
     *,
     once: bool,
@@ -38,10 +38,10 @@ def top(
     interval: float,
     no_gpus: bool,
 ) -> None:
-    """Show this node live: its jobs, their processes and GPUs. It ends no process.
+    """Show this node live: its jobs, their processes and GPUs. Never kill a process.
 
     Keys: ? help, q quit, / filter, < > sort, Enter opens a job, m mounts. An ordinary user sees
-    less. Exit status 2 if the job of --job does not run here.
+    less. The exit status is 2 if the job of --job does not run here.
     """
     from ccagent import log
     from ccagent.machine.node import Node
@@ -50,7 +50,7 @@ def top(
     from ccagent.views.top.state import ViewState
 
     if math.isnan(interval):
-        raise click.UsageError("--interval: a number of seconds is expected")
+        raise click.UsageError("--interval: expected a number of seconds")
     log.configure(0, "error", is_brief=True)
     view: TopView = "mounts" if mounts else "processes" if processes or job else "jobs"
     state = ViewState(interval=interval, view=view, job=job)
@@ -83,7 +83,7 @@ def _read_twice(reader: NodeReader, pause: float) -> TopSnapshot:
 
 
 def _print_screens(reader: NodeReader, state: ViewState, *, is_once: bool) -> None:
-    """Print all rows, once or at each interval."""
+    """Print all rows once, or at each interval."""
     import time
 
     from ccagent.errors import ConfigurationError
@@ -97,7 +97,7 @@ def _print_screens(reader: NodeReader, state: ViewState, *, is_once: bool) -> No
         raise ConfigurationError(f"job {state.job}: does not run on this node ({snapshot.node})")
     state = state.begin(has_jobs=any(job.job for job in snapshot.jobs))
     while True:
-        # Asked each time: the terminal may have another size by now.
+        # The terminal's size may change between readings.
         width = find_width()
         screen = draw(snapshot, state, width, _MOST_ROWS, is_ascii=is_ascii, has_keys=False)
         print_lines(line.text.rstrip() for line in screen.lines)

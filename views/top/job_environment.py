@@ -1,6 +1,6 @@
 """Name, partition and limits of a job, from the environment of one of its processes.
 
-The job's user may have changed all of them: they are shown, and nothing else rests on them.
+Users can change their environment: these values are only displayed.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _CPUS = b"SLURM_CPUS_ON_NODE"
 
 
 class JobEnvironment(NamedTuple):
-    """What Slurm has set in the environment of a job.
+    """The variables that Slurm sets in the environment of a job.
 
-    start, end: seconds since 1970, 0: not known. cpus: on this node, 0: not known.
+    start, end: seconds since 1970, 0: unknown. cpus: on this node, 0: unknown.
     """
 
     name: str = ""
@@ -34,7 +34,7 @@ class JobEnvironment(NamedTuple):
 
 
 def parse_job_environment(content: bytes) -> JobEnvironment | None:
-    """Parse /proc/PID/environ; None if it is not that of a job."""
+    """Parse /proc/PID/environ. Return None if it lacks Slurm's variables."""
     found: dict[bytes, bytes] = {}
     for entry in content.split(b"\0"):
         name, equals, value = entry.partition(b"=")
@@ -60,7 +60,7 @@ def parse_job_environment(content: bytes) -> JobEnvironment | None:
 
 
 def read_job_environment(node: Node, pids: Iterable[int]) -> JobEnvironment | None:
-    """Return what the first of these processes has that may be read."""
+    """Return the job's variables from the first process that has them; None if none has."""
     for pid in sorted(pids)[:_MOST_ASKED]:
         try:
             found = parse_job_environment(node.read(f"proc/{pid}/environ"))

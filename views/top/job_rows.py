@@ -1,4 +1,4 @@
-"""A job of a reading: sums over its processes, and deltas of its control group."""
+"""The row of a job: sums over its processes, and deltas of its control group."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class JobDelta(NamedTuple):
-    """What a job has done since the previous reading, `seconds` ago; 0: there was none.
+    """Deltas of a job since the previous reading.
 
-    uptime, time: of the node, now. start: of the first process, after boot. history: gets the use
-    of this reading.
+    seconds: since the previous reading, 0 without one. uptime, time: of the node, now. start: of
+    the first process, in seconds after boot. history: the CPU use of this reading is appended.
     """
 
     before: JobCounters | None
@@ -48,7 +48,7 @@ def make_job(
     all_cpus: int,
     is_root: bool,
 ) -> TopJob:
-    """Return a job. rates: B/s read and written, by pid. all_cpus: of the node."""
+    """Return the row of a job. rates: B/s read and written, by pid. all_cpus: of the node."""
     cores = _count_cores(processes, delta)
     cpus = delta.cpus
     cpu = 100 * cores / (cpus or all_cpus) if cpus or all_cpus else None
@@ -99,7 +99,10 @@ def make_job(
 
 
 def _count_cores(processes: list[Process], delta: JobDelta) -> float:
-    """Return the cores in use: of the control group, which has ended processes, else the sum."""
+    """Return the cores in use, from the control group, else from the sum over processes.
+
+    Only the control group includes processes that have ended.
+    """
     used = _rate(delta, "cpu_time", 1e-9)
     if used is not None:
         return used
@@ -107,7 +110,7 @@ def _count_cores(processes: list[Process], delta: JobDelta) -> float:
 
 
 def _rate(delta: JobDelta, field: str, scale: float) -> float | None:
-    """Return the growth of a counter a second; None without two readings of the same groups."""
+    """Return the delta of a counter per second; None without two readings of the same groups."""
     if delta.before is None or delta.counters is None or not delta.seconds:
         return None
     if not delta.counters.is_continued:
@@ -126,7 +129,10 @@ def _memory(processes: list[Process], known: JobCounters | None) -> float:
 
 
 def _elapsed(delta: JobDelta) -> float | None:
-    """Return the seconds since the start: Slurm's, if the first process allows it."""
+    """Return the seconds since the job's start.
+
+    Slurm's start time is used unless it is later than the start of the first process.
+    """
     first = None if delta.start is None else max(0.0, delta.uptime - delta.start)
     if delta.environment.start:
         since = delta.time - delta.environment.start

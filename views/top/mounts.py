@@ -1,4 +1,4 @@
-"""Mounts that jobs use, with rates, from the programs that count I/O in the kernel."""
+"""Rates of jobs by mount, from the kernel programs that count I/O."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ NOT_PERMITTED = (
 
 
 class MountWatch:
-    """Reads the counters of mounts again and again; rates are since the previous reading."""
+    """A reader of the counters of mounts. Rates are since the previous reading."""
 
     def __init__(self, directory: str = pins.DIRECTORY) -> None:
         self._usage = JobIoUsage(directory)
 
     def read(self, node: Node, living: Collection[int]) -> tuple[tuple[TopMount, ...], str]:
-        """Return the mounts of living jobs and of those that did something, and why none is known.
+        """Return the mounts of running jobs and of jobs with I/O, and a note if values are missing.
 
-        living: numbers of the jobs on this node.
+        living: ids of the jobs on this node.
         """
         try:
             use = self._usage.read(node)
@@ -55,7 +55,7 @@ class MountWatch:
 
 
 def explain_mounts(error: CcagentError) -> str:
-    """Return why mounts are not known, and what to do."""
+    """Return the reason for which mounts are unknown, and the fix."""
     match error:
         case NotHereError():
             return NOT_LOADED

@@ -1,4 +1,4 @@
-"""Flags of a job: letters that survive without colour, and words where there is room."""
+"""Flags of a job: letters, which need no colour, and words for wide terminals."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from ccagent.views.top.snapshot import TopCard, TopJob
 
 _WATCHED = 15.0
-"""Seconds before use is called low: programs begin with reading their input."""
+"""Seconds before low use is flagged: programs start with reading their input."""
 
 _LOW_GPU, _LOW_CPU = 15.0, 65.0
 _FULL, _STALL, _LATE = 90.0, 10.0, 95.0
@@ -19,20 +19,20 @@ _ONE_FROM, _ONE_TO = 0.85, 1.01
 MEANINGS = {
     "G": "a GPU of the job is idle",
     "g": "its GPUs are used less than 15 %",
-    "M": "memory of 90 % of the limit, or processes killed for want of it",
+    "M": "memory at 90 % of the limit, or processes killed by the OOM killer",
     "m": "10 % of the time a task waits for memory",
     "C": "one core's work on several",
     "c": "its CPUs are used less than 65 %",
-    "T": "95 % of the time limit are over",
-    "?": "incomplete: not all of it can be seen",
+    "T": "95 % of the time limit are used",
+    "?": "incomplete: a part of the job is not visible",
 }
-"""What each flag means, for the help."""
+"""Meanings of the flags, for the help."""
 
 BAD = frozenset("GMT")
 
 
 def find_notes(job: TopJob, cards: Iterable[TopCard]) -> tuple[str, ...]:
-    """Return the flags of a job, each followed by words."""
+    """Return the flags of a job with their words."""
     if not job.job:
         return ()
     own = [card for card in cards if card.index in job.gpus]
@@ -79,5 +79,5 @@ def _cpu_notes(job: TopJob) -> list[str]:
 
 
 def letters(notes: Iterable[str]) -> str:
-    """Return the flags alone."""
+    """Return the flags without words."""
     return "".join(note[0] for note in notes)

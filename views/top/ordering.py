@@ -1,4 +1,4 @@
-"""Rows of a view: filtered and sorted."""
+"""Filters and sort orders of the views' rows."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _MOUNTS: dict[str, Callable[[TopMount], float]] = {
 
 
 def select_jobs(snapshot: TopSnapshot, state: ViewState) -> list[TopJob]:
-    """Return the jobs, the largest first, then the system."""
+    """Return the filtered and sorted jobs; the system is last."""
     wanted = state.filter.lower()
     found = [
         job
@@ -58,7 +58,7 @@ def select_jobs(snapshot: TopSnapshot, state: ViewState) -> list[TopJob]:
 
 
 def select_processes(snapshot: TopSnapshot, state: ViewState) -> list[tuple[TopProcess, int]]:
-    """Return the processes of the opened job, else all, with their depth in the tree."""
+    """Return the processes of the opened job, else all processes, with their depth in the tree."""
     wanted = state.filter.lower()
     found = [
         one
@@ -74,7 +74,7 @@ def select_processes(snapshot: TopSnapshot, state: ViewState) -> list[tuple[TopP
 
 
 def _as_tree(found: list[TopProcess]) -> list[tuple[TopProcess, int]]:
-    """Return children after their parents, each level in the given order."""
+    """Return children after their parents, each level in the order of the input."""
     known = {one.pid for one in found}
     children: dict[int, list[TopProcess]] = {}
     for one in found:
@@ -85,12 +85,12 @@ def _as_tree(found: list[TopProcess]) -> list[tuple[TopProcess, int]]:
         one, depth = left.pop()
         rows.append((one, depth))
         left += [(child, depth + 1) for child in reversed(children.pop(one.pid, []))]
-    # What is its own ancestor, by numbers that changed while they were read.
+    # Reused process ids may make a process its own ancestor.
     return rows + [(one, 0) for each in children.values() for one in each]
 
 
 def select_cards(snapshot: TopSnapshot, state: ViewState) -> list[TopCard]:
-    """Return the cards."""
+    """Return the filtered and sorted cards."""
     wanted = state.filter.lower()
     found = [one for one in snapshot.cards if wanted in f"{one.index} {one.job} {one.user}".lower()]
     key = _CARDS[state.sort]
@@ -99,7 +99,7 @@ def select_cards(snapshot: TopSnapshot, state: ViewState) -> list[TopCard]:
 
 
 def select_mounts(snapshot: TopSnapshot, state: ViewState) -> list[TopMount]:
-    """Return the mounts of the opened job, else of all; of equal ones, those with most calls."""
+    """Return the mounts of the opened job, else of all jobs. Ties are sorted by calls."""
     wanted = state.filter.lower()
     found = [
         one

@@ -1,4 +1,4 @@
-"""Reader of a node for `ccagent top`: the cheapest sources that are here."""
+"""The reader of a node for `ccagent top`, from the cheapest available sources."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
 _HISTORY = 20
 _ENVIRONMENT_EVERY = 15
-"""Readings after which the environment of a job is looked for again, if there was none."""
+"""Readings after which an unreadable environment of a job is read again."""
 
 _IDLE, _IOWAIT = 3, 4
 
 
 class _Watched:
-    """What is kept of a job from one reading to the next."""
+    """The state of a job between readings."""
 
     def __init__(self, now: float) -> None:
         self.since = now
@@ -57,7 +57,7 @@ class _Watched:
 
 
 class NodeReader:
-    """Reads a node again and again; rates are since the previous reading."""
+    """A reader of a node. Rates are since the previous reading."""
 
     def __init__(self, node: Node, *, has_gpus: bool = True) -> None:
         self._node = node
@@ -76,12 +76,12 @@ class NodeReader:
         self._uid = os.geteuid()
 
     def begin(self) -> None:
-        """Take first readings, from which the next ones count."""
+        """Take the first readings, the base of the next deltas."""
         self._source.begin()
         self.read()
 
     def close(self) -> None:
-        """Close files, and end the processes of GPU libraries."""
+        """Close files, and end the processes that have loaded GPU libraries."""
         self._source.close()
         if self._gpus is not None:
             self._gpus.close()
@@ -147,7 +147,7 @@ class NodeReader:
         self, job: int, processes: list[Process], counters: JobCounters | None, seconds: float,
         now: float,
     ) -> JobDelta:  # fmt: skip
-        """Return what a job has done since the previous reading."""
+        """Return the deltas of a job since the previous reading."""
         kept = self._jobs[job]
         is_due = self._readings >= kept.environment_at
         if job and kept.environment is None and processes and is_due:
@@ -177,7 +177,7 @@ class NodeReader:
         )
 
     def _owner(self, processes: Iterable[Process]) -> str:
-        """Return the user of a job: that of its first process that is not root's."""
+        """Return the user of a job: the owner of its first process that does not belong to root."""
         uids = [process.uid for process in processes]
         uid = next((uid for uid in uids if uid), uids[0] if uids else None)
         return "" if uid is None else self._node.user(uid)
@@ -203,7 +203,7 @@ class NodeReader:
         return found
 
     def _read_cpus(self) -> tuple[float, ...]:
-        """Return how busy each hwthread was since the previous reading, in percent."""
+        """Return the use of each hwthread since the previous reading, in percent."""
         stat = self._read("proc/stat", parse_kernel_stat)
         if stat is None:
             return ()
@@ -218,7 +218,7 @@ class NodeReader:
         return tuple(found)
 
     def _count_io(self, processes: list[Process], seconds: float) -> dict[int, tuple[float, float]]:
-        """Return B/s read and written by pid, of those that had any."""
+        """Return B/s read and written by pid, for processes with I/O."""
         before = self._io
         self._io = {process.pid: (process.data_read, process.data_written) for process in processes}
         found: dict[int, tuple[float, float]] = {}
@@ -234,7 +234,7 @@ class NodeReader:
         return found
 
     def _find_owners(self, processes: list[Process], reading: GpuReading) -> dict[int, int]:
-        """Return the jobs that Slurm has given cards, by card."""
+        """Return the jobs by card, from Slurm's allocations."""
         if not reading.cards:
             return {}
         if self._allocations is None:
@@ -281,13 +281,13 @@ class NodeReader:
         return self._gpus
 
     def _explain_rights(self, processes: list[Process]) -> list[str]:
-        """Return what can't be seen of processes, and why."""
+        """Return the hidden data of processes and the reasons, a sentence each."""
         if not processes:
             return ["no process can be seen: is /proc mounted?"]
         if not self._uid:
             return []
         if all(process.uid == self._uid for process in processes):
-            # In a container of this user all may be there, the first one included.
+            # In this user's container all processes may be visible, including process 1.
             if any(process.pid == 1 for process in processes):
                 return []
             return ["processes of others are hidden: /proc is mounted with hidepid"]

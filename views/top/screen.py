@@ -1,4 +1,4 @@
-"""The screen as text: what each line shows of a snapshot. Pure, so that tests read screens."""
+"""The screen as text lines of a snapshot. No I/O, for tests."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ KEYS = "?help q quit /filter <>sort t tree p procs g GPU m mounts space pause +-
 _PLAIN = Style()
 _MOST_MOUNTS = 3
 _FEWEST = 20
-"""Columns that a line has at least, however narrow the terminal is."""
+"""Minimum width of a line on any terminal."""
 
 
 class ScreenLine(NamedTuple):
-    """A line. part: its colour. is_selected: the cursor stands there."""
+    """A line. part: its colour. is_selected: the cursor is on this line."""
 
     text: str
     part: str = ""
@@ -53,7 +53,7 @@ class ScreenLine(NamedTuple):
 
 
 class Screen(NamedTuple):
-    """A screen. rows: of the view, visible or not. page: how many are visible. job: selected."""
+    """A screen. rows: of the view, visible or not. page: number of visible rows. job: selected."""
 
     lines: list[ScreenLine]
     rows: int
@@ -72,7 +72,7 @@ def draw(
 ) -> Screen:
     """Return the screen for a terminal of this size.
 
-    has_keys: false for a text without keys at the foot and empty lines before it.
+    has_keys: False omits the keys in the last line and the empty lines before it.
     """
     width = max(_FEWEST, width)
     head = [ScreenLine(_head(snapshot, state, width, is_ascii=is_ascii), "head")]
@@ -117,7 +117,7 @@ class _Selected(NamedTuple):
     depths: list[int]
 
     def colour(self, row: Any) -> str:
-        """Return the part that a row is painted as."""
+        """Return the part that selects the colour of a row."""
         return _colour(row) if self.cells is NARROW_JOBS or self.cells is WIDE_JOBS else ""
 
 
@@ -142,7 +142,7 @@ def _table(view: _Selected, rows: Sequence[Any], width: int, *, is_ascii: bool) 
 
 
 def _indent(rows: list[str], depths: list[int], title: str, width: int) -> list[str]:
-    """Return rows whose last column is moved to the right by its depth."""
+    """Return the rows with the last column indented by its depth in the tree."""
     place = title.rfind("CMD")
     return [
         cut(f"{row[:place]}{'  ' * min(depth, 12)}{row[place:]}", width) if place >= 0 else row
@@ -156,7 +156,7 @@ def _colour(job: TopJob) -> str:
 
 
 def _head(snapshot: TopSnapshot, state: ViewState, width: int, *, is_ascii: bool) -> str:
-    """Return the first line; a long name goes before what says that the screen is paused."""
+    """Return the first line. A long name is dropped before the mark of a pause."""
     cpus = snapshot.cpus
     busy = sum(cpus) / len(cpus) if cpus else 0.0
     known = [card for card in snapshot.cards if not card.is_failing]
@@ -193,7 +193,7 @@ def _foot(state: ViewState, note: str, *, is_ascii: bool) -> str:
 
 
 def _describe_job(snapshot: TopSnapshot, number: int) -> list[str]:
-    """Return what stands above the processes of a job: itself, its cards, the hwthreads."""
+    """Return the lines above the processes of a job: the job, its cards, the hwthreads."""
     job = next((one for one in snapshot.jobs if one.job == number), None)
     if job is None:
         return [f"job {number} has ended, or is not on this node"]
@@ -217,7 +217,7 @@ def _describe_job(snapshot: TopSnapshot, number: int) -> list[str]:
 
 
 def _describe_mounts(snapshot: TopSnapshot, number: int) -> list[str]:
-    """Return a line for each of the mounts that a job uses most; its idle ones are left out."""
+    """Return one line per busiest mount of a job. Idle mounts are omitted."""
     found = select_mounts(snapshot, ViewState(view="mounts", job=number))
     return [
         f"{one.point} {one.type}: {short_size(one.read)}B/s read, {short_size(one.written)}B/s"
@@ -245,10 +245,10 @@ def _help(width: int) -> list[ScreenLine]:
         ("Enter", "open a job: its processes, cards and the hwthreads; Esc back"),
         ("p g m", "all processes; GPUs; file systems (mounts) of jobs; again: jobs"),
         ("/ F4", "show only rows with a text; Esc: all"),
-        ("< > F6", "sort by the column before, after; P CPU, M memory, T time, N number"),
+        ("< > F6", "sort by previous, next column; P CPU, M memory, T time, N number"),
         ("I", "the smallest first"),
         ("t F5", "processes as a tree"),
-        ("+ -", "read less, more often"),
+        ("+ -", "longer, shorter interval"),
         ("space", "pause"),
         ("arrows", "and j k, PgUp PgDn, Home End: move"),
         ("q F10", "quit"),

@@ -1,4 +1,4 @@
-"""One look at a node: what `ccagent top` shows of a moment."""
+"""The data of a node at one moment, for `ccagent top`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 class TopProcess(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A process. cpu: percent of one core. memory: B, anonymous.
 
-    read, written: B/s of calls; None: this user may not know. gpus: indices of cards.
+    read, written: B/s of calls; None: hidden from this user. gpus: indices of cards.
     """
 
     pid: int
@@ -28,9 +28,9 @@ class TopProcess(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class TopCard(msgspec.Struct, frozen=True, kw_only=True):
-    """A card. utilization: percent, None: not reported. memory: B in use. job: 0: of none known.
+    """A card. utilization: percent, None: not reported. memory: B in use. job: 0: no known job.
 
-    idle: seconds for which each reading was 0, up to now.
+    idle: seconds since the last utilization above 0.
     """
 
     index: int
@@ -47,10 +47,10 @@ class TopCard(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopMount(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job does on a mount. job: 0: all processes that belong to none.
+    """The I/O of a job on a mount. job: 0: all processes without a job.
 
-    read, written: B/s. reads, writes: calls and requests a second; metadata: operations a second,
-    such as open, stat and unlink.
+    read, written: B/s. reads, writes: calls and requests per second. metadata: operations per
+    second, such as open, stat and unlink.
     """
 
     job: int
@@ -65,21 +65,22 @@ class TopMount(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def transferred(self) -> float:
-        """Return the B/s in both directions."""
+        """Return the sum of read and written B/s."""
         return self.read + self.written
 
     @property
     def operations(self) -> float:
-        """Return the operations of all kinds a second."""
+        """Return the sum of all operations per second."""
         return self.reads + self.writes + self.metadata
 
 
 class TopJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A job on this node; job 0: all processes that belong to none.
+    """A job on this node; job 0: all processes without a job.
 
-    cpus: hwthreads that it may use. cores: cores in use; cpu: percent of cpus. memory: B that its
-    programs hold; charged: with page cache. pressure: percent of time in which a task waited, for
-    CPU, memory, I/O. history: cpu of the last readings. watched: seconds since the first reading.
+    cpus: hwthreads that the job may use. cores: cores in use; cpu: percent of cpus. memory: B of
+    its programs; charged: including page cache. pressure: percent of time in which a task waited
+    for CPU, memory, I/O. history: cpu of the last readings. watched: seconds since the first
+    reading.
     """
 
     job: int
@@ -114,8 +115,8 @@ class TopJob(msgspec.Struct, frozen=True, kw_only=True):
 class TopSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """A node at a moment. time: seconds since 1970. cpus: percent busy of each hwthread.
 
-    memory_used, memory_total: B. hidden: what this user can't see, a sentence each.
-    mounts_note: why mounts are not known, or not in full.
+    memory_used, memory_total: B. hidden: data hidden from this user, a sentence each.
+    mounts_note: reason for which mounts are unknown or incomplete.
     """
 
     node: str

@@ -1,4 +1,4 @@
-"""The state of the screen, and what keys do to it."""
+"""The state of the screen, and its changes by keys."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ SORTS: dict[TopView, tuple[str, ...]] = {
     "cards": ("GPU", "MEM", "POWER", "JOB"),
     "mounts": ("I/O", "READ", "WRITE", "OPS", "JOB"),
 }
-"""Columns that rows may be sorted by; each view's default is the first."""
+"""Sort columns by view. The first column is the default."""
 
 INTERVALS = (1.0, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0)
-"""Seconds between readings. Shorter ones cost, and slow GPUs down."""
+"""Seconds between readings. Shorter intervals cost CPU time, and slow down GPUs."""
 
 _LETTERS = {"P": "CPU", "M": "MEM", "T": "TIME", "N": "PID"}
 _LONGEST = 60
 _OF_SCREEN = frozenset({"RESIZE", "REDRAW"})
 MOVES = frozenset({"UP", "DOWN", "PGUP", "PGDN", "HOME", "END"})
-"""Keys that select another row, and change nothing else."""
+"""Keys that only move the selection."""
 
 _VIEWS: dict[str, TopView] = {"p": "processes", "g": "cards", "m": "mounts"}
 NAMES = {
@@ -29,15 +29,15 @@ NAMES = {
     "j": "DOWN", ",": "<", ".": ">", "r": "I", "G": "g", "ESC": "BACK", "LEFT": "<",
     "RIGHT": ">",
 }  # fmt: skip
-"""Keys that do the same as others."""
+"""Synonyms of keys."""
 
 
 class ViewState(NamedTuple):
     """The state of the screen.
 
-    job: the opened one, None for all. row: number of the selected row. sorts: column by view,
-    is_reversed: the smallest first. filter: what a row must contain; is_typing: it is being typed.
-    interval: seconds. has_ended: the user has left.
+    job: the opened job, None for all. row: index of the selected row. sorts: column by view.
+    is_reversed: smallest first. filter: text that a row must contain; is_typing: the user is
+    typing it. interval: seconds. has_ended: the user has quit.
     """
 
     view: TopView = "jobs"
@@ -55,18 +55,18 @@ class ViewState(NamedTuple):
 
     @property
     def sort(self) -> str:
-        """Return the column that rows are sorted by."""
+        """Return the sort column of the current view."""
         return dict(self.sorts).get(self.view, SORTS[self.view][0])
 
     def begin(self, *, has_jobs: bool) -> ViewState:
-        """Return the state to begin with: a node without jobs shows its processes."""
+        """Return the initial state: a node without jobs shows its processes."""
         return self if has_jobs or self.view != "jobs" else self._replace(view="processes")
 
     def press(self, key: str, rows: int, page: int, selected: int | None = None) -> ViewState:
         """Return the state after a key: a character, or UP, DOWN, ENTER, BACK, ESC, F1 and so on.
 
-        rows: of the view. page: rows that are visible. selected: the job of the selected row.
-        RESIZE and REDRAW are no keys of the view.
+        rows: of the view. page: number of visible rows. selected: job of the selected row. RESIZE
+        and REDRAW do not change the state.
         """
         if key in _OF_SCREEN:
             return self
@@ -85,7 +85,7 @@ class ViewState(NamedTuple):
         return self._toggle(key) or self._arrange(key)
 
     def _toggle(self, key: str) -> ViewState | None:
-        """Return the state after a key that switches something on, off or over."""
+        """Return the state after a key that toggles a mode."""
         match key:
             case "?":
                 return self._replace(has_help=True)
@@ -103,7 +103,7 @@ class ViewState(NamedTuple):
                 return None
 
     def _arrange(self, key: str) -> ViewState:
-        """Return the state after a key that chooses view, column or interval."""
+        """Return the state after a key that selects view, column or interval."""
         match key:
             case "p" | "g" | "m":
                 return self._switch(_VIEWS[key])
@@ -117,7 +117,7 @@ class ViewState(NamedTuple):
                 return self._sort_by(_LETTERS[key]) if key in _LETTERS else self
 
     def _switch(self, view: TopView) -> ViewState:
-        """Return the state with another view, or with that of jobs if it is this one already."""
+        """Return the state with the given view; with the view of jobs if it is the current view."""
         if self.view == view:
             return self._replace(view="jobs", job=None, row=0)
         return self._replace(view=view, row=0)
@@ -162,7 +162,7 @@ class ViewState(NamedTuple):
 
 
 def _neighbour(interval: float, step: int) -> float:
-    """Return the next longer or shorter interval."""
+    """Return the next longer or shorter interval in seconds."""
     if step > 0:
         return next((one for one in INTERVALS if one > interval), INTERVALS[-1])
     return next((one for one in reversed(INTERVALS) if one < interval), INTERVALS[0])

@@ -1,4 +1,4 @@
-"""The live screen: curses, keys, readings at an interval."""
+"""The live screen: curses, keys, periodic readings."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ _KEYS = {
 _CHARACTERS = {"\n": "ENTER", "\r": "ENTER", "\x1b": "ESC", "\x7f": "BACK", "\x08": "BACK",
                "\x0c": "REDRAW"}  # fmt: skip
 _FIRST_PAUSE = 0.3
-"""Seconds before the first screen: use needs two readings."""
+"""Seconds before the first screen: rates need two readings."""
 
 _LEAVING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _COLOURS = {"bad": curses.COLOR_RED, "hint": curses.COLOR_YELLOW, "good": curses.COLOR_BLUE}
 
 
 def run_screen(reader: NodeReader, state: ViewState, *, has_colours: bool) -> None:
-    """Show the node until the user leaves. Raises NotHereError without a terminal."""
+    """Show the node until the user quits. Raise NotHereError without a terminal."""
     if not (is_terminal(sys.stdin) and is_terminal(sys.stdout)):
-        raise NotHereError("top: standard input or output is no terminal; try --once")
+        raise NotHereError("top: standard input or output is not a terminal; try --once")
     with _quiet_errors(), _signals():
         _check_terminal()
         try:
@@ -58,7 +58,7 @@ def run_screen(reader: NodeReader, state: ViewState, *, has_colours: bool) -> No
 
 
 def _check_terminal() -> None:
-    """Raise NotHereError if the terminal is not known, or can't move the cursor."""
+    """Raise NotHereError if the terminal is unknown, or can't move the cursor."""
     try:
         curses.setupterm()
         reason = "" if curses.tigetstr("cup") else "it can't move the cursor"
@@ -83,13 +83,13 @@ def _prepare(window: curses.window, *, has_colours: bool) -> None:
 
 
 class _Live:
-    """Reads and draws by turns; a key draws without reading."""
+    """The loop of readings and keys. A key redraws the screen without a reading."""
 
     def __init__(self, window: curses.window, reader: NodeReader, state: ViewState) -> None:
         self._window = window
         self._reader = reader
         self._state = state
-        # curses writes in the encoding of the locale, whatever Python takes.
+        # curses writes in the locale's encoding, independent of Python's encoding.
         self._is_ascii = not (is_unicode(sys.stdout.encoding) and is_unicode(window.encoding))
         self._attributes = _attributes()
 
@@ -100,7 +100,7 @@ class _Live:
         self._state = self._state.begin(has_jobs=any(job.job for job in snapshot.jobs))
         screen = self._show(snapshot)
         due = time.monotonic() + self._state.interval
-        # What keys that were not drawn have changed: the selected row, the rows themselves.
+        # Keys that were not drawn may have changed the selected row, or the rows.
         is_other_row = are_other_rows = False
         while True:
             key = self._wait(due - time.monotonic())
@@ -118,7 +118,7 @@ class _Live:
             if time.monotonic() >= due:
                 if not self._state.is_paused:
                     snapshot = self._reader.read()
-                # Missed readings are not made up for.
+                # Missed readings are skipped.
                 interval = self._state.interval
                 due = max(due + interval, time.monotonic() + interval / 2)
             elif _is_more_typed():
@@ -129,9 +129,9 @@ class _Live:
             screen, is_other_row, are_other_rows = self._show(snapshot), False, False
 
     def _wait(self, seconds: float) -> str:
-        """Return the next key; empty if none was pressed for so long.
+        """Return the next key; "" if none is pressed within the time.
 
-        Raises SystemExit if the terminal is gone, as after SIGHUP.
+        Raise SystemExit if the terminal was closed, as after SIGHUP.
         """
         self._window.timeout(max(0, math.ceil(seconds * 1000)))
         try:
@@ -149,7 +149,7 @@ class _Live:
         return draw(snapshot, self._state, width, height, is_ascii=self._is_ascii)
 
     def _show(self, snapshot: TopSnapshot) -> Screen:
-        """Draw; curses sends only the characters that have changed."""
+        """Draw the screen. curses only sends changed characters."""
         window, screen = self._window, self._draw(snapshot)
         width = window.getmaxyx()[1]
         window.erase()
@@ -158,7 +158,7 @@ class _Live:
             attribute = self._attributes.get(line.part, curses.A_NORMAL)
             if line.is_selected:
                 cursor, attribute = row, attribute | curses.A_REVERSE
-            # The last cell of the screen can't be written: curses raises after it did.
+            # curses raises an error after writing the last cell of the screen.
             with contextlib.suppress(curses.error):
                 window.addnstr(row, 0, line.text, width, attribute)
         with contextlib.suppress(curses.error):
@@ -168,12 +168,12 @@ class _Live:
 
 
 def _is_more_typed() -> bool:
-    """Return whether keys wait to be read: of a paste, the last one is drawn."""
+    """Return whether keys are pending: after a paste only the last key is drawn."""
     return bool(select.select([0], [], [], 0)[0])
 
 
 def _is_gone() -> bool:
-    """Return whether the terminal was closed; not all programs get a signal then."""
+    """Return whether the terminal was closed: SIGHUP is not always sent."""
     asked = select.poll()
     asked.register(0, select.POLLIN)
     return any(event & (select.POLLHUP | select.POLLERR) for _, event in asked.poll(0))
@@ -194,8 +194,8 @@ def _attributes() -> dict[str, int]:
 
 @contextlib.contextmanager
 def _quiet_errors() -> Generator[None]:
-    """Keep the log, and libraries of GPUs, from writing on the screen."""
-    if sys.stderr is None:  # closed at the start: nothing to keep
+    """Discard standard error: the log and GPU libraries must not write on the screen."""
+    if sys.stderr is None:  # closed at the start
         yield
         return
     sys.stderr.flush()
@@ -212,7 +212,7 @@ def _quiet_errors() -> Generator[None]:
 
 @contextlib.contextmanager
 def _signals() -> Generator[None]:
-    """Leave the screen as it was also when a signal ends the program."""
+    """Restore the terminal also if a signal ends the program."""
 
     def leave(number: int, _frame: FrameType | None) -> None:
         raise SystemExit(128 + number)

@@ -1,1 +1,1 @@
-"""Pages of the store: cluster, node, job and job list; they can be read without scripts."""
+"""Web pages of the store: cluster, node, job and job list. They work without JavaScript."""

@@ -1,8 +1,7 @@
-"""Who looks at a page: by a token, by the header of a trusted proxy, or anybody.
+"""Authentication of viewers, by a token or by the header of a trusted proxy.
 
-Users see their own jobs, staff those of all. A token is kept in a cookie that scripts can't read
-and that other sites send with links alone. It is checked again at each request, and nothing is kept
-here.
+Users see their own jobs, staff all jobs. A token is stored in a cookie with HttpOnly and
+SameSite=Lax. It is checked at each request. The server stores no sessions.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _LONGEST_NAME = 256
 
 
 class Viewer(NamedTuple):
-    """A person. name: empty if the store is open to all."""
+    """A person. name: "" if the pages are open to all."""
 
     name: str
     is_staff: bool
@@ -44,10 +43,10 @@ class _Person(msgspec.Struct, frozen=True):
 
 
 class PageAccess:
-    """Finds out who looks, by settings and the store's key."""
+    """The check of viewers, by settings and the store's key."""
 
     def __init__(self, settings: WebSettings, verifier: TokenVerifier | None) -> None:
-        """Read the proxy's secret. Raises ConfigurationError."""
+        """Read the proxy's secret. Raise ConfigurationError if it is missing or too short."""
         self._verifier = verifier
         self._staff = frozenset(settings.staff)
         self._proxies = frozenset(settings.proxies)
@@ -57,16 +56,16 @@ class PageAccess:
 
     @property
     def is_open(self) -> bool:
-        """Return whether everybody may see everything."""
+        """Return whether the pages are open to all: neither a key nor proxies are configured."""
         return self._verifier is None and not self._proxies
 
     @property
     def takes_tokens(self) -> bool:
-        """Return whether a token logs a person in."""
+        """Return whether logins with tokens are possible."""
         return self._verifier is not None
 
     def is_encrypted(self, request: HTTPConnection) -> bool:
-        """Return whether the browser sent a request over TLS, as far as it can be known."""
+        """Return whether the browser used TLS: to this server, or to a proxy that reports TLS."""
         if request.url.scheme == "https" or self._is_behind_tls:
             return True
         return (
@@ -75,7 +74,7 @@ class PageAccess:
         )
 
     def find_viewer(self, request: HTTPConnection) -> Viewer | None:
-        """Return who sends a request; None for a person who has to log in."""
+        """Return the viewer of a request; None if a login is required."""
         if self.is_open:
             return Viewer("", is_staff=True)
         named = self._named_by_proxy(request)
@@ -93,9 +92,9 @@ class PageAccess:
             return None
 
     def check_token(self, token: str) -> Viewer:
-        """Return the person of a token. Raises UnauthorizedError."""
+        """Return the viewer of a token. Raise UnauthorizedError if it is invalid or can't read."""
         if self._verifier is None:
-            raise UnauthorizedError("this store takes no tokens")
+            raise UnauthorizedError("this store does not accept tokens")
         text = token.encode("utf-8", "replace")
         if not self._verifier.rights(b"Bearer " + text) & READ:
             raise UnauthorizedError("the roles of this token do not allow reading")
@@ -103,7 +102,7 @@ class PageAccess:
         roles = [person.roles] if isinstance(person.roles, str) else person.roles or []
         known = {role.lower().removeprefix("role_") for role in roles}
         name = (person.sub or "")[:_LONGEST_NAME]
-        # Without roles and a name it is a program's token, which may read everything.
+        # A token without roles and name belongs to a program, which may read everything.
         is_staff = bool(known & STAFF_ROLES) or name in self._staff or not (name or roles)
         return Viewer(name, is_staff=is_staff)
 
@@ -116,25 +115,25 @@ class PageAccess:
     def _is_from_proxy(self, request: HTTPConnection) -> bool:
         if request.client is None or request.client.host not in self._proxies:
             return False
-        # Everybody on the proxy's own machine has its address.
+        # All users on the proxy's machine share its address.
         given = request.headers.get("x-ccagent-secret", "")
         return hmac.compare_digest(given.encode(), self._secret.encode())
 
 
 def _person(token: bytes) -> _Person:
-    """Return the claims of a token whose signature is valid."""
+    """Return the claims of a token. The signature must be checked already."""
     part = token.split(b".")[1]
     try:
         text = base64.urlsafe_b64decode(part + b"=" * (-len(part) % 4))
         return msgspec.json.decode(text, type=_Person)
     except (ValueError, IndexError, msgspec.DecodeError):
-        raise UnauthorizedError("token is malformed: sub or roles are no text") from None
+        raise UnauthorizedError("token is malformed: sub or roles are not text") from None
 
 
 def _read_secret(settings: WebSettings) -> str:
     if not settings.proxy_secret_file:
-        raise ConfigurationError("web.proxies: web.proxy-secret-file is needed with them")
+        raise ConfigurationError("web.proxies: requires web.proxy-secret-file")
     secret = read_secret(settings.proxy_secret_file)
     if len(secret) < 16:
-        raise ConfigurationError(f"{settings.proxy_secret_file}: at least 16 characters are needed")
+        raise ConfigurationError(f"{settings.proxy_secret_file}: expected at least 16 characters")
     return secret

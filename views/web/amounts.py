@@ -1,4 +1,4 @@
-"""Numbers, sizes, durations and times as people read them."""
+"""Formats of numbers, sizes, durations and times for people."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import time
 
 NOT_KNOWN = "unknown"
-"""What stands where nothing could be measured: never 0."""
+"""The text for a missing measurement, instead of 0."""
 
 _STEPS = ("", "k", "M", "G", "T", "P", "E")
 _DAY = 86400
@@ -14,7 +14,7 @@ _FAR = 10**11
 
 
 def format_number(value: float | None, digits: int = 3) -> str:
-    """Return a number with about three digits: `0.25`, `12.5`, `1,234`."""
+    """Return a number with about three significant digits: `0.25`, `12.5`, `1,234`."""
     if value is None or not math.isfinite(value):
         return NOT_KNOWN
     if value == 0:
@@ -28,7 +28,7 @@ def format_number(value: float | None, digits: int = 3) -> str:
 
 
 def format_quantity(value: float | None, unit: str) -> str:
-    """Return a value with its unit and a prefix: `1.5 GB`, `380 W`, `97 %`."""
+    """Return a value with unit and SI prefix: `1.5 GB`, `380 W`, `97 %`."""
     if value is None or not math.isfinite(value):
         return NOT_KNOWN
     if unit == "%":
@@ -46,7 +46,7 @@ def format_quantity(value: float | None, unit: str) -> str:
 
 
 def base_of(unit: str) -> int:
-    """Return the factor from a prefix to the next one: 1024 for memory, as Slurm counts it."""
+    """Return the factor between prefixes: 1024 for memory, as in Slurm, else 1000."""
     return 1024 if unit == "B" else 1000
 
 
@@ -61,7 +61,7 @@ def _with_prefix(value: float) -> str:
 
 
 def format_short_time(seconds: float) -> str:
-    """Return the time of an operation: `1.2 ms`, `3 s`."""
+    """Return the duration of an operation in seconds as `1.2 ms` or `3 s`."""
     for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
         if abs(seconds) >= factor or unit == "µs":
             return "0 s" if not seconds else f"{format_number(seconds / factor)} {unit}"
@@ -76,7 +76,7 @@ def format_share(part: float | None, whole: float | None) -> str:
 
 
 def format_duration(seconds: float | None) -> str:
-    """Return a duration as Slurm writes it: `0:41:07`, `2-03:00:00`."""
+    """Return seconds in Slurm's format: `0:41:07`, `2-03:00:00`."""
     if seconds is None:
         return NOT_KNOWN
     whole = max(0, int(seconds))
@@ -91,7 +91,7 @@ def format_duration(seconds: float | None) -> str:
 
 
 def format_age(seconds: float | None) -> str:
-    """Return how long ago something was: `12 s`, `5 min`, `3 h`, `2 days`."""
+    """Return an age in seconds as `12 s`, `5 min`, `3 h` or `2 days`."""
     if seconds is None:
         return NOT_KNOWN
     for limit, factor, unit in ((120, 1, "s"), (7200, 60, "min"), (2 * _DAY, 3600, "h")):
@@ -101,13 +101,13 @@ def format_age(seconds: float | None) -> str:
 
 
 def format_time(moment: float | None) -> str:
-    """Return a time of the server's time zone: `2026-11-22 20:15`."""
+    """Return a time in the server's time zone: `2026-11-22 20:15`."""
     if moment is None or not 0 <= moment < _FAR:
         return NOT_KNOWN
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(moment))
 
 
 def format_clock(moment: float, span: float) -> str:
-    """Return a time for an axis that spans so many seconds."""
+    """Return a time for the label of an axis. span: of the axis, in seconds."""
     form = "%d %b" if span > 3 * _DAY else ("%H:%M" if span > 600 else "%H:%M:%S")
     return time.strftime(form, time.localtime(moment))

@@ -1,4 +1,4 @@
-"""The pages as an ASGI application: addresses, who may see what, errors that people understand."""
+"""The ASGI application of the pages: routes, permissions, error pages."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ if TYPE_CHECKING:
 _MOST_PAGES = 64 << 20
 _MOST_MODELS = 128 << 20
 _DRAWN, _ZOOMED, _WRITTEN = 240, 600, 6000
-"""Points of a series: drawn by the server, by the browser, and in CSV."""
+"""Maximum of points per series: in SVG, in the browser's plots, and in CSV."""
 
 _LONGEST_ADDRESS = 4096
 _PARAMETERS = frozenset({
     "range", "from", "to", "q", "state", "verdict", "page", "plot", "zoom",
 })  # fmt: skip
-"""Others are passed over, so that nobody has a page made again by adding one."""
+"""Known parameters of the URL. Others are ignored: they must not bypass the cache."""
 
 
 class PageKind(NamedTuple):
-    """A kind of page: its path, its template and how it is made."""
+    """A kind of page: path, template, and function that builds its content."""
 
     path: str
     template: str
@@ -68,7 +68,7 @@ PAGES = (
 
 
 class PageApplication:
-    """Answers requests for pages."""
+    """The application of the pages."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class PageApplication:
         hosts: tuple[str, ...] = (),
         is_demo: bool = False,
     ) -> None:
-        """Take where pages read from. hosts: names of this server, if others are to be refused."""
+        """hosts: names of this server; requests with other names are refused. Empty: any name."""
         self._sources = sources
         self._access = access
         self._sessions = Sessions(access)
@@ -110,7 +110,7 @@ class PageApplication:
         )
         self.app = GuardedApplication(pages, hosts, self._fail)
 
-    # Pages
+    # pages
 
     def _page(self, kind: PageKind) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
@@ -165,7 +165,7 @@ class PageApplication:
             else:
                 plots = [one for one in model.plots if one.key == key]
                 if not plots:
-                    raise HTTPException(404, "this page has no such plot")
+                    raise HTTPException(404, "this page does not have the plot")
                 body, name = plots[0].as_csv(), plots[0].key
             file = "".join(c if c.isascii() and c.isalnum() else "-" for c in name)[:80]
             headers = {"Content-Disposition": f'attachment; filename="{file}.csv"'}
@@ -174,7 +174,7 @@ class PageApplication:
         return answer
 
     async def _model(self, kind: PageKind, wanted: PageRequest) -> Any:
-        """Return what a page shows. People who may see the same share it."""
+        """Return the content of a page. Viewers with the same permissions share it."""
         viewer = wanted.viewer
         scope = viewer._replace(name="") if viewer.is_staff else viewer
 
@@ -183,11 +183,11 @@ class PageApplication:
 
         model = await self._models.get(_key(kind, wanted, scope), make)
         if model is None:
-            raise HTTPException(404, "the store knows nothing of this name")
+            raise HTTPException(404, "the store has no data of this name")
         return model
 
     def _render(self, kind: PageKind, wanted: PageRequest, request: Request, model: Any) -> bytes:
-        # Not as it was sent: others get this page, too.
+        # Only known parameters: the page is shared with other viewers.
         query = f"?{urlencode(wanted.query)}" if wanted.query else ""
         path = request.url.path
         values = {
@@ -210,7 +210,7 @@ class PageApplication:
             "is_demo": self._is_demo,
         }
 
-    # Around the pages
+    # login, search, redirects
 
     async def _front(self, request: Request) -> Response:
         viewer = self._access.find_viewer(request)
@@ -252,14 +252,14 @@ class PageApplication:
         return RedirectResponse(links.jobs_link(cluster, q=text), 302)
 
     async def _any_job(self, request: Request) -> Response:
-        """Lead from a job's number to its page, whichever its cluster."""
+        """Redirect from a job's number to its page, in any cluster."""
         viewer = self._access.find_viewer(request)
         if viewer is None:
             return self._ask_login(request)
         name = _decoded(request.path_params["job"])
         runs = [one for one in await self._sources.jobs.runs("", name) if viewer.may_see(one.user)]
         if not runs:
-            raise HTTPException(404, "the store knows no such job")
+            raise HTTPException(404, "the store has no such job")
         return RedirectResponse(links.job_link(runs[-1].cluster, name), 302)
 
     async def _login(self, request: Request) -> Response:
@@ -279,12 +279,12 @@ class PageApplication:
     def _ask_login(self, request: Request) -> Response:
         return self._sessions.ask_login(request)
 
-    # Errors
+    # errors
 
     async def _refuse(self, request: Request, error: Exception) -> Response:
         status = getattr(error, "status_code", 500)
         reason = str(getattr(error, "detail", ""))
-        answer = self._message(request, status, _HEADINGS.get(status, "This did not work"), reason)
+        answer = self._message(request, status, _HEADINGS.get(status, "Request failed"), reason)
         answer.headers.update(getattr(error, "headers", None) or {})
         return answer
 
@@ -296,8 +296,8 @@ class PageApplication:
 
     def _fail(self, request: Request, error: Exception) -> Response:
         logger.error("page %s failed", request.url.path, exc_info=error)
-        text = "an error in the store; its log says more"
-        return self._message(request, 500, "This did not work", text)
+        text = "an error in the store; see its log"
+        return self._message(request, 500, "Request failed", text)
 
     def _message(self, request: Request, status: int, heading: str, text: str) -> Response:
         if request.url.path.startswith(("/data/", "/csv/")):
@@ -316,7 +316,7 @@ _HEADINGS = {
 
 
 def _read_request(request: Request, viewer: Viewer, points: int) -> PageRequest:
-    """Return what is asked for. Raises HTTPException for names that no page has."""
+    """Parse a request. Raise HTTPException if a name is malformed or the URL is too long."""
     if len(request.url.query) > _LONGEST_ADDRESS:
         raise HTTPException(400, "the address is too long")
     names = {name: _decoded(str(text)) for name, text in request.path_params.items()}
@@ -336,7 +336,7 @@ def _zooms(wanted: PageRequest) -> bool:
 
 
 def _turn_zoom(path: str, wanted: PageRequest) -> str:
-    """Return the address of the same page with the other kind of plots."""
+    """Return the address of the page with SVG instead of Bokeh's plots, or the reverse."""
     query = {name: text for name, text in wanted.query.items() if name != "zoom"}
     if not _zooms(wanted):
         query["zoom"] = "1"
@@ -349,7 +349,7 @@ def _key(kind: PageKind, wanted: PageRequest, viewer: Viewer) -> Hashable:
 
 
 def _size_of(model: Any) -> int:
-    """Return about how many bytes a page's contents take."""
+    """Return the approximate size of a page's content in bytes."""
     plots: list[PagePlot] = [] if model is None else model.plots
     return 200_000 + sum(line.values.mean.nbytes * 3 for plot in plots for line in plot.lines)
 

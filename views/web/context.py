@@ -1,4 +1,4 @@
-"""What pages are made from: the store, its jobs, reports, and who looks."""
+"""The input of pages: the store, its jobs, reports, and the request."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class PageSources:
-    """Where pages read from. simulated: clusters that do not exist."""
+    """Data sources of the pages. simulated: names of simulated clusters."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class PageSources:
 
     @property
     def oldest(self) -> int:
-        """Return the time before which there are no values."""
+        """Return the start of the retention, in seconds since 1970."""
         return self.now - self.retention - 3600
 
     @property
@@ -56,7 +56,7 @@ class PageSources:
         return int(self.store.now())
 
     def metric(self, name: str) -> ShownMetric:
-        """Return how a metric is shown."""
+        """Return unit and factor of a metric."""
         return self.metrics.get(name, UNKNOWN)
 
     def find_node(self, cluster: str, node: str) -> StoreLevel | None:
@@ -65,7 +65,7 @@ class PageSources:
 
 
 class PageRequest(NamedTuple):
-    """A request for a page. names: parts of its path. query: the rest of its address."""
+    """A request for a page. names: parameters of its path. query: parameters of its query."""
 
     viewer: Viewer
     names: Mapping[str, str]
@@ -74,10 +74,10 @@ class PageRequest(NamedTuple):
 
     @property
     def chosen_plots(self) -> frozenset[str]:
-        """Return the keys of the plots that are wanted alone; empty: all."""
+        """Return the keys of the requested plots; empty: all plots."""
         return split_keys(self.query.get("plot", ""))
 
 
 def split_keys(text: str) -> frozenset[str]:
-    """Return the keys of plots that an address names: one, which may have commas, or several."""
+    """Return the keys in the query's parameter `plot`: the parts between commas, and the whole."""
     return frozenset((text, *text.split(","))) if text else frozenset()

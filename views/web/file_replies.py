@@ -1,4 +1,4 @@
-"""Answers with files of the pages: styles, scripts, pictures, and those of Bokeh."""
+"""Responses with static files: styles, scripts, pictures, and Bokeh's files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 _FOR_EVER = "public, max-age=31536000, immutable"
-"""Their addresses have a version."""
+"""Caching without limit: addresses of static files contain a version."""
 
 _KINDS = {
     "css": "text/css; charset=utf-8", "svg": "image/svg+xml",
@@ -31,7 +31,7 @@ _MOST_PACKED = 64
 
 
 async def answer_static(request: Request) -> Response:
-    """Return a file of the package. Raises HTTPException."""
+    """Return a file of the package. Raise HTTPException (404) if it does not exist."""
     name = request.path_params["name"]
     body = static_files().get(name)
     if body is None or request.path_params["version"] != static_version():
@@ -40,7 +40,7 @@ async def answer_static(request: Request) -> Response:
 
 
 async def answer_bokeh(request: Request) -> Response:
-    """Return a file of the installed Bokeh. Raises HTTPException."""
+    """Return a file of the installed Bokeh. Raise HTTPException (404) if it does not exist."""
     folder, name = bokeh_folder(), request.path_params["name"]
     if folder is None or name not in BOKEH or request.path_params["version"] != bokeh_version():
         raise HTTPException(404, "no such file")

@@ -1,4 +1,4 @@
-"""The error of a page that a viewer may not see."""
+"""The error for pages that a viewer may not see."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from ccagent.errors import CcagentError
 
 
 class NotAllowedError(CcagentError):
-    """A viewer may not see a page: the message is for the viewer."""
+    """The viewer may not see the page. The message is for the viewer."""

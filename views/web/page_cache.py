@@ -1,4 +1,4 @@
-"""Pages that were made lately: however many people look, a page is made once in a while."""
+"""A cache of pages with a time to live, which limits their cost for any number of viewers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FEWEST_TO_PACK = 1024
 
 
 class MadePage(NamedTuple):
-    """A body, packed and plain, and its tag."""
+    """A page: status, media type, plain and compressed body, ETag."""
 
     status: int
     kind: str
@@ -28,20 +28,20 @@ class MadePage(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Return the bytes that it takes."""
+        """Return the size in bytes."""
         return len(self.body) + len(self.packed)
 
 
 def pack_page(status: int, kind: str, body: bytes) -> MadePage:
-    """Return a page with its packed body."""
+    """Return a page with its compressed body."""
     packed = gzip.compress(body, 4, mtime=0) if len(body) >= _FEWEST_TO_PACK else b""
     return MadePage(status, kind, body, packed, hashlib.blake2b(body, digest_size=12).hexdigest())
 
 
 class TimedCache(Generic[T]):
-    """Keeps things for some seconds, the oldest go first. What two ask for at once is made once.
+    """A cache with a time to live. Concurrent requests of a key share one computation.
 
-    most: sum of the sizes of what is kept.
+    most: maximum of the sum of sizes; the oldest entries are evicted first.
     """
 
     def __init__(
@@ -60,10 +60,10 @@ class TimedCache(Generic[T]):
         self._making: dict[Hashable, asyncio.Task[T]] = {}
         self._size = 0
         self.made = 0
-        """How many were made."""
+        """Number of computed entries."""
 
     async def get(self, key: Hashable, make: Callable[[], Awaitable[T]]) -> T:
-        """Return the thing of a key, made by `make` if there is none. Raises what that raises."""
+        """Return the entry of a key, else the result of `make`. Raise the errors of `make`."""
         found = self._kept.get(key)
         if found is not None and self._clock() < found[0]:
             return found[1]
@@ -72,7 +72,7 @@ class TimedCache(Generic[T]):
             task = asyncio.get_running_loop().create_task(self._make(key, make))
             self._making[key] = task
             task.add_done_callback(lambda _: self._making.pop(key, None))
-        # A viewer who leaves must not take the page from the others.
+        # A closed connection must not cancel the computation for other viewers.
         return await asyncio.shield(task)
 
     async def _make(self, key: Hashable, make: Callable[[], Awaitable[T]]) -> T:

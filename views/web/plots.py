@@ -1,4 +1,4 @@
-"""A plot as data: drawn as SVG, sent as JSON for zooming, written as CSV, and said in words."""
+"""The data of a plot, with its formats: SVG, JSON for zooming, CSV, and a sentence."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MOST_LINES = 12
-"""With more, a plot shows minimum, mean and maximum over the lines."""
+"""Maximum of lines. Plots with more lines show minimum, mean and maximum over the lines."""
 
 
 class LegendEntry(msgspec.Struct, frozen=True):
-    """A line of the table below a plot."""
+    """A row of the table below a plot."""
 
     name: str
     style: str
@@ -34,7 +34,7 @@ class LegendEntry(msgspec.Struct, frozen=True):
 
 
 class PagePlot(msgspec.Struct, frozen=True, kw_only=True):
-    """A plot of a page. key: in addresses. reason: why it is empty. top: of its axis, if fixed."""
+    """A plot of a page. key: in addresses. reason: of an empty plot. top: fixed end of its axis."""
 
     key: str
     title: str
@@ -48,12 +48,12 @@ class PagePlot(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_empty(self) -> bool:
-        """Return whether there is no value to draw."""
+        """Return whether the plot has no values."""
         return not any(bool((~np.isnan(line.values.mean)).any()) for line in self.lines)
 
     @property
     def sentence(self) -> str:
-        """Return what the plot shows, in words."""
+        """Return a sentence with mean, minimum and maximum, or with the reason of an empty plot."""
         if self.is_empty:
             return self.reason or "no values in this time"
         means = np.concatenate([line.values.mean for line in self.lines])
@@ -67,7 +67,7 @@ class PagePlot(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def svg(self) -> Markup:
-        """Return the drawing; a plot without values has none."""
+        """Return the plot as SVG; empty for a plot without values."""
         if self.is_empty:
             return Markup()
         return draw_lines(
@@ -91,7 +91,7 @@ class PagePlot(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
     def as_json(self) -> dict[str, Any]:
-        """Return the plot for the browser; missing values are null."""
+        """Return the plot as an object for JSON. Missing values are null."""
         return {
             "key": self.key,
             "title": self.title,
@@ -114,7 +114,7 @@ class PagePlot(msgspec.Struct, frozen=True, kw_only=True):
         }
 
     def as_csv(self) -> bytes:
-        """Return a line for each time of each series, in base units."""
+        """Return CSV with one line per series and time, in base units."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\r\n")
         unit = self.unit or "1"
@@ -132,7 +132,7 @@ class PagePlot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def join_lines(lines: list[PlotLine], what: str) -> list[PlotLine]:
-    """Return the lines, or minimum, mean and maximum over them if there are too many."""
+    """Return the lines; if there are too many, minimum, mean and maximum over them."""
     if len(lines) <= MOST_LINES:
         return lines
     low = np.fmin.reduce([line.values.low for line in lines])
@@ -146,10 +146,10 @@ def join_lines(lines: list[PlotLine], what: str) -> list[PlotLine]:
 
 
 def harmless(text: str) -> str:
-    """Return a text that no spreadsheet takes for a formula."""
+    """Return a text that spreadsheets do not interpret as a formula."""
     return f"'{text}" if text[:1] in {"=", "+", "-", "@", "\t", "\r"} else text
 
 
 def _numbers(values: NDArray[np.float64]) -> list[float | None]:
-    """Return values with five digits that count, and None for those that are missing."""
+    """Return values with five significant digits, and None for missing values."""
     return [None if value != value else float(f"{value:.5g}") for value in values.tolist()]  # noqa: PLR0124

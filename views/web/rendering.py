@@ -1,4 +1,4 @@
-"""Templates: how pages become HTML. All values are escaped unless they are markup of our own."""
+"""HTML templates. All values are escaped, except markup that ccagent generates."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ STATIC = ("pages.css", "icon.svg", "live.js", "zoom.js")
 
 @cache
 def static_files() -> dict[str, bytes]:
-    """Return the files that pages refer to, by name."""
+    """Return the static files by name."""
     folder = resources.files("ccagent.views.web") / "static"
     return {name: (folder / name).read_bytes() for name in STATIC}
 
 
 @cache
 def static_version() -> str:
-    """Return a text that changes with the files, so that browsers may keep them for ever."""
+    """Return a hash of the static files: browsers may cache files with it without limit."""
     found = hashlib.blake2b(digest_size=6)
     for name in STATIC:
         found.update(static_files()[name])
@@ -41,12 +41,12 @@ def static_version() -> str:
 
 
 BOKEH = ("bokeh.min.js", "bokeh-api.min.js")
-"""Scripts of Bokeh that zooming needs."""
+"""Bokeh's scripts for zooming."""
 
 
 @cache
 def bokeh_folder() -> Path | None:
-    """Return where Bokeh's scripts are in its installed wheel, which is not imported."""
+    """Return the directory of Bokeh's scripts. The package is located without import."""
     spec = find_spec("bokeh")
     for place in spec.submodule_search_locations or () if spec else ():
         path = Path(place) / "server" / "static" / "js"
@@ -57,7 +57,7 @@ def bokeh_folder() -> Path | None:
 
 @cache
 def bokeh_version() -> str:
-    """Return a text that changes with Bokeh's scripts; empty without them."""
+    """Return a version from size and mtime of Bokeh's scripts; "" without Bokeh."""
     folder = bokeh_folder()
     if folder is None:
         return ""
@@ -67,12 +67,12 @@ def bokeh_version() -> str:
 
 @cache
 def bokeh_links() -> str:
-    """Return the addresses of Bokeh's scripts; empty without them."""
+    """Return the addresses of Bokeh's scripts, separated by spaces; "" without Bokeh."""
     return " ".join(f"/bokeh/{bokeh_version()}/{name}" for name in BOKEH if bokeh_version())
 
 
 def static_link(name: str) -> str:
-    """Return the address of a file of pages."""
+    """Return the address of a static file."""
     return f"/static/{static_version()}/{name}"
 
 
@@ -108,7 +108,7 @@ _EMPTY = {
 
 
 def render(template: str, values: Mapping[str, Any], now: float | None = None) -> bytes:
-    """Return a page."""
+    """Return a page as HTML."""
     made = {} if now is None else {"made": format_time(now), "zone": time.strftime("%Z")}
     text = _environment().get_template(template).render({**_EMPTY, **made, **values})
     return text.encode("utf-8", "replace")

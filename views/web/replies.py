@@ -1,4 +1,4 @@
-"""Answers of the pages' server: what every one of them forbids, tags, packed bodies."""
+"""Responses of the pages' server: security headers, ETags, compression."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ POLICY = (
     " connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 ZOOM_POLICY = POLICY.replace("style-src 'self'", "style-src 'self' 'unsafe-inline'")
-"""Of pages on which Bokeh draws: it makes style elements. Scripts stay those of files."""
+"""The policy of pages with Bokeh, which creates style elements. Inline scripts stay forbidden."""
 
 _FIXED = {
     b"content-security-policy": POLICY.encode(),
@@ -33,9 +33,9 @@ _FIXED = {
 
 
 class GuardedApplication:
-    """Answers with the headers that every answer has, refuses foreign names, outlives errors.
+    """ASGI middleware that adds security headers, checks the host name and handles errors.
 
-    hosts: names of this server; empty: any. fail: makes the answer to what nobody foresaw.
+    hosts: names of this server; empty: any. fail: builds the response to an unforeseen error.
     """
 
     def __init__(
@@ -46,10 +46,10 @@ class GuardedApplication:
         self._fail = fail
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
+        """Handle a request. Raise unforeseen errors only after the start of the response."""
         if scope["type"] != "http":
             return
-        scope["app"] = self  # so that Starlette raises errors, which get pages of their own
+        scope["app"] = self  # Starlette then raises errors, and `fail` builds their pages
         is_begun = False
 
         async def send_more(message: Message) -> None:
@@ -60,12 +60,12 @@ class GuardedApplication:
             await send(message)
 
         if self._hosts and _host(scope) not in self._hosts:
-            # A foreign name that leads here would let another site read open pages.
-            answer = Response("this server has another name\n", 400, media_type="text/plain")
+            # DNS rebinding: with a foreign name another site could read open pages.
+            answer = Response("unknown host name\n", 400, media_type="text/plain")
             await answer(scope, receive, send_more)
             return
         try:
-            # Sums of values that no machine can have are infinite, which pages call unknown.
+            # Sums of implausible values are infinite; pages show them as unknown.
             with np.errstate(over="ignore", invalid="ignore"):
                 await self._app(scope, receive, send_more)
         except Exception as error:
@@ -82,14 +82,14 @@ def _complete(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes
 
 
 def _host(scope: Scope) -> str:
-    """Return the name in the header Host, without a port."""
+    """Return the name in the header Host, without port."""
     text = next((value for name, value in scope["headers"] if name == b"host"), b"")
     host: str = text.decode("latin-1").lower()
     return host.partition("]")[0] + "]" if host.startswith("[") else host.partition(":")[0]
 
 
 def reply(request: Request, page: MadePage, more: Mapping[str, str] | None = None) -> Response:
-    """Return a made page, 304 if the browser has it."""
+    """Return the response with a page; status 304 if the browser has the current version."""
     headers = {
         "ETag": f'"{page.tag}"',
         "Cache-Control": "private, no-cache",

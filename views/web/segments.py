@@ -1,7 +1,7 @@
-"""Names of clusters, nodes and jobs as parts of a path, whatever they hold.
+"""The encoding of arbitrary names of clusters, nodes and jobs as segments of a URL path.
 
-Browsers resolve `..` and `%2e%2e`, and servers decode `%2F`: so other characters than letters,
-digits, `.`, `-` and `_` are written as `~` and two hexadecimal digits for each byte.
+Browsers resolve `..` and `%2e%2e`, and servers decode `%2F`. Therefore all characters except
+letters, digits, `.`, `-` and `_` are encoded as `~` and two hexadecimal digits per byte.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def encode_segment(name: str) -> str:
 
 
 def decode_segment(text: str) -> str:
-    """Return the name that a segment stands for. Raises ValueError."""
+    """Return the name of a segment. Raise ValueError if the encoding is invalid."""
     if len(text) > _LONGEST or not _FORM.fullmatch(text):
         raise ValueError("not the address of a page")
     found = _ESCAPE.sub(lambda match: bytes([int(match[1], 16)]), text.encode("ascii"))

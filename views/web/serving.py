@@ -1,4 +1,4 @@
-"""Serving the pages beside a store, in its process and on its loop."""
+"""The HTTP server of the pages, in the process and the event loop of a store."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ _LOCAL = ("localhost", "127.0.0.1", "[::1]")
 
 
 class _Uvicorn(uvicorn.Server):
-    """A server that leaves signals to the store."""
+    """A server without signal handlers: the store handles signals."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
-        """Take no signals."""
+        """Install no handlers."""
         yield
 
 
 class PageServer:
-    """Listens for requests for pages."""
+    """The HTTP server of the pages."""
 
     def __init__(
         self,
@@ -54,13 +54,16 @@ class PageServer:
         *,
         simulated: frozenset[str] = frozenset(),
     ) -> None:
-        """Take a store, and listen. Raises ConfigurationError, OSError."""
+        """Open the socket.
+
+        Raise ConfigurationError for an unreadable table of jobs, OSError if listening fails.
+        """
         self._host, self._port = split_address(settings.web.listen)
         access = PageAccess(settings.web, verifier)
         is_local = is_loopback(self._host)
         if not is_local and access.is_open:
             logger.warning(
-                "pages: everybody who reaches %s sees the jobs of all; set jwt-public-key or"
+                "pages: anyone who can connect to %s sees the jobs of all; set jwt-public-key or"
                 " web.proxies", settings.web.listen,
             )  # fmt: skip
         elif (
@@ -80,7 +83,7 @@ class PageServer:
             simulated=simulated,
             retention=int(settings.retention.seconds),
         )  # fmt: skip
-        # A name that leads here from elsewhere matters only where nobody has to log in.
+        # DNS rebinding is only a risk for local pages without login.
         hosts = _LOCAL if is_local and access.is_open else ()
         self.application = PageApplication(sources, access, hosts=hosts, is_demo=bool(simulated))
         plan = plan_connections(MOST_CONNECTIONS, _BACKLOG, others=settings.limits.connections)
@@ -102,7 +105,7 @@ class PageServer:
         self.ready = asyncio.Event()
 
     async def run(self) -> None:
-        """Serve until it is cancelled. Raises OSError."""
+        """Serve until cancelled."""
         loop = asyncio.get_running_loop()
         port = self._listening.getsockname()[1]
         shown = f"[{self._host}]" if ":" in self._host else self._host or "localhost"

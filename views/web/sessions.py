@@ -1,4 +1,4 @@
-"""Logging in with a token, and out; requests that another site may have sent are refused."""
+"""Login with a token, and logout. Requests from other sites are refused."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ if TYPE_CHECKING:
 _LARGEST_FORM = 32 << 10
 _SECONDS = 12 * 3600
 _LONGEST_TOKEN = 3800
-"""Browsers drop cookies above 4,096 bytes without a word."""
+"""Browsers silently drop cookies above 4,096 bytes."""
 
 
 class Sessions:
-    """Keeps a token in a cookie of the browser, and nothing here."""
+    """Sessions of browsers: the token is stored in a cookie, and not on the server."""
 
     def __init__(self, access: PageAccess) -> None:
         self._access = access
 
     def has_session(self, request: Request) -> bool:
-        """Return whether a person is logged in by a cookie."""
+        """Return whether the request has the session's cookie."""
         return self._access.takes_tokens and COOKIE in request.cookies
 
     def ask_login(self, request: Request) -> Response:
-        """Lead to the page where a person logs in, and back."""
+        """Redirect to the login page, with the address of the current page."""
         query = f"?{request.url.query}" if request.url.query else ""
         place = quote(f"{request.url.path}{query}"[:2000], safe="")
         return RedirectResponse(f"/login?next={place}", 302)
 
     async def log_in(self, request: Request, show: Callable[[str, str, int], Response]) -> Response:
-        """Check a token and keep it in a cookie."""
+        """Check a token and set the cookie. show: builds the login page for errors."""
         if not is_own_form(request):
             return show("", "this form was sent by another site", 403)
         form = await _read_form(request)
@@ -50,11 +50,11 @@ class Sessions:
         except UnauthorizedError as error:
             return show(place, str(error), 403)
         if len(token) > _LONGEST_TOKEN:
-            text = f"the token has more than {_LONGEST_TOKEN} characters, which no browser keeps"
+            text = f"the token has more than {_LONGEST_TOKEN} characters; browsers do not store it"
             return show(place, text, 403)
         answer = RedirectResponse(place, 303)
-        # Not strict: a link in a mail to a job would ask for the token again. Requests that change
-        # something are forms, whose origin is checked.
+        # Not Strict: a link in a mail would then require a login. Requests with side effects are
+        # forms with a checked origin.
         answer.set_cookie(
             COOKIE, token, max_age=_SECONDS, httponly=True, samesite="lax",
             secure=self._access.is_encrypted(request),
@@ -62,7 +62,7 @@ class Sessions:
         return answer
 
     async def log_out(self, request: Request) -> Response:
-        """Forget the token."""
+        """Delete the cookie."""
         if not is_own_form(request):
             return Response("this form was sent by another site\n", 403, media_type="text/plain")
         answer = RedirectResponse("/login", 303)
@@ -73,7 +73,7 @@ class Sessions:
 
     @staticmethod
     def next_page(place: str) -> str:
-        """Return where to go on: a page of this server, never another one."""
+        """Return `place` if it is a path on this server, else `/`."""
         is_own = place.startswith("/") and not place.startswith(("//", "/\\"))
         is_plain = place.isascii() and place.isprintable() and "\\" not in place
         return place if is_own and is_plain else "/"

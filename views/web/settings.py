@@ -19,7 +19,7 @@ class WebSettings(Settings, frozen=True, kw_only=True):
 
     listen: Annotated[str, Meta(description="ADDRESS:PORT of the pages; empty: none")] = ""
     staff: Annotated[
-        list[str], Meta(description="users who may see the jobs of all, beside roles of tokens")
+        list[str], Meta(description="users who may see all jobs, in addition to roles of tokens")
     ] = []
     proxies: Annotated[
         list[str], Meta(description="addresses of reverse proxies that log users in")
@@ -28,29 +28,29 @@ class WebSettings(Settings, frozen=True, kw_only=True):
         "X-Remote-User"
     )
     proxy_secret_file: Annotated[
-        str, Meta(description="file with what a proxy sends as X-Ccagent-Secret")
+        str, Meta(description="file with the secret that a proxy sends as X-Ccagent-Secret")
     ] = ""
     behind_tls: Annotated[
         bool, Meta(description="a proxy ends TLS: browsers send the session's cookie over it alone")
     ] = False
     preset: Annotated[
         Literal["clustercockpit", "spec", "base"],
-        Meta(description="unit preset with which the agents send"),
+        Meta(description="unit preset of the agents that send to the store"),
     ] = "clustercockpit"
     thresholds: JobThresholds = JobThresholds()
 
     def problems(self) -> list[str]:
-        """Return what can't be used, each with its key."""
+        """Return the problems of the settings, each with its key."""
         found: list[str] = []
         for proxy in self.proxies:
             try:
                 ipaddress.ip_address(proxy)
             except ValueError:
-                found.append(f"web.proxies: {proxy!r} is no address such as 10.0.0.1")
+                found.append(f"web.proxies: {proxy!r} is not an address such as 10.0.0.1")
         if self.proxies and not self.proxy_secret_file:
-            found.append("web.proxy-secret-file: needed with web.proxies")
+            found.append("web.proxy-secret-file: required with web.proxies")
         if not _HEADER.fullmatch(self.proxy_header):
-            found.append(f"web.proxy-header: {self.proxy_header!r} is no name of a header")
+            found.append(f"web.proxy-header: {self.proxy_header!r} is not a header name")
         if "" in self.staff:
-            found.append("web.staff: a name is empty")
+            found.append("web.staff: has an empty name")
         return found

@@ -1,4 +1,4 @@
-"""Connections of clients that are too slow, or too many: closed, so that they keep nobody out."""
+"""Limits for connections: slow clients, and clients with too many connections, are closed."""
 
 from __future__ import annotations
 
@@ -12,22 +12,25 @@ if TYPE_CHECKING:
     import asyncio
 
 SECONDS = 30.0
-"""For a whole request, and until a client takes more of its answer."""
+"""Time limit for a complete request, and for a stalled read of the response."""
 
 MOST_CONNECTIONS = 2048
 MOST_OF_ADDRESS = 256
-"""Connections of one address, of IPv6 of one network; a quarter of those that are answered."""
+"""Maximum of connections per IPv4 address or IPv6 /64 network.
+
+A quarter of the connections that the server answers.
+"""
 
 _NUMBERS = itertools.count()
 _LARGEST_REQUEST = 128 << 10
 
 
 class TimedProtocol(HttpToolsProtocol):
-    """A connection that must get on: with its request, and with reading the answer."""
+    """A connection with time limits, and with a limit per address."""
 
     most: ClassVar[int] = MOST_CONNECTIONS
     unlimited: ClassVar[frozenset[str]] = frozenset()
-    """Addresses with any number of connections: those of proxies."""
+    """Addresses without a limit of connections: proxies."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
@@ -39,7 +42,7 @@ class TimedProtocol(HttpToolsProtocol):
         """The client's address or network."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait for the first request."""
+        """Start the time limit of the first request, and apply the limits of connections."""
         super().connection_made(transport)
         self._reading = self.loop.call_later(SECONDS, transport.abort)
         if len(self.connections) > self.most:
@@ -48,9 +51,10 @@ class TimedProtocol(HttpToolsProtocol):
             self._limit_address(transport)
 
     def _limit_address(self, transport: asyncio.Transport) -> None:
-        """Close a connection of the same address, if that has too many: it locks out nobody else.
+        """Close a connection of the same address if the address has too many.
 
-        The oldest goes that waits for a request, so that many viewers at one address go on.
+        The oldest connection without a running response is closed: many viewers can share an
+        address.
         """
         peer = transport.get_extra_info("peername")
         if peer is None or peer[0] in self.unlimited:
@@ -67,37 +71,37 @@ class TimedProtocol(HttpToolsProtocol):
         return cycle is not None and not cycle.response_complete, self._number
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait for nothing more."""
+        """Cancel the time limits."""
         self._stop_reading()
         self._stop_writing()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take a part of a request."""
+        """Parse received data. Abort the connection if a request is too large."""
         self._received += len(data)
         super().data_received(data)
         if self._reading is not None and self._received > _LARGEST_REQUEST:
             self.transport.abort()
 
     def on_message_begin(self) -> None:
-        """Begin to wait for the rest of a request."""
+        """Start the time limit of a request."""
         super().on_message_begin()
         if self._reading is None:
             self._reading = self.loop.call_later(SECONDS, self.transport.abort)
 
     def on_message_complete(self) -> None:
-        """Wait no more: the request is whole."""
+        """Cancel the time limit of the complete request."""
         self._stop_reading()
         self._received = 0
         super().on_message_complete()
 
     def pause_writing(self) -> None:
-        """Begin to wait until the client takes more."""
+        """Start the time limit for a client that does not read its response."""
         super().pause_writing()
         self._writing = self.loop.call_later(SECONDS, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """Go on."""
+        """Cancel the time limit: the client reads again."""
         self._stop_writing()
         super().resume_writing()
 
@@ -113,12 +117,15 @@ class TimedProtocol(HttpToolsProtocol):
 
 
 def limit_addresses(unlimited: frozenset[str], most: int = MOST_CONNECTIONS) -> type[TimedProtocol]:
-    """Return the class of connections with a limit for all, and for each address but these."""
+    """Return a class of connections with limits.
+
+    unlimited: addresses without a limit. most: maximum of all connections.
+    """
     return type("LimitedProtocol", (TimedProtocol,), {"unlimited": unlimited, "most": most})
 
 
 def _network(address: str) -> str:
-    """Return what one client may have many addresses of: of IPv6 a network of 64 bits."""
+    """Return an IPv4 address unchanged, and the /64 network of an IPv6 address."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

@@ -1,4 +1,4 @@
-"""The time that a page shows, as its address names it."""
+"""The time range of a page, from the query of its URL."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _DURATION = re.compile(r"([1-9][0-9]{0,3})([mhd])")
 _UNITS = {"m": 60, "h": 3600, "d": 86400}
 _FAR = 10**11
 AHEAD = 3600
-"""Seconds that clocks of nodes may be ahead."""
+"""Seconds by which clocks of nodes may be ahead."""
 
 
 class ShownTime(NamedTuple):
-    """A range in seconds since 1970. name: of a range that ends now; empty: it is fixed.
+    """A range in seconds since 1970. name: such as `6h`, of a range that ends now; "": fixed.
 
-    problem: what of the address could not be understood.
+    problem: error in the query, "" if none.
     """
 
     start: int
@@ -37,12 +37,12 @@ class ShownTime(NamedTuple):
 
     @property
     def query(self) -> str:
-        """Return the part of an address that names the range."""
+        """Return the range as a query of a URL."""
         return f"range={self.name}" if self.name else f"from={self.start}&to={self.end}"
 
     @property
     def fields(self) -> tuple[str, str]:
-        """Return both times as a browser's input of local times has them."""
+        """Return both times in the format of the HTML input `datetime-local`."""
         moments = (datetime.fromtimestamp(one).astimezone() for one in (self.start, self.end))
         first, last = (one.strftime("%Y-%m-%dT%H:%M") for one in moments)
         return first, last
@@ -51,14 +51,14 @@ class ShownTime(NamedTuple):
 def read_times(
     query: Mapping[str, str], now: int, default: str = "24h", *, oldest: int = 0
 ) -> ShownTime:
-    """Return the range of an address: `range=6h`, or `from` and `to`.
+    """Return the range of a query: `range=6h`, or `from` and `to`.
 
-    oldest: before this nothing is kept, so that nothing is read.
+    oldest: start of the retention; earlier times are cut.
     """
     found = _read_times(query, now, default)
     start, end = max(found.start, oldest), min(found.end, now + AHEAD)
     if start >= end:
-        return _recent(default, now, "of this time no values are kept")
+        return _recent(default, now, "no values are stored for this time range")
     return found._replace(start=start, end=end)
 
 
@@ -67,14 +67,14 @@ def _read_times(query: Mapping[str, str], now: int, default: str) -> ShownTime:
     if query.get("from") or query.get("to"):
         start, end = _moment(query.get("from", "")), _moment(query.get("to", ""))
         if (start is None and query.get("from")) or (end is None and query.get("to")):
-            return _recent(default, now, "from and to are no times")
+            return _recent(default, now, "from and to are not valid times")
         end = now if end is None else end
         start = end - RANGES["24h"] if start is None else start
         if start >= end:
             return _recent(default, now, "from is not before to")
         return ShownTime(start, end, "")
     if name and not _DURATION.fullmatch(name):
-        return _recent(default, now, f"range: {name[:20]} is none such as 6h")
+        return _recent(default, now, f"range: expected a range such as 6h, not {name[:20]}")
     return _recent(name or default, now, "")
 
 
@@ -85,7 +85,7 @@ def _recent(name: str, now: int, problem: str) -> ShownTime:
 
 
 def _moment(text: str) -> int | None:
-    """Return a time of seconds since 1970, or in ISO 8601; None if it is neither."""
+    """Parse seconds since 1970, or ISO 8601. Return None for any other text."""
     if text.isascii() and text.isdigit() and len(text) <= 11:
         return int(text)
     try:

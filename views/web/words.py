@@ -1,4 +1,4 @@
-"""Texts that others have chosen, for pages: names of jobs, users, nodes and metrics."""
+"""Untrusted texts for pages: names of jobs, users, nodes and metrics."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ _LONGEST = 256
 
 
 def shown_text(text: object) -> str:
-    """Return a text without control characters and marks of direction, each replaced by one sign.
+    """Return a text with control characters and direction marks replaced.
 
-    Markup is escaped by the templates; what is left here could only move or hide other text.
+    Such characters could move or hide other text. The templates escape markup.
     """
     found = str(text)[:_LONGEST]
     if found.isascii() and found.isprintable():
@@ -27,4 +27,4 @@ STATES = {
     "short": ("◌", "too short"), "busy": ("●", "busy"), "idle": ("○", "idle"),
     "silent": ("✕", "silent"),
 }  # fmt: skip
-"""A shape and a word for each state, so that no colour is needed."""
+"""Shape and word by level. They make colours redundant."""

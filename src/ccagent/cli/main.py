@@ -40,15 +40,15 @@ _COMMANDS = {
     ),
     "demo": _Place(
         "ccagent.views.demo.commands",
-        "Show the pages with a simulated cluster and this node; Ctrl-C leaves nothing behind.",
+        "Show the pages with a simulated cluster and this node until Ctrl-C, then delete all data.",
     ),
     "export": _Place(
         "ccagent.transports.prometheus.commands",
-        "Write metrics for Prometheus where no port is wanted; make hashes of passwords.",
+        "Write metrics for Prometheus to a file; hash passwords of the exporter.",
     ),
     "job": _Place(
         "ccagent.views.job.commands",
-        "Show how well jobs used what they were given, and what to change.",
+        "Show how well jobs used their allocation, and give advice.",
     ),
     "jobstats": _Place(
         "ccagent.stores.jobstats.query_commands",
@@ -56,7 +56,7 @@ _COMMANDS = {
     ),
     "kernel": _Place(
         "ccagent.machine.bpf.commands",
-        "Manage the kernel programs with which the agent reads all processes at once.",
+        "Load, show and unload the kernel programs for processes and I/O of jobs.",
     ),
     "outbox": _Place(
         "ccagent.cli.outbox",

@@ -312,10 +312,10 @@ def test_what_is_not_ours_stays(directory: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--mode", "0666"], "--mode: '0666' is none of 0400, 0440, 0444: read-only files"),
+        (["--mode", "0666"], "--mode: '0666': expected 0400, 0440 or 0444"),
         (["--mode", "rw"], "--mode: 'rw' is none of"),
         (["--group", "no-such"], "--group: there is no group 'no-such'"),
-        (["--directory", "run/x"], "--directory: 'run/x' does not begin with /"),
+        (["--directory", "run/x"], "--directory: 'run/x' does not start with /"),
     ],
 )
 def test_wrong_options(arguments: list[str], message: str) -> None:

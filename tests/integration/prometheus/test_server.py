@@ -222,7 +222,7 @@ def test_an_address_that_is_taken_is_tried_again(exporter: Exporter) -> None:
         taken.bind(("127.0.0.1", exporter.port))
         taken.listen()
         exporter.start(exporter.configured('names = ["node_exporter"]'))
-        until(lambda: "Address already in use; trying again" in exporter.said())
+        until(lambda: "Address already in use; retrying" in exporter.said())
 
     def is_served() -> bool:
         try:

@@ -231,8 +231,8 @@ def serving(status: int, body: bytes) -> Generator[str]:
 @pytest.mark.parametrize(
     ("status", "body", "sentence"),
     [
-        (200, b"<html>\x1b[2J", "what answers is no metric store"),
-        (200, b"[[1]]", "what answers is no metric store"),
+        (200, b"<html>\x1b[2J", "not the response of a metric store"),
+        (200, b"[[1]]", "not the response of a metric store"),
         (401, b"\x1b[2Jno", "401: \\x1b[2Jno; see token-file"),
         (404, b"", "(404)"), (500, b"", "status 500"), (302, b"", "status 302"),
     ],

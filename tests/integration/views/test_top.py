@@ -194,7 +194,7 @@ def test_a_terminal_that_cannot_be_used_is_a_sentence(tmp_path: Path, change: st
 
 @pytest.mark.parametrize(
     ("closed", "status", "text"),
-    [("<&-", 1, "no terminal; try --once"), (">&-", 1, "standard output: it is closed")],
+    [("<&-", 1, "not a terminal; try --once"), (">&-", 1, "standard output: it is closed")],
 )
 def test_a_closed_stream_is_a_sentence(closed: str, status: int, text: str) -> None:
     found = subprocess.run(

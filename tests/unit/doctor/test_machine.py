@@ -101,7 +101,7 @@ NEW = KernelFacts("6.12.0", has_btf=True, library="", lockdown="", pinned=None)
     [
         (NEW._replace(pinned=True), "good", "can be read", ""),
         (NEW._replace(pinned=False), "problem", "may not read it", "group"),
-        (NEW, "missing", "kernel 6.12.0 with BTF and libbpf could", "optional"),
+        (NEW, "missing", "kernel 6.12.0 with BTF and libbpf supports it", "optional"),
         (NEW._replace(has_btf=False), "missing", "the kernel has no BTF", "/proc instead"),
         (NEW._replace(release="5.4.0-1"), "missing", "5.4.0-1 is older than 5.8", "/proc instead"),
         (
@@ -112,7 +112,7 @@ NEW = KernelFacts("6.12.0", has_btf=True, library="", lockdown="", pinned=None)
         ),
         (NEW._replace(lockdown="confidentiality"), "missing", "lockdown", "/proc instead"),
         (NEW._replace(pinned=True, has_own_pids=True), "missing", "pid namespace", "on the node"),
-        (NEW._replace(lockdown="integrity"), "missing", "could", "optional"),
+        (NEW._replace(lockdown="integrity"), "missing", "supports it", "optional"),
         # What is pinned works, whatever could be loaded.
         (NEW._replace(has_btf=False, pinned=True), "good", "can be read", ""),
     ],

@@ -48,7 +48,7 @@ def test_the_readme_has_all_keys_and_rules() -> None:
         ("stor = 'http://x'", "stor: unknown key; did you mean 'store'?"),
         ("store = 'ftp://x'", "store: expected http://HOST:PORT"),
         ("store = 'http://u:p@x'", "store: url: with a user, password or token in it"),
-        ("[thresholds]\noff = ['gpu-ide']", "thresholds.off: 'gpu-ide' is no rule; did you mean"),
+        ("[thresholds]\noff = ['gpu-ide']", "thresholds.off: 'gpu-ide' is not a rule; did you"),
         ("[thresholds]\ncpu-low-bad = 101", "thresholds.cpu-low-bad"),
         ("[thresholds]\nmin-runtime = 300", "thresholds.min-runtime"),
         ("[nodes.'n[1-']\ncores = 1", "nodes.n[1-: "),
@@ -98,5 +98,5 @@ def test_a_link_of_another_user_is_not_followed(tmp_path: Path) -> None:
 
 def test_a_pipe_is_no_configuration(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "views.toml")
-    with pytest.raises(ConfigurationError, match="it is no regular file"):
+    with pytest.raises(ConfigurationError, match="not a regular file"):
         load_views(str(tmp_path / "views.toml"))

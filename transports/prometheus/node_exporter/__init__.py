@@ -1,1 +1,1 @@
-"""Collectors with the names of node_exporter."""
+"""Collectors under the metric names of node_exporter."""

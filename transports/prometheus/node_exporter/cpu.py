@@ -1,4 +1,4 @@
-"""CPU time, load, counters of the scheduler, pressure: cpu, stat, loadavg, schedstat, pressure."""
+"""CPU collectors: cpu, stat, loadavg, schedstat, pressure, cpufreq."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ _PACKAGE_THROTTLES = counter(
     "node_cpu_package_throttles_total", "Times a package was throttled.", "package"
 )
 _RETREAT = 3.0
-"""Seconds by which idle time may go back without a reset, as in node_exporter."""
+"""Seconds by which idle time may decrease without counting as a reset, as in node_exporter."""
 _CPUS = "sys/devices/system/cpu"
 _IDLE = CPU_STATES.index("idle")
 
 
 class CpuCollector(Collector):
-    """Seconds of each CPU by mode; they never go back, but for CPUs that were offline."""
+    """Seconds of each CPU by mode. They never decrease, except after a CPU was offline."""
 
     name = "cpu"
 
@@ -58,7 +58,7 @@ class CpuCollector(Collector):
         before = self._before
         for cpu, ticks in times.items():
             old = before.get(cpu)
-            # idle and iowait go back a little now and then (kernel/time/tick-sched.c).
+            # idle and iowait sometimes decrease slightly (kernel/time/tick-sched.c).
             if (
                 old is not None
                 and any(map(lt, ticks, old))
@@ -120,7 +120,7 @@ _EVENTS = {
 
 
 class StatCollector(Collector):
-    """Interrupts, context switches, forks, boot time, processes that run or wait."""
+    """Interrupts, context switches, forks, boot time, running and blocked processes."""
 
     name = "stat"
 
@@ -136,7 +136,7 @@ _LOADS = tuple(gauge(f"node_load{n}", f"{n}m load average.") for n in (1, 5, 15)
 
 
 class LoadCollector(Collector):
-    """The three means of the load."""
+    """The load averages."""
 
     name = "loadavg"
 
@@ -163,7 +163,7 @@ _SCHEDSTAT = (
 
 
 class SchedstatCollector(Collector):
-    """Times for which tasks ran and waited, by CPU."""
+    """Running and waiting times of tasks by CPU."""
 
     name = "schedstat"
 
@@ -199,12 +199,12 @@ _PRESSURES = {
 
 
 class PressureCollector(Collector):
-    """Times for which tasks waited for CPU, memory, I/O and interrupts."""
+    """Pressure stall times of CPU, memory, I/O and interrupts."""
 
     name = "pressure"
 
     def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
-        """Read /proc/pressure. Raise NotHereError for a kernel without it."""
+        """Read /proc/pressure. Raise NotHereError if the kernel lacks it."""
         missing: NotHereError | None = None
         found = False
         for resource in ("cpu", "io", "memory", "irq"):
@@ -247,12 +247,12 @@ _FREQUENCY = {
 
 
 class FrequencyCollector(Collector):
-    """Frequencies of CPUs, as the kernel sets them."""
+    """CPU frequencies and their limits."""
 
     name = "cpufreq"
 
     def collect(self, node: Node) -> Iterable[tuple[Family, Rows]]:
-        """Read /sys/devices/system/cpu/cpu*/cpufreq; the kernel has KHz."""
+        """Read /sys/devices/system/cpu/cpu*/cpufreq, where the unit is kHz."""
         names = [each for each in node.list(_CPUS) if each[:3] == "cpu" and each[3:].isdigit()]
         cpus = [each for each in sorted(names) if node.exists(f"{_CPUS}/{each}/cpufreq")]
         for file, family in _FREQUENCY.items():

@@ -1,4 +1,4 @@
-"""Block devices: diskstats."""
+"""The collector of block devices: diskstats."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _LINE = re.compile(rb"^ *([0-9]{1,7}) +([0-9]{1,7}) (\S+)((?: [0-9]{1,20})+)$", 
 
 
 def parse_disks(content: bytes) -> list[tuple[str, str, str, list[int]]]:
-    """Parse /proc/diskstats: name, major, minor and up to 17 counters, unused devices included."""
+    """Parse /proc/diskstats. Return name, major, minor and up to 17 counters of every device."""
     return [
         (
             name.decode("utf-8", "replace"),
@@ -76,7 +76,7 @@ class DiskCollector(Collector):
         self._info: dict[tuple[str, str, str], Labels] = {}
 
     def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
-        """Read /proc/diskstats; what udev knows of a device once."""
+        """Read /proc/diskstats, and once per device the database of udev."""
         disks = [
             disk
             for disk in read_parsed(node, "proc/diskstats", parse_disks)
@@ -99,7 +99,7 @@ class DiskCollector(Collector):
 
 
 def _describe(node: Node, name: str, major: str, minor: str) -> Labels:
-    """Return the labels of a device from the database of udev; empty ones without it."""
+    """Return the labels of a device from the database of udev; empty values if it has none."""
     known = dict(_UDEV.findall(read_text(node, f"run/udev/data/b{major}:{minor}")))
     return (
         name, major, minor, known.get("ID_PATH", ""), known.get("ID_WWN", ""),

@@ -1,4 +1,4 @@
-"""InfiniBand ports and NFS clients: infiniband, nfs."""
+"""The collectors of InfiniBand ports and NFS clients: infiniband, nfs."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ class InfinibandCollector(Collector):
                 if value is not None:
                     rows.append(((device, port), value * factor))
             yield family, rows
-        # The rate is in Gb/s: `100 Gb/sec (4X EDR)`.
+        # Example: `100 Gb/sec (4X EDR)`.
         for name, family, scale in (
             ("state", _STATE, 1), ("phys_state", _PHYSICAL, 1), ("rate", _RATE, 125_000_000),
         ):  # fmt: skip
@@ -228,12 +228,12 @@ class NfsCollector(Collector):
 
 
 def _parse_network(content: bytes) -> dict[str, list[int]]:
-    """Parse the line `net`: packets, of UDP, of TCP, and connections."""
+    """Parse the line `net`: all packets, UDP packets, TCP packets, TCP connections."""
     found = re.search(rb"^net ([0-9 ]+)$", content, re.MULTILINE)
     return {} if found is None else {"net": [int(word) for word in found[1].split()]}
 
 
 def name_method(operation: str, version: int) -> str:
-    """Return an operation as node_exporter names it: `GetAttr` of version 3, `Getattr` of 4."""
+    """Return node_exporter's name of an operation: `GetAttr` of version 3, `Getattr` of 4."""
     special = (_V3 if version == 3 else _V4).get(operation)
     return special or "".join(word.capitalize() for word in operation.split("_"))

@@ -1,4 +1,4 @@
-"""Space of each mounted file system: filesystem. One that hangs costs its own values."""
+"""The collector of mounted file systems: filesystem. A hanging mount only loses its own values."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ _ERROR = gauge(
 )  # fmt: skip
 _PATIENCE = 0.5
 _TURN = 3.0
-"""Seconds of one scrape for file systems that turn out to hang; the others are asked next time."""
+"""Maximum of seconds per scrape for hanging mounts. The remaining mounts are read next time."""
 _MOST_HANGING = 64
 _MOST_MOUNTS = 1000
-"""Mounts with series: users mount FUSE as often as they like."""
+"""Maximum of mounts with series: users can mount FUSE file systems without limit."""
 _INIT = "proc/1/mountinfo"
 _READ_ONLY_FLAG = 1
 """ST_RDONLY of statvfs(3)."""
 
 
 class SpaceQuery:
-    """statvfs of one path after the other in a thread, which ends after one that hangs."""
+    """A thread that calls statvfs(3) for a list of paths. It ends after a call that hung."""
 
     def __init__(self, node: Node, points: Sequence[str]) -> None:
         self.answers: dict[str, os.statvfs_result | None] = {}
@@ -84,7 +84,10 @@ class FilesystemCollector(Collector):
         self._answering: set[str] = set()
 
     def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
-        """List the mounts of the first process, or of this one, and ask each for its space."""
+        """Read the mounts of process 1, or of this process, and the space of each.
+
+        Raise NotHereError if all mounts are excluded.
+        """
         mounts = self._list(node)
         answers = self._ask(node, [*mounts.values()])
         errors: list[tuple[Labels, float]] = []
@@ -117,15 +120,16 @@ class FilesystemCollector(Collector):
             if not self._points.search(mount.point) and not self._types.search(mount.type)
         }
         if not found:
-            raise NotHereError(f"/{MOUNTINFO}: no file system that counts")
+            raise NotHereError(f"/{MOUNTINFO}: all file systems are excluded")
         if len(found) > _MOST_MOUNTS:
             self.warn(f"{len(found)} mounts: only the first {_MOST_MOUNTS} have series")
         return dict(islice(found.items(), _MOST_MOUNTS))
 
     def _ask(self, node: Node, mounts: list[Mount]) -> dict[str, os.statvfs_result | None]:
-        """Ask those first that answered the last time, then local ones.
+        """Return the result of statvfs by mount point: None if it failed, missing if it hangs.
 
-        However many mounts of a server hang that is dead, they must not cost the others.
+        Mounts that answered last time come first, then local mounts: the many mounts of a dead
+        server must not delay the others.
         """
         begin = time.monotonic()
         self._hanging = {

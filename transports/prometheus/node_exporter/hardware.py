@@ -1,4 +1,4 @@
-"""Hardware: hwmon, edac, thermal_zone, power supplies, RAPL."""
+"""Hardware collectors: hwmon, edac, thermal_zone, powersupplyclass, rapl."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _KNOWN_FOR = 60.0
 
 
 def clean_name(name: str) -> str:
-    """Return a name as node_exporter has it in labels and metrics."""
+    """Return a name as node_exporter writes it in labels and metric names."""
     return _UNCLEAN.sub("_", name.lower()).strip("_")
 
 
@@ -44,7 +44,7 @@ _SPECIAL = {
     "vrm": ("voltage_regulator_version", 1, "Hardware voltage regulator"),
     "update_interval": ("update_interval_seconds", 1e-3, "Hardware monitor update interval"),
 }
-"""Files that are no sensors: name, factor and help."""
+"""Files that are not sensors: name, factor and help."""
 _INTERVALS = frozenset({"average_interval", "average_interval_min", "average_interval_max"})
 _SPEEDS = frozenset({"input", "min", "max", "target"})
 _UNITS: dict[str, tuple[str, float, str]] = {
@@ -57,11 +57,11 @@ _UNITS: dict[str, tuple[str, float, str]] = {
     "humidity": ("", 1e-6, "humidity, as a ratio"),
     "fan": ("_rpm", 1, "fan revolutions per minute"),
 }
-"""Suffix, factor and help by kind of sensor."""
+"""Suffix, factor and help, by sensor type."""
 
 
 def name_sensor(kind: str, element: str) -> tuple[str, float, str]:
-    """Return metric, factor and help of a file of a sensor, such as `temp` and `crit`."""
+    """Return metric name, factor and help of a sensor file, such as `temp` and `crit`."""
     if kind in _SPECIAL:
         name, factor, text = _SPECIAL[kind]
         return f"node_hwmon_{name}", factor, text
@@ -83,7 +83,7 @@ def name_sensor(kind: str, element: str) -> tuple[str, float, str]:
 
 
 class _Value:
-    """A file of a sensor, with the family and the labels of its value."""
+    """A sensor file, with family, labels and factor of its value."""
 
     __slots__ = ("factor", "family", "labels", "path")
 
@@ -95,7 +95,7 @@ class _Value:
 
 
 class HwmonCollector(Collector):
-    """All sensors of the kernel. They are searched for once a minute."""
+    """All hwmon sensors. New sensors are found within a minute."""
 
     name = "hwmon"
 
@@ -160,7 +160,7 @@ class HwmonCollector(Collector):
 
 
 def _chip_of(node: Node, place: str) -> str:
-    """Return the name of a chip after the place of its device, as node_exporter does."""
+    """Return the name of a chip: its device's path, else its name, as in node_exporter."""
     if node.exists(f"{place}/device"):
         parts = node.resolve(f"{place}/device").split("/")
         words = [clean_name(part) for part in parts[-2:]]
@@ -185,7 +185,7 @@ _EDAC_FAMILIES = tuple(
 
 
 class EdacCollector(Collector):
-    """Errors of memory by controller and row."""
+    """Memory errors by controller and row."""
 
     name = "edac"
 
@@ -263,7 +263,7 @@ _PRESENT = gauge(
 
 
 class PowerSupplyCollector(Collector):
-    """Power supplies that are there, and that deliver power."""
+    """Properties of power supplies."""
 
     name = "powersupplyclass"
 
@@ -283,7 +283,7 @@ _ZONE_NAME = re.compile(r"([a-z]+)(?:-([0-9]+))?(?:-die-[0-9]+)?", re.ASCII)
 
 
 class RaplCollector(Collector):
-    """Energy by zone, from the first reading on without the wraps of the hardware's counters."""
+    """Energy by RAPL zone. Wraps of the hardware's counters are added up."""
 
     name = "rapl"
 
@@ -294,10 +294,13 @@ class RaplCollector(Collector):
         self._wrapped: dict[str, int] = {}
 
     def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
-        """Read /sys/class/powercap. Raise NotPermittedError if this user may read no zone."""
+        """Read /sys/class/powercap.
+
+        Raise NotHereError without RAPL zones, NotPermittedError if none of them is readable.
+        """
         zones = [name for name in sorted(node.list(POWERCAP)) if ZONE.fullmatch(name)]
         if not zones:
-            raise NotHereError(f"/{POWERCAP}: no zone of RAPL")
+            raise NotHereError(f"/{POWERCAP}: no RAPL zone")
         rows: dict[Family, list[tuple[Labels, float]]] = {}
         indices: dict[str, int] = {}
         for zone in zones:

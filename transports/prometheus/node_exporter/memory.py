@@ -1,4 +1,4 @@
-"""Memory: meminfo, vmstat."""
+"""Memory collectors: meminfo, vmstat."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ _EVENTS = re.compile(r"(oom_kill|pgpg|pswp|pg.*fault).*")
 
 
 def parse_amounts(content: bytes) -> dict[str, int]:
-    """Return the lines of /proc/meminfo as names end in metrics: `Active_anon_bytes`.
+    """Parse /proc/meminfo. Return values by the end of the metric's name: `Active_anon_bytes`.
 
-    Amounts are B; lines without a unit are counts, and have no `_bytes`. Raises UnparsableError.
+    Amounts are in B. Lines without a unit are counts, named without `_bytes`. Raise
+    UnparsableError if no line is valid.
     """
     found: dict[str, int] = {}
     for raw, number, unit in _LINE.findall(content):
@@ -41,7 +42,7 @@ def parse_amounts(content: bytes) -> dict[str, int]:
 
 
 class MeminfoCollector(Collector):
-    """Every line of /proc/meminfo."""
+    """The values of all lines of /proc/meminfo."""
 
     name = "meminfo"
 
@@ -58,7 +59,7 @@ class MeminfoCollector(Collector):
 
 
 class VmstatCollector(Collector):
-    """Page faults, paging, swapping and kills of the kernel."""
+    """Page faults, paging, swapping and OOM kills."""
 
     name = "vmstat"
 

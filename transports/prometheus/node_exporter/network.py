@@ -1,4 +1,4 @@
-"""Network interfaces and protocols: netdev, netclass, netstat, sockstat, softnet and others."""
+"""Network collectors: netdev, netclass, netstat, sockstat, softnet and others."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class NetdevCollector(Collector):
         self._excluded = re.compile(settings.node_exporter.network_exclude)
 
     def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
-        """Read /proc/net/dev, and what it lacks from /sys/class/net."""
+        """Read /proc/net/dev, and further counters from /sys/class/net."""
         found = read_parsed(node, "proc/net/dev", parse_devices)
         devices = [(name,) for name in found if not self._excluded.search(name)]
         numbers = [found[name] for (name,) in devices]
@@ -146,7 +146,7 @@ _FIELDS = re.compile(
     r"|Udp6?_(InDatagrams|OutDatagrams|NoPorts|RcvbufErrors|SndbufErrors))",
     re.ASCII,
 )
-"""The default of node_exporter 1.10, and Tcp_MaxConn, which its dashboard asks for."""
+"""The default of node_exporter 1.10, and Tcp_MaxConn for its dashboard."""
 
 
 class NetstatCollector(Collector):
@@ -239,7 +239,7 @@ _SOFTNET = {
 
 
 class SoftnetCollector(Collector):
-    """Packets that CPUs have processed and dropped."""
+    """Processed and dropped packets by CPU."""
 
     name = "softnet"
 
@@ -348,7 +348,7 @@ class ConntrackCollector(Collector):
 
 
 def _sum_columns(content: bytes) -> dict[str, int]:
-    """Return the sums over the cpus by column: names, then hexadecimal numbers."""
+    """Parse nf_conntrack: a line of names, then hexadecimal counts per CPU. Return sums by name."""
     lines = content.decode("ascii", "replace").split("\n")
     names = lines[0].split()
     sums = dict.fromkeys(names, 0)
@@ -368,7 +368,7 @@ _ACTIVE = gauge("node_bonding_active", "Number of active slaves per bonding inte
 
 
 class BondingCollector(Collector):
-    """Slaves of bonds, and how many of them are up."""
+    """Configured and active slaves of bonds."""
 
     name = "bonding"
 

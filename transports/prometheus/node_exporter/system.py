@@ -1,4 +1,4 @@
-"""The system: uname, os, time, timex, filefd, entropy, selinux, dmi, processes."""
+"""System collectors: uname, os, time, timex, filefd, entropy, selinux, dmi, processes."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _UNAME = gauge(
 
 
 class UnameCollector(Collector):
-    """Names and versions of machine and kernel."""
+    """Host name, architecture and version of the kernel."""
 
     name = "uname"
 
     def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
-        """Ask uname(2), and /proc/sys/kernel for the domain."""
+        """Read uname(2), and the domain from /proc/sys/kernel."""
         found = os.uname()
         domain = read_text(node, "proc/sys/kernel/domainname")
         words = (found.sysname, found.release, found.version, found.machine, found.nodename)
@@ -71,7 +71,7 @@ class OsCollector(Collector):
         """Read os-release(5)."""
         text = read_text(node, "etc/os-release") or read_text(node, "usr/lib/os-release")
         if not text:
-            raise NotHereError("/etc/os-release: none")
+            raise NotHereError("/etc/os-release: not found")
         found = {name.lower(): value.strip("\"'") for name, value in _RELEASE.findall(text)}
         yield _OS, [(tuple(found.get(name, "") for name in _OS_LABELS), 1)]
         version = _VERSION.match(found.get("version_id", ""))
@@ -96,7 +96,7 @@ _SOURCES = "sys/devices/system/clocksource"
 
 
 class TimeCollector(Collector):
-    """The time, its zone, and the sources of the kernel's clock."""
+    """Time, time zone, and the kernel's clock sources."""
 
     name = "time"
 
@@ -153,12 +153,15 @@ _TIMEX_FAMILIES = {
 
 
 class TimexCollector(Collector):
-    """What the kernel knows of the precision of its clock."""
+    """The state of the kernel's clock synchronisation."""
 
     name = "timex"
 
     def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
-        """Call adjtimex(2), changing nothing. Raise NotHereError for a recorded machine."""
+        """Call adjtimex(2) without changing the clock.
+
+        Raise NotHereError on a recorded machine, NotPermittedError if the call is forbidden.
+        """
         if not node.is_live:
             raise NotHereError("a recorded machine has no clock")
         for name, value in _read_timex().items():
@@ -173,7 +176,7 @@ def _read_timex() -> dict[str, float]:
     state = library.adjtimex(buffer)
     if state < 0:
         reason = os.strerror(ctypes.get_errno())
-        raise NotPermittedError(f"adjtimex: {reason}: see ProtectClock= in the README")
+        raise NotPermittedError(f"adjtimex: {reason}: set ProtectClock=no, see the README")
     (_, offset, frequency, most, estimate, status, constant, _, _, _, _, tick, pps, jitter, shift,
      stable, jitters, calibrations, errors, unstable, tai) = _TIMEX.unpack(buffer.raw)  # fmt: skip
     unit = 1e9 if status & _NANO else 1e6
@@ -203,7 +206,7 @@ _MAXIMUM = gauge("node_filefd_maximum", "File descriptor statistics: maximum.")
 
 
 class FilefdCollector(Collector):
-    """Open files of the kernel and their limit."""
+    """The number of open files and its limit."""
 
     name = "filefd"
 
@@ -219,7 +222,7 @@ _POOL = gauge("node_entropy_pool_size_bits", "Bits of entropy pool.")
 
 
 class EntropyCollector(Collector):
-    """Entropy of the kernel's random numbers."""
+    """Available entropy and pool size of the kernel's random number generator."""
 
     name = "entropy"
 
@@ -235,7 +238,7 @@ _MODE = gauge("node_selinux_current_mode", "Current SELinux enforcement mode")
 
 
 class SelinuxCollector(Collector):
-    """SELinux: off, permissive or enforcing."""
+    """State of SELinux: disabled, permissive or enforcing."""
 
     name = "selinux"
 
@@ -258,7 +261,7 @@ _DMI = {
     "product_sku": "product_sku", "product_uuid": "product_uuid",
     "product_version": "product_version", "sys_vendor": "system_vendor",
 }  # fmt: skip
-"""Label by file of /sys/class/dmi/id."""
+"""Labels by file name in /sys/class/dmi/id."""
 
 
 class DmiCollector(Collector):
@@ -298,7 +301,7 @@ _STATES = gauge("node_processes_state", "Number of processes in each state.", "s
 
 
 class ProcessesCollector(Collector):
-    """Processes by state, threads, and their limits. It reads /proc/PID/stat of all processes."""
+    """Processes by state, threads, and their limits, from /proc/PID/stat of all processes."""
 
     name = "processes"
 

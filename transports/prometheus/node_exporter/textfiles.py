@@ -1,4 +1,4 @@
-"""Families that scripts write into files of a directory: textfile."""
+"""The collector of families in text files: textfile."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class _KnownFile(NamedTuple):
-    """A file that was parsed, and by what it is seen that it has not changed."""
+    """A parsed file. stamp: inode, mtime (ns) and size, which detect changes."""
 
     stamp: tuple[int, int, int]
     families: dict[str, TextFamily]
 
 
 class TextfileCollector(Collector):
-    """Files `*.prom` of a directory. One that is refused costs its own families."""
+    """Files `*.prom` of a directory. An invalid file only loses its own families."""
 
     name = "textfile"
     is_foreign = True
@@ -57,7 +57,7 @@ class TextfileCollector(Collector):
         self._is_good = True
 
     def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
-        """Read the files; those that have not changed are not parsed again."""
+        """Read the files. Unchanged files are not parsed again."""
         self._is_good = True
         directory = self.settings.textfile_directory
         files = self._read(node.root + directory.lstrip("/")) if directory else {}
@@ -87,7 +87,7 @@ class TextfileCollector(Collector):
         self.warn(problem)
 
     def _read(self, directory: str) -> dict[str, _KnownFile]:
-        """Return the files that may be read, by name."""
+        """Return the parsed files by name. Invalid files are logged and omitted."""
         before, self._files = self._files, {}
         try:
             descriptor = open_directory(directory)
@@ -95,7 +95,7 @@ class TextfileCollector(Collector):
             self._refuse(f"textfile-directory: {directory}: {error}")
             return {}
         try:
-            # The descriptor only stands for a place (O_PATH), and can't be listed itself.
+            # A descriptor opened with O_PATH can't be listed itself.
             names = sorted(os.listdir(f"/proc/self/fd/{descriptor}"))
             chosen = [each for each in names if each.endswith(_SUFFIX) and each != NAME]
             if len(chosen) > _MOST_FILES:
@@ -103,7 +103,7 @@ class TextfileCollector(Collector):
             for name in chosen[:_MOST_FILES]:
                 try:
                     self._files[name] = _read_file(descriptor, name, before.get(name))
-                except FileNotFoundError:  # replaced or removed at this moment
+                except FileNotFoundError:  # replaced or removed meanwhile
                     continue
                 except (OSError, CcagentError) as error:
                     reason = _show(error) if isinstance(error, OSError) else error
@@ -121,16 +121,20 @@ def _show(error: OSError) -> str:
 
 
 def _read_file(directory: int, name: str, known: _KnownFile | None) -> _KnownFile:
-    """Read a file of an open directory. Raises OSError, NotPermittedError, UnparsableError."""
+    """Read and parse a file of an open directory.
+
+    Raise OSError if reading fails, NotPermittedError for an unsafe file, UnparsableError for
+    invalid content.
+    """
     descriptor = os.open(name, _FLAGS, dir_fd=directory)
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise NotPermittedError("not a regular file")
         if status.st_uid not in list_trusted_users():
-            raise NotPermittedError("belongs neither to root nor to ccagent's user")
+            raise NotPermittedError("owned neither by root nor by ccagent's user: chown it")
         if status.st_mode & stat.S_IWOTH:
-            raise NotPermittedError("others can write it: chmod o-w it")
+            raise NotPermittedError("world-writable: chmod o-w it")
         if status.st_size > _LARGEST:
             raise UnparsableError(f"larger than {_LARGEST} bytes")
         stamp = (status.st_ino, status.st_mtime_ns, status.st_size)
@@ -151,16 +155,17 @@ def _read_file(directory: int, name: str, known: _KnownFile | None) -> _KnownFil
 def _merge(
     merged: dict[str, TextFamily], series: set[str], families: dict[str, TextFamily], path: str
 ) -> None:
-    """Add the families of a file, all or none. Raises UnparsableError.
+    """Add the families of a file to `merged`, all or none.
 
-    series: the samples of all files, by the beginnings of their lines.
+    series: the line prefixes of all samples. Raise UnparsableError if a type or series clashes with
+    another file.
     """
     added: set[str] = set()
     for name, each in families.items():
         if name in merged and merged[name].kind != each.kind:
             raise UnparsableError(f"{name} has another type in another file")
         if not (series.isdisjoint(each.samples) and added.isdisjoint(each.samples)):
-            raise UnparsableError(f"{name} has a series that is there already")
+            raise UnparsableError(f"{name} has a series of another file")
         added.update(each.samples)
     if len(series) + len(added) > _MOST_SAMPLES:
         raise UnparsableError(f"more than {_MOST_SAMPLES} samples in all files")

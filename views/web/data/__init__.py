@@ -1,1 +1,1 @@
-"""What pages show, read from the store and its table of jobs."""
+"""Data of the pages, from the store and its table of jobs."""

@@ -1,4 +1,4 @@
-"""Series as at most so many buckets of equal length: minimum, mean and maximum of each."""
+"""Series as a limited number of equal buckets with minimum, mean and maximum."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ROUND = (
 
 
 class TimeGrid(NamedTuple):
-    """Times of buckets: they begin at `start`, `start + step` and so on, `size` in all."""
+    """Times of buckets. `size` buckets start at `start`, `start + step` and so on."""
 
     start: int
     step: int
@@ -32,12 +32,12 @@ class TimeGrid(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The end of the last bucket."""
+        """Return the end of the last bucket in seconds since 1970."""
         return self.start + self.step * self.size
 
 
 class SeriesBuckets(NamedTuple):
-    """A series on a grid; NaN where it has no value."""
+    """A series on a grid; NaN for missing values."""
 
     low: Values
     mean: Values
@@ -45,7 +45,7 @@ class SeriesBuckets(NamedTuple):
 
 
 def make_grid(start: int, end: int, frequency: int, points: int = MOST_POINTS) -> TimeGrid:
-    """Return a grid over [start, end): buckets of a round length that begin at round times."""
+    """Return a grid of at most `points` buckets over [start, end), with round lengths and times."""
     end = max(start + 1, end)
     start = max(start, end - _LONGEST)
     frequency = max(1, frequency)
@@ -61,9 +61,9 @@ def make_grid(start: int, end: int, frequency: int, points: int = MOST_POINTS) -
 
 
 def read_rows(found: Sequence[StoredSeries], grid: TimeGrid, frequency: int) -> Values:
-    """Return the values of series, a row each, in steps of `frequency` over the grid.
+    """Return the values of series, one row per series, in steps of `frequency` over the grid.
 
-    The steps of a bucket lie together. A value belongs to the step that holds its time.
+    The steps of a bucket are adjacent. A value belongs to the step that contains its time.
     """
     length = grid.size * max(1, grid.step // frequency)
     rows = np.full((len(found), length), np.nan)
@@ -115,7 +115,7 @@ def bucket(rows: Values, grid: TimeGrid) -> list[SeriesBuckets]:
 
 
 def read_buckets(found: Sequence[StoredSeries], grid: TimeGrid) -> list[SeriesBuckets]:
-    """Return the buckets of each series, with the smallest time step among them."""
+    """Return the buckets of each series, read with the smallest time step of all series."""
     made: list[SeriesBuckets] = []
     for part in _in_parts(found, grid):
         made += bucket(read_rows(part, grid, find_frequency(found, grid)), grid)
@@ -123,7 +123,7 @@ def read_buckets(found: Sequence[StoredSeries], grid: TimeGrid) -> list[SeriesBu
 
 
 def read_means(found: Sequence[StoredSeries], grid: TimeGrid) -> Values:
-    """Return the mean of each bucket, a row each series."""
+    """Return the mean of each bucket, one row per series."""
     made = np.empty((len(found), grid.size))
     first = 0
     for part in _in_parts(found, grid):
@@ -134,7 +134,7 @@ def read_means(found: Sequence[StoredSeries], grid: TimeGrid) -> Values:
 
 
 def _in_parts(found: Sequence[StoredSeries], grid: TimeGrid) -> Iterator[Sequence[StoredSeries]]:
-    """Yield series in parts whose rows take little memory at once."""
+    """Yield series in parts with a limited memory size of their rows."""
     if not found:
         return
     each = grid.size * max(1, grid.step // find_frequency(found, grid))
@@ -144,13 +144,13 @@ def _in_parts(found: Sequence[StoredSeries], grid: TimeGrid) -> Iterator[Sequenc
 
 
 def find_frequency(found: Sequence[StoredSeries], grid: TimeGrid) -> int:
-    """Return the time step of series as far as the grid can hold it."""
+    """Return the smallest time step of series, or the grid's step if it is no multiple of that."""
     frequency = min(one.group.frequency for one in found)
     return frequency if grid.step % frequency == 0 else grid.step
 
 
 def mean_of(values: Values, axis: int) -> Values:
-    """Return means without missing values; NaN where all are missing."""
+    """Return means without missing values; NaN if all values are missing."""
     is_missing = np.isnan(values)
     counts = values.shape[axis] - is_missing.sum(axis=axis)
     with np.errstate(invalid="ignore", divide="ignore"):

@@ -1,4 +1,4 @@
-"""Use of a cluster over time: CPUs, memory, GPUs and power of all nodes together."""
+"""Use of a cluster over time: CPUs, memory, GPUs and power over all nodes."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 25
 _SETTLED = 180
-"""Seconds after the end of a bucket in which usual values arrive."""
+"""Seconds after the end of a bucket in which its values usually arrive."""
 
 _FORGOTTEN_AFTER = 600
-"""Seconds after which all is read again: values may have come late."""
+"""Seconds after which all buckets are read again, for late values."""
 
 _MOST_KEPT = 16
 _CPU, _MEMORY, _GPU, _POWER = range(4)
@@ -41,14 +41,14 @@ class ClusterHistory(NamedTuple):
 
 
 class _Sums(NamedTuple):
-    """Sums and numbers of values, a row for each kind, a column for each bucket."""
+    """Sums and counts of values, one row per kind, one column per bucket."""
 
     sums: Values
     counts: Values
 
 
 class _Kept(NamedTuple):
-    """Sums of a grid until a time; what follows may change."""
+    """Sums of a grid until a time. Later buckets may still change."""
 
     until: float
     grid: TimeGrid
@@ -56,7 +56,7 @@ class _Kept(NamedTuple):
 
 
 class HistoryReader:
-    """Reads the use of clusters, and keeps what does not change any more."""
+    """A reader of the use of clusters, with a cache of final buckets."""
 
     def __init__(
         self, store: MetricStore, metrics: dict[str, ShownMetric], finder: SeriesFinder
@@ -67,7 +67,7 @@ class HistoryReader:
         self._kept: dict[tuple[str, int], _Kept] = {}
 
     async def read(self, cluster: str, grid: TimeGrid) -> ClusterHistory:
-        """Return the use of a cluster; other requests get their turn in between."""
+        """Return the use of a cluster. Yields to the event loop between nodes."""
         now = self._store.now()
         key = (cluster, grid.step)
         kept = self._kept.get(key)
@@ -96,7 +96,7 @@ class HistoryReader:
                 await asyncio.sleep(0)
 
     def _add_node(self, node: NodeSeries, grid: TimeGrid, into: _Sums) -> None:
-        """Read all series of a node at once, and add them to the sums of their kinds."""
+        """Read all series of a node, and add them to the sums of their kinds."""
         cpu = node.metrics.get("cpu_idle") or node.metrics.get("cpu_user") or []
         memory, power = node.metrics.get("mem_used", []), _power(node)
         cards = [card["acc_utilization"] for _, card in node.cards if "acc_utilization" in card]
@@ -127,7 +127,7 @@ def _add(into: _Sums, kind: int, rows: Values) -> None:
 
 
 def _power(node: NodeSeries) -> list[StoredSeries]:
-    """Return the power of the node, else that of its processors and memory."""
+    """Return the series of the node's power, else of its processors and memory."""
     for name in ("node_power", "psys_power"):
         if name in node.metrics:
             return list(node.metrics[name])
@@ -135,7 +135,7 @@ def _power(node: NodeSeries) -> list[StoredSeries]:
 
 
 def _take_over(kept: _Kept, grid: TimeGrid, into: _Sums, settled: int) -> int:
-    """Copy the buckets that are known and do not change; return how many there are."""
+    """Copy the final buckets from the cache. Return their number."""
     shift = (grid.start - kept.grid.start) // grid.step
     if shift < 0 or (grid.start - kept.grid.start) % grid.step:
         return 0

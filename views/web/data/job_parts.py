@@ -1,4 +1,4 @@
-"""What a job did by mount and on the network, and its measured energy, from the store's memory."""
+"""Mounts, network traffic and measured energy of a job, from the store's memory."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ if TYPE_CHECKING:
 
 _MOST_NODES = 512
 _SOME = 200
-"""Values that are enough to find the usual time between two."""
+"""Number of values that determine the usual time between values."""
 
 _ENERGY = "job_energy"
 EnergyPart = tuple[str, str]
-"""Part of the nodes, and share: `cpu` and `active`."""
+"""Part and share of the energy, such as `cpu` and `active`."""
 
 
 class JobEnergyUse(NamedTuple):
-    """Measured energy of a job in J by part and share, and how many of its nodes told it."""
+    """Measured energy of a job in J by part and share, and the number of nodes that sent it."""
 
     joules: dict[EnergyPart, float]
     nodes: int
 
 
 class JobParts(NamedTuple):
-    """What the parts of a job's level on its nodes say; None: nothing."""
+    """The parts of a job. None: the store has no values."""
 
     mounts: JobMounts | None
     energy: JobEnergyUse | None
 
 
 async def read_parts(store: MetricStore, job: StoredJob, stop: int) -> JobParts:
-    """Return the parts of a job. stop: the end of its values; others get their turn in between."""
+    """Return the parts of a job. stop: the end of its values. Yields to the event loop."""
     sums, joules = JobPartSums(), dict[EnergyPart, float]()
     nodes = parts = 0
     for name in job.nodes[:_MOST_NODES]:
@@ -74,7 +74,10 @@ async def read_parts(store: MetricStore, job: StoredJob, stop: int) -> JobParts:
 
 
 def end_of_values(job: StoredJob, runs: list[StoredJob], now: int) -> int:
-    """Return until when values can be those of a run of a job: the last come after its end."""
+    """Return the time before which values belong to this run of a job.
+
+    The last values arrive after the end of a run, and before the start of the next run.
+    """
     if job.stop is None:
         return now + 1
     later = [run.start for run in runs if run.start > job.start]
@@ -82,7 +85,10 @@ def end_of_values(job: StoredJob, runs: list[StoredJob], now: int) -> int:
 
 
 def _sum_rates(series: StoredSeries, start: int, stop: int) -> float | None:
-    """Return the amount of a rate, each value for the usual time between two; None without any."""
+    """Return the amount for a series of rates; None without values.
+
+    Each rate counts for the usual time between two values.
+    """
     values = read_values(series, start, stop)[1]
     places = np.flatnonzero((values >= 0) & (values < LARGEST_VALUE))
     if not places.size:
@@ -92,7 +98,7 @@ def _sum_rates(series: StoredSeries, start: int, stop: int) -> float | None:
 
 
 def _energy_series(level: StoreLevel) -> Iterator[tuple[EnergyPart, StoredSeries]]:
-    """Yield the counters of a job on a node, with part and share as tags or in the name."""
+    """Yield the energy counters of a job on a node. Part and share are tags, or in the name."""
     for name, below in level.children.items():
         tags = read_part(name, JOB_ENERGY)
         if tags is not None and _ENERGY in below.series:
@@ -104,7 +110,10 @@ def _energy_series(level: StoreLevel) -> Iterator[tuple[EnergyPart, StoredSeries
 
 
 def _growth(series: StoredSeries, start: int, stop: int) -> float | None:
-    """Return what a counter of the job grew by; after a reset it counts from 0."""
+    """Return the delta of a job's counter over [start, stop); None without values.
+
+    After a reset the counter counts from 0.
+    """
     begin, values = read_values(series, 0, stop)
     times = begin + series.group.frequency * np.arange(len(values))
     is_good = (values >= 0) & (values < LARGEST_VALUE)

@@ -30,9 +30,9 @@ def make_plot(
     limits: Sequence[PlotLimit] = (),
     reason: str = "",
 ) -> PagePlot:
-    """Return a plot of named series; of many, minimum, mean and maximum over them."""
+    """Return a plot of named series; of many series, their minimum, mean and maximum."""
     lines: list[PlotLine] = []
-    # Series of different steps are read apart.
+    # Series with different steps are read separately.
     by_step: dict[int, list[NamedSeries]] = {}
     for one in series:
         by_step.setdefault(find_frequency([one[1]], grid), []).append(one)
@@ -51,7 +51,7 @@ def make_plot(
 
 
 def scaled(values: SeriesBuckets, factor: float) -> SeriesBuckets:
-    """Return values times a factor."""
+    """Return buckets multiplied by a factor."""
     if factor == 1.0:
         return values
     mean = values.mean * factor

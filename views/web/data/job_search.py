@@ -1,4 +1,4 @@
-"""Finding jobs in the store's table: by time, text, state and user, a page at a time."""
+"""Search in the store's table of jobs, by time, text, state and user, in pages."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ _INDEXES = (
 )
 _SECONDS = 3.0
 _STEPS = 10_000
-"""Steps of SQLite after which the time is looked at."""
+"""SQLite instructions between checks of the time limit."""
 
 MOST_JOBS = 5000
 
 
 class JobSearchError(CcagentError):
-    """The table of jobs can't be searched: the message is for the viewer."""
+    """The table of jobs can't be searched. The message is for the viewer."""
 
 
 class JobFilter(NamedTuple):
-    """Which jobs are wanted. text: number, user, name, account or node.
+    """A filter of jobs. text: number, user, name, account or node.
 
-    user: whose jobs alone; None: those of all; empty: none. start, end: jobs that ran in between.
-    state: in small letters; `running` or one of the ends.
+    user: None: all users; "": no jobs. start, end: jobs that ran in this time. state: in lower
+    case; `running` or a final state.
     """
 
     cluster: str
@@ -49,7 +49,7 @@ class JobFilter(NamedTuple):
 
 
 class RunningUse(NamedTuple):
-    """What the running jobs of a user and account have; 0 for what is not known. memory: B."""
+    """Resources of the running jobs of a user and account; 0: unknown. memory: B."""
 
     user: str
     account: str
@@ -60,10 +60,10 @@ class RunningUse(NamedTuple):
 
 
 class JobSearch:
-    """Searches the table beside the store, so that writing goes on."""
+    """A search over the table of jobs with a separate connection, which does not block writes."""
 
     def __init__(self, path: str) -> None:
-        """Open the table. Raises sqlite3.Error."""
+        """Open the table. Raise sqlite3.Error if that fails."""
         self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         self._lock = threading.Lock()
         self._until = 0.0
@@ -79,7 +79,7 @@ class JobSearch:
             self._database.close()
 
     async def find(self, wanted: JobFilter, limit: int = 50, skip: int = 0) -> list[StoredJob]:
-        """Return jobs, the latest start first. Raises JobSearchError."""
+        """Return jobs, latest start first. Raise JobSearchError if the search fails."""
         where, values = _condition(wanted)
         query = (
             f"select {_COLUMNS} from jobs where {where}"  # noqa: S608 - texts are bound
@@ -89,14 +89,17 @@ class JobSearch:
         return [job_of_row(row) for row in rows]
 
     async def count(self, wanted: JobFilter) -> int:
-        """Return the number of jobs. Raises JobSearchError."""
+        """Return the number of jobs. Raise JobSearchError if the search fails."""
         where, values = _condition(wanted)
         query = f"select count(*) from jobs where {where}"  # noqa: S608 - texts are bound
         count: int = (await asyncio.to_thread(self._ask, query, values))[0][0]
         return count
 
     async def running_use(self, cluster: str) -> list[RunningUse]:
-        """Return what all running jobs have, by user and account. Raises JobSearchError."""
+        """Return the resources of running jobs by user and account.
+
+        Raise JobSearchError if the search fails.
+        """
         sums = ", ".join(
             f"sum(coalesce(json_extract(details, '$.{name}'), 0))"
             for name in ("cores", "memory", "gpus")
@@ -109,7 +112,7 @@ class JobSearch:
         return [RunningUse(*row) for row in await asyncio.to_thread(self._ask, query, (cluster,))]
 
     async def busy_nodes(self, cluster: str) -> set[str]:
-        """Return the nodes with running jobs. Raises JobSearchError."""
+        """Return the nodes with running jobs. Raise JobSearchError if the search fails."""
         query = (
             "select distinct value from jobs, json_each(jobs.nodes)"
             " where cluster = ? and stop is null"
@@ -117,7 +120,7 @@ class JobSearch:
         return {row[0] for row in await asyncio.to_thread(self._ask, query, (cluster,))}
 
     async def runs(self, cluster: str, job: str) -> list[StoredJob]:
-        """Return the runs of a job, the earliest first; without a cluster, of all of them."""
+        """Return the runs of a job, earliest first; with an empty cluster, of all clusters."""
         query = (
             f"select {_COLUMNS} from jobs where job = ? and (cluster = ? or ? = '')"  # noqa: S608
             " order by start"
@@ -126,7 +129,7 @@ class JobSearch:
         return [job_of_row(row) for row in rows]
 
     async def clusters(self) -> list[str]:
-        """Return the clusters that have jobs."""
+        """Return the clusters with jobs."""
         query = "select distinct cluster from jobs order by cluster limit 1000"
         return [row[0] for row in await asyncio.to_thread(self._ask, query, ())]
 
@@ -138,7 +141,7 @@ class JobSearch:
             except sqlite3.OperationalError as error:
                 if "interrupted" in str(error):
                     raise JobSearchError(
-                        "the search takes too long; choose a shorter time"
+                        "the search takes too long; choose a shorter time range"
                     ) from None
                 raise JobSearchError(f"the table of jobs can't be read: {error}") from error
             except (sqlite3.Error, ValueError, OverflowError) as error:
@@ -149,12 +152,12 @@ class JobSearch:
 
 
 def _known(value: object) -> object:
-    """Return a value that SQLite takes: names may hold bytes that are no UTF-8."""
+    """Return a value for SQLite: names may contain bytes that are not UTF-8."""
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
 
 
 def _condition(wanted: JobFilter) -> tuple[str, list[object]]:
-    """Return a condition with placeholders, and its values."""
+    """Return an SQL condition with placeholders, and its values."""
     parts = ["cluster = ?", "start < ?", "(stop is null or stop >= ?)"]
     values: list[object] = [wanted.cluster, wanted.end, wanted.start]
     if wanted.user is not None:
@@ -168,7 +171,7 @@ def _condition(wanted: JobFilter) -> tuple[str, list[object]]:
         parts.append("exists (select 1 from json_each(jobs.nodes) where value = ?)")
         values.append(wanted.node)
     if wanted.text:
-        # A pattern of SQLite ends at a NUL.
+        # SQLite's LIKE patterns end at NUL.
         text = wanted.text.replace("\0", "\N{REPLACEMENT CHARACTER}")
         pattern = "%" + "".join(f"\\{c}" if c in "\\%_" else c for c in text) + "%"
         parts.append(

@@ -40,33 +40,33 @@ _SETTLED = 300
 """Seconds after a job's end in which its last values and its accounting usually arrive."""
 
 _LATE = 7200
-"""Seconds after a job's end in which values may still come out of the agents' queues."""
+"""Seconds after a job's end in which values may still arrive from the agents' queues."""
 
 _FRESH, _FRESH_LATE = 55, 600
-"""Seconds for which the report of a running job is good, and of one whose values may come late."""
+"""Validity in seconds of reports: of running jobs, and of jobs whose values may arrive late."""
 
 _SPARKS = 40
 _MOST_NODES = 10_000
 _AT_ONCE = 8
-"""Nodes of a job after which others get their turn."""
+"""Number of a job's nodes between yields to the event loop."""
 
 
 class JobSummary(NamedTuple):
-    """What lists show of a job. spark: CPU use in percent of the job's cores, over its time."""
+    """The data of a job in lists. spark: CPU use over time, in percent of the job's cores."""
 
     report: JobReport
     spark: NDArray[np.float64]
 
     @property
     def rank(self) -> tuple[int, float]:
-        """Return a key that sorts the worst first; of equals, what wastes most."""
+        """Return a sort key: worst level first, then most unused CPU time."""
         cpu = self.report.efficiency.cpu
         waste = 0.0 if cpu is None else cpu.total - cpu.used
         return LEVELS.index(self.report.level), -waste
 
 
 class _KeptSummary(NamedTuple):
-    """A summary that is good until a time, as long as the table says the same of the job."""
+    """A cached summary, valid until a time if the job's row in the table is unchanged."""
 
     job: StoredJob
     until: float
@@ -74,7 +74,7 @@ class _KeptSummary(NamedTuple):
 
 
 class JobReports:
-    """Makes reports, and keeps those of ended jobs."""
+    """The reports of jobs, with a cache."""
 
     def __init__(
         self,
@@ -90,11 +90,11 @@ class JobReports:
         self._kept: OrderedDict[tuple[str, str, int], _KeptSummary] = OrderedDict()
 
     async def of_many(self, jobs: Sequence[StoredJob]) -> list[JobSummary]:
-        """Return the summaries of jobs; other requests get their turn in between."""
+        """Return the summaries of jobs. Yields to the event loop in between."""
         return [await self.of_job(job) for job in jobs]
 
     async def of_job(self, job: StoredJob) -> JobSummary:
-        """Return the summary of a job; other requests get their turn in between."""
+        """Return the summary of a job. Yields to the event loop in between."""
         now = self._store.now()
         key, known = (job.cluster, job.job, job.start), job._replace(footprint=None)
         kept = self._kept.get(key)
@@ -171,19 +171,19 @@ class JobReports:
 
 
 def _good_until(job: StoredJob, now: float) -> float:
-    """Return until when a summary that is made now is good."""
+    """Return the end of the validity of a summary computed now."""
     if job.stop is None or now <= job.stop + _SETTLED:
         return now + _FRESH
     return now + _FRESH_LATE if now <= job.stop + _LATE else float("inf")
 
 
 def job_level(node: StoreLevel, job: str) -> StoreLevel | None:
-    """Return the level of a job on a node."""
+    """Return the level of a job on a node; None if it has none."""
     return node.children.get(f"job{job}")
 
 
 def read_values(found: StoredSeries, start: int, end: int) -> tuple[int, NDArray[np.float64]]:
-    """Return the time of the first value and all values of a series in [start, end)."""
+    """Return the time of the first value, and the values of a series in [start, end)."""
     group, column = found
     first, last = group.bounds()
     low = max(first, -((group.time(0) - start) // group.frequency))
@@ -195,7 +195,7 @@ def read_values(found: StoredSeries, start: int, end: int) -> tuple[int, NDArray
 
 
 def _spark(found: StoredSeries, start: int, stop: int) -> NDArray[np.float64]:
-    """Return a series as few values over a job's whole time."""
+    """Return a series downsampled to the points of a sparkline over [start, stop)."""
     begin, values = read_values(found, start, stop)
     row = np.full(_SPARKS, np.nan)
     if not values.size or stop <= start:

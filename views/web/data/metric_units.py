@@ -1,4 +1,4 @@
-"""Units and scales of metrics in a store: those of the unit preset that the agents send with."""
+"""Units and factors of metrics in a store, from the unit preset of the agents."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class ShownMetric(NamedTuple):
-    """How a metric is shown: values of the store times `factor` are in the base unit `unit`."""
+    """Base unit of a metric. factor: from the store's values to the base unit."""
 
     unit: str
     factor: float
@@ -21,7 +21,7 @@ UNKNOWN = ShownMetric("", 1.0)
 
 @cache
 def shown_metrics(preset: Preset) -> dict[str, ShownMetric]:
-    """Return the metrics of ccagent by the names that they have in a store."""
+    """Return unit and factor of ccagent's metrics by their names in a store."""
     from ccagent.agents.metrics.pipeline.presets import apply_preset
     from ccagent.agents.metrics.readers.registry import READERS
 
@@ -32,7 +32,7 @@ def shown_metrics(preset: Preset) -> dict[str, ShownMetric]:
                 output = apply_preset(preset, name, metric.unit)
             except ValueError:
                 continue
-            # Pages show base units, with the prefix that fits.
+            # Pages show base units with suitable prefixes.
             unit = metric.unit if output.factor else output.unit
             factor = 1.0 / output.factor if output.factor else 1.0
             found[output.name] = ShownMetric(unit, factor)

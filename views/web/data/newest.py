@@ -1,4 +1,4 @@
-"""Newest values of the nodes of a cluster: use, size, power, cards, and how old they are."""
+"""Newest values of a cluster's nodes: use, size, power, cards, age."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from ccagent.views.web.data.node_series import NodeSeries, SeriesFinder
 
 SILENT_AFTER = 3
-"""Intervals without a value after which a node is silent."""
+"""Number of intervals without a value after which a node is silent."""
 
 _AT_ONCE = 25
 _BACK = 8
-"""Rows before the newest one in which a value that came late may be."""
+"""Rows before the newest row that are searched for late values."""
 
 
 class CardNow(NamedTuple):
-    """A card; shares from 0 to 1, power in W. None: not known."""
+    """Newest values of a card. Shares are from 0 to 1, power in W. None: unknown."""
 
     name: str
     utilization: float | None
@@ -32,9 +32,9 @@ class CardNow(NamedTuple):
 
 
 class NodeNow(NamedTuple):
-    """A node. cpu: share in use. Memory in B, power in W. last: time of its newest value.
+    """Newest values of a node. cpu: share from 0 to 1. Memory is in B, power in W. None: unknown.
 
-    step: seconds between values. None: not known.
+    last: time of the newest value. step: seconds between values.
     """
 
     name: str
@@ -49,12 +49,12 @@ class NodeNow(NamedTuple):
     cards: tuple[CardNow, ...]
 
     def is_silent(self, now: int) -> bool:
-        """Return whether values are missing for three intervals."""
+        """Return whether the node has sent no values for three intervals."""
         return now - self.last > SILENT_AFTER * self.step + self.step // 2
 
 
 class NewestValues:
-    """Reads newest values in base units."""
+    """A reader of newest values, in base units."""
 
     def __init__(
         self, store: MetricStore, metrics: dict[str, ShownMetric], finder: SeriesFinder
@@ -64,7 +64,7 @@ class NewestValues:
         self._finder = finder
 
     async def of_cluster(self, cluster: str) -> list[NodeNow]:
-        """Return all nodes of a cluster; others get their turn in between."""
+        """Return all nodes of a cluster. Yields to the event loop in between."""
         level = self._store.root.children.get(cluster)
         found: list[NodeNow] = []
         for number, node in enumerate(list(level.children.values()) if level else ()):
@@ -79,7 +79,7 @@ class NewestValues:
         last, step = _newest_time(series)
         oldest = last - (SILENT_AFTER + 1) * step
         used = self._sum(series, "mem_used", oldest)
-        # The total is known wherever the agent sends both parts.
+        # The total is used + available, if the agent sends both.
         free = self._sum(series, "mem_available", oldest)
         cards = tuple(self._card(name, card, oldest) for name, card in series.cards)
         power = self._total_power(series, oldest)
@@ -98,7 +98,7 @@ class NewestValues:
         )
 
     def _cpu(self, series: NodeSeries, oldest: int) -> float | None:
-        """Return the share of time that was not idle, else that of programs and the kernel."""
+        """Return the share of time without idle, else the share of programs and kernel."""
         idle = self._mean(series, "cpu_idle", oldest)
         if idle is not None:
             return max(0.0, 100 - idle) / 100
@@ -121,7 +121,7 @@ class NewestValues:
         )
 
     def _total_power(self, series: NodeSeries, oldest: int) -> float | None:
-        """Return the power of the node, else that of its processors and memory."""
+        """Return the power of the node, else the sum of processors and memory, in W."""
         for metrics in (("node_power",), ("psys_power",), ("cpu_power", "mem_power")):
             parts = [self._sum(series, name, oldest) for name in metrics]
             known = [one for one in parts if one is not None]
@@ -147,7 +147,7 @@ class NewestValues:
 
 
 def _newest_time(series: NodeSeries) -> tuple[int, int]:
-    """Return the time of the newest row of a node, and its time step."""
+    """Return the time of a node's newest row, and its time step."""
     last, step = 0, 60
     for group in series.groups:
         if group.head is not None:
@@ -158,7 +158,7 @@ def _newest_time(series: NodeSeries) -> tuple[int, int]:
 
 
 def newest_value(found: StoredSeries, oldest: int) -> float | None:
-    """Return the newest value of a series since a time; None if there is none."""
+    """Return the newest value of a series since a time; None without values."""
     group, column = found
     block = group.head
     if block is None:

@@ -1,4 +1,4 @@
-"""Which series of a node the pages of clusters need, found once a minute."""
+"""The series of a node that pages of clusters need, with a cache of a minute."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ _MOST_NODES = 50_000
 
 
 class NodeSeries(NamedTuple):
-    """Series of a node: its own by metric, else those of its parts; and those of each card.
+    """Series of a node and of its cards.
 
-    groups: all groups that hold them. cores: hardware threads.
+    metrics: series of the node by metric, else of its parts. groups: all groups with these series.
+    cores: number of hardware threads.
     """
 
     metrics: dict[str, list[StoredSeries]]
@@ -31,7 +32,7 @@ class NodeSeries(NamedTuple):
 
 
 class SeriesFinder:
-    """Finds the series of nodes, and remembers them for a minute."""
+    """A search for the series of nodes, with a cache of a minute."""
 
     def __init__(self, store: MetricStore) -> None:
         self._store = store
@@ -39,9 +40,9 @@ class SeriesFinder:
         self._known: dict[tuple[str, ...], tuple[float, StoreLevel, NodeSeries]] = {}
 
     def of_node(self, level: StoreLevel) -> NodeSeries:
-        """Return the series of a node. A new one may be missing for a minute."""
+        """Return the series of a node. New series may be missing for a minute."""
         if self._generation != self._store.generation or len(self._known) > _MOST_NODES:
-            self._known.clear()  # some series are gone
+            self._known.clear()  # series were removed
             self._generation = self._store.generation
         now = self._store.now()
         found = self._known.get(level.path)

@@ -1,1 +1,1 @@
-"""The pages: what each shows, as structures that its template fills in."""
+"""Contents of the pages, as structures for the templates."""

@@ -1,4 +1,4 @@
-"""The page of a cluster: what is free, which jobs need help, use over time, people, GPUs."""
+"""The page of a cluster: free resources, jobs with findings, use over time, users, GPUs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _MOST_LISTED = 200
 
 
 class ShownTile(msgspec.Struct, frozen=True):
-    """A figure above the fold: what is used of what there is."""
+    """A figure at the top: used and total amount."""
 
     label: str
     value: str
@@ -47,7 +47,7 @@ class ShownTile(msgspec.Struct, frozen=True):
 
 
 class StateCount(msgspec.Struct, frozen=True):
-    """Nodes of a state."""
+    """The number of nodes in a state."""
 
     shape: str
     word: str
@@ -55,7 +55,7 @@ class StateCount(msgspec.Struct, frozen=True):
 
 
 class UserUse(msgspec.Struct, frozen=True):
-    """What a user's or account's running jobs have."""
+    """Resources of the running jobs of a user or account."""
 
     name: str
     jobs: int
@@ -65,7 +65,7 @@ class UserUse(msgspec.Struct, frozen=True):
 
 
 class ListedNode(msgspec.Struct, frozen=True):
-    """A node in the table for readers."""
+    """A row of the table of nodes."""
 
     name: str
     link: str
@@ -78,7 +78,7 @@ class ListedNode(msgspec.Struct, frozen=True):
 
 
 class ClusterPage(msgspec.Struct, frozen=True, kw_only=True):
-    """All that the page shows."""
+    """The content of the page."""
 
     cluster: str
     times: ShownTime
@@ -100,7 +100,7 @@ class ClusterPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def make_cluster_page(sources: PageSources, request: PageRequest) -> ClusterPage | None:
-    """Return the page; None if the store knows no such cluster."""
+    """Return the page; None if the store has no such cluster."""
     cluster = request.names["cluster"]
     level = sources.store.root.children.get(cluster)
     now = sources.now
@@ -240,7 +240,7 @@ def _use(
 def _gpu_map(
     sources: PageSources, cluster: str, nodes: Sequence[NodeNow], times: ShownTime
 ) -> Markup | None:
-    """Return the use of each card over time; of many cards, of each at this moment."""
+    """Return the use of each card over time; for many cards only the current use."""
     cards = [(node, card) for node in nodes for card in node.cards]
     if not cards:
         return None
@@ -280,7 +280,7 @@ def _gpu_text(nodes: Sequence[NodeNow]) -> str:
         return ""
     idle = sum(1 for one in known if one == 0)
     text = f"{cards} GPUs: {idle} at 0 %, mean {format_share(sum(known), len(known) or None)}"
-    return text + (f"; {cards - len(known)} can't say" if len(known) < cards else "")
+    return text + (f"; {cards - len(known)} not reported" if len(known) < cards else "")
 
 
 def _node_map(cluster: str, nodes: Sequence[NodeNow], now: int) -> Markup:

@@ -1,4 +1,4 @@
-"""The page of a job: its report, meters, verdict, plots on one time axis, and its nodes."""
+"""The page of a job: report, meters, verdict, plots on one time axis, nodes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _MOST_NODES = 256
 _NO_GPU = ("none", "no GPU was asked for")
 _FIRST = 4
-"""Plots of the first row."""
+"""Keys of the plots in the first row."""
 
 
 class JobMeter(msgspec.Struct, frozen=True):
@@ -64,7 +64,7 @@ class ShownFinding(msgspec.Struct, frozen=True):
 
 
 class JobNodeRow(msgspec.Struct, frozen=True):
-    """A node of a job in the table."""
+    """A row of the table of nodes."""
 
     name: str
     link: str
@@ -78,7 +78,7 @@ class JobNodeRow(msgspec.Struct, frozen=True):
 
 
 class JobRun(msgspec.Struct, frozen=True):
-    """Another run of a job."""
+    """A run of the job."""
 
     link: str
     text: str
@@ -86,7 +86,7 @@ class JobRun(msgspec.Struct, frozen=True):
 
 
 class JobPage(msgspec.Struct, frozen=True, kw_only=True):
-    """All that the page shows."""
+    """The content of the page."""
 
     number: str
     name: str
@@ -110,7 +110,10 @@ class JobPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def make_job_page(sources: PageSources, request: PageRequest) -> JobPage | None:
-    """Return the page; None for an unknown job. Raises NotAllowedError."""
+    """Return the page; None for an unknown job.
+
+    Raise NotAllowedError if the viewer may not see the job.
+    """
     runs = await sources.jobs.runs(request.names["cluster"], request.names["job"])
     wanted = request.names.get("start", "")
     chosen = [run for run in runs if not wanted or str(run.start) == wanted]
@@ -161,14 +164,14 @@ async def make_job_page(sources: PageSources, request: PageRequest) -> JobPage |
 def _times(request: PageRequest, job: StoredJob, now: int, oldest: int) -> ShownTime:
     if not _is_whole(request):
         return read_times(request.query, now, oldest=oldest)
-    # Clocks of other machines may say anything.
+    # Clocks of other machines may be wrong.
     stop = now if job.stop is None else min(max(job.stop, 0), now + AHEAD)
     start = min(max(job.start, oldest), stop)
     return ShownTime(start, max(stop, start + 60), "")
 
 
 def _is_whole(request: PageRequest) -> bool:
-    """Return whether no part of the job's time is asked for."""
+    """Return whether the request has no time range: the page then shows the job's whole time."""
     return not any(request.query.get(name) for name in ("range", "from", "to"))
 
 
@@ -180,7 +183,7 @@ def _facts(job: StoredJob, report: JobReport, energy: str) -> list[tuple[str, st
         ran += f" of {format_duration(limit)} ({format_share(figures.elapsed, limit)})"
     coverage = figures.coverage
     samples = f"{figures.samples}" + (
-        "" if coverage is None else f", {format_number(min(100.0, coverage))} % of those expected"
+        "" if coverage is None else f", {format_number(min(100.0, coverage))} % of the expected"
     )
     state = shown_text(figures.state) or "unknown"
     if details.exit_code:
@@ -201,7 +204,7 @@ def _facts(job: StoredJob, report: JobReport, energy: str) -> list[tuple[str, st
 
 
 def _energy(sources: PageSources, job: StoredJob, stop: int) -> str:
-    """Return an estimate: processors by the share of cores, and the job's own cards."""
+    """Return an estimated energy: processors by the share of cores, and the job's cards."""
     joules, is_known = 0.0, False
     for name in job.nodes[:_MOST_NODES]:
         node = sources.find_node(job.cluster, name)
@@ -247,7 +250,7 @@ def _findings(summary: JobSummary) -> list[ShownFinding]:
 
 
 def shown_finding(text: str) -> str:
-    """Return the text of a finding, which may hold names."""
+    """Return the text of a finding, with names made safe."""
     return "".join(shown_text(text[n : n + 200]) for n in range(0, len(text), 200))
 
 
@@ -302,28 +305,28 @@ def _of_memory(report: JobReport) -> str:
 def _notes(
     sources: PageSources, job: StoredJob, report: JobReport, *, is_old: bool, now: int
 ) -> list[str]:
-    """Return what is missing, and why."""
+    """Return notes on missing values and their reasons."""
     figures = report.figures
     found: list[str] = []
     if is_old:
         days = format_age(sources.retention)
-        found.append(f"Ended; values are kept for {days}. What is left is the summary below.")
+        found.append(f"Ended; values are kept for {days}. Only the summary below remains.")
         return found
     told = [node for node in figures.nodes if node.samples]
     if job.stop is None and figures.samples < 2:
         found.append("Waiting for the second sample.")
     elif len(told) < len(figures.nodes):
-        found.append(f"{len(told)} of {len(figures.nodes)} nodes have sent values of this job.")
+        found.append(f"{len(told)} of {len(figures.nodes)} nodes have sent values for this job.")
     for name in job.nodes[:_MOST_NODES] if job.stop is None else ():
         node = sources.find_node(job.cluster, name)
         if node is None:
             continue
         seen = sources.newest.of_node(node)
         if seen.is_silent(now):
-            found.append(f"Node {shown_text(name)} is silent since {format_age(now - seen.last)}.")
+            found.append(f"Node {shown_text(name)}: no values for {format_age(now - seen.last)}.")
         level = job_level(node, job.job)
         if level is None and not seen.is_silent(now):
-            found.append(f"Node {shown_text(name)} sends no values of this job.")
+            found.append(f"Node {shown_text(name)} sends no values for this job.")
     return found[:8]
 
 
@@ -351,7 +354,7 @@ def _node_row(sources: PageSources, job: StoredJob, node: NodeFigures, stop: int
 def _cores_of(
     sources: PageSources, job: StoredJob, node: NodeFigures, stop: int
 ) -> tuple[str, str, str]:
-    """Return the cores in use on a node: minimum, mean and maximum."""
+    """Return minimum, mean and maximum of the cores in use on a node."""
     place = sources.find_node(job.cluster, node.name)
     level = job_level(place, job.job) if place is not None else None
     series = level.series.get("job_cpu_util") if level is not None else None
@@ -369,7 +372,7 @@ def _memory_of(node: NodeFigures) -> str:
 
 
 def _imbalance(report: JobReport) -> str:
-    """Return how unevenly the nodes worked, in words."""
+    """Return a sentence on the imbalance between nodes."""
     used = [node.cpu_seconds for node in report.figures.nodes if node.cpu_seconds is not None]
     if len(used) < 2 or not max(used):
         return ""

@@ -1,4 +1,4 @@
-"""The tables of a job's file systems and network, and its measured energy in words."""
+"""The tables of a job's file systems and network, and a text on its measured energy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PARTS = {"cpu": "processors", "memory": "memory", "gpu": "GPUs", "other": "othe
 
 
 class MountRow(msgspec.Struct, frozen=True):
-    """A mount of a job in the table."""
+    """A row of the table of file systems."""
 
     point: str
     type: str
@@ -31,7 +31,7 @@ class MountRow(msgspec.Struct, frozen=True):
 
 
 class NetworkRow(msgspec.Struct, frozen=True):
-    """A way by which a job used the network."""
+    """A row of the table of network traffic."""
 
     name: str
     received: str
@@ -39,7 +39,7 @@ class NetworkRow(msgspec.Struct, frozen=True):
 
 
 class ShownParts(msgspec.Struct, frozen=True):
-    """The tables of a page. more: mounts that the table leaves out. nodes: which are known."""
+    """The tables of a page. more: number of omitted mounts. nodes: text on the known nodes."""
 
     mounts: list[MountRow] = []
     more: int = 0
@@ -48,7 +48,7 @@ class ShownParts(msgspec.Struct, frozen=True):
 
 
 def show_parts(found: JobMounts | None, nodes: int) -> ShownParts:
-    """Return the tables; empty ones for what no agent has sent. nodes: of the job."""
+    """Return the tables, empty without data. nodes: number of nodes of the job."""
     if found is None:
         return ShownParts()
     return ShownParts(
@@ -79,7 +79,7 @@ def _row(one: JobMount) -> MountRow:
 
 
 def describe_energy(found: JobEnergyUse, nodes: int) -> str:
-    """Return the measured energy of a job, its parts apart. nodes: of the job."""
+    """Return a text with a job's measured energy by part. nodes: number of nodes of the job."""
     parts: dict[str, float] = {}
     for (part, _), joules in found.joules.items():
         parts[part] = parts.get(part, 0.0) + joules

@@ -1,4 +1,4 @@
-"""The plots of a job: CPU, memory with its limit, GPUs, I/O, network, waiting and power."""
+"""The plots of a job: CPU, memory and its limit, GPUs, I/O, network, pressure, power."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _MOST_NODES = 512
 _NO_JOBS = "not collected here: the reader cgroup-jobs of the agent metrics sends it"
-_NO_CARD = "unknown: the cards can't say it, as those with MIG can't"
+_NO_CARD = "unknown: the cards do not report it, for example with MIG"
 
 
 class _Wanted(NamedTuple):
@@ -50,7 +50,7 @@ _OF_NODES = (
 
 
 class JobPlots:
-    """Makes the plots of a job over a time."""
+    """Builder of a job's plots over a time range."""
 
     def __init__(self, sources: PageSources, job: StoredJob, report: JobReport) -> None:
         self._sources = sources
@@ -61,7 +61,7 @@ class JobPlots:
         self._nodes = [node for node in found if node is not None]
 
     def make(self, start: int, end: int, points: int) -> list[PagePlot]:
-        """Return the plots, those of the first row first."""
+        """Return the plots; the plots of the first row come first."""
         grid = make_grid(start, end, self._step(), points)
         plots = [self._cpu(grid), self._memory(grid)]
         if self._report.figures.gpu_count:
@@ -104,7 +104,7 @@ class JobPlots:
                     yield f"{where}GPU {number}", series
 
     def _cpu(self, grid: TimeGrid) -> PagePlot:
-        """Return CPU use in cores, so that jobs with few of them read easily."""
+        """Return the plot of CPU use, in cores."""
         cores = [node.cores for node in self._report.figures.nodes if node.cores]
         alike = cores[0] if cores and len(set(cores)) == 1 else None
         return make_plot(
@@ -156,7 +156,7 @@ class JobPlots:
 
 
 def _parts(node: StoreLevel, metric: str) -> Iterator[NamedSeries]:
-    """Yield a node's own series of a metric, else those of its parts."""
+    """Yield a node's series of a metric, else the series of its parts."""
     if metric in node.series:
         yield "", node.series[metric]
         return

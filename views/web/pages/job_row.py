@@ -1,4 +1,4 @@
-"""A job as a row of a list."""
+"""Rows of lists of jobs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ShownShare(msgspec.Struct, frozen=True):
 
 
 class ShownVerdict(msgspec.Struct, frozen=True):
-    """A verdict: a shape, a word and the rule, and the text of its first finding."""
+    """A verdict: level, shape and word, with rule and text of its first finding."""
 
     level: str
     shape: str
@@ -83,7 +83,7 @@ def make_row(job: StoredJob, summary: JobSummary) -> JobRow:
 
 
 def show_share(share: UsedShare | None, state: str) -> ShownShare:
-    """Return a share of a report; unknown stays unknown."""
+    """Return a share of a report as bar and text; also for an unknown share."""
     if share is None:
         return ShownShare(draw_meter(None), "unknown")
     return ShownShare(
@@ -106,7 +106,7 @@ def show_verdict(summary: JobSummary) -> ShownVerdict:
 
 
 def describe_size(job: StoredJob, gpus: int | None) -> str:
-    """Return nodes, cores and GPUs of a job."""
+    """Return a text with nodes, cores and GPUs of a job."""
     parts = [f"{len(job.nodes)} nodes"] if len(job.nodes) != 1 else []
     if job.details.cores:
         parts.append(f"{job.details.cores} core" + ("s" if job.details.cores != 1 else ""))

@@ -1,4 +1,4 @@
-"""The list of jobs: filters in the address, 50 a page, with figures and verdicts."""
+"""The list of jobs: filters in the query, 50 jobs per page, with figures and verdicts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _STATES = (
 
 
 class JobsPage(msgspec.Struct, frozen=True, kw_only=True):
-    """All that the page shows."""
+    """The content of the page."""
 
     rows: list[JobRow]
     times: ShownTime
@@ -54,7 +54,7 @@ class JobsPage(msgspec.Struct, frozen=True, kw_only=True):
     jobs: list[dict[str, object]]
 
     def as_csv(self) -> bytes:
-        """Return a line for each job."""
+        """Return CSV with one line per job."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\r\n")
         names = list(self.jobs[0]) if self.jobs else _FIELDS
@@ -66,7 +66,7 @@ class JobsPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def make_jobs_page(sources: PageSources, request: PageRequest) -> JobsPage | None:
-    """Return the page. A cluster without jobs has an empty one."""
+    """Return the page. The list is empty for a cluster without jobs."""
     cluster, query = request.names["cluster"], request.query
     times = read_times(query, sources.now)
     text, state = query.get("q", "").strip()[:200], query.get("state", "").lower()[:40]
@@ -88,7 +88,7 @@ async def make_jobs_page(sources: PageSources, request: PageRequest) -> JobsPage
         pairs.sort(key=lambda one: one[1].rank)
         count = len(pairs)
         if len(found) == _MOST_JUDGED:
-            limit = f"Of the latest {_MOST_JUDGED} jobs of this time; choose a shorter one for all."
+            limit = f"Only the latest {_MOST_JUDGED} jobs of this time; choose a shorter one."
         pairs = pairs[skip : skip + each]
     else:
         count = await sources.jobs.count(wanted)
@@ -133,7 +133,7 @@ _FIELDS = [
 
 
 def _described(job: StoredJob, summary: JobSummary) -> dict[str, object]:
-    """Return a job for programs; what is not known is empty."""
+    """Return a job as an object for CSV and JSON. Unknown values are None."""
     report, details = summary.report, job.details
     shares = report.efficiency
 

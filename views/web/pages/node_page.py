@@ -1,4 +1,4 @@
-"""The page of a node: its state, jobs and meters; all its metrics, cores and cards."""
+"""The page of a node: state, jobs, meters, all metrics, cores and cards."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _MOST_JOBS, _MOST_LISTED = 2000, 50
 
 
 class NodeHeatMap(msgspec.Struct, frozen=True):
-    """Cores or cards over time."""
+    """A heat map of cores or cards over time."""
 
     title: str
     drawing: Markup
 
 
 class NodePage(msgspec.Struct, frozen=True, kw_only=True):
-    """All that the page shows."""
+    """The content of the page."""
 
     name: str
     state: tuple[str, str]
@@ -62,7 +62,7 @@ class NodePage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def make_node_page(sources: PageSources, request: PageRequest) -> NodePage | None:
-    """Return the page; None for an unknown node."""
+    """Return the page; None if the node is unknown."""
     cluster, name = request.names["cluster"], request.names["node"]
     level = sources.find_node(cluster, name)
     if level is None:
@@ -137,7 +137,7 @@ def _facts(node: NodeNow) -> list[tuple[str, str]]:
 
 
 def _find_metrics(level: StoreLevel) -> dict[str, list[NamedSeries]]:
-    """Return the series of the node by metric, else those of its parts; jobs are no parts."""
+    """Return the series of the node by metric, else of its parts without jobs."""
     found: dict[str, list[NamedSeries]] = {
         metric: [("", series)] for metric, series in level.series.items()
     }
@@ -151,7 +151,7 @@ def _find_metrics(level: StoreLevel) -> dict[str, list[NamedSeries]]:
 
 
 def _part_name(name: str) -> str:
-    """Return the name of a part of a node for people."""
+    """Return the displayed name of a node's part."""
     return shown_text(name.replace("accelerator", "GPU ", 1))
 
 
@@ -173,7 +173,7 @@ def _order(one: NamedSeries) -> tuple[int, str]:
 
 
 def _maps(level: StoreLevel, times: ShownTime) -> list[NodeHeatMap]:
-    """Return use of each core and each card over time."""
+    """Return heat maps of the cores and of the cards."""
     found: list[NodeHeatMap] = []
     for kind, title, metric in (
         ("hwthread", "Use of each hardware thread by programs", "cpu_user"),

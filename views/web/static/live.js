@@ -1,4 +1,4 @@
-// Keeps a page fresh: asks for it again every 30 s while it is seen, and replaces what changed.
+// Refresh of a page: requests a visible page again every 30 s, and replaces changed parts.
 "use strict";
 (() => {
   const EVERY = 30, LONGEST = 300;
@@ -14,7 +14,7 @@
     return new Set([...root.querySelectorAll("details")].flatMap((one, n) => (one.open ? [n] : [])));
   }
 
-  // What a keyboard reaches is found again by its link or text, else by its place.
+  // Elements with keyboard focus are found again by link or text, else by position.
   function reachable(root) { return [...root.querySelectorAll("a[href], summary, button, [tabindex='0']")]; }
   function label(one) { return one.tagName + (one.getAttribute("href") || one.textContent); }
 
@@ -37,7 +37,7 @@
     if (!fresh || !old) return;
     const open = opened(old);
     [...fresh.querySelectorAll("details")].forEach((one, n) => { one.open = open.has(n); });
-    // Plots that the browser draws stay; they get new values of their own.
+    // Bokeh's plots stay; they request their new values separately.
     for (const plot of old.querySelectorAll("figure.zoomed")) {
       const place = fresh.querySelector("#" + CSS.escape(plot.id));
       if (place) place.replaceWith(plot);

@@ -1,4 +1,4 @@
-// Zooming, on pages with ?zoom=1: replaces the drawings of the server by plots of Bokeh.
+// Zooming on pages with ?zoom=1: replaces the server's SVG by plots of Bokeh.
 "use strict";
 (() => {
   const scripts = (document.body.dataset.zoom || "").split(" ").filter(Boolean);
@@ -51,7 +51,7 @@
     return [base ** step, " kMGTP"[step].trim() + unit];
   }
 
-  // Each plot is a document of its own, so that its range follows the others by hand.
+  // Each plot is a separate Bokeh document: ranges are synchronised by code.
   function makeRange(offset) {
     const range = new Bokeh.Range1d({ start: shown[0], end: shown[1] });
     range.change.connect(() => {
@@ -125,7 +125,7 @@
     timer = setTimeout(async () => {
       const times = shown.map((one) => one / 1000 - offset);
       if (times[1] - times[0] < 10) return;
-      try { update(await ask([...plots.keys()], isWhole() ? null : times)); } catch (error) { /* what is drawn stays */ }
+      try { update(await ask([...plots.keys()], isWhole() ? null : times)); } catch (error) { /* the drawn values stay */ }
     }, 300);
   }
 

@@ -1,1 +1,1 @@
-"""Plots as SVG, made by the server: lines, meters, sparklines, grids of colours."""
+"""Generation of SVG: lines, meters, sparklines, heat maps."""

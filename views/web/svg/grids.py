@@ -1,6 +1,6 @@
-"""Grids of colours as SVG: parts over time, and parts at one moment.
+"""Heat maps as SVG: parts over time, and parts at one moment.
 
-The cells of a colour are one path, so that a grid of 10,000 cells takes about 60 kB.
+The cells of a colour are one path: a grid of 10,000 cells takes about 60 kB.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _GAP = 2
 
 
 class GridCell(NamedTuple):
-    """A square: what it stands for, its share of a whole, and where it leads."""
+    """A square: title, share from 0 to 1, address of its link."""
 
     title: str
     share: float | None
@@ -39,7 +39,7 @@ def draw_heat_map(
     height: int = 12,
     label: str = "",
 ) -> Markup:
-    """Return a row of colours over time for each name; `rows` holds shares from 0 to 1."""
+    """Return a heat map with one row per name. rows: shares from 0 to 1 over time."""
     count, columns = rows.shape
     paths: dict[str, list[str]] = {}
     for number, row in enumerate(rows.tolist()):
@@ -73,7 +73,7 @@ def draw_heat_map(
 
 
 def draw_cells(cells: Sequence[GridCell], across: int = 40, label: str = "") -> Markup:
-    """Return squares row by row, each a link with a title."""
+    """Return a grid of squares, each a link with a title."""
     parts: list[str] = []
     for number, cell in enumerate(cells):
         x, y = number % across * _CELL, number // across * _CELL

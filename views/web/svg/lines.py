@@ -1,4 +1,4 @@
-"""Lines over time as SVG: bands from minimum to maximum, gaps where values are missing, limits."""
+"""Lines over time as SVG: bands from minimum to maximum, gaps for missing values, limits."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from ccagent.views.web.data.buckets import SeriesBuckets, TimeGrid
 
 HEIGHT = 150
-"""Pixels of the plot itself."""
+"""Height of the plot area in pixels."""
 
 _ROWS = 500
-"""Units of its height in the paths."""
+"""Height of the plot area in units of the paths."""
 
 _MARGIN = 14
 
 
 class PlotLine(NamedTuple):
-    """A line of a plot. number: of its colour. has_band: its extremes are shown, too."""
+    """A line of a plot. number: of its colour. has_band: also show minimum and maximum."""
 
     name: str
     values: SeriesBuckets
@@ -38,7 +38,7 @@ class PlotLine(NamedTuple):
 
 
 class PlotLimit(NamedTuple):
-    """A level that a plot shows as a dashed line."""
+    """A limit, drawn as a dashed line."""
 
     name: str
     value: float
@@ -53,7 +53,7 @@ def draw_lines(
     top: float | None = None,
     label: str = "",
 ) -> Markup:
-    """Return a plot with axes as SVG: labels of values, lines, labels of times."""
+    """Return a plot as SVG: labels of values, lines, labels of times."""
     highest = max(
         [*(_largest(line.values.high) for line in lines), *(one.value for one in limits)],
         default=0.0,
@@ -90,7 +90,7 @@ def draw_lines(
 
 
 def _scale(highest: float, unit: str) -> float:
-    """Return the prefix of an axis, so that its steps are round in it."""
+    """Return the factor of an axis' unit prefix, for round steps with this prefix."""
     base = base_of(unit)
     if base == 1000 or highest < base:
         return 1.0
@@ -100,7 +100,7 @@ def _scale(highest: float, unit: str) -> float:
 def draw_sparkline(
     values: NDArray[np.float64], top: float | None = None, label: str = ""
 ) -> Markup:
-    """Return a small line without axes."""
+    """Return a sparkline: a small line without axes."""
     highest = _largest(values)
     upper = top if top and highest <= top * 1.001 else find_top(highest)
     path = line_path(values, upper, 100)
@@ -112,12 +112,12 @@ def draw_sparkline(
 
 
 def line_path(values: NDArray[np.float64], upper: float, rows: int = _ROWS) -> str:
-    """Return the path of a line, a step to the right for each value; it breaks at gaps."""
+    """Return the path of a line, one step to the right per value, interrupted at gaps."""
     heights = _heights(values, upper, rows)
     parts: list[str] = []
     for first, last in _runs(values):
         points = heights[first:last]
-        if last - first == 1:  # half a step to each side, so that it is seen at the edge, too
+        if last - first == 1:  # half a step to each side: visible also at the edge
             parts.append(f"M{first - 0.5} {points[0]}h1")
             continue
         parts.append(f"M{first} {points[0]}")
@@ -126,7 +126,7 @@ def line_path(values: NDArray[np.float64], upper: float, rows: int = _ROWS) -> s
 
 
 def band_path(low: NDArray[np.float64], high: NDArray[np.float64], upper: float) -> str:
-    """Return the outline of the area between two lines."""
+    """Return the path of the area between two lines."""
     tops, bottoms = _heights(high, upper, _ROWS), _heights(low, upper, _ROWS)
     parts: list[str] = []
     for first, last in _runs(high):
@@ -139,7 +139,7 @@ def band_path(low: NDArray[np.float64], high: NDArray[np.float64], upper: float)
 
 
 def _moves(points: list[int]) -> list[str]:
-    """Return relative steps from point to point; equal ones in a row are one."""
+    """Return relative steps from point to point. Equal points are joined into one step."""
     found: list[str] = []
     level = 0
     for a, b in pairwise(points):
@@ -163,7 +163,7 @@ def _heights(values: NDArray[np.float64], upper: float, rows: int) -> list[int]:
 
 
 def _runs(values: NDArray[np.float64]) -> list[tuple[int, int]]:
-    """Return the stretches without missing values."""
+    """Return the index ranges [first, last) without missing values."""
     present = np.concatenate(([False], ~np.isnan(values), [False])).astype(np.int8)
     edges = np.flatnonzero(np.diff(present)).tolist()
     return list(zip(edges[::2], edges[1::2], strict=True))

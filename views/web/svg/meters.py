@@ -1,4 +1,4 @@
-"""Meters as SVG: a part of a whole as a bar. The figure stands beside it as text."""
+"""Meters as SVG: a share as a bar. The page shows the figure as text beside it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from markupsafe import Markup
 
 
 def draw_meter(share: float | None, *, state: str = "ok", mark: float | None = None) -> Markup:
-    """Return a bar for a share from 0 to 1; an unknown one is hatched.
+    """Return a bar for a share from 0 to 1; hatched if the share is None.
 
-    state: `ok`, `hint` or `bad`, a colour beside the words. mark: a second level, such as what is
-    asked for, or a peak.
+    state: `ok`, `hint` or `bad`, selects the colour. mark: a second level, such as the request or
+    a peak.
     """
     if share is None or not math.isfinite(share):
         bar = '<rect class="unknown" width="100" height="10"/>'

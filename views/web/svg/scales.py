@@ -1,4 +1,4 @@
-"""Axes: round steps of values and of times."""
+"""Scales of axes: round steps of values and of times."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _TIMES = (
 )  # fmt: skip
 _MOST_TICKS = 40
 LARGEST, _SMALLEST = 1e300, 1e-300
-"""Values beyond them have no round steps among floating point numbers."""
+"""Limits of values: beyond them floating point numbers have no round steps."""
 
 
 def find_top(largest: float) -> float:
-    """Return the round upper end of an axis from 0 that holds a value."""
+    """Return a round upper end for an axis from 0 that includes a value."""
     if not math.isfinite(largest) or largest < _SMALLEST:
         return 1.0
     largest = min(largest, LARGEST)
@@ -27,7 +27,7 @@ def find_top(largest: float) -> float:
 
 
 def value_ticks(top: float, count: int = 4) -> list[float]:
-    """Return about so many round values from 0 to `top`."""
+    """Return about `count` round values from 0 to `top`."""
     raw = top / count
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(one * power for one in (1.0, 2.0, 2.5, 5.0, 10.0) if one * power >= raw * 0.999)
@@ -35,7 +35,7 @@ def value_ticks(top: float, count: int = 4) -> list[float]:
 
 
 def time_ticks(start: float, end: float, count: int = 6) -> list[int]:
-    """Return round times of the server's time zone between start and end."""
+    """Return round times in the server's time zone between start and end."""
     span = max(1.0, end - start)
     step = next((one for one in _TIMES if span / one <= count), _TIMES[-1])
     offset = time.localtime(start).tm_gmtoff

@@ -1,1 +1,1 @@
-"""Programs that run in the kernel: all processes in one read, and what ended ones have used."""
+"""Kernel programs (BPF): all processes in one read, sums over ended processes, I/O of jobs."""

@@ -1,4 +1,4 @@
-"""Functions of the running kernel and their numbers of arguments, from its BTF by libbpf."""
+"""Functions of the running kernel with their numbers of arguments, from its BTF through libbpf."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MEMBERS = 0xFFFF  # BTF_INFO_VLEN
 
 
 class _BtfType(ctypes.Structure):
-    """The beginning of struct btf_type: of a function, `type` is its prototype's id."""
+    """The first fields of struct btf_type. For a function `type` is the id of its prototype."""
 
     _fields_ = (
         ("name", ctypes.c_uint32),
@@ -25,9 +25,9 @@ class _BtfType(ctypes.Structure):
 
 
 def read_functions(library: Libbpf, names: Iterable[str]) -> dict[str, int]:
-    """Return the numbers of arguments of those functions that the kernel has.
+    """Return the number of arguments by function, without functions that the kernel lacks.
 
-    Raises NotHereError, NotPermittedError or ProgramError if its BTF can't be read.
+    Raise NotHereError, NotPermittedError or ProgramError if the kernel's BTF can't be read.
     """
     found: dict[str, int] = {}
     btf = library.pointer("btf__load_vmlinux_btf", what="BTF of the kernel")

@@ -1,4 +1,4 @@
-"""Check of the task iterator: whether it is pinned here, and else whether it could be loaded."""
+"""Check of the task iterator: pinned, or loadable on this machine."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _FIRST = (5, 8)
 
 
 class KernelFacts(NamedTuple):
-    """Properties of the kernel that the task iterator depends on.
+    """Properties of the kernel that the task iterator requires.
 
-    pinned: None if it is not pinned, else whether this user may read it. library: why there is
-    no libbpf, empty if there is one. lockdown: its mode, if known. has_own_pids: /proc is
-    that of a pid namespace below the first.
+    pinned: None if it is not pinned, else whether this user may read it. library: reason for a
+    missing libbpf, "" if it is installed. lockdown: the mode, "" if unknown. has_own_pids: /proc
+    belongs to a pid namespace below the initial one.
     """
 
     release: str
@@ -43,7 +43,7 @@ def require_task_iterator(node: Node, impact: str) -> Check:
 
 
 def find_task_iterator(node: Node) -> CheckResult:
-    """Return whether the task iterator is pinned, and what prevents it."""
+    """Check whether the task iterator is pinned and readable, else whether it could be loaded."""
     return assess_kernel(
         KernelFacts(
             release=read_text(node, "proc/sys/kernel/osrelease"),
@@ -57,28 +57,28 @@ def find_task_iterator(node: Node) -> CheckResult:
 
 
 def is_iterator_usable(node: Node) -> bool:
-    """Return whether this user can read it, and its pids are those of /proc."""
+    """Return whether this user can read the iterator, and its pids are the same as in /proc."""
     return bool(_is_pinned(node)) and not _has_own_pids(node)
 
 
 def parse_lockdown(text: str) -> str:
-    """Return the mode in `none [integrity] confidentiality`; empty if there is none."""
+    """Parse `none [integrity] confidentiality`. Return the mode in brackets; "" without one."""
     match = re.search(r"\[(\w+)\]", text)
     return match[1] if match else ""
 
 
 def is_old(release: str) -> bool:
-    """Return whether a release is before 5.8; EL 8 may still have what later ones have."""
+    """Return whether a release is older than 5.8. EL 8 is excluded: it has backports."""
     match = _VERSION.match(release)
     return match is not None and (int(match[1]), int(match[2])) < _FIRST and ".el8" not in release
 
 
 def assess_kernel(kernel: KernelFacts) -> CheckResult:
-    """Return whether the task iterator can be read, or loaded."""
+    """Return the finding for these properties: readable, loadable, or the obstacles."""
     if kernel.has_own_pids:
         return CheckResult(
             "missing",
-            "this is a pid namespace of its own, and the kernel reports other pids",
+            "this is a separate pid namespace, and the kernel reports other pids",
             "run ccagent on the node, not in a container; /proc is read instead",
         )
     if kernel.pinned:
@@ -86,8 +86,8 @@ def assess_kernel(kernel: KernelFacts) -> CheckResult:
     if kernel.pinned is False:
         return CheckResult(
             "problem",
-            f"/{PINNED} is there, but this user may not read it",
-            "add the user to its group, or have it pinned for the service's group",
+            f"/{PINNED} is pinned, but this user may not read it",
+            "add the user to its group, or pin it for the service's group",
         )
     lacks = [
         text
@@ -95,12 +95,12 @@ def assess_kernel(kernel: KernelFacts) -> CheckResult:
             (is_old(kernel.release), f"kernel {kernel.release} is older than 5.8"),
             (not kernel.has_btf, f"the kernel has no BTF ({BTF})"),
             (bool(kernel.library), kernel.library),
-            (kernel.lockdown == "confidentiality", "lockdown=confidentiality forbids BPF to read"),
+            (kernel.lockdown == "confidentiality", "lockdown=confidentiality forbids BPF reads"),
         )
         if is_lacking
     ]
     if not lacks:
-        found = f"not pinned, though kernel {kernel.release} with BTF and libbpf could"
+        found = f"not pinned; kernel {kernel.release} with BTF and libbpf supports it"
         fix = "optional, as root: ccagent kernel load (a package: enable ccagent-kernel)"
         return CheckResult("missing", found, fix)
     fix = "processes are read from /proc instead, which works"

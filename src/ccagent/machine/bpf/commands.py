@@ -1,4 +1,4 @@
-"""The command `ccagent kernel`, for root, so that the agent needs no privilege."""
+"""The command `ccagent kernel`. Root loads the programs; the agent needs no privileges."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _directory = click.option(
 
 @click.group(cls=HelpfulGroup)
 def kernel() -> None:
-    """Manage the kernel programs with which the agent reads all processes at once."""
+    """Load, show and unload the kernel programs for processes and I/O of jobs."""
 
 
 @kernel.command()
@@ -42,15 +42,15 @@ def kernel() -> None:
     "--io",
     "has_io",
     is_flag=True,
-    help="Also count what jobs read, write, send and receive; costs at each of these calls.",
+    help="Also count I/O and network traffic of jobs; adds a cost to each of these calls.",
 )
 @click.option(
-    "--io-time", "has_time", is_flag=True, help="With --io: measure the time in read and write."
+    "--io-time", "has_time", is_flag=True, help="With --io: also measure the time of calls."
 )
 def load(directory: str, mode: str, group: str | None, has_io: bool, has_time: bool) -> None:
-    """Load and pin the programs, as root; replace those of another version.
+    """Load and pin the programs, as root. Replace programs of another version.
 
-    Without --io, programs for I/O that are loaded stay as they are.
+    Without --io, loaded programs for I/O stay unchanged.
     """
     from ccagent.machine.bpf import loading
     from ccagent.machine.bpf.io_loading import IoOptions
@@ -71,9 +71,9 @@ def load(directory: str, mode: str, group: str | None, has_io: bool, has_time: b
 
 @kernel.command()
 @_directory
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status(directory: str, as_json: bool) -> None:
-    """Show the loaded programs; exit status 1 unless all have this version."""
+    """Show the loaded programs. The exit status is 1 unless all have this version."""
     import msgspec
 
     from ccagent.machine.bpf.status import read_status
@@ -93,7 +93,7 @@ def status(directory: str, as_json: bool) -> None:
 
 @kernel.command()
 @_directory
-@click.option("--io", "only_io", is_flag=True, help="Only the programs for I/O.")
+@click.option("--io", "only_io", is_flag=True, help="Unload only the programs for I/O.")
 def unload(directory: str, only_io: bool) -> None:
     """Unload the programs, as root."""
     from ccagent.machine.bpf import loading
@@ -105,7 +105,7 @@ def unload(directory: str, only_io: bool) -> None:
 
 def _absolute(directory: str) -> str:
     if not directory.startswith("/"):
-        raise ConfigurationError(f"--directory: {directory!r} does not begin with /")
+        raise ConfigurationError(f"--directory: {directory!r} does not start with /")
     return directory.rstrip("/") or "/"
 
 
@@ -115,7 +115,7 @@ def _mode(text: str) -> int:
     except ValueError:
         mode = -1
     if mode < 0 or mode & ~0o444:
-        raise ConfigurationError(f"--mode: {text!r} is none of 0400, 0440, 0444: read-only files")
+        raise ConfigurationError(f"--mode: {text!r}: expected 0400, 0440 or 0444")
     return mode
 
 

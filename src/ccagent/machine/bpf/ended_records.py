@@ -1,11 +1,10 @@
 """Records of the pinned iterator `ended`: sums over ended processes, by job, user and command.
 
-Source: struct record in ended.bpf.c. The numbers are counters that only grow while the programs are
-loaded: a reader takes the difference of two readings. Each reading has the entries that have
-changed since one second before the previous one of the same reader. An entry without changes for
-`kept` ns, or for long when others need its place, is removed; if its key occurs again, it starts at
-0 with another `since`. `Total` counts everything: the difference between its delta and those of
-the entries was removed before it was read.
+Source: struct record in ended.bpf.c. The numbers are counters that only increase while the programs
+are loaded: a reader computes deltas of two readings. Each reading has the entries changed since one
+second before the previous reading. An entry is removed if it has not changed for `kept` ns, or
+earlier if the table is full. A removed key starts again at 0 with a new `since`. `Total` counts all
+processes: the excess of its delta over the sum of the entries' deltas was removed unread.
 """
 
 from __future__ import annotations
@@ -29,16 +28,16 @@ _TOTAL = struct.Struct("<48s10Q")
 
 
 RawEntry = tuple[bytes, int, int, int, int]
-"""The bytes of a key, and processes, runtime, since and last of `Ended`."""
+"""The bytes of a key; processes, runtime, since and last of `Ended`."""
 
 
 class EndedKey(NamedTuple):
     """Owner of the processes at their exit.
 
-    cgroup, cpuacct: as in `task_records.Task`. job: Slurm's, by the name of its control group,
-    which may be removed; then cgroup, cpuacct and pgid are 0. pgid: 0 also if it is unknown,
-    and for a process that used less than 100 ms in a group whose leader was not there at the last
-    reading. euid: effective user; command: comm.
+    cgroup, cpuacct: as in `task_records.Task`. job: Slurm's job id, from the name of the control
+    group. After the removal of this group cgroup, cpuacct and pgid are 0. pgid: also 0 if unknown,
+    and for a process with less than 100 ms CPU time whose group leader did not exist at the last
+    reading. euid: effective user. command: comm.
     """
 
     cgroup: int
@@ -50,9 +49,10 @@ class EndedKey(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """Sums of an entry: ns on a CPU, all threads, without children; bytes; the largest one's pages.
+    """Sums of an entry over all threads, without children: ns on a CPU, bytes.
 
-    since, last: ns since boot when the entry was created and when it last changed.
+    Pages are the maximum over the processes. since, last: creation and last change of the entry in
+    ns since boot.
     """
 
     processes: int
@@ -68,9 +68,10 @@ class Ended(NamedTuple):
 
 
 class Total(NamedTuple):
-    """All processes ended since the programs were loaded; `entries` created, `refused` not created.
+    """Sums over all processes that ended since the programs were loaded.
 
-    processes: at the start of the reading; entries may include later ones.
+    entries, refused: number of created entries, and of entries that could not be created.
+    processes: at the start of the reading; entries may include later processes.
     """
 
     processes: int
@@ -86,10 +87,10 @@ class Total(NamedTuple):
 
 
 class RawEndedReading(NamedTuple):
-    """One reading, its entries parsed only as far as needed to see which have changed.
+    """One reading. Its entries are only parsed as far as needed to detect changes.
 
-    kept: ns after which the kernel removes an entry without changes. unseen: processes counted with
-    their values at exit, because their release was not seen.
+    kept: ns after which the kernel removes an unchanged entry. unseen: number of processes counted
+    with their values at exit, because their release was not observed.
     """
 
     header: Header
@@ -109,7 +110,7 @@ class EndedReading(NamedTuple):
 
 
 def parse_raw(content: bytes) -> RawEndedReading:
-    """Parse the counters that show changed entries. Raises UnparsableError as parse_ended."""
+    """Parse the counters that detect changes. Raise UnparsableError as parse_ended does."""
     header = parse_frame(content, MAGIC, LAYOUT, RECORD.size)
     end = end_of(content, RECORD.size)
     last = end - RECORD.size
@@ -130,7 +131,7 @@ def parse_key(raw: bytes) -> EndedKey:
 
 
 def parse_ended(content: bytes) -> EndedReading:
-    """Parse a reading. Raises UnparsableError if it isn't complete and of this layout."""
+    """Parse a reading. Raise UnparsableError if it is incomplete or has another layout."""
     raw = parse_raw(content)
     last = end_of(content, RECORD.size) - RECORD.size
     entries = {

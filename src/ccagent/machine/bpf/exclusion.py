@@ -1,6 +1,6 @@
-"""Lock of loads and unloads.
+"""The lock for loading and unloading.
 
-Only root can open its file: a user who can read a file could hold its lock forever.
+Only root can open its file: a user who can open a file can hold its lock without limit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ LOCK = "/run/ccagent-kernel.lock"
 
 @contextmanager
 def alone(path: str = LOCK) -> Generator[None]:
-    """Hold the lock; the file is removed afterwards. Raises NotPermittedError, or as Node.read."""
+    """Hold the lock, and remove its file afterwards.
+
+    Raise NotPermittedError without root, or an error of Node.read.
+    """
     try:
         descriptor = _open_locked(path)
     except PermissionError as error:
@@ -40,7 +43,7 @@ def _open_locked(path: str) -> int:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         try:
-            # The previous holder has removed the file: another one is locked by others.
+            # If the previous holder has removed the file, this lock excludes nobody: open again.
             if os.fstat(descriptor).st_ino == os.stat(path).st_ino:
                 return descriptor
         except FileNotFoundError:

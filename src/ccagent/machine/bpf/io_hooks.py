@@ -1,6 +1,6 @@
-"""Programs of io.bpf.c: the function that each counts at, and what is not counted without it.
+"""Programs of io.bpf.c with their kernel functions, and the values that each counts.
 
-The order is that of the bits in the header's `features`: new programs come last.
+The order is the order of the bits in the header's `features`: new programs are appended.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class IoHook(NamedTuple):
-    """A program and the function that it is attached to.
+    """A program and the kernel function that it is attached to.
 
-    arguments: numbers of arguments of the function that the program can be used with; empty: any.
-    counts: the values that come from it.
+    arguments: supported numbers of arguments of the function; empty: any. counts: the values that
+    the program counts.
     """
 
     program: str
@@ -26,7 +26,7 @@ class IoHook(NamedTuple):
 
 
 SYSTEM_CALL = {"aarch64": "__arm64_sys_"}.get(platform.machine(), "__x64_sys_")
-"""How the kernel's functions of system calls begin on this architecture."""
+"""The prefix of the kernel's system call functions on this architecture."""
 
 HOOKS = (
     IoHook("on_vfs_read", "vfs_read", (4,), "read"),
@@ -72,31 +72,31 @@ TIMERS = (
     IoHook("enter_vfs_readv", "vfs_readv", (5,), "latency of readv"),
     IoHook("enter_vfs_writev", "vfs_writev", (5,), "latency of writev"),
 )
-"""Programs that only a load with times attaches."""
+"""Programs that are only attached with `has_time`."""
 
 HAS_TIME = 1 << 63
 """Feature: read_ns and write_ns are measured."""
 
 OF_OLD_KERNELS = frozenset({"tcp_sendpage"})
-"""Functions that newer kernels do not need: their lack loses nothing."""
+"""Functions that newer kernels do not use. Without them no values are missing."""
 
 
 def select_hooks(functions: Mapping[str, int], hooks: tuple[IoHook, ...]) -> dict[IoHook, str]:
-    """Return why each hook can't be used, empty if it can.
+    """Return for each hook the reason for which it can't be used, "" if it can.
 
-    functions: those of the kernel, with their numbers of arguments.
+    functions: number of arguments by function of the kernel.
     """
     return {hook: _reason(hook, functions) for hook in hooks}
 
 
 def features_of(hooks: frozenset[str], *, has_time: bool) -> int:
-    """Return the bits of the programs with these names."""
+    """Return the feature bits of programs by their names."""
     bits = sum(1 << number for number, hook in enumerate(HOOKS) if hook.program in hooks)
     return bits | (HAS_TIME if has_time else 0)
 
 
 def missing_hooks(features: int) -> list[IoHook]:
-    """Return the hooks that this kernel lacks, by the features of a reading."""
+    """Return the hooks that this kernel lacks, from the features of a reading."""
     return [
         hook
         for number, hook in enumerate(HOOKS)

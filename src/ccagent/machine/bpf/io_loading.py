@@ -1,6 +1,6 @@
 """Loading and pinning of the programs that count I/O and network traffic by job, as root.
 
-A program that the kernel lacks a function for, or refuses, is left out, and the rest is loaded.
+A program is omitted if the kernel lacks its function or refuses it. The others are loaded.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _NAME = "io"
 SETTINGS = struct.Struct("<QIIIII4x")
 """struct settings in io_tables.bpf.h.
 
-Features, CPUs, whether times are measured, level, levels above, entries of the table `io`.
+Features, CPUs, flag for measured times, level, number of levels above, entries of the table `io`.
 """
 
 _MORE_LEVELS = 2
-"""Levels beside the first on kernels that preempt kernel code, see `seen` in io.bpf.c."""
+"""Additional levels on kernels that preempt kernel code, see `seen` in io.bpf.c."""
 
 _MAPS = ("io", "network", "requests", "devices", "gone", "entered", "seen", "io.bss")
 
@@ -63,10 +63,10 @@ _FAILED = re.compile(r"prog '(\w+)'|program '(\w+)'")
 
 
 class IoOptions(NamedTuple):
-    """How the programs for I/O are loaded.
+    """Options for loading the programs for I/O.
 
-    has_time: measure the time in reads and writes. entries: jobs times file systems for which
-    there is room. is_preemptible: the kernel preempts kernel code; None: find out.
+    has_time: measure the time of reads and writes. entries: maximum of jobs times file systems.
+    is_preemptible: the kernel preempts kernel code; None: detect it.
     """
 
     has_time: bool = False
@@ -75,7 +75,7 @@ class IoOptions(NamedTuple):
 
 
 class LoadedIo(NamedTuple):
-    """Result of a load. left_out: by counted value, why it is not counted."""
+    """Result of a load. left_out: reasons by value that is not counted."""
 
     features: int
     left_out: dict[str, str]
@@ -89,7 +89,7 @@ def load_io(
 ) -> LoadedIo:
     """Load the programs and pin them below `directory`.
 
-    Raises as `loading.load` does, and leaves nothing then.
+    Raise the errors of `loading.load`. Nothing stays pinned after an error.
     """
     if options.is_preemptible is None:
         node = Node(hostname="localhost", cluster="local")
@@ -100,7 +100,7 @@ def load_io(
         os.makedirs(os.path.join(directory, pins.IO_PROGRAMS), 0o700, exist_ok=True)
     except OSError as error:
         raise_for(directory.lstrip("/"), error)
-    # Each round leaves out a program at least.
+    # Each round removes a program from `usable`, or ends.
     while True:
         try:
             _load_once(library, content, directory, usable, options)
@@ -114,7 +114,7 @@ def load_io(
                     f"io: Linux {os.uname().release} attaches no programs to its functions:"
                     f" aarch64 needs Linux 6.4 or newer. {_OTHERS}"
                 ) from error
-            # A kernel that forbids one forbids all.
+            # A kernel that does not permit one program permits none.
             if failed is None or len(usable) == 1 or isinstance(error, NotPermittedError):
                 remove_io(directory)
                 raise
@@ -123,7 +123,7 @@ def load_io(
 
 
 def remove_io(directory: str) -> bool:
-    """Remove the pinned programs; return whether there were any."""
+    """Remove the pinned programs. Return whether any existed."""
     removed = _unpin(directory)
     with suppress(OSError):
         os.rmdir(os.path.join(directory, pins.IO_PROGRAMS))
@@ -132,7 +132,7 @@ def remove_io(directory: str) -> bool:
 
 
 def _select(library: Libbpf, *, has_time: bool) -> tuple[dict[str, IoHook], dict[str, str]]:
-    """Return the hooks that can be used, by program, and why others can't."""
+    """Return the usable hooks by program name, and reasons by value that is not counted."""
     hooks = HOOKS + (TIMERS if has_time else ())
     functions = read_functions(library, {_NEEDED, *(hook.function for hook in hooks)})
     if _NEEDED not in functions:
@@ -157,7 +157,7 @@ def _load_once(
     usable: Mapping[str, IoHook],
     options: IoOptions,
 ) -> None:
-    """Load and pin the programs that can be used, once or on all levels."""
+    """Load and pin the usable programs, on one or on all levels."""
     cpus = library.possible_cpus()
     entries = min(options.entries, _largest(_VALUE, cpus))
     network_entries = min(_NETWORK_ENTRIES, _largest(_NETWORK_VALUE, cpus))
@@ -179,12 +179,12 @@ def _load_once(
                 programs.leave_out(_REMOVAL)
                 programs.share_maps(levels[0], _MAPS)
             programs.load()
-        # The programs that fill the maps come last: if one fails, none is pinned.
+        # All programs are attached before the first is pinned: after an error none is pinned.
         links = {
             pins.IO: (levels[0], levels[0].attach_iterator("read_io", over="io")),
             pins.NETWORK: (levels[0], levels[0].attach_iterator("read_network", over="network")),
         }
-        # Of programs at a function the one that was attached last runs first: level 0.
+        # The program that was attached last runs first: this must be level 0.
         for level, programs in reversed([*enumerate(levels)]):
             names = [name for name, hook in usable.items() if not level or hook not in TIMERS]
             for name in names if level else (_REMOVAL, *names):
@@ -200,7 +200,7 @@ def _largest(value: int, cpus: int) -> int:
 
 
 def _failed(said: str, usable: Mapping[str, IoHook], error: CcagentError) -> str | None:
-    """Return the program that the kernel refused, if libbpf or the error names one."""
+    """Return the name of the refused program, from libbpf's messages or the error; else None."""
     for match in _FAILED.finditer(said):
         name = match[1] or match[2]
         if name in usable:

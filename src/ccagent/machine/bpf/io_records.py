@@ -1,9 +1,9 @@
-"""Records of the pinned iterators `io` and `network`: what jobs read, write, send and receive.
+"""Records of the pinned iterators `io` and `network`: I/O and network traffic of jobs.
 
-Source: struct record and struct network_record in io.bpf.c. The numbers are counters that only grow
-as long as the entry lives, summed up over CPUs. An entry of a job whose control group was removed
-stays for ten minutes, and until it was read after the removal; while the table is more than half
-full only until it was read. Job 0 is everything outside of jobs.
+Source: struct record and struct network_record in io.bpf.c. The numbers are counters, summed up
+over CPUs, that only increase during the life of an entry. After the removal of a job's control
+group its entries stay for ten minutes and until the next reading; if the table is more than half
+full, only until the next reading. Job 0 is all I/O outside of jobs.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ _LOOPBACK = 0x100
 
 
 OTHER_DEVICES = 0xFFFFFFFF
-"""Device of all file systems of a job beyond the first 64, or fewer in a table that fills up."""
+"""Device of all file systems of a job after the first 64, or fewer while the table fills up."""
 
 
 class IoKey(NamedTuple):
-    """A job and a file system. device: as the kernel encodes it, or OTHER_DEVICES."""
+    """A job and a file system. device: in the kernel's encoding, or OTHER_DEVICES."""
 
     job: int
     device: int
 
     @property
     def major_minor(self) -> str:
-        """Return the device as in /proc/self/mountinfo."""
+        """Return the device as `major:minor`, as in /proc/self/mountinfo."""
         return f"{self.device >> 20}:{self.device & 0xFFFFF}"
 
 
 class IoCounts(NamedTuple):
-    """What a job did on a file system.
+    """Counters of a job on a file system.
 
-    since: ns since boot when the entry was created; another number tells another entry. magic:
-    type of the file system, as in statfs(2). reads, writes: calls of read(2), write(2) and their
-    relatives, those that failed included; *_bytes: their results. read_errors, write_errors: also
-    of asynchronous ones. opens to statfs: attempts. async_*: requests of libaio and io_uring that
-    have ended, and their results. splice_*: sendfile(2), splice(2), copy_file_range(2), with bytes
-    taken from and put into files. major_faults: pages of mapped files that had to be fetched.
-    read_ns, write_ns: time in read and write calls, if the programs were loaded with it.
+    since: creation of the entry in ns since boot; a different value means a new entry. magic: type
+    of the file system, as in statfs(2). reads, writes: calls of read(2), write(2) and their
+    variants, including failed calls; *_bytes: their results. read_errors, write_errors: including
+    asynchronous requests. opens to statfs: attempts. async_*: completed requests of libaio and
+    io_uring, and their results. splice_*: sendfile(2), splice(2), copy_file_range(2), with bytes
+    from and to files. major_faults: of mapped files. read_ns, write_ns: time of read and write
+    calls, if the programs were loaded with times.
     """
 
     since: int
@@ -87,7 +87,7 @@ class IoCounts(NamedTuple):
 
 
 class NetworkKey(NamedTuple):
-    """A job, `tcp` or `udp`, and whether the other end is on this node."""
+    """A job and a kind of traffic. protocol: `tcp`, `udp`. is_loopback: both ends are here."""
 
     job: int
     protocol: str
@@ -95,7 +95,7 @@ class NetworkKey(NamedTuple):
 
 
 class JobTraffic(NamedTuple):
-    """Calls that moved data, and bytes of payload. since: as in IoCounts."""
+    """Calls that transferred data, and bytes of payload. since: as in IoCounts."""
 
     since: int
     sends: int
@@ -107,8 +107,9 @@ class JobTraffic(NamedTuple):
 class IoReading(NamedTuple):
     """A reading of `io`.
 
-    lost: sums of what found no room in the kernel's table. missed: calls that no program has
-    seen, at most, because the kernel skipped it; those of the network included.
+    lost: sums of calls without an entry, because the kernel's table was full. missed: maximum
+    number of calls that were not counted because the kernel skipped the program; including network
+    calls.
     """
 
     header: Header
@@ -126,7 +127,7 @@ class NetworkReading(NamedTuple):
 
 
 def parse_io(content: bytes) -> IoReading:
-    """Parse a reading of `io`. Raises UnparsableError if it isn't complete and of this layout."""
+    """Parse a reading of `io`. Raise UnparsableError if it is incomplete or has another layout."""
     header = parse_frame(content, IO_MAGIC, LAYOUT, IO_RECORD.size)
     records = _records(content, IO_RECORD)
     lost = records.pop()
@@ -139,7 +140,7 @@ def parse_io(content: bytes) -> IoReading:
 
 
 def parse_network(content: bytes) -> NetworkReading:
-    """Parse a reading of `network`. Raises UnparsableError as `parse_io` does."""
+    """Parse a reading of `network`. Raise UnparsableError as `parse_io` does."""
     header = parse_frame(content, NETWORK_MAGIC, LAYOUT, NETWORK_RECORD.size)
     records = _records(content, NETWORK_RECORD)
     lost = records.pop()
@@ -154,7 +155,7 @@ def parse_network(content: bytes) -> NetworkReading:
 
 
 def count_lost(io: IoReading, network: NetworkReading) -> int:
-    """Return the number of calls that found no room in the kernel's tables."""
+    """Return the number of calls that were lost because the kernel's tables were full."""
     calls = sum(
         value
         for name, value in zip(io.lost._fields, io.lost, strict=True)
@@ -164,9 +165,9 @@ def count_lost(io: IoReading, network: NetworkReading) -> int:
 
 
 def _records(content: bytes, record: struct.Struct) -> list[tuple[int, ...]]:
-    """Return the fields of all records. Raises UnparsableError unless the last one is `lost`."""
+    """Return the fields of all records. Raise UnparsableError unless the last is `lost`."""
     end = end_of(content, record.size)
     records = list(record.iter_unpack(memoryview(content)[HEADER.size : end]))
     if not records or records[-1][0] != _LOST:
-        raise UnparsableError("there is no record of what was lost")
+        raise UnparsableError("the record of lost calls is missing")
     return records

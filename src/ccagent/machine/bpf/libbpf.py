@@ -1,7 +1,7 @@
-"""libbpf through ctypes: open an object, load it, attach its programs, pin what is attached.
+"""libbpf through ctypes: open and load an object file, attach and pin its programs.
 
-libbpf is a library of the system (libbpf.so.1, or .so.0 from 0.5 on); there is nothing to install
-for Python. Its messages are captured: an error has the line with the reason.
+libbpf is a system library (libbpf.so.1, or .so.0 from 0.5 on); no Python package is needed. Its
+messages are captured: an error contains the line with the reason.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ _NUMBERS = {
 
 
 class _OpenOptions(ctypes.Structure):
-    """The beginning of struct bpf_object_open_opts."""
+    """The first fields of struct bpf_object_open_opts."""
 
     _fields_ = (("size", ctypes.c_size_t), ("name", ctypes.c_char_p))
 
 
 class _IteratorOptions(ctypes.Structure):
-    """struct bpf_iter_attach_opts: `info` points to a union that begins with a map's descriptor."""
+    """struct bpf_iter_attach_opts. `info` points to a union that starts with a map's descriptor."""
 
     _fields_ = (
         ("size", ctypes.c_size_t),
@@ -75,19 +75,19 @@ class _IteratorOptions(ctypes.Structure):
 
 
 class Link(NamedTuple):
-    """An attached program. It lasts while it is pinned, or held here."""
+    """An attached program. It stays attached while it is pinned or this process holds the link."""
 
     pointer: int
     what: str
 
 
 class Libbpf:
-    """libbpf, and its messages. Raises NotHereError if it is not installed."""
+    """libbpf and its messages. Raise NotHereError if libbpf is not installed or too old."""
 
     def __init__(self, names: tuple[str, ...] = LIBRARIES) -> None:
         self._library = open_libbpf(names)
         self._messages = b""
-        # Held here, because the library calls it as long as it is loaded.
+        # A reference, because the library calls the function while it is loaded.
         self._listener = _PRINT(self._listen)
         try:
             for functions, result in ((_POINTERS, ctypes.c_void_p), (_NUMBERS, ctypes.c_int)):
@@ -103,11 +103,11 @@ class Libbpf:
             self._library.libbpf_set_strict_mode(ctypes.c_uint32(_STRICT))
 
     def possible_cpus(self) -> int:
-        """Return the number of CPUs that the kernel supports."""
+        """Return the number of possible CPUs."""
         return self.number("libbpf_num_possible_cpus", what="number of CPUs")
 
     def pointer(self, function: str, *arguments: Any, what: str) -> int:
-        """Call a function that returns a pointer. Raises as `_raise` does."""
+        """Call a function that returns a pointer. Raise an error of `make_error` if it fails."""
         self._messages = b""
         result: int | None = getattr(self._library, function)(*arguments)
         failed: int = self._library.libbpf_get_error(result)
@@ -116,7 +116,7 @@ class Libbpf:
         return result
 
     def number(self, function: str, *arguments: Any, what: str) -> int:
-        """Call a function that returns a number, negative for an error. Raises as `_raise` does."""
+        """Call a function that returns a number. Raise an error of `make_error` if that is < 0."""
         self._messages = b""
         result: int = getattr(self._library, function)(*arguments)
         if result < 0:
@@ -124,7 +124,7 @@ class Libbpf:
         return result
 
     def call(self, function: str, *arguments: Any) -> int:
-        """Call a function that returns a number, whatever it is."""
+        """Call a function that returns a number, without a check for errors."""
         result: int = getattr(self._library, function)(*arguments)
         return result
 
@@ -137,7 +137,7 @@ class Libbpf:
         getattr(self._library, function)(pointer)
 
     def _listen(self, level: int, form: bytes, arguments: int) -> int:
-        # va_list differs by platform, but as an argument it is a pointer on x86_64 and aarch64.
+        # va_list depends on the platform, but is passed as a pointer on x86_64 and aarch64.
         if level == _WARNING and len(self._messages) < _MOST_TEXT * 16:
             text = ctypes.create_string_buffer(_MOST_TEXT)
             ctypes.CDLL(None).vsnprintf(
@@ -152,10 +152,10 @@ class Libbpf:
 
 
 class Object:
-    """A BPF object file: opened, perhaps adjusted, loaded, attached.
+    """A BPF object file: open, optionally adjust, load, attach.
 
-    Pinned programs stay when it is closed. All methods raise NotPermittedError, NotHereError or
-    ProgramError.
+    Pinned programs stay after close. All methods raise NotPermittedError, NotHereError or
+    ProgramError if libbpf fails.
     """
 
     def __init__(self, library: Libbpf, name: str, content: bytes) -> None:
@@ -179,26 +179,26 @@ class Object:
         self.close()
 
     def set_entries(self, name: str, entries: int) -> None:
-        """Set the size of a map, before loading."""
+        """Set the maximum of a map's entries. Call before `load`."""
         self._number("bpf_map__set_max_entries", self._map(name), entries)
 
     def leave_out(self, program: str) -> None:
-        """Do not load a program, before loading."""
+        """Exclude a program. Call before `load`."""
         self._number("bpf_program__set_autoload", self._program(program), False)
 
     def set_target(self, program: str, function: str) -> None:
-        """Attach a program to another function than its section names, before loading."""
+        """Set the function of a program, instead of its section's. Call before `load`."""
         pointer = self._program(program)
         self._number("bpf_program__set_attach_target", pointer, 0, function.encode())
 
     def share_maps(self, other: Object, names: Iterable[str]) -> None:
-        """Use the maps of a loaded object instead of own ones, before loading."""
+        """Use the maps of a loaded object instead of new maps. Call before `load`."""
         for name in names:
             descriptor = other._number("bpf_map__fd", other._map(name))
             self._number("bpf_map__reuse_fd", self._map(name), descriptor)
 
     def set_constants(self, content: bytes) -> None:
-        """Set the constants that programs are verified with, before loading."""
+        """Set the programs' constants, which the verifier uses. Call before `load`."""
         place = self._map(f"{self._name}.rodata")
         self._number("bpf_map__set_initial_value", place, content, len(content))
 
@@ -207,16 +207,16 @@ class Object:
         self._number("bpf_object__load", self._pointer)
 
     def attach(self, program: str) -> Link:
-        """Attach a program to the target that its section names."""
+        """Attach a program to the target in its section's name."""
         return self._attach(program, "bpf_program__attach", self._program(program))
 
     def attach_iterator(self, program: str, over: str = "") -> Link:
-        """Create an iterator, for a map's elements over the map `over`."""
+        """Create the link of an iterator. over: the map of an iterator over map elements."""
         pointer = self._program(program)
         if not over:
             return self._attach(program, "bpf_program__attach_iter", pointer, None)
         descriptor = ctypes.c_uint32(self._number("bpf_map__fd", self._map(over)))
-        # Newer kernels have a larger union: missing fields count as 0.
+        # The union is larger in newer kernels: missing fields are treated as 0.
         options = _IteratorOptions(
             ctypes.sizeof(_IteratorOptions), ctypes.pointer(descriptor), ctypes.sizeof(descriptor)
         )
@@ -229,7 +229,7 @@ class Object:
         )
 
     def close(self) -> None:
-        """Free everything; programs that are not pinned are detached."""
+        """Free all resources. Programs that are not pinned are detached."""
         for link in self._links:
             self._library.release("bpf_link__destroy", link.pointer)
         self._links.clear()
@@ -264,7 +264,7 @@ class Object:
 
 
 def check_kernel(btf: str = BTF) -> None:
-    """Raise NotHereError if the kernel does not describe its structures (BTF)."""
+    """Raise NotHereError if the kernel has no BTF, the description of its structures."""
     if not os.path.exists(btf):
         raise NotHereError(
             f"{btf}: none. Linux 5.8 (EL 8.6) or newer is needed, built with CONFIG_DEBUG_INFO_BTF"
@@ -272,9 +272,9 @@ def check_kernel(btf: str = BTF) -> None:
 
 
 def essence(said: str) -> str:
-    """Return the line with the reason out of libbpf's messages.
+    """Return the line with the reason from libbpf's messages, "" without messages.
 
-    The verifier's reason is the last line before its statistics; else it is the first message.
+    The verifier's reason is the last line before its statistics. Else the first message is used.
     """
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     for number, line in enumerate(lines[1:]):
@@ -285,7 +285,7 @@ def essence(said: str) -> str:
 
 
 def make_error(code: int, what: str, said: str) -> CcagentError:
-    """Return the error for an errno. what: was tried; said: by libbpf."""
+    """Return the error for an errno. what: the failed action. said: messages of libbpf."""
     reason = essence(said)
     name = os.strerror(code)
     detail = f": {reason}" if reason else ""
@@ -301,7 +301,7 @@ def make_error(code: int, what: str, said: str) -> CcagentError:
 
 @cache
 def open_libbpf(names: tuple[str, ...] = LIBRARIES) -> ctypes.CDLL:
-    """Load the library. Raise NotHereError if there is none."""
+    """Load the library. Raise NotHereError if it is not installed."""
     for name in names:
         try:
             return ctypes.CDLL(name, use_errno=True)

@@ -1,7 +1,7 @@
 """Loading, pinning and unloading of the programs, as root.
 
-`version` is created last and removed first: other files without it are left over from a load that
-was killed, and the next load or unload removes them.
+`version` is created last and removed first. Files without `version` are remains of a killed load;
+the next load or unload removes them.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ if TYPE_CHECKING:
 
 _KEYS = 16384
 _KEYS_PER_CPU = 256
-"""An LRU map assigns its entries to CPUs in batches of 128; with fewer it evicts too early."""
+"""An LRU map assigns entries to CPUs in batches of 128. With fewer entries it evicts too early."""
 
 
 class Loaded(NamedTuple):
     """Result of a load.
 
-    complaint: why ended processes are not counted; empty if they are. io_version: empty unless the
-    programs for I/O were asked for. left_out: why some values of I/O are not counted, by value.
+    complaint: reason for which ended processes are not counted; "" if they are counted.
+    io_version: "" unless the programs for I/O were requested. left_out: reasons by value of I/O
+    that is not counted.
     """
 
     changed: bool
@@ -46,7 +47,7 @@ class Loaded(NamedTuple):
 
 
 def default_group() -> int:
-    """Return the id of the group that may read by default."""
+    """Return the id of the default group of readers."""
     try:
         return grp.getgrnam(pins.GROUP).gr_gid
     except KeyError:
@@ -63,12 +64,12 @@ def load(
     libraries: tuple[str, ...] = LIBRARIES,
     io: IoOptions | None = None,
 ) -> Loaded:
-    """Load and pin; where the same is pinned already, only mode and group are set.
+    """Load and pin the programs. If this version is pinned already, only set mode and group.
 
-    io: load the programs for I/O, too; without it they stay as they are. Raises NotHereError if
-    libbpf, BTF or a part of the kernel is missing, NotPermittedError without privilege,
-    ProgramError if the kernel refuses, UnparsableError if the records have another layout; then
-    nothing is left behind, but `tasks` and `ended` stay if only the programs for I/O fail.
+    io: also load the programs for I/O; None leaves them unchanged. Raise NotHereError if libbpf,
+    BTF or a feature of the kernel is missing, NotPermittedError without privileges, ProgramError if
+    the kernel refuses a program, UnparsableError if the records have another layout. After an error
+    nothing stays pinned; but if only the programs for I/O fail, `tasks` and `ended` stay.
     """
     programs = programs or objects()
     group = default_group() if group is None else group
@@ -91,7 +92,7 @@ def load(
 def _load_processes(
     library: Libbpf, programs: Objects, directory: str, mode: int, group: int
 ) -> Loaded:
-    """Load `tasks` and `ended`, unless they are."""
+    """Load `tasks` and `ended`, unless this version is loaded."""
     names = (pins.TASKS, pins.ENDED)
     if pins.version(directory) == programs.version and _is_complete(directory):
         _permit(directory, names, mode, group)
@@ -115,9 +116,9 @@ def _load_processes(
 
 
 def unload(directory: str = pins.DIRECTORY) -> bool:
-    """Remove everything that a load created; return whether there was anything.
+    """Remove everything that a load created. Return whether anything existed.
 
-    Raises NotPermittedError without privilege, UnparsableError for a file that can't be removed.
+    Raise NotPermittedError without privileges, UnparsableError if a file can't be removed.
     """
     with alone():
         removed = _remove_io(directory)
@@ -130,20 +131,20 @@ def _pin_tasks(library: Libbpf, content: bytes, directory: str) -> None:
     with Object(library, "tasks", content) as programs:
         programs.load()
         programs.pin(programs.attach_iterator("tasks"), path)
-    # The first reading looks up the CPUs' counters: no other may run beside it.
+    # The first reading looks up the CPUs' counters, and must not run concurrently with another.
     node = Node(hostname="localhost", cluster="local")
     task_records.parse_header(node.read(path.lstrip("/"), task_records.LARGEST_READING))
 
 
 def _pin_ended(library: Libbpf, content: bytes, directory: str) -> str:
-    """Load the counters of ended processes; return why the kernel can't run them, or ""."""
+    """Load the counters of ended processes. Return the reason of a refusal, else ""."""
     keys = max(_KEYS, _KEYS_PER_CPU * library.possible_cpus())
     try:
         with Object(library, "ended", content) as programs:
             programs.set_entries("ended", keys)
             programs.set_entries("leaving", keys)
             programs.load()
-            # The programs that fill the map come last: if one fails, none is pinned.
+            # All programs are attached before the first is pinned: after an error none is pinned.
             links = {
                 pins.ENDED: programs.attach_iterator("read_ended", over="ended"),
                 pins.ON_EXIT: programs.attach("on_exit"),
@@ -162,7 +163,10 @@ def _pin_ended(library: Libbpf, content: bytes, directory: str) -> str:
 def _load_io(
     library: Libbpf, programs: Objects, directory: str, options: IoOptions
 ) -> tuple[bool, dict[str, str]]:
-    """Load the programs for I/O, unless they are; return whether, and what is not counted."""
+    """Load the programs for I/O, unless this version is loaded.
+
+    Return whether they were loaded, and reasons by value that is not counted.
+    """
     version = programs.io_version + (TIMED if options.has_time else "")
     if pins.io_version(directory) == version:
         return False, {}
@@ -177,7 +181,7 @@ def _load_io(
 
 
 def _remove_io(directory: str) -> bool:
-    """Remove the programs for I/O; return whether there were any."""
+    """Remove the programs for I/O. Return whether any existed."""
     mount = mounting.mount_of(directory)
     if mount is None or mount.type != "bpf":
         return False
@@ -187,7 +191,7 @@ def _remove_io(directory: str) -> bool:
 
 
 def unload_io(directory: str = pins.DIRECTORY) -> bool:
-    """Remove the programs for I/O alone; return whether there were any. Raises as `unload`."""
+    """Remove only the programs for I/O. Return whether any existed. Raise as `unload` does."""
     with alone():
         return _remove_io(directory)
 
@@ -201,7 +205,7 @@ def _permit(directory: str, names: tuple[str, ...], mode: int, group: int) -> No
 
 
 def _prepare(directory: str) -> bool:
-    """Create a directory in a bpffs; return whether we may remove it."""
+    """Create a directory in a bpffs. Return whether ccagent created it or its mount."""
     try:
         os.mkdir(directory)
         os.chmod(directory, 0o755)  # noqa: S103 - all may enter; the files limit who may read
@@ -245,7 +249,7 @@ def _remove_pins(directory: str) -> bool:
 
 
 def _remove_directory(directory: str) -> bool:
-    """Unmount what we have mounted, and remove the directory if it is empty."""
+    """Unmount ccagent's bpffs, and remove the directory if it is empty. Return whether removed."""
     mount = mounting.mount_of(directory)
     if mount is None or mount.type != "bpf":
         return False

@@ -1,4 +1,4 @@
-"""The file system of pinned programs: check, mount, unmount."""
+"""The bpffs of pinned programs: check, mount, unmount."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from ccagent.errors import CcagentError, NotHereError, NotPermittedError, Progra
 from ccagent.machine.procfs.mountinfo import MOUNTINFO, Mount, parse_mountinfo
 
 SOURCE = "ccagent"
-"""Source of our mounts: only those with it are unmounted."""
+"""Source of ccagent's mounts. Mounts with another source are never unmounted."""
 
 _NOSUID_NODEV_NOEXEC = 2 | 4 | 8
-_DETACH = 2  # also with files that are still open
+_DETACH = 2  # works also with open files
 
 
 def mount_of(directory: str) -> Mount | None:
-    """Return the file system that a directory lies in; None if there is no such directory.
+    """Return the mount of a directory; None if the directory does not exist.
 
-    Raise UnparsableError if the kernel's table of mounts has another form.
+    Raise UnparsableError if the kernel's table of mounts has another format.
     """
     try:
         device = os.stat(directory).st_dev
@@ -33,7 +33,7 @@ def mount_of(directory: str) -> Mount | None:
 
 
 def mount_bpffs(directory: str) -> None:
-    """Mount a bpffs that all may enter and root may write. Raises as `_call` does."""
+    """Mount a bpffs with mode 0755. Raise the errors of `_call`."""
     _call(
         "mount",
         SOURCE.encode(),
@@ -46,12 +46,16 @@ def mount_bpffs(directory: str) -> None:
 
 
 def unmount(directory: str) -> None:
-    """Unmount what is mounted on a directory. Raises as `_call` does."""
+    """Unmount the file system on a directory. Raise the errors of `_call`."""
     _call("umount2", os.fsencode(directory), _DETACH, what=f"{directory}: unmounting it")
 
 
 def _call(function: str, *arguments: object, what: str) -> None:
-    """Raise NotPermittedError, NotHereError (a kernel without bpffs) or ProgramError."""
+    """Call a function of libc.
+
+    Raise NotPermittedError without privileges, NotHereError if the kernel has no bpffs, else
+    ProgramError if the call fails.
+    """
     library = ctypes.CDLL(None, use_errno=True)
     if getattr(library, function)(*arguments) == 0:
         return

@@ -1,4 +1,4 @@
-"""The object files of `build`, and their versions."""
+"""The compiled object files, and their versions."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from ccagent.errors import NotHereError
 from ccagent.machine.bpf import ended_records, io_records, task_records
 
 TASKS_ALONE = "-tasks"
-"""Suffix of the version where the kernel accepted only the first of them."""
+"""Suffix of the version if the kernel only accepted `tasks`."""
 
 TIMED = "-time"
-"""Suffix of the version of the programs for I/O that measure times."""
+"""Suffix of the version of programs for I/O that measure times."""
 
 _DIRECTORY = os.path.dirname(os.path.abspath(__file__))
 
 
 class Objects(NamedTuple):
-    """The object files: of processes, and of the I/O of jobs."""
+    """The object files, for processes and for the I/O of jobs."""
 
     tasks: bytes
     ended: bytes
@@ -27,18 +27,18 @@ class Objects(NamedTuple):
 
     @property
     def version(self) -> str:
-        """Return the version of layouts and contents of the programs for processes."""
+        """Return the version of the programs for processes, from layouts and contents."""
         digest = hashlib.sha256(self.tasks + self.ended).hexdigest()
         return f"{task_records.LAYOUT}.{ended_records.LAYOUT}-{digest[:16]}"
 
     @property
     def io_version(self) -> str:
-        """Return the version of layout and content of the programs for I/O."""
+        """Return the version of the programs for I/O, from layout and content."""
         return f"{io_records.LAYOUT}-{hashlib.sha256(self.io).hexdigest()[:16]}"
 
 
 def objects(directory: str = _DIRECTORY) -> Objects:
-    """Read the object files. Raises NotHereError if they were not built."""
+    """Read the object files. Raise NotHereError if they were not built."""
     contents: list[bytes] = []
     for name in ("tasks.bpf.o", "ended.bpf.o", "io.bpf.o"):
         try:

@@ -1,13 +1,12 @@
-"""Frame of a pinned iterator's file: a header, records of one size, and an end.
+"""The frame of a pinned iterator's file: a header, records of one size, and an end.
 
     header  32 bytes: magic (8), layout (4), size of a record (4), time (8), features (8)
     records
-    end     32 bytes: a header with the magic `ccended`, and features of its own
+    end     32 bytes: a header with the magic `ccended` and separate features
     late    records of processes that started while the end was read; ignored
 
-All numbers are little-endian. Source: struct header in kernel.bpf.h. The call of read(2) that finds
-no more records looks for more once again, but the end is written only once: bpf_seq_read() in
-kernel/bpf/bpf_iter.c.
+All numbers are little-endian. Source: struct header in kernel.bpf.h. After the last record read(2)
+iterates once more, but the end is written only once: bpf_seq_read() in kernel/bpf/bpf_iter.c.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ END = b"ccended\n"
 class Header(NamedTuple):
     """Header of a pinned file.
 
-    time: ns since boot, suspension included (CLOCK_BOOTTIME), when the reading began.
-    features: a number; its meaning depends on the file.
+    time: start of the reading in ns since boot, including suspension (CLOCK_BOOTTIME). features:
+    bits; their meaning depends on the file.
     """
 
     magic: bytes
@@ -36,9 +35,10 @@ class Header(NamedTuple):
 
 
 def parse_frame(content: bytes, magic: bytes, layout: int, size: int) -> Header:
-    """Check that a file is complete and has the expected layout.
+    """Return the header of a file.
 
-    Its records lie in content[HEADER.size : end_of(content, size)]. Raises UnparsableError.
+    The records are content[HEADER.size : end_of(content, size)]. Raise UnparsableError if the file
+    is incomplete or has another layout.
     """
     if len(content) < 2 * HEADER.size:
         raise UnparsableError(f"{len(content)} bytes: less than a header and an end")
@@ -56,9 +56,9 @@ def parse_frame(content: bytes, magic: bytes, layout: int, size: int) -> Header:
 
 
 def end_of(content: bytes, size: int) -> int:
-    """Return the position of the end, below 0 if there is none.
+    """Return the position of the end, negative if it is missing.
 
-    No record begins with the same bytes: as a pid or cgroup id they would be out of range.
+    No record starts with the same bytes: as a pid or cgroup id they would be out of range.
     """
     at = len(content) - HEADER.size
     while at >= HEADER.size and not content.startswith(END, at):

@@ -1,4 +1,4 @@
-"""Preemption of kernel code by the running kernel: then it skips programs at times."""
+"""Detection of a preemptible kernel, which sometimes skips BPF programs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CONFIGURED = (
 
 
 def is_preemptible(node: Node) -> bool:
-    """Return whether kernel code is preempted; True if that can't be found out."""
+    """Return whether the kernel preempts kernel code; True if unknown."""
     version = read_text(node, "proc/sys/kernel/version")
     if "PREEMPT" not in version:
         return False
@@ -31,10 +31,10 @@ def is_preemptible(node: Node) -> bool:
 
 
 def find_mode(node: Node, version: str) -> str:
-    """Return `none`, `voluntary`, `lazy` or `full`; empty if it is unknown.
+    """Return `none`, `voluntary`, `lazy` or `full`; "" if the mode is unknown.
 
-    version: as in /proc/sys/kernel/version. The mode of kernels with PREEMPT_DYNAMIC is in debugfs,
-    else it is that of the command line, or of the configuration.
+    version: as in /proc/sys/kernel/version. With PREEMPT_DYNAMIC the mode is read from debugfs,
+    else from the kernel's command line, else from its configuration.
     """
     if "PREEMPT_DYNAMIC" not in version:
         return "full"

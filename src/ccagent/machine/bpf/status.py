@@ -16,12 +16,12 @@ from ccagent.machine.node import Node
 
 
 class KernelProgramStatus(msgspec.Struct):
-    """The pinned programs. processes, ended_entries, io_entries: None if this user can't read them.
+    """Status of the pinned programs. processes, ended_entries, io_entries: None if not readable.
 
-    state: `loaded`, `other version`, `incomplete` or `not loaded`. io: likewise, of the programs
-    for I/O, which are optional; empty if they are not loaded. io_lost: calls that found no room in
-    the kernel's tables; io_missed: calls for which the kernel has skipped the programs, at most.
-    not_counted: values that this kernel has no function for.
+    state: `loaded`, `other version`, `incomplete` or `not loaded`. io: state of the optional
+    programs for I/O; "" if they are not loaded. io_lost: calls lost because the kernel's tables
+    were full. io_missed: maximum number of calls for which the kernel skipped the programs.
+    not_counted: values whose functions this kernel lacks.
     """
 
     directory: str
@@ -44,7 +44,7 @@ class KernelProgramStatus(msgspec.Struct):
 
 
 def read_status(directory: str = pins.DIRECTORY) -> KernelProgramStatus:
-    """Return the status of the pinned programs, with one reading of each."""
+    """Return the status of the pinned programs. Each of them is read once."""
     found = KernelProgramStatus(directory, "not loaded", version=pins.version(directory))
     try:
         of_tasks = os.stat(os.path.join(directory, pins.TASKS))

@@ -1,6 +1,6 @@
-"""Records of the pinned iterator `tasks`: one for each process, equal to /proc.
+"""Records of the pinned iterator `tasks`: one per process, with the values of /proc.
 
-Source: struct record in tasks.bpf.c. The pids are those of the initial pid namespace.
+Source: struct record in tasks.bpf.c. Pids are in the initial pid namespace.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ HAS_MEMORY = 2
 """Feature: anon_pages is known."""
 
 HAS_EXACT_MEMORY = 4
-"""Feature: anon_pages is exact, as statm in Linux 6.17 or later. Else it is the kernel's
-approximation, as statm in 6.2 to 6.16."""
+"""Feature: anon_pages is exact, as in statm of Linux 6.17 or later. Else it is the kernel's
+approximation, as in statm of 6.2 to 6.16."""
 
 KERNEL_THREAD = 1
 WORKER = 2
 WORKING = 4
 INEXACT = 8
-"""Flag: CPU time, I/O or memory moved during the reading (threads ended, the program was replaced),
-or there are more than 2048 threads: /proc is exact, or the next reading."""
+"""Flag: values are inexact; /proc or the next reading is exact. During the reading threads ended or
+the program was replaced, or the process has more than 2048 threads."""
 
 
 class Task(NamedTuple):
-    """A process: its thread group leader, with times and I/O of all threads, ended ones too.
+    """A process: the thread group leader, with times and I/O of all threads, including ended ones.
 
     ppid, pgid, sid: as in /proc/PID/stat. euid owns /proc/PID; ruid, euid, suid: Uid of status.
     flags: KERNEL_THREAD, WORKER, WORKING, INEXACT.
-    num_threads: the first included. namespace: inode of the pid namespace, 0 at level 0.
+    num_threads: including the leader. namespace: inode of the pid namespace, 0 at level 0.
     state: as the character of /proc/PID/stat.
-    start: ns since boot. runtime: ns on a CPU; utime, stime: its division by ticks, ns;
-    told_*: utime and stime last read from /proc, ns. cutime, cstime: waited-for children, ns.
-    anon_pages: RssAnon; data_pages: `data` of statm, which holds the stack, too.
+    start: ns since boot. runtime: ns on a CPU; utime, stime: its division by ticks in ns;
+    told_*: utime and stime last read from /proc in ns. cutime, cstime: waited-for children in ns.
+    anon_pages: RssAnon; data_pages: `data` of statm, including the stack.
     rchar, wchar, read_bytes, write_bytes, cancelled_write_bytes: of /proc/PID/io.
     cgroup: inode of the cgroup's directory in the unified hierarchy; cpuacct, memory, pids,
-    freezer, devices: of that controller, in whichever hierarchy it is; 0 for a kernel without.
-    name: comm, or the kernel thread's longer name; work: the last task of a kernel worker.
+    freezer, devices: inode in the hierarchy of that controller; 0 if the kernel lacks it.
+    name: comm, or a kernel thread's longer name; work: the last task of a kernel worker.
     """
 
     pid: int
@@ -91,12 +91,12 @@ class Task(NamedTuple):
 
 
 def parse_header(content: bytes) -> Header:
-    """Check that a reading is complete and of this layout. Raises UnparsableError."""
+    """Return the header. Raise UnparsableError if a reading is incomplete or has another layout."""
     return parse_frame(content, MAGIC, LAYOUT, RECORD.size)
 
 
 def raw_records(content: bytes) -> list[bytes]:
-    """Cut a checked reading into records: one equal to the last reading's needs no parsing."""
+    """Split a checked reading into raw records, for comparison with the last reading's."""
     size = RECORD.size
     return [content[at : at + size] for at in range(HEADER.size, end_of(content, size), size)]
 
@@ -107,14 +107,14 @@ def parse_record(raw: bytes) -> Task:
 
 
 def parse_tasks(content: bytes) -> Iterator[Task]:
-    """Parse a whole reading. Raises UnparsableError at once if it isn't of this layout."""
+    """Parse a reading. Raise UnparsableError immediately if it has another layout."""
     parse_header(content)
     end = end_of(content, RECORD.size)
     return map(Task._make, RECORD.iter_unpack(memoryview(content)[HEADER.size : end]))
 
 
 def command(task: Task) -> bytes:
-    """Return the command as between the parentheses of /proc/PID/stat.
+    """Return the command as in the parentheses of /proc/PID/stat.
 
     Source: proc_task_name() in fs/proc/array.c and wq_worker_comm() in kernel/workqueue.c.
     """
@@ -128,8 +128,8 @@ def command(task: Task) -> bytes:
 def cpu_times(task: Task) -> tuple[int, int]:
     """Return user and system time without children in ns, divided as in /proc/PID/stat.
 
-    The sum is measured by the scheduler; ticks only divide it, and neither part ever
-    decreases. Source: cputime_adjust() in kernel/sched/cputime.c.
+    The scheduler measures the sum; ticks only divide it. Neither part ever decreases. Source:
+    cputime_adjust() in kernel/sched/cputime.c.
     """
     runtime, utime, stime, told_utime, told_stime = task[13:18]
     if told_utime + told_stime >= runtime:
@@ -144,7 +144,7 @@ def cpu_times(task: Task) -> tuple[int, int]:
 
 
 def ticks(task: Task, clock_ticks: int) -> tuple[int, int]:
-    """Return CPU time in clock ticks as in procfs: without, and with waited-for children.
+    """Return CPU time in clock ticks as in procfs, without and with waited-for children.
 
     The kernel truncates each of the four numbers.
     """

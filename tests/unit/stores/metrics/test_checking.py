@@ -122,13 +122,13 @@ def test_all_problems_are_listed_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "problem"),
     [
-        ('proxies = ["localhost"]\nproxy-secret-file = "SECRET"', "'localhost' is no address"),
-        ('proxies = ["10.0.0.0/8"]\nproxy-secret-file = "SECRET"', "is no address"),
-        ('proxies = ["10.0.0.1"]', "web.proxy-secret-file: needed"),
+        ('proxies = ["localhost"]\nproxy-secret-file = "SECRET"', "'localhost' is not an address"),
+        ('proxies = ["10.0.0.0/8"]\nproxy-secret-file = "SECRET"', "is not an address"),
+        ('proxies = ["10.0.0.1"]', "web.proxy-secret-file: required"),
         ('proxies = ["10.0.0.1"]\nproxy-secret-file = "/nowhere"', "/nowhere: No such file"),
         ('proxies = ["10.0.0.1"]\nproxy-secret-file = "SECRET"', "at least 16 characters"),
-        ('staff = [""]', "web.staff: a name is empty"),
-        ('proxy-header = "Remote User"', "'Remote User' is no name of a header"),
+        ('staff = [""]', "web.staff: has an empty name"),
+        ('proxy-header = "Remote User"', "'Remote User' is not a header name"),
     ],
 )
 def test_access_to_pages_that_could_not_work(tmp_path: Path, keys: str, problem: str) -> None:

@@ -54,12 +54,12 @@ def test_what_the_official_parser_reads() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("a 1", "half written"),
+        ("a 1", "may be incomplete"),
         ("a 1 123\n", "time stamps"),
         ("a\n", "no number"),
         ("a 0x10\n", "no number"),
         ("a 1_0\n", "no number"),
-        ("1a 1\n", "no name"),
+        ("1a 1\n", "no metric name"),
         ("a{b=1} 1\n", "label"),
         ('a{b="1"c="2"} 1\n', "label"),
         ('a{b="1",b="2"} 1\n', "label"),
@@ -67,8 +67,8 @@ def test_what_the_official_parser_reads() -> None:
         ('a{b="1" 1\n', "label"),
         ("a 1\na 2\n", "twice"),
         ('a{b="",c="d"} 1\na{c="d"} 2\n', "twice"),
-        ("# TYPE a stateset\n", "no type"),
-        ("a 1\n# TYPE a gauge\n", "behind"),
+        ("# TYPE a stateset\n", "not a type"),
+        ("a 1\n# TYPE a gauge\n", "TYPE after"),
         ("b 1\na 1 1\n", "line 2"),
     ],
 )

@@ -28,7 +28,7 @@ def test_killed_processes_are_bad() -> None:
         node(memory_limit=32 * GB, memory_peak=31.8 * GB, oom_kills=3), state="OUT_OF_MEMORY"
     )
     assert text(figures, "mem-limit") == (
-        "stopped for want of memory, 3 processes killed. It needed more than 32 GB; how much is"
+        "stopped: out of memory, 3 processes killed. It needed more than 32 GB; how much is"
         " unknown. Try --mem=40G (limit + 20 %)."
     )
     assert levels(job(node(memory_limit=None), state="OUT_OF_MEMORY"))["mem-limit"] == "BAD"
@@ -65,7 +65,7 @@ def test_a_peak_may_be_in_the_samples_that_are_missing() -> None:
 
 @pytest.mark.parametrize(
     ("state", "expected"),
-    [("OUT_OF_MEMORY", "stopped for"), ("FAILED", "stopped for"), ("COMPLETED", "short of")],
+    [("OUT_OF_MEMORY", "stopped:"), ("FAILED", "stopped:"), ("COMPLETED", "short of")],
 )
 def test_a_job_that_went_on_was_not_stopped(state: str, expected: str) -> None:
     found = text(job(node(oom_kills=1), state=state), "mem-limit")

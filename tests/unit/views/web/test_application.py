@@ -269,7 +269,7 @@ def test_an_error_that_nobody_foresaw_costs_one_answer(
     monkeypatch.setattr(found.sources.newest, "of_cluster", fail)
     reply = found.ask("/cluster/demo")
     assert reply.status == 500
-    assert "its log says more" in reply.text
+    assert "see its log" in reply.text
     assert "secret" not in reply.text
     assert "script-src 'self';" in reply.headers["content-security-policy"]
     assert found.ask("/cluster/demo/jobs").status == 200
@@ -464,7 +464,7 @@ def test_a_login_leads_to_no_other_server(closed: PageSite, place: str) -> None:
 
 def test_a_token_that_no_browser_keeps_is_refused(closed: PageSite) -> None:
     reply = log_in(closed, token(sub="bob", x="y" * 4000), sec_fetch_site="same-origin")
-    assert (reply.status, "which no browser keeps" in reply.text) == (403, True)
+    assert (reply.status, "browsers do not store it" in reply.text) == (403, True)
 
 
 def test_a_search_does_not_tell_the_cluster_of_the_jobs_of_others(closed: PageSite) -> None:
