@@ -52,7 +52,7 @@ _COMMANDS = {
     ),
     "jobstats": _Place(
         "ccagent.stores.jobstats.query_commands",
-        "Ask the store of Lustre jobstats who reads and writes what.",
+        "Query the store of Lustre jobstats for the I/O of jobs, users and nodes.",
     ),
     "kernel": _Place(
         "ccagent.machine.bpf.commands",
