@@ -32,4 +32,4 @@ class StoreCommands(HelpfulGroup):
 
 @click.group(cls=StoreCommands)
 def store() -> None:
-    """Run a store, which receives and keeps the data of agents."""
+    """Run a store for the data of agents."""

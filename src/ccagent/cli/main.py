@@ -65,7 +65,7 @@ _COMMANDS = {
     "sinks": _Place(
         "ccagent.cli.sinks", "List the kinds of sinks, by the scheme of their URL; or test one."
     ),
-    "store": _Place("ccagent.stores.commands", "Run a store that receives what agents send."),
+    "store": _Place("ccagent.stores.commands", "Run a store for the data of agents."),
     "top": _Place(
         "ccagent.views.top.commands", "Show this node live: its jobs, their processes and GPUs."
     ),
