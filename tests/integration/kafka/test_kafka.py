@@ -99,7 +99,7 @@ def test_a_topic_by_template(cluster: Cluster, connect: Connections) -> None:
 def test_a_name_that_cant_be_a_topic_is_refused_alone(
     cluster: Cluster, transport: KafkaTransport
 ) -> None:
-    with pytest.raises(RejectedError, match="'fox.no topic' is no topic") as caught:
+    with pytest.raises(RejectedError, match="'fox.no topic' is not a topic") as caught:
         transport.send([message(0), message(1, "no topic"), message(2)])
     assert caught.value.delivered == 1
     assert cluster.bodies() == [message(0).body]

@@ -313,7 +313,7 @@ def test_what_is_not_ours_stays(directory: str) -> None:
     ("arguments", "message"),
     [
         (["--mode", "0666"], "--mode: '0666': expected 0400, 0440 or 0444"),
-        (["--mode", "rw"], "--mode: 'rw' is none of"),
+        (["--mode", "rw"], "--mode: 'rw': expected 0400, 0440 or 0444"),
         (["--group", "no-such"], "--group: there is no group 'no-such'"),
         (["--directory", "run/x"], "--directory: 'run/x' does not start with /"),
     ],
