@@ -102,10 +102,13 @@ def show(status):
     sys.stderr.flush()
     leave(status)
 leave, os._exit = os._exit, show
+if "sample" in sys.argv:
+    from ccagent.machine.bpf import pins
+    pins.DIRECTORY = "/nonexistent"
 from ccagent.cli.start import main
 main()
 """
-"""A command that shows what it has imported when it ends."""
+"""A command that shows its imports at its end. It finds no kernel programs of this machine."""
 
 
 def imported_by(*arguments: str) -> set[str]:

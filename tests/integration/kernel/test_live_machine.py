@@ -29,6 +29,8 @@ from tests.support.schema import validate
 
 CCAGENT = [sys.executable, "-m", "ccagent"]
 NOBODY = pwd.getpwnam("nobody").pw_uid
+SAMPLE = ("sample", "--once", "--set", "source=procfs")
+"""Not from the kernel programs, which may be loaded on this machine."""
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -38,6 +40,8 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 UNPRIVILEGED = f"""
+from ccagent.machine.bpf import pins
+pins.DIRECTORY = "/nonexistent"
 import os, ccagent.cli.main, ccagent.cli.once, ccagent.agents.sonar.agent
 import ccagent.agents.sonar.sources.procfs
 import ccagent.agents.sonar.sources.preferred, ccagent.transports.stdout
@@ -112,7 +116,7 @@ def sleeps(pid: int, command: str = "") -> bool:
 def test_every_process_that_ps_shows_throughout_is_in_the_sample(other_users: list[int]) -> None:
     before = ps()
     memory = {pid: private_memory(pid) for pid in before}
-    result = run("sample", "--once")
+    result = run(*SAMPLE)
     memory_after = {pid: private_memory(pid) for pid in before}
     after = ps()
 
@@ -159,7 +163,7 @@ def test_a_busy_process_is_busy_and_a_zombie_is_marked(other_users: list[int]) -
 
     def has_worked() -> bool:
         """On a busy machine it may not have got a processor during the tenth of a second."""
-        envelope = validate("SampleEnvelope", run("sample", "--once").stdout)
+        envelope = validate("SampleEnvelope", run(*SAMPLE).stdout)
         jobs = envelope["data"]["attributes"]["jobs"]
         found[:] = [process for job in jobs for process in job["processes"]]
         return any(p["pid"] == other_users[2] and p.get("cpu_util", 0) > 5 for p in found)
@@ -315,8 +319,8 @@ def test_hostile_command_names_change_nothing_but_themselves(tmp_path: Any) -> N
         os.symlink("/bin/sleep", path)
         started.append(subprocess.Popen([path, "60"]))
     try:
-        envelope = validate("SampleEnvelope", run("sample", "--once").stdout)
-        lines = run("sample", "--once", "--format", "line").stdout.splitlines()
+        envelope = validate("SampleEnvelope", run(*SAMPLE).stdout)
+        lines = run(*SAMPLE, "--format", "line").stdout.splitlines()
     finally:
         for process in started:
             process.kill()
