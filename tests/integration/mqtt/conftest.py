@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from tests.support.mqtt_broker import Broker, Subscriber
 @pytest.fixture(autouse=True)
 def leaves_nothing() -> Iterator[None]:
     """Neither thread nor descriptor is left when all transports are closed."""
+    gc.collect()  # earlier tests may have left descriptors to the collector
     threads, descriptors = set(threading.enumerate()), len(os.listdir("/proc/self/fd"))
     yield
     assert set(threading.enumerate()) == threads

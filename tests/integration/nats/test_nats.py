@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import subprocess
 import sys
@@ -84,6 +85,7 @@ def test_nothing_to_send_needs_no_server(bench: Bench) -> None:
 def test_a_closed_transport_leaves_nothing_and_connects_again(bench: Bench) -> None:
     server = bench.stream_server()
     transport = bench.connect(server.url, jetstream=True)
+    gc.collect()  # earlier tests may have left descriptors to the collector
     threads, descriptors = threading.active_count(), len(os.listdir("/proc/self/fd"))
     for _ in range(2):
         transport.send([message()])
