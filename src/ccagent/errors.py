@@ -1,4 +1,6 @@
-"""All exceptions of ccagent.
+"""The tree of ccagent's exceptions.
+
+Errors inside one part, which others never see, are defined beside their users.
 
 CcagentError
 ├── ConfigurationError      the configuration can't be used: exit status 2

@@ -10,9 +10,7 @@ _LAST_MICROSECOND = 10**17
 def seconds(time: int) -> int:
     """Return a time in s, ms, us or ns since 1970 as whole seconds.
 
-    The size determines the unit: 10
-    11 s is the year 5138, 10
-    11 ms is 1973.
+    The size determines the unit: 100,000,000,000 s is in the year 5138, as many ms are in 1973.
     """
     size = abs(time)
     if size < _LAST_SECOND:

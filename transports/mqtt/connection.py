@@ -66,7 +66,7 @@ class MqttLostError(Exception):
         A message may be the cause.
         """
         self.code = code
-        """The reason code of the broker's DISCONNECT; None without one."""
+        """The reason code of the broker's DISCONNECT; 0 if it gave none."""
 
 
 class MqttConnection:

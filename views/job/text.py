@@ -54,7 +54,7 @@ def format_report(
         lines += _finding(finding, style, width)
     if report.hidden:
         names = ", ".join(sorted(one.rule for one in report.hidden))
-        lines += _fold(f"Other advice waits for that: {names}.", " " * _LABEL, " " * _LABEL, width)
+        lines += _fold(f"Then further advice follows: {names}.", " " * _LABEL, " " * _LABEL, width)
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 

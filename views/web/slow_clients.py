@@ -66,7 +66,7 @@ class TimedProtocol(HttpToolsProtocol):
             min(same, key=TimedProtocol.rank).transport.abort()
 
     def rank(self) -> tuple[bool, int]:
-        """Return how much a connection is worth to stay: one that is answered, the newest."""
+        """Return the sort key of connections. The connection with the least one is closed first."""
         cycle: Any = self.cycle
         return cycle is not None and not cycle.response_complete, self._number
 

@@ -92,7 +92,7 @@ class IdFormat:
                     raise ValueError(f"{text!r}: %{code} is none of %e %h %H %j %u %g %p")
                 name = part[4 : part.index(">")]
                 if name in used:
-                    raise ValueError(f"{text!r}: {name} stands in it twice")
+                    raise ValueError(f"{text!r}: {name} occurs twice")
                 used.add(name)
                 pattern.append(part)
                 position += 2

@@ -6,8 +6,8 @@ mistaken for a new process with the same pid. If RLIMIT_NOFILE does not suffice,
 ccagent need the descriptors, the files are opened at each reading.
 
 Owner and cgroup seldom change. They are read when a process first appears, at the next reading,
-when
-its command, parent, group or session changes, and otherwise every `attribution.EVERY` readings.
+when its command, parent, group or session changes, and otherwise every `attribution.EVERY`
+readings.
 """
 
 from __future__ import annotations

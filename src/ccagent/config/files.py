@@ -230,7 +230,7 @@ def _merge(
         elif not (is_table(value) and is_table(into[key])):
             name = ".".join(full)
             line = f"line {found}: " if (found := files.line_of(name, path)) else ""
-            files.problems.append(f"{path}: {line}{name}: stands in {files.origins[full]} already")
+            files.problems.append(f"{path}: {line}{name}: is already set in {files.origins[full]}")
             continue
         _merge(files, into[key], as_table(value), path, full)
 

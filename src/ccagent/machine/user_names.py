@@ -46,7 +46,9 @@ class UserNames:
         *,
         local: str = LOCAL,
     ) -> None:
-        """Take what asks the service: it returns an empty name for an unknown user, and may hang.
+        """Take the function that asks the directory service for a name.
+
+        It returns an empty name for an unknown user, and may hang.
 
         local: path of the file with local users.
         """

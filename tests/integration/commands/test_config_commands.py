@@ -50,7 +50,7 @@ def test_check_names_all_files(main: Path) -> None:
     more.write_text("[agents.sample]\nrollup = true\n")
     assert run("config", "check", main) == (0, f"{main}, {more}: no errors\n", "")
     more.write_text("[agents.sample]\nevery = '5s'\n")
-    said = f"ccagent: {more}: line 2: agents.sample.every: stands in {main} already\n"
+    said = f"ccagent: {more}: line 2: agents.sample.every: is already set in {main}\n"
     assert run("config", "check", main) == (2, "", said)
     assert run("sample", "--once", "--config", main) == (2, "", said)
 

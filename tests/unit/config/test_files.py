@@ -104,16 +104,16 @@ def test_a_file_by_a_relative_path_has_its_directory_beside_it(
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("cluster = 'fox'", "conf.d/b.toml: line 1: cluster: stands in ccagent.toml already"),
+        ("cluster = 'fox'", "conf.d/b.toml: line 1: cluster: is already set in ccagent.toml"),
         ("[agents.sample]\nevery = '1m'",
-         "conf.d/b.toml: line 2: agents.sample.every: stands in ccagent.toml already"),
+         "conf.d/b.toml: line 2: agents.sample.every: is already set in ccagent.toml"),
         ("[sinks.tree]\nurl = 'dir:/x'",
-         "conf.d/b.toml: line 2: sinks.tree.url: stands in conf.d/a.toml already"),
-        ("sinks = 3", "conf.d/b.toml: line 1: sinks: stands in ccagent.toml already"),
+         "conf.d/b.toml: line 2: sinks.tree.url: is already set in conf.d/a.toml"),
+        ("sinks = 3", "conf.d/b.toml: line 1: sinks: is already set in ccagent.toml"),
         ("[cluster]\nname = 'fox'",
-         "conf.d/b.toml: line 1: cluster: stands in ccagent.toml already"),
+         "conf.d/b.toml: line 1: cluster: is already set in ccagent.toml"),
         ("[agents.sysinfo]\nsoftware = []",
-         "conf.d/b.toml: line 2: agents.sysinfo.software: stands in conf.d/a.toml already"),
+         "conf.d/b.toml: line 2: agents.sysinfo.software: is already set in conf.d/a.toml"),
     ],
 )  # fmt: skip
 def test_a_key_that_stands_twice_is_an_error_that_names_both_files(
@@ -218,7 +218,7 @@ def test_what_is_no_toml_hides_no_other_mistake(etc: Directory) -> None:
     assert [problem.replace(f"{etc.path}/", "") for problem in caught.value.problems] == [
         "conf.d/a.toml: line 2: Invalid value: a string stands in quotes (column 7)",
         'conf.d/b.toml: line 2: Expected "\'"',
-        "conf.d/b.toml: line 1: cluster: stands in ccagent.toml already",
+        "conf.d/b.toml: line 1: cluster: is already set in ccagent.toml",
         "conf.d/a.toml: line 5: sinks.b.url: a sink needs a URL, such as 'stdout:'",
     ]
 

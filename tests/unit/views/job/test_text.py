@@ -50,7 +50,7 @@ def test_a_bad_job_and_the_advice_that_waits() -> None:
 
 def test_hidden_hints_are_named() -> None:
     found = text(job(node(cpu_seconds=1.0, memory_peak=20 * GB)))
-    assert found[-1] == "        Other advice waits for that: mem-excess."
+    assert found[-1] == "        Then further advice follows: mem-excess."
 
 
 def test_small_amounts_have_small_units() -> None:

@@ -93,8 +93,8 @@ def test_every_code_has_its_part() -> None:
         ("%x", "%x is none of"),
         ("%", "% is none of"),
         ("plain", "none of %e"),
-        ("%u:%u", "user_id stands in it twice"),
-        ("%h:%H", "nodename stands in it twice"),
+        ("%u:%u", "user_id occurs twice"),
+        ("%h:%H", "nodename occurs twice"),
     ],
 )
 def test_a_format_that_means_nothing_is_refused(text: str, reason: str) -> None:
