@@ -13,7 +13,7 @@ from ccagent.agents.metrics.readers.base import NODE, Count, Gauge, Metric, Read
 from ccagent.agents.metrics.readers.disk_requests import REQUEST_METRICS, DiskRequests, device_scope
 from ccagent.errors import CcagentError, NotHereError
 from ccagent.machine.parsed import read_parsed
-from ccagent.machine.procfs.diskstats import parse_diskstats
+from ccagent.machine.procfs.diskstats import parse_used_disks
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -134,7 +134,7 @@ class DiskReader(Reader[DiskSettings]):
         """Read /proc/diskstats, and /sys/block after disks have changed."""
         self.errors = []
         now = node.clock.monotonic()
-        disks = {disk.name: disk.stats for disk in read_parsed(node, _STATISTICS, parse_diskstats)}
+        disks = {disk.name: disk.stats for disk in read_parsed(node, _STATISTICS, parse_used_disks)}
         self._choose(node, disks.keys())
         counters: dict[str, tuple[int, ...]] = {}
         busy: dict[str, tuple[int]] = {}
@@ -175,7 +175,7 @@ class DiskReader(Reader[DiskSettings]):
     def read_raw(self, node: Node) -> Iterable[Gauge | Count]:
         """Read the counters of each disk since boot."""
         self.errors = []
-        disks = {disk.name: disk.stats for disk in read_parsed(node, _STATISTICS, parse_diskstats)}
+        disks = {disk.name: disk.stats for disk in read_parsed(node, _STATISTICS, parse_used_disks)}
         self._choose(node, disks.keys())
         found: list[Gauge | Count] = []
         for name in sorted(self._chosen):

@@ -8,8 +8,8 @@ from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Reader, Re
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.network import parse_netstat, parse_sockstat
-from ccagent.machine.procfs.stat import parse_events
-from ccagent.machine.procfs.vmstat import parse_counters
+from ccagent.machine.procfs.stat import parse_kernel_stat
+from ccagent.machine.procfs.vmstat import parse_vmstat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -81,15 +81,13 @@ class KernelReader(Reader[ReaderSettings]):
 
 
 def parse_tasks(content: bytes) -> list[Gauge | Count]:
-    """Parse running and blocked tasks in /proc/stat."""
-    events = parse_events(content)
-    names = ("procs_running", "procs_blocked")
-    return [Gauge(name, events[name]) for name in names if name in events]
+    """Return the running and blocked tasks of /proc/stat. Raise UnparsableError if invalid."""
+    return [Gauge(name, value) for name, value in parse_kernel_stat(content).tasks.items()]
 
 
 def parse_paging(content: bytes) -> list[Gauge | Count]:
     """Return B paged in and out of /proc/vmstat. Raise UnparsableError if invalid."""
-    events = parse_counters(content)
+    events = parse_vmstat(content)
     names = {"page_in": "pgpgin", "page_out": "pgpgout"}
     return [Count(name, events[key] * _KIB) for name, key in names.items() if key in events]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from msgspec import Meta
@@ -21,7 +20,7 @@ from ccagent.errors import CcagentError, NotHereError, UnparsableError
 from ccagent.machine.numa import node_numbers
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.meminfo import compute_used_memory, parse_meminfo
-from ccagent.records.envelopes import LARGEST_UINT
+from ccagent.machine.procfs.vmstat import parse_vmstat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -42,19 +41,14 @@ _FIELDS = {
     "mem_slab": "Slab",
     "swap_total": "SwapTotal",
 }
-_LINE = re.compile(
-    rb"^(?:Node [0-9]+ )?(%b): +([0-9]{1,17}) kB$"
-    % b"|".join(field.encode() for field, _ in ON_DEMAND.values()),
-    re.MULTILINE,
-)
 _EVENTS = {
-    b"pgfault": "page_faults",
-    b"pgmajfault": "major_page_faults",
-    b"pswpin": "swap_in",
-    b"pswpout": "swap_out",
-    b"oom_kill": "oom_kills",
+    "pgfault": "page_faults",
+    "pgmajfault": "major_page_faults",
+    "pswpin": "swap_in",
+    "pswpout": "swap_out",
+    "oom_kill": "oom_kills",
 }
-_EVENT = re.compile(rb"^(%b) (\d{1,20})$" % b"|".join(_EVENTS), re.MULTILINE)
+"""Metrics by name in /proc/vmstat. Kernels before 4.13 have no oom_kill."""
 _IN_PAGES = ("swap_in", "swap_out")
 
 
@@ -82,8 +76,10 @@ def parse_node_memory(content: bytes) -> dict[str, int]:
 
 def parse_more(content: bytes) -> dict[str, int]:
     """Parse the on-demand fields of meminfo. Return B by metric."""
-    found = {name.decode("ascii"): int(number) * _KB for name, number in _LINE.findall(content)}
-    return {metric: found[field] for metric, (field, _) in ON_DEMAND.items() if field in found}
+    found = parse_meminfo(content)
+    return {
+        metric: found[field] * _KB for metric, (field, _) in ON_DEMAND.items() if field in found
+    }
 
 
 def _with_more(parse: Callable[[bytes], dict[str, int]]) -> Callable[[bytes], dict[str, int]]:
@@ -128,7 +124,7 @@ def parse_domain_memory(content: bytes) -> dict[str, int]:
     cache. Available memory is computed as in si_mem_available() in mm/show_mem.c, without the
     unknown reserves.
     """
-    meminfo = {name.rpartition(" ")[2]: value for name, value in parse_meminfo(content).items()}
+    meminfo = parse_meminfo(content)
     try:
         total, free = meminfo["MemTotal"], meminfo["MemFree"]
         cache = meminfo["Active(file)"] + meminfo["Inactive(file)"]
@@ -141,16 +137,15 @@ def parse_domain_memory(content: bytes) -> dict[str, int]:
     return {"mem_used": max(0, total - free - cache - slab) * _KB, "mem_free": free * _KB}
 
 
-def parse_vmstat(content: bytes) -> dict[str, int]:
+def parse_events(content: bytes) -> dict[str, int]:
     """Parse /proc/vmstat. Return events or pages since boot by metric.
 
-    Raise UnparsableError without any of them. Kernels before 4.13 have no oom_kill.
+    Raise UnparsableError without any of them.
     """
-    found = {_EVENTS[name]: int(number) for name, number in _EVENT.findall(content)}
+    events = parse_vmstat(content)
+    found = {_EVENTS[name]: value for name, value in events.items() if name in _EVENTS}
     if not found:
         raise UnparsableError("no page faults")
-    if max(found.values()) > LARGEST_UINT:
-        raise UnparsableError("a counter is out of range")
     return found
 
 
@@ -183,7 +178,7 @@ class MemoryReader(Reader[MemorySettings]):
             else:
                 found += (Gauge(metric, value, scope) for metric, value in values.items())
         try:
-            events = read_parsed(node, "proc/vmstat", parse_vmstat)
+            events = read_parsed(node, "proc/vmstat", parse_events)
         except NotHereError as error:
             missing.append(error)
         except CcagentError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fnmatch import fnmatchcase
 from itertools import repeat
-from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from msgspec import Meta
 
@@ -20,7 +20,7 @@ from ccagent.agents.metrics.readers.base import (
 )
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
 from ccagent.machine.parsed import read_parsed
-from ccagent.records.envelopes import LARGEST_UINT
+from ccagent.machine.procfs.network import parse_device, split_devices
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -45,47 +45,6 @@ _OUT = {
     "net_drops_out": ("drop", "1/s", "packets dropped instead of being sent"),
 }
 _METRICS = (*_IN, *_OUT)
-
-
-class Traffic(NamedTuple):
-    """Counters of an interface in the order of the metrics."""
-
-    bytes_in: int
-    packets_in: int
-    errors_in: int
-    drops_in: int
-    bytes_out: int
-    packets_out: int
-    errors_out: int
-    drops_out: int
-
-
-def parse_net_dev(content: bytes) -> dict[str, bytes]:
-    """Return the unparsed counters of /proc/net/dev by interface."""
-    interfaces: dict[str, bytes] = {}
-    for line in content.split(b"\n"):
-        name, colon, counters = line.rpartition(b":")
-        if colon:
-            interfaces[name.strip().decode("utf-8", "replace")] = counters
-    return interfaces
-
-
-def parse_traffic(counters: bytes) -> Traffic:
-    """Parse the counters of an interface in /proc/net/dev. Raise UnparsableError if invalid.
-
-    `bytes packets errs drop fifo frame compressed multicast` received, then sent
-    `bytes packets errs drop fifo colls carrier compressed` (dev_seq_printf_stats()).
-    """
-    words = counters.split()
-    if len(words) != 16:
-        raise UnparsableError(f"not 16 counters: {counters[:80]!r}")
-    try:
-        traffic = Traffic(*map(int, words[:4] + words[8:12]))
-    except ValueError as error:
-        raise UnparsableError(f"not a number: {counters[:80]!r}") from error
-    if min(traffic) < 0 or max(traffic) > LARGEST_UINT:
-        raise UnparsableError(f"out of range: {counters[:80]!r}")
-    return traffic
 
 
 def choose_interfaces(
@@ -171,7 +130,7 @@ class NetworkReader(Reader[NetworkReaderSettings]):
         Read /sys/class/net after a change of interfaces, and every minute.
         """
         self.errors = []
-        interfaces = read_parsed(node, _TRAFFIC, parse_net_dev)
+        interfaces = read_parsed(node, _TRAFFIC, split_devices)
         self._choose(node, interfaces.keys())
         counters = self._parse(interfaces)
         if not counters:
@@ -189,7 +148,7 @@ class NetworkReader(Reader[NetworkReaderSettings]):
     def read_raw(self, node: Node) -> Iterable[Gauge | Count]:
         """Read the counters of each interface since its creation."""
         self.errors = []
-        interfaces = read_parsed(node, _TRAFFIC, parse_net_dev)
+        interfaces = read_parsed(node, _TRAFFIC, split_devices)
         self._choose(node, interfaces.keys())
         found: list[Gauge | Count] = []
         for name, traffic in sorted(self._parse(interfaces).items()):
@@ -197,14 +156,19 @@ class NetworkReader(Reader[NetworkReaderSettings]):
             found += map(Count, _METRICS, traffic, repeat(scope))
         return found
 
-    def _parse(self, interfaces: Mapping[str, bytes]) -> dict[str, Traffic]:
-        """Return the counters of the interfaces that count; add damaged ones to `errors`."""
-        counters: dict[str, Traffic] = {}
+    def _parse(self, interfaces: Mapping[str, bytes]) -> dict[str, tuple[int, ...]]:
+        """Return the counters of the interfaces that count, in the order of the metrics.
+
+        A damaged interface adds to `errors`.
+        """
+        counters: dict[str, tuple[int, ...]] = {}
         for name in self._chosen:
             try:
-                counters[name] = parse_traffic(interfaces[name])
+                values = parse_device(interfaces[name])
             except UnparsableError as error:
                 self.errors.append(f"/{_TRAFFIC}: {name!r}: {error}")
+            else:
+                counters[name] = values[:4] + values[8:12]
         return counters
 
     def _choose(self, node: Node, names: Collection[str]) -> None:

@@ -2,130 +2,27 @@
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar
 
 from ccagent.agents.metrics.pipeline.sums import Sums
 from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Reader, ReaderSettings
-from ccagent.errors import CcagentError, NotHereError, UnparsableError
+from ccagent.errors import CcagentError, NotHereError
 from ccagent.machine.parsed import read_parsed
-from ccagent.machine.procfs.mountinfo import MOUNTINFO, parse_mountinfo, unescape_name
-from ccagent.records.envelopes import LARGEST_UINT
+from ccagent.machine.procfs.mountinfo import MOUNTINFO, parse_mountinfo
+from ccagent.machine.procfs.mountstats import parse_nfs_mounts
+from ccagent.machine.procfs.nfs import NFS3, NFS4, operations4, parse_operations
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from ccagent.machine.node import Node
 
 _OPERATIONS = "proc/net/rpc/nfs"
 _STATISTICS = "proc/self/mountstats"
 _WRAPS_AT = 0xFFFF_FFFF
-_MOUNT = re.compile(rb"(?:device )?(\S+) mounted on (\S+) with fstype nfs(4?) ")
-_VERSION = re.compile(rb"p/v: 100003/(\d)")
 _SERVER_READ, _SERVER_WRITTEN = 4, 5
 
-NFS3 = (
-    "null", "getattr", "setattr", "lookup", "access", "readlink", "read", "write", "create",
-    "mkdir", "symlink", "mknod", "remove", "rmdir", "rename", "link", "readdir", "readdirplus",
-    "fsstat", "fsinfo", "pathconf", "commit",
-)  # fmt: skip
-"""Operations by number (RFC 1813)."""
-
-NFS4 = (
-    "null", "read", "write", "commit", "open", "open_confirm", "open_noattr", "open_downgrade",
-    "close", "setattr", "fsinfo", "renew", "setclientid", "setclientid_confirm", "lock", "lockt",
-    "locku", "access", "getattr", "lookup", "lookup_root", "remove", "rename", "link", "symlink",
-    "create", "pathconf", "statfs", "readlink", "readdir", "server_caps", "delegreturn", "getacl",
-    "setacl", "fs_locations", "release_lockowner", "secinfo", "fsid_present", "exchange_id",
-    "create_session", "destroy_session", "sequence", "get_lease_time", "reclaim_complete",
-    "layoutget", "getdeviceinfo", "layoutcommit", "layoutreturn", "secinfo_no_name",
-    "test_stateid", "free_stateid", "getdevicelist", "bind_conn_to_session", "destroy_clientid",
-    "seek", "allocate", "deallocate", "zero_range", "layoutstats", "clone", "copy",
-    "offload_cancel", "lookupp", "layouterror", "copy_notify", "getxattr", "setxattr",
-    "listxattrs", "removexattr", "read_plus", "offload_status",
-)  # fmt: skip
-"""Client operations in the order of Linux 6.16, NFSPROC4_CLNT_* in include/linux/nfs4.h."""
-
 _VERSIONS = {3: NFS3, 4: NFS4}
-
-
-class Volume(NamedTuple):
-    """Traffic of a mount: B from and to the server since the mount."""
-
-    source: str
-    point: str
-    version: int
-    read: int
-    written: int
-
-
-def parse_operations(content: bytes) -> dict[str, list[int]]:
-    """Parse /proc/net/rpc/nfs: `rpc` (calls, retransmissions, ...), `proc3`, `proc4`, by number.
-
-    In a line `proc4 2 0 17` the first number is the count of the rest. Raise UnparsableError.
-    """
-    counters: dict[str, list[int]] = {}
-    for line in content.split(b"\n"):
-        words = line.split()
-        if not words or (words[0] != b"rpc" and not words[0].startswith(b"proc")):
-            continue
-        try:
-            numbers = [int(word) for word in words[1:]]
-        except ValueError as error:
-            raise UnparsableError(f"not a number: {line[:80]!r}") from error
-        if numbers and (min(numbers) < 0 or max(numbers) > LARGEST_UINT):
-            raise UnparsableError(f"out of range: {line[:80]!r}")
-        if words[0] != b"rpc":
-            number, *numbers = numbers or [-1]
-            if number != len(numbers):
-                raise UnparsableError(f"wrong number of counters: {line[:80]!r}")
-        counters[words[0].decode("utf-8", "replace")] = numbers
-    return counters
-
-
-def operations4(number: int) -> Sequence[str]:
-    """Return the known NFSv4 client operations of a kernel that has `number` operations.
-
-    The kernel usually appends new operations. fsid_present (Linux 3.13) and zero_range (6.16) were
-    inserted, and the order after `copy` differs between kernels.
-    """
-    names = [name for name in NFS4 if name != "zero_range" or number > 70]
-    if number <= 53:
-        names.remove("fsid_present")
-    if number < 69:
-        names = names[: names.index("copy") + 1]
-    return names[:number]
-
-
-def parse_mountstats(content: bytes) -> list[Volume]:
-    """Parse the NFS mounts in /proc/self/mountstats, see nfs_show_stats(). Raise UnparsableError.
-
-    The fifth and sixth number of a line `bytes:` are network traffic, read-ahead and mapped files
-    included.
-    """
-    volumes: list[Volume] = []
-    for block in content.split(b"\ndevice "):
-        mount = _MOUNT.match(block)
-        if mount is None:
-            continue
-        _, label, rest = block.partition(b"\tbytes:")
-        if not label:
-            continue
-        words = rest.partition(b"\n")[0].split()
-        version = _VERSION.search(rest)
-        try:
-            moved = int(words[_SERVER_READ]), int(words[_SERVER_WRITTEN])
-        except (ValueError, IndexError) as error:
-            raise UnparsableError(f"not bytes: {rest[:80]!r}") from error
-        if min(moved) < 0 or max(moved) > LARGEST_UINT:
-            raise UnparsableError(f"out of range: {rest[:80]!r}")
-        number = int(version[1]) if version else 4 if mount[3] else 3
-        volumes.append(Volume(_name(mount[1]), _name(mount[2]), number, *moved))
-    return volumes
-
-
-def _name(text: bytes) -> str:
-    return unescape_name(text.decode("utf-8", "surrogateescape"))
 
 
 def _metric(version: int, operation: str) -> str:
@@ -251,14 +148,17 @@ class NfsReader(Reader[ReaderSettings]):
     def _read_volumes(self, node: Node) -> Iterable[Count]:
         devices = self._devices(node)
         volumes: dict[int, dict[str, tuple[int, int]]] = {version: {} for version in _VERSIONS}
-        for volume in read_parsed(node, _STATISTICS, parse_mountstats):
+        mounts, problems = parse_nfs_mounts(node.read(_STATISTICS))
+        self.errors += [f"/{_STATISTICS}: {problem}" for problem in problems[:1]]
+        for mount in mounts:
             # All mounts of a file system have the same counters and the same device.
-            here = devices.get(volume.point)
-            device = here.pop(0) if here else volume.source
-            if volume.version in volumes:
-                volumes[volume.version][device] = (volume.read, volume.written)
-        for version, moved in volumes.items():
-            self._volumes[version].add(moved)
+            here = devices.get(mount.point)
+            device = here.pop(0) if here else mount.source
+            if mount.version in volumes:
+                moved = mount.moved[_SERVER_READ], mount.moved[_SERVER_WRITTEN]
+                volumes[mount.version][device] = moved
+        for version, of_version in volumes.items():
+            self._volumes[version].add(of_version)
             read, written = self._volumes[version].total
             yield Count(f"nfs{version}_read", read)
             yield Count(f"nfs{version}_write", written)

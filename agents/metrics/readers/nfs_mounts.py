@@ -9,13 +9,14 @@ from msgspec import Meta
 
 from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Reader, ReaderSettings, Scope
 from ccagent.agents.metrics.readers.labels import clean_label
-from ccagent.agents.metrics.readers.nfs_mountstats import (
+from ccagent.errors import NotHereError, UnparsableError
+from ccagent.machine.procfs.mountstats import (
     NfsMount,
     NfsOperationCounters,
     parse_nfs_mounts,
+    parse_nfs_operations,
     total_operations,
 )
-from ccagent.errors import NotHereError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -118,19 +119,23 @@ class NfsMountsReader(Reader[NfsMountsSettings]):
         mounts, problems = parse_nfs_mounts(node.read(_STATISTICS))
         if not mounts and not problems:
             raise NotHereError(f"/{_STATISTICS}: no NFS mount")
-        if problems:
-            more = f"; {len(problems) - 1} more" if len(problems) > 1 else ""
-            self.errors.append(f"/{_STATISTICS}: {problems[0]}{more}")
         chosen = self._choose(mounts)
         before, self._before = self._before, {}
         found: list[Gauge | Count] = []
         for label, mount in chosen.items():
             scope = Scope(stype="filesystem", stype_id=label)
-            figures = _figures(mount)
+            try:
+                figures = _figures(mount)
+            except UnparsableError as error:
+                problems.append(f"mount {ascii(mount.point)[:80]}: {error}")
+                continue
             self._before[label] = figures
             found += _counts(mount, figures, scope)
             if label in before:
                 found += _means(before[label], figures, scope)
+        if problems:
+            more = f"; {len(problems) - 1} more" if len(problems) > 1 else ""
+            self.errors.append(f"/{_STATISTICS}: {problems[0]}{more}")
         return found
 
     def _choose(self, mounts: Iterable[NfsMount]) -> Mapping[str, NfsMount]:
@@ -151,9 +156,10 @@ class NfsMountsReader(Reader[NfsMountsSettings]):
 
 
 def _figures(mount: NfsMount) -> _Figures:
-    total = total_operations(mount)
+    operations = parse_nfs_operations(mount.table)
+    total = total_operations(operations.values())
     by_prefix = {
-        prefix: mount.operations.get(operation, NfsOperationCounters()) if operation else total
+        prefix: operations.get(operation, NfsOperationCounters()) if operation else total
         for prefix, operation in _CLASSES.items()
     }
     return _Figures(total, by_prefix)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
 from ccagent.machine.clock import timestamp
-from ccagent.machine.procfs.diskstats import parse_diskstats
+from ccagent.machine.procfs.diskstats import parse_used_disks
 from ccagent.machine.procfs.loadavg import Load, parse_loadavg
 from ccagent.machine.procfs.meminfo import compute_used_memory, parse_meminfo
 from ccagent.machine.procfs.stat import KernelStat, parse_kernel_stat
@@ -57,13 +57,13 @@ def read_system(node: Node, errors: list[str]) -> SystemState:
             errors.append(str(error))
         return otherwise
 
-    stat = read("proc/stat", parse_kernel_stat, KernelStat({}, {}, 0))
+    stat = read("proc/stat", parse_kernel_stat, KernelStat({}, {}, {}, {}, 0))
     load = read("proc/loadavg", parse_loadavg, Load(NO_FLOAT, NO_FLOAT, NO_FLOAT, 0, 0))
     boot = stat.boot or max(0, int(node.boot_time()))
     system = SampleSystem(
         boot=timestamp(boot),
         cpus=compute_busy_seconds(stat.times, node.clock_ticks),
-        disks=read("proc/diskstats", parse_diskstats, []),
+        disks=read("proc/diskstats", parse_used_disks, []),
         used_memory=read("proc/meminfo", lambda text: compute_used_memory(parse_meminfo(text)), 0),
         load1=load.load1 or NO_FLOAT,
         load5=load.load5 or NO_FLOAT,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccagent.errors import UnparsableError
-from ccagent.machine.procfs.diskstats import parse_diskstats
+from ccagent.machine.procfs.diskstats import parse_diskstats, parse_used_disks
 from ccagent.machine.procfs.loadavg import Load, parse_loadavg
 from ccagent.machine.procfs.meminfo import compute_used_memory, parse_meminfo
 from ccagent.machine.procfs.stat import parse_kernel_stat
@@ -66,7 +66,7 @@ def test_disks_have_all_their_values_and_unused_ones_are_left_out() -> None:
         b" 254 0 vda 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17\n 7 0 loop0 0 0 0 0 0 0 0 0 0 0 0\n"
     )
 
-    (disk,) = parse_diskstats(text)
+    (disk,) = parse_used_disks(text)
 
     assert (disk.name, disk.major, disk.minor, disk.stats) == ("vda", 254, 0, list(range(1, 18)))
 

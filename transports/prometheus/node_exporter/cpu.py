@@ -9,7 +9,8 @@ from ccagent.errors import CcagentError, NotHereError
 from ccagent.machine.cgroup.pressure import parse_pressure
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.loadavg import parse_loadavg
-from ccagent.machine.procfs.stat import CPU_STATES, parse_cpu_times, parse_events
+from ccagent.machine.procfs.schedstat import parse_schedstat
+from ccagent.machine.procfs.stat import CPU_STATES, parse_kernel_stat
 from ccagent.transports.prometheus.collector import Collector, list_names, read_number
 from ccagent.transports.prometheus.family import counter, gauge
 
@@ -54,7 +55,8 @@ class CpuCollector(Collector):
     def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
         """Read /proc/stat and the counters of throttling."""
         hertz = node.clock_ticks
-        times = read_parsed(node, "proc/stat", parse_cpu_times)
+        stat = read_parsed(node, "proc/stat", parse_kernel_stat)
+        times = {cpu: (*ticks, *stat.guests[cpu]) for cpu, ticks in stat.times.items()}
         before = self._before
         for cpu, ticks in times.items():
             old = before.get(cpu)
@@ -126,10 +128,10 @@ class StatCollector(Collector):
 
     def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
         """Read /proc/stat."""
-        events = read_parsed(node, "proc/stat", parse_events)
-        for name, family in _EVENTS.items():
-            if name in events:
-                yield family, [((), events[name])]
+        stat = read_parsed(node, "proc/stat", parse_kernel_stat)
+        for name, value in {**stat.events, "btime": stat.boot, **stat.tasks}.items():
+            if name != "btime" or value:
+                yield _EVENTS[name], [((), value)]
 
 
 _LOADS = tuple(gauge(f"node_load{n}", f"{n}m load average.") for n in (1, 5, 15))
@@ -169,8 +171,6 @@ class SchedstatCollector(Collector):
 
     def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
         """Read /proc/schedstat."""
-        from ccagent.agents.metrics.readers.schedstat import parse_schedstat
-
         times = read_parsed(node, "proc/schedstat", parse_schedstat)
         running, waiting, slices = _SCHEDSTAT
         yield running, [((str(cpu),), each.ran / 1e9) for cpu, each in times.items()]

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from ccagent.machine.parsed import read_parsed
+from ccagent.machine.procfs.diskstats import parse_diskstats
 from ccagent.transports.prometheus.collector import Collector, read_text
 from ccagent.transports.prometheus.family import Family, gauge
 
@@ -49,20 +50,6 @@ _INFO = gauge(
     "device", "major", "minor", "path", "wwn", "model", "serial", "revision",
 )  # fmt: skip
 _UDEV = re.compile(r"^E:(ID_PATH|ID_WWN|ID_MODEL|ID_SERIAL_SHORT|ID_REVISION)=(.*)$", re.MULTILINE)
-_LINE = re.compile(rb"^ *([0-9]{1,7}) +([0-9]{1,7}) (\S+)((?: [0-9]{1,20})+)$", re.MULTILINE)
-
-
-def parse_disks(content: bytes) -> list[tuple[str, str, str, list[int]]]:
-    """Parse /proc/diskstats. Return name, major, minor and up to 17 counters of every device."""
-    return [
-        (
-            name.decode("utf-8", "replace"),
-            major.decode("ascii"),
-            minor.decode("ascii"),
-            [*map(int, numbers.split()[: len(_COLUMNS)])],
-        )
-        for major, minor, name, numbers in _LINE.findall(content)
-    ]
 
 
 class DiskCollector(Collector):
@@ -73,35 +60,35 @@ class DiskCollector(Collector):
     def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
         super().__init__(settings, sources)
         self._excluded = re.compile(settings.node_exporter.disk_exclude)
-        self._info: dict[tuple[str, str, str], Labels] = {}
+        self._info: dict[tuple[str, int, int], Labels] = {}
 
     def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
         """Read /proc/diskstats, and once per device the database of udev."""
         disks = [
             disk
-            for disk in read_parsed(node, "proc/diskstats", parse_disks)
-            if not self._excluded.search(disk[0])
+            for disk in read_parsed(node, "proc/diskstats", parse_diskstats)
+            if not self._excluded.search(disk.name)
         ]
         known = self._info
         self._info = {}
-        for name, major, minor, _ in disks:
-            key = (name, major, minor)
+        for disk in disks:
+            key = (disk.name, disk.major, disk.minor)
             self._info[key] = known.get(key) or _describe(node, *key)
         yield _INFO, [(labels, 1) for labels in self._info.values()]
-        names = [(disk[0],) for disk in disks]
+        names = [(disk.name,) for disk in disks]
         for column, (family, factor) in enumerate(_FAMILIES):
             rows: list[tuple[Labels, float]] = []
-            for labels, (_, _, _, numbers) in zip(names, disks, strict=True):
-                if column < len(numbers):
-                    value = numbers[column]
+            for labels, disk in zip(names, disks, strict=True):
+                if column < len(disk.stats):
+                    value = disk.stats[column]
                     rows.append((labels, value / 1000 if factor == 1e-3 else value * factor))
             yield family, rows
 
 
-def _describe(node: Node, name: str, major: str, minor: str) -> Labels:
+def _describe(node: Node, name: str, major: int, minor: int) -> Labels:
     """Return the labels of a device from the database of udev; empty values if it has none."""
     known = dict(_UDEV.findall(read_text(node, f"run/udev/data/b{major}:{minor}")))
     return (
-        name, major, minor, known.get("ID_PATH", ""), known.get("ID_WWN", ""),
+        name, str(major), str(minor), known.get("ID_PATH", ""), known.get("ID_WWN", ""),
         known.get("ID_MODEL", ""), known.get("ID_SERIAL_SHORT", ""), known.get("ID_REVISION", ""),
     )  # fmt: skip

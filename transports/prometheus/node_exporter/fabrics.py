@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ccagent.errors import NotHereError
 from ccagent.machine.infiniband_ports import DEVICES
 from ccagent.machine.parsed import read_parsed
+from ccagent.machine.procfs.nfs import NFS3, operations4, parse_operations
 from ccagent.transports.prometheus.collector import Collector, list_names, read_number, read_text
 from ccagent.transports.prometheus.family import counter, gauge
 
@@ -207,10 +208,7 @@ class NfsCollector(Collector):
 
     def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
         """Read /proc/net/rpc/nfs."""
-        from ccagent.agents.metrics.readers.nfs import NFS3, operations4, parse_operations
-
         found = read_parsed(node, "proc/net/rpc/nfs", parse_operations)
-        found |= read_parsed(node, "proc/net/rpc/nfs", _parse_network)
         network = found.get("net", [])
         if len(network) >= 4:
             yield _PACKETS, [(("udp",), network[1]), (("tcp",), network[2])]
@@ -225,12 +223,6 @@ class NfsCollector(Collector):
             for name, number in zip(names, numbers, strict=False):
                 rows.append(((str(version), name_method(name, version)), number))
         yield _REQUESTS, rows
-
-
-def _parse_network(content: bytes) -> dict[str, list[int]]:
-    """Parse the line `net`: all packets, UDP packets, TCP packets, TCP connections."""
-    found = re.search(rb"^net ([0-9 ]+)$", content, re.MULTILINE)
-    return {} if found is None else {"net": [int(word) for word in found[1].split()]}
 
 
 def name_method(operation: str, version: int) -> str:

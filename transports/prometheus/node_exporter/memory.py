@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from ccagent.errors import UnparsableError
 from ccagent.machine.parsed import read_parsed
-from ccagent.machine.procfs.vmstat import parse_counters
+from ccagent.machine.procfs.meminfo import parse_meminfo
+from ccagent.machine.procfs.vmstat import parse_vmstat
 from ccagent.transports.prometheus.collector import Collector
 from ccagent.transports.prometheus.family import FamilyTable
 
@@ -19,26 +19,7 @@ if TYPE_CHECKING:
     from ccagent.transports.prometheus.settings import ExporterSettings
     from ccagent.transports.prometheus.sources import NodeSources
 
-_LINE = re.compile(rb"^([\x21-\x39\x3b-\x7e]+): *([0-9]{1,18})( kB)?$", re.MULTILINE)
 _EVENTS = re.compile(r"(oom_kill|pgpg|pswp|pg.*fault).*")
-
-
-def parse_amounts(content: bytes) -> dict[str, int]:
-    """Parse /proc/meminfo. Return values by the end of the metric's name: `Active_anon_bytes`.
-
-    Amounts are in B. Lines without a unit are counts, named without `_bytes`. Raise
-    UnparsableError if no line is valid.
-    """
-    found: dict[str, int] = {}
-    for raw, number, unit in _LINE.findall(content):
-        name = raw.decode("ascii").replace("(", "_").replace(")", "")
-        if unit:
-            found[f"{name}_bytes"] = int(number) * 1024
-        else:
-            found[name] = int(number)
-    if not found:
-        raise UnparsableError(f"no line with a name and an amount: {content[:80]!r}")
-    return found
 
 
 class MeminfoCollector(Collector):
@@ -52,10 +33,12 @@ class MeminfoCollector(Collector):
 
     def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
         """Read /proc/meminfo."""
-        for name, value in read_parsed(node, "proc/meminfo", parse_amounts).items():
-            family = self._families.get(name)
+        for field, value in read_parsed(node, "proc/meminfo", parse_meminfo).items():
+            name = field.replace("(", "_").replace(")", "")
+            is_count = field.startswith("HugePages_")
+            family = self._families.get(name if is_count else f"{name}_bytes")
             if family is not None:
-                yield family, [((), value)]
+                yield family, [((), value if is_count else value * 1024)]
 
 
 class VmstatCollector(Collector):
@@ -71,7 +54,7 @@ class VmstatCollector(Collector):
 
     def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
         """Read /proc/vmstat."""
-        for name, value in read_parsed(node, "proc/vmstat", parse_counters).items():
+        for name, value in read_parsed(node, "proc/vmstat", parse_vmstat).items():
             if _EVENTS.match(name):
                 family = self._families.get(name)
                 if family is not None:

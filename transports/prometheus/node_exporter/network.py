@@ -6,16 +6,17 @@ import contextlib
 import re
 from typing import TYPE_CHECKING
 
-from ccagent.errors import CcagentError, NotHereError
+from ccagent.errors import CcagentError, NotHereError, UnparsableError
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.network import (
     parse_arp,
-    parse_devices,
+    parse_device,
     parse_netstat,
     parse_snmp6,
     parse_sockstat,
     parse_softnet,
     parse_udp_queues,
+    split_devices,
 )
 from ccagent.transports.prometheus.collector import Collector, read_number, read_text
 from ccagent.transports.prometheus.family import counter, gauge, untyped
@@ -60,9 +61,17 @@ class NetdevCollector(Collector):
 
     def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
         """Read /proc/net/dev, and further counters from /sys/class/net."""
-        found = read_parsed(node, "proc/net/dev", parse_devices)
-        devices = [(name,) for name in found if not self._excluded.search(name)]
-        numbers = [found[name] for (name,) in devices]
+        devices: list[Labels] = []
+        numbers: list[tuple[int, ...]] = []
+        for name, counters in split_devices(node.read("proc/net/dev")).items():
+            if self._excluded.search(name):
+                continue
+            try:
+                numbers.append(parse_device(counters))
+            except UnparsableError as error:
+                self.warn(f"/proc/net/dev: {name!r}: {error}")
+            else:
+                devices.append((name,))
         for family, column in zip(_TRAFFIC, zip(*numbers, strict=True), strict=False):
             yield family, zip(devices, column, strict=True)
         rows: list[tuple[Labels, float]] = []

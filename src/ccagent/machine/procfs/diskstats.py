@@ -7,10 +7,7 @@ from ccagent.records.envelopes import LARGEST_UINT, SampleDisk
 
 
 def parse_diskstats(content: bytes) -> list[SampleDisk]:
-    """Parse lines `major minor name values...`. Raise UnparsableError for other lines.
-
-    Unused devices (all values 0, such as unused loop and RAM disks) are skipped.
-    """
+    """Parse lines `major minor name values...`. Raise UnparsableError for other lines."""
     disks: list[SampleDisk] = []
     for line in content.splitlines():
         fields = line.split()
@@ -25,6 +22,10 @@ def parse_diskstats(content: bytes) -> list[SampleDisk]:
         numbers = (major, minor, *stats)
         if min(numbers) < 0 or max(numbers) > LARGEST_UINT:
             raise UnparsableError(f"out of range: {line[:80]!r}")
-        if any(stats):
-            disks.append(SampleDisk(name=name, major=major, minor=minor, stats=stats))
+        disks.append(SampleDisk(name=name, major=major, minor=minor, stats=stats))
     return disks
+
+
+def parse_used_disks(content: bytes) -> list[SampleDisk]:
+    """Parse as parse_diskstats does, without devices that have only zeros, such as loop devices."""
+    return [disk for disk in parse_diskstats(content) if any(disk.stats)]

@@ -7,12 +7,17 @@ import re
 from ccagent.errors import UnparsableError
 from ccagent.records.envelopes import LARGEST_UINT
 
-_LINE = re.compile(rb"^([\x21-\x39\x3b-\x7e]+): *([0-9]{1,18})(?: kB)?\n", re.MULTILINE)
+_LINE = re.compile(
+    rb"^(?:Node [0-9]+ )?([\x21-\x39\x3b-\x7e]+): *([0-9]{1,18})(?: kB)?\n", re.MULTILINE
+)
 """The usual form of a line. Files with other lines are parsed line by line."""
 
 
 def parse_meminfo(content: bytes) -> dict[str, int]:
-    """Return KB (or a plain count) by name. Raise UnparsableError for other lines."""
+    """Return KB by name, or a count for `HugePages_*`. Raise UnparsableError for other lines.
+
+    Lines of NUMA nodes, `Node 0 MemFree: 1 kB`, have the same names.
+    """
     found = _LINE.findall(content)
     if len(found) == content.count(b"\n"):
         return {name.decode("ascii"): int(number) for name, number in found}
@@ -23,7 +28,8 @@ def parse_meminfo(content: bytes) -> dict[str, int]:
         if not colon or not number:
             continue
         try:
-            value = values[name.decode("ascii")] = int(number[0])
+            key = name.decode("ascii").rpartition(" ")[2]
+            value = values[key] = int(number[0])
         except ValueError as error:
             raise UnparsableError(f"not a number: {line[:80]!r}") from error
         if not 0 <= value <= LARGEST_UINT:

@@ -9,6 +9,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.errors import UnparsableError
+from ccagent.records.envelopes import LARGEST_UINT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,21 +84,31 @@ def parse_softnet(content: bytes) -> list[Softnet]:
     return found
 
 
-def parse_devices(content: bytes) -> dict[str, tuple[int, ...]]:
-    """Parse /proc/net/dev: 16 counters by interface. Raise UnparsableError for other lines."""
-    found: dict[str, tuple[int, ...]] = {}
+def split_devices(content: bytes) -> dict[str, bytes]:
+    """Return the unparsed counters of /proc/net/dev by interface."""
+    interfaces: dict[str, bytes] = {}
     for line in content.split(b"\n"):
         name, colon, counters = line.rpartition(b":")
-        if not colon:
-            continue
-        try:
-            values = tuple(map(int, counters.split()))
-        except ValueError as error:
-            raise UnparsableError(f"not a number: {line[:80]!r}") from error
-        if len(values) != 16 or min(values) < 0:
-            raise UnparsableError(f"not 16 counters: {line[:80]!r}")
-        found[name.strip().decode("utf-8", "replace")] = values
-    return found
+        if colon:
+            interfaces[name.strip().decode("utf-8", "replace")] = counters
+    return interfaces
+
+
+def parse_device(counters: bytes) -> tuple[int, ...]:
+    """Parse the 16 counters of an interface in /proc/net/dev. Raise UnparsableError if invalid.
+
+    `bytes packets errs drop fifo frame compressed multicast` received, then sent
+    `bytes packets errs drop fifo colls carrier compressed` (dev_seq_printf_stats()).
+    """
+    try:
+        values = tuple(map(int, counters.split()))
+    except ValueError as error:
+        raise UnparsableError(f"not a number: {counters[:80]!r}") from error
+    if len(values) != 16:
+        raise UnparsableError(f"not 16 counters: {counters[:80]!r}")
+    if min(values) < 0 or max(values) > LARGEST_UINT:
+        raise UnparsableError(f"out of range: {counters[:80]!r}")
+    return values
 
 
 def parse_arp(content: bytes) -> dict[str, int]:

@@ -10,15 +10,16 @@ from ccagent.errors import UnparsableError
 from ccagent.machine.procfs.network import (
     Softnet,
     parse_arp,
-    parse_devices,
+    parse_device,
     parse_netstat,
     parse_snmp6,
     parse_sockstat,
     parse_softnet,
     parse_udp_queues,
+    split_devices,
 )
-from ccagent.machine.procfs.stat import parse_cpu_times, parse_events
-from ccagent.machine.procfs.vmstat import parse_counters
+from ccagent.machine.procfs.stat import parse_kernel_stat
+from ccagent.machine.procfs.vmstat import parse_vmstat
 
 
 def test_netstat() -> None:
@@ -54,9 +55,9 @@ def test_softnet_of_old_and_new_kernels() -> None:
 
 def test_devices_and_queues() -> None:
     line = b"eth0: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n"
-    assert parse_devices(b"head|\n" + line)["eth0"] == (*range(1, 17),)
+    assert parse_device(split_devices(b"head|\n" + line)["eth0"]) == (*range(1, 17),)
     with pytest.raises(UnparsableError):
-        parse_devices(b"eth0: 1 2\n")
+        parse_device(b"1 2")
     assert parse_udp_queues(b"head\n 0: a b 07 00000010:00000002 x\n") == (16, 2)
     assert parse_arp(b"head\n192.0.2.1 1 2 m * eth0\n192.0.2.2 1 2 m * eth0\n") == {"eth0": 2}
 
@@ -73,7 +74,7 @@ def _snmp6(content: bytes) -> object:
 def test_no_content_raises_anything_else(content: bytes) -> None:
     for parse in (
         _netstat, _snmp6, parse_sockstat, parse_softnet,
-        parse_devices, parse_arp, parse_udp_queues, parse_cpu_times, parse_events, parse_counters,
+        parse_device, parse_arp, parse_udp_queues, parse_kernel_stat, parse_vmstat,
     ):  # fmt: skip
         try:
             parse(content)

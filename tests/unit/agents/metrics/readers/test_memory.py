@@ -14,8 +14,8 @@ from ccagent.agents.metrics.readers.base import NODE, Count, Gauge, Scope
 from ccagent.agents.metrics.readers.memory import (
     MemoryReader,
     parse_domain_memory,
+    parse_events,
     parse_node_memory,
-    parse_vmstat,
 )
 from ccagent.agents.metrics.readers.numastat import NumastatReader, parse_numastat
 from ccagent.errors import NotHereError, UnparsableError
@@ -208,7 +208,7 @@ def test_events_are_counters_and_swapped_pages_are_bytes(node: TreeNode) -> None
 
 def test_a_kernel_that_does_not_count_oom_kills_tells_the_others() -> None:
     content = b"".join(line for line in VMSTAT.splitlines(keepends=True) if b"oom" not in line)
-    assert set(parse_vmstat(content)) == set(parse_vmstat(VMSTAT)) - {"oom_kills"}
+    assert set(parse_events(content)) == set(parse_events(VMSTAT)) - {"oom_kills"}
 
 
 @pytest.mark.parametrize(
@@ -281,7 +281,7 @@ def test_what_is_no_meminfo(content: bytes) -> None:
 )
 def test_what_is_no_vmstat(content: bytes) -> None:
     with pytest.raises(UnparsableError):
-        parse_vmstat(content)
+        parse_events(content)
 
 
 _NAMES = st.sampled_from([
@@ -327,7 +327,7 @@ def test_the_meminfo_of_a_numa_node_is_understood_or_unparsable(content: bytes) 
 )
 def test_a_vmstat_is_understood_or_unparsable(content: bytes) -> None:
     try:
-        found = parse_vmstat(content)
+        found = parse_events(content)
     except UnparsableError:
         return
     assert found

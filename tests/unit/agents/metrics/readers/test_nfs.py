@@ -8,17 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.metrics.readers.nfs import (
-    NFS3,
-    NFS4,
-    NfsReader,
-    Volume,
-    operations4,
-    parse_mountstats,
-    parse_operations,
-)
+from ccagent.agents.metrics.readers.nfs import NfsReader
 from ccagent.errors import NotHereError, UnparsableError
 from ccagent.machine.node import Node
+from ccagent.machine.procfs.mountstats import parse_nfs_mounts
+from ccagent.machine.procfs.nfs import NFS3, NFS4, operations4, parse_operations
 from ccagent.records.envelopes import LARGEST_UINT
 
 U32 = 0xFFFF_FFFF
@@ -108,7 +102,7 @@ def moved(reader: NfsReader, machine: Machine) -> list[float | None]:
 def test_operations_are_numbered() -> None:
     text = b"net 1 2 3 4\nrpc 5 6 7\nproc2 1 8\nproc3 3 9 10 11\nproc4 0\n"
     assert parse_operations(text) == {
-        "rpc": [5, 6, 7], "proc2": [8], "proc3": [9, 10, 11], "proc4": [],
+        "net": [1, 2, 3, 4], "rpc": [5, 6, 7], "proc2": [8], "proc3": [9, 10, 11], "proc4": [],
     }  # fmt: skip
 
 
@@ -176,24 +170,28 @@ def test_of_an_order_that_is_not_known_only_the_beginning_has_names() -> None:
     assert operations4(200) == list(NFS4)
 
 
-def test_volumes() -> None:
-    assert parse_mountstats(MOUNTSTATS.encode()) == [
-        Volume("home:/export", "/home", 4, 1500, 1600),
-        Volume("old:/my data", "/mnt/my data", 3, 500, 600),
+def test_mounts_have_source_point_version_and_bytes() -> None:
+    mounts, problems = parse_nfs_mounts(MOUNTSTATS.encode())
+    assert not problems
+    assert [(*mount[:3], *mount.moved[4:6]) for mount in mounts] == [
+        ("home:/export", "/home", 4, 1500, 1600),
+        ("old:/my data", "/mnt/my data", 3, 500, 600),
     ]
 
 
 def test_the_type_tells_the_version_where_nothing_else_does() -> None:
-    text = b"device s:/ mounted on /%d with fstype %s statvers=1.0\n\tbytes:\t1 2 3 4 5 6 7 8\n"
-    volumes = parse_mountstats(text % (1, b"nfs4") + text % (2, b"nfs"))
-    assert [volume.version for volume in volumes] == [4, 3]
+    head = b"device s:/ mounted on /%d with fstype %s statvers=1.0\n"
+    text = head + b"\tbytes:\t1 2 3 4 5 6 7 8\n\tevents:\n"
+    mounts, _ = parse_nfs_mounts(text % (1, b"nfs4") + text % (2, b"nfs"))
+    assert [mount.version for mount in mounts] == [4, 3]
 
 
 @pytest.mark.parametrize("numbers", [b"", b"1 2 3 4 5", b"1 2 3 4 x 6", b"1 2 3 4 -5 6"])
-def test_what_is_no_volume(numbers: bytes) -> None:
-    text = b"device s:/ mounted on /m with fstype nfs statvers=1.1\n\tbytes:\t%s\n"
-    with pytest.raises(UnparsableError):
-        parse_mountstats(text % numbers)
+def test_a_damaged_mount_costs_itself(numbers: bytes) -> None:
+    text = b"device s:/ mounted on /m%d with fstype nfs statvers=1.1\n\tbytes:\t%s\n\tevents:\n"
+    mounts, problems = parse_nfs_mounts(text % (1, numbers) + text % (2, b"1 2 3 4 5 6 7 8"))
+    assert [mount.point for mount in mounts] == ["/m2"]
+    assert len(problems) == 1
 
 
 PIECES = st.sampled_from([
@@ -203,13 +201,9 @@ PIECES = st.sampled_from([
 
 
 @given(st.binary() | st.lists(PIECES).map(b"".join))
-def test_volumes_are_understood_or_unparsable(text: bytes) -> None:
-    try:
-        volumes = parse_mountstats(text)
-    except UnparsableError:
-        return
-    assert all(0 <= volume.read <= LARGEST_UINT for volume in volumes)
-    assert all(0 <= volume.written <= LARGEST_UINT for volume in volumes)
+def test_mounts_have_bytes_in_range(text: bytes) -> None:
+    mounts, _ = parse_nfs_mounts(text)
+    assert all(0 <= value <= LARGEST_UINT for mount in mounts for value in mount.moved)
 
 
 def test_metrics_of_the_node(machine: Machine) -> None:
@@ -304,9 +298,8 @@ def test_each_file_costs_its_own_metrics(machine: Machine) -> None:
     assert reader.errors == ["/proc/net/rpc/nfs: not a number: b'proc3 x'"]
     machine.operations(rpc=[0, 0, 0])
     machine.mounts(("/a", "0:50", 4, -1, 0))
-    assert list(values(reader, machine)) == ["nfs_retrans"]
-    (error,) = reader.errors
-    assert error.startswith("/proc/self/mountstats: out of range: ")
+    assert moved(reader, machine) == [0, 0, 0, 0]
+    assert reader.errors == ["/proc/self/mountstats: mount '/a': no line of bytes"]
 
 
 def test_without_mountinfo_the_server_tells_file_systems_apart(machine: Machine) -> None:
@@ -329,5 +322,5 @@ def test_without_the_client_there_is_nothing(machine: Machine) -> None:
 def test_mounts_of_this_machine_are_those_of_its_mount_table() -> None:
     lines = Path("/proc/self/mounts").read_text().splitlines()
     mounted = [fields[1] for fields in map(str.split, lines) if fields[2] in {"nfs", "nfs4"}]
-    volumes = parse_mountstats(Path("/proc/self/mountstats").read_bytes())
-    assert sorted(volume.point for volume in volumes) == sorted(mounted)
+    mounts, _ = parse_nfs_mounts(Path("/proc/self/mountstats").read_bytes())
+    assert sorted(mount.point for mount in mounts) == sorted(mounted)

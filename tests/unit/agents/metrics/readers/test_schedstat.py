@@ -11,12 +11,9 @@ from hypothesis import strategies as st
 
 from ccagent.agents.metrics.pipeline.rates import Rates
 from ccagent.agents.metrics.readers.base import Scope
-from ccagent.agents.metrics.readers.schedstat import (
-    SchedstatReader,
-    SchedulerTimes,
-    parse_schedstat,
-)
+from ccagent.agents.metrics.readers.schedstat import SchedstatReader
 from ccagent.errors import NotHereError, UnparsableError
+from ccagent.machine.procfs.schedstat import SchedulerTimes, parse_schedstat
 from ccagent.records.envelopes import LARGEST_UINT
 from tests.support.tree import TreeNode
 

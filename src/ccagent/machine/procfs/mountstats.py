@@ -6,13 +6,17 @@ Source: nfs_show_stats() in fs/nfs/super.c and rpc_clnt_show_stats() in net/sunr
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.errors import UnparsableError
 from ccagent.machine.procfs.mountinfo import unescape_name
 from ccagent.records.envelopes import LARGEST_UINT
 
-_MOUNT = re.compile(rb"(?:device )?(\S+) mounted on (\S+) with fstype nfs4? ")
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_MOUNT = re.compile(rb"(?:device )?(\S+) mounted on (\S+) with fstype nfs(4?) ")
+_VERSION = re.compile(rb"p/v: 100003/(\d)")
 _BYTES = re.compile(rb"\n\tbytes:\t?([0-9 ]+)\n")
 _OPERATION = re.compile(rb"\n[\t ]+([A-Z][A-Z0-9_]*): ([0-9][0-9 ]*)(?=\n)")
 _BYTE_COUNTERS = 8
@@ -39,15 +43,18 @@ class NfsOperationCounters(NamedTuple):
 
 
 class NfsMount(NamedTuple):
-    """Counters of a mount.
+    """Counters of a mount since it was mounted.
 
-    moved: bytes by read(2) and write(2), bytes by them with O_DIRECT, bytes from and to the server,
-    pages read and written. operations: counters by name, such as READ.
+    source: such as `server:/export`. moved: bytes by read(2) and write(2), bytes by them with
+    O_DIRECT, bytes from and to the server, pages read and written. table: the text that
+    parse_nfs_operations reads.
     """
 
+    source: str
     point: str
+    version: int
     moved: tuple[int, ...]
-    operations: dict[str, NfsOperationCounters]
+    table: bytes
 
 
 def parse_nfs_mounts(content: bytes) -> tuple[list[NfsMount], list[str]]:
@@ -61,22 +68,32 @@ def parse_nfs_mounts(content: bytes) -> tuple[list[NfsMount], list[str]]:
         found = _MOUNT.match(block)
         if found is None:
             continue
-        point = unescape_name(found[2].decode("utf-8", "surrogateescape"))
+        source, point = (
+            unescape_name(text.decode("utf-8", "surrogateescape")) for text in found.groups()[:2]
+        )
+        version = _VERSION.search(block)
+        number = int(version[1]) if version else 4 if found[3] else 3
+        head, _, table = block.partition(b"per-op statistics")
         try:
-            mounts.append(_parse_mount(point, block))
+            mounts.append(NfsMount(source, point, number, _parse_moved(head), table))
         except UnparsableError as error:
             problems.append(f"mount {ascii(point)[:80]}: {error}")
     return mounts, problems
 
 
-def _parse_mount(point: str, block: bytes) -> NfsMount:
-    moved = _BYTES.search(block)
-    if moved is None:
+def _parse_moved(head: bytes) -> tuple[int, ...]:
+    found = _BYTES.search(head)
+    if found is None:
         raise UnparsableError("no line of bytes")
+    moved = _numbers(found[1])
+    if len(moved) < _BYTE_COUNTERS:
+        raise UnparsableError(f"bytes: {len(moved)} numbers, not 8")
+    return tuple(moved[:_BYTE_COUNTERS])
+
+
+def parse_nfs_operations(table: bytes) -> dict[str, NfsOperationCounters]:
+    """Return the counters of a mount by operation, such as READ. Raise UnparsableError."""
     operations: dict[str, NfsOperationCounters] = {}
-    _, label, table = block.partition(b"per-op statistics")
-    if not label:
-        raise UnparsableError("no statistics of operations")
     # The last line counts only if it is complete.
     for name, numbers in _OPERATION.findall(table):
         counters = _numbers(numbers)
@@ -86,11 +103,8 @@ def _parse_mount(point: str, block: bytes) -> NfsMount:
             *counters[: len(NfsOperationCounters._fields)]
         )
     if not operations:
-        raise UnparsableError("no operation")
-    numbers_moved = _numbers(moved[1])
-    if len(numbers_moved) < _BYTE_COUNTERS:
-        raise UnparsableError(f"bytes: {len(numbers_moved)} numbers, not 8")
-    return NfsMount(point, tuple(numbers_moved[:_BYTE_COUNTERS]), operations)
+        raise UnparsableError("no statistics of operations")
+    return operations
 
 
 def _numbers(text: bytes) -> list[int]:
@@ -102,8 +116,9 @@ def _numbers(text: bytes) -> list[int]:
     return numbers
 
 
-def total_operations(mount: NfsMount) -> NfsOperationCounters:
-    """Return the sums over all operations of a mount."""
-    errors = [each.errors for each in mount.operations.values() if each.errors is not None]
-    columns = zip(*(each[:_OPERATION_COUNTERS] for each in mount.operations.values()), strict=True)
+def total_operations(operations: Iterable[NfsOperationCounters]) -> NfsOperationCounters:
+    """Return the sums over operations, of which there is at least one."""
+    counters = list(operations)
+    errors = [each.errors for each in counters if each.errors is not None]
+    columns = zip(*(each[:_OPERATION_COUNTERS] for each in counters), strict=True)
     return NfsOperationCounters(*map(sum, columns))._replace(errors=sum(errors) if errors else None)
