@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ccagent.stores.metrics.settings import StoreSettings
 
 _DEFAULT = "/etc/ccagent/store.toml"
-_PAGES = "127.0.0.1:8083"
+_PAGES = "127.0.0.1:8084"
 _OF_STORE = ("numpy", "orjson", "httptools", "cryptography")
 _OF_PAGES = ("starlette", "jinja2", "uvicorn")
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from ccagent.cli.command_options import Common
     from ccagent.config.configuration import Configuration
+    from ccagent.config.duration import Duration
 
 
 class _Place(NamedTuple):
@@ -123,6 +124,15 @@ def _version(ctx: click.Context, _: click.Parameter, is_wanted: bool) -> None:
     ctx.exit()
 
 
+def _parse_duration(_: click.Context, __: click.Parameter, text: str) -> Duration:
+    from ccagent.config.duration import Duration
+
+    try:
+        return Duration(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--version",
@@ -177,16 +187,24 @@ def generate(directory: str) -> None:
 
 @cli.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option(
+    "--wait",
+    "wait",
+    metavar="TIME",
+    default="0s",
+    callback=_parse_duration,
+    help="Wait at most TIME, such as 10s, until the daemon has started and has sent a message.",
+)
 @add_common_options
-def status(as_json: bool, common: Common) -> None:
+def status(as_json: bool, wait: Duration, common: Common) -> None:
     """Show the counters of the running daemon; exit status 1 if none runs."""
-    from ccagent.daemon.status_socket import read_status
+    from ccagent.daemon.status_socket import await_status
 
     configuration = load(common)
     place = configuration.settings.status_socket
     if not place:
         raise ConfigurationError(f"{configuration.place}: status-socket: not set")
-    found = read_status(place)
+    found = await_status(place, wait.seconds)
     if as_json:
         click.echo(found.json().decode())
         return

@@ -33,6 +33,8 @@ def main() -> NoReturn:
         status = CLOSED_PIPE
     except OSError as error:
         log.write_error(f"{error.filename or 'standard output'}: {error.strerror or error}")
+        if error.filename is None:  # flushing what is still buffered would fail, too
+            os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), 1)
         status = 1
     except CcagentError as error:
         problems = error.problems if isinstance(error, ConfigurationError) else (str(error),)

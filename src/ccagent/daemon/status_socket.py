@@ -7,6 +7,7 @@ import os
 import socket
 import stat
 import threading
+import time
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 _PATIENCE = 2.0
 _LARGEST = 1024 * 1024
 _MODE = 0o660
+_PAUSE = 0.05
 
 
 class StatusSocket:
@@ -136,6 +138,25 @@ def read_status(path: str) -> Status:
         raise UnparsableError(
             f"{path}: the answer is not from a ccagent of this version: {error}"
         ) from error
+
+
+def await_status(path: str, seconds: float) -> Status:
+    """Return the state of a daemon once a sink has delivered a message, else after `seconds`.
+
+    Raise as `read_status` does if no daemon answers by then.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        is_over = time.monotonic() >= deadline
+        try:
+            found = read_status(path)
+        except NotHereError:
+            if is_over:
+                raise
+        else:
+            if is_over or any(sink.acknowledged for sink in found.sinks.values()):
+                return found
+        time.sleep(_PAUSE)
 
 
 def _listen(path: str) -> socket.socket:

@@ -472,11 +472,11 @@ def test_a_store_can_be_started_as_soon_as_it_is_installed(
     configuration = root.path / "etc/ccagent/store.toml"
     key = "dGVzdHRlc3R0ZXN0dGVzdHRlc3R0ZXN0dGVzdHRlc3Q="
     text = configuration.read_text().replace("127.0.0.1", "0.0.0.0")
-    pages = '[web]\nlisten = "0.0.0.0:8083"'
+    pages = '[web]\nlisten = "0.0.0.0:8084"'
     configuration.write_text(f'{text}\njwt-public-key = "{key}"\n{pages}\n')
     told = root.run("sh", "-euc", SERVE, user="ccagent")
     assert "listening on 0.0.0.0, port 8082" in told
-    assert "pages at http://0.0.0.0:8083/" in told
+    assert "pages at http://0.0.0.0:8084/" in told
     assert list((root.path / "var/lib/ccagent-store/log").iterdir()) == []
     unit = "ccagent-store.service"
     folder = "/usr/lib/systemd/system"
