@@ -7,6 +7,7 @@ Needs root, Slurm's daemons, munge and MariaDB; `missing` says what isn't there.
 from __future__ import annotations
 
 import os
+import pwd
 import shutil
 import socket
 import subprocess
@@ -242,6 +243,9 @@ class SlurmCluster:
         key = self.directory / "etc/munge.key"
         key.write_bytes(os.urandom(128))
         key.chmod(0o400)
+        tokens = self.directory / "etc/jwt.key"
+        tokens.write_bytes(os.urandom(32))
+        tokens.chmod(0o400)
         self._daemon(
             *("munged", "--force", f"--key-file={key}"),
             f"--socket={self.directory}/run/munge.sock",
@@ -249,6 +253,22 @@ class SlurmCluster:
             f"--log-file={self.directory}/log/munged",
             f"--seed-file={self.directory}/state/munge.seed",
         )
+
+    def start_rest(self, authentication: Literal["local", "jwt"]) -> Path:
+        """Start slurmrestd for root at a socket, or for users with a token; return the socket."""
+        place = self.directory / "rest"
+        place.mkdir(exist_ok=True)
+        # Neither root nor SlurmUser may run it, and it binds as its user.
+        user = pwd.getpwnam("nobody")
+        os.chown(place, user.pw_uid, user.pw_gid)
+        path = place / authentication
+        self._daemon(
+            *("setsid", "--fork", "env", "SLURM_JWT=daemon", "slurmrestd"),
+            *("-u", "nobody", "-g", str(user.pw_gid), "-a", f"rest_auth/{authentication}"),
+            f"unix:{path}",
+        )
+        _wait(path.exists, 30, lambda: f"no slurmrestd: {self._logs()}")
+        return path
 
     def _start_database(self) -> None:
         data = f"--datadir={self.directory}/state/database"
