@@ -28,11 +28,14 @@ LONG_NAME = "ec-per.hansen_averylongusername"
 USERS = {"alice": 5001, "bob": 5002, LONG_NAME: 5003}
 """All have the account `physics`; alice and bob have `chem` too."""
 
-PACKAGES = "slurmctld slurmd slurmdbd slurm-client munge mariadb-server iproute2 util-linux"
+PACKAGES = (
+    "slurmctld slurmd slurmdbd slurmrestd slurm-client slurm-wlm-jwt-plugin munge mariadb-server "
+    "iproute2 util-linux"
+)
 """What Debian calls what is needed."""
 
 _PROGRAMS = (
-    *("slurmctld", "slurmd", "slurmdbd", "sbatch", "sacct", "sacctmgr", "munged"),
+    *("slurmctld", "slurmd", "slurmdbd", "slurmrestd", "sbatch", "sacct", "sacctmgr", "munged"),
     *("mariadbd", "mariadb-install-db", "ip", "unshare", "nsenter", "setpriv", "mount"),
 )
 _WRAPPED = ("sacct", "squeue", "scontrol", "sinfo", "sbatch", "scancel")
@@ -269,6 +272,13 @@ class SlurmCluster:
         )
         _wait(path.exists, 30, lambda: f"no slurmrestd: {self._logs()}")
         return path
+
+    def make_token(self, file: Path, *, seconds: int = 3600) -> Path:
+        """Write a token of root to a file that only root can read."""
+        output = self.run("scontrol", "token", "username=root", f"lifespan={seconds}")
+        file.touch(0o600)
+        file.write_text(output.removeprefix("SLURM_JWT="))
+        return file
 
     def _start_database(self) -> None:
         data = f"--datadir={self.directory}/state/database"

@@ -13,7 +13,7 @@ from ccagent.agents.slurm.rest import forms
 from ccagent.agents.slurm.rest.forms import at, number
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 RAW_ID, STATE, EXIT_CODE = map(FIELDS.index, ("JobIDRaw", "State", "ExitCode"))
 _FAILED = frozenset({b"FAILED", b"OUT_OF_MEMORY", b"DEADLINE"})
@@ -188,10 +188,9 @@ def _step_name(step: Any) -> bytes:
 
     The id is a number or name, an object with step_id, or from v0.0.40 a text `12.batch`.
     """
-    found = at(step, "id")
-    het = at(step, "het", "component")
+    found, het = at(step, "id"), at(step, "het", "component")
     if isinstance(found, dict):
-        found, het = found.get("step_id"), found.get("step_het_component")
+        found, het = at(found, "step_id"), at(found, "step_het_component")
     name = forms.text(found).rpartition(b".")[2]
     component = number(het)
     return name if component is None else b"%b+%d" % (name, component)
@@ -212,7 +211,7 @@ def _time_limit(times: Any) -> bytes:
     return _NO_LIMIT if has_started else _LIMIT_OF_PARTITION
 
 
-def _cpu_time(steps: list[dict[str, Any]], kind: str) -> bytes:
+def _cpu_time(steps: Iterable[Mapping[str, Any]], kind: str) -> bytes:
     parts = [at(step, "time", kind) for step in steps]
     return forms.duration(
         sum(number(at(part, "seconds")) or 0 for part in parts),

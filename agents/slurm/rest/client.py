@@ -41,6 +41,9 @@ _REFUSED = frozenset({401, 403, 511})
 _AUTHENTICATION = 1007
 """ESLURM_AUTH... of slurm_errno.h: "Protocol authentication error"."""
 
+_NOTHING_FOUND = 9003
+"""ESLURM_REST_EMPTY_RESULT: an error of an answer with an empty list."""
+
 _VERSIONS = re.compile(rf"/slurm(?:db)?/({VERSION})/jobs".encode())
 _SURROGATES = re.compile("[\udc80-\udcff]")
 
@@ -71,7 +74,7 @@ class RestClient:
         self._connection = HttpConnection(
             server, context, settings.command_time_limit.seconds, largest=_LARGEST_ANSWER
         )
-        self._version = settings.api_version
+        self._version: str = settings.api_version
 
     def version(self) -> str:
         """Return the version of the API, the newest one that both sides know."""
@@ -122,7 +125,7 @@ class RestClient:
     def _find_version(self) -> str:
         """Return the newest known version of the server's own description."""
         body = self._get("/openapi/v3")
-        served = {text.decode() for text in _VERSIONS.findall(body.replace(b"\\/", b"/"))}
+        served: set[str] = {text.decode() for text in _VERSIONS.findall(body.replace(b"\\/", b"/"))}
         known = [text for text in served if OLDEST <= int(text.rpartition(".")[2]) <= NEWEST]
         if not known:
             raise ProgramError(
@@ -160,6 +163,8 @@ class RestClient:
             text = f"{place}: {shown} is not served: set api-version"
             self._version = self._settings.api_version  # Slurm may have been upgraded
             raise ProgramError(text)
+        if numbers == {_NOTHING_FOUND}:
+            return body
         if answer.status != _OK or (problems and not _has_records(body)):
             status = f"{answer.status} {responses.get(answer.status, '')}".strip()
             text = f"{place}: {shown}: {status}: {detail}".rstrip(": ")

@@ -9,10 +9,11 @@ from ccagent.agents.slurm.jobs.squeue import QueueRow
 from ccagent.agents.slurm.rest import forms
 from ccagent.agents.slurm.rest.forms import at, number
 from ccagent.errors import UnparsableError
-from ccagent.machine.hostlist import expand
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from ccagent.agents.slurm.jobs.node_topology import NodeTopology
 
 _SHARING = {"none": b"NO", "true": b"NO", "user": b"USER", "mcs": b"MCS", "topo": b"TOPO"}
 """Values of `shared` and `exclusive`, and those of squeue's OverSubscribe."""
@@ -44,37 +45,35 @@ def make_row(job: Mapping[str, Any]) -> QueueRow:
     )
 
 
-def list_gres(job: Mapping[str, Any]) -> list[str]:
-    """Return the generic resources of a running job, one text per node with any."""
-    found = job.get("gres_detail")
-    return [one for one in found if isinstance(one, str)] if isinstance(found, list) else []
-
-
-def list_shares(job: Mapping[str, Any], threads: Mapping[str, tuple[int, int]]) -> dict[
-    str, NodeShare
-]:  # fmt: skip
+def list_shares(
+    job: Mapping[str, Any], topology: Mapping[str, NodeTopology], sockets: Mapping[str, int]
+) -> dict[str, NodeShare]:
     """Return a running job's share of each node.
 
-    threads: cores per socket and threads per core, by node. Cores are allocated whole, and a core's
-    threads are neighbours in Slurm's numbers. gres_detail has an entry for each node, in order.
+    sockets: number of sockets by node. Cores are allocated whole, and a core's threads are
+    neighbours in Slurm's numbers. gres_detail has a text for each node of the job, in order.
     """
-    resources = job.get("job_resources")
-    try:
-        nodes = expand(forms.text(job.get("nodes")).decode())
-        gres = list_gres(job)
-        gpus = [parse_gpus(one) for one in gres] if len(gres) == len(nodes) else []
-    except UnparsableError:
-        return {}
+    gres = _texts(job.get("gres_detail"))
     shares: dict[str, NodeShare] = {}
-    for place, (name, cores) in enumerate(_allocated(resources)):
-        per_socket, per_core = threads.get(name, (0, 1))
+    for place, (name, cores) in enumerate(_allocated(job.get("job_resources"))):
+        total, threads = topology.get(name, (0, 0))
+        per_socket = total // max(1, sockets.get(name, 1))
         cpus = [
-            (socket * per_socket + core) * per_core + thread
+            (socket * per_socket + core) * threads + thread
             for socket, core in cores
-            for thread in range(per_core)
+            for thread in range(threads)  # none if the topology is unknown
         ]
-        shares[name] = NodeShare(sorted(cpus), gpus[place] if place < len(gpus) else [])
+        shown = gres[place] if place < len(gres) else ""
+        try:
+            gpus = parse_gpus(shown)
+        except UnparsableError:
+            gpus, shown = [], ""
+        shares[name] = NodeShare(sorted(cpus), gpus, shown)
     return shares
+
+
+def _texts(values: Any) -> list[str]:
+    return [one for one in values if isinstance(one, str)] if isinstance(values, list) else []
 
 
 def _allocated(resources: Any) -> Iterator[tuple[str, list[tuple[int, int]]]]:
@@ -86,12 +85,15 @@ def _allocated(resources: Any) -> Iterator[tuple[str, list[tuple[int, int]]]]:
     for node in nodes if isinstance(nodes, list) else ():
         name = at(node, "nodename") or at(node, "name")
         if isinstance(name, str):
-            yield name, [
-                (socket, core)
-                for socket, parts in _by_index(at(node, "sockets"))
-                for core, status in _by_index(at(parts, "cores"))
-                if "ALLOCATED" in _words(status)
-            ]
+            yield (
+                name,
+                [
+                    (socket, core)
+                    for socket, parts in _by_index(at(node, "sockets"))
+                    for core, status in _by_index(at(parts, "cores"))
+                    if "ALLOCATED" in _words(status)
+                ],
+            )
 
 
 def _by_index(parts: Any) -> Iterator[tuple[int, Any]]:

@@ -67,7 +67,7 @@ def test_without_readline_the_prompt_is_before_the_output() -> None:
         b"     Nodes=c[1-2] CPU_IDs=0-1,4 Mem=1 GRES=gpu:a100:1(IDX:2),nic:1(IDX:0)\n"
         b"scontrol: x0123\nscontrol: x0123\nscontrol: "
     )
-    share = NodeShare([0, 1, 4], [2])
+    share = NodeShare([0, 1, 4], [2], "gpu:a100:1(IDX:2),nic:1(IDX:0)")
     assert scontrol.parse(output, ["7"], "x0123")["7"].nodes == {"c1": share, "c2": share}
 
 
