@@ -266,7 +266,13 @@ class SlurmCluster:
         os.chown(place, user.pw_uid, user.pw_gid)
         path = place / authentication
         self._daemon(
-            *("setsid", "--fork", "env", "SLURM_JWT=daemon", "slurmrestd"),
+            *(
+                "setsid",
+                "--fork",
+                "env",
+                *(["SLURM_JWT=daemon"] if authentication == "jwt" else []),
+            ),
+            "slurmrestd",
             *("-u", "nobody", "-g", str(user.pw_gid), "-a", f"rest_auth/{authentication}"),
             f"unix:{path}",
         )

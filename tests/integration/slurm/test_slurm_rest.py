@@ -144,21 +144,25 @@ def test_the_cards_of_a_running_job(slurm: SlurmCluster, rest: Rest) -> None:
 
 
 def relay(server: socket.socket, context: ssl.SSLContext, path: Path) -> None:
-    """Pass connections with TLS on to a Unix socket, as a proxy before slurmrestd does."""
+    """Pass one connection with TLS on to a Unix socket, as a proxy before slurmrestd does."""
+    with (
+        context.wrap_socket(server.accept()[0], server_side=True) as client,
+        socket.socket(socket.AF_UNIX) as behind,
+    ):
+        behind.connect(str(path))
 
-    def copy(source: socket.socket, target: socket.socket) -> None:
+        def answer() -> None:
+            with suppress(OSError):
+                while part := behind.recv(65536):
+                    client.sendall(part)
+
+        answering = threading.Thread(target=answer)
+        answering.start()
         with suppress(OSError):
-            while part := source.recv(65536):
-                target.sendall(part)
-            target.shutdown(socket.SHUT_RDWR)
-
-    with suppress(OSError):
-        while True:
-            client = context.wrap_socket(server.accept()[0], server_side=True)
-            behind = socket.socket(socket.AF_UNIX)
-            behind.connect(str(path))
-            for pair in ((client, behind), (behind, client)):
-                threading.Thread(target=copy, args=pair, daemon=True).start()
+            while part := client.recv(65536):
+                behind.sendall(part)
+            behind.shutdown(socket.SHUT_RDWR)
+        answering.join()
 
 
 @pytest.fixture
@@ -169,10 +173,11 @@ def secure(rest: Rest, tmp_path: Path) -> Iterator[dict[str, Any]]:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate, key)
     with socket.create_server(("127.0.0.1", 0)) as server:
-        threading.Thread(target=relay, args=(server, context, rest.socket), daemon=True).start()
+        relaying = threading.Thread(target=relay, args=(server, context, rest.socket))
+        relaying.start()
         url = f"https://127.0.0.1:{server.getsockname()[1]}"
         yield rest.keys(url=url, ca_file=authority.certificate)
-        server.shutdown(socket.SHUT_RDWR)
+        relaying.join()
 
 
 def test_https(slurm_jobs: Jobs, secure: dict[str, Any]) -> None:
