@@ -301,10 +301,12 @@ class JobsAgent(Agent[JobsSettings]):
 
                 self._source = RestSource(settings, self._complain)
             else:
-                from ccagent.agents.slurm.jobs.program_source import Programs, ProgramSource
+                from ccagent.agents.slurm.jobs.program_source import ProgramSource, SlurmPrograms
 
                 self._source = ProgramSource(
-                    Programs(settings.sacct, settings.squeue, settings.scontrol, settings.sinfo),
+                    SlurmPrograms(
+                        settings.sacct, settings.squeue, settings.scontrol, settings.sinfo
+                    ),
                     settings.command_time_limit.seconds,
                     self._complain,
                 )

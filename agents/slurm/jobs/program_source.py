@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _OUTPUT_LIMIT = 4 * 1024**3
 
 
-class Programs(NamedTuple):
+class SlurmPrograms(NamedTuple):
     """The paths of Slurm's programs."""
 
     sacct: str
@@ -36,7 +36,7 @@ class ProgramSource:
     """Queries sacct, squeue, scontrol and sinfo. time_limit: seconds for each."""
 
     def __init__(
-        self, programs: Programs, time_limit: float, complain: Callable[[str], None]
+        self, programs: SlurmPrograms, time_limit: float, complain: Callable[[str], None]
     ) -> None:
         self._programs = programs
         self._time_limit = time_limit

@@ -33,13 +33,14 @@ OLDEST = 38
 """The versions v0.0.N whose forms are known, of Slurm 22.05 to 26.11. v0.0.37 gives wrong times."""
 
 _LARGEST_ANSWER = 512 * 1024 * 1024
-_PORT = 6820
-_PORTS = {"http": _PORT, "https": 443}
+_PORTS = {"http": 6820, "https": 443}
+"""Default ports: that of slurmrestd, and that of a proxy with TLS."""
+
 _OK = 200
 _NOT_FOUND = 404
 _REFUSED = frozenset({401, 403, 511})
 _AUTHENTICATION = 1007
-"""ESLURM_AUTH... of slurm_errno.h: "Protocol authentication error"."""
+"""SLURM_PROTOCOL_AUTHENTICATION_ERROR of slurm_errno.h."""
 
 _NOTHING_FOUND = 9003
 """ESLURM_REST_EMPTY_RESULT: an error of an answer with an empty list."""
@@ -63,17 +64,7 @@ class RestClient:
         self._complain = complain
         self._place = settings.url
         self._prefix = ""
-        path = socket_path(settings)
-        server: Server | str = path
-        context = None
-        if not path:
-            target = split_url(settings.url)
-            server = Server(target.hostname or "", target.port or _PORTS[target.scheme])
-            self._prefix = target.path.rstrip("/")
-            context = make_tls_context(settings) if target.scheme == "https" else None
-        self._connection = HttpConnection(
-            server, context, settings.command_time_limit.seconds, largest=_LARGEST_ANSWER
-        )
+        self._connection: HttpConnection | None = None
         self._version: str = settings.api_version
 
     def version(self) -> str:
@@ -120,7 +111,23 @@ class RestClient:
 
     def close(self) -> None:
         """Close the connection."""
-        self._connection.close()
+        if self._connection is not None:
+            self._connection.close()
+
+    def _connect(self) -> HttpConnection:
+        """Return the connection. Raise ConfigurationError for an invalid certificate or key."""
+        if self._connection is None:
+            settings = self._settings
+            server: Server | str = socket_path(settings)
+            context = None
+            if not server:
+                target = split_url(settings.url)
+                server = Server(target.hostname or "", target.port or _PORTS[target.scheme])
+                self._prefix = target.path.rstrip("/")
+                context = make_tls_context(settings) if target.scheme == "https" else None
+            seconds = settings.command_time_limit.seconds
+            self._connection = HttpConnection(server, context, seconds, largest=_LARGEST_ANSWER)
+        return self._connection
 
     def _find_version(self) -> str:
         """Return the newest known version of the server's own description."""
@@ -137,12 +144,13 @@ class RestClient:
     def _get(self, path: str) -> bytes:
         """Return the body of a success. Raise ProgramError for anything else."""
         headers, secrets = self._headers()
+        connection = self._connect()
         place = f"slurmrestd {self._place}"
         shown = path.partition("?")[0]
         try:
-            answer = self._connection.get(self._prefix + path, headers)
+            answer = connection.get(self._prefix + path, headers)
         except (HTTPException, OSError, UnicodeError) as error:
-            reason = self._connection.explain(error, secrets)
+            reason = connection.explain(error, secrets)
             raise ProgramError(f"{place}: {reason}") from None  # the cause may repeat a secret
         if len(answer.body) >= _LARGEST_ANSWER:
             self.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import http.client
 import io
 import select
@@ -153,11 +154,9 @@ class HttpConnection:
 
     def _limit(self, connection: http.client.HTTPConnection) -> http.client.HTTPConnection:
         """Bound the answers of a connection in time and size, and return it."""
-        if self._largest > _LARGEST_ANSWER:
-            largest = max(_LARGEST_READ, _FRAMING * self._largest)
-            connection.response_class = type("_", (LimitedResponse,), {"largest": largest})
-        else:
-            connection.response_class = LimitedResponse
+        largest = max(_LARGEST_READ, _FRAMING * self._largest)
+        make = functools.partial(LimitedResponse, largest=largest)
+        connection.response_class = make  # type: ignore[assignment] # only called
         return connection
 
 
@@ -255,9 +254,12 @@ class LimitedResponse(http.client.HTTPResponse):
 
     largest = _LARGEST_READ
 
-    def __init__(self, sock: socket.socket, *args: Any, **options: Any) -> None:
+    def __init__(
+        self, sock: socket.socket, *args: Any, largest: int | None = None, **options: Any
+    ) -> None:
         super().__init__(sock, *args, **options)
-        self.fp = io.BufferedReader(_UntilDeadline(sock, self.fp.detach(), self.largest))
+        limit = largest or self.largest
+        self.fp = io.BufferedReader(_UntilDeadline(sock, self.fp.detach(), limit))
 
     def begin(self) -> None:
         """Read the head, and skip informational heads (1xx). http.client skips only 100.

@@ -29,7 +29,7 @@ def details() -> dict[str, JobDetails]:
 
 def test_processors_and_gpus_of_each_node(details: dict[str, JobDetails]) -> None:
     assert details["22"].nodes == {"c1-1": NodeShare([3, 4, 5], []), "c1-2": NodeShare([0], [])}
-    assert details["24"].nodes == {"gpu-1": NodeShare([0, 1], [0, 1])}
+    assert details["24"].nodes == {"gpu-1": NodeShare([0, 1], [0, 1], "gpu:a100:2(IDX:0-1)")}
     assert details["25_0"].nodes == {"c1-1": NodeShare([1], [])}
 
 
