@@ -103,8 +103,7 @@ def _accounted(job: dict[str, Any], minor: int) -> dict[str, Any]:
     job["priority"] = unset(job["priority"])
     job["exit_code"] = _exit_code(job["exit_code"], minor)
     job["state"]["current"] = _words(job["state"]["current"], minor)
-    if job["reservation"]["id"] == 0:
-        job["reservation"]["name"] = ""
+    job["reservation"]["name"] = "night|shift" if job["reservation"]["id"] else ""
     for step in job["steps"]:
         name = str(step["step"]["id"])
         step["step"]["id"] = (

@@ -45,7 +45,10 @@ _AUTHENTICATION = 1007
 _NOTHING_FOUND = 9003
 """ESLURM_REST_EMPTY_RESULT: an error of an answer with an empty list."""
 
-_VERSIONS = re.compile(rf"/slurm(?:db)?/({VERSION})/jobs".encode())
+_VERSIONS = re.compile(rf"/(slurm|slurmdb)/({VERSION})/jobs".encode())
+_UNDECODABLE = (msgspec.DecodeError, RecursionError)
+"""Errors of malformed JSON, and of JSON that is nested too deeply."""
+
 _SURROGATES = re.compile("[\udc80-\udcff]")
 
 
@@ -90,7 +93,7 @@ class RestClient:
         try:
             raw = msgspec.json.decode(body, type=dict[str, msgspec.Raw]).get(name)
             found = msgspec.json.decode(raw, type=list[msgspec.Raw]) if raw is not None else None
-        except msgspec.DecodeError as error:
+        except _UNDECODABLE as error:
             raise UnparsableError(
                 f"slurmrestd {self._place}: {path.partition('?')[0]} is not JSON of Slurm: {error}"
             ) from error
@@ -102,7 +105,7 @@ class RestClient:
         for each in found:
             try:
                 record = msgspec.json.decode(each)
-            except msgspec.DecodeError as error:
+            except _UNDECODABLE as error:
                 record = error
             if isinstance(record, dict):
                 yield record
@@ -130,9 +133,16 @@ class RestClient:
         return self._connection
 
     def _find_version(self) -> str:
-        """Return the newest known version of the server's own description."""
-        body = self._get("/openapi/v3")
-        served: set[str] = {text.decode() for text in _VERSIONS.findall(body.replace(b"\\/", b"/"))}
+        """Return the newest known version of the server's own description.
+
+        Prefer a version that both parts of the API have.
+        """
+        body = self._get("/openapi/v3").replace(b"\\/", b"/")
+        found: dict[bytes, set[str]] = {b"slurm": set(), b"slurmdb": set()}
+        for part, version in _VERSIONS.findall(body):
+            found[part].add(version.decode())
+        controller, accounting = found.values()
+        served = controller & accounting or controller | accounting
         known = [text for text in served if OLDEST <= int(text.rpartition(".")[2]) <= NEWEST]
         if not known:
             raise ProgramError(
@@ -192,7 +202,9 @@ class RestClient:
         if not token.isascii():
             raise ConfigurationError(f"{settings.jwt_file}: a token is ASCII")
         user = settings.user or _claims(token).get("sun", "")
-        if isinstance(user, str) and user:
+        if not (isinstance(user, str) and user.isascii() and user.isprintable()):
+            raise ConfigurationError(f"{settings.jwt_file}: its user is not a name in ASCII")
+        if user:
             headers["X-SLURM-USER-NAME"] = user
         if token:
             headers["X-SLURM-USER-TOKEN"] = token
@@ -224,7 +236,7 @@ def _problems(body: bytes) -> Iterator[tuple[int, str]]:
     """Yield number and text of the errors in an answer."""
     try:
         head = msgspec.json.decode(body, type=_Head)
-    except (msgspec.DecodeError, msgspec.ValidationError):
+    except _UNDECODABLE:
         return
     for each in head.errors or ():
         number = each.get("error_number", each.get("errno", 0))
@@ -237,7 +249,7 @@ def _has_records(body: bytes) -> bool:
     """Return whether an answer with errors has records nevertheless."""
     try:
         parts = msgspec.json.decode(body, type=dict[str, Any])
-    except msgspec.DecodeError:
+    except _UNDECODABLE:
         return False
     return any(
         isinstance(part, list) and part
@@ -248,6 +260,8 @@ def _has_records(body: bytes) -> bool:
 
 def _repair_utf8(body: bytes) -> bytes:
     r"""Return valid UTF-8: an invalid byte of a user's text becomes `\xff`, escaped for JSON."""
+    if body.isascii():
+        return body
     try:
         body.decode()
     except UnicodeDecodeError:

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
     from ccagent.agents.slurm.jobs.node_topology import NodeTopology
 
+_MOST_DIGITS = 5
+"""Maximum digits of the index of a socket or core."""
+
 _SHARING = {"none": b"NO", "true": b"NO", "user": b"USER", "mcs": b"MCS", "topo": b"TOPO"}
 """Values of `shared` and `exclusive`, and those of squeue's OverSubscribe."""
 
@@ -99,7 +102,7 @@ def _allocated(resources: Any) -> Iterator[tuple[str, list[tuple[int, int]]]]:
 def _by_index(parts: Any) -> Iterator[tuple[int, Any]]:
     if isinstance(parts, dict):
         for key, part in parts.items():
-            if key.isdecimal():
+            if key.isascii() and key.isdecimal() and len(key) <= _MOST_DIGITS:
                 yield int(key), part
     elif isinstance(parts, list):
         for place, part in enumerate(parts):
@@ -138,4 +141,5 @@ def _sharing(job: Mapping[str, Any]) -> bytes:
         for found in (job.get("shared"), job.get("exclusive"))
         for word in (found if isinstance(found, list) else [found])
     ]
-    return next((_SHARING[word] for word in words if word in _SHARING), b"OK")
+    known = (_SHARING.get(word) for word in words if isinstance(word, str))
+    return next(filter(None, known), b"OK")

@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from ccagent.agents.base import AgentSettings
 from ccagent.config.duration import Duration
+from ccagent.config.secret import read_secret
 from ccagent.errors import ConfigurationError
 from ccagent.net.tls import check_network
 from ccagent.net.urls import split_url
@@ -81,6 +82,8 @@ def _check_rest(settings: SlurmSourceSettings) -> None:
             raise ConfigurationError("url: expected unix:/PATH")
         if settings.ca_file or settings.certificate_file or settings.insecure:
             raise ConfigurationError("ca-file, certificate-file and insecure are for https only")
+        if settings.jwt_file:
+            read_secret(settings.jwt_file)
         return
     target = split_url(settings.url)
     if target.scheme not in {"http", "https"} or target.query:

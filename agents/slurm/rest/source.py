@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 _LIVE = frozenset({b"RUNNING", b"SUSPENDED", b"COMPLETING", b"CONFIGURING"})
 
 
+_MOST_PARTS = 4096
+"""Maximum sockets of a node, cores of a socket and threads of a core."""
+
+
 class RestSource:
     """Asks slurmrestd instead of sacct, squeue, scontrol and sinfo."""
 
@@ -86,6 +90,9 @@ class RestSource:
                         number(one.get(key)) or 1 for key in ("sockets", "cores", "threads")
                     )
                     name = forms.text(one.get("name")).decode()
+                    if max(sockets, cores, threads) > _MOST_PARTS:
+                        self._complain(f"slurmrestd: node {name[:40]}: too many cores")
+                        continue
                     self._topology[name] = NodeTopology(sockets * cores, threads)
                     self._sockets[name] = sockets
             except CcagentError as error:

@@ -17,6 +17,8 @@ import pytest
 
 from ccagent.agents.slurm.cluster.agent import ClusterAgent, ClusterSettings
 from ccagent.agents.slurm.jobs.agent import JobsAgent, JobsSettings
+from ccagent.agents.slurm.jobs.program_source import ProgramSource, SlurmPrograms
+from ccagent.agents.slurm.rest.source import RestSource
 from ccagent.machine.hostlist import expand
 from ccagent.records.envelopes import ClusterEnvelope, JobsEnvelope, SlurmJob
 from tests.integration.slurm.test_slurm_agent import NODE, new_agent, sampled
@@ -60,7 +62,9 @@ def by_run(jobs: list[SlurmJob]) -> dict[tuple[int, str, str], SlurmJob]:
 
 
 def test_every_field_is_that_of_sacct(slurm: SlurmCluster, slurm_jobs: Jobs, rest: Rest) -> None:
+    many = slurm.submit("bob", "--array=1-40", "-p", "bigmem", "--mem=10", "--wrap=true")
     slurm_jobs.wait()
+    slurm.wait_for(many)
     changing = {slurm_jobs.ids[name] for name in CHANGING}
     told: dict[tuple[int, str, str], SlurmJob] = {}
     expected: dict[tuple[int, str, str], SlurmJob] = {}
@@ -70,7 +74,7 @@ def test_every_field_is_that_of_sacct(slurm: SlurmCluster, slurm_jobs: Jobs, res
         expected.update(by_run(sampled(new_agent(slurm))))
         with closing(rest_agent(rest)) as agent:
             told.update(by_run(sampled(agent)))
-        wanted = set(slurm_jobs.ids.values())
+        wanted = {*slurm_jobs.ids.values(), many}
         return wanted <= {number for number, step, _ in expected if not step} and (
             expected.keys() == told.keys()
         )
@@ -89,9 +93,10 @@ def test_every_field_is_that_of_sacct(slurm: SlurmCluster, slurm_jobs: Jobs, res
             compared += 1
             if found != wanted:
                 wrong.append((job.job_id, job.job_step, field, found, wanted))
+    print("COMPARED", compared, len(expected), len({n for n, _, _ in expected}))
     assert wrong == []
-    assert len({number for number, _, _ in expected}) > 60
-    assert compared > 3500
+    assert len({number for number, _, _ in expected}) > 100
+    assert compared > 5000
 
 
 def test_partitions_and_nodes_are_those_of_sinfo(
@@ -120,25 +125,37 @@ def test_partitions_and_nodes_are_those_of_sinfo(
     until(are_equal)
 
 
-def test_the_cards_of_a_running_job(slurm: SlurmCluster, rest: Rest) -> None:
-    number = slurm.submit("alice", "-p", "accel", "--gres=gpu:a100:2", "--wrap=sleep 300")
+def test_cpus_and_cards_of_a_running_job(slurm: SlurmCluster, rest: Rest) -> None:
+    job = ("-p", "accel", "-n3", "--gres=gpu:a100:2", "--wrap=sleep 300")
+    number = slurm.submit("alice", *job)
     slurm.wait_for(number, {"RUNNING"})
+    programs = [str(slurm.programs / name) for name in ("sacct", "squeue", "scontrol", "sinfo")]
+    complaints: list[str] = []
+    by_programs = ProgramSource(SlurmPrograms(*programs), 60, complaints.append)
     try:
+        with closing(RestSource(JobsSettings(**rest.keys()), complaints.append)) as by_rest:
+            assert list(by_rest.read_queue(NODE))
+            shares = [
+                source.read_details(NODE, [str(number)], with_script=False)[str(number)].nodes
+                for source in (by_rest, by_programs)
+            ]
+            assert by_rest.read_topology(NODE).items() >= by_programs.read_topology(NODE).items()
+        assert shares[0] == shares[1]
+        assert shares[0]["gpu-1"].gres == "gpu:a100:2(IDX:0-1)"
+        assert complaints == []
         with closing(rest_agent(rest)) as agent:
-            programs = new_agent(slurm)
             told: list[list[str]] = []
 
-            def have_both_told() -> bool:
-                told[:] = [
-                    job.gres_detail
-                    for each in (agent, programs)
-                    for job in sampled(each)
-                    if (job.job_id, job.job_step) == (number, "")
-                ] or told
+            def has_told() -> bool:
+                told.extend(
+                    one.gres_detail
+                    for one in sampled(agent)
+                    if (one.job_id, one.job_step) == (number, "")
+                )
                 return bool(told)
 
-            until(have_both_told)
-        assert told == [["gpu:a100:2(IDX:0-1)"]] * len(told)
+            until(has_told)
+        assert told == [["gpu:a100:2(IDX:0-1)"]]
     finally:
         slurm.run("scancel", str(number))
 

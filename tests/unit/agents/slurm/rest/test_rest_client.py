@@ -127,6 +127,7 @@ def test_the_token_is_read_for_each_request(server: RestServer, tmp_path: Path) 
         (200, b"[1, 2]", "is not JSON of Slurm"),
         (200, b'{"jobs": 5}', "is not JSON of Slurm"),
         (200, b'{"job', "is not JSON of Slurm"),
+        (200, b'{"jobs": ' + b"[" * 100_000, "is not JSON of Slurm"),
         (200, {"nodes": []}, "no jobs in the answer"),
         (502, b"Bad Gateway", "502 Bad Gateway"),
         (200, b"", "is not JSON of Slurm"),
@@ -192,6 +193,20 @@ def test_an_unreachable_server_is_named() -> None:
     assert "No such file or directory" in sample("unix:/nonexistent/socket")[1][0]
 
 
+def test_a_version_that_has_both_parts_is_preferred() -> None:
+    served = answers(43) | {"/slurm/v0.0.44/jobs": {"jobs": []}}
+    with RestServer(served) as running:
+        assert sample(running.url)[1] == []
+
+
+def test_a_token_with_an_odd_user_is_refused(server: RestServer, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.touch(0o600)
+    file.write_text(token(sun="monitor\r\nX-SLURM-USER-NAME: root"))
+    (error,) = sample(server.url, jwt_file=str(file))[1]
+    assert error == f"{file}: its user is not a name in ASCII"
+
+
 def test_no_error_repeats_the_token(server: RestServer, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.touch(0o600)
@@ -233,6 +248,7 @@ def test_the_doctor_names_what_fails(server: RestServer) -> None:
         ({"url": "unix:run/socket"}, "url: expected unix:/PATH"),
         ({"url": "http://slurm.example.org:6820"}, "unencrypted"),
         ({"url": "unix:/run/socket", "insecure": True}, "for https only"),
+        ({"url": "unix:/run/socket", "jwt_file": "/nonexistent"}, "/nonexistent: No such file"),
         ({"url": "https://user:secret@x"}, "set user and password-file"),
         ({"job_script": True}, "job-script: slurmrestd does not give scripts"),
     ],
@@ -241,7 +257,7 @@ def test_wrong_keys_are_named(tmp_path: Path, keys: dict[str, Any], reason: str)
     file = tmp_path / "token"
     file.touch(0o600)
     file.write_text(token(sun="monitor"))
-    settings = JobsSettings(source="slurmrestd", jwt_file=str(file), **keys)
+    settings = JobsSettings(source="slurmrestd", **({"jwt_file": str(file)} | keys))
     with pytest.raises(ConfigurationError, match=r"agents\.jobs\.") as caught:
         JobsAgent(settings, frozenset({"sonar"}))
     assert reason in str(caught.value)
