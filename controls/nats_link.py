@@ -21,16 +21,16 @@ from ccagent import PRODUCER, __version__
 from ccagent.controls.nats_login import as_sink
 from ccagent.controls.nats_protocol import NatsParser, Received, ServerLine
 from ccagent.errors import ConfigurationError, RetryableError, UnparsableError
+from ccagent.net.peer_text import hide_secrets
 from ccagent.transports.nats.settings import check_settings, get_scheme, is_encrypted, read_login
-from ccagent.transports.peer_text import hide_secrets
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Iterator, Sequence
 
     from ccagent.controls.settings import ControlsSettings
+    from ccagent.net.urls import Server
     from ccagent.transports.nats.login import NatsLogin
-    from ccagent.transports.urls import Server
 
 _CONNECT_WITHIN = 10.0
 _SEND_WITHIN = 2.0
@@ -64,7 +64,7 @@ def read_route(settings: ControlsSettings) -> Route:
     servers = check_settings(sink)
     context = None
     if is_encrypted(sink):
-        from ccagent.transports.network import make_tls_context
+        from ccagent.net.tls import make_tls_context
 
         context = make_tls_context(sink)
     return Route(get_scheme(sink), servers, read_login(sink), context)

@@ -10,7 +10,7 @@ from ccagent.transports.nats.settings import NatsSettings, check_settings
 
 if TYPE_CHECKING:
     from ccagent.controls.settings import ControlsSettings
-    from ccagent.transports.urls import Server
+    from ccagent.net.urls import Server
 
 _KEYS = (
     "url", "user", "password_file", "token_file", "nkey_file", "creds_file", "ca_file",

@@ -21,10 +21,10 @@ from ccagent.errors import CcagentError, ConfigurationError, LockedError
 from ccagent.log import logger
 from ccagent.machine.lock import Lock
 from ccagent.machine.private_directories import make_directory
+from ccagent.net.tls import make_tls_context
 from ccagent.transports.mqtt.client import MqttOptions
 from ccagent.transports.mqtt.settings import ENCRYPTED, PORTS, WEBSOCKETS, check_settings
 from ccagent.transports.mqtt.topics import fill_topic
-from ccagent.transports.network import make_tls_context
 
 if TYPE_CHECKING:
     from ccagent.agents.fast.kpis.kpi_reading import KpiRound

@@ -7,6 +7,7 @@ Needs root, Slurm's daemons, munge and MariaDB; `missing` says what isn't there.
 from __future__ import annotations
 
 import os
+import pwd
 import shutil
 import socket
 import subprocess
@@ -27,11 +28,14 @@ LONG_NAME = "ec-per.hansen_averylongusername"
 USERS = {"alice": 5001, "bob": 5002, LONG_NAME: 5003}
 """All have the account `physics`; alice and bob have `chem` too."""
 
-PACKAGES = "slurmctld slurmd slurmdbd slurm-client munge mariadb-server iproute2 util-linux"
+PACKAGES = (
+    "slurmctld slurmd slurmdbd slurmrestd slurm-client slurm-wlm-jwt-plugin munge mariadb-server "
+    "iproute2 util-linux"
+)
 """What Debian calls what is needed."""
 
 _PROGRAMS = (
-    *("slurmctld", "slurmd", "slurmdbd", "sbatch", "sacct", "sacctmgr", "munged"),
+    *("slurmctld", "slurmd", "slurmdbd", "slurmrestd", "sbatch", "sacct", "sacctmgr", "munged"),
     *("mariadbd", "mariadb-install-db", "ip", "unshare", "nsenter", "setpriv", "mount"),
 )
 _WRAPPED = ("sacct", "squeue", "scontrol", "sinfo", "sbatch", "scancel")
@@ -242,6 +246,9 @@ class SlurmCluster:
         key = self.directory / "etc/munge.key"
         key.write_bytes(os.urandom(128))
         key.chmod(0o400)
+        tokens = self.directory / "etc/jwt.key"
+        tokens.write_bytes(os.urandom(32))
+        tokens.chmod(0o400)
         self._daemon(
             *("munged", "--force", f"--key-file={key}"),
             f"--socket={self.directory}/run/munge.sock",
@@ -249,6 +256,35 @@ class SlurmCluster:
             f"--log-file={self.directory}/log/munged",
             f"--seed-file={self.directory}/state/munge.seed",
         )
+
+    def start_rest(self, authentication: Literal["local", "jwt"]) -> Path:
+        """Start slurmrestd for root at a socket, or for users with a token; return the socket."""
+        place = self.directory / "rest"
+        place.mkdir(exist_ok=True)
+        # Neither root nor SlurmUser may run it, and it binds as its user.
+        user = pwd.getpwnam("nobody")
+        os.chown(place, user.pw_uid, user.pw_gid)
+        path = place / authentication
+        self._daemon(
+            *(
+                "setsid",
+                "--fork",
+                "env",
+                *(["SLURM_JWT=daemon"] if authentication == "jwt" else []),
+            ),
+            "slurmrestd",
+            *("-u", "nobody", "-g", str(user.pw_gid), "-a", f"rest_auth/{authentication}"),
+            f"unix:{path}",
+        )
+        _wait(path.exists, 30, lambda: f"no slurmrestd: {self._logs()}")
+        return path
+
+    def make_token(self, file: Path, *, seconds: int = 3600) -> Path:
+        """Write a token of root to a file that only root can read."""
+        output = self.run("scontrol", "token", "username=root", f"lifespan={seconds}")
+        file.touch(0o600)
+        file.write_text(output.removeprefix("SLURM_JWT="))
+        return file
 
     def _start_database(self) -> None:
         data = f"--datadir={self.directory}/state/database"

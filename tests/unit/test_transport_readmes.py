@@ -107,7 +107,7 @@ def texts(*folders: Path) -> str:
     ],
 )
 def test_the_errors_in_a_readme_are_those_of_the_code(name: str, heading: str) -> None:
-    known = texts(TRANSPORTS, TRANSPORTS / name)
+    known = texts(TRANSPORTS, ROOT / "src/ccagent/net", TRANSPORTS / name)
     errors = [
         error
         for cells in rows(TRANSPORTS / name / "README.md", heading)

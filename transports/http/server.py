@@ -7,12 +7,12 @@ from http.client import HTTPException, responses
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.errors import RejectedError, RetryableError
+from ccagent.net.http_client import HttpConnection, is_broken_off
+from ccagent.net.peer_text import hide_secrets
+from ccagent.net.tls import make_tls_context
 from ccagent.transports.base import ProbeResult
 from ccagent.transports.http.answers import check_status, parse_date
-from ccagent.transports.http.connection import HttpConnection, is_broken_off
 from ccagent.transports.http.settings import server_of_url, split_proxy
-from ccagent.transports.network import make_tls_context
-from ccagent.transports.peer_text import hide_secrets
 
 if TYPE_CHECKING:
     from urllib.parse import SplitResult

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from msgspec import Meta
 
 from ccagent.errors import ConfigurationError
-from ccagent.transports.network import NetworkSinkSettings, check_network
+from ccagent.net.tls import check_network
+from ccagent.net.urls import Server, split_url
+from ccagent.transports.network import NetworkSinkSettings
 from ccagent.transports.templates import check_template
-from ccagent.transports.urls import Server, split_url
 
 if TYPE_CHECKING:
     from urllib.parse import SplitResult

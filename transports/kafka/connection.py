@@ -15,8 +15,8 @@ from ccagent import PRODUCER
 from ccagent.config.secret import read_secret, secret_path
 from ccagent.errors import ConfigurationError, RetryableError
 from ccagent.log import logger
+from ccagent.net.peer_text import WITHHELD, repeats_secret
 from ccagent.transports.kafka import faults
-from ccagent.transports.peer_text import WITHHELD, repeats_secret
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Producer
     from confluent_kafka import Message as Report
 
+    from ccagent.net.urls import Server
     from ccagent.records.message import Message
     from ccagent.transports.kafka.settings import KafkaSettings
-    from ccagent.transports.urls import Server
 
 _TICK = 0.1
 _DOWN_FOR = 2.0

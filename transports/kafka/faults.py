@@ -8,8 +8,8 @@ import ssl
 from typing import TYPE_CHECKING
 
 from ccagent.errors import ConfigurationError
-from ccagent.transports.network import make_tls_context
-from ccagent.transports.network_errors import explain_certificate
+from ccagent.net.network_errors import explain_certificate
+from ccagent.net.tls import make_tls_context
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from msgspec import Meta
 
 from ccagent.errors import ConfigurationError
+from ccagent.net.tls import check_network
+from ccagent.net.urls import split_servers
 from ccagent.transports.kafka.topics import check_template
-from ccagent.transports.network import NetworkSinkSettings, check_network
-from ccagent.transports.urls import split_servers
+from ccagent.transports.network import NetworkSinkSettings
 
 if TYPE_CHECKING:
-    from ccagent.transports.urls import Server
+    from ccagent.net.urls import Server
 
 _PORTS = {"kafka": 9092, "kafkas": 9093}
 

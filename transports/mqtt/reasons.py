@@ -6,8 +6,8 @@ import ssl
 
 from paho.mqtt.client import WebsocketConnectionError
 
+from ccagent.net.network_errors import explain_network_error
 from ccagent.transports.mqtt.client import UnwantedPacketError
-from ccagent.transports.network_errors import explain_network_error
 
 NOT_AUTHORIZED = 0x87
 PACKET_TOO_LARGE = 0x95

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from msgspec import Meta
 
 from ccagent.errors import ConfigurationError
+from ccagent.net.tls import check_network
+from ccagent.net.urls import split_url
 from ccagent.transports.mqtt.topics import check_template
-from ccagent.transports.network import NetworkSinkSettings, check_network
-from ccagent.transports.urls import split_url
+from ccagent.transports.network import NetworkSinkSettings
 
 if TYPE_CHECKING:
     from urllib.parse import SplitResult

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 from ccagent.config.secret import read_secret
 from ccagent.errors import ConfigurationError, RejectedError, RetryableError, TooLargeError
 from ccagent.log import logger
+from ccagent.net.tls import make_tls_context
 from ccagent.transports.base import ProbeResult, Transport
 from ccagent.transports.mqtt.settings import (
     ENCRYPTED,
@@ -21,7 +22,6 @@ from ccagent.transports.mqtt.settings import (
     check_settings,
 )
 from ccagent.transports.mqtt.topics import fill_topic
-from ccagent.transports.network import make_tls_context
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

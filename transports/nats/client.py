@@ -12,8 +12,8 @@ import nats.errors
 from nats.protocol.parser import Parser
 
 from ccagent.log import logger
-from ccagent.transports.network_errors import explain_network_error, explain_tls_alert
-from ccagent.transports.peer_text import hide_secrets
+from ccagent.net.network_errors import explain_network_error, explain_tls_alert
+from ccagent.net.peer_text import hide_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -18,6 +18,7 @@ import nats.errors
 
 from ccagent.errors import RetryableError
 from ccagent.log import logger
+from ccagent.net.network_errors import explain_network_error
 from ccagent.transports.nats.batch import NatsBatch
 from ccagent.transports.nats.client import (
     THREADS,
@@ -27,7 +28,6 @@ from ccagent.transports.nats.client import (
     is_lost,
     may_be_due_to_message,
 )
-from ccagent.transports.network_errors import explain_network_error
 
 if TYPE_CHECKING:
     import ssl
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
     from nats.aio.msg import Msg
 
+    from ccagent.net.urls import Server
     from ccagent.transports.nats.batch import NatsAnswer, Outgoing
     from ccagent.transports.nats.login import NatsLogin
-    from ccagent.transports.urls import Server
 
 T = TypeVar("T")
 

@@ -10,10 +10,11 @@ from msgspec import Meta
 from ccagent.config.secret import read_secret, secret_text
 from ccagent.errors import ConfigurationError
 from ccagent.machine.interpreter import install_command
+from ccagent.net.tls import check_network
+from ccagent.net.urls import Server, split_servers
 from ccagent.transports.nats.login import NatsLogin, is_seed, parse_credentials
 from ccagent.transports.nats.subject import check_subject
-from ccagent.transports.network import NetworkSinkSettings, check_network
-from ccagent.transports.urls import Server, split_servers
+from ccagent.transports.network import NetworkSinkSettings
 
 _PORT = 4222
 

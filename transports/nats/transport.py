@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from ccagent import PRODUCER
 from ccagent.errors import ConfigurationError, RejectedError, RetryableError
+from ccagent.net.network_errors import explain_network_error
+from ccagent.net.tls import make_tls_context
 from ccagent.transports.base import ProbeResult, Transport
 from ccagent.transports.nats.settings import (
     NatsSettings,
@@ -21,15 +23,13 @@ from ccagent.transports.nats.settings import (
     read_login,
 )
 from ccagent.transports.nats.subject import fill_subject
-from ccagent.transports.network import make_tls_context
-from ccagent.transports.network_errors import explain_network_error
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ccagent.net.urls import Server
     from ccagent.records.message import Message
     from ccagent.transports.nats.connection import NatsConnection, NatsOptions
-    from ccagent.transports.urls import Server
 
 _WINDOW = 1024 * 1024
 """Maximum bytes in flight: a slow network must transfer them within the time limit."""

@@ -12,10 +12,10 @@ from ccagent.agents.metrics.pipeline.presets import apply_preset
 from ccagent.config.secret import read_secret
 from ccagent.errors import ConfigurationError, NotHereError, NotPermittedError, UnparsableError
 from ccagent.log import printable
-from ccagent.transports.http.connection import LimitedResponse
+from ccagent.net.http_client import LimitedResponse
+from ccagent.net.network_errors import explain_network_error
+from ccagent.net.tls import make_tls_context
 from ccagent.transports.http.settings import server_of_url
-from ccagent.transports.network import make_tls_context
-from ccagent.transports.network_errors import explain_network_error
 from ccagent.views.job.facts import (
     CARD_METRICS,
     JOB_METRICS,

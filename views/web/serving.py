@@ -13,9 +13,9 @@ import uvicorn
 
 from ccagent.errors import ConfigurationError
 from ccagent.log import logger
+from ccagent.net.urls import is_loopback
 from ccagent.stores.accepting import plan_connections
 from ccagent.stores.metrics.settings import split_address
-from ccagent.transports.urls import is_loopback
 from ccagent.views.web.access import PageAccess
 from ccagent.views.web.application import PageApplication
 from ccagent.views.web.context import PageSources

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from msgspec import Meta
 
-from ccagent.agents.base import Agent, AgentSettings, make_error
+from ccagent.agents.base import Agent, make_error
 from ccagent.agents.slurm.cluster import node_events, sinfo
+from ccagent.agents.slurm.rest.settings import SlurmSourceSettings, check_source
 from ccagent.config.duration import Duration
 from ccagent.errors import CcagentError
 from ccagent.log import logger
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ccagent.agents.slurm.cluster.node_events import NodeState
+    from ccagent.agents.slurm.rest.source import RestSource
     from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
     from ccagent.records.message import Format, Record
@@ -28,13 +30,13 @@ if TYPE_CHECKING:
 _OUTPUT_LIMIT = 64 * 1024 * 1024
 
 
-class ClusterSettings(AgentSettings, frozen=True, kw_only=True):
+class ClusterSettings(SlurmSourceSettings, frozen=True, kw_only=True):
     """The keys of [agents.cluster]."""
 
     sinfo: Annotated[str, Meta(description="the program sinfo")] = "sinfo"
     squeue: Annotated[str, Meta(description="the program squeue, for node events")] = "squeue"
     command_time_limit: Annotated[
-        Duration, Meta(description="time after which a program is killed")
+        Duration, Meta(description="time after which a program is killed, or a request ends")
     ] = Duration("30s")
 
 
@@ -45,11 +47,21 @@ class ClusterAgent(Agent[ClusterSettings]):
     formats: ClassVar[frozenset[Format]] = frozenset(FORMATS)
     Settings = ClusterSettings
 
+    def __init__(self, settings: ClusterSettings, wanted: frozenset[Format]) -> None:
+        super().__init__(settings, wanted)
+        check_source(self.name, settings)
+        self._rest: RestSource | None = None
+
     def checks(self, node: Node) -> Iterator[Check]:
         """Yield the checks of Slurm's programs and controller; the query returns one number."""
         from ccagent.machine.program_checks import require_answer, require_program
 
         settings = self.settings
+        if settings.source == "slurmrestd":
+            from ccagent.agents.slurm.rest.checks import check_rest
+
+            yield from check_rest(settings, ("slurm",))
+            return
         yield require_program(node, settings.sinfo, "all of it", is_vital=True)
         query = (settings.sinfo, "--noheader", "--format=%D nodes")
         yield require_answer(node, "controller of Slurm", query, "all of it", is_vital=True)
@@ -68,11 +80,18 @@ class ClusterAgent(Agent[ClusterSettings]):
         now = node.clock.time()
         self.is_blind = False
         try:
+            rest = self._open_rest(complain)
+            program = self.settings.sinfo
             partitions = sinfo.parse_partitions(
-                self._ask(node, sinfo.command(self.settings.sinfo, sinfo.PARTITIONS)), complain
+                rest.partition_lines()
+                if rest
+                else self._ask(node, sinfo.command(program, sinfo.PARTITIONS)),
+                complain,
             )
             nodes = sinfo.parse_nodes(
-                self._ask(node, sinfo.command(self.settings.sinfo, sinfo.NODES, "--exact")),
+                rest.node_lines()
+                if rest
+                else self._ask(node, sinfo.command(program, sinfo.NODES, "--exact")),
                 complain,
             )
             states = self._states(node, complain) if "line" in self.wanted else []
@@ -98,10 +117,26 @@ class ClusterAgent(Agent[ClusterSettings]):
     def _states(self, node: Node, complain: Callable[[str], None]) -> list[NodeState]:
         settings = self.settings
         jobs = Counter[str]()
+        if rest := self._open_rest(complain):
+            node_events.running_jobs(rest.running_lines(), jobs)
+            return node_events.parse_nodes(rest.node_state_lines(), jobs, complain)
         command = [settings.squeue, "--all", "--noheader", "--states=RUNNING", "--format=%N"]
         node_events.running_jobs(self._ask(node, command), jobs)
         content = self._ask(node, sinfo.command(settings.sinfo, node_events.FIELDS, "--Node"))
         return node_events.parse_nodes(content, jobs, complain)
+
+    def _open_rest(self, complain: Callable[[str], None]) -> RestSource | None:
+        """Return slurmrestd as the source; None for Slurm's programs."""
+        if self.settings.source == "slurmrestd" and self._rest is None:
+            from ccagent.agents.slurm.rest.source import RestSource
+
+            self._rest = RestSource(self.settings, complain)
+        return self._rest
+
+    def close(self) -> None:
+        """Close the connection to slurmrestd."""
+        if self._rest is not None:
+            self._rest.close()
 
     def _ask(self, node: Node, command: list[str]) -> bytes:
         return b"".join(

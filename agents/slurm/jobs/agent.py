@@ -4,25 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
+import msgspec
 from msgspec import Meta
 
-from ccagent.agents.base import Agent, AgentSettings, make_error
+from ccagent.agents.base import Agent, make_error
 from ccagent.agents.slurm.jobs.batch import JobBatch, SentRecords
 from ccagent.agents.slurm.jobs.node_topology import Numbering
+from ccagent.agents.slurm.rest.settings import SlurmSourceSettings, check_source
 from ccagent.config.duration import Duration
 from ccagent.errors import CcagentError, ConfigurationError, UnparsableError
 from ccagent.log import logger
 from ccagent.machine.clock import timestamp
 from ccagent.machine.hostlist import expand
-from ccagent.machine.slurm_environment import ENVIRONMENT, explain_failure
+from ccagent.machine.slurm_environment import explain_failure
 from ccagent.records.envelopes import JobsAttributes, JobsData, JobsEnvelope
 from ccagent.records.message import FORMATS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
-    from ccagent.agents.slurm.jobs.event_details import DetailsReader
-    from ccagent.agents.slurm.jobs.round import RoundOptions, Run
+    from ccagent.agents.slurm.jobs.round import JobSource, RoundOptions, Run
     from ccagent.agents.slurm.jobs.state import SentState
     from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
@@ -33,13 +34,14 @@ if TYPE_CHECKING:
 _OVERLAP = 600
 """Overlap of successive queries in seconds, because slurmdbd may lag behind."""
 
-_OUTPUT_LIMIT = 4 * 1024**3
+_ASKED_AT_ONCE = 500
+_RUNNING = frozenset({"RUNNING", "SUSPENDED", "COMPLETING"})
 _COMPLAINTS = 20
 _ENVELOPE_BYTES = 1024
 """Bytes of an envelope besides its jobs, without a token."""
 
 
-class JobsSettings(AgentSettings, frozen=True, kw_only=True):
+class JobsSettings(SlurmSourceSettings, frozen=True, kw_only=True):
     """The keys of [agents.jobs]."""
 
     time_limit: Annotated[
@@ -49,9 +51,6 @@ class JobsSettings(AgentSettings, frozen=True, kw_only=True):
     squeue: Annotated[str, Meta(description="the program squeue")] = "squeue"
     scontrol: Annotated[str, Meta(description="the program scontrol, for events")] = "scontrol"
     sinfo: Annotated[str, Meta(description="the program sinfo, for events")] = "sinfo"
-    command_time_limit: Annotated[
-        Duration, Meta(description="time after which a program is killed")
-    ] = Duration("5m")
     uncompleted: Annotated[
         bool, Meta(description="also send pending and running jobs; false: only ended jobs")
     ] = True
@@ -100,12 +99,15 @@ class JobsAgent(Agent[JobsSettings]):
         super().__init__(settings, wanted)
         if settings.state_file and not settings.state_file.startswith("/"):
             raise ConfigurationError("agents.jobs.state-file: an absolute path is needed")
+        check_source(self.name, settings)
+        if settings.job_script and settings.source == "slurmrestd":
+            raise ConfigurationError("agents.jobs.job-script: slurmrestd does not give scripts")
         self._gpus = _addresses_by_node(settings.gpu_addresses)
         self._state: SentState | None = None
         self._until: int | None = None
         self._last_time = 0.0
         self._complaints = 0
-        self._details: DetailsReader | None = None
+        self._source: JobSource | None = None
         self._repeated_at = 0.0
 
     def checks(self, node: Node) -> Iterator[Check]:
@@ -113,6 +115,11 @@ class JobsAgent(Agent[JobsSettings]):
         from ccagent.machine.program_checks import require_answer, require_program
 
         settings = self.settings
+        if settings.source == "slurmrestd":
+            from ccagent.agents.slurm.rest.checks import check_rest
+
+            yield from check_rest(settings, ("slurmdb", "slurm"))
+            return
         yield require_program(node, settings.sacct, "all of it", is_vital=True)
         query = (settings.sacct, "--noheader", "--allocations", "--starttime=now",
                  "--format=JobIDRaw")  # fmt: skip
@@ -137,7 +144,8 @@ class JobsAgent(Agent[JobsSettings]):
         is_first = not state.until
         settings = self.settings
         options = self._options(now, state)
-        jobs = JobsRound(options, state, lambda command: self._ask(node, command), self._complain)
+        source = self._open_source()
+        jobs = JobsRound(node, source, options, state, self._complain)
         metadata = self.metadata()
         batch = JobBatch(
             settings.max_envelope_bytes - _ENVELOPE_BYTES - len(metadata.token),
@@ -147,7 +155,7 @@ class JobsAgent(Agent[JobsSettings]):
         sent = 0
         sent_now = SentRecords()
         try:
-            for job in jobs.records():
+            for job in self._with_cards(node, source, jobs.records()):
                 if not sent_now.add(job):
                     if len(batch):
                         yield self._envelope(node, moment, batch.take())
@@ -187,8 +195,6 @@ class JobsAgent(Agent[JobsSettings]):
             reach = min(reach, max(0.0, now - state.until))
         repeat_every = settings.repeat_events.seconds
         return RoundOptions(
-            sacct=settings.sacct,
-            squeue=settings.squeue,
             now=now,
             seconds=int(reach) + _OVERLAP,
             uncompleted=settings.uncompleted,
@@ -224,23 +230,15 @@ class JobsAgent(Agent[JobsSettings]):
         surroundings = Surroundings(
             self.settings.sub_cluster, self.settings.hwthread_numbering, {}, self._gpus
         )
-        if self._details is None:
-            from ccagent.agents.slurm.jobs.event_details import DetailsReader
-
-            settings = self.settings
-            self._details = DetailsReader(
-                (settings.scontrol, settings.sinfo),
-                settings.command_time_limit.seconds,
-                self._complain,
-            )
+        source = self._open_source()
         started = [name_of(run.job) for run in runs if run.is_start_new and run.job.nodes]
         details = (
-            self._details.read_jobs(node, started, with_script=self.settings.job_script)
+            source.read_details(node, started, with_script=self.settings.job_script)
             if started
             else {}
         )
         if any(found.nodes for found in details.values()):
-            surroundings = surroundings._replace(topology=self._details.read_topology(node))
+            surroundings = surroundings._replace(topology=source.read_topology(node))
         events: list[Event] = []
         for run in runs:
             try:
@@ -261,13 +259,63 @@ class JobsAgent(Agent[JobsSettings]):
                 self._complain(f"job {run.job.job_id}: no event: {error}")
         return events
 
-    def _ask(self, node: Node, command: list[str]) -> Iterator[bytes]:
-        return node.stream(
-            command,
-            time_limit=self.settings.command_time_limit.seconds,
-            output_limit=_OUTPUT_LIMIT,
-            environment=ENVIRONMENT,
-        )
+    def _with_cards(
+        self, node: Node, source: JobSource, jobs: Iterable[SlurmJob]
+    ) -> Iterator[SlurmJob]:
+        """Yield jobs in order; those that run with the cards of each node in gres_detail.
+
+        Accounting counts cards, if the site lets it. Only slurmctld knows them, while the job runs.
+        """
+        if "gres_detail" not in self.settings.extras:
+            yield from jobs
+            return
+        held: list[SlurmJob] = []
+        try:
+            for job in jobs:
+                held.append(job)
+                if len(held) >= _ASKED_AT_ONCE:
+                    yield from self._fill_cards(node, source, held)
+                    held = []
+        except CcagentError:
+            yield from self._fill_cards(node, source, held)
+            raise
+        yield from self._fill_cards(node, source, held)
+
+    def _fill_cards(
+        self, node: Node, source: JobSource, jobs: list[SlurmJob]
+    ) -> Iterator[SlurmJob]:
+        from ccagent.agents.slurm.jobs.scontrol import name_of
+
+        running = [name_of(job) for job in jobs if job.job_state in _RUNNING and not job.job_step]
+        details = source.read_details(node, running, with_script=False) if running else {}
+        for job in jobs:
+            known = None if job.job_step else details.get(name_of(job))
+            cards = [one.gres for one in known.nodes.values() if one.gres] if known else []
+            yield msgspec.structs.replace(job, gres_detail=cards) if cards else job
+
+    def _open_source(self) -> JobSource:
+        if self._source is None:
+            settings = self.settings
+            if settings.source == "slurmrestd":
+                from ccagent.agents.slurm.rest.source import RestSource
+
+                self._source = RestSource(settings, self._complain)
+            else:
+                from ccagent.agents.slurm.jobs.program_source import ProgramSource, SlurmPrograms
+
+                self._source = ProgramSource(
+                    SlurmPrograms(
+                        settings.sacct, settings.squeue, settings.scontrol, settings.sinfo
+                    ),
+                    settings.command_time_limit.seconds,
+                    self._complain,
+                )
+        return self._source
+
+    def close(self) -> None:
+        """Close the connection to slurmrestd."""
+        if self._source is not None:
+            self._source.close()
 
     def _complain(self, text: str) -> None:
         self._complaints += 1

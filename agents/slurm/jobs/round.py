@@ -8,21 +8,23 @@ a window never shows: jobs that were never eligible.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ccagent.agents.slurm.jobs import job_rows, sacct, squeue
-from ccagent.agents.slurm.jobs.job_rows import COLUMNS, END, START, SUBMIT, TIME_LIMIT
-from ccagent.agents.slurm.rows import new_delimiter, split_rows
+from ccagent.agents.slurm.jobs.job_rows import END, START, SUBMIT, TIME_LIMIT
 from ccagent.agents.slurm.text import readable
 from ccagent.errors import CcagentError, UnparsableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
+    from ccagent.agents.slurm.jobs.node_topology import NodeTopology
+    from ccagent.agents.slurm.jobs.scontrol import JobDetails
+    from ccagent.agents.slurm.jobs.squeue import QueueRow
     from ccagent.agents.slurm.jobs.state import SentState
+    from ccagent.machine.node import Node
     from ccagent.records.envelopes import SlurmJob
 
-    Ask = Callable[[list[str]], Iterator[bytes]]
     Key = tuple[bytes, bytes]
 
 _ASKED_AT_ONCE = 500
@@ -35,14 +37,46 @@ _UNKNOWN_TO_ACCOUNTING = 120
 """Seconds after which a job unknown to accounting is sent with the data of the queue."""
 
 
+class JobSource(Protocol):
+    """A source of jobs: Slurm's programs, or slurmrestd.
+
+    Rows of accounting have the columns and texts of sacct, the steps after their job. Each method
+    raises CcagentError if Slurm does not answer, except for details, which are then missing.
+    """
+
+    def read_queue(self, node: Node) -> Iterator[QueueRow]:
+        """Yield the jobs that slurmctld has."""
+        ...
+
+    def read_window(self, node: Node, seconds: int) -> Iterator[list[bytes]]:
+        """Yield the rows of accounting for all jobs that were eligible in the last `seconds`."""
+        ...
+
+    def read_ids(self, node: Node, ids: Sequence[str]) -> Iterator[list[bytes]]:
+        """Yield the rows of accounting for these jobs, with all their steps."""
+        ...
+
+    def read_details(
+        self, node: Node, names: Sequence[str], *, with_script: bool
+    ) -> dict[str, JobDetails]:
+        """Return the details of jobs by their names for scontrol."""
+        ...
+
+    def read_topology(self, node: Node) -> dict[str, NodeTopology]:
+        """Return cores and threads of the nodes."""
+        ...
+
+    def close(self) -> None:
+        """Close connections."""
+        ...
+
+
 class RoundOptions(NamedTuple):
     """The scope of a round. seconds: length of the window, up to `now`.
 
     repeats_events: send events again that were sent before.
     """
 
-    sacct: str
-    squeue: str
     now: float
     seconds: int
     uncompleted: bool
@@ -79,11 +113,17 @@ class JobsRound:
     """One round. Read `records` once; then `runs` is complete."""
 
     def __init__(
-        self, options: RoundOptions, state: SentState, ask: Ask, complain: Callable[[str], None]
+        self,
+        node: Node,
+        source: JobSource,
+        options: RoundOptions,
+        state: SentState,
+        complain: Callable[[str], None],
     ) -> None:
+        self._node = node
+        self._source = source
         self._options = options
         self._state = state
-        self._ask = ask
         self._complain = complain
         self._parser = sacct.Parser(complain, with_gres_detail=options.with_gres_detail)
         self._begin = options.now - options.seconds
@@ -113,15 +153,8 @@ class JobsRound:
         self.runs += [run for started, run in self._resized if started not in self._current_runs]
 
     def _read_queue(self) -> None:
-        delimiter = new_delimiter()
-        output = self._ask(squeue.command(self._options.squeue, delimiter))
         try:
-            for fields in split_rows(output, delimiter.encode(), squeue.COLUMNS):
-                try:
-                    row = squeue.parse_row(fields)
-                except UnparsableError as error:
-                    self._complain(f"squeue: a row is skipped: {error}")
-                    continue
+            for row in self._source.read_queue(self._node):
                 if row.has_ended and job_rows.moment(row.end) < self._begin:
                     continue
                 self._queue[row.raw_id, row.submit] = squeue.pack(row)
@@ -129,22 +162,6 @@ class JobsRound:
                     self._sharing[row.raw_id] = row.sharing
         except CcagentError as error:
             self._complain(f"held and dependent jobs are missing: {error}")
-
-    def _rows(self, delimiter: str, command: list[str]) -> Iterator[list[bytes]]:
-        """Yield the rows of sacct; report and skip rows with a wrong number of fields.
-
-        Raise UnparsableError if all rows are wrong: the output is no answer to the query.
-        """
-        is_any_right, odd = False, b""
-        for row in split_rows(self._ask(command), delimiter.encode(), COLUMNS):
-            if len(row) == COLUMNS:
-                is_any_right = True
-                yield row
-            else:
-                odd = b" ".join(row)
-                self._complain(f"sacct: a row is skipped: {len(row)} fields instead of {COLUMNS}")
-        if odd and not is_any_right:
-            raise UnparsableError(f"sacct: no row has {COLUMNS} fields: {readable(odd[:80])!r}")
 
     def _record(self, row: list[bytes]) -> SlurmJob | None:
         """Return the record of a row. If it can't be parsed, report it and return None."""
@@ -159,10 +176,8 @@ class JobsRound:
         content, has_cpu_time, raw_id = job_rows.content, job_rows.has_cpu_time, sacct.RAW_ID
         long_ago, digits = self._long_ago, len(self._long_ago)
         uncompleted = options.uncompleted
-        delimiter = new_delimiter()
-        command = sacct.command(options.sacct, delimiter, options.seconds)
         job: _OpenJob | None = None
-        for row in self._rows(delimiter, command):
+        for row in self._source.read_window(self._node, options.seconds):
             if b"." in row[raw_id]:
                 end = row[END]
                 if uncompleted and end < long_ago and len(end) == digits:
@@ -323,11 +338,9 @@ class JobsRound:
     def _look_at_ids(self, found: set[Key]) -> Iterator[SlurmJob]:
         ids = sorted({readable(raw_id) for raw_id in self._asked_ids if raw_id.isdigit()})
         for begin in range(0, len(ids), _ASKED_AT_ONCE):
-            delimiter = new_delimiter()
             asked = ids[begin : begin + _ASKED_AT_ONCE]
-            command = sacct.command_by_id(self._options.sacct, delimiter, asked)
             is_wanted = False
-            for row in self._rows(delimiter, command):
+            for row in self._source.read_ids(self._node, asked):
                 if job_rows.is_step(row):
                     is_missing = is_wanted and not self._options.uncompleted
                     is_missing = is_missing and self._state.is_new(job_rows.content(row))

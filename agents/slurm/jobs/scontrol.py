@@ -32,10 +32,14 @@ _LONGEST_SCRIPT = 65_536
 
 
 class NodeShare(NamedTuple):
-    """A job's share of a node: CPUs by Slurm's numbers, GPUs by index."""
+    """A job's share of a node: CPUs by Slurm's numbers, GPUs by index.
+
+    gres: all generic resources, as `gpu:a100:2(IDX:0-1)`.
+    """
 
     cpus: list[int]
     gpus: list[int]
+    gres: str = ""
 
 
 class JobDetails(NamedTuple):
@@ -63,6 +67,11 @@ def name_of(job: SlurmJob) -> str:
     if job.het_job_id:
         return f"{job.het_job_id}+{job.het_job_offset}"
     return str(job.job_id)
+
+
+def name_of_row(shown_id: bytes, raw_id: bytes) -> str:
+    """Return the name of a job in the queue, equal to `name_of` of its record."""
+    return readable(shown_id if b"_" in shown_id or b"+" in shown_id else raw_id)
 
 
 def questions(names: Iterable[str], token: str, *, with_script: bool) -> bytes:
@@ -104,14 +113,22 @@ def parse_shares(text: str) -> dict[str, NodeShare]:
         try:
             names = expand(hosts)
             ids = parse_ids(cpus)
-            gpus = [index for one in _GPUS.findall(gres) for index in parse_ids(one)]
+            gpus = parse_gpus(gres)
         except UnparsableError:
             return {}
         for name in names:
             if name in shares:
                 return {}
-            shares[name] = NodeShare(ids, gpus)
+            shares[name] = NodeShare(ids, gpus, gres.strip())
     return shares
+
+
+def parse_gpus(gres: str) -> list[int]:
+    """Return the indices of the GPUs in `gpu:a100:2(IDX:0-1),gpu:v100:1(IDX:2)`.
+
+    Raise UnparsableError.
+    """
+    return [index for one in _GPUS.findall(gres) for index in parse_ids(one)]
 
 
 def parse_ids(text: str) -> list[int]:

@@ -21,11 +21,11 @@ from ccagent.errors import (
     TooLargeError,
     TransportError,
 )
+from ccagent.net.peer_text import WITHHELD
 from ccagent.records.message import Format, Message
 from ccagent.transports.http.answers import parse_retry_after
 from ccagent.transports.http.settings import HttpSettings
 from ccagent.transports.http.transport import HttpTransport
-from ccagent.transports.peer_text import WITHHELD
 from tests.support.http_server import (
     PASSWORD,
     Server,

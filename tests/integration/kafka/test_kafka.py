@@ -14,9 +14,9 @@ import pytest
 from confluent_kafka import KafkaError
 
 from ccagent.errors import RejectedError, RetryableError, TooLargeError
+from ccagent.net.urls import Server
 from ccagent.transports.kafka.connection import KafkaConnection
 from ccagent.transports.kafka.settings import KafkaSettings
-from ccagent.transports.urls import Server
 from tests.support.kafka_cluster import (
     INIT_PRODUCER_ID,
     PRODUCE,

@@ -627,6 +627,34 @@ def test_resources_are_told_apart_on_demand(slurm: Slurm) -> None:
     assert envelope.data.attributes.slurm_jobs[0].gres_detail == []
 
 
+ON_TWO_NODES = """JobId={} JobName=x
+   JobState=RUNNING Reason=None
+     Nodes=g[1-2] CPU_IDs=0-1 Mem=1 GRES=gpu:a100:2(IDX:0,3)
+     Nodes=c1 CPU_IDs=4 Mem=1 GRES="""
+
+
+def test_the_cards_of_a_running_job_are_in_gres_detail(slurm: Slurm) -> None:
+    # Also where accounting does not count cards: without AccountingStorageTRES=gres/gpu.
+    slurm.sacct.prints(job(1, "RUNNING", AllocTRES="cpu=5"), job(2, AllocTRES="gres/gpu=1"),
+                       job(3, "RUNNING", AllocTRES="gres/gpu=1"))  # fmt: skip
+    slurm.scontrol.shows({"1": ON_TWO_NODES.format(1), "2": ON_TWO_NODES.format(2)})
+    (envelope,) = slurm.envelopes(slurm.agent(extras=["gres_detail"]))
+    assert envelope.data is not None
+    told = {one.job_id: one.gres_detail for one in envelope.data.attributes.slurm_jobs}
+    assert told[1] == ["gpu:a100:2(IDX:0,3)", "gpu:a100:2(IDX:0,3)"]
+    assert told[2] == ["gpu:1"]  # it has ended
+    assert told[3] == ["gpu:1"]  # slurmctld does not know it
+
+
+def test_without_scontrol_cards_are_counted(slurm: Slurm, caplog: pytest.LogCaptureFixture) -> None:
+    slurm.scontrol.path.unlink()
+    slurm.sacct.prints(job(3, "RUNNING", AllocTRES="gres/gpu=1"))
+    (envelope,) = slurm.envelopes(slurm.agent(extras=["gres_detail"]))
+    assert envelope.data is not None
+    assert envelope.data.attributes.slurm_jobs[0].gres_detail == ["gpu:1"]
+    assert "without hwthreads and accelerators" in caplog.text
+
+
 def events(slurm: Slurm, agent: JobsAgent) -> list[str]:
     """Sample once; give the lines of the events."""
     messages = list(encode_each(agent.sample(slurm.node), ["line"], slurm.node))

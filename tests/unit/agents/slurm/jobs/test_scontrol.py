@@ -29,7 +29,7 @@ def details() -> dict[str, JobDetails]:
 
 def test_processors_and_gpus_of_each_node(details: dict[str, JobDetails]) -> None:
     assert details["22"].nodes == {"c1-1": NodeShare([3, 4, 5], []), "c1-2": NodeShare([0], [])}
-    assert details["24"].nodes == {"gpu-1": NodeShare([0, 1], [0, 1])}
+    assert details["24"].nodes == {"gpu-1": NodeShare([0, 1], [0, 1], "gpu:a100:2(IDX:0-1)")}
     assert details["25_0"].nodes == {"c1-1": NodeShare([1], [])}
 
 
@@ -67,7 +67,7 @@ def test_without_readline_the_prompt_is_before_the_output() -> None:
         b"     Nodes=c[1-2] CPU_IDs=0-1,4 Mem=1 GRES=gpu:a100:1(IDX:2),nic:1(IDX:0)\n"
         b"scontrol: x0123\nscontrol: x0123\nscontrol: "
     )
-    share = NodeShare([0, 1, 4], [2])
+    share = NodeShare([0, 1, 4], [2], "gpu:a100:1(IDX:2),nic:1(IDX:0)")
     assert scontrol.parse(output, ["7"], "x0123")["7"].nodes == {"c1": share, "c2": share}
 
 

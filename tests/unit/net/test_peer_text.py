@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.transports.peer_text import WITHHELD, hide_secrets
+from ccagent.net.peer_text import WITHHELD, hide_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Callable

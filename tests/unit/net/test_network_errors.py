@@ -7,7 +7,7 @@ import ssl
 
 import pytest
 
-from ccagent.transports.network_errors import explain_network_error
+from ccagent.net.network_errors import explain_network_error
 
 
 def certificate_error() -> ssl.SSLCertVerificationError:

@@ -10,7 +10,7 @@ import base64
 from typing import TYPE_CHECKING
 
 from ccagent.log import printable
-from ccagent.transports.peer_text_forms import decode_all
+from ccagent.net.peer_text_forms import decode_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import http.client
 import io
 import select
+import socket
 import ssl
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ccagent.transports.network_errors import explain_network_error
-from ccagent.transports.peer_text import hide_secrets
+from ccagent.net.network_errors import explain_network_error
+from ccagent.net.peer_text import hide_secrets
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Iterable
 
     from _typeshed import WriteableBuffer
 
-    from ccagent.transports.urls import Server
+    from ccagent.net.urls import Server
 
 _LARGEST_ANSWER = 64 * 1024
 """Maximum bytes read of the body of an answer."""
 
 _LARGEST_READ = 256 * 1024
 """Maximum bytes read of one answer: head, body and the framing of a transfer coding."""
+
+_PART = 1024 * 1024
+"""Maximum bytes of one read."""
+
+_FRAMING = 2
+"""Maximum bytes read for each byte of a body, for the framing of a transfer coding."""
 
 _CLOSED = (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
 """Errors of a connection that the server has closed."""
@@ -41,12 +48,23 @@ class HttpAnswer(NamedTuple):
 
 
 class HttpConnection:
-    """Posts over one connection, opened at first use. Redirects are not followed."""
+    """Requests over one connection, opened at first use. Redirects are not followed.
+
+    server: host and port, or the path of a Unix socket. largest: maximum bytes read of a body; the
+    rest is ignored.
+    """
 
     def __init__(
-        self, server: Server, context: ssl.SSLContext | None, seconds: float, proxy: Server | None
+        self,
+        server: Server | str,
+        context: ssl.SSLContext | None,
+        seconds: float,
+        proxy: Server | None = None,
+        *,
+        largest: int = _LARGEST_ANSWER,
     ) -> None:
         self._server = server
+        self._largest = largest
         self._context = context
         self._seconds = seconds
         self._proxy = proxy
@@ -57,6 +75,10 @@ class HttpConnection:
     def post(self, path: str, body: bytes, headers: dict[str, str]) -> HttpAnswer:
         """Post a body and read the answer. Raise HTTPException or OSError."""
         return self._request("POST", path, body, headers)
+
+    def get(self, path: str, headers: dict[str, str]) -> HttpAnswer:
+        """Request a document and read it. Raise as `post` does."""
+        return self._request("GET", path, None, headers)
 
     def request_head(self, path: str, headers: dict[str, str]) -> HttpAnswer:
         """Request only the head of an answer (HEAD). Raise as `post` does."""
@@ -109,7 +131,7 @@ class HttpConnection:
         self.is_sent = True
         response = connection.getresponse()
         try:
-            answer = _read(response)
+            answer = _read(response, self._largest)
             if response.will_close or not response.isclosed():
                 self.close()
         finally:
@@ -118,6 +140,8 @@ class HttpConnection:
         return HttpAnswer(response.status, answer, after, date)
 
     def _make_connection(self) -> http.client.HTTPConnection:
+        if isinstance(self._server, str):
+            return self._limit(_UnixConnection(self._server, self._seconds))
         host, port = self._proxy or self._server
         connection: http.client.HTTPConnection
         if self._context is not None:
@@ -126,8 +150,27 @@ class HttpConnection:
                 connection.set_tunnel(*self._server)
         else:
             connection = http.client.HTTPConnection(host, port, timeout=self._seconds)
-        connection.response_class = LimitedResponse
+        return self._limit(connection)
+
+    def _limit(self, connection: http.client.HTTPConnection) -> http.client.HTTPConnection:
+        """Bound the answers of a connection in time and size, and return it."""
+        largest = max(_LARGEST_READ, _FRAMING * self._largest)
+        make = functools.partial(LimitedResponse, largest=largest)
+        connection.response_class = make  # type: ignore[assignment] # only called
         return connection
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    """A connection to a Unix socket."""
+
+    def __init__(self, path: str, seconds: float) -> None:
+        super().__init__("localhost", timeout=seconds)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
 
 
 class _TlsConnection(http.client.HTTPSConnection):
@@ -154,24 +197,24 @@ def _has_been_written_to(connected: socket.socket | None) -> bool:
     return bool(poll.poll(0))
 
 
-def _read(response: http.client.HTTPResponse) -> bytes:
+def _read(response: http.client.HTTPResponse, largest: int) -> bytes:
     """Read a body up to the limit.
 
     Raise IncompleteRead if the body of a success is incomplete, HTTPException if it is malformed.
     """
-    body = b""
+    body = bytearray()
     try:
-        while len(body) < _LARGEST_ANSWER and (part := response.read(_LARGEST_ANSWER - len(body))):
+        while len(body) < largest and (part := response.read(min(_PART, largest - len(body)))):
             body += part
-        if len(body) < _LARGEST_ANSWER and response.length:
-            raise http.client.IncompleteRead(body, response.length)  # noqa: TRY301 - as read() does
+        if len(body) < largest and response.length:
+            raise http.client.IncompleteRead(bytes(body), response.length)  # noqa: TRY301 - as read() does
     except (http.client.IncompleteRead, *_CLOSED):
         if 200 <= response.status < 300:
             raise
     except ValueError as error:
         if 200 <= response.status < 300:
             raise http.client.HTTPException("the chunks of the answer are malformed") from error
-    return body
+    return bytes(body)
 
 
 class _UntilDeadline(io.RawIOBase):
@@ -211,9 +254,12 @@ class LimitedResponse(http.client.HTTPResponse):
 
     largest = _LARGEST_READ
 
-    def __init__(self, sock: socket.socket, *args: Any, **options: Any) -> None:
+    def __init__(
+        self, sock: socket.socket, *args: Any, largest: int | None = None, **options: Any
+    ) -> None:
         super().__init__(sock, *args, **options)
-        self.fp = io.BufferedReader(_UntilDeadline(sock, self.fp.detach(), self.largest))
+        limit = largest or self.largest
+        self.fp = io.BufferedReader(_UntilDeadline(sock, self.fp.detach(), limit))
 
     def begin(self) -> None:
         """Read the head, and skip informational heads (1xx). http.client skips only 100.

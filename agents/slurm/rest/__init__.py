@@ -1,0 +1,1 @@
+"""Slurm's REST API as a source: jobs, queue, partitions and nodes from slurmrestd."""

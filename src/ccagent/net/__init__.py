@@ -1,0 +1,1 @@
+"""Clients of servers: HTTP, TLS, URLs, and the texts of their errors."""
