@@ -7,7 +7,7 @@ from http.client import HTTPException, responses
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.errors import RejectedError, RetryableError
-from ccagent.net.http_client import HttpConnection, is_broken_off
+from ccagent.net.http_client import LARGEST_ANSWER, HttpConnection, is_broken_off
 from ccagent.net.peer_text import hide_secrets
 from ccagent.net.tls import make_tls_context
 from ccagent.transports.base import ProbeResult
@@ -17,6 +17,7 @@ from ccagent.transports.http.settings import server_of_url, split_proxy
 if TYPE_CHECKING:
     from urllib.parse import SplitResult
 
+    from ccagent.net.http_client import HttpAnswer
     from ccagent.transports.http.settings import HttpSettings
 
 _LOGIN_REFUSED = frozenset({401, 403, 407})
@@ -40,30 +41,51 @@ class HttpRequest(NamedTuple):
     has_own_url: bool = True
 
 
+def check_answer(request: HttpRequest, answer: HttpAnswer, status: str, delivered: int) -> None:
+    """Raise TransportError unless an answer is success. status: its phrase in the error."""
+    check_status(
+        answer.status,
+        f"{request.place}: {status}",
+        answer.body.decode("utf-8", "replace"),
+        retry_after=answer.retry_after,
+        has_own_url=request.has_own_url,
+        delivered=delivered,
+    )
+
+
 class HttpServer:
     """Sends requests to one server, through a proxy if configured."""
 
-    def __init__(self, settings: HttpSettings, target: SplitResult) -> None:
+    def __init__(
+        self, settings: HttpSettings, target: SplitResult, largest: int = LARGEST_ANSWER
+    ) -> None:
+        """largest: maximum bytes read of an answer."""
         self._connection = HttpConnection(
             server_of_url(target),
             make_tls_context(settings) if target.scheme == "https" else None,
             settings.time_limit.seconds,
             split_proxy(settings),
+            largest=largest,
         )
 
-    def post(
-        self,
-        request: HttpRequest,
-        body: bytes,
-        delivered: int,
-        repeated: frozenset[int] = frozenset(),
-    ) -> str:
-        """Post a body and return the answer, without secrets. Raise TransportError.
+    def post(self, request: HttpRequest, body: bytes, delivered: int) -> str:
+        """Post a body and return the answer, without secrets. Raise TransportError."""
+        answer, status = self.exchange(request, body, delivered)
+        check_answer(request, answer, status, delivered)
+        return status
 
-        repeated: the status of an answer to a repeated message.
+    def exchange(
+        self, request: HttpRequest, body: bytes | None, delivered: int
+    ) -> tuple[HttpAnswer, str]:
+        """Post a body, or get a resource, and return the answer, and a phrase without secrets.
+
+        Raise RetryableError if there is no answer.
         """
         try:
-            answer = self._connection.post(request.path, body, request.headers)
+            if body is None:
+                answer = self._connection.get(request.path, request.headers)
+            else:
+                answer = self._connection.post(request.path, body, request.headers)
         except (HTTPException, OSError, UnicodeError) as error:
             raise RetryableError(
                 f"{request.place}: {self._connection.explain(error, request.secrets)}",
@@ -74,16 +96,7 @@ class HttpServer:
         text = answer.body.decode("utf-8", "replace")
         if text:
             status += f": {hide_secrets(text, request.secrets, request.own)}"
-        if answer.status not in repeated:
-            check_status(
-                answer.status,
-                f"{request.place}: {status}",
-                text,
-                retry_after=answer.retry_after,
-                has_own_url=request.has_own_url,
-                delivered=delivered,
-            )
-        return status
+        return answer, status
 
     def probe(self, request: HttpRequest) -> ProbeResult:
         """Send a HEAD request.

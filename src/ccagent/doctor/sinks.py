@@ -30,6 +30,7 @@ _FIXES = {
     "login": "check user and password-file or token-file, and that the server knows them",
     "password": "check user and password-file or token-file, and that the server knows them",
     "authori": "check user and password-file or token-file, and that the server knows them",
+    "over nats only": 'name a sink nats:// in the agent jobs, with receiver = "cc-backend"',
     "no stream takes": "make a stream that takes it (nats stream add), or set subject",
     "no jetstream": "turn JetStream on for the account of this user, or leave out jetstream",
     "no answer": "check firewalls on the way, and whether the server hangs",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from ccagent.net.urls import Server
 
-_LARGEST_ANSWER = 64 * 1024
+LARGEST_ANSWER = 64 * 1024
 """Maximum bytes read of the body of an answer."""
 
 _LARGEST_READ = 256 * 1024
@@ -61,7 +61,7 @@ class HttpConnection:
         seconds: float,
         proxy: Server | None = None,
         *,
-        largest: int = _LARGEST_ANSWER,
+        largest: int = LARGEST_ANSWER,
     ) -> None:
         self._server = server
         self._largest = largest

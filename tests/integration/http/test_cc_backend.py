@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -24,8 +25,35 @@ NODES = {
 }  # fmt: skip
 
 
+RUNNING_ALREADY = "a job with that jobId, cluster and startTime already exists: dbid: 1, jobid: 3"
+STARTED_JUST_NOW = (
+    "insert into database failed: UNIQUE constraint failed: job_cache.job_id, job_cache.cluster,"
+    " job_cache.start_time"
+)
+UNKNOWN = "finding job failed: sql: no rows in result set"
+"""Texts of cc-backend 1.5.4 (MIT License), internal/api/job.go."""
+
+
 class BackendHandler(Handler):
-    """Answers HEAD too."""
+    """Answers HEAD and GET, too."""
+
+    def do_GET(self) -> None:  # noqa: N802 - its name in the base
+        server = cast("BackendServer", self.server)
+        url = urlsplit(self.path)
+        if url.path == "/cc/api/jobs/start_job/":
+            say(404 if server.has_subjects else 405)(self)
+            return
+        assert url.path == "/cc/api/jobs/"
+        query = parse_qs(url.query, strict_parsing=True)
+        assert query.keys() == {"cluster", "start-time", "items-per-page"}
+        begin, end = map(int, query["start-time"][0].split("-"))
+        jobs = [
+            {"jobId": number, "startTime": start, "cluster": "fox", "state": state}
+            for (number, start), state in server.states.items()
+            if begin <= start <= end
+        ]
+        server.lists += 1
+        say(200, json.dumps({"jobs": jobs, "items": 25, "page": 1}).encode())(self)
 
     def do_HEAD(self) -> None:  # noqa: N802 - its name in the base
         is_known = self.headers["Authorization"] == f"Bearer {TOKEN}"
@@ -41,13 +69,17 @@ class BackendServer(Server):
         self.states: dict[tuple[int, int], str] = {}
         self.answers: list[int] = []
         self.is_down = False
+        self.has_subjects = False
+        self.lists = 0
+        self.text = ""
         self.script = _Endless(self.answer)  # type: ignore[assignment]
 
     def answer(self, handler: Handler) -> None:
         request = self.requests[-1]
+        self.text = f"status for {request.headers.get('Authorization')}"
         status = self.status_of(request.path, request.headers, json.loads(request.body))
         self.answers.append(status)
-        say(status, f"status {status} for {request.headers.get('Authorization')}".encode())(handler)
+        say(status, self.text.encode())(handler)
 
     def status_of(self, path: str, headers: dict[str, str], payload: dict[str, Any]) -> int:
         if self.is_down:
@@ -61,12 +93,14 @@ class BackendServer(Server):
         if path == "/cc/api/jobs/start_job/":
             check_start(payload)
             if any(number == key[0] and key[1] - begin < 86400 for number, begin in self.states):
+                self.text = RUNNING_ALREADY
                 return 422
             self.states[key] = "running"
             return 201
         assert path == "/cc/api/jobs/stop_job/"
         check_stop(payload)
         if key not in self.states:
+            self.text = UNKNOWN
             return 404
         if self.states[key] != "running":
             return 422
@@ -141,6 +175,58 @@ def test_what_the_backend_knows_already_counts_as_taken(
     transport.send(messages)
     assert backend.answers == [201, 200, 422, 422]
     assert backend.states == {(3, 1699999000): "completed"}
+
+
+def test_a_second_run_within_a_day_is_a_dead_letter(
+    backend: BackendServer, transport: CcBackendTransport, slurm: Slurm
+) -> None:
+    """The backend refuses it, and then does not know the run that its stop names."""
+    backend.states[3, 1699950000] = "completed"
+    messages = messages_of(slurm, job(3, **RAN, End="1699999900"), job(4, "RUNNING", **RAN))
+    with pytest.raises(RejectedError, match="job 3 of .*: the backend has another run") as refusal:
+        transport.send(messages)
+    assert "; 1 more event" in str(refusal.value)
+    assert (4, 1699999000) in backend.states
+
+
+def test_a_start_that_is_repeated_at_once_is_taken(
+    backend: BackendServer, transport: CcBackendTransport, slurm: Slurm
+) -> None:
+    """Within a minute the run is in the backend's cache, and the insertion fails."""
+    messages = messages_of(slurm, job(2, "RUNNING", **RAN))
+    transport.send(messages)
+    backend.script = _Endless(say(500, STARTED_JUST_NOW.encode()))  # type: ignore[assignment]
+    transport.send(messages)
+
+
+def test_repeated_starts_ask_for_jobs_once(
+    backend: BackendServer, transport: CcBackendTransport, slurm: Slurm
+) -> None:
+    backend.states[2, 1699999000] = "running"
+    messages = messages_of(slurm, job(2, "RUNNING", **RAN))
+    for _ in range(3):
+        transport.send(messages)
+    assert (backend.answers, backend.lists) == ([422, 422, 422], 1)
+
+
+def test_a_stop_without_its_route_waits(
+    backend: BackendServer, transport: CcBackendTransport, slurm: Slurm
+) -> None:
+    messages = messages_of(slurm, job(3, **RAN, End="1699999900"))
+    backend.script = _Endless(say(404, b"404 page not found"))  # type: ignore[assignment]
+    with pytest.raises(RetryableError, match="404"):
+        transport.send(messages)
+
+
+def test_doctor_names_a_backend_with_subjects(
+    backend: BackendServer, transport: CcBackendTransport, slurm: Slurm
+) -> None:
+    """With api-subjects it has no routes for starts and stops."""
+    (message, *_) = messages_of(slurm, job(2, "RUNNING", **RAN))
+    assert transport.probe(message).message == "it answers HEAD with 200 OK"
+    backend.has_subjects = True
+    with pytest.raises(RejectedError, match="over NATS only"):
+        transport.probe(message)
 
 
 def test_what_it_did_not_take_is_sent_again_until_it_did(
