@@ -72,8 +72,9 @@ class Audit:
         reason: str = "",
         job: int = 0,
         lease: float = 0.0,
+        key: str = "",
     ) -> None:
-        """Add an entry."""
+        """Add an entry. key: log only one line per hour with this key; the file gets all."""
         entry = Entry(
             time=timestamp(self._clock()),
             action=action,
@@ -87,7 +88,7 @@ class Audit:
             job=job,
             lease=lease,
         )
-        say(f"control {describe(entry)}")
+        say(f"control {describe(entry)}", key)
         self._write(msgspec.json.encode(entry) + b"\n")
         self._on_entry(entry)
 
