@@ -107,12 +107,12 @@ class Audit:
     def _open(self, more: int) -> int:
         """Open the file. If `more` bytes would make it too large, rename the old file first."""
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
-        descriptor = open_private(self._path, flags, mode=0o640)
+        descriptor = open_private(self._path, flags)
         if os.fstat(descriptor).st_size + more <= _LARGEST:
             return descriptor
         os.close(descriptor)
         os.replace(self._path, f"{self._path}.1")
-        return open_private(self._path, flags, mode=0o640)
+        return open_private(self._path, flags)
 
 
 def _append(descriptor: int, line: bytes) -> None:

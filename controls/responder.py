@@ -143,7 +143,8 @@ class Responder:
         method = _method_of(line, only)
         if method == "PUT":
             self._admit(sender)
-        if measurement in {CONFIG, AUDIT, RESTORE, STATUS} and not (measurement == CONFIG and line.value):
+        is_of_config = measurement == CONFIG and line.value
+        if measurement in {CONFIG, AUDIT, RESTORE, STATUS} and not is_of_config:
             return self._respond_to_command(line, sender, method)
         request = self._parse(line, method)
         if request.value is None:
