@@ -147,4 +147,3 @@ class SenderLimits:
     def find(self, sender: RequestSender) -> RateLimit:
         """Return the limit of a sender."""
         return self._limits.get(self.identity(sender), self._others)
-

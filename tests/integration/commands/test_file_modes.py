@@ -53,7 +53,9 @@ def open_paths(top: Path, *made_by_the_test: str) -> dict[str, str]:
 
 def test_metric_store(tmp_path: Path) -> None:
     config = tmp_path / "store.toml"
-    config.write_text(f'[checkpoints]\nformat = "json"\ndirectory = "{tmp_path}/made/checkpoints"\n')
+    config.write_text(
+        f'[checkpoints]\nformat = "json"\ndirectory = "{tmp_path}/made/checkpoints"\n'
+    )
     now = int(time.time()) - 900
     with RunningStore(tmp_path / "made", "--config", str(config)) as store:
         lines = f"load,cluster=fox,hostname=n1,type=node value=1 {now}\n"
