@@ -46,8 +46,8 @@ class PartSender:
         """Send a message in parts of at most `limit` bytes, or smaller ones if these are refused.
 
         error: the refusal of the whole message. If the reason is not the size, the message is sent
-        in halves. Raise RetryableError if the sink is unreachable or busy, or if it takes no message
-        of a usual size: its limit is wrong, not the message.
+        in halves. Raise RetryableError if the sink is unreachable or busy, or if it takes no
+        message of a usual size: its limit is wrong, not the message.
         """
         parts = SentParts([], [])
         least = max(_LEAST_PART, len(message.body) // _MOST_PARTS)

@@ -1,4 +1,4 @@
-"""Modes of all files that the programs create, with umask 0: private, or in the list with a reason."""
+"""Modes of all files that the programs create with umask 0: private, or listed with a reason."""
 
 from __future__ import annotations
 

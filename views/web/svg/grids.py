@@ -67,8 +67,9 @@ def draw_heat_map(
     size = count * height
     return Markup(  # noqa: S704 - names are escaped
         f'<svg class="names" width="96" height="{size}" aria-hidden="true">{labels}</svg>'
-        f'<svg class="heat" role="img" aria-label="{escape_label(label)}" width="100%" height="{size}"'
-        f' viewBox="0 0 {max(1, columns)} {max(1, count)}" preserveAspectRatio="none">{body}</svg>'
+        f'<svg class="heat" role="img" aria-label="{escape_label(label)}" width="100%"'
+        f' height="{size}" viewBox="0 0 {max(1, columns)} {max(1, count)}"'
+        f' preserveAspectRatio="none">{body}</svg>'
         f'<svg class="times" width="100%" height="16" aria-hidden="true">{clock}</svg>'
     )
 
