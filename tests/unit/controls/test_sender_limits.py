@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ccagent.controls import leader, signatures
+from ccagent.controls import signatures
 from ccagent.controls.audit import read_audit
 from ccagent.controls.leader import Desk
-from ccagent.controls.messages import nats_sender
+from ccagent.controls.messages import LineReader, nats_sender
 from ccagent.controls.nats_protocol import Received
 from ccagent.controls.policy import RequestSender, SenderLimits
 from ccagent.controls.settings import ControlsSettings
 from ccagent.controls.setup import check_table
 from ccagent.controls.signatures import SignatureCheck, sign
+from ccagent.errors import ControlError
+from ccagent.records.line_protocol.lines import Line
 from ccagent.senders import SenderTable
 from tests.support.control_machines import MachineNode, Site, add_os, allow
 from tests.support.nats_server import new_seed, public_key
@@ -111,9 +113,9 @@ class _Forger:
         check = SignatureCheck(0.0, [KEY.removeprefix("key:")])
         self.desk = Desk(site.settings, site.responder, check, lambda: None)
         self.parsed = self.checked = 0
-        read, is_valid = leader.LineReader.read, signatures._is_valid
+        read, is_valid = LineReader.read, signatures._is_valid
 
-        def count_read(reader: leader.LineReader, body: bytes) -> list[leader.Line]:
+        def count_read(reader: LineReader, body: bytes) -> list[Line]:
             self.parsed += 1
             return read(reader, body)
 
@@ -121,7 +123,7 @@ class _Forger:
             self.checked += 1
             return is_valid(key, signature, text)
 
-        patch.setattr(leader.LineReader, "read", count_read)
+        patch.setattr(LineReader, "read", count_read)
         patch.setattr(signatures, "_is_valid", count_valid)
 
     def send(self, headers: dict[str, str], body: bytes = PUT) -> None:
@@ -174,6 +176,6 @@ def test_a_key_that_signs_too_much_stops_no_other_key(monkeypatch: pytest.Monkey
 
     for _ in range(4):
         ask(SEED)
-    with pytest.raises(signatures.ControlError, match="of this key"):
+    with pytest.raises(ControlError, match="of this key"):
         ask(SEED)
     assert ask(OTHER_SEED) == OTHER_KEY.removeprefix("key:")
