@@ -62,6 +62,6 @@ def _add(counts: dict[str, int], amounts: dict[str, int]) -> None:
 
 
 def describe_sender(counted: dict[str, Any]) -> str:
-    """Return a row of `dearest` as text: `fast/agent/n1/task: 12 messages, 3 refused`."""
-    amounts = [f"{n} {kind}" for kind, n in counted.items() if kind != "sender"]
+    """Return a row of `dearest` as text: `fast/agent/n1/task: messages 12, refused 3`."""
+    amounts = [f"{kind} {n}" for kind, n in counted.items() if kind != "sender"]
     return f"{counted.get('sender', '')}: {', '.join(amounts)}"

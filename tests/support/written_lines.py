@@ -10,11 +10,11 @@ from ccagent.log import logger
 from ccagent.log_handlers import SaidOnce, StderrHandler
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
 
 @contextlib.contextmanager
-def written_lines() -> Iterator[list[str]]:
+def written_lines() -> Generator[list[str]]:
     """Yield the list that gets each written line."""
     lines: list[str] = []
     handler = StderrHandler(lambda level, text, when: lines.append(text))
