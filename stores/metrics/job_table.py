@@ -16,7 +16,6 @@ import msgspec
 
 from ccagent.errors import ConfigurationError, NotPermittedError
 from ccagent.log import logger
-from ccagent.machine.private_directories import make_directory
 from ccagent.machine.private_files import make_private
 from ccagent.stores.metrics.job_details import StoredJobDetails
 
@@ -72,7 +71,6 @@ class JobTable:
 
     def _open(self, seconds: float) -> None:
         try:
-            make_directory(os.path.dirname(self._path))
             make_private(self._path)  # SQLite gives its side files the same mode
         except (OSError, NotPermittedError) as error:
             raise sqlite3.OperationalError(str(error)) from error
