@@ -12,6 +12,7 @@ from ccagent.config.duration import Cadence, Duration
 from ccagent.config.settings import Settings
 from ccagent.counters import AgentCounters
 from ccagent.errors import ConfigurationError
+from ccagent.log import logger
 from ccagent.machine.clock import timestamp
 from ccagent.records.envelopes import ErrorObject, KVPair, MetadataObject
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
     from ccagent.records.message import Format, Record
-    from ccagent.records.unencodable import UnencodableRecords
 
 
 class AgentSettings(Settings, frozen=True, kw_only=True):
@@ -87,7 +87,6 @@ class Agent(ABC, Generic[S]):
         self.settings = settings
         self.wanted = wanted
         self.counters = AgentCounters()
-        self._unencodable: UnencodableRecords | None = None
 
     is_blind = False
     """True if the last sample read no value at all. The agent has logged the reason.
@@ -121,12 +120,15 @@ class Agent(ABC, Generic[S]):
         """
 
     def note_unencodable(self, record: str, error: EncodingError) -> None:
-        """Count a record that can't be encoded, and log why."""
-        if self._unencodable is None:
-            from ccagent.records.unencodable import UnencodableRecords
+        """Count a record that can't be encoded, and log why, once per hour.
 
-            self._unencodable = UnencodableRecords(self.name, self.counters)
-        self._unencodable.add(record, error)
+        Users control the content of some records, and so the reasons.
+        """
+        self.counters.unencodable += 1
+        logger.warning(
+            "agent %s: %s can't be encoded and is left out: %s", self.name, record, error,
+            key=f"unencodable {self.name}",
+        )  # fmt: skip
 
     def close(self) -> None:
         """Close all files, connections and programs of the agent."""

@@ -58,6 +58,17 @@ class _Topology(msgspec.Struct, frozen=True):
     hwthreads: list[_Thread]
 
 
+class _Sender(msgspec.Struct, frozen=True):
+    sender: str
+    puts: int = 0
+    refused: int = 0
+    log_lines: int = 0
+
+
+class _Status(msgspec.Struct, frozen=True):
+    senders: list[_Sender]
+
+
 class Asker(ABC):
     """Carries requests to nodes."""
 
@@ -195,6 +206,21 @@ class Inquiry:
                 self._print(f"# {', '.join(sorted(nodes))}")
             self._print_table([tuple(map(printable, row)) for row in rows])
         return not any(each.is_error for each in answered)
+
+    def show_status(self) -> bool:
+        """Print the dearest senders of each node."""
+        place = {"type": "node", "type-id": NODE_DEVICE}
+        answered = self._judge(self._asker.ask([_line("status", place)]), 1)
+        if self._as_json or any(each.is_error for each in answered):
+            return self._show(answered)
+        rows = [("NODE", "SENDER", "PUTS", "REFUSED", "LOG LINES")]
+        for each in sorted(answered, key=_natural):
+            rows += [
+                (each.node, s.sender, str(s.puts), str(s.refused), str(s.log_lines))
+                for s in _senders(each.text)
+            ]
+        self._print_table([tuple(map(printable, row)) for row in rows])
+        return True
 
     def get(self, names: Sequence[str]) -> bool:
         """Print the values of controls; without a device, of all devices."""
@@ -354,6 +380,13 @@ def _answered(line: Line) -> Answered:
 def _controls(text: str) -> list[ListedControl]:
     try:
         return msgspec.json.decode(text, type=_Listing).controls
+    except (msgspec.MsgspecError, RecursionError):
+        return []
+
+
+def _senders(text: str) -> list[_Sender]:
+    try:
+        return msgspec.json.decode(text, type=_Status).senders
     except (msgspec.MsgspecError, RecursionError):
         return []
 

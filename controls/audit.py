@@ -72,8 +72,9 @@ class Audit:
         reason: str = "",
         job: int = 0,
         lease: float = 0.0,
+        key: str = "",
     ) -> None:
-        """Add an entry."""
+        """Add an entry. key: log only one line per hour with this key; the file gets all."""
         entry = Entry(
             time=timestamp(self._clock()),
             action=action,
@@ -87,7 +88,7 @@ class Audit:
             job=job,
             lease=lease,
         )
-        say(f"control {describe(entry)}")
+        say(f"control {describe(entry)}", key)
         self._write(msgspec.json.encode(entry) + b"\n")
         self._on_entry(entry)
 
@@ -106,12 +107,12 @@ class Audit:
     def _open(self, more: int) -> int:
         """Open the file. If `more` bytes would make it too large, rename the old file first."""
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
-        descriptor = open_private(self._path, flags, mode=0o640)
+        descriptor = open_private(self._path, flags)
         if os.fstat(descriptor).st_size + more <= _LARGEST:
             return descriptor
         os.close(descriptor)
         os.replace(self._path, f"{self._path}.1")
-        return open_private(self._path, flags, mode=0o640)
+        return open_private(self._path, flags)
 
 
 def _append(descriptor: int, line: bytes) -> None:

@@ -82,6 +82,14 @@ def list_(common: Common, **options: Any) -> None:
 
 
 @control.command()
+@_asking
+@add_file_options
+def status(common: Common, **options: Any) -> None:
+    """Show the senders with the most requests, refusals and log lines."""
+    _ask(common, options, lambda inquiry: inquiry.show_status())
+
+
+@control.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME[@DEVICE]...")
 @_asking
 @add_file_options

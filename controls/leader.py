@@ -165,8 +165,12 @@ class Desk:
             message.subject, message.headers, key, trusts_info=self.settings.trust_request_info
         )
         only = method_of_subject(message.subject)
-        for line in self._reader.read(message.body):
+        if refusal and not self.responder.admit_forged(sender, refusal):
+            return
+        for number, line in enumerate(self._reader.read(message.body)):
             if self.responder.is_for_us(line):
+                if refusal and number and not self.responder.admit_forged(sender, refusal):
+                    return
                 self.waiting.append(Incoming(line, message.reply, sender, only, refusal))
 
     def _work(self, leader: Leader) -> None:
@@ -250,7 +254,9 @@ class Desk:
         wait = self._pause * (0.5 + random_part() / 2)
         self._retry_at = time.monotonic() + wait
         self._pause = min(_LONGEST_PAUSE, 2 * self._pause)
-        logger.warning("controls: %s; retrying in %.0f s", error, max(1.0, wait))
+        logger.warning(
+            "controls: %s; retrying in %.0f s", error, max(1.0, wait), key="controls connection"
+        )
 
 
 class Leader:

@@ -74,7 +74,9 @@ class NatsParser:
         payload = end + 2
         if size > LARGEST:
             # A huge message of one sender must not end the connection for all.
-            logger.warning("request: a message of %d bytes is skipped", size)
+            logger.warning(
+                "request: a message of %d bytes is skipped", size, key="controls large message"
+            )
             rest = payload + size + 2 - len(self._buffer)
             self._to_skip = max(0, rest)
             self._position = payload + size + 2 if rest <= 0 else len(self._buffer)

@@ -6,6 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.controls.control import DEVICE_TYPES, shortened
+from ccagent.controls.settings import all_senders
 from ccagent.errors import ControlError
 
 if TYPE_CHECKING:
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from ccagent.controls.settings import AllowSettings, ControlsSettings
 
 _MINUTE = 60.0
+_SHARE_OF_OTHERS = 10
+_ROOT = "root on this node"
 RESTORE = "restore"
 
 
@@ -107,6 +110,11 @@ class RateLimit:
         self._most = most
         self._times: deque[float] = deque()
 
+    @property
+    def most(self) -> int:
+        """The number of events per minute."""
+        return self._most
+
     def take(self, now: float) -> bool:
         """Count an event at this time. Return False if the limit is exceeded."""
         while self._times and self._times[0] <= now - _MINUTE:
@@ -115,3 +123,27 @@ class RateLimit:
             return False
         self._times.append(now)
         return True
+
+
+class SenderLimits:
+    """A limit of events per minute for each sender, so that no sender spends another's.
+
+    Each identity in the policy has `most`, and root of this node. All other senders share a tenth:
+    they may set nothing. If some control may be set by all, they share `most`.
+    """
+
+    def __init__(self, settings: ControlsSettings, most: int) -> None:
+        is_open = any(not (r.senders or settings.senders) for r in settings.allow.values())
+        self._others = RateLimit(most if is_open else max(1, most // _SHARE_OF_OTHERS))
+        self._limits = {each: RateLimit(most) for each in (_ROOT, *all_senders(settings))}
+
+    def identity(self, sender: RequestSender) -> str:
+        """Return the identity whose limit a sender has; "" for the shared one."""
+        if sender.is_root:
+            return _ROOT
+        # "user:..." before "key:..." and "account:...": any fixed order will do.
+        return max(sender.identities & self._limits.keys(), default="")
+
+    def find(self, sender: RequestSender) -> RateLimit:
+        """Return the limit of a sender."""
+        return self._limits.get(self.identity(sender), self._others)

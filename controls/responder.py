@@ -10,15 +10,18 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+import msgspec
+
 from ccagent.config.duration import Duration
 from ccagent.controls.catalogue import check_device
 from ccagent.controls.changes import Order
 from ccagent.controls.control import DEVICE_TYPES, shortened
 from ccagent.controls.owner import find_owner
-from ccagent.controls.policy import RateLimit
+from ccagent.controls.policy import RateLimit, SenderLimits
 from ccagent.errors import CcagentError, ControlError
 from ccagent.log import logger
 from ccagent.records.line_protocol.lines import Line
+from ccagent.senders import SenderTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +36,9 @@ if TYPE_CHECKING:
 
 Method = Literal["", "GET", "PUT"]
 
-TOPOLOGY, CONTROLS, CONFIG, RESTORE, AUDIT = "topology", "controls", "config", "restore", "audit"
+TOPOLOGY, CONTROLS, CONFIG, RESTORE, AUDIT, STATUS = (
+    "topology", "controls", "config", "restore", "audit", "status",
+)  # fmt: skip
 
 _CLASSES = {"freq": "cpu_freq", "prefetcher": "prefetch"}
 """Classes of the specification with different names of categories."""
@@ -77,7 +82,9 @@ class Responder:
         changes: Changes | None,
         audit: Audit,
         pages: Pages,
+        senders: SenderTable | None = None,
     ) -> None:
+        """Set the parts. senders: counters that go on after a reload."""
         self.catalogue = catalogue
         self._node = node
         self._settings = settings
@@ -85,8 +92,10 @@ class Responder:
         self._changes = changes
         self._audit = audit
         self._pages = pages
-        self._puts = RateLimit(settings.puts_per_minute)
-        self._refusals = RateLimit(_REFUSALS_A_MINUTE)
+        self._puts = SenderLimits(settings, settings.puts_per_minute)
+        self._refusals = SenderLimits(settings, _REFUSALS_A_MINUTE)
+        self._forged = RateLimit(_REFUSALS_A_MINUTE)
+        self._senders = SenderTable() if senders is None else senders
         self._names = {node.hostname, node.hostname.partition(".")[0]}
         self._short_name = node.hostname.partition(".")[0]
 
@@ -109,9 +118,12 @@ class Responder:
         try:
             return self.reply(line, "INFO", self._respond(line, sender, only))
         except CcagentError as error:
+            self._senders.count(sender.name, refused=1)
             return self.reply(line, "ERROR", str(error))
         except Exception as error:  # noqa: BLE001 - nobody foresaw it, and an answer is owed
-            logger.exception("controls: %s failed", shortened(line.measurement))
+            logger.exception(
+                "controls: %s failed", shortened(line.measurement), key="controls request failed"
+            )
             return self.reply(line, "ERROR", f"it failed: {type(error).__name__}; see the log")
 
     def reply(self, line: Line, level: Literal["INFO", "ERROR"], text: str) -> Line:
@@ -129,7 +141,10 @@ class Responder:
             self._policy.check_get()
             return self.catalogue.listing()
         method = _method_of(line, only)
-        if measurement in {CONFIG, AUDIT, RESTORE} and not (measurement == CONFIG and line.value):
+        if method == "PUT":
+            self._admit(sender)
+        is_of_config = measurement == CONFIG and line.value
+        if measurement in {CONFIG, AUDIT, RESTORE, STATUS} and not is_of_config:
             return self._respond_to_command(line, sender, method)
         request = self._parse(line, method)
         if request.value is None:
@@ -137,13 +152,36 @@ class Responder:
         try:
             return self._put(request, request.value, sender)
         except ControlError as error:
-            if self._refusals.take(self._node.clock.monotonic()):
+            if self._refusals.find(sender).take(self._node.clock.monotonic()):
+                self._senders.count(sender.name, log_lines=1)
                 self._audit.add(
                     "refused", request.name[:_LONGEST_IN_AUDIT], by=sender.name,
                     device=request.tags.get("type-id", "")[:_LONGEST_IN_AUDIT],
                     requested=shortened(request.value), reason=str(error)[:_LONGEST_REASON],
+                    key=f"controls refused {self._refusals.identity(sender)}",
                 )  # fmt: skip
             raise
+
+    def _admit(self, sender: RequestSender) -> None:
+        """Count a PUT request for its sender. Raise ControlError above the sender's limit."""
+        self._senders.count(sender.name, puts=1)
+        limit = self._puts.find(sender)
+        if not limit.take(self._node.clock.monotonic()):
+            text = f"more than {limit.most} PUT requests within a minute"
+            key = f"controls limit {self._puts.identity(sender)}"
+            logger.warning("controls: %s: %s", sender.name, text, key=key)
+            raise ControlError(text)
+
+    def admit_forged(self, sender: RequestSender, reason: str) -> bool:
+        """Count a request with an invalid signature; return whether to answer it.
+
+        All such requests share a limit. Beyond it their messages are not parsed.
+        """
+        self._senders.count(sender.name, refused=1)
+        logger.warning(
+            "controls: a request on %s: %s", sender.name, reason, key="controls signature"
+        )
+        return self._forged.take(self._node.clock.monotonic())
 
     def _respond_to_command(self, line: Line, sender: RequestSender, method: Method) -> str:
         match line.measurement, method:
@@ -153,6 +191,9 @@ class Responder:
             case "audit", "GET":
                 self._policy.check_get()
                 return self._pages.audit(_AUDIT_LINES)
+            case "status", "GET":
+                self._policy.check_get()
+                return msgspec.json.encode({"senders": self._senders.dearest()}).decode()
             case "restore", "PUT":
                 self._policy.check_sender(sender, None, RESTORE)
                 return self._restore(line, sender)
@@ -195,10 +236,6 @@ class Responder:
         return feature.read(device)
 
     def _put(self, request: _Request, value: str, sender: RequestSender) -> str:
-        if not self._puts.take(self._node.clock.monotonic()):
-            raise ControlError(
-                f"more than {self._settings.puts_per_minute} PUT requests within a minute"
-            )
         feature, device = self._find(request)
         control = feature.control
         if not control.is_writable:
@@ -213,11 +250,13 @@ class Responder:
             if refusal:
                 raise ControlError(f"{control.full_name}: out of the machine's range: {refusal}")
             before = feature.read(device)
+            self._senders.count(sender.name, log_lines=1)
             self._audit.add(
                 "dry-run", control.full_name, by=sender.name, device=device, before=before,
                 requested=text, job=job, lease=lease,
             )  # fmt: skip
             return f"Dry run: would set {place}; it is {before}, nothing was written"
+        self._senders.count(sender.name, log_lines=1)
         after = self._held().set(Order(feature, device, text, sender.name, lease, job))
         rounded = "" if after == text else f" ({after} is read back)"
         return f"Set {place}{rounded}: SUCCESS!"

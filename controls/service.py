@@ -39,6 +39,7 @@ from ccagent.machine.background import BackgroundCall
 from ccagent.machine.lock import Lock
 from ccagent.machine.node import read_host_name
 from ccagent.machine.private_directories import make_directory
+from ccagent.senders import SenderTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,6 +81,7 @@ class ControlService:
         self._hanging: list[Leader] = []
         self._notifier = Notifier()
         self._signatures: SignatureCheck | None = None
+        self._senders = SenderTable()
         self._started = time.time()
         self._host = read_host_name()
 
@@ -163,6 +165,7 @@ class ControlService:
             changes=self._changes,
             audit=self._audit,
             pages=pages,
+            senders=self._senders,
         )
 
     def _list_machine(self) -> Catalogue:
@@ -238,7 +241,9 @@ class ControlService:
             if len(self._hanging) > _MOST_HANGING:
                 raise ProgramError(f"{len(self._hanging)} requests hang: the service ends")
             name = request.line.measurement
-            logger.error("controls: %s: no answer within %g s", name, limit)
+            logger.error(
+                "controls: %s: no answer within %g s", name, limit, key="controls no answer"
+            )
             text = f"no answer of the machine within {limit:g} s"
             desk.post(request, self._responder.reply(request.line, "ERROR", text))
             self._leader = self._new_leader()

@@ -93,7 +93,7 @@ class ControlsSettings(Settings, frozen=True, kw_only=True):
         ),
     ] = False
     puts_per_minute: Annotated[
-        int, Meta(ge=1, description="maximum number of PUT requests per minute")
+        int, Meta(ge=1, description="maximum number of PUT requests per minute, of each sender")
     ] = 600
     dry_run: Annotated[bool, Meta(description="check and record PUT requests, write nothing")] = (
         False

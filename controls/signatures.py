@@ -67,7 +67,8 @@ class SignatureCheck:
         """Check signatures of these public keys."""
         self.keys = frozenset(keys)
         self._started = started
-        self._seen: OrderedDict[tuple[str, str], float] = OrderedDict()
+        self._seen: dict[str, OrderedDict[str, float]] = {}
+        """Used nonces and their times, by key."""
 
     def signer(self, subject: str, headers: Mapping[str, str], body: bytes, now: float) -> str:
         """Return the public key that signed a request; "" if it is not signed.
@@ -94,20 +95,22 @@ class SignatureCheck:
             raise ControlError("signature: older than a minute, or the clocks differ")
         if made < self._started:
             raise ControlError("signature: made before this service started: sign again")
+        # The check of a signature costs most, so it comes last, and once per message.
+        if nonce in self._seen.get(key, ()):
+            raise ControlError("signature: used before")
         if not _is_valid(key, signature, signed_text(subject, time, nonce, body)):
             raise ControlError("signature: it does not fit the request")
-        if (key, nonce) in self._seen:
-            raise ControlError("signature: used before")
         self._remember(key, nonce, now)
         return key
 
     def _remember(self, key: str, nonce: str, now: float) -> None:
-        seen = self._seen
+        """Remember a nonce of a key. Raise ControlError above the key's part of the memory."""
+        seen = self._seen.setdefault(key, OrderedDict())
         while seen and next(iter(seen.values())) < now - 2 * _WINDOW:
             seen.popitem(last=False)
-        if len(seen) >= _REMEMBERED:
-            raise ControlError("signature: too many signed requests within a minute")
-        seen[key, nonce] = now
+        if len(seen) >= _REMEMBERED // max(1, len(self.keys)):
+            raise ControlError("signature: too many signed requests of this key within a minute")
+        seen[nonce] = now
 
 
 def _is_valid(key: str, signature: str, text: bytes) -> bool:

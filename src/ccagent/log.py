@@ -95,25 +95,30 @@ def _name(level: int) -> str:
 
 
 class _Brief:
-    """The log of a one-shot command: one write per line, each text once."""
+    """The log of a one-shot command: one write per line, each text or key once."""
 
     def __init__(self, least: int, form: LogFormat) -> None:
         self._least = least
         self._form: LogFormat = form
         self._written: set[tuple[int, str]] = set()
 
-    def write(self, level: int, text: str) -> None:
-        key = (level, text)
-        if level < self._least or key in self._written or len(self._written) >= _REMEMBERED:
+    def write(self, level: int, text: str, key: str) -> None:
+        known = (level, key or text)
+        if level < self._least or known in self._written or len(self._written) >= _REMEMBERED:
             return
-        self._written.add(key)
+        self._written.add(known)
         from time import time
 
         write_stderr(line_of(level, text, self._form, time()))
 
 
 class Log:
-    """The log of ccagent. Messages go to `logging` unless `configure` chose a brief log."""
+    """The log of ccagent. Messages go to `logging` unless `configure` chose a brief log.
+
+    Equal warnings are written once per hour, with their number. A message with a `key` is written
+    once per hour and key, whatever its text: for texts with names or numbers that a sender chooses.
+    A key must come from a bounded set, never from a sender.
+    """
 
     name = "ccagent"
 
@@ -128,26 +133,36 @@ class Log:
         """Log an expected event."""
         self.log(INFO, text, *values)
 
-    def warning(self, text: str, *values: object, exc_info: bool | BaseException = False) -> None:
+    def warning(
+        self, text: str, *values: object, key: str = "", exc_info: bool | BaseException = False
+    ) -> None:
         """Log a condition that needs attention."""
-        self.log(WARNING, text, *values, exc_info=exc_info)
+        self.log(WARNING, text, *values, key=key, exc_info=exc_info)
 
-    def error(self, text: str, *values: object, exc_info: bool | BaseException = False) -> None:
+    def error(
+        self, text: str, *values: object, key: str = "", exc_info: bool | BaseException = False
+    ) -> None:
         """Log a failure."""
-        self.log(ERROR, text, *values, exc_info=exc_info)
+        self.log(ERROR, text, *values, key=key, exc_info=exc_info)
 
-    def exception(self, text: str, *values: object) -> None:
+    def exception(self, text: str, *values: object, key: str = "") -> None:
         """Log a failure with the traceback of the current exception."""
-        self.log(ERROR, text, *values, exc_info=True)
+        self.log(ERROR, text, *values, key=key, exc_info=True)
 
     def log(
-        self, level: int, text: str, *values: object, exc_info: bool | BaseException = False
+        self,
+        level: int,
+        text: str,
+        *values: object,
+        key: str = "",
+        exc_info: bool | BaseException = False,
     ) -> None:
         """Log a message of a level; `exc_info` adds the traceback of the current exception."""
         if self._brief is None or exc_info:
-            self.library().log(level, text, *values, exc_info=exc_info or None)
+            more = {"limited_by": key} if key else None
+            self.library().log(level, text, *values, exc_info=exc_info or None, extra=more)
         else:
-            self._brief.write(level, text % values if values else text)
+            self._brief.write(level, text % values if values else text, key)
 
     def library(self) -> logging.Logger:
         """Return the logger of `logging`. From now on it gets every message."""
@@ -168,10 +183,11 @@ logger = Log()
 _configured: tuple[int, LogLevel, LogFormat] = (0, "warning", "auto")
 
 
-def say(text: str) -> None:
-    """Log a requested text at any level of the log."""
+def say(text: str, key: str = "") -> None:
+    """Log a requested text at any level of the log; with a key, once per hour and key."""
     library = logger.library()
-    library.handle(library.makeRecord(library.name, INFO, "", 0, text, (), None))
+    more = {"limited_by": key} if key else None
+    library.handle(library.makeRecord(library.name, INFO, "", 0, text, (), None, extra=more))
 
 
 def configure(

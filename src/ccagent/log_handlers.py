@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 
@@ -11,31 +12,44 @@ Write = Callable[[int, str, float], None]
 
 
 class SaidOnce(logging.Filter):
-    """Passes equal warnings or errors (level and text) once per `period` seconds."""
+    """Passes equal warnings and errors, and all messages of one key, once per `period` seconds.
+
+    Equal: in level and text. The first message after the period has the number of the others.
+    """
 
     def __init__(self, period: float = 3600.0, remembered: int = 1000) -> None:
         super().__init__()
         self._period = period
         self._remembered = remembered
         self._said: dict[tuple[int, str], tuple[float, int]] = {}
+        self._lock = threading.Lock()
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether to log a record."""
-        if record.levelno < logging.WARNING:
+        key: str = getattr(record, "limited_by", "")
+        if record.levelno < logging.WARNING and not key:
             return True
-        now = time.monotonic()
-        key = (record.levelno, record.getMessage())
-        said = self._said.get(key)
-        if said is not None and now - said[0] < self._period:
-            self._said[key] = (said[0], said[1] + 1)
-            return False
-        if len(self._said) >= self._remembered:
-            self._said.clear()
-        self._said[key] = (now, 0)
-        if said is not None and said[1]:
-            record.msg = f"{record.getMessage()} (and {said[1]} times in the last hour)"
+        # The filter of another handler may have added its number.
+        text: str = record.__dict__.setdefault("unnumbered", record.getMessage())
+        repeated = self._note((record.levelno, key or text))
+        if repeated:
+            like = "more like it" if key else "times"
+            record.msg = f"{text} (and {repeated} {like} in the last hour)"
             record.args = ()
-        return True
+        return repeated >= 0
+
+    def _note(self, known: tuple[int, str]) -> int:
+        """Return the number of messages that were not logged since the last; -1: not this one."""
+        now = time.monotonic()
+        with self._lock:
+            since, repeated = self._said.pop(known, (-self._period, 0))
+            if now - since < self._period:
+                self._said[known] = (since, repeated + 1)
+                return -1
+            if len(self._said) >= self._remembered:
+                del self._said[next(iter(self._said))]  # not repeated for longest
+            self._said[known] = (now, 0)
+            return repeated
 
 
 class StderrHandler(logging.Handler):

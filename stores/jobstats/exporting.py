@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ccagent.errors import ConfigurationError
 from ccagent.machine.interpreter import install_command
+from ccagent.machine.private_files import open_private
 from ccagent.stores.jobstats.client import read_export
 from ccagent.stores.jobstats.export_query import COUNTERS, export_columns
 
@@ -35,8 +36,9 @@ def write_export(place: StorePlace, values: dict[str, str], path: str) -> int:
     new = f"{path}.{os.getpid()}.part"
     try:
         pieces = read_export(place, values)
-        # Mode x: only a newly created file is written and removed.
-        with open(new, "xb") as file:
+        # O_EXCL: only a newly created file is written and removed.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        with open(open_private(new, flags), "wb") as file:
             try:
                 if is_parquet:
                     is_anonymous = values.get("anonymous") == "1"

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ccagent.machine.private_directories import make_directory
+from ccagent.machine.private_files import open_private_at
 from ccagent.stores.metrics.catalogue import MetricCatalogue
 from ccagent.stores.metrics.checkpoint_files import open_folder
 from ccagent.stores.metrics.line_keys import file_name
@@ -92,15 +94,15 @@ def write_cluster(cluster: StoreLevel, directory: str, limit: int, segment: str)
         + [arrow.field("value", arrow.float32(), nullable=False)],
         metadata={_SEGMENT: segment.encode()},
     )
-    os.makedirs(directory, 0o755, exist_ok=True)
+    make_directory(directory)
     folder = open_folder(directory, [file_name(cluster.path[0])])
     try:
         target = _free_name(folder, limit, segment, parquet)
         partial = f"{target}.tmp"
         with contextlib.suppress(FileNotFoundError):
             os.unlink(partial, dir_fd=folder)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-        with open(os.open(partial, flags, 0o644, dir_fd=folder), "wb") as file:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        with open(open_private_at(folder, partial, flags), "wb") as file:
             with parquet.ParquetWriter(file, schema, compression="zstd") as writer:
                 for host, node in cluster.children.items():
                     _write_node(writer, schema, (cluster.path[0], host), list(read_archived(node)))

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ccagent.errors import UnparsableError
 from ccagent.log import logger
+from ccagent.machine.private_directories import make_directory, make_directory_at
+from ccagent.machine.private_files import open_private_at
 from ccagent.stores.metrics.checkpoint_binary import decode_binary, encode_binary
 from ccagent.stores.metrics.checkpoint_json import decode_json, encode_json
 from ccagent.stores.metrics.checkpoint_levels import (
@@ -120,7 +122,7 @@ def write_slices(
         return
     parts = encode_json(level, start, end) if form == "json" else encode_binary(level, start, end)
     target = f"{start}.{_SUFFIXES[form]}"
-    os.makedirs(directory, 0o755, exist_ok=True)
+    make_directory(directory)
     folder = open_folder(directory, [file_name(name) for name in node.path])
     try:
         for _ in _write_file(folder, target, parts):
@@ -136,8 +138,7 @@ def open_folder(directory: str, names: list[str]) -> int:
     descriptor = os.open(directory, flags)
     for name in names:
         try:
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(name, 0o755, dir_fd=descriptor)
+            make_directory_at(descriptor, name, 0o700)
             below = os.open(name, flags | os.O_NOFOLLOW, dir_fd=descriptor)
         finally:
             os.close(descriptor)
@@ -148,8 +149,7 @@ def open_folder(directory: str, names: list[str]) -> int:
 def _write_file(folder: int, target: str, parts: Iterator[bytes]) -> Iterator[None]:
     """Write a file in parts under a temporary name, then rename it to `target`."""
     partial = f"{target}.tmp"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-    descriptor = os.open(partial, flags, 0o644, dir_fd=folder)
+    descriptor = open_private_at(folder, partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
         with open(descriptor, "wb", _BUFFER) as file:
             for part in parts:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
-
 import msgspec
 
+from ccagent.errors import NotPermittedError
 from ccagent.log import logger
+from ccagent.machine.private_files import replace_file
 
 _LARGEST = 64 << 20
 
@@ -40,10 +40,7 @@ def read_state(path: str) -> CheckpointState:
 
 def write_state(path: str, state: CheckpointState) -> None:
     """Replace the file. A failure is logged; the next checkpoint is then larger."""
-    partial = f"{path}.tmp"
     try:
-        with open(partial, "wb") as file:
-            file.write(msgspec.json.encode(state))
-        os.replace(partial, path)
-    except OSError as error:
-        logger.error("%s: %s", path, error.strerror)
+        replace_file(path, msgspec.json.encode(state))
+    except (OSError, NotPermittedError) as error:
+        logger.error("%s: %s", path, getattr(error, "strerror", None) or error)

@@ -72,7 +72,7 @@ def _open_target(target: str) -> int:
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     if target in {"/dev/stdout", "/dev/stderr"} or target.startswith("/dev/fd/"):
         return os.open(target, flags)
-    return open_private(target, flags, 0o644)
+    return open_private(target, flags)
 
 
 def _iterate_values(root: StoreLevel) -> Iterator[tuple[str, int, float]]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ccagent.errors import CcagentError
 from ccagent.log import logger
 from ccagent.machine.lock import Lock
+from ccagent.machine.private_directories import make_directory
 from ccagent.stores.metrics.engine_commit import EngineCommit
 from ccagent.stores.metrics.engine_ingest import EngineIngest
 from ccagent.stores.metrics.gateway import EngineSource, GatewayApi
@@ -47,7 +48,7 @@ class GatewayServer(ListeningServer):
         self._lock: Lock | None = None
         self._jobs = self._events = self._footprints = None
         if settings.data:
-            os.makedirs(settings.data, 0o750, exist_ok=True)
+            make_directory(settings.data)
             self._lock = Lock(os.path.join(settings.data, "lock"), "data")
             self._jobs = open_jobs(
                 os.path.join(settings.data, "jobs.sqlite"),

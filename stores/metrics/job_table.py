@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from ccagent.errors import ConfigurationError
+from ccagent.errors import ConfigurationError, NotPermittedError
 from ccagent.log import logger
+from ccagent.machine.private_files import make_private
 from ccagent.stores.metrics.job_details import StoredJobDetails
 
 if TYPE_CHECKING:
@@ -69,6 +70,10 @@ class JobTable:
         self._database.execute(f"pragma busy_timeout = {int(1000 * _LOCKED)}")
 
     def _open(self, seconds: float) -> None:
+        try:
+            make_private(self._path)  # SQLite gives its side files the same mode
+        except (OSError, NotPermittedError) as error:
+            raise sqlite3.OperationalError(str(error)) from error
         self._database = sqlite3.connect(self._path, isolation_level=None, timeout=seconds)
         try:
             self._database.execute("pragma journal_mode = wal")

@@ -9,7 +9,10 @@ from collections import deque
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
-from ccagent.errors import CcagentError
+from ccagent.errors import CcagentError, NotPermittedError
+from ccagent.log import logger
+from ccagent.machine.private_directories import make_directory
+from ccagent.machine.private_files import open_private
 from ccagent.stores.metrics.log_format import (
     MAGIC,
     RUN,
@@ -124,10 +127,11 @@ class WriteAheadLog:
             if self._descriptor < 0:
                 self._open()
             self._write(b"".join([*pending, *self._due_copies()]))
-        except OSError as error:
+        except (OSError, NotPermittedError) as error:
             self.failures += 1
             self._abandon()
-            raise StoreLogError(f"{self._directory}: {error.strerror}") from error
+            reason = getattr(error, "strerror", None) or error
+            raise StoreLogError(f"{self._directory}: {reason}") from error
         self._is_dirty = True
         if self._size > self._largest or monotonic() - self._began > self._longest:
             self.rotate()
@@ -188,8 +192,15 @@ class WriteAheadLog:
 
     def _open(self) -> None:
         self._path = os.path.join(self._directory, f"{self._number:012}.log")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-        self._descriptor = os.open(self._path, flags, 0o640)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        try:
+            self._descriptor = open_private(self._path, flags)
+        except FileNotFoundError:
+            # Somebody has removed the directory while the store runs.
+            make_directory(os.path.dirname(self._directory))
+            make_directory(self._directory)
+            self._descriptor = open_private(self._path, flags)
+            logger.error("log: %s was removed and is made again", self._directory)
         self._began = monotonic()
         self._write(MAGIC)
 

@@ -14,7 +14,6 @@ OF_A_LEVEL = 100
 """Maximum parts of a level. The kernel programs distinguish 64 mounts of a job."""
 
 OF_A_NODE = 10_000
-_PAUSE = 3600.0
 _NODE = 2
 """Number of names in a node's path."""
 
@@ -32,7 +31,6 @@ class PartLimits:
         self._parts: dict[Path, int] = {}
         """Number of parts by node, including new parts of the message."""
         self._new: set[Path] = set()
-        self._silent_until = 0.0
 
     def begin(self) -> None:
         """Start a message. Parts of earlier messages are in the store or were released."""
@@ -70,10 +68,7 @@ class PartLimits:
         return self._parts[path]
 
     def _complain(self, path: Path) -> None:
-        now = self._store.now()
-        if now >= self._silent_until:
-            self._silent_until = now + _PAUSE
-            logger.warning(
-                "%s has too many mounts or other parts; further parts are skipped, such as %s",
-                printable(" ".join(path[:-1])), printable(path[-1]),
-            )  # fmt: skip
+        logger.warning(
+            "%s has too many mounts or other parts; further parts are skipped, such as %s",
+            printable(" ".join(path[:-1])), printable(path[-1]), key="store parts",
+        )  # fmt: skip

@@ -13,6 +13,7 @@ import numpy as np
 
 from ccagent.log import logger
 from ccagent.machine.lock import Lock
+from ccagent.machine.private_directories import make_directory
 from ccagent.stores.metrics.api import StoreApi
 from ccagent.stores.metrics.archive_query import ArchiveQueries
 from ccagent.stores.metrics.checkpoint_files import read_checkpoints
@@ -61,7 +62,8 @@ class StoreServer(ListeningServer):
         super().__init__(settings)
         self.store = MetricStore(settings.catalogue(), now)
         directory = log_directory(settings)
-        os.makedirs(directory, 0o750, exist_ok=True)
+        make_directory(settings.data)
+        make_directory(directory)
         self._lock = Lock(os.path.join(settings.data, "lock"), "data")
         retention = int(settings.retention.seconds)
         begin = time.monotonic()

@@ -71,9 +71,11 @@ OURS = {
     "ccagent.machine.gpu.presence",
     "ccagent.machine.gpu.settings",
     "ccagent.machine.node",
+    "ccagent.machine.parsed",  # where a permission is missing
     "ccagent.machine.private_directories",
     "ccagent.machine.private_files",
     "ccagent.machine.procfs",
+    "ccagent.machine.procfs.identity",  # where a permission is missing
     "ccagent.machine.procfs.process_cgroup",
     "ccagent.machine.procfs.process_files",
     "ccagent.machine.procfs.diskstats",

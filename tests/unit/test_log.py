@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.log import configure, is_journal, logger, printable
+from ccagent.agents.log.message_keeper import MessageKeeper
+from ccagent.log import configure, is_journal, logger, printable, say
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -268,6 +269,43 @@ def test_information_is_never_held_back(log: Log) -> None:
         logger.info("i")
         logger.debug("d")
     assert log.lines == ["<6>i", "<7>d"] * 3
+
+
+def test_a_key_holds_back_texts_that_a_sender_chooses(log: Log) -> None:
+    log.begin()
+    for number in range(1000):
+        logger.warning("%d bad lines of %s", number, f"subject{number}", key="bad lines")
+        say(f"sender {number} was accepted", key="accepted")
+    logger.warning("disk is full")
+    assert log.lines == [
+        "<4>0 bad lines of subject0",
+        "<6>sender 0 was accepted",
+        "<4>disk is full",
+    ]
+    log.now += 3600
+    logger.warning("7 bad lines of subject7", key="bad lines")
+    assert log.lines[3:] == [
+        "<4>7 bad lines of subject7 (and 999 more like it in the last hour)",
+    ]
+
+
+def test_a_command_writes_one_line_of_a_key_too(log: Log) -> None:
+    log.begin(is_brief=True)
+    for number in range(10):
+        logger.warning("message %d is refused", number, key="refused")
+    assert log.lines == ["<4>message 0 is refused"]
+
+
+def test_two_handlers_count_the_same(log: Log) -> None:
+    log.begin()
+    second = MessageKeeper("warning")
+    logger.library().addHandler(second)
+    for _ in range(3):
+        logger.warning("w")
+    log.now += 3600
+    logger.warning("w")
+    assert log.lines == ["<4>w", "<4>w (and 2 times in the last hour)"]
+    assert [text for _, text, _ in second.take()] == ["w", "w (and 2 times in the last hour)"]
 
 
 def test_what_is_remembered_is_bounded(log: Log) -> None:

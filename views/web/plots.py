@@ -14,6 +14,7 @@ from ccagent.views.web.amounts import format_quantity
 from ccagent.views.web.data.buckets import SeriesBuckets, TimeGrid
 from ccagent.views.web.svg.colours import series_class
 from ccagent.views.web.svg.lines import PlotLimit, PlotLine, draw_lines
+from ccagent.views.web.words import shown_text
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -94,15 +95,15 @@ class PagePlot(msgspec.Struct, frozen=True, kw_only=True):
         """Return the plot as an object for JSON. Missing values are null."""
         return {
             "key": self.key,
-            "title": self.title,
+            "title": shown_text(self.title),
             "unit": self.unit,
             "start": self.grid.start,
             "step": self.grid.step,
             "top": self.top,
-            "limits": [{"name": one.name, "value": one.value} for one in self.limits],
+            "limits": [{"name": shown_text(one.name), "value": one.value} for one in self.limits],
             "series": [
                 {
-                    "name": line.name,
+                    "name": shown_text(line.name),
                     "number": line.number,
                     "band": line.has_band,
                     "min": _numbers(line.values.low),

@@ -10,7 +10,7 @@ from ccagent.agents.energy.sources.base import DomainCounters, EnergySource, rea
 from ccagent.agents.metrics.perf.call import PerfCall, explain_error, parse_counts, read_paranoid
 from ccagent.agents.metrics.perf.pmu import find_pmus
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
-from ccagent.machine.parsed import read_parsed
+from ccagent.machine.parsed import read_lack, read_parsed
 from ccagent.machine.procfs.cpulist import parse_topology_id
 
 if TYPE_CHECKING:
@@ -86,7 +86,9 @@ class PerfEnergySource(EnergySource):
                 self._open_all(node, pmu, cpus)
             except OSError as error:
                 self.close()
-                raise explain_error(error, read_paranoid(node)) from error
+                raise explain_error(
+                    error, read_paranoid(node), read_lack(node, "CAP_PERFMON")
+                ) from error
             except CcagentError:
                 self.close()
                 raise

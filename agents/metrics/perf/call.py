@@ -156,8 +156,11 @@ def parse_time_page(content: bytes) -> float:
     return float(1e9 * (1 << shift) / factor)
 
 
-def explain_error(error: OSError, paranoid: str) -> CcagentError:
-    """Return an error `perf_event_open: REASON: cause and fix`."""
+def explain_error(error: OSError, paranoid: str, lack: str = "") -> CcagentError:
+    """Return an error `perf_event_open: REASON: cause and fix`.
+
+    lack: a clause about this process's capabilities.
+    """
     text = f"perf_event_open: {os.strerror(error.errno or 0)}"
     if error.errno in {errno.EACCES, errno.EPERM}:
         if paranoid.lstrip("-").isdigit() and int(paranoid) <= 0:
@@ -174,6 +177,7 @@ def explain_error(error: OSError, paranoid: str) -> CcagentError:
             f"{text}: to count on whole cpus needs the capability CAP_PERFMON (CAP_SYS_ADMIN "
             "before Linux 5.8), or kernel.perf_event_paranoid at 0 or less"
             + (f", and it is {paranoid}" if paranoid else "")
+            + (f"; {lack}" if lack else "")
         )
     if error.errno in _NOT_HERE:
         return NotHereError(f"{text}: no such counters (a virtual machine without a PMU?)")

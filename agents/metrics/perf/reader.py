@@ -15,7 +15,7 @@ from ccagent.agents.metrics.perf.tables import choose, identify
 from ccagent.agents.metrics.readers.base import Gauge, Metric, Reader, ReaderSettings, Scope
 from ccagent.errors import CcagentError, NotHereError
 from ccagent.machine.descriptors import raise_limit
-from ccagent.machine.parsed import read_parsed
+from ccagent.machine.parsed import read_lack, read_parsed
 from ccagent.machine.procfs.cpulist import parse_cpu_list, parse_topology_id
 
 if TYPE_CHECKING:
@@ -129,7 +129,9 @@ class PerfReader(Reader[ReaderSettings]):
                 self._plan = self._open(node, parse_cpu_list(online))
             except OSError as error:
                 self._give_up()
-                raise explain_error(error, read_paranoid(node)) from error
+                raise explain_error(
+                    error, read_paranoid(node), read_lack(node, "CAP_PERFMON")
+                ) from error
             except CcagentError:
                 self._give_up()
                 raise

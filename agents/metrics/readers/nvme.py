@@ -14,6 +14,7 @@ from ccagent.agents.metrics.readers.nvme_ioctl import read_smart_log
 from ccagent.agents.metrics.readers.nvme_smart import SmartLog, parse_smart_log
 from ccagent.config.duration import Duration
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError, UnparsableError
+from ccagent.machine.parsed import read_lack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -187,7 +188,8 @@ class NvmeReader(Reader[NvmeSettings]):
                 content = self._read_log(node, name, self.settings.time_limit.seconds)
                 logs[name] = parse_smart_log(content)
             except NotPermittedError as error:
-                problems.append(f"{error}: reading SMART logs needs CAP_SYS_ADMIN")
+                lack = read_lack(node, "CAP_SYS_ADMIN", "CAP_DAC_READ_SEARCH")
+                problems.append(f"{error}: reading SMART logs: {lack}")
             except NotHereError as error:
                 problems.append(f"{error}: a service with PrivateDevices=yes does not see it")
             except UnparsableError as error:

@@ -60,7 +60,7 @@ class JobPss:
                     sums[job] = sums.get(job, 0) + parse_pss(content)
             except NotPermittedError as error:
                 denied.add(job)
-                self._warn(error)
+                self._warn(node, error)
             except (NotHereError, VanishedError):
                 continue  # the process has ended, or the kernel is older than 4.14
             except CcagentError as error:
@@ -68,11 +68,13 @@ class JobPss:
                 errors.append(f"/{path}: {error}")
         return {job: size for job, size in sums.items() if job not in denied}
 
-    def _warn(self, error: CcagentError) -> None:
+    def _warn(self, node: Node, error: CcagentError) -> None:
         if not self._has_warned:
+            from ccagent.machine.parsed import read_lack
+
             self._has_warned = True
             logger.warning(
-                "agent sample: job-pss: %s; jobs of other users are omitted, CAP_SYS_PTRACE is"
-                " needed",
+                "agent sample: job-pss: %s; jobs of other users are omitted: %s",
                 error,
+                read_lack(node, "CAP_SYS_PTRACE"),
             )

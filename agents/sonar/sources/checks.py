@@ -93,10 +93,12 @@ def find_io(node: Node) -> CheckResult:
         can_read = "CAP_SYS_PTRACE" in identity.capabilities and identity.can_read_any_file
     if can_read:
         return CheckResult("good", "/proc/PID/io can be read")
+    needed = ("CAP_SYS_PTRACE", "CAP_DAC_READ_SEARCH")
+    lacking = " and ".join(identity.lacking(*needed) or needed)
     return CheckResult(
         "problem",
         "/proc/PID/io of other users can't be read",
-        f"{_LOAD_ITERATOR}, or give the service CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH "
+        f"{_LOAD_ITERATOR}, or give the service {lacking} "
         f"({_CAPABILITY_KEYS}; io.conf of the packages)",
     )
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ccagent.log import logger
+
+if TYPE_CHECKING:
+    from ccagent.machine.node import Node
 
 
 class Complaints:
@@ -21,8 +26,16 @@ class Complaints:
         text = str(error)
         self.errors.append(text if text.startswith(path) else f"{path}: {text}")
 
-    def log_once(self, key: str, text: str) -> None:
-        """Log a missing permission once, because it does not change between samples."""
-        if key not in self._logged:
-            self._logged.add(key)
-            logger.warning("%s", text)
+    def log_once(self, key: str, text: str, node: Node | None = None, *needed: str) -> None:
+        """Log a missing permission once, because it does not change between samples.
+
+        node, needed: the log also names those of these capabilities that this process lacks.
+        """
+        if key in self._logged:
+            return
+        self._logged.add(key)
+        if node is not None:
+            from ccagent.machine.parsed import read_lack
+
+            text += f": {read_lack(node, *needed)}"
+        logger.warning("%s", text)

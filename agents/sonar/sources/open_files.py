@@ -79,6 +79,7 @@ class ProcessFiles:
         io_lines: tuple[bytes, bytes],
     ) -> None:
         self.descriptors = Descriptors(node, self._close_some)
+        self._node = node
         self._entries = entries
         self._complaints = complaints
         self._io_lines = io_lines
@@ -133,8 +134,10 @@ class ProcessFiles:
             entry.io = UNUSED
             self._complaints.log_once(
                 "io",
-                "I/O counters of some processes can't be read: those of other users need "
-                "CAP_SYS_PTRACE together with CAP_DAC_READ_SEARCH, as root has",
+                "I/O counters of some processes can't be read",
+                self._node,
+                "CAP_SYS_PTRACE",
+                "CAP_DAC_READ_SEARCH",
             )
         except CcagentError as error:
             self._complaints.add(f"/{path}", error)

@@ -143,8 +143,10 @@ class ProcfsSource:
         if self._node.is_live and names and "1" not in names:
             self._complaints.log_once(
                 "hidepid",
-                "/proc shows only some processes: it is mounted with hidepid=2; "
-                "CAP_SYS_PTRACE or membership in its gid= group shows all",
+                "/proc shows only some processes: it is mounted with hidepid=2, and this user is "
+                "not in its gid= group",
+                self._node,
+                "CAP_SYS_PTRACE",
             )
         return names
 
@@ -159,8 +161,10 @@ class ProcfsSource:
             except NotPermittedError:
                 self._complaints.log_once(
                     "stat",
-                    "processes of other users can't be read: /proc is mounted with hidepid=1; "
-                    "CAP_SYS_PTRACE or membership in its gid= group lets them be read",
+                    "processes of other users can't be read: /proc is mounted with hidepid=1, and "
+                    "this user is not in its gid= group",
+                    self._node,
+                    "CAP_SYS_PTRACE",
                 )
                 continue
             except CcagentError as error:

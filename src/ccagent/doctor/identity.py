@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ccagent.doctor.finding import Finding
 from ccagent.machine.parsed import read_parsed
-from ccagent.machine.procfs.identity import STATUS, Identity, parse_identity
+from ccagent.machine.procfs.identity import CAPABILITIES, STATUS, Identity, parse_identity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,6 +62,8 @@ def describe_user(identity: Identity, name: str) -> Finding:
     if identity.is_all_powerful:
         held = "all"
     fix = ""
+    if identity.uid == 0 and not identity.is_all_powerful:
+        held += f"; missing: {', '.join(sorted(CAPABILITIES.keys() - identity.capabilities))}"
     if identity.uid == 0:
         fix = (
             "if the service has a separate user, also run the doctor as this user: "

@@ -27,6 +27,17 @@ def read_parsed(node: Node, path: str, parse: Callable[[bytes], T], limit: int =
         raise UnparsableError(f"/{path}: {error}") from error
 
 
+def read_lack(node: Node, *needed: str) -> str:
+    """Return a clause that names the needed capabilities that this process lacks."""
+    from ccagent.machine.procfs.identity import STATUS, describe_lack
+
+    try:
+        content = node.read(STATUS)
+    except CcagentError:
+        content = b""
+    return describe_lack(content, *needed)
+
+
 class FileErrors:
     """Base class of readers of many similar files. errors: the first per kind of file."""
 

@@ -73,6 +73,26 @@ def check_file(path: str) -> bool:
     return True
 
 
+def make_private(path: str) -> None:
+    """Create an empty file. An existing one loses the rights of group and others.
+
+    An existing file is not opened, because closing it would release SQLite's locks. Raise OSError,
+    or NotPermittedError for a file that another user may have created.
+    """
+    if not check_file(path):
+        with contextlib.suppress(FileExistsError):
+            os.close(open_private(path, os.O_RDWR | os.O_CREAT | os.O_EXCL))
+            return
+    descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
+        if mode & 0o077:
+            with contextlib.suppress(PermissionError):
+                os.chmod(f"/proc/self/fd/{descriptor}", mode & 0o700)
+    finally:
+        os.close(descriptor)
+
+
 def open_trusted(path: str) -> int:
     """Open a file for reading, through links of trusted users only. Return its descriptor.
 

@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from ccagent.errors import NotPermittedError
 from ccagent.machine.private_directories import check_directory, make_directory
-from ccagent.machine.private_files import check_file, open_private
+from ccagent.machine.private_files import check_file, make_private, open_private
 from ccagent.queue.database import QueueDatabase
 from ccagent.queue.salvage import is_log_damaged, salvage
 
@@ -79,9 +79,7 @@ def open_disk(path: str, settings: OutboxSettings) -> QueueDatabase:
     # Existing files are not opened here: closing them would release SQLite's locks.
     for suffix in _SIDE_FILES:
         check_file(path + suffix)
-    if not check_file(path):
-        with contextlib.suppress(FileExistsError):
-            os.close(open_private(path, os.O_RDWR | os.O_CREAT | os.O_EXCL))
+    make_private(path)
     _check_log(path)
     database = QueueDatabase(
         path,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ccagent.errors import RejectedError, TooLargeError
+from ccagent.errors import RejectedError, RetryableError, TooLargeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -46,12 +46,15 @@ class PartSender:
         """Send a message in parts of at most `limit` bytes, or smaller ones if these are refused.
 
         error: the refusal of the whole message. If the reason is not the size, the message is sent
-        in halves. Raise RetryableError if the sink is unreachable or busy.
+        in halves. Raise RetryableError if the sink is unreachable or busy, or if it takes no
+        message of a usual size: its limit is wrong, not the message.
         """
         parts = SentParts([], [])
         least = max(_LEAST_PART, len(message.body) // _MOST_PARTS)
         if error is not None and not isinstance(error, TooLargeError):
             self._send_halves(message, error, parts)
+        elif limit < _LEAST_PART:
+            raise _implausible(str(error or f"it takes {limit} bytes"))
         elif limit >= least:
             self._send_parts(message, limit, least, parts)
         return parts
@@ -75,6 +78,8 @@ class PartSender:
                 self._send_part(part, parts)
             except TooLargeError as error:
                 smaller = choose_limit(error, part)
+                if not parts.taken and len(part.body) < 2 * _LEAST_PART:
+                    raise _implausible(str(error)) from error
                 if smaller < least:
                     parts.refused.append((part, str(error)))
                 else:
@@ -125,6 +130,12 @@ class PartSender:
                 is_any_taken = True
         if not is_any_taken:
             self._refused_wholly.add(message.topic)
+
+
+def _implausible(reason: str) -> RetryableError:
+    """Return the error for a receiver that refuses even the smallest parts for their size."""
+    text = f"{reason}: a limit below {_LEAST_PART} bytes is wrong: correct it at the receiver"
+    return RetryableError(text, is_about_message=True)
 
 
 def choose_limit(error: RejectedError, message: Message) -> int:

@@ -86,7 +86,7 @@ def test_every_change_is_audited_with_who_and_the_value_before(node: MachineNode
     assert (entry.control, entry.before, entry.requested, entry.by) == (
         "os.swappiness", "60", "10", "test",
     )  # fmt: skip
-    assert (site.state / "audit.jsonl").stat().st_mode & 0o777 == 0o640
+    assert (site.state / "audit.jsonl").stat().st_mode & 0o777 == 0o600
 
 
 class Misbehaving(MachineNode):

@@ -22,6 +22,7 @@ from ccagent.records.envelopes import MetadataObject, SysinfoEnvelope
 from ccagent.records.message import FORMATS, Format, Message, Record
 from ccagent.records.points import Point
 from ccagent.transports.base import SinkSettings, Transport
+from tests.support.written_lines import written_lines
 
 
 class Obedient(Agent[AgentSettings]):
@@ -99,16 +100,17 @@ def test_a_failed_sample_is_logged_and_the_next_one_comes(
 
 
 def test_a_record_that_cant_be_encoded_is_counted_and_costs_itself(
-    agent: Obedient, runner: Runner, caplog: pytest.LogCaptureFixture
+    agent: Obedient, runner: Runner
 ) -> None:
     agent.wanted = frozenset(FORMATS)
     agent.records = [Point("load", {"room": ""}, 1, 1.0)] * 3
-    runner.start(sample_now=True)
-    until(lambda: runner.is_idle)
+    with written_lines() as lines:
+        runner.start(sample_now=True)
+        until(lambda: runner.is_idle)
     counters = agent.counters
     assert (counters.samples, counters.errors, counters.unencodable) == (1, 0, 3)
-    (record,) = caplog.records
-    assert record.getMessage() == (
+    (line,) = lines
+    assert line == (
         "agent obedient: metric load can't be encoded and is left out: tag 'room': '' is empty, or "
         "has control characters or a final backslash"
     )

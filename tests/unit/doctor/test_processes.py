@@ -160,7 +160,12 @@ def test_who_asks(node: Guarded) -> None:
     assert user.found == "root, capabilities that matter: all"
     assert "runuser" in user.fix
     node.write("self/status", status(0, BOTH))
-    assert found(check_identity, node)["user"].found.endswith("CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE")
+    assert found(check_identity, node)["user"].found.endswith(
+        "CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE; missing: CAP_BPF, CAP_DAC_OVERRIDE, CAP_PERFMON, "
+        "CAP_SYS_ADMIN"
+    )
+    node.write("self/status", status(0, f"{int(ALL, 16) & ~(1 << 19):016x}"))
+    assert "give the service CAP_SYS_PTRACE (with" in results(node)["I/O of others"].fix
 
 
 def test_names_that_many_have(node: Guarded) -> None:

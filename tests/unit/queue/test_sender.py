@@ -303,10 +303,49 @@ def test_a_message_refused_at_any_size_becomes_a_dead_letter(bench: Bench) -> No
     bench.transport.verdict = lambda got: (
         TooLargeError("413") if got.id.startswith("sample-1") else None
     )
-    bench.put("sample-0", "sample-1", "sample-2", size=500)
+    bench.put("sample-0", "sample-1", "sample-2", size=3000)
     bench.run(0.001)
     assert bench.transport.taken == ["sample-0", "sample-2"]
     assert [name for name, _ in bench.dead()] == ["sample-1"]
+
+
+@pytest.mark.parametrize("size", [100, 1500, 5000])
+@pytest.mark.parametrize("limit", [1, 1000, None])
+def test_a_limit_that_no_message_meets_is_the_receivers_fault(
+    bench: Bench, limit: int | None, size: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.transport.verdict = lambda _: TooLargeError("the broker takes 1 byte", limit=limit)
+    names = [f"sample-{number}" for number in range(20)]
+    bench.queue.put([lines(name, *(f"m{n}" for n in range(size // 14))) for name in names])
+    bench.run(86400)
+    assert bench.dead() == []
+    assert bench.queue.count() == 20
+    assert "a limit below 1024 bytes is wrong: correct it at the receiver" in caplog.text
+    bench.transport.verdict = lambda _: None
+    bench.run(3600)
+    assert bench.queue.count() == 0
+    assert set(bench.transport.taken) >= {*names}
+
+
+def test_an_announced_limit_that_no_message_meets_is_waited_for(bench: Bench) -> None:
+    bench.transport.largest_body = 1
+    bench.put("sample-0", "sample-1")
+    bench.run(86400)
+    assert (bench.transport.tried, bench.dead(), bench.queue.count()) == ([], [], 2)
+    bench.transport.largest_body = None
+    bench.run(3600)
+    assert bench.queue.count() == 0
+
+
+def test_one_small_message_that_is_too_large_becomes_a_dead_letter_later(bench: Bench) -> None:
+    bench.transport.verdict = lambda got: (
+        TooLargeError("413") if got.id.startswith("sample-bad") else None
+    )
+    bench.put("sample-bad", size=500)
+    for number in range(300):
+        bench.put(f"sample-{number}", size=500)
+        bench.run(60)
+    assert [name for name, _ in bench.dead()] == ["sample-bad"]
 
 
 def test_a_command_that_runs_once_tries_another_message_before_it_gives_up(bench: Bench) -> None:

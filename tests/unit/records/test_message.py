@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from ccagent.counters import AgentCounters
+from ccagent.agents.log.agent import LogAgent, LogSettings
 from ccagent.errors import EncodingError
 from ccagent.machine.clock import Clock
 from ccagent.machine.node import Node
@@ -32,9 +32,9 @@ from ccagent.records.line_protocol.encoding import Tags
 from ccagent.records.log_message import LogMessage
 from ccagent.records.message import Message, Record, encode, encode_each
 from ccagent.records.points import Point
-from ccagent.records.unencodable import UnencodableRecords
 from ccagent.transports.base import SinkSettings
 from tests.support.schema import validate
+from tests.support.written_lines import written_lines
 
 META = MetadataObject(producer="ccagent", version="1.0.0")
 NOW = 1_700_000_000.5
@@ -271,24 +271,15 @@ def test_an_element_of_an_array_that_cant_be_encoded_costs_itself(node: Node) ->
     assert complaints == ["a part of lustre.jobstats: name 'b': n: a number of 65 bits"]
 
 
-def test_a_reason_is_logged_once_per_hour_and_each_record_is_counted(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    counters, now = AgentCounters(), 0.0
-    unencodable = UnencodableRecords("metrics", counters, lambda: now)
-    with caplog.at_level("WARNING", "ccagent"):
-        for _ in range(1000):
-            unencodable.add("metric load", EncodingError("tag 'room': '' is empty"))
-    assert counters.unencodable == 1000
-    assert [record.getMessage() for record in caplog.records] == [
-        "agent metrics: metric load can't be encoded and is left out: tag 'room': '' is empty"
+def test_one_reason_is_logged_and_each_record_is_counted() -> None:
+    agent = LogAgent(LogSettings(), frozenset({"line"}))
+    with written_lines() as lines:
+        for number in range(1000):
+            agent.note_unencodable("metric load", EncodingError(f"tag 'room{number}' is empty"))
+    assert agent.counters.unencodable == 1000
+    assert lines == [
+        "agent log: metric load can't be encoded and is left out: tag 'room0' is empty"
     ]
-    now = 3600.0
-    unencodable.add("metric load", EncodingError("tag 'room': '' is empty"))
-    assert len(caplog.records) == 2
-    for number in range(1000):
-        unencodable.add("metric load", EncodingError(f"reason {number}"))
-    assert len(caplog.records) == 11
 
 
 def test_many_lines_are_several_messages(node: Node) -> None:

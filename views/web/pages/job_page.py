@@ -251,7 +251,7 @@ def _findings(summary: JobSummary) -> list[ShownFinding]:
 
 def shown_finding(text: str) -> str:
     """Return the text of a finding, with names made safe."""
-    return "".join(shown_text(text[n : n + 200]) for n in range(0, len(text), 200))
+    return shown_text(text, len(text))
 
 
 def _meters(report: JobReport) -> list[JobMeter]:

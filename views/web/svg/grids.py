@@ -12,6 +12,7 @@ from markupsafe import Markup, escape
 from ccagent.views.web.amounts import format_clock
 from ccagent.views.web.svg.colours import share_class
 from ccagent.views.web.svg.scales import time_ticks
+from ccagent.views.web.words import escape_label
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,7 +54,7 @@ def draw_heat_map(
                 first, known = column, found
     body = "".join(f'<path class="{name}" d="{"".join(d)}"/>' for name, d in sorted(paths.items()))
     labels = "".join(
-        f'<text x="92" y="{number * height + height - 2}">{escape(name[-16:])}</text>'
+        f'<text x="92" y="{number * height + height - 2}">{escape_label(name[-16:])}</text>'
         for number, name in enumerate(names)
     )
     start, end = times
@@ -66,8 +67,9 @@ def draw_heat_map(
     size = count * height
     return Markup(  # noqa: S704 - names are escaped
         f'<svg class="names" width="96" height="{size}" aria-hidden="true">{labels}</svg>'
-        f'<svg class="heat" role="img" aria-label="{escape(label)}" width="100%" height="{size}"'
-        f' viewBox="0 0 {max(1, columns)} {max(1, count)}" preserveAspectRatio="none">{body}</svg>'
+        f'<svg class="heat" role="img" aria-label="{escape_label(label)}" width="100%"'
+        f' height="{size}" viewBox="0 0 {max(1, columns)} {max(1, count)}"'
+        f' preserveAspectRatio="none">{body}</svg>'
         f'<svg class="times" width="100%" height="16" aria-hidden="true">{clock}</svg>'
     )
 
@@ -79,16 +81,16 @@ def draw_cells(cells: Sequence[GridCell], across: int = 40, label: str = "") -> 
         x, y = number % across * _CELL, number // across * _CELL
         square = (
             f'<rect class="{share_class(cell.share)}" x="{x}" y="{y}" width="{_CELL - _GAP}"'
-            f' height="{_CELL - _GAP}"><title>{escape(cell.title)}</title></rect>'
+            f' height="{_CELL - _GAP}"><title>{escape_label(cell.title)}</title></rect>'
         )
         if cell.link:
-            name = escape(cell.title)
+            name = escape_label(cell.title)
             square = f'<a href="{escape(cell.link)}" tabindex="-1" aria-label="{name}">{square}</a>'
         parts.append(square)
     rows = -(-len(cells) // across)
     width, height = across * _CELL - _GAP, max(1, rows * _CELL - _GAP)
     return Markup(  # noqa: S704 - titles and links are escaped
-        f'<svg class="cells" role="group" aria-label="{escape(label)}"'
+        f'<svg class="cells" role="group" aria-label="{escape_label(label)}"'
         f' viewBox="0 0 {width} {height}"'
         f' width="{width}" height="{height}">{"".join(parts)}</svg>'
     )

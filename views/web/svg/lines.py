@@ -11,6 +11,7 @@ from markupsafe import Markup, escape
 from ccagent.views.web.amounts import base_of, format_clock, format_quantity
 from ccagent.views.web.svg.colours import series_class
 from ccagent.views.web.svg.scales import LARGEST, find_top, time_ticks, value_ticks
+from ccagent.views.web.words import escape_label
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,7 +83,7 @@ def draw_lines(
     height = HEIGHT + 2 * _MARGIN
     return Markup(  # noqa: S704 - texts in it are escaped above
         f'<svg class="values" width="56" height="{height}" aria-hidden="true">{values}</svg>'
-        f'<svg class="lines" role="img" aria-label="{escape(label)}" width="100%"'
+        f'<svg class="lines" role="img" aria-label="{escape_label(label)}" width="100%"'
         f' height="{height}" viewBox="0 {-_ROWS * _MARGIN / HEIGHT:.0f} {max(1, grid.size - 1)}'
         f' {_ROWS * height / HEIGHT:.0f}" preserveAspectRatio="none">{body}</svg>'
         f'<svg class="times" width="100%" height="16" aria-hidden="true">{times}</svg>'
@@ -105,7 +106,7 @@ def draw_sparkline(
     upper = top if top and highest <= top * 1.001 else find_top(highest)
     path = line_path(values, upper, 100)
     return Markup(  # noqa: S704 - the label is escaped
-        f'<svg class="spark" role="img" aria-label="{escape(label)}"'
+        f'<svg class="spark" role="img" aria-label="{escape_label(label)}"'
         f' viewBox="0 -4 {max(1, len(values) - 1)} 108" preserveAspectRatio="none">'
         f'<path class="line s0" d="{path}"/></svg>'
     )
@@ -190,7 +191,7 @@ def _draw_line(line: PlotLine, upper: float) -> str:
     band = ""
     if line.has_band and low is not high:
         band = f'<path class="band {name}" d="{band_path(low, high, upper)}"/>'
-    title = f"<title>{escape(line.name)}</title>"
+    title = f"<title>{escape_label(line.name)}</title>"
     return f'{band}<path class="line {name}" d="{line_path(mean, upper)}">{title}</path>'
 
 

@@ -11,6 +11,7 @@ from ccagent.cli.generate import completion, manual, manual_configuration
 from ccagent.config.defaults import template
 from ccagent.config.registry import AGENTS, TRANSPORTS
 from ccagent.errors import ConfigurationError, NotPermittedError
+from ccagent.machine.private_directories import make_directory
 from ccagent.machine.private_files import replace_file
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def generate(program: click.Group, directory: str) -> list[str]:
     for place, text in files.items():
         path = Path(directory) / place
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_directory(str(path.parent), 0o755)
             replace_file(str(path), text.encode(), 0o644)
         except NotPermittedError as error:
             raise ConfigurationError(str(error)) from error

@@ -10,6 +10,7 @@ import ctypes
 import errno
 import os
 import re
+from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self
 
@@ -29,8 +30,7 @@ _WARNING = 0
 _STRICT = 0xFFFFFFFF
 _MOST_TEXT = 64 * 1024
 _PRINT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
-_NEEDED = "root, or CAP_BPF, CAP_PERFMON and CAP_SYS_ADMIN"
-_FORBIDDEN = "root lacks capabilities here (a container), or this kernel forbids it (lockdown)"
+_NEEDED = ("CAP_BPF", "CAP_PERFMON", "CAP_SYS_ADMIN")
 
 _POINTERS = {
     "bpf_object__open_mem": (ctypes.c_char_p, ctypes.c_size_t, ctypes.c_void_p),
@@ -148,7 +148,10 @@ class Libbpf:
 
     def _raise(self, code: int, what: str) -> NoReturn:
         """Raise NotPermittedError, NotHereError or ProgramError for an errno."""
-        raise make_error(code, what, self._messages.decode("utf-8", "replace"))
+        status = b""
+        with suppress(OSError), open("/proc/self/status", "rb") as file:
+            status = file.read()
+        raise make_error(code, what, self._messages.decode("utf-8", "replace"), status)
 
 
 class Object:
@@ -284,14 +287,19 @@ def essence(said: str) -> str:
     return re.sub(r"^libbpf: ", "", first)
 
 
-def make_error(code: int, what: str, said: str) -> CcagentError:
-    """Return the error for an errno. what: the failed action. said: messages of libbpf."""
+def make_error(code: int, what: str, said: str, status: bytes = b"") -> CcagentError:
+    """Return the error for an errno.
+
+    what: the failed action. said: messages of libbpf. status: of this process, see proc(5).
+    """
     reason = essence(said)
     name = os.strerror(code)
     detail = f": {reason}" if reason else ""
     if code in {errno.EPERM, errno.EACCES} and "processed " not in said:
-        needed = f"{_NEEDED} is needed" if os.geteuid() else _FORBIDDEN
-        return NotPermittedError(f"{what}: {name}: {needed}{detail}")
+        from ccagent.machine.procfs.identity import describe_lack
+
+        lack = describe_lack(status, *_NEEDED)
+        return NotPermittedError(f"{what}: {name}: {lack}{detail}")
     if code == _ENOTSUPP:
         return ProgramError(f"{what}: {UNATTACHABLE}")
     if code in {errno.ENOENT, errno.ESRCH}:

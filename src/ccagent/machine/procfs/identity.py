@@ -39,6 +39,34 @@ class Identity(NamedTuple):
         """True if the process bypasses file permissions."""
         return bool({"CAP_DAC_READ_SEARCH", "CAP_DAC_OVERRIDE"} & self.capabilities)
 
+    def lacking(self, *needed: str) -> list[str]:
+        """Return the needed capabilities that the process does not have."""
+        return [
+            name
+            for name in needed
+            if name not in self.capabilities
+            and not (name == "CAP_DAC_READ_SEARCH" and self.can_read_any_file)
+        ]
+
+
+def describe_lack(content: bytes, *needed: str) -> str:
+    """Return a clause that names the needed capabilities that a process lacks.
+
+    content: of /proc/PID/status. If it is invalid, the clause names what is needed.
+    """
+    try:
+        identity = parse_identity(content)
+    except UnparsableError:
+        return f"{' and '.join(needed)} needed"
+    lacking = identity.lacking(*needed)
+    if not lacking:
+        return (
+            f"this process has {' and '.join(needed)}: a user namespace, a filter of system calls"
+            " or a security module forbids it"
+        )
+    owner = "process of root" if identity.uid == 0 else "process"
+    return f"this {owner} lacks {' and '.join(lacking)}"
+
 
 def parse_identity(content: bytes) -> Identity:
     """Parse /proc/PID/status. Raise UnparsableError for a missing or invalid field."""

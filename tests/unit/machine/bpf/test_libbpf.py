@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import errno
-import os
 
 import pytest
 
 from ccagent.errors import NotPermittedError
 from ccagent.machine.bpf.libbpf import make_error
+from tests.support.doctor_site import ALL, NONE, status
 
 
 @pytest.mark.parametrize(
-    ("user", "sentence"), [(0, "root lacks capabilities here"), (1000, "root, or CAP_BPF")]
+    ("capabilities", "sentence"),
+    [
+        (ALL, "this process has CAP_BPF and CAP_PERFMON and CAP_SYS_ADMIN: a user namespace"),
+        (NONE, "this process lacks CAP_BPF and CAP_PERFMON and CAP_SYS_ADMIN: prog"),
+    ],
 )
-def test_root_is_not_told_to_become_root(
-    monkeypatch: pytest.MonkeyPatch, user: int, sentence: str
-) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: user)
-    error = make_error(errno.EPERM, "io", "libbpf: prog 'on_open': load failed")
+def test_a_refusal_names_what_is_missing(capabilities: str, sentence: str) -> None:
+    content = status(capabilities=capabilities).encode()
+    error = make_error(errno.EPERM, "io", "libbpf: prog 'on_open': load failed", content)
     assert isinstance(error, NotPermittedError)
     assert f"Operation not permitted: {sentence}" in str(error)
 

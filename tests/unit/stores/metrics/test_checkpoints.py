@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ccagent.errors import UnparsableError
+from ccagent.errors import NotPermittedError, UnparsableError
 from ccagent.stores.metrics.checkpoint_binary import decode_binary, encode_binary
 from ccagent.stores.metrics.checkpoint_files import (
     CheckpointFormat,
@@ -114,7 +114,7 @@ def test_nobody_elses_link_is_followed(tmp_path: Path) -> None:
     (folder / f"{BEGIN + 1}.json").symlink_to(tmp_path / "secret")
     (tmp_path / "checkpoints/linked").symlink_to(tmp_path)
     node = filled().root.children["fox"].children["n1"]
-    with pytest.raises(OSError, match="symbolic links"):
+    with pytest.raises(NotPermittedError, match="symbolic link"):
         write_checkpoint(node, str(tmp_path / "checkpoints"), "json", BEGIN, NOW)
     assert read_checkpoints(new_store(), str(tmp_path / "checkpoints"), 0) == 0
     assert (tmp_path / "secret").read_text() == "secret"

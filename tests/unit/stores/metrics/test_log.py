@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -134,6 +135,23 @@ def test_a_full_disk_is_said_and_the_rest_goes_on(
     again, replay = replayed(tmp_path)
     assert stored(again)["fox", "n1", "core3", "load"] == [4.0, 1e300]
     assert (replay.damaged, log.failures) == (0, 1)
+
+
+def test_a_removed_directory_is_made_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = tmp_path / "data" / "log"
+    directory.mkdir(parents=True)
+    store, log = fill(directory, BODIES[0])
+    shutil.rmtree(tmp_path / "data")
+    assert not log.check_file()
+    new_ingest(store, log=log).write(BODIES[1])
+    log.flush()
+    assert f"{directory} was removed and is made again" in caplog.text
+    for made in (directory, directory.parent, *directory.iterdir()):
+        assert made.stat().st_mode & 0o077 == 0
+    again, _ = replayed(directory)
+    assert len(stored(again)) == len(stored(store))
 
 
 def test_freed_values_do_not_come_back(tmp_path: Path) -> None:

@@ -793,7 +793,7 @@ def test_permission_is_explained_without_the_sysctl_too(tmp_path: Path) -> None:
     (tmp_path / "proc/sys/kernel/perf_event_paranoid").unlink()
     call = StandIn()
     call.denied = errno.EPERM
-    with pytest.raises(NotPermittedError, match="CAP_PERFMON.*at 0 or less$"):
+    with pytest.raises(NotPermittedError, match="CAP_PERFMON.*at 0 or less; CAP_PERFMON needed$"):
         PerfReader(call=call).read(machine.node)
 
 

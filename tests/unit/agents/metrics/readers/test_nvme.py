@@ -137,7 +137,10 @@ def test_a_drive_that_fails_costs_its_own_values(node: TreeNode) -> None:
     reader = reader_of(read_log)
     assert {each.scope.stype_id.partition("/")[0] for each in reader.read(node)} == {"nvme2"}
     assert reader.errors == [
-        "/dev/nvme0: Permission denied: reading SMART logs needs CAP_SYS_ADMIN",
+        (
+            "/dev/nvme0: Permission denied: reading SMART logs: "
+            "CAP_SYS_ADMIN and CAP_DAC_READ_SEARCH needed"
+        ),
         "/dev/nvme1: SMART log without content",
     ]
 

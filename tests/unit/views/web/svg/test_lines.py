@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccagent.views.web.data.buckets import SeriesBuckets, TimeGrid
+from ccagent.views.web.plots import PagePlot
+from ccagent.views.web.svg.grids import GridCell, draw_cells, draw_heat_map
 from ccagent.views.web.svg.lines import (
     PlotLimit,
     PlotLine,
@@ -98,3 +100,18 @@ def test_nothing_to_draw_is_no_error() -> None:
     assert "<svg" in draw_lines([], GRID, "%")
     assert "<svg" in draw_sparkline(np.full(3, NAN))
     assert "<svg" in draw_sparkline(np.empty(0))
+
+
+HOSTILE = "load\u202e\u2066\u200f\x1b<b>"
+
+
+def test_names_in_labels_and_titles_move_no_text() -> None:
+    row = np.array([1.0, 2, 3, 4])
+    line = PlotLine(HOSTILE, SeriesBuckets(row, row, row))
+    plot = PagePlot(key="load", title=HOSTILE, unit="", grid=GRID, lines=(line,))
+    cells = draw_cells([GridCell(HOSTILE, 0.5, "/n1")], label=HOSTILE)
+    heat = draw_heat_map(np.ones((1, 4)), [HOSTILE], (0, 60), label=HOSTILE)
+    for drawn in (plot.svg, cells, heat, draw_sparkline(row, 5.0, HOSTILE), plot.as_json()):
+        text = str(drawn)
+        assert "load\N{REPLACEMENT CHARACTER}" in text
+        assert not set(text) & set("\u202e\u2066\u200f\x1b"), text
