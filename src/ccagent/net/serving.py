@@ -1,39 +1,53 @@
-"""Limits for connections: slow clients, and clients with too many connections, are closed."""
+"""HTTP servers on uvicorn: connections with limits, for slow clients and for addresses.
+
+uvicorn closes no connection without a complete request, answers beyond a limit instead of closing,
+and loses the body of a request with `Upgrade`.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import itertools
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+import logging
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
+import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from ccagent.net.request_parser import RequestParser
 
 if TYPE_CHECKING:
     import asyncio
-
-SECONDS = 30.0
-"""Time limit for a complete request, and for a stalled read of the response."""
-
-MOST_CONNECTIONS = 2048
-MOST_OF_ADDRESS = 256
-"""Maximum of connections per IPv4 address or IPv6 /64 network.
-
-A quarter of the connections that the server answers.
-"""
+    from collections.abc import Generator
 
 _NUMBERS = itertools.count()
-_LARGEST_REQUEST = 128 << 10
 
 
-class TimedProtocol(HttpToolsProtocol):
+class ServingLimits(NamedTuple):
+    """Limits of a server.
+
+    connections, of_address: maximum of all connections, and per IPv4 address or IPv6 /64 network.
+    seconds: time limit for a complete request, and for a stalled read of the response.
+    request: maximum bytes of a request. unlimited: addresses without a limit of their own: proxies.
+    """
+
+    connections: int
+    of_address: int
+    seconds: float = 30.0
+    request: int = 128 << 10
+    unlimited: frozenset[str] = frozenset()
+
+
+class LimitedConnection(HttpToolsProtocol):
     """A connection with time limits, and with a limit per address."""
 
-    most: ClassVar[int] = MOST_CONNECTIONS
-    unlimited: ClassVar[frozenset[str]] = frozenset()
-    """Addresses without a limit of connections: proxies."""
+    limits: ClassVar[ServingLimits] = ServingLimits(2048, 256)
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
+        # As uvicorn does, ignore data after a request with `Connection: close`.
+        self.parser: Any = RequestParser(self, ignores_rest=True)
         self._reading: asyncio.TimerHandle | None = None
         self._writing: asyncio.TimerHandle | None = None
         self._received = 0
@@ -44,8 +58,8 @@ class TimedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the time limit of the first request, and apply the limits of connections."""
         super().connection_made(transport)
-        self._reading = self.loop.call_later(SECONDS, transport.abort)
-        if len(self.connections) > self.most:
+        self._reading = self.loop.call_later(self.limits.seconds, transport.abort)
+        if len(self.connections) > self.limits.connections:
             transport.abort()
         else:
             self._limit_address(transport)
@@ -53,20 +67,20 @@ class TimedProtocol(HttpToolsProtocol):
     def _limit_address(self, transport: asyncio.Transport) -> None:
         """Close a connection of the same address if the address has too many.
 
-        The oldest connection without a running response is closed: many viewers can share an
+        The oldest connection without a running response is closed: many clients can share an
         address.
         """
         peer = transport.get_extra_info("peername")
-        if peer is None or peer[0] in self.unlimited:
+        if peer is None or peer[0] in self.limits.unlimited:
             return
-        self.address = _network(peer[0])
-        open_ones = cast("set[TimedProtocol]", self.connections)
+        self.address = network(peer[0])
+        open_ones = cast("set[LimitedConnection]", self.connections)
         same = [one for one in open_ones if one.address == self.address]
-        if len(same) > MOST_OF_ADDRESS:
-            min(same, key=TimedProtocol.rank).transport.abort()
+        if len(same) > self.limits.of_address:
+            min(same, key=LimitedConnection.rank).transport.abort()
 
     def rank(self) -> tuple[bool, int]:
-        """Return how much a connection is worth to stay: one that is answered, the newest."""
+        """Return a key: connections with a running response and newer connections are greater."""
         cycle: Any = self.cycle
         return cycle is not None and not cycle.response_complete, self._number
 
@@ -80,14 +94,14 @@ class TimedProtocol(HttpToolsProtocol):
         """Parse received data. Abort the connection if a request is too large."""
         self._received += len(data)
         super().data_received(data)
-        if self._reading is not None and self._received > _LARGEST_REQUEST:
+        if self._reading is not None and self._received > self.limits.request:
             self.transport.abort()
 
     def on_message_begin(self) -> None:
         """Start the time limit of a request."""
         super().on_message_begin()
         if self._reading is None:
-            self._reading = self.loop.call_later(SECONDS, self.transport.abort)
+            self._reading = self.loop.call_later(self.limits.seconds, self.transport.abort)
 
     def on_message_complete(self) -> None:
         """Cancel the time limit of the complete request."""
@@ -98,7 +112,7 @@ class TimedProtocol(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """Start the time limit for a client that does not read its response."""
         super().pause_writing()
-        self._writing = self.loop.call_later(SECONDS, self.transport.abort)
+        self._writing = self.loop.call_later(self.limits.seconds, self.transport.abort)
 
     def resume_writing(self) -> None:
         """Cancel the time limit: the client reads again."""
@@ -116,16 +130,29 @@ class TimedProtocol(HttpToolsProtocol):
             self._writing = None
 
 
-def limit_addresses(unlimited: frozenset[str], most: int = MOST_CONNECTIONS) -> type[TimedProtocol]:
-    """Return a class of connections with limits.
-
-    unlimited: addresses without a limit. most: maximum of all connections.
-    """
-    return type("LimitedProtocol", (TimedProtocol,), {"unlimited": unlimited, "most": most})
+def limit_connections(limits: ServingLimits) -> type[LimitedConnection]:
+    """Return a class of connections with limits."""
+    return type("LimitedConnection", (LimitedConnection,), {"limits": limits})
 
 
-def _network(address: str) -> str:
+class EmbeddedServer(uvicorn.Server):
+    """A uvicorn server in the event loop of a program that handles signals."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """Install no handlers."""
+        yield
+
+
+def silence_uvicorn() -> None:
+    """Suppress uvicorn's messages about invalid requests: a client chooses their number."""
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+
+
+def network(address: str) -> str:
     """Return an IPv4 address unchanged, and the /64 network of an IPv6 address."""
+    if ":" not in address:
+        return address
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

@@ -1,0 +1,1 @@
+"""Network servers: parsing of requests, limits of connections."""
