@@ -7,10 +7,14 @@ import socket
 import subprocess
 
 UPGRADES = (
-    b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n"
-    b"HTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA\r\n",
-    b"Connection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n"
-    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n",
+    (
+        b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n"
+        b"HTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA\r\n"
+    ),
+    (
+        b"Connection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n"
+        b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
+    ),
 )
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
