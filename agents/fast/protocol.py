@@ -32,6 +32,7 @@ from ccagent.agents.fast.messages.structures import (
 )
 from ccagent.agents.fast.session.kept_state import AcceptedConfiguration, PendingMeasurement
 from ccagent.log import logger, printable, say
+from ccagent.senders import SenderTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,6 +52,7 @@ _FIRST_INIT_PAUSE = 5.0
 _LONGEST_INIT_PAUSE = 300.0
 _LONGEST_REPEAT = 7 * 86400
 _JOBS_KNOWN_FOR = 10.0
+_LONGEST_TOPIC = 200
 
 
 class FastProtocol:
@@ -67,6 +69,8 @@ class FastProtocol:
         applications: Applications,
     ) -> None:
         self.relay = ApplicationRelay()
+        self.senders = SenderTable()
+        """Messages and refusals by topic."""
         self.lock = threading.RLock()
         """Held while the state is read or changed, never during publishing."""
         self.publish: Callable[[str, bytes], object] = _nowhere
@@ -142,8 +146,9 @@ class FastProtocol:
         """Handle a message. Answers are on disk when this returns."""
         topic = self._topics.find(received.topic)
         if topic is None:
-            logger.warning("agent fast: an unexpected message on %s; ignored", received.topic[:200])
+            self._log_refused(received.topic, "unexpected", "not a topic of this node; ignored")
             return
+        self.senders.count(received.topic, messages=1)
         message = decode(topic.subject, received.payload, topic.hint)
         if isinstance(message, MachineResult):
             with self.lock:
@@ -155,7 +160,7 @@ class FastProtocol:
             "agent task",
             "bandwidth request",
         }:
-            logger.warning("agent fast: %s: refused: %s", received.topic, message.reason)
+            self._log_refused(received.topic, topic.subject, message.reason)
         else:
             self._on_request(received, message)
 
@@ -209,7 +214,7 @@ class FastProtocol:
             ),
         )
         if reason:
-            logger.warning("agent fast: configuration from %s: denied: %s", sender, reason)
+            self._log_refused(sender, "configuration", reason)
             return
         self._keeper.state.configuration = AcceptedConfiguration(
             categories=message.categories,
@@ -218,7 +223,7 @@ class FastProtocol:
             time=self._node.clock.time(),
         )
         names = ", ".join(message.categories) or "all KPIs"
-        say(f"agent fast: {sender}: init agent accepted: {names} every {message.repeat} s")
+        self._say_accepted(sender, "init agent", f"{names} every {message.repeat} s")
         self.on_configured()
 
     def _stop(self, message: StopMonitoring, sender: str, key: str) -> None:
@@ -234,9 +239,9 @@ class FastProtocol:
             ),
         )
         if reason:
-            logger.warning("agent fast: stop monitoring from %s: %s", sender, reason)
+            self._log_refused(sender, "stop monitoring", reason)
         else:
-            say(f"agent fast: {sender}: stop monitoring accepted: job {printable(message.job_id)}")
+            self._say_accepted(sender, "stop monitoring", f"job {printable(message.job_id)}")
 
     def _measure(self, message: BandwidthRequest, sender: str, key: str) -> None:
         pending = PendingMeasurement(key=key, id=message.id, cores=message.cores)
@@ -255,9 +260,9 @@ class FastProtocol:
             self._answer_measurement(
                 pending, BandwidthResponse(cores=message.cores, details=reason)
             )
-            logger.warning("agent fast: mmbwmon request from %s: %s", sender, reason)
+            self._log_refused(sender, "mmbwmon request", reason)
         else:
-            say(f"agent fast: {sender}: mmbwmon request accepted: cores {[*message.cores]}")
+            self._say_accepted(sender, "mmbwmon request", f"cores {[*message.cores]}")
 
     def _on_measured(self, pending: PendingMeasurement, response: BandwidthResponse) -> None:
         with self.lock:
@@ -268,7 +273,7 @@ class FastProtocol:
 
     def _refuse(self, message: Refusal, sender: str, key: str) -> None:
         """Answer an invalid request in the form that its sender expects."""
-        logger.warning("agent fast: %s: refused: %s", sender, message.reason)
+        self._log_refused(sender, "request", message.reason)
         source = self._node.hostname
         if message.task in {"request", "mmbwmon request"}:
             pending = PendingMeasurement(key=key, id=message.id, cores=())
@@ -291,6 +296,21 @@ class FastProtocol:
                     details=message.reason,
                 ),
             )
+
+    def _log_refused(self, sender: str, kind: str, reason: str) -> None:
+        """Count a refused message, and log one of its kind per hour."""
+        self.senders.count(sender, refused=1)
+        logger.warning(
+            "agent fast: %s: %s: refused: %s", sender[:_LONGEST_TOPIC], kind, reason,
+            key=f"fast refused {kind}",
+        )  # fmt: skip
+
+    def _say_accepted(self, sender: str, kind: str, text: str) -> None:
+        """Log one accepted request of a kind per hour; `ccagent fast status` has the last."""
+        say(
+            f"agent fast: {sender[:_LONGEST_TOPIC]}: {kind} accepted: {text}",
+            key=f"fast accepted {kind}",
+        )
 
     def _answer_measurement(self, pending: PendingMeasurement, response: BandwidthResponse) -> None:
         named = structs.replace(response, id=pending.id)

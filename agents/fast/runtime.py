@@ -86,6 +86,7 @@ class FastRuntime:
         found["answers-waiting"] = self._answers.count()
         found["messages-dropped"] = session.dropped
         found["rounds-skipped"] = rounds.skipped
+        found["senders"] = protocol.senders.dearest()
         held = protocol.configuration
         if held is not None:
             found["configuration"] = {

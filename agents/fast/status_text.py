@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 from ccagent.errors import ConfigurationError, NotHereError
 from ccagent.log import printable
 from ccagent.machine.clock import timestamp
+from ccagent.senders import describe_sender
 
 if TYPE_CHECKING:
     from ccagent.agents.fast.messages.structures import BandwidthResponse
@@ -47,6 +48,7 @@ def status_text(found: dict[str, Any]) -> str:
     for job in found.get("job-status", []):
         migration = "may be migrated" if job["migration"] else "must not be migrated"
         lines.append(f"application    job {job['job']}: {migration}; {', '.join(job['supported'])}")
+    lines += [f"sender         {describe_sender(each)}" for each in found.get("senders", [])]
     kpis = found.get("kpis")
     if kpis:
         lines.append(f"last KPIs      {timestamp(kpis['time'])}")

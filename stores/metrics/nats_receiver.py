@@ -16,6 +16,7 @@ import nats.errors
 from ccagent.config.secret import read_secret, secret_text
 from ccagent.errors import ConfigurationError
 from ccagent.log import logger, printable
+from ccagent.senders import SenderTable
 from ccagent.stores.metrics.ingest import PIECE, IngestResult
 from ccagent.stores.metrics.nats_pull import PullConsumer
 from ccagent.transports.nats.client import NatsClient, explain_error
@@ -34,6 +35,7 @@ _CHECK_EVERY, _ANSWER_WITHIN = 20.0, 30
 """Seconds between two checks of the connection, and time limit of a check."""
 
 _SHORTEST_WAIT, _LONGEST_WAIT = 1.0, 30.0
+_LONGEST_SUBJECT = 200
 _WAITING_MESSAGES, _WAITING_BYTES = 1 << 16, 256 << 20
 
 
@@ -50,6 +52,8 @@ class NatsReceiver:
         self._ingest = ingest
         self._commit = commit
         self.messages = 0
+        self.senders = SenderTable()
+        """Messages, bytes and bad lines by subject."""
         self.is_connected = False
         self._problem = ""
 
@@ -83,7 +87,8 @@ class NatsReceiver:
             closed.set()
 
         async def complain(error: Exception) -> None:
-            logger.warning("nats: %s", explain_error(error, self._login.secrets))
+            text = explain_error(error, self._login.secrets)
+            logger.warning("nats: %s", text, key="nats error")
 
         def lose(problem: str) -> None:
             self._problem = printable(problem)
@@ -124,6 +129,7 @@ class NatsReceiver:
     def _take(self, one: SubscriptionSettings, message: Msg) -> bool:
         """Write the lines of a message. Return whether it may be acknowledged after a commit."""
         self.messages += 1
+        self.senders.count(message.subject, messages=1, bytes=len(message.data))
         result = IngestResult(0, [], 0)
         if len(message.data) <= PIECE:
             result = self._ingest.write(message.data, one.cluster)
@@ -132,9 +138,11 @@ class NatsReceiver:
                 pass
         if result.bad_count:
             first = result.bad[0]
+            self.senders.count(message.subject, bad_lines=result.bad_count)
             logger.warning(
                 "nats %s: %d bad lines; line %d: %s",
-                printable(message.subject), result.bad_count, first.number, first.reason,
+                printable(message.subject)[:_LONGEST_SUBJECT], result.bad_count, first.number,
+                first.reason, key="nats bad lines",
             )  # fmt: skip
         return not result.unkept
 

@@ -107,6 +107,7 @@ class Applications:
                 "agent fast: machine %s: no process %d on this node; not monitored",
                 name,
                 process,
+                key="fast machine without process",
             )
             return
         if known is None and len(state.machines) >= MOST_APPLICATIONS:
@@ -114,6 +115,7 @@ class Applications:
                 "agent fast: machine %s: not monitored: %d machines already",
                 name,
                 MOST_APPLICATIONS,
+                key="fast too many machines",
             )
             return
         self._remove(name)

@@ -41,8 +41,9 @@ class ApplicationRelay:
         """Accept a message for the job of its topic; refuse a message for another job."""
         if message.job != job:
             logger.warning(
-                "agent fast: job %s sends a message for job %s; refused", job, message.job
-            )
+                "agent fast: job %s sends a message for job %s; refused", job, message.job,
+                key="fast message for another job",
+            )  # fmt: skip
             return
         with self._lock:
             if isinstance(message, ApplicationStatus):

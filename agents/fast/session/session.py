@@ -234,9 +234,11 @@ class FastSession:
         try:
             self._user.on_message(received)
         except CcagentError as error:
-            logger.error("agent fast: %s: %s", received.topic, error)
+            logger.error("agent fast: %s: %s", received.topic, error, key="fast message")
         except Exception:  # noqa: BLE001 - acknowledge a failing message: no repetition
-            logger.exception("agent fast: a message on %s failed", received.topic)
+            logger.exception(
+                "agent fast: a message on %s failed", received.topic, key="fast message failed"
+            )
         if (connection := self._connection) is not None:
             connection.confirm(received)
 

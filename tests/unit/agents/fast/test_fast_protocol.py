@@ -18,6 +18,7 @@ from ccagent.agents.fast.session.kept_state import StateKeeper
 from ccagent.agents.fast.session.topics import FastTopics
 from ccagent.agents.fast.settings import FastSettings
 from tests.support.tree import TreeNode
+from tests.support.written_lines import written_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -359,3 +360,22 @@ def test_a_state_that_cant_be_written_costs_no_answer(
     assert scene.protocol.configuration is not None
     assert len(scene.taken()) == 1
     assert "No space left on device" in caplog.text
+
+
+def test_hostile_messages_write_one_line_of_a_kind(scene: FastScene) -> None:
+    machines = "\n".join(f"  - {{vm-name: v{n}, status: success, process-id: 0}}" for n in range(9))
+    with written_lines() as lines:
+        for number in range(100):
+            scene.send(f"{TASK}/t{number}", f"task: bad{number}\nid: i{number}\n")
+            scene.send(TASK, f"task: init agent\nKPI: {{categories: {{}}, repeat: -{number}}}\n")
+            scene.send(f"{TASK}/init_agent", INIT.replace("5", str(number + 2)))
+            scene.send(f"{TASK}/stop_monitoring", f"job-description: {{job-id: j{number}}}\n")
+            scene.send(REQUEST, f"cores: [{number}]\nid: m{number}\n")
+            scene.send(f"fast/agent/c1-2/{number}", "")
+            scene.send(RESULT, f"result: vm started\nlist:\n{machines.replace('v', f'v{number}-')}")
+            scene.send(f"fast/application/{number}/KPIs", f"task: KPIs\njob-id: {number + 1}\n")
+    assert len(lines) <= 12, lines
+    assert sum(map(len, lines)) < 4000
+    first = scene.protocol.senders.dearest()
+    assert len(first) <= 11
+    assert max(each.get("refused", 0) for each in first) >= 100
