@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import resource
 
+from ccagent.machine.own_memory import read_resident
+
 _GAUGES = frozenset({"ready", "uptime_seconds", "series_cached", "body_bytes", "resident_bytes"})
 
 
@@ -20,9 +22,3 @@ def describe_numbers(numbers: dict[str, int]) -> bytes:
         full = f"ccagent_jobstats_{name}" + ("_total" if kind == "counter" else "")
         lines += [f"# TYPE {full} {kind}", f"{full} {value}"]
     return ("\n".join(lines) + "\n").encode()
-
-
-def read_resident() -> int:
-    """Return the resident memory of this process in bytes."""
-    with open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[1]) * resource.getpagesize()

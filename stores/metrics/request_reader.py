@@ -52,7 +52,14 @@ class RequestReceiver(Protocol):
 class RequestReader:
     """Parses requests. Invalid requests are refused before their bodies arrive."""
 
-    def __init__(self, api: StoreApi, limits: ConnectionLimits, receiver: RequestReceiver) -> None:
+    def __init__(
+        self,
+        api: StoreApi,
+        limits: ConnectionLimits,
+        receiver: RequestReceiver,
+    ) -> None:
+        self.address = ""
+        """The client's address or network."""
         self.began = 0.0
         """Start time of the incomplete request; 0 without one."""
         self.is_refused = False
@@ -146,7 +153,7 @@ class RequestReader:
         else:
             refused = self._api.authorize(route, asked.authorization)
             if refused is None:
-                self._route = self._api.restrict(route, asked.authorization)
+                self._route = self._api.restrict(route, asked.authorization, self.address)
             refusal = refused or refusal
         if refusal is not None:
             self._refuse(refusal)
@@ -200,5 +207,6 @@ class RequestReader:
     def _refuse(self, response: StoreResponse) -> None:
         self.is_refused = True
         self._limits.refused += 1
+        self._api.count_refused(self.address)
         self._parts = []
         self._receiver.refuse(response)

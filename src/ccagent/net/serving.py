@@ -7,7 +7,6 @@ and loses the body of a request with `Upgrade`.
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import itertools
 import logging
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from ccagent.net.addresses import network
 from ccagent.net.request_parser import RequestParser
 
 if TYPE_CHECKING:
@@ -147,16 +147,3 @@ class EmbeddedServer(uvicorn.Server):
 def silence_uvicorn() -> None:
     """Suppress uvicorn's messages about invalid requests: a client chooses their number."""
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
-
-
-def network(address: str) -> str:
-    """Return an IPv4 address unchanged, and the /64 network of an IPv6 address."""
-    if ":" not in address:
-        return address
-    try:
-        found = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if found.version == 4 or found.ipv4_mapped is not None:
-        return address
-    return str(ipaddress.ip_network((int(found), 64), strict=False))

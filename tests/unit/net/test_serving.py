@@ -11,7 +11,8 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from ccagent.net.serving import LimitedConnection, ServingLimits, limit_connections, network
+from ccagent.net.addresses import network
+from ccagent.net.serving import LimitedConnection, ServingLimits, limit_connections
 
 ASK = b"GET / HTTP/1.1\r\nHost: store\r\n\r\n"
 HASTY = LimitedConnection.limits._replace(seconds=0.2)
