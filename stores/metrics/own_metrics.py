@@ -6,8 +6,8 @@ import resource
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from ccagent.log import printable
 from ccagent.machine.own_memory import read_resident
+from ccagent.stores.budgets import sender_label
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,8 +31,6 @@ _OF_SENDERS = {
     "refused_requests": "Refused requests and connections, by sender.",
 }
 """Counters of the ten senders with the highest ones. `others`: those that were forgotten."""
-
-_LABEL = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 class StoreParts(NamedTuple):
@@ -102,10 +100,7 @@ def _ingested(ingest: LineIngest) -> list[_Number]:
 
 
 def _senders(ingest: LineIngest) -> list[_Number]:
-    found = [
-        (f'sender="{printable(one["sender"]).translate(_LABEL)}"', one)
-        for one in ingest.senders.dearest()
-    ]
+    found = [(sender_label(one["sender"]), one) for one in ingest.senders.dearest()]
     return [
         (f"sender_{kind}_total", "counter", text, {label: one.get(kind, 0) for label, one in found})
         for kind, text in _OF_SENDERS.items()

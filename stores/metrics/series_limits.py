@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ccagent.log import logger, printable
 from ccagent.machine.node import Node
 from ccagent.machine.own_memory import find_permitted_memory, read_resident
+from ccagent.stores.budgets import HourlyBudget
 from ccagent.stores.metrics.settings import AUTO, parse_size
 
 if TYPE_CHECKING:
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 
     from ccagent.stores.metrics.store import MetricStore
 
-_HOUR = 3600
 _OF_VALUES = 2
 """Part of the memory for values with `memory-cap = "auto"`: a half."""
 
@@ -57,20 +57,13 @@ class SeriesLimits:
         """Number of refused new series."""
         self._store = store
         self._most = most
-        self._of_node = of_node
+        self._budget = HourlyBudget(of_node, store.now)
         self._memory = memory
         self._resident = resident
-        self._new: dict[tuple[str, str, str], int] = {}
-        """Number of new series in this hour by sender, cluster and node."""
-        self._hour = 0
         self._is_short = False
 
     def begin(self) -> None:
-        """Start a group of new series: read the memory, and forget the last hour."""
-        hour = int(self._store.now()) // _HOUR
-        if hour != self._hour:
-            self._hour = hour
-            self._new.clear()
+        """Start a group of new series: read the memory."""
         if self._memory:
             self._is_short = self._resident() > self._memory
             if self._is_short:
@@ -83,14 +76,11 @@ class SeriesLimits:
         """Count a new series, or return why it is refused. count: series of the store."""
         refusal = self._find_refusal(count)
         if refusal is None:
-            key = (sender, cluster, node)
-            made = self._new.get(key, 0)
-            if made < self._of_node:
-                self._new[key] = made + 1
+            if self._budget.take((sender, cluster, node)):
                 return None
             refusal = SeriesRefusal(
                 HTTPStatus.TOO_MANY_REQUESTS,
-                f"{printable(sender) or 'this sender'} has made {self._of_node} series of"
+                f"{printable(sender) or 'this sender'} has made {self._budget.most} series of"
                 f" {printable(node)} in this hour (limits.new-series): new series are refused",
             )
         self.refused += 1
@@ -98,7 +88,7 @@ class SeriesLimits:
 
     def seconds_left(self) -> int:
         """Return the seconds until the next hour."""
-        return _HOUR - int(self._store.now()) % _HOUR
+        return self._budget.seconds_left()
 
     def _find_refusal(self, count: int) -> SeriesRefusal | None:
         if self._store.is_full:

@@ -345,6 +345,41 @@ def test_an_upgrade_is_ignored(store: RunningJobstatsStore, database: str) -> No
     assert count(database) == 1
 
 
+def test_a_sender_makes_so_many_series_in_an_hour(tmp_path: Path, database: str) -> None:
+    configuration = tmp_path / "store.toml"
+    configuration.write_text(f'database = "{database}"\n[limits]\nnew-series = 30\n')
+    with RunningJobstatsStore(tmp_path / "s", "--config", str(configuration)) as store:
+        answer = store.post([record(0, entry_id=f"{n}:1:c1") for n in range(50)])
+        found = answer.json()
+        assert answer.status == 429
+        assert (found["records"], found["stored"], found["refused"]) == (50, 30, 20)
+        assert found["error"].startswith("partial write: 20 records refused, 30 stored: the sender")
+        assert 0 < int(answer.headers["retry-after"]) <= 3600
+        # Known series are stored; another server has its own budget.
+        again = store.post([record(60, entry_id=f"{n}:1:c1") for n in range(40)])
+        assert (again.status, again.json()["stored"]) == (429, 30)
+        assert store.post([record(120, entry_id=f"{n}:1:c1") for n in range(30)]).status == 200
+        others = [record(0, entry_id=f"{n}:1:c1", server="b") for n in range(100, 130)]
+        assert store.post(others).status == 200
+        assert (count(database), count(database, "metadata")) == (120, 60)
+        # What is refused as a whole takes nothing from a budget.
+        assert store.post([record(0, entry_id="x", server="c", reset="?")]).status == 422
+        status = store.ask("GET", "/status").json()
+        assert status["refused_series"] == 30
+        (sender,) = status["senders"]
+        assert (sender["sender"], sender["new_series"]) == ("address 127.0.0.1", 60)
+        metrics = store.ask("GET", "/metrics").body.decode()
+        assert (
+            'ccagent_jobstats_sender_new_series_total{sender="address 127.0.0.1"} 60\n' in metrics
+        )
+
+
+def test_refusals_write_one_line_an_hour(store: RunningJobstatsStore) -> None:
+    for number in range(200):
+        assert store.post([record(0, entry_id="e" * (2000 + number))]).status == 422
+    assert store.said().count("refused an array") == 1
+
+
 def test_silent_connections_are_closed(tmp_path: Path, database: str) -> None:
     configuration = tmp_path / "store.toml"
     configuration.write_text(f'database = "{database}"\n[limits]\ntime = "1s"\nconnections = 20\n')

@@ -33,7 +33,7 @@ def test_a_store_refuses_series_before_it_is_killed(tmp_path: Path) -> None:
         with limited():
             store = RunningStore(tmp_path / "store")
         with store:
-            answers = [store.write(invented(node, when)) for node in range(60)]
+            answers = [store.write(invented(node, when)) for node in range(90)]
             assert [one.status for one in answers[:2]] == [200, 200]
             assert {one.status for one in answers} == {200, 507}
             reason = answers[-1].json()["error"]

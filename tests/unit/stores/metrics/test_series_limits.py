@@ -58,8 +58,7 @@ def limited(store: MetricStore, **limits: Any) -> LineIngest:
 
 def test_a_sender_makes_so_many_series_of_a_node_in_an_hour() -> None:
     times = [NOW]
-    store = new_store()
-    store.now = lambda: times[0]
+    store = MetricStore(new_store().catalogue, lambda: times[0])
     ingest = limited(store, of_node=300)
     answer = post(ingest, cores(range(1000)))
     found = body_of(answer)
