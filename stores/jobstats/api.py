@@ -91,7 +91,9 @@ class JobstatsApi:
         loop = asyncio.get_running_loop()
         try:
             if kind == "job":
-                count = await loop.run_in_executor(self._writers, self._service.store_jobs, body)
+                count = await loop.run_in_executor(
+                    self._writers, self._service.store_jobs, body, _identity(request, None)
+                )
                 return _answer(200, {"jobs": count})
             stored = await loop.run_in_executor(
                 self._writers, self._service.store_array, body, sender, _identity(request, sender)
@@ -197,6 +199,8 @@ class JobstatsApi:
             except ClientDisconnect:
                 return Response(status_code=400)
             except Exception as error:  # noqa: BLE001 - one request must not end the store
+                if isinstance(error, LoginRefusedError | RoleRefusedError | BodyError):
+                    self._service.count_refused_request(_identity(request, None))
                 return self._explain(error, request)
 
         return guarded

@@ -13,6 +13,7 @@ _GAUGES = frozenset({"ready", "uptime_seconds", "series_cached", "body_bytes", "
 
 _OF_SENDERS = (
     "messages", "bytes", "records", "new_series", "refused_records", "refused_arrays",
+    "refused_requests",
 )  # fmt: skip
 
 

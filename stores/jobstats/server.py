@@ -168,6 +168,7 @@ class JobstatsServer:
             # A body that comes too slowly gets an answer before its connection ends.
             limits.time.seconds + _ANSWER_WITHIN,
             _LARGEST_HEAD + 2 * parse_size(limits.body),
+            refused=self._service.count_refused_connection,
         )
 
     async def _watch(self, notifier: Notifier, stopping: asyncio.Event) -> None:

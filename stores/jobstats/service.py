@@ -109,11 +109,12 @@ class JobstatsService:
         """Return the seconds until senders may make new series again."""
         return self._ready().budget.seconds_left()
 
-    def store_jobs(self, body: bytes) -> int:
+    def store_jobs(self, body: bytes, identity: str) -> int:
         """Store an envelope of jobs. Return the number of jobs.
 
-        Raise RefusedEnvelopeError, DatabaseAwayError.
+        identity: of the sender. Raise RefusedEnvelopeError, DatabaseAwayError.
         """
+        self.senders.count(identity, messages=1, bytes=len(body))
         ingest = self._ready()
         future = timedelta(seconds=self.settings.limits.future.seconds)
         rows = decode_jobs(body, datetime.now(UTC) + future)
@@ -192,6 +193,14 @@ class JobstatsService:
         if self._ingest is not None:
             self._ingest.counters.refused_arrays += 1
             self._ingest.counters.refused_records += records
+
+    def count_refused_request(self, identity: str) -> None:
+        """Count a request without login or with a body beyond the limits."""
+        self.senders.count(identity, refused_requests=1)
+
+    def count_refused_connection(self, address: str) -> None:
+        """Count a connection beyond the limits."""
+        self.count_refused_request(f"address {address}")
 
     def count_unavailable(self) -> None:
         """Count a request that must be repeated."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING, Protocol
+from weakref import WeakValueDictionary
 
 from ccagent.senders import SenderTable
 from ccagent.stores.metrics.general import GeneralIngest, LineMessage
@@ -89,6 +90,8 @@ class LineIngest:
         self.senders = SenderTable()
         """Messages, bytes, new series and refused lines by sender."""
         self._turn = asyncio.Lock()
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """Locks by sender, of which one at a time gets the common turn."""
         self._store = store
         self._log = log
         self._future = future
@@ -129,12 +132,14 @@ class LineIngest:
     async def write_in_turns(self, body: bytes, message: LineMessage) -> None:
         """Write a message in pieces. Other work is done between pieces.
 
-        All messages take turns: many senders together delay others as little as one.
+        Senders take turns, and the messages of a sender in its turns: many messages of a sender
+        together delay others as little as one.
         """
         pieces = self.write_pieces(body, message)
+        of_sender = self._turns.setdefault(message.sender, asyncio.Lock())
         is_over = False
         while not is_over:
-            async with self._turn:
+            async with of_sender, self._turn:
                 is_over = next(pieces, None) is None
                 # The turn lasts until the loop has done all other work that is ready.
                 await asyncio.sleep(0)

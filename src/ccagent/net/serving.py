@@ -19,7 +19,7 @@ from ccagent.net.request_parser import RequestParser
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
 
 _NUMBERS = itertools.count()
 
@@ -30,6 +30,7 @@ class ServingLimits(NamedTuple):
     connections, of_address: maximum of all connections, and per IPv4 address or IPv6 /64 network.
     seconds: time limit for a complete request, and for a stalled read of the response.
     request: maximum bytes of a request. unlimited: addresses without a limit of their own: proxies.
+    refused: called with the address of each connection beyond a limit.
     """
 
     connections: int
@@ -37,6 +38,7 @@ class ServingLimits(NamedTuple):
     seconds: float = 30.0
     request: int = 128 << 10
     unlimited: frozenset[str] = frozenset()
+    refused: Callable[[str], None] | None = None
 
 
 class LimitedConnection(HttpToolsProtocol):
@@ -59,25 +61,29 @@ class LimitedConnection(HttpToolsProtocol):
         """Start the time limit of the first request, and apply the limits of connections."""
         super().connection_made(transport)
         self._reading = self.loop.call_later(self.limits.seconds, transport.abort)
+        peer = transport.get_extra_info("peername")
+        self.address = network(str(peer[0])) if peer else ""
         if len(self.connections) > self.limits.connections:
-            transport.abort()
-        else:
-            self._limit_address(transport)
+            self._refuse(transport)
+        elif peer and peer[0] not in self.limits.unlimited:
+            self._limit_address()
 
-    def _limit_address(self, transport: asyncio.Transport) -> None:
+    def _limit_address(self) -> None:
         """Close a connection of the same address if the address has too many.
 
         The oldest connection without a running response is closed: many clients can share an
         address.
         """
-        peer = transport.get_extra_info("peername")
-        if peer is None or peer[0] in self.limits.unlimited:
-            return
-        self.address = network(peer[0])
         open_ones = cast("set[LimitedConnection]", self.connections)
         same = [one for one in open_ones if one.address == self.address]
         if len(same) > self.limits.of_address:
-            min(same, key=LimitedConnection.rank).transport.abort()
+            self._refuse(min(same, key=LimitedConnection.rank).transport)
+
+    def _refuse(self, transport: asyncio.Transport) -> None:
+        """Close a connection beyond a limit."""
+        transport.abort()
+        if self.limits.refused is not None:
+            self.limits.refused(self.address)
 
     def rank(self) -> tuple[bool, int]:
         """Return a key: connections with a running response and newer connections are greater."""

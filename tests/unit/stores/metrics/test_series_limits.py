@@ -144,6 +144,24 @@ def test_unknown_lines_are_written_in_turns() -> None:
     assert turns[0] >= 5 * 3000 / 150
 
 
+def test_many_messages_of_a_sender_have_the_turns_of_one() -> None:
+    ingest = limited(new_store())
+    ended: list[str] = []
+
+    async def write(number: int, sender: str) -> None:
+        message = LineMessage("", sender)
+        await ingest.write_in_turns(cores(range(1500), f"n{number}"), message)
+        ended.append(sender)
+
+    async def write_all() -> None:
+        hostile = [asyncio.create_task(write(number, "hostile")) for number in range(50)]
+        await asyncio.gather(write(99, "other"), *hostile)
+
+    asyncio.run(write_all())
+    # Of 50 messages of the same size that began before, one or two have ended.
+    assert ended.index("other") <= 2
+
+
 def test_a_line_without_a_time_has_that_of_the_piece_before() -> None:
     first = cores(range(149)) + f"load,cluster=fox,hostname=n1 value=1 {NOW - 600}\n".encode()
     body = first + b"power,cluster=fox,hostname=n1 value=2\n"
