@@ -15,6 +15,7 @@ import psycopg
 
 from ccagent.errors import ConfigurationError, LockedError
 from ccagent.log import printable
+from ccagent.senders import describe_sender
 from ccagent.stores.jobstats.database import Database, DatabaseAwayError, describe_error
 from ccagent.stores.jobstats.embedded import EmbeddedPostgres
 from ccagent.stores.jobstats.housekeeping import keep_house
@@ -176,11 +177,15 @@ def _ask_store(settings: JobstatsStoreSettings) -> tuple[list[str], bool]:
     if answer.status == 401:
         return [f"store         runs at {settings.listen}; its numbers need a token"], True
     try:
-        numbers = msgspec.json.decode(body, type=dict[str, int])
+        numbers = msgspec.json.decode(body, type=dict[str, Any])
     except msgspec.MsgspecError:
         reason = printable(answer.reason)
         return [f"store         {settings.listen}: {answer.status} {reason}"], False
-    return [f"{name:16} {value}" for name, value in numbers.items()], True
+    senders = numbers.pop("senders", [])
+    return [
+        *(f"{name:16} {value}" for name, value in numbers.items()),
+        *(f"sender           {printable(describe_sender(one))}" for one in senders),
+    ], True
 
 
 @contextlib.contextmanager

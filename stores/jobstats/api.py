@@ -16,6 +16,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from ccagent.log import logger, printable
+from ccagent.net.addresses import network
 from ccagent.stores.jobstats.bodies import BodyError, BodyLimits
 from ccagent.stores.jobstats.database import DatabaseAwayError, describe_error
 from ccagent.stores.jobstats.export_query import parse_export
@@ -29,6 +30,7 @@ from ccagent.stores.metrics.settings import parse_size
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
+    from ccagent.stores.jobstats.ingest import StoredArray
     from ccagent.stores.jobstats.service import JobstatsService
     from ccagent.stores.jobstats.tokens import TokenRole, TokenTable
 
@@ -89,14 +91,30 @@ class JobstatsApi:
         loop = asyncio.get_running_loop()
         try:
             if kind == "job":
-                count = await loop.run_in_executor(self._writers, self._service.store_jobs, body)
+                count = await loop.run_in_executor(
+                    self._writers, self._service.store_jobs, body, _identity(request, None)
+                )
                 return _answer(200, {"jobs": count})
             stored = await loop.run_in_executor(
-                self._writers, self._service.store_array, body, sender
+                self._writers, self._service.store_array, body, sender, _identity(request, sender)
             )
         finally:
             self._bodies.release(body)
-        return _answer(200, stored._asdict())
+        return self._answer_array(stored)
+
+    def _answer_array(self, stored: StoredArray) -> Response:
+        """Return the response to a stored array: 429 if new series were refused."""
+        numbers = stored._asdict()
+        if not stored.refused:
+            return _answer(200, numbers)
+        # InfluxDB's words for it: ccagent's sinks set the message aside and go on.
+        reason = (
+            f"partial write: {stored.refused} records refused, {stored.stored} stored: the sender"
+            f" has made {self._service.settings.limits.new_series} series of a server in this hour"
+            " (limits.new-series): new series are refused"
+        )
+        more = {"Retry-After": str(self._service.seconds_left())}
+        return _answer(429, {"error": reason, **numbers}, more)
 
     async def _probe(self, request: Request) -> Response:
         kind = request.path_params["kind"].rpartition(".")[2]
@@ -151,12 +169,16 @@ class JobstatsApi:
 
     async def _status(self, request: Request) -> Response:
         self._login(request, "reader")
-        return _answer(200, self._service.numbers() | {"body_bytes": self._bodies.held})
+        numbers = self._service.numbers() | {"body_bytes": self._bodies.held}
+        return _answer(200, {**numbers, "senders": self._service.senders.dearest()})
 
     async def _metrics(self, request: Request) -> Response:
         self._login(request, "reader")
         return Response(
-            describe_numbers(self._service.numbers() | {"body_bytes": self._bodies.held}),
+            describe_numbers(
+                self._service.numbers() | {"body_bytes": self._bodies.held},
+                self._service.senders.dearest(),
+            ),
             media_type="text/plain; version=0.0.4",
         )
 
@@ -177,6 +199,8 @@ class JobstatsApi:
             except ClientDisconnect:
                 return Response(status_code=400)
             except Exception as error:  # noqa: BLE001 - one request must not end the store
+                if isinstance(error, LoginRefusedError | RoleRefusedError | BodyError):
+                    self._service.count_refused_request(_identity(request, None))
                 return self._explain(error, request)
 
         return guarded
@@ -199,14 +223,16 @@ class JobstatsApi:
             case RoleRefusedError():
                 return _answer(403, reason)
             case RefusedArrayError():
-                self._service.count_refused(len(error.records))
-                logger.warning("%s: refused an array: %s", _client(request), error)
+                self._service.count_refused(len(error.records), _identity(request, None))
+                logger.warning(
+                    "%s: refused an array: %s", _client(request), error, key="jobstats arrays"
+                )
                 records = [one._asdict() for one in error.records]
                 status = 403 if error.is_forbidden else 422
                 return _answer(status, {"error": error.reason, "records": records})
             case RefusedEnvelopeError():
-                self._service.count_refused(1)
-                logger.warning("%s: refused jobs: %s", _client(request), error)
+                self._service.count_refused(1, _identity(request, None))
+                logger.warning("%s: refused jobs: %s", _client(request), error, key="jobstats jobs")
                 return _answer(422, reason)
             case QueryError():
                 return _answer(400, reason)
@@ -220,12 +246,16 @@ class JobstatsApi:
             case psycopg.errors.QueryCanceled():
                 return _answer(503, {"error": "the query exceeded its time limit (limits.query)"})
             case psycopg.Error():
-                logger.error("%s: %s", _client(request), describe_error(error))
+                logger.error(
+                    "%s: %s", _client(request), describe_error(error), key="jobstats database"
+                )
                 return _answer(
                     500, {"error": "the database refused the request; the log has the reason"}
                 )
             case _:
-                logger.error("%s: internal error", _client(request), exc_info=error)
+                logger.error(
+                    "%s: internal error", _client(request), exc_info=error, key="jobstats internal"
+                )
                 return _answer(500, {"error": "internal error; the log has details"})
 
 
@@ -233,6 +263,11 @@ def _answer(status: int, content: object, headers: dict[str, str] | None = None)
     return Response(
         _encode(content), status_code=status, headers=headers, media_type="application/json"
     )
+
+
+def _identity(request: Request, sender: str | None) -> str:
+    """Return whom a request is counted for: the server of its token, or its address."""
+    return f"server {sender}" if sender is not None else f"address {network(_client(request))}"
 
 
 def _client(request: Request) -> str:

@@ -9,6 +9,7 @@ import msgspec
 import psycopg
 from psycopg.types.json import Jsonb
 
+from ccagent.stores.budgets import HourlyBudget
 from ccagent.stores.jobstats.database import DatabaseAwayError
 from ccagent.stores.jobstats.ingest_sql import STATEMENTS
 from ccagent.stores.jobstats.records import check_records, decode_records, move_counters
@@ -42,6 +43,7 @@ class ArrayCounters(msgspec.Struct):
     repeated: int = 0
     expired: int = 0
     late: int = 0
+    refused_series: int = 0
     refused_arrays: int = 0
     refused_records: int = 0
     unavailable: int = 0
@@ -52,7 +54,7 @@ class StoredArray(NamedTuple):
     """The number of records of an array by result.
 
     repeated: already stored. expired: older than the retention. late: existing rows that follow a
-    new row, whose deltas were computed again.
+    new row, whose deltas were computed again. refused: of new series beyond the limit.
     """
 
     records: int
@@ -60,6 +62,33 @@ class StoredArray(NamedTuple):
     repeated: int
     expired: int
     late: int
+    refused: int = 0
+    new_series: int = 0
+
+
+class _NewSeries:
+    """Takes new series of an array from a sender's budget, by server."""
+
+    def __init__(self, budget: HourlyBudget, sender: str) -> None:
+        self._budget = budget
+        self._sender = sender
+        self._taken: list[tuple[str, str]] = []
+
+    def __len__(self) -> int:
+        return len(self._taken)
+
+    def admit(self, server: str) -> bool:
+        """Take one for a server. Return False if nothing is left."""
+        key = (self._sender, server)
+        if not self._budget.take(key):
+            return False
+        self._taken.append(key)
+        return True
+
+    def give_back(self) -> None:
+        """Return all: the array is not stored."""
+        for key in self._taken:
+            self._budget.give_back(key)
 
 
 class ArrayIngest:
@@ -78,6 +107,7 @@ class ArrayIngest:
         retention: timedelta,
         future: timedelta,
         most_records: int,
+        most_series: int = 500_000,
         counts_first: bool = False,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
@@ -87,24 +117,28 @@ class ArrayIngest:
         self._retention = retention
         self._future = future
         self._most = most_records
+        self.budget = HourlyBudget(most_series, lambda: now().timestamp())
+        """New series of a sender for a server."""
         self._counts_first = counts_first
         self._now = now
         self.counters = ArrayCounters()
 
-    def store(self, body: bytes, sender: str | None) -> StoredArray:
+    def store(self, body: bytes, sender: str | None, identity: str = "") -> StoredArray:
         """Store an array completely or not at all. A repeated array changes nothing.
 
-        sender: the only accepted server; None: any. Raise RefusedArrayError, DatabaseAwayError.
+        Records of new series beyond the limit are left out, and counted. sender: the only accepted
+        server; None: any. identity: of the sender. Raise RefusedArrayError, DatabaseAwayError.
         """
         now = self._now()
         records = decode_records(body, self._most)
         observations = check_records(records, sender, now + self._future)
         oldest = now - self._retention
         kept = [each for each in observations if each.timestamp >= oldest]
-        stored = updated = 0
+        stored = updated = refused = 0
+        new = _NewSeries(self.budget, identity)
         if kept:
             try:
-                stored, updated = self._store(kept)
+                stored, updated, refused = self._store(kept, new)
             except psycopg.errors.CheckViolation as error:
                 # Another process has dropped a partition. The next attempt creates it again.
                 if self._partitions is not None:
@@ -114,14 +148,33 @@ class ArrayIngest:
         counters.arrays += 1
         counters.records += len(observations)
         counters.stored += stored
-        counters.repeated += len(kept) - stored
+        counters.repeated += len(kept) - stored - refused
+        counters.refused_series += refused
         counters.expired += len(observations) - len(kept)
         counters.late += updated
         return StoredArray(
-            len(observations), stored, len(kept) - stored, len(observations) - len(kept), updated
+            records=len(observations),
+            stored=stored,
+            repeated=len(kept) - stored - refused,
+            expired=len(observations) - len(kept),
+            late=updated,
+            refused=refused,
+            new_series=len(new),
         )
 
-    def _store(self, observations: list[JobstatsObservation]) -> tuple[int, int]:
+    def _store(
+        self, observations: list[JobstatsObservation], new: _NewSeries
+    ) -> tuple[int, int, int]:
+        """Store observations. Return the numbers of new, updated and refused rows."""
+        try:
+            return self._store_admitted(observations, new)
+        except BaseException:
+            new.give_back()
+            raise
+
+    def _store_admitted(
+        self, observations: list[JobstatsObservation], new: _NewSeries
+    ) -> tuple[int, int, int]:
         times = {each.timestamp for each in observations}
         stored = updated = 0
         with self._database.connection() as connection:
@@ -132,8 +185,9 @@ class ArrayIngest:
             makes_partitions = self._partitions is not None and not self._partitions.is_known(times)
             if makes_partitions and self._partitions is not None:
                 self._partitions.ensure(connection, times)
-            series = self._cache.find(connection, observations)
-            for kind, rows in _make_rows(observations, series).items():
+            series = self._cache.find(connection, observations, new.admit)
+            admitted = [each for each in observations if _key_of(each) in series]
+            for kind, rows in _make_rows(admitted, series).items():
                 if rows:
                     inserted, changed = _insert(
                         connection, kind, rows, counts_first=self._counts_first
@@ -144,7 +198,11 @@ class ArrayIngest:
         if makes_partitions and self._partitions is not None:
             with self._database.connection() as connection:
                 self._partitions.remember(connection)
-        return stored, updated
+        return stored, updated, len(observations) - len(admitted)
+
+
+def _key_of(one: JobstatsObservation) -> SeriesKey:
+    return one.target, one.entry_id, one.supplied
 
 
 def _make_rows(
@@ -154,7 +212,7 @@ def _make_rows(
     found: dict[TargetKind, list[tuple[Any, ...]]] = {"ost": [], "mdt": []}
     moments = {each.timestamp: _microseconds(each.timestamp) for each in observations}
     for each in observations:
-        series_id, kind = series[each.target, each.entry_id, each.supplied]
+        series_id, kind = series[_key_of(each)]
         values, others = (
             (each.values, each.others) if kind == each.kind else move_counters(each, kind)
         )

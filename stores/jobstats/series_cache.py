@@ -37,6 +37,7 @@ SELECT * FROM unnest(
 )
 ON CONFLICT DO NOTHING
 """
+_EXISTING = "SELECT time_series_id FROM metadata WHERE time_series_id = ANY(%s)"
 _SELECT = """
 SELECT time_series_id, target, entry_id, kind FROM metadata WHERE time_series_id = ANY(%s)
 """
@@ -95,12 +96,16 @@ class SeriesCache:
         return len(self._known)
 
     def find(
-        self, connection: Connection[Any], observations: Iterable[JobstatsObservation]
+        self,
+        connection: Connection[Any],
+        observations: Iterable[JobstatsObservation],
+        admit: Callable[[str], bool],
     ) -> dict[SeriesKey, KnownSeries]:
-        """Return the series of all observations, in the connection's transaction.
+        """Return the series of observations, in the connection's transaction.
 
-        After the commit pass them to `remember`. Raise RefusedArrayError if a sender's id belongs
-        to another entry.
+        admit: returns whether a server may have one more new series. Refused ones are missing in
+        the result. After the commit pass it to `remember`. Raise RefusedArrayError if a sender's id
+        belongs to another entry.
         """
         now = self._monotonic()
         if now - self._since > _FORGET_AFTER:
@@ -116,7 +121,7 @@ class SeriesCache:
             else:
                 found[key] = series
         if missing:
-            found |= self._write(connection, missing)
+            found |= self._write(connection, missing, admit)
         return found
 
     def remember(self, found: dict[SeriesKey, KnownSeries]) -> None:
@@ -126,9 +131,21 @@ class SeriesCache:
         self._known.update(found)
 
     def _write(
-        self, connection: Connection[Any], missing: dict[SeriesKey, JobstatsObservation]
+        self,
+        connection: Connection[Any],
+        missing: dict[SeriesKey, JobstatsObservation],
+        admit: Callable[[str], bool],
     ) -> dict[SeriesKey, KnownSeries]:
         rows = {key: self._make_row(each) for key, each in missing.items()}
+        ids = [row[0] for row in rows.values()]
+        existing = {one for (one,) in connection.execute(_EXISTING, [ids])}
+        rows = {
+            key: row
+            for key, row in rows.items()
+            if row[0] in existing or admit(missing[key].server)
+        }
+        if not rows:
+            return {}
         # Sort the rows to avoid deadlocks between processes.
         columns = list(zip(*sorted(rows.values(), key=lambda row: row[0].bytes), strict=True))
         connection.execute(_INSERT, [list(column) for column in columns])

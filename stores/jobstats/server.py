@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import logging
 import signal
 import socket
 import ssl
@@ -16,19 +15,20 @@ import uvicorn
 from ccagent.daemon.notify import Notifier
 from ccagent.errors import ConfigurationError
 from ccagent.log import logger
+from ccagent.net.serving import (
+    EmbeddedServer,
+    ServingLimits,
+    limit_connections,
+    silence_uvicorn,
+)
 from ccagent.stores.accepting import handle_accept_errors, plan_connections
 from ccagent.stores.jobstats.api import JobstatsApi
 from ccagent.stores.jobstats.database import DatabaseAwayError
 from ccagent.stores.jobstats.service import JobstatsService
-from ccagent.stores.jobstats.slow_connections import SlowConnections, limit_connections
 from ccagent.stores.jobstats.tokens import TokenTable
-from ccagent.stores.metrics.settings import split_address
+from ccagent.stores.metrics.settings import parse_size, split_address
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from uvicorn.server import Protocols
-
     from ccagent.stores.jobstats.embedded import EmbeddedPostgres
     from ccagent.stores.jobstats.settings import JobstatsStoreSettings
 
@@ -40,15 +40,11 @@ _HOUSEKEEPING_EVERY = 600.0
 _END_WITHIN = 20
 _IDLE = 75
 _BACKLOG = 1024
+_SPARE = 8
+"""Connections beyond the limit that get the response 503."""
 
-
-class _HttpServer(uvicorn.Server):
-    """A uvicorn server without signal handlers."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None, None, None]:
-        """Install no handler."""
-        yield
+_ANSWER_WITHIN = 2.0
+_LARGEST_HEAD = 128 << 10
 
 
 class JobstatsServer:
@@ -82,7 +78,7 @@ class JobstatsServer:
         plan = plan_connections(self._settings.limits.connections, _BACKLOG)
         config = uvicorn.Config(
             self._api.application(),
-            http=limit_connections(plan.most),
+            http=limit_connections(self._plan_limits(plan.most)),
             backlog=plan.backlog,
             ws="none",
             lifespan="off",
@@ -94,14 +90,13 @@ class JobstatsServer:
             timeout_keep_alive=_IDLE,
             timeout_graceful_shutdown=_END_WITHIN,
         )
-        # Suppress uvicorn's messages about invalid requests.
-        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+        silence_uvicorn()
         config.load()
         config.ssl = self._context
-        server = _HttpServer(config)
+        server = EmbeddedServer(config)
         tasks = [
             loop.create_task(self._prepare(stopping)),
-            loop.create_task(self._watch(notifier, stopping, server.server_state.connections)),
+            loop.create_task(self._watch(notifier, stopping)),
         ]
         serving = loop.create_task(server.serve(sockets=[listening]))
         host, port = listening.getsockname()[:2]
@@ -164,14 +159,22 @@ class JobstatsServer:
                 logger.error("retention, sums: internal error", exc_info=error)
             await asyncio.sleep(_SUMS_EVERY)
 
-    async def _watch(
-        self, notifier: Notifier, stopping: asyncio.Event, connections: set[Protocols]
-    ) -> None:
-        """Notify the watchdog. Check PostgreSQL and slow connections."""
-        slow = SlowConnections(self._settings.limits.time.seconds)
+    def _plan_limits(self, most: int) -> ServingLimits:
+        """Return the limits of connections. One address may have half of all."""
+        limits = self._settings.limits
+        return ServingLimits(
+            most + _SPARE,
+            max(1, most // 2),
+            # A body that comes too slowly gets an answer before its connection ends.
+            limits.time.seconds + _ANSWER_WITHIN,
+            _LARGEST_HEAD + 2 * parse_size(limits.body),
+            refused=self._service.count_refused_connection,
+        )
+
+    async def _watch(self, notifier: Notifier, stopping: asyncio.Event) -> None:
+        """Notify the watchdog, and check PostgreSQL."""
         while True:
             notifier.alive()
-            slow.close(connections)
             if self._postgres is not None:
                 try:
                     self._postgres.check()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from ccagent.log import logger
+from ccagent.senders import SenderTable
 from ccagent.stores.jobstats.database import Database, DatabaseAwayError, describe_error
 from ccagent.stores.jobstats.export_query import export_rows
 from ccagent.stores.jobstats.housekeeping import keep_house, prepare_database
@@ -57,6 +58,8 @@ class JobstatsService:
         self._cache: SeriesCache | None = None
         self._ingest: ArrayIngest | None = None
         self.began = time.time()
+        self.senders = SenderTable()
+        """What each sender has cost."""
 
     @property
     def is_ready(self) -> bool:
@@ -79,6 +82,7 @@ class JobstatsService:
             retention=timedelta(seconds=settings.series.retention.seconds),
             future=timedelta(seconds=settings.limits.future.seconds),
             most_records=settings.limits.records,
+            most_series=settings.limits.new_series,
             counts_first=settings.first == "count",
         )
         logger.info(
@@ -89,15 +93,28 @@ class JobstatsService:
         """Close the connections."""
         self.database.close()
 
-    def store_array(self, body: bytes, sender: str | None) -> StoredArray:
-        """Store an array of records. Raise RefusedArrayError, DatabaseAwayError."""
-        return self._ready().store(body, sender)
+    def store_array(self, body: bytes, sender: str | None, identity: str = "") -> StoredArray:
+        """Store an array of records. Raise RefusedArrayError, DatabaseAwayError.
 
-    def store_jobs(self, body: bytes) -> int:
+        sender: the only accepted server; None: any. identity: of the sender, for its limits.
+        """
+        stored = self._ready().store(body, sender, identity)
+        self.senders.count(
+            identity, messages=1, bytes=len(body), records=stored.records,
+            new_series=stored.new_series, refused_records=stored.refused,
+        )  # fmt: skip
+        return stored
+
+    def seconds_left(self) -> int:
+        """Return the seconds until senders may make new series again."""
+        return self._ready().budget.seconds_left()
+
+    def store_jobs(self, body: bytes, identity: str) -> int:
         """Store an envelope of jobs. Return the number of jobs.
 
-        Raise RefusedEnvelopeError, DatabaseAwayError.
+        identity: of the sender. Raise RefusedEnvelopeError, DatabaseAwayError.
         """
+        self.senders.count(identity, messages=1, bytes=len(body))
         ingest = self._ready()
         future = timedelta(seconds=self.settings.limits.future.seconds)
         rows = decode_jobs(body, datetime.now(UTC) + future)
@@ -170,11 +187,20 @@ class JobstatsService:
             found["series_cached"] = len(self._cache)
         return found
 
-    def count_refused(self, records: int) -> None:
+    def count_refused(self, records: int, identity: str) -> None:
         """Count a refused array and its invalid records."""
+        self.senders.count(identity, refused_arrays=1, refused_records=records)
         if self._ingest is not None:
             self._ingest.counters.refused_arrays += 1
             self._ingest.counters.refused_records += records
+
+    def count_refused_request(self, identity: str) -> None:
+        """Count a request without login or with a body beyond the limits."""
+        self.senders.count(identity, refused_requests=1)
+
+    def count_refused_connection(self, address: str) -> None:
+        """Count a connection beyond the limits."""
+        self.count_refused_request(f"address {address}")
 
     def count_unavailable(self) -> None:
         """Count a request that must be repeated."""

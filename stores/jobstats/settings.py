@@ -25,6 +25,9 @@ class IngestLimitSettings(Settings, frozen=True, kw_only=True):
     records: Annotated[int, Meta(ge=1, description="maximum number of records of an array")] = (
         20_000
     )
+    new_series: Annotated[
+        int, Meta(ge=1, description="maximum new series of a sender for a server in an hour")
+    ] = 500_000
     connections: Annotated[int, Meta(ge=1, description="maximum number of open connections")] = 1000
     future: Annotated[Duration, Meta(description="maximum time of a record ahead of the clock")] = (
         Duration("1h")

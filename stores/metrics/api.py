@@ -11,7 +11,7 @@ import msgspec
 from ccagent.errors import UnparsableError
 from ccagent.log import logger
 from ccagent.stores.metrics.debugging import describe_buffers
-from ccagent.stores.metrics.ingest import PIECE, IngestResult
+from ccagent.stores.metrics.general import LineMessage
 from ccagent.stores.metrics.job_queries import describe_jobs
 from ccagent.stores.metrics.own_jobs import OthersJobError, may_read
 from ccagent.stores.metrics.query import QueryLimits
@@ -23,7 +23,7 @@ from ccagent.stores.metrics.request_bodies import (
     inflate,
     parameter,
 )
-from ccagent.stores.metrics.responses import StoreResponse, begun, complain, fail, text
+from ccagent.stores.metrics.responses import StoreResponse, answer_write, begun, fail, text
 from ccagent.stores.metrics.tokens import ADMIN, READ, WRITE, UnauthorizedError
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ _LARGEST_QUESTION = 16 << 20
 """Maximum size in bytes of a request body other than a write."""
 
 _BODIES = 1 << 30
+_SMALL_GZIP = 4 << 10
+"""Maximum size in bytes of a body that is inflated at once: up to 4 MB in some ms."""
 
 
 _selectors: msgspec.json.Decoder[list[list[str]] | None] = msgspec.json.Decoder(
@@ -56,13 +58,14 @@ class ServerPath(NamedTuple):
     """The requirements of a path. method: the only allowed HTTP method.
 
     owner: the only user whose jobs a request may read. None: jobs of all users. Empty: no jobs;
-    used until the token is checked.
+    used until the token is checked. sender: identity of the client.
     """
 
     name: str
     method: bytes
     rights: int
     owner: str | None = ""
+    sender: str = ""
 
 
 ROUTES = {
@@ -139,11 +142,21 @@ class StoreApi:
             return fail(403, f"the roles of this token do not allow {route.name}")
         return None
 
-    def restrict(self, route: ServerPath, authorization: bytes) -> ServerPath:
-        """Return the route with the owner from the token of an authorized request."""
+    def restrict(self, route: ServerPath, authorization: bytes, address: str = "") -> ServerPath:
+        """Return the route with owner and sender of an authorized request."""
+        sender = f"address {address}" if address else ""
         if self._verifier is None:
-            return route
-        return route._replace(owner=self._verifier.owner(authorization))
+            return route._replace(sender=sender)
+        subject = self._verifier.subject(authorization)
+        return route._replace(
+            owner=self._verifier.owner(authorization),
+            sender=f"token {subject}" if subject else sender,
+        )
+
+    def count_refused(self, address: str) -> None:
+        """Count a refused request of an address."""
+        if address:
+            self._ingest.senders.count(f"address {address}", refused_requests=1)
 
     def respond(
         self,
@@ -155,11 +168,11 @@ class StoreApi:
     ) -> None:
         """Process a request. Call `done` with the response, immediately or later."""
         try:
-            if is_gzip:
-                body = inflate(body, self.largest_body)
             if route.name == "write":
-                self._write(url, body, done)
+                self._write(route, url, body, is_gzip, done)
             else:
+                if is_gzip:
+                    body = inflate(body, self.largest_body)
                 self._respond_otherwise(route, url, body, done)
         except OthersJobError as error:
             done(fail(403, str(error)))
@@ -205,49 +218,73 @@ class StoreApi:
             return self._free(url, body)
         return StoreResponse(200, self._describe(), b"text/plain; version=0.0.4; charset=utf-8")
 
-    def _write(self, url: bytes, body: bytes, done: Callable[[StoreResponse], None]) -> None:
+    def _write(
+        self,
+        route: ServerPath,
+        url: bytes,
+        body: bytes,
+        is_gzip: bool,
+        done: Callable[[StoreResponse], None],
+    ) -> None:
         cluster = self._cluster(url)
-        if len(body) > PIECE:
+        if is_gzip and len(body) <= _SMALL_GZIP:
+            body, is_gzip = inflate(body, self.largest_body), False
+        message = None
+        if not is_gzip:
+            message = self._ingest.write_known(body, cluster, route.sender)
+        if message is not None:
+            self._commit_message(message, done)
+            return
+        message = LineMessage(cluster, route.sender)
+        task = asyncio.get_running_loop().create_task(
+            self._write_slowly(body, is_gzip, message, done)
+        )
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _write_slowly(
+        self,
+        body: bytes,
+        is_gzip: bool,
+        message: LineMessage,
+        done: Callable[[StoreResponse], None],
+    ) -> None:
+        """Write a body in pieces. Other requests are processed between pieces."""
+        held = 0
+        try:
+            if is_gzip:
+                body = await asyncio.to_thread(inflate, body, self.largest_body)
             if self._held + len(body) > self._bodies:
                 done(fail(503, "too many large bodies at once; try again"))
                 return
-            self._held += len(body)
-            task = asyncio.get_running_loop().create_task(self._write_pieces(cluster, body, done))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        else:
-            self._commit_result(self._ingest.write(body, cluster), done)
-
-    async def _write_pieces(
-        self, cluster: str, body: bytes, done: Callable[[StoreResponse], None]
-    ) -> None:
-        """Write a large body in pieces. Other requests are processed between pieces."""
-        try:
-            result = await self._write_each(cluster, body)
+            held = len(body)
+            self._held += held
+            await self._ingest.write_in_turns(body, message)
+        except BadRequestError as error:
+            done(fail(400, str(error)))
+        except TooLargeBodyError as error:
+            done(fail(413, str(error)))
+        except sqlite3.Error as error:
+            logger.error("table of jobs: %s", error)
+            done(fail(503, f"the table of jobs: {error}; try again"))
         except Exception:  # noqa: BLE001 - the client must get an answer
-            self._held -= len(body)
             logger.exception("a write failed")
             done(fail(500, "internal error; the log of the store has details"))
         else:
-            self._held -= len(body)
-            self._commit_result(result, done)
+            self._commit_message(message, done)
+        finally:
+            self._held -= held
 
-    async def _write_each(self, cluster: str, body: bytes) -> IngestResult:
-        found = IngestResult(0, [], 0)
-        for found in self._ingest.write_large(body, cluster):  # noqa: B007 - the last is wanted
-            await asyncio.sleep(0)
-        return found
-
-    def _commit_result(self, result: IngestResult, done: Callable[[StoreResponse], None]) -> None:
+    def _commit_message(self, message: LineMessage, done: Callable[[StoreResponse], None]) -> None:
         """Send the response after the values of the message are in the log."""
 
         def committed(problem: StoreLogError | None) -> None:
             if problem is not None:
                 done(fail(503, f"the values are not stored: {problem}; send them again"))
-            elif result.unkept:
-                done(fail(503, f"events are not stored: {result.unkept}; send them again"))
+            elif message.unkept:
+                done(fail(503, f"events are not stored: {message.unkept}; send them again"))
             else:
-                done(complain(result.bad, result.bad_count, result.stored))
+                done(answer_write(message, self._ingest.series.seconds_left()))
 
         self._commit.wait(committed)
 

@@ -8,6 +8,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from ccagent.log import logger
+from ccagent.net.addresses import network
 from ccagent.stores.metrics.request_reader import RequestReader
 from ccagent.stores.metrics.responses import StoreResponse, fail, head
 
@@ -39,6 +40,7 @@ class StoreConnection(asyncio.BufferedProtocol):
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
+        self._address = ""
         self._reader = RequestReader(api, limits, self)
         self._is_half_closed = False
         self._kept = 0
@@ -61,17 +63,22 @@ class StoreConnection(asyncio.BufferedProtocol):
             return
         self._transport = transport
         limits = self._limits
-        if len(limits.open) >= limits.most:
-            limits.refused += 1
-            limits.warn()
+        peer = transport.get_extra_info("peername")
+        address = network(str(peer[0])) if peer else ""
+        if not limits.admit(address):
+            self._api.count_refused(address)
             transport.abort()
             return
+        self._address = address
+        self._reader.address = address
         limits.open.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Release the connection's state. Cancel a response that is being written."""
         del exc
-        self._limits.open.discard(self)
+        if self in self._limits.open:
+            self._limits.open.remove(self)
+            self._limits.release(self._address)
         self._reader.close()
         self._limits.body_bytes -= self._kept
         self._kept = 0

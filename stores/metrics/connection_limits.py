@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from time import monotonic
 from typing import Protocol
 
 from ccagent.log import logger
 
-_WARN_EVERY = 60.0
 _READ_AT_ONCE = 256 << 10
 
 
@@ -41,15 +39,27 @@ class ConnectionLimits:
         self.buffer = memoryview(bytearray(_READ_AT_ONCE))
         """The receive buffer shared by all connections."""
         self.open: set[OpenConnection] = set()
+        self._of_address: dict[str, int] = {}
+        """Number of open connections by address."""
         self.requests = 0
         self.refused = 0
-        self._warned = -_WARN_EVERY
 
-    def warn(self) -> None:
-        """Log, at most once a minute, that connections are refused."""
-        if monotonic() - self._warned >= _WARN_EVERY:
-            self._warned = monotonic()
-            logger.warning(
-                "refused a connection: %d are open (limits.connections); %d refused so far",
-                self.most, self.refused,
-            )  # fmt: skip
+    def admit(self, address: str) -> bool:
+        """Count a new connection. Return False beyond the limits: one address has half of all."""
+        of_address = self._of_address.get(address, 0)
+        if len(self.open) >= self.most:
+            reason = f"{self.most} are open (limits.connections)"
+        elif address and of_address >= max(1, self.most // 2):
+            reason = f"{of_address} of one address are open (half of limits.connections)"
+        else:
+            self._of_address[address] = of_address + 1
+            return True
+        self.refused += 1
+        logger.warning("refused a connection: %s", reason, key="store connections")
+        return False
+
+    def release(self, address: str) -> None:
+        """Subtract a closed connection."""
+        left = self._of_address.pop(address, 0) - 1
+        if left > 0:
+            self._of_address[address] = left

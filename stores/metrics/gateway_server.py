@@ -21,6 +21,7 @@ from ccagent.stores.metrics.listening import ListeningServer
 from ccagent.stores.metrics.own_metrics import describe_gateway
 from ccagent.stores.metrics.part_limits import PartLimits
 from ccagent.stores.metrics.query import QueryLimits
+from ccagent.stores.metrics.series_limits import SeriesLimits, plan_memory
 from ccagent.stores.metrics.settings import parse_size
 from ccagent.stores.metrics.store import MetricStore
 from ccagent.stores.metrics.tokens import TokenVerifier
@@ -67,7 +68,12 @@ class GatewayServer(ListeningServer):
             future=int(settings.limits.future.seconds),
             past=settings.oldest(),
             is_strict=settings.strict == "reference",
-            most_series=settings.limits.series,
+            series=SeriesLimits(
+                names,
+                most=settings.limits.series,
+                of_node=settings.limits.new_series,
+                memory=plan_memory(settings.memory_cap).process,
+            ),
             others=self._events.take if self._events else None,
             # Names of ended jobs are kept, so the number of parts of a node only grows.
             parts=PartLimits(names, of_node=settings.limits.series),

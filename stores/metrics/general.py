@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from http import HTTPStatus
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.records.line_protocol.decoding import decode_lines
@@ -10,6 +11,7 @@ from ccagent.records.line_protocol.lines import LineError
 from ccagent.stores.metrics.line_keys import check_name, level_path
 from ccagent.stores.metrics.line_times import seconds
 from ccagent.stores.metrics.part_tags import add_part
+from ccagent.stores.metrics.series_limits import SeriesRefusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from ccagent.records.line_protocol.lines import Line
     from ccagent.stores.metrics.groups import Path, StoredSeries
     from ccagent.stores.metrics.part_limits import PartLimits
+    from ccagent.stores.metrics.series_limits import SeriesLimits
     from ccagent.stores.metrics.store import MetricStore
 
 MOST_REPORTED = 100
@@ -31,15 +34,11 @@ class BadLine(NamedTuple):
 
 
 class DecodedLines(NamedTuple):
-    """The values of a message."""
+    """The values of a piece of a message."""
 
     points: list[tuple[StoredSeries, int, float]]
     found: dict[bytes, StoredSeries | None]
     """Series by key, the text before the first blank."""
-    bad: list[BadLine]
-    bad_count: int
-    unkept: str
-    """Reason why events are only in memory."""
 
 
 class DecodedPoint(NamedTuple):
@@ -53,29 +52,59 @@ class DecodedPoint(NamedTuple):
     key: bytes
 
 
-class _Decoding:
-    """State while the lines of a message are decoded."""
+class LineMessage:
+    """State of a message whose pieces are decoded one after the other.
 
-    def __init__(self, cluster: str) -> None:
+    cluster: default of lines without the tag `cluster`. sender: identity of the sender.
+    """
+
+    def __init__(self, cluster: str, sender: str = "") -> None:
         self.cluster = cluster
+        self.sender = sender
         self.time: int | None = None
         """Time of the previous line."""
+        self.lines = 0
+        """Number of lines of the previous pieces."""
+        self.stored = 0
+        self.bad: list[BadLine] = []
+        """The first bad lines, and the first lines of refused series."""
+        self.bad_count = 0
+        self.new_series = 0
+        self.refused = 0
+        """Number of values of refused series."""
+        self.refusal: SeriesRefusal | None = None
+        """Why the first new series was refused."""
+        self.unkept = ""
+        """Reason why events of the message are only in memory; the sender must send them again."""
+        self.is_ended = False
+        """True if the first bad line ended the message."""
+
+    def complain(self, number: int, reason: str) -> None:
+        """Count a bad line of the present piece. number: within the piece."""
+        self.bad_count += 1
+        if len(self.bad) < MOST_REPORTED:
+            self.bad.append(BadLine(self.lines + number, reason))
+
+    def refuse(self, number: int, refusal: SeriesRefusal) -> None:
+        """Count a value of a refused series."""
+        self.refused += 1
+        self.refusal = self.refusal or refusal
+        self.complain(number, refusal.reason)
+
+
+class _Decoding:
+    """State while the lines of a piece are decoded."""
+
+    def __init__(self, message: LineMessage) -> None:
+        self.message = message
         self.points: list[DecodedPoint] = []
         self.skipped: list[bytes] = []
-        self.bad: list[BadLine] = []
-        self.bad_count = 0
-        self.unkept = ""
 
     def skip(self, line: bytes) -> None:
         """Record the key of a skipped line, unless the fast paths would split it differently."""
         key = _key(line)
         if _is_remembered(key):
             self.skipped.append(key)
-
-    def complain(self, number: int, reason: str) -> None:
-        self.bad_count += 1
-        if len(self.bad) < MOST_REPORTED:
-            self.bad.append(BadLine(number, reason))
 
 
 class GeneralIngest:
@@ -87,7 +116,7 @@ class GeneralIngest:
         *,
         future: int,
         is_strict: bool,
-        most_series: int,
+        series: SeriesLimits,
         others: Callable[[Line], str] | None,
         parts: PartLimits,
         past: int | None = None,
@@ -98,21 +127,22 @@ class GeneralIngest:
         self._past = past
         self._future = future
         self._is_strict = is_strict
-        self._most_series = most_series
+        self._series = series
         self._others = others
 
-    def decode(self, body: bytes, cluster: str) -> DecodedLines:
-        """Decode all lines of a message. Skip bad lines; if `is_strict`, stop at the first."""
-        decoding = _Decoding(cluster)
+    def decode(self, piece: bytes, message: LineMessage) -> DecodedLines:
+        """Decode all lines of a piece. Skip bad lines; if `is_strict`, stop at the first."""
+        decoding = _Decoding(message)
         self._parts.begin()
-        for number, line in enumerate(body.split(b"\n"), 1):
+        for number, line in enumerate(piece.split(b"\n"), 1):
             if not self._decode_line(decoding, number, line) and self._is_strict:
+                message.is_ended = True
                 break
         points, found = self._place(decoding)
+        message.stored += len(points)
+        message.lines += piece.count(b"\n")
         found |= dict.fromkeys(decoding.skipped)
-        return DecodedLines(
-            points, found, sorted(decoding.bad), decoding.bad_count, decoding.unkept
-        )
+        return DecodedLines(points, found)
 
     def _decode_line(self, decoding: _Decoding, number: int, text: bytes) -> bool:
         """Decode one line. Return whether it is valid."""
@@ -124,15 +154,16 @@ class GeneralIngest:
         except LineError as error:
             if self._store.catalogue.get(_measurement(stripped)) is None:
                 return True
-            decoding.complain(number, f"expected {error.expected} at column {error.column}")
+            decoding.message.complain(number, f"expected {error.expected} at column {error.column}")
             return False
         except ValueError:
-            decoding.complain(number, "not a single line")
+            decoding.message.complain(number, "not a single line")
             return False
         known = self._store.catalogue.get(line.measurement)
         if line.field in _OTHER_FIELDS and not self._store.catalogue.is_listed(line.measurement):
             if self._others is not None:
-                decoding.unkept = self._others(line) or decoding.unkept
+                message = decoding.message
+                message.unkept = self._others(line) or message.unkept
             return True
         if known is None:
             decoding.skip(stripped)
@@ -140,10 +171,10 @@ class GeneralIngest:
         try:
             check_name(line.measurement)
             value = _number(line)
-            level = level_path(line.tags, decoding.cluster)
-            time = self._time(decoding, line)
+            level = level_path(line.tags, decoding.message.cluster)
+            time = self._time(decoding.message, line)
         except ValueError as error:
-            decoding.complain(number, str(error))
+            decoding.message.complain(number, str(error))
             return False
         names = self._store.catalogue.part_tags(line.measurement)
         path = add_part(level, line.tags, names) if names else level
@@ -156,11 +187,11 @@ class GeneralIngest:
         )
         return True
 
-    def _time(self, decoding: _Decoding, line: Line) -> int:
+    def _time(self, message: LineMessage, line: Line) -> int:
         """Return the time of a line in s. Raise ValueError if the time is out of range."""
         now = int(self._store.now())
         if line.time is None:
-            return now if decoding.time is None else decoding.time
+            return now if message.time is None else message.time
         time = seconds(line.time)
         if time > now + self._future:
             raise ValueError(f"time {time} is {time - now} s in the future; check the clock")
@@ -168,45 +199,54 @@ class GeneralIngest:
             raise ValueError(
                 f"time {time} is {now - time} s ago; values are kept for {self._past} s"
             )
-        decoding.time = time
+        message.time = time
         return time
-
-    def _refusal(self) -> str:
-        if self._store.is_full:
-            return "values exceed memory-cap: new series are refused"
-        return f"the store has {self._most_series} series (limits.series): new series are refused"
 
     def _place(
         self, decoding: _Decoding
     ) -> tuple[list[tuple[StoredSeries, int, float]], dict[bytes, StoredSeries | None]]:
         """Find the series of the values. New series of one node, time and step become a group."""
         store = self._store
-        new: dict[tuple[str, str, int, int], dict[tuple[Path, str], None]] = {}
-        count = store.series
-        for _, path, metric, time, _, _ in decoding.points:
-            if store.find(path, metric) is None:
-                known = store.catalogue.get(metric)
-                if known is None or count >= self._most_series or store.is_full:
-                    continue
-                new.setdefault((path[0], path[1], known.frequency, time), {})[path, metric] = None
-                count += 1
-        for (_, _, frequency, time), wanted in new.items():
-            missing = [one for one in wanted if store.find(*one) is None]
-            if missing:
-                store.add(missing, time, frequency)
+        refusals = self._make_series(decoding)
         points: list[tuple[StoredSeries, int, float]] = []
         found: dict[bytes, StoredSeries | None] = {}
         for number, path, metric, time, value, key in decoding.points:
             series = store.find(path, metric)
             if series is None:
-                decoding.complain(number, self._refusal())
+                decoding.message.refuse(number, refusals[path, metric])
                 continue
             points.append((series, time, value))
             if _is_remembered(key):
                 found[key] = series
         return points, found
 
+    def _make_series(self, decoding: _Decoding) -> dict[tuple[Path, str], SeriesRefusal]:
+        """Make the missing series. Return the refused ones."""
+        store, message = self._store, decoding.message
+        new: dict[tuple[str, str, int, int], list[tuple[Path, str]]] = {}
+        seen: set[tuple[Path, str]] = set()
+        refusals: dict[tuple[Path, str], SeriesRefusal] = {}
+        for _, path, metric, time, _, _ in decoding.points:
+            one = (path, metric)
+            if store.find(path, metric) is not None or one in seen:
+                continue
+            if not seen:
+                self._series.begin()
+            seen.add(one)
+            count = store.series + len(seen) - len(refusals) - 1
+            refusal = self._series.admit(message.sender, path[0], path[1], count)
+            known = store.catalogue.get(metric)
+            if refusal is not None or known is None:
+                refusals[one] = refusal or _NOT_ACCEPTED
+            else:
+                new.setdefault((path[0], path[1], known.frequency, time), []).append(one)
+        for (_, _, frequency, time), wanted in new.items():
+            store.add(wanted, time, frequency)
+            message.new_series += len(wanted)
+        return refusals
 
+
+_NOT_ACCEPTED = SeriesRefusal(HTTPStatus.BAD_REQUEST, "the store does not accept this metric")
 _LONGEST_KEY = 2048
 _OTHER_FIELDS = {"event", "log", "control", "query"}
 

@@ -11,26 +11,32 @@ A fast path writes a whole message, or leaves it to the next path. Fast paths re
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+import asyncio
+from typing import TYPE_CHECKING, Protocol
+from weakref import WeakValueDictionary
 
-from ccagent.stores.metrics.general import MOST_REPORTED, GeneralIngest
+from ccagent.senders import SenderTable
+from ccagent.stores.metrics.general import GeneralIngest, LineMessage
 from ccagent.stores.metrics.line_times import seconds
 from ccagent.stores.metrics.part_limits import PartLimits
+from ccagent.stores.metrics.series_limits import SeriesLimits
 from ccagent.stores.metrics.templates import KnownKeys, MessageTemplate, is_plain, parse_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ccagent.records.line_protocol.lines import Line
-    from ccagent.stores.metrics.general import BadLine
     from ccagent.stores.metrics.groups import SeriesGroup
     from ccagent.stores.metrics.store import MetricStore
 
 _MOST_CLUSTERS = 1000
 _MOST_UNKNOWN = 100_000
 _ANY = 10**12
-PIECE = 1 << 20
-"""Bytes of a large message that are processed at a time."""
+PIECE = 256 << 10
+"""Bytes of a message that a fast path processes at a time, in about 5 ms."""
+
+_LINES, _BYTES = 150, 16 << 10
+"""Lines and bytes that the general path processes at a time, in about 5 ms."""
 
 _SHORTEST = 4
 """Minimum number of lines of a message with a template."""
@@ -44,19 +50,6 @@ class IngestLog(Protocol):
 
     def add_points(self, points: list[tuple[SeriesGroup, int, int, float]]) -> None:
         """Add single values: group, column, time and value."""
-
-
-class IngestResult(NamedTuple):
-    """The result of a message."""
-
-    stored: int
-    bad: list[BadLine]
-    """The first bad lines."""
-    bad_count: int
-    is_ended: bool = False
-    """True if the first bad line ended the message."""
-    unkept: str = ""
-    """Reason why events of the message are only in memory; the sender must send them again."""
 
 
 class IngestCounters:
@@ -77,7 +70,8 @@ class LineIngest:
 
     future, past: maximum seconds ahead of and behind the clock; past None: no limit. is_strict:
     stop at the first bad line, as the reference does. others: receives lines of events, and returns
-    the reason if one is not stored. parts: limits of mounts and other parts.
+    the reason if one is not stored. parts: limits of mounts and other parts. series: limits of new
+    series.
     """
 
     def __init__(
@@ -88,11 +82,16 @@ class LineIngest:
         future: int = 3600,
         past: int | None = None,
         is_strict: bool = False,
-        most_series: int = 10_000_000,
         others: Callable[[Line], str] | None = None,
         parts: PartLimits | None = None,
+        series: SeriesLimits | None = None,
     ) -> None:
         self.counters = IngestCounters()
+        self.senders = SenderTable()
+        """Messages, bytes, new series and refused lines by sender."""
+        self._turn = asyncio.Lock()
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """Locks by sender, of which one at a time gets the common turn."""
         self._store = store
         self._log = log
         self._future = future
@@ -103,49 +102,103 @@ class LineIngest:
         self._remembered = 0
         """Number of keys in `_known`."""
         self.parts = parts or PartLimits(store)
+        self.series = series or SeriesLimits(store)
         self.general = GeneralIngest(
-            store, future=future, past=past, is_strict=is_strict, most_series=most_series,
+            store, future=future, past=past, is_strict=is_strict, series=self.series,
             others=others, parts=self.parts,
         )  # fmt: skip
 
-    def write(self, body: bytes, cluster: str = "") -> IngestResult:
-        """Write a message. cluster: default for lines without the tag `cluster`."""
-        self.counters.messages += 1
+    def write(self, body: bytes, cluster: str = "", sender: str = "") -> LineMessage:
+        """Write a whole message at once. cluster: default for lines without the tag `cluster`."""
+        message = self.write_known(body, cluster, sender)
+        if message is None:
+            message = LineMessage(cluster, sender)
+            for _ in self.write_pieces(body, message):
+                pass
+        return message
+
+    def write_known(self, body: bytes, cluster: str = "", sender: str = "") -> LineMessage | None:
+        """Write a message of known keys in a few ms. Return None for other and large messages."""
+        if len(body) > PIECE:
+            return None
+        count = self._write_fast(body, cluster)
+        if count is None:
+            return None
+        message = LineMessage(cluster, sender)
+        message.stored = count
+        self._count(body, message)
+        return message
+
+    async def write_in_turns(self, body: bytes, message: LineMessage) -> None:
+        """Write a message in pieces. Other work is done between pieces.
+
+        Senders take turns, and the messages of a sender in its turns: many messages of a sender
+        together delay others as little as one.
+        """
+        pieces = self.write_pieces(body, message)
+        of_sender = self._turns.setdefault(message.sender, asyncio.Lock())
+        is_over = False
+        while not is_over:
+            async with of_sender, self._turn:
+                is_over = next(pieces, None) is None
+                # The turn lasts until the loop has done all other work that is ready.
+                await asyncio.sleep(0)
+
+    def write_pieces(self, body: bytes, message: LineMessage) -> Iterator[LineMessage]:
+        """Write a message in pieces of a few ms. Yield the message after each piece."""
+        begin, is_ended = 0, False
+        while begin < len(body) and not is_ended:
+            end = body.find(b"\n", begin + PIECE) + 1 or len(body)
+            piece = body[begin:end]
+            begin = end
+            # `write_known` has tried the fast paths for a message of one piece.
+            was_tried = len(body) <= PIECE
+            count = None if was_tried else self._write_fast(piece, message.cluster)
+            if count is None:
+                for part in _split(piece):
+                    is_ended = self._write_any(part, message)
+                    yield message
+                    if is_ended:
+                        break
+                continue
+            message.stored += count
+            message.lines += piece.count(b"\n")
+            message.time = self._time(piece.rstrip().rpartition(b" ")[2])
+            yield message
+        message.bad.sort()
+        self._count(body, message)
+
+    def _count(self, body: bytes, message: LineMessage) -> None:
+        """Count a written message."""
+        counters = self.counters
+        counters.messages += 1
+        counters.points += message.stored
+        counters.bad_lines += message.bad_count
+        more: dict[str, int] = {}
+        if message.new_series:
+            more["new_series"] = message.new_series
+        if message.bad_count:
+            more["refused_lines"] = message.bad_count
+        if message.sender:
+            self.senders.count(message.sender, messages=1, bytes=len(body), **more)
+
+    def _write_fast(self, body: bytes, cluster: str) -> int | None:
+        """Write a message on a fast path. Return the number of its values; None for others."""
         store = self._store
         if store.generation != self._generation:
             self._generation = store.generation
             self._forget()
+        known = self._known_keys(cluster)
+        count = self._write_repeated(known, body)
+        return self._write_known(known, body) if count is None else count
+
+    def _known_keys(self, cluster: str) -> KnownKeys:
         known = self._known.get(cluster)
         if known is None:
             if len(self._known) >= _MOST_CLUSTERS:
                 self._forget()
             known = self._known[cluster] = KnownKeys()
-        count = self._write_repeated(known, body)
-        if count is None:
-            count = self._write_known(known, body)
-        if count is not None:
-            self.counters.points += count
-            return IngestResult(count, [], 0)
-        return self._write_any(known, body, cluster)
-
-    def write_large(self, body: bytes, cluster: str = "") -> Iterator[IngestResult]:
-        """Write a message in pieces. Only the lines of one piece are in memory at a time.
-
-        Yield the result of all pieces so far after each piece.
-        """
-        found, lines, begin = IngestResult(0, [], 0), 0, 0
-        while begin < len(body) and not found.is_ended:
-            end = body.find(b"\n", begin + PIECE) + 1 or len(body)
-            piece = body[begin:end]
-            one = self.write(piece, cluster)
-            bad = [line._replace(number=line.number + lines) for line in one.bad]
-            found = IngestResult(
-                found.stored + one.stored, [*found.bad, *bad][:MOST_REPORTED],
-                found.bad_count + one.bad_count, one.is_ended, found.unkept or one.unkept,
-            )  # fmt: skip
-            lines += piece.count(b"\n")
-            begin = end
-            yield found
+        return known
 
     def _write_repeated(self, known: KnownKeys, body: bytes) -> int | None:
         """Write a message that follows a template, with one time. Return None for others."""
@@ -216,18 +269,17 @@ class LineIngest:
         self._put(points)
         return len(points)
 
-    def _write_any(self, known: KnownKeys, body: bytes, cluster: str) -> IngestResult:
-        taken = self.general.decode(body, cluster)
+    def _write_any(self, piece: bytes, message: LineMessage) -> bool:
+        """Write a piece on the general path. Return whether a bad line has ended the message."""
+        bad_count = message.bad_count
+        taken = self.general.decode(piece, message)
         self._put([(s.group, s.column, time, value) for s, time, value in taken.points])
-        self.counters.points += len(taken.points)
-        self.counters.bad_lines += taken.bad_count
-        if not taken.bad_count and self._store.generation == self._generation:
-            self._remembered += known.remember(taken.found)
+        if message.bad_count == bad_count and self._store.generation == self._generation:
+            self._remembered += self._known_keys(message.cluster).remember(taken.found)
             if self._remembered > 2 * self._store.series + _MOST_UNKNOWN:
                 # The same series under many keys, or many metrics that are not stored.
                 self._forget()
-        is_ended = self._is_strict and taken.bad_count > 0
-        return IngestResult(len(taken.points), taken.bad, taken.bad_count, is_ended, taken.unkept)
+        return message.is_ended
 
     def _forget(self) -> None:
         """Forget the keys of all messages."""
@@ -248,3 +300,15 @@ class LineIngest:
         time = seconds(int(text))
         now = self._store.now()
         return time if now - self._past <= time <= now + self._future else None
+
+
+def _split(piece: bytes) -> Iterator[bytes]:
+    """Yield parts of at most `_LINES` lines and about `_BYTES` bytes."""
+    begin = 0
+    while begin < len(piece):
+        end, lines, latest = begin, 0, begin + _BYTES
+        while lines < _LINES and end < len(piece) and (end < latest or end == begin):
+            end = piece.find(b"\n", end) + 1 or len(piece)
+            lines += 1
+        yield piece[begin:end]
+        begin = end

@@ -15,7 +15,7 @@ from ccagent.errors import ConfigurationError
 from ccagent.log import logger, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from nats.aio.msg import Msg
 
@@ -49,7 +49,7 @@ class PullConsumer:
         self,
         client: NatsClient,
         settings: SubscriptionSettings,
-        take: Callable[[Msg], bool],
+        take: Callable[[Msg], Awaitable[bool]],
         commit: MessageCommit,
         lost: Callable[[str], None],
     ) -> None:
@@ -103,7 +103,7 @@ class PullConsumer:
         else:
             self._asked -= 1
             # JetStream delivers an unacknowledged message again.
-            if self._take(message) and message.reply:
+            if await self._take(message) and message.reply:
                 if not self._pending:
                     self._commit.wait(self._committed)
                 self._pending.append(message.reply)

@@ -16,8 +16,7 @@ import nats.errors
 from ccagent.config.secret import read_secret, secret_text
 from ccagent.errors import ConfigurationError
 from ccagent.log import logger, printable
-from ccagent.senders import SenderTable
-from ccagent.stores.metrics.ingest import PIECE, IngestResult
+from ccagent.stores.metrics.general import LineMessage
 from ccagent.stores.metrics.nats_pull import PullConsumer
 from ccagent.transports.nats.client import NatsClient, explain_error
 from ccagent.transports.nats.login import NatsLogin, parse_credentials
@@ -52,8 +51,6 @@ class NatsReceiver:
         self._ingest = ingest
         self._commit = commit
         self.messages = 0
-        self.senders = SenderTable()
-        """Messages, bytes and bad lines by subject."""
         self.is_connected = False
         self._problem = ""
 
@@ -115,7 +112,7 @@ class NatsReceiver:
 
     async def _subscribe(self, client: NatsClient, one: SubscriptionSettings) -> None:
         async def take(message: Msg) -> None:
-            self._take(one, message)
+            await self._take(one, message)
             self._commit.wait(_ignore)
 
         await client.subscribe(  # pyright: ignore[reportUnknownMemberType]
@@ -126,19 +123,16 @@ class NatsReceiver:
             pending_bytes_limit=_WAITING_BYTES,
         )
 
-    def _take(self, one: SubscriptionSettings, message: Msg) -> bool:
+    async def _take(self, one: SubscriptionSettings, message: Msg) -> bool:
         """Write the lines of a message. Return whether it may be acknowledged after a commit."""
         self.messages += 1
-        self.senders.count(message.subject, messages=1, bytes=len(message.data))
-        result = IngestResult(0, [], 0)
-        if len(message.data) <= PIECE:
-            result = self._ingest.write(message.data, one.cluster)
-        else:
-            for result in self._ingest.write_large(message.data, one.cluster):  # noqa: B007
-                pass
+        sender = f"nats {message.subject}"
+        result = self._ingest.write_known(message.data, one.cluster, sender)
+        if result is None:
+            result = LineMessage(one.cluster, sender)
+            await self._ingest.write_in_turns(message.data, result)
         if result.bad_count:
             first = result.bad[0]
-            self.senders.count(message.subject, bad_lines=result.bad_count)
             logger.warning(
                 "nats %s: %d bad lines; line %d: %s",
                 printable(message.subject)[:_LONGEST_SUBJECT], result.bad_count, first.number,

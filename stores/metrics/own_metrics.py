@@ -6,6 +6,9 @@ import resource
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
+from ccagent.machine.own_memory import read_resident
+from ccagent.stores.budgets import sender_label
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -17,8 +20,17 @@ if TYPE_CHECKING:
     from ccagent.stores.metrics.store import MetricStore
 
 
-_Number = tuple[str, str, str, float]
-"""Name, type, description and value."""
+_Number = tuple[str, str, str, float | dict[str, float]]
+"""Name, type, description, and value or values by label."""
+
+_OF_SENDERS = {
+    "messages": "Messages with lines, by sender.",
+    "bytes": "Bytes of messages, by sender.",
+    "new_series": "New series, by sender.",
+    "refused_lines": "Refused lines and values of refused series, by sender.",
+    "refused_requests": "Refused requests and connections, by sender.",
+}
+"""Counters of the ten senders with the highest ones. `others`: those that were forgotten."""
 
 
 class StoreParts(NamedTuple):
@@ -81,6 +93,18 @@ def _ingested(ingest: LineIngest) -> list[_Number]:
             "New mounts and other parts beyond the limits.",
             ingest.parts.refused,
         ),
+        ("series_refused_total", "counter", "New series beyond the limits.",
+         ingest.series.refused),
+        *_senders(ingest),
+    ]  # fmt: skip
+
+
+def _senders(ingest: LineIngest) -> list[_Number]:
+    found = [(sender_label(one["sender"]), one) for one in ingest.senders.dearest()]
+    return [
+        (f"sender_{kind}_total", "counter", text, {label: one.get(kind, 0) for label, one in found})
+        for kind, text in _OF_SENDERS.items()
+        if found
     ]
 
 
@@ -91,7 +115,7 @@ def _process(connections: ConnectionLimits) -> list[_Number]:
         ("requests_total", "counter", "Answered requests.", connections.requests),
         ("requests_refused_total", "counter", "Refused requests.", connections.refused),
         ("cpu_seconds_total", "counter", "CPU time.", usage.ru_utime + usage.ru_stime),
-        ("resident_bytes", "gauge", "Resident memory.", _resident()),
+        ("resident_bytes", "gauge", "Resident memory.", read_resident()),
         ("time_seconds", "gauge", "The store's clock.", time.time()),
     ]
 
@@ -102,11 +126,10 @@ def _format(numbers: Iterable[_Number]) -> bytes:
         lines += [
             f"# HELP ccagent_store_{name} {text}",
             f"# TYPE ccagent_store_{name} {kind}",
-            f"ccagent_store_{name} {value}",
+        ]
+        samples = value.items() if isinstance(value, dict) else [("", value)]
+        lines += [
+            f"ccagent_store_{name}{f'{{{label}}}' if label else ''} {number}"
+            for label, number in samples
         ]
     return ("\n".join(lines) + "\n").encode()
-
-
-def _resident() -> int:
-    with open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[1]) * resource.getpagesize()

@@ -1,15 +1,13 @@
-"""Parsing of requests from the bytes of a connection.
-
-The parser is Node.js' llhttp, through httptools.
-"""
+"""Requests from the bytes of a connection."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import httptools
 
+from ccagent.net.request_parser import RequestParser
 from ccagent.stores.metrics.request_head import RepeatedHead, RequestHead
 from ccagent.stores.metrics.responses import StoreResponse, fail, text
 
@@ -54,7 +52,14 @@ class RequestReceiver(Protocol):
 class RequestReader:
     """Parses requests. Invalid requests are refused before their bodies arrive."""
 
-    def __init__(self, api: StoreApi, limits: ConnectionLimits, receiver: RequestReceiver) -> None:
+    def __init__(
+        self,
+        api: StoreApi,
+        limits: ConnectionLimits,
+        receiver: RequestReceiver,
+    ) -> None:
+        self.address = ""
+        """The client's address or network."""
         self.began = 0.0
         """Start time of the incomplete request; 0 without one."""
         self.is_refused = False
@@ -62,7 +67,7 @@ class RequestReader:
         self._limits = limits
         self._receiver = receiver
         self._time = asyncio.get_running_loop().time
-        self._parser: Any = httptools.HttpRequestParser(self)
+        self._parser = RequestParser(self)
         self._head = RequestHead(api.largest_body)
         self._repeated: RepeatedHead | None = None
         self._whole = b""
@@ -85,7 +90,7 @@ class RequestReader:
             self._whole = data
         self._received += len(data)
         try:
-            self._parse(data)
+            self._parser.feed_data(data)
         except httptools.HttpParserError as error:
             if not self.is_refused:
                 self._refuse(text(400, f"not an HTTP request: {error}"))
@@ -100,19 +105,6 @@ class RequestReader:
         self._limits.body_bytes -= self._size
         self._size = 0
         self._parts = []
-
-    def _parse(self, data: bytes) -> None:
-        """Parse bytes. Ignore an upgrade, such as to HTTP/2 (RFC 9110, 7.8)."""
-        while True:
-            try:
-                self._parser.feed_data(data)
-            except httptools.HttpParserUpgrade as upgrade:
-                self._parser = httptools.HttpRequestParser(self)
-                data = data[upgrade.args[0] :]
-                if self.is_refused or not data:
-                    return
-            else:
-                return
 
     def _take_repeated(self, repeated: RepeatedHead, data: bytes) -> bool:
         """Process a complete request with a known head. Return whether `data` is such a request."""
@@ -161,7 +153,7 @@ class RequestReader:
         else:
             refused = self._api.authorize(route, asked.authorization)
             if refused is None:
-                self._route = self._api.restrict(route, asked.authorization)
+                self._route = self._api.restrict(route, asked.authorization, self.address)
             refusal = refused or refusal
         if refusal is not None:
             self._refuse(refusal)
@@ -215,5 +207,6 @@ class RequestReader:
     def _refuse(self, response: StoreResponse) -> None:
         self.is_refused = True
         self._limits.refused += 1
+        self._api.count_refused(self.address)
         self._parts = []
         self._receiver.refuse(response)

@@ -10,7 +10,7 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ccagent.stores.metrics.general import BadLine
+    from ccagent.stores.metrics.general import LineMessage
 
 JSON = b"application/json"
 TEXT = b"text/plain; charset=utf-8"
@@ -35,18 +35,32 @@ def fail(status: int, reason: str, **more: Any) -> StoreResponse:
     return StoreResponse(status, msgspec.json.encode(found) + b"\n")
 
 
-def complain(bad: list[BadLine], bad_count: int, stored: int) -> StoreResponse:
-    """Return the response to a write: empty, or an error with the bad lines."""
-    if not bad_count:
+def answer_write(message: LineMessage, retry_after: int) -> StoreResponse:
+    """Return the response to a write: empty, or an error with the bad lines.
+
+    retry_after: seconds until a sender may make new series again.
+    """
+    bad = message.bad
+    if not message.bad_count:
         return OK
-    first = bad[0]
-    return fail(
-        400,
-        f"line {first.number}: {first.reason}",
-        lines=[{"line": one.number, "reason": one.reason} for one in bad],
-        bad=bad_count,
-        stored=stored,
+    counts = {
+        "lines": [{"line": one.number, "reason": one.reason} for one in bad],
+        "bad": message.bad_count,
+        "stored": message.stored,
+    }
+    refusal = message.refusal
+    if refusal is None:
+        return fail(400, f"line {bad[0].number}: {bad[0].reason}", **counts)
+    # InfluxDB's words for it: ccagent's sinks set the message aside and go on.
+    found = fail(
+        refusal.status,
+        f"partial write: {message.refused} values refused, {message.stored} stored:"
+        f" {refusal.reason}",
+        refused=message.refused,
+        **counts,
     )
+    is_budget = refusal.status == HTTPStatus.TOO_MANY_REQUESTS
+    return found._replace(more=b"Retry-After: %d\r\n" % retry_after) if is_budget else found
 
 
 def text(status: int, reason: str, more: bytes = b"") -> StoreResponse:

@@ -29,6 +29,7 @@ from ccagent.stores.metrics.log_replay import Replay
 from ccagent.stores.metrics.log_writer import StoreLogError, WriteAheadLog, largest_segment
 from ccagent.stores.metrics.own_metrics import StoreParts, describe_store
 from ccagent.stores.metrics.query import QueryLimits
+from ccagent.stores.metrics.series_limits import SeriesLimits, plan_memory
 from ccagent.stores.metrics.settings import log_directory, parse_size
 from ccagent.stores.metrics.store import MetricStore
 from ccagent.stores.metrics.tokens import TokenVerifier
@@ -79,13 +80,14 @@ class StoreServer(ListeningServer):
         if changed:
             logger.warning("%s", changed)
         disk_cap = parse_size(settings.disk_cap)
+        memory = plan_memory(settings.memory_cap)
         self.log = WriteAheadLog(directory, largest=largest_segment(disk_cap))
         self.log.closed += closed
         self.housekeeper = Housekeeper(
             self.store,
             self.log,
             retention=retention,
-            memory_cap=parse_size(settings.memory_cap),
+            memory_cap=memory.values,
             disk_cap=disk_cap,
             archive=settings.archive.directory,
         )
@@ -103,7 +105,12 @@ class StoreServer(ListeningServer):
             future=int(settings.limits.future.seconds),
             past=settings.oldest(),
             is_strict=settings.strict == "reference",
-            most_series=settings.limits.series,
+            series=SeriesLimits(
+                self.store,
+                most=settings.limits.series,
+                of_node=settings.limits.new_series,
+                memory=memory.process,
+            ),
             others=self.events.take,
         )
         parts = StoreParts(self.store, self.ingest, self.housekeeper, self.connections, self.log)

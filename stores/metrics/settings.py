@@ -16,6 +16,7 @@ from ccagent.views.web.settings import WebSettings
 
 _SIZE = re.compile(r"([0-9]{1,9})\s*(B|KB|MB|GB|TB)", re.IGNORECASE)
 _STREAM = re.compile(r"[^\s.*>/\\]+")
+AUTO = "auto"
 _UNITS = ("B", "KB", "MB", "GB", "TB")
 
 
@@ -105,6 +106,10 @@ class StoreLimitSettings(Settings, frozen=True, kw_only=True):
         10_000_000
     )
     series: Annotated[int, Meta(ge=1, description="maximum number of series")] = 10_000_000
+    new_series: Annotated[
+        int,
+        Meta(ge=1, description="maximum new series of a sender for a node in an hour"),
+    ] = 20_000
     connections: Annotated[int, Meta(ge=1, description="maximum number of connections")] = 20_000
     future: Annotated[Duration, Meta(description="maximum time of a value ahead of the clock")] = (
         Duration("1h")
@@ -136,7 +141,13 @@ class StoreSettings(Settings, frozen=True, kw_only=True):
     retention: Annotated[
         Duration, Meta(description="time that values stay in memory and in the log")
     ] = Duration("48h")
-    memory_cap: Annotated[str, Meta(description="memory of all values; 0B: no limit")] = "0B"
+    memory_cap: Annotated[
+        str,
+        Meta(
+            description="memory of all values; auto: half of the memory of the machine or the"
+            " control group; 0B: no limit"
+        ),
+    ] = AUTO
     disk_cap: Annotated[str, Meta(description="size of the log; 0B: no limit")] = "0B"
     jwt_public_key: Annotated[
         str, Meta(description="Ed25519 public key in base64; empty: no tokens needed")
@@ -197,7 +208,8 @@ def _find_bad_values(settings: StoreSettings) -> list[str]:
                 f"metrics.{name}.frequency: expected a whole number of seconds, at least 1"
             )
     for key, written in (
-        ("memory-cap", settings.memory_cap), ("disk-cap", settings.disk_cap),
+        ("memory-cap", "0B" if settings.memory_cap == AUTO else settings.memory_cap),
+        ("disk-cap", settings.disk_cap),
         ("limits.body", settings.limits.body), ("limits.bodies", settings.limits.bodies),
     ):  # fmt: skip
         try:

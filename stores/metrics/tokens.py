@@ -53,6 +53,7 @@ class _Accepted(NamedTuple):
     begins: float
     ends: float
     owner: str | None
+    subject: str
 
 
 class TokenVerifier:
@@ -86,6 +87,10 @@ class TokenVerifier:
         """
         owner = self._find(authorization).owner
         return None if owner in self._staff else owner
+
+    def subject(self, authorization: bytes) -> str:
+        """Return the subject of a valid token; empty without one. Raise UnauthorizedError."""
+        return self._find(authorization).subject
 
     def _find(self, authorization: bytes) -> _Accepted:
         found = self._accepted.get(authorization)
@@ -140,7 +145,8 @@ def _accept(claims: _Claims, now: float) -> _Accepted:
         raise UnauthorizedError("token used before issued")
     begins = max(claims.nbf or 0.0, claims.iat or 0.0)
     ends = float("inf") if claims.exp is None else claims.exp
-    return _Accepted(_rights(claims.roles), begins, ends, _owner(claims))
+    subject = claims.sub if isinstance(claims.sub, str) else ""
+    return _Accepted(_rights(claims.roles), begins, ends, _owner(claims), subject)
 
 
 def _owner(claims: _Claims) -> str | None:

@@ -84,3 +84,11 @@ def test_nothing_installs_the_project_of_somebody_else() -> None:
         if foreign.search(line)
     ]
     assert found == []
+
+
+def test_every_service_limits_memory_and_tasks() -> None:
+    units = sorted(ROOT.glob("packaging/**/*.service"))
+    assert len(units) > 5
+    for unit in units:
+        keys = {line.partition("=")[0] for line in unit.read_text().splitlines()}
+        assert {"MemoryMax", "TasksMax"} <= keys, unit.name

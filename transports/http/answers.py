@@ -11,10 +11,13 @@ _TOO_LARGE = 413
 _UNPROCESSABLE = 422
 _BAD_REQUEST = 400
 _REFUSED_LINES = ("partial write", "unable to parse")
-"""Texts with status 400 from databases for line protocol that have parsed a message (InfluxDB).
+"""Texts from databases for line protocol that have parsed a message (InfluxDB, ccagent's store).
 
 After a partial write the valid lines are stored.
 """
+
+_PARTLY = frozenset({_BAD_REQUEST, 429, 507})
+"""Statuses of a message whose valid lines are stored. 429, 507: without its new series."""
 
 _MAY_BE_THE_MESSAGE = frozenset({400, 409})
 """Refusals of a message. Proxies and misconfigured servers send them, too."""
@@ -45,7 +48,7 @@ def check_status(
         return
     if status == _TOO_LARGE:
         raise TooLargeError(text, delivered=delivered)
-    refuses_lines = status == _BAD_REQUEST and any(part in answer for part in _REFUSED_LINES)
+    refuses_lines = status in _PARTLY and any(part in answer for part in _REFUSED_LINES)
     if status == _UNPROCESSABLE or refuses_lines:
         raise RejectedError(text, delivered=delivered)
     raise RetryableError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import socket
 import sqlite3
@@ -13,6 +12,7 @@ import uvicorn
 
 from ccagent.errors import ConfigurationError
 from ccagent.log import logger
+from ccagent.net.serving import EmbeddedServer, ServingLimits, limit_connections
 from ccagent.net.urls import is_loopback
 from ccagent.stores.accepting import plan_connections
 from ccagent.stores.metrics.settings import split_address
@@ -20,27 +20,19 @@ from ccagent.views.web.access import PageAccess
 from ccagent.views.web.application import PageApplication
 from ccagent.views.web.context import PageSources
 from ccagent.views.web.data.job_search import JobSearch
-from ccagent.views.web.slow_clients import MOST_CONNECTIONS, limit_addresses
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
     from ccagent.stores.metrics.settings import StoreSettings
     from ccagent.stores.metrics.store import MetricStore
     from ccagent.stores.metrics.tokens import TokenVerifier
 
 _MOST_AT_ONCE = 1024
+_MOST_CONNECTIONS = 2048
+_MOST_OF_ADDRESS = 256
+"""A quarter of the connections that the server answers."""
+
 _BACKLOG = 256
 _LOCAL = ("localhost", "127.0.0.1", "[::1]")
-
-
-class _Uvicorn(uvicorn.Server):
-    """A server without signal handlers: the store handles signals."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None]:
-        """Install no handlers."""
-        yield
 
 
 class PageServer:
@@ -86,11 +78,14 @@ class PageServer:
         # DNS rebinding is only a risk for local pages without login.
         hosts = _LOCAL if is_local and access.is_open else ()
         self.application = PageApplication(sources, access, hosts=hosts, is_demo=bool(simulated))
-        plan = plan_connections(MOST_CONNECTIONS, _BACKLOG, others=settings.limits.connections)
-        self._server = _Uvicorn(
+        plan = plan_connections(_MOST_CONNECTIONS, _BACKLOG, others=settings.limits.connections)
+        limits = ServingLimits(
+            plan.most, _MOST_OF_ADDRESS, unlimited=frozenset(settings.web.proxies)
+        )
+        self._server = EmbeddedServer(
             uvicorn.Config(
                 self.application.app, host=self._host, port=self._port, lifespan="off", ws="none",
-                http=limit_addresses(frozenset(settings.web.proxies), plan.most),
+                http=limit_connections(limits),
                 backlog=plan.backlog,
                 log_config=None, log_level="error", access_log=False,
                 server_header=False, proxy_headers=False,

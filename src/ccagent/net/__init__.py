@@ -1,1 +1,1 @@
-"""Clients of servers: HTTP, TLS, URLs, and the texts of their errors."""
+"""Clients and servers of networks: HTTP, TLS, URLs, limits of connections, texts of errors."""

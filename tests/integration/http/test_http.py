@@ -216,12 +216,15 @@ def test_what_never_will_be_taken(
 
 
 @pytest.mark.parametrize(
-    "said", ["partial write: field type conflict dropped=1", "unable to parse"]
-)
+    ("said", "status"),
+    [("partial write: field type conflict dropped=1", 400), ("unable to parse", 400),
+     ("partial write: 3 values refused, 80 stored", 429),
+     ("partial write: 3 values refused, 80 stored", 507)],
+)  # fmt: skip
 def test_a_database_that_has_read_the_lines_rejects_them(
-    server: Server, connect: Callable[..., HttpTransport], said: str
+    server: Server, connect: Callable[..., HttpTransport], said: str, status: int
 ) -> None:
-    server.script.append(say(400, json.dumps({"error": said}).encode()))
+    server.script.append(say(status, json.dumps({"error": said}).encode()))
     with pytest.raises(RejectedError, match=said):
         connect("/write", format="line").send([POINTS])
 

@@ -10,6 +10,7 @@ import subprocess
 import threading
 import time
 import urllib.error
+import urllib.parse
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from tests.support.certificates import Authority
 from tests.support.exposition import parse
 from tests.support.ports import free_port
 from tests.support.running import CCAGENT, until
+from tests.support.upgrades import PREFACE, ask_for_upgrades, ask_with_curl, statuses
 
 OPENMETRICS = "application/openmetrics-text;version=1.0.0"
 
@@ -39,6 +41,17 @@ def tls(authority: Authority, users: Path) -> str:
         f'names = ["node_exporter"]\ncertificate-file = "{certificate}"\nkey-file = "{key}"\n'
         f'users-file = "{users}"\n'
     )
+
+
+def test_an_upgrade_is_ignored(exporter: Exporter) -> None:
+    exporter.serve('names = ["ccagent"]')
+    port = urllib.parse.urlsplit(exporter.url).port or 0
+    assert ask_with_curl(exporter.url) == 200
+    assert ask_for_upgrades(port, b"GET /metrics HTTP/1.1") == [[200, 404]] * 4
+    # A body is refused, and ends the connection: it is not taken for a request.
+    hidden = b"GET /metrics HTTP/1.1\r\n\r\n"
+    assert ask_for_upgrades(port, b"POST /metrics HTTP/1.1", hidden) == [[413]] * 8
+    assert statuses(port, PREFACE) == [400]
 
 
 def test_formats_and_pages(exporter: Exporter) -> None:

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from tests.support.certificates import Authority
 from tests.support.metric_store import RunningStore
 from tests.support.running import until
+from tests.support.upgrades import PREFACE, ask_for_upgrades, ask_with_curl, statuses
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -358,6 +359,25 @@ def test_several_requests_at_once_are_answered_in_order(store: RunningStore) -> 
     assert found.count(b"HTTP/1.1 200 OK") == 60
     assert found.count(b'"load"') == 30
     assert found.index(b"HTTP/1.1 404") > found.rindex(b"HTTP/1.1 200")
+
+
+def test_an_upgrade_is_ignored(store: RunningStore, tmp_path: Path) -> None:
+    when = now()
+    body = tmp_path / "lines"
+    body.write_text(lines(1, host="curl", begin=when))
+    url = f"http://127.0.0.1:{store.port}/api/write/?cluster=fox"
+    assert ask_with_curl(url, "--data-binary", f"@{body}") == 200
+    text = lines(2, host="raw", begin=when).encode()
+    found = ask_for_upgrades(store.port, b"POST /api/write HTTP/1.1", text)
+    assert found == [[200, 404]] * 8
+    for host, value in (("curl", 1), ("raw", 2)):
+        ((one,),) = store.query(when - 60, when + 60, LOAD | {"host": host})
+        assert value in one["data"]
+    # A body that looks like a request is none.
+    hidden = b"# \r\nGET /metrics HTTP/1.1\r\n\r\n"
+    found = ask_for_upgrades(store.port, b"POST /api/write HTTP/1.1", hidden)
+    assert {len(one) for one in found} == {2}
+    assert statuses(store.port, PREFACE) == [400]
 
 
 def test_100_continue(store: RunningStore) -> None:

@@ -13,6 +13,7 @@ import pytest
 from tests.support.metric_store import RunningStore
 from tests.support.nats_server import NatsServer
 from tests.support.running import until
+from tests.support.upgrades import PREFACE, ask_for_upgrades, ask_with_curl, statuses
 from tests.support.victoria_metrics import VictoriaMetrics
 
 if TYPE_CHECKING:
@@ -40,6 +41,18 @@ def gateway(directory: Path, engine: VictoriaMetrics, text: str | None = None) -
     )
     data = () if text is not None else ("--data", "")
     return RunningStore(directory, "--config", str(directory / "store.toml"), *data)
+
+
+def test_the_gateway_ignores_upgrades(tmp_path: Path, engine: VictoriaMetrics) -> None:
+    with gateway(tmp_path / "a", engine) as store:
+        url = f"http://127.0.0.1:{store.port}/api/write?cluster=fox"
+        text = f"load,hostname=n1 value=3 {BEGIN}"
+        assert ask_with_curl(url, "--data-binary", text) == 200
+        found = ask_for_upgrades(store.port, b"POST /api/write?cluster=fox HTTP/1.1", text.encode())
+        assert found == [[200, 404]] * 8
+        assert statuses(store.port, PREFACE) == [400]
+        until(lambda: store.query(BEGIN, BEGIN + 60, LOAD)[0][0].get("data") == [3.0], 30)
+        assert b"\nccagent_store_points_total 9\n" in store.ask("GET", "/metrics").body
 
 
 def test_two_gateways_answer_what_either_wrote(tmp_path: Path, engine: VictoriaMetrics) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -19,6 +20,7 @@ from playwright.sync_api import Browser
 
 from tests.support.metric_store import RunningStore
 from tests.support.page_site import public_key, token
+from tests.support.upgrades import PREFACE, ask_for_upgrades, ask_with_curl, statuses
 
 USER = {"Authorization": f"Bearer {token(sub='eve', roles=['user'])}"}
 STAFF = {"Authorization": f"Bearer {token(sub='ada', roles=['admin'])}"}
@@ -80,6 +82,19 @@ def test_a_page_shows_what_the_store_has_received(store: RunningStore) -> None:
     assert "relax" in text
     assert "mean 3.9, from 3.9 to 3.9" in text
     assert "2.79 GB of 3.73 GB" in text
+
+
+def test_an_upgrade_is_ignored(store: RunningStore) -> None:
+    pages = Pages(store)
+    port = urllib.parse.urlsplit(pages.url).port or 0
+    assert ask_with_curl(f"{pages.url}/login") == 200
+    # Only the body of a login has its token.
+    form = b"token=" + STAFF["Authorization"].removeprefix("Bearer ").encode()
+    line = b"POST /login HTTP/1.1\r\nOrigin: http://x\r\nSec-Fetch-Site: same-origin"
+    found = ask_for_upgrades(port, line, form)
+    assert [one[0] for one in found] == [303] * 8
+    assert {len(one) for one in found} == {2}
+    assert statuses(port, PREFACE) == [400]
 
 
 def test_users_see_their_own_jobs_alone(store: RunningStore) -> None:

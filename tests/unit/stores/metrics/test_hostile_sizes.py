@@ -11,13 +11,13 @@ import pytest
 from ccagent.errors import UnparsableError
 from ccagent.stores.metrics.api import ROUTES, StoreApi
 from ccagent.stores.metrics.commit import GroupCommit
+from ccagent.stores.metrics.general import LineMessage
 from ccagent.stores.metrics.job_envelopes import read_envelope
 from tests.unit.stores.metrics.support import NOW, line, new_ingest, new_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ccagent.stores.metrics.ingest import IngestResult
     from ccagent.stores.metrics.responses import StoreResponse
 
 MB = 1_000_000
@@ -90,15 +90,20 @@ def test_one_series_under_many_keys_is_forgotten(monkeypatch: pytest.MonkeyPatch
 def test_a_large_message_is_taken_in_pieces() -> None:
     body = line("load", 1).encode() * 100_000
     ingest = new_ingest(new_store())
-    results: list[IngestResult] = []
-    assert peak(lambda: results.extend(ingest.write_large(body))) < 25 * MB
-    assert (results[-1].stored, results[-1].bad_count, len(results) > 3) == (100_000, 0, True)
+    message = LineMessage("")
+    pieces = [0]
+
+    def write() -> None:
+        pieces[0] = sum(1 for _ in ingest.write_pieces(body, message))
+
+    assert peak(write) < 25 * MB
+    assert (message.stored, message.bad_count, pieces[0] > 3) == (100_000, 0, True)
 
 
 def test_lines_of_a_large_message_are_counted_through() -> None:
     good, bad = line("load", 1, NOW), "load x\n"
     body = (good * 40_000 + bad + good * 40_000 + bad).encode()
-    *_, last = new_ingest(new_store()).write_large(body)
+    last = new_ingest(new_store()).write(body)
     assert [one.number for one in last.bad] == [40_001, 80_002]
     assert (last.stored, last.bad_count) == (80_000, 2)
 

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from ccagent.stores.metrics.catalogue import MetricCatalogue, StoredMetric
 from ccagent.stores.metrics.checkpoint_files import read_checkpoints, write_checkpoint
-from ccagent.stores.metrics.general import GeneralIngest
+from ccagent.stores.metrics.general import GeneralIngest, LineMessage
 from ccagent.stores.metrics.part_limits import PartLimits
+from ccagent.stores.metrics.series_limits import SeriesLimits
 from ccagent.stores.metrics.store import MetricStore
 from ccagent.stores.metrics.templates import parse_values
 from tests.unit.stores.metrics.support import NOW, ask, data, line, new_ingest, new_store
@@ -244,7 +245,7 @@ def test_the_reference_takes_old_lines(store: MetricStore) -> None:
 
 
 def test_the_line_of_a_series_too_many_is_named(store: MetricStore) -> None:
-    ingest = new_ingest(store, most_series=1)
+    ingest = new_ingest(store, series=SeriesLimits(store, most=1))
     body = "# comment\n\n" + line("load", 1) + "other value=1\nload\n" + line("power", 2)
     result = ingest.write(body.encode())
     assert [one.number for one in result.bad] == [5, 6]
@@ -283,7 +284,7 @@ def test_a_name_fits_into_the_name_of_a_file(
 
 
 def test_a_limit_of_series_refuses_only_new_ones(store: MetricStore) -> None:
-    ingest = new_ingest(store, most_series=2)
+    ingest = new_ingest(store, series=SeriesLimits(store, most=2))
     result = ingest.write(message(["1", "2", "3"]))
     assert (result.stored, result.bad_count) == (2, 1)
     assert ingest.write(message(["4", "5"])).bad_count == 0
@@ -298,14 +299,16 @@ TOKENS = ["1", "1.5", "-2", "4i", "-4i", "4u", "4.5i", ".5", "5.", "+5", "007", 
 @given(st.lists(st.sampled_from(TOKENS), min_size=4, max_size=6))
 def test_fast_and_general_path_agree(values: list[str]) -> None:
     slow, quick = new_store(), new_store()
+    told = LineMessage("")
     expected = GeneralIngest(
-        slow, future=3600, is_strict=False, most_series=100, others=None, parts=PartLimits(slow)
-    ).decode(message(values), "")
+        slow, future=3600, is_strict=False, series=SeriesLimits(slow), others=None,
+        parts=PartLimits(slow),
+    ).decode(message(values), told)  # fmt: skip
     ingest = new_ingest(quick)
     ingest.write(message(["9"] * len(values), NOW - 60))
     ingest.write(message(["9"] * len(values), NOW - 120))
     result = ingest.write(message(values))
-    assert (result.stored, result.bad_count) == (len(expected.points), expected.bad_count)
+    assert (result.stored, result.bad_count) == (len(expected.points), told.bad_count)
     last = {path: found[2:] for path, found in stored(quick).items() if len(found) > 2}
     points = {
         (*series.group.columns[series.column][0].path, "load"): [value]

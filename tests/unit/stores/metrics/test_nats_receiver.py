@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
@@ -23,20 +24,26 @@ def test_bad_messages_write_one_line_and_are_counted() -> None:
     store = MetricStore(MetricCatalogue({"load": StoredMetric(60, "avg")}), lambda: 1000.0)
     one = SubscriptionSettings(subject="fox.>", cluster="fox")
     settings = StoreNatsSettings(url="nats://localhost", subscriptions=[one])
-    receiver = NatsReceiver(settings, LineIngest(store), GroupCommit(None, "write"))
-    with written_lines() as lines:
+    ingest = LineIngest(store)
+    receiver = NatsReceiver(settings, ingest, GroupCommit(None, "write"))
+
+    async def take(subject: str, data: bytes) -> None:
+        await receiver._take(one, cast("Msg", SimpleNamespace(subject=subject, data=data)))
+
+    async def take_all() -> None:
         for number in range(3000):
-            body = BAD * (1 + number % 7)
-            message = SimpleNamespace(subject=f"fox.{number}{'x' * 300}", data=body)
-            receiver._take(one, cast("Msg", message))
+            await take(f"fox.{number}{'x' * 300}", BAD * (1 + number % 7))
         for _ in range(3000):
-            message = SimpleNamespace(subject="fox.dear", data=BAD)
-            receiver._take(one, cast("Msg", message))
+            await take("fox.dear", BAD)
+
+    with written_lines() as lines:
+        asyncio.run(take_all())
     (line,) = lines
     assert len(line) < 400
-    dearest, *others = receiver.senders.dearest()
+    dearest, *others = ingest.senders.dearest()
     assert dearest == {
-        "sender": "fox.dear", "messages": 3000, "bytes": 3000 * len(BAD), "bad_lines": 3000,
+        "sender": "nats fox.dear", "messages": 3000, "bytes": 3000 * len(BAD),
+        "refused_lines": 3000,
     }  # fmt: skip
     assert len(others) == 10
     assert others[-1]["sender"] == "others"

@@ -11,10 +11,11 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from ccagent.views.web import slow_clients
-from ccagent.views.web.slow_clients import TimedProtocol
+from ccagent.net.addresses import network
+from ccagent.net.serving import LimitedConnection, ServingLimits, limit_connections
 
 ASK = b"GET / HTTP/1.1\r\nHost: store\r\n\r\n"
+HASTY = LimitedConnection.limits._replace(seconds=0.2)
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[bytes]]
 
 
@@ -27,10 +28,11 @@ async def answer(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-def talk_to_server(talk: Talk, protocol: type[TimedProtocol] = TimedProtocol) -> bytes:
+def talk_to_server(talk: Talk, limits: ServingLimits = LimitedConnection.limits) -> bytes:
     """Return what a client reads until its connection ends."""
 
     async def main() -> bytes:
+        protocol = limit_connections(limits)
         config = uvicorn.Config(answer, lifespan="off", log_config=None, timeout_keep_alive=60)
         state = ServerState()
         loop = asyncio.get_running_loop()
@@ -59,19 +61,15 @@ async def _read(reader: asyncio.StreamReader) -> bytes:
     [b"", b"GET / HTTP/1.1\r\nHost: st", b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\nabc",
      ASK + b"GET / HT"],
 )  # fmt: skip
-def test_a_request_that_is_never_whole_ends(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slow_clients, "SECONDS", 0.2)
-
+def test_a_request_that_is_never_whole_ends(sent: bytes) -> None:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
         writer.write(sent)
         return await _read(reader)
 
-    talk_to_server(talk)
+    talk_to_server(talk, HASTY)
 
 
-def test_a_client_that_does_not_read_its_answer_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slow_clients, "SECONDS", 0.2)
-
+def test_a_client_that_does_not_read_its_answer_ends() -> None:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
         writer.transport.pause_reading()  # type: ignore[attr-defined]
         writer.write(ASK.replace(b" / ", b" /large "))
@@ -79,7 +77,7 @@ def test_a_client_that_does_not_read_its_answer_ends(monkeypatch: pytest.MonkeyP
         writer.transport.resume_reading()  # type: ignore[attr-defined]
         return await _read(reader)
 
-    assert len(talk_to_server(talk)) < 32 << 20
+    assert len(talk_to_server(talk, HASTY)) < 32 << 20
 
 
 def test_a_header_without_an_end_ends() -> None:
@@ -95,13 +93,11 @@ def test_a_header_without_an_end_ends() -> None:
     talk_to_server(talk)
 
 
-def test_too_many_connections_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TimedProtocol, "most", 0)
-
+def test_too_many_connections_are_closed() -> None:
     async def talk(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> bytes:
         return await _read(reader)
 
-    assert talk_to_server(talk) == b""
+    assert talk_to_server(talk, ServingLimits(0, 256)) == b""
 
 
 def test_a_client_in_time_is_answered() -> None:
@@ -114,9 +110,7 @@ def test_a_client_in_time_is_answered() -> None:
     assert talk_to_server(talk).count(b"200 OK") == 2
 
 
-def test_one_address_locks_out_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slow_clients, "MOST_OF_ADDRESS", 3)
-
+def test_one_address_locks_out_nobody_else() -> None:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
         peer = writer.get_extra_info("peername")[:2]
         slow = [await asyncio.open_connection(*peer) for _ in range(20)]
@@ -131,12 +125,11 @@ def test_one_address_locks_out_nobody_else(monkeypatch: pytest.MonkeyPatch) -> N
             each_writer.close()
         return found
 
-    assert talk_to_server(talk).count(b"200 OK") == 2
+    assert talk_to_server(talk, ServingLimits(2048, 3)).count(b"200 OK") == 2
 
 
-def test_a_proxy_has_the_connections_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slow_clients, "MOST_OF_ADDRESS", 3)
-    protocol = slow_clients.limit_addresses(frozenset({"127.0.0.1"}))
+def test_a_proxy_has_the_connections_of_all() -> None:
+    limits = ServingLimits(2048, 3, unlimited=frozenset({"127.0.0.1"}))
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
         peer = writer.get_extra_info("peername")[:2]
@@ -147,13 +140,13 @@ def test_a_proxy_has_the_connections_of_all(monkeypatch: pytest.MonkeyPatch) -> 
             each_writer.close()
         return found
 
-    assert b"200 OK" in talk_to_server(talk, protocol)
+    assert b"200 OK" in talk_to_server(talk, limits)
 
 
 @pytest.mark.parametrize(
-    ("address", "network"),
+    ("address", "expected"),
     [("10.0.0.1", "10.0.0.1"), ("2001:db8::1", "2001:db8::/64"), ("fe80::1%eth0", "fe80::/64"),
      ("::ffff:10.0.0.1", "::ffff:10.0.0.1"), ("nonsense", "nonsense")],
 )  # fmt: skip
-def test_a_client_may_have_a_network_of_addresses(address: str, network: str) -> None:
-    assert slow_clients._network(address) == network
+def test_a_client_may_have_a_network_of_addresses(address: str, expected: str) -> None:
+    assert network(address) == expected

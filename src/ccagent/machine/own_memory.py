@@ -1,0 +1,53 @@
+"""Memory of this process: what it uses, and what its control group and machine permit."""
+
+from __future__ import annotations
+
+import os
+import resource
+from typing import TYPE_CHECKING
+
+from ccagent.errors import CcagentError
+from ccagent.machine.cgroup.files import parse_limit
+from ccagent.machine.cgroup.jobs import ROOT
+from ccagent.machine.parsed import read_parsed
+
+if TYPE_CHECKING:
+    from ccagent.machine.node import Node
+
+
+def read_resident() -> int:
+    """Return the resident memory of this process in bytes."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+
+def find_permitted_memory(node: Node) -> int:
+    """Return the bytes that this process may use: of its control groups, or of the machine.
+
+    systemd's MemoryMax= is the limit of a control group. A group's parents limit it, too.
+    """
+    # sysinfo(2): /proc/meminfo is hidden by ProcSubset=pid.
+    found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        groups = node.read_single("proc/self/cgroup").decode("utf-8", "surrogateescape")
+    except CcagentError:
+        return found
+    for line in groups.splitlines():
+        _, _, rest = line.partition(":")
+        controllers, colon, path = rest.partition(":")
+        if not colon:
+            continue
+        if not controllers:
+            folder, name = ROOT, "memory.max"
+        elif "memory" in controllers.split(","):
+            folder, name = f"{ROOT}/memory", "memory.limit_in_bytes"
+        else:
+            continue
+        parts = [part for part in path.split("/") if part]
+        for depth in range(len(parts) + 1):
+            try:
+                limit = read_parsed(node, "/".join([folder, *parts[:depth], name]), parse_limit)
+            except CcagentError:
+                continue  # the root has no limit; a container sees only its own groups
+            found = min(found, limit or found)
+    return found

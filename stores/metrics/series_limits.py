@@ -1,0 +1,120 @@
+"""Limits of new series: of the store, of its memory, and of a sender for a node in an hour."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import TYPE_CHECKING, NamedTuple
+
+from ccagent.log import logger, printable
+from ccagent.machine.node import Node
+from ccagent.machine.own_memory import find_permitted_memory, read_resident
+from ccagent.stores.budgets import HourlyBudget
+from ccagent.stores.metrics.settings import AUTO, parse_size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ccagent.stores.metrics.store import MetricStore
+
+_OF_VALUES = 2
+"""Part of the memory for values with `memory-cap = "auto"`: a half."""
+
+_OF_SERIES = 0.8
+"""Share of the memory that the process may use before it refuses new series."""
+
+
+class SeriesRefusal(NamedTuple):
+    """Why a new series is refused. status: of the HTTP response."""
+
+    status: HTTPStatus
+    reason: str
+
+
+class MemoryPlan(NamedTuple):
+    """Limits in bytes; 0: no limit. values: of the values. process: of the whole process."""
+
+    values: int
+    process: int
+
+
+class SeriesLimits:
+    """Admits new series.
+
+    most: of the store. of_node: of a sender for a node in an hour. memory: bytes of the process
+    beyond which new series are refused; 0: no limit.
+    """
+
+    def __init__(
+        self,
+        store: MetricStore,
+        *,
+        most: int = 10_000_000,
+        of_node: int = 20_000,
+        memory: int = 0,
+        resident: Callable[[], int] = read_resident,
+    ) -> None:
+        self.refused = 0
+        """Number of refused new series."""
+        self._store = store
+        self._most = most
+        self._budget = HourlyBudget(of_node, store.now)
+        self._memory = memory
+        self._resident = resident
+        self._is_short = False
+
+    def begin(self) -> None:
+        """Start a group of new series: read the memory."""
+        if self._memory:
+            self._is_short = self._resident() > self._memory
+            if self._is_short:
+                logger.error(
+                    "memory: the store uses more than %d MB: new series are refused",
+                    self._memory >> 20,
+                )
+
+    def admit(self, sender: str, cluster: str, node: str, count: int) -> SeriesRefusal | None:
+        """Count a new series, or return why it is refused. count: series of the store."""
+        refusal = self._find_refusal(count)
+        if refusal is None:
+            if self._budget.take((sender, cluster, node)):
+                return None
+            refusal = SeriesRefusal(
+                HTTPStatus.TOO_MANY_REQUESTS,
+                f"{printable(sender) or 'this sender'} has made {self._budget.most} series of"
+                f" {printable(node)} in this hour (limits.new-series): new series are refused",
+            )
+        self.refused += 1
+        return refusal
+
+    def seconds_left(self) -> int:
+        """Return the seconds until the next hour."""
+        return self._budget.seconds_left()
+
+    def _find_refusal(self, count: int) -> SeriesRefusal | None:
+        if self._store.is_full:
+            return SeriesRefusal(
+                HTTPStatus.INSUFFICIENT_STORAGE, "values exceed memory-cap: new series are refused"
+            )
+        if self._is_short:
+            return SeriesRefusal(
+                HTTPStatus.INSUFFICIENT_STORAGE,
+                f"the store uses more than {self._memory >> 20} MB: new series are refused",
+            )
+        if count >= self._most:
+            return SeriesRefusal(
+                HTTPStatus.INSUFFICIENT_STORAGE,
+                f"the store has {self._most} series (limits.series): new series are refused",
+            )
+        return None
+
+
+def plan_memory(cap: str, node: Node | None = None) -> MemoryPlan:
+    """Return the limits of memory for a `memory-cap`.
+
+    They derive from the memory of the machine, or of the control group if it has less.
+    """
+    values = 0 if cap == AUTO else parse_size(cap)
+    if cap != AUTO and not values:
+        return MemoryPlan(0, 0)
+    memory = find_permitted_memory(node or Node())
+    return MemoryPlan(values or memory // _OF_VALUES, int(memory * _OF_SERIES))
