@@ -47,8 +47,8 @@ from ccagent.machine.procfs.process_files import (
 
 if TYPE_CHECKING:
     from ccagent.agents.sonar.jobs.selection import ProcessSelection
+    from ccagent.machine.cgroup.jobs import CgroupMembership
     from ccagent.machine.node import Node
-    from ccagent.machine.procfs.process_cgroup import CgroupMembership
 
 _SECOND = 1_000_000_000
 _NEVER = 1 << 62
@@ -270,7 +270,7 @@ class BpfSource:
             return
         entry.uid = task.euid
         try:
-            membership = self._attribution.read(f"proc/{entry.name}")
+            membership = self._attribution.read(entry)
         except CcagentError:
             # The process has ended meanwhile, or /proc hides it (hidepid).
             membership = self._memberships.for_task(task)
@@ -278,7 +278,7 @@ class BpfSource:
             membership = self._memberships.learn(task, membership)
         self._attribution.apply(entry, membership)
         # A job may be found through ancestors later; the record shows every other change.
-        asks = self._attribution.asks_ancestors
+        asks = self._attribution.asks_ancestors or membership.is_unknown
         entry.attribute_at = self._reading + EVERY if asks else _NEVER
 
     def _last_membership(self, entry: TaskEntry) -> CgroupMembership:

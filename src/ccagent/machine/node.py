@@ -31,7 +31,9 @@ class Node:
     """One machine, or a recording of one below `root`.
 
     `cluster` and `hostname` are the names in records. The defaults are the host's domain, else
-    `local`, and the host name. `own_counters` returns the daemon's counters, if this process is a
+    `local`, and the host name. `job_numbers` and `unknown_groups` are kept by `cgroup.jobs`: the Slurm
+    jobs of control groups whose names do not have their number, and since when others are unknown;
+    all agents share them. `own_counters` returns the daemon's counters, if this process is a
     daemon.
     """
 
@@ -50,6 +52,8 @@ class Node:
         self.clock_ticks = os.sysconf("SC_CLK_TCK")
         self.page_size = os.sysconf("SC_PAGE_SIZE")
         self.own_counters: Callable[[], DaemonCounters] | None = None
+        self.job_numbers: dict[str, int] = {}
+        self.unknown_groups: dict[str, float] = {}
         self._users: UserNames | None = None
 
     @property
