@@ -59,6 +59,8 @@ class CgroupMemberships:
 
     def for_ended(self, key: EndedKey) -> CgroupMembership:
         """Return the membership of ended processes that the kernel has summed up."""
+        if key.is_slurms_own:
+            return NO_MEMBERSHIP
         if key.job:
             return CgroupMembership(key.job, "")
         membership = self._of(key.cgroup, key.cpuacct)

@@ -36,6 +36,7 @@ from ccagent.machine.bpf.task_records import (
     ticks,
 )
 from ccagent.machine.bpf.task_records import KERNEL_THREAD as IS_KERNEL_THREAD
+from ccagent.machine.cgroup.jobs import NO_MEMBERSHIP
 from ccagent.machine.procfs.process_files import (
     KERNEL_THREAD,
     Io,
@@ -284,4 +285,6 @@ class BpfSource:
     def _last_membership(self, entry: TaskEntry) -> CgroupMembership:
         """Return the last membership of an ended process; the kernel counts it there."""
         membership = self._memberships.for_task(entry.task)
+        if membership.job and not entry.job and not entry.uid:
+            return NO_MEMBERSHIP  # Slurm's own
         return membership if membership.job else membership._replace(job=entry.descent)

@@ -31,9 +31,9 @@ class Node:
     """One machine, or a recording of one below `root`.
 
     `cluster` and `hostname` are the names in records. The defaults are the host's domain, else
-    `local`, and the host name. `job_numbers` and `unknown_groups` are kept by `cgroup.jobs`: the Slurm
-    jobs of control groups whose names do not have their number, and since when others are unknown;
-    all agents share them. `own_counters` returns the daemon's counters, if this process is a
+    `local`, and the host name. `job_numbers` and `unknown_groups` belong to `cgroup.jobs`: the jobs
+    of control groups without a number in their names, and since when others are unknown.
+    `own_counters` returns the daemon's counters, if this process is a
     daemon.
     """
 

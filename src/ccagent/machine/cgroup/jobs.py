@@ -210,7 +210,7 @@ def _end_listing(node: Node, scope: str, there: set[str], unknown: set[str]) -> 
     now = node.clock.monotonic()
     for path in sorted(unknown):
         since = node.unknown_groups.setdefault(path, now)
-        if now >= since + _REPORTED_AFTER and _LOGGED not in node.unknown_groups.values():
+        if now >= since + _REPORTED_AFTER and _LOGGED not in [*node.unknown_groups.values()]:
             node.unknown_groups[path] = _LOGGED
             logger.warning("the Slurm job of /%s is unknown; ccagent doctor", printable(path))
 

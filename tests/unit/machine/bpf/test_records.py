@@ -122,7 +122,10 @@ def test_who_began_while_the_end_was_read_is_not_looked_at(
 def test_a_reading_that_was_cut_off_is_refused(data: st.DataObject) -> None:
     for content, parse in (
         (of_tasks([task(pid=1), task(pid=2)]), parse_tasks),
-        (for_ended({EndedKey(1, 1, 0, 1, 1, b"sh"): Ended._make(range(10))}, TOTAL), parse_ended),
+        (
+            for_ended({EndedKey(1, 1, 0, 1, 1, 0, b"sh"): Ended._make(range(10))}, TOTAL),
+            parse_ended,
+        ),
     ):
         end = data.draw(st.integers(0, len(content) - 1))
         with pytest.raises(UnparsableError, match=r"cut off|less than a header"):
@@ -166,7 +169,7 @@ def test_a_reading_without_its_end_is_refused() -> None:
 
 
 def test_sums_without_their_total_are_refused() -> None:
-    entry = ended_records.RECORD.pack(*EndedKey(1, 1, 0, 5, 0, b"sh"), *range(10))
+    entry = ended_records.RECORD.pack(*EndedKey(1, 1, 0, 5, 0, 0, b"sh"), *range(10))
     for records in ([], [entry]):
         content = framed(ended_records.MAGIC, ended_records.RECORD.size, records)
         with pytest.raises(UnparsableError, match="no total"):
