@@ -252,7 +252,8 @@ class _Lister:
     def names(self, directory: str, form: re.Pattern[str]) -> list[tuple[str, str]]:
         """Return the matching names in a directory, each with the first group of the match."""
         try:
-            names = self._node.directories(directory)
+            # The files of a scope are many, and need not match.
+            names = (self._node.directories if form is _ANY_NAME else self._node.list)(directory)
         except NotHereError:
             return []
         except CcagentError as error:
@@ -284,7 +285,7 @@ def _of_v2(lister: _Lister, node: Node, top: str = ROOT) -> Iterator[JobDirector
         path = f"{top}/{name}"
         if is_slice:
             yield from _of_v2(lister, node, path)
-        if is_slice or not _is_roots(node, path):
+        if is_slice or top == ROOT or not _is_roots(node, path):
             continue
         lister.has_seen_slurm = True
         slurmd = name.rpartition("slurmstepd.scope")[0][:-1]

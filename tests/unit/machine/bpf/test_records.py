@@ -49,8 +49,8 @@ TASKS = st.builds(
         st.binary(min_size=32, max_size=32),
     ),
 )
-KEYS = st.builds(EndedKey, U64.filter(bool), U64, U32, U32, U32, NAMES) | st.builds(
-    EndedKey, st.just(0), st.just(0), U32.filter(bool), st.just(0), U32, NAMES
+KEYS = st.builds(EndedKey, U64.filter(bool), U64, U32, U32, U32, U32, NAMES) | st.builds(
+    EndedKey, st.just(0), st.just(0), U32.filter(bool), st.just(0), U32, st.just(0), NAMES
 )
 SUMS = st.builds(Ended._make, st.tuples(*[U64] * 10))
 NOBODY = bytes(ended_records.RECORD.size - 80)
