@@ -157,7 +157,7 @@ def test_a_file_of_another_kind_is_named() -> None:
 def test_another_layout_is_named() -> None:
     with pytest.raises(UnparsableError, match="layout 2 with records of 296 bytes instead of 1"):
         parse_tasks(framed(task_records.MAGIC, RECORD.size, [], layout=2))
-    with pytest.raises(UnparsableError, match="records of 100 bytes instead of 2 with 128"):
+    with pytest.raises(UnparsableError, match="records of 100 bytes instead of 3 with 128"):
         parse_ended(framed(ended_records.MAGIC, 100, [bytes(100)]))
 
 
