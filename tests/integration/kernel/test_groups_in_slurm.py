@@ -86,9 +86,8 @@ def test_ended_processes_are_in_their_jobs(results: dict[str, Any]) -> None:
 
 
 def test_slurms_own_ended_processes_are_in_no_job(results: dict[str, Any]) -> None:
-    own = results["ended"]["own"]
-    assert own["slurmstepd"] >= 6
-    assert own["sleep"] == 3
+    """slurmstepd leaves the group of its step before it ends; its placeholder does not."""
+    assert results["ended"]["own"].get("sleep") == 3, results["ended"]
     assert not [
         command for commands in results["ended"]["root"].values() for command in commands
         if command in ("sleep", "slurmstepd")
