@@ -5,7 +5,7 @@ namespace and another root directory or user namespace. Services of systemd have
 their own (PrivateTmp=, ProtectSystem=), with the root and the users of the machine.
 
 /proc/PID/ns is for the process's user and for CAP_SYS_PTRACE. Everybody may read the PIDs in nested
-namespaces (NSpid in `status`), the mounts and the map of users.
+namespaces (NSpid in `status`), the mounts, whose ids differ in each namespace, and the map of users.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from ccagent.errors import CcagentError
-
 if TYPE_CHECKING:
     from ccagent.machine.node import Node
 
 _NESTED = re.compile(rb"^NSpid:\t[0-9]+\t", re.MULTILINE)
 _MOUNT = re.compile(rb"^([0-9]+) [0-9]+ ([0-9]+:[0-9]+ [^ \n]+) ([^ \n]+) ", re.MULTILINE)
 _FIRST = "proc/1"
+_SHORTEST_LINE = 20
 
 
 class RootMount(NamedTuple):
@@ -51,36 +50,26 @@ def is_in_nested_pids(status: bytes) -> bool:
 
 
 class Containers:
-    """The namespaces of process 1, and a comparison of others with it."""
+    """The mounts of process 1, and a comparison of other processes with it."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._mounts: RootMount | None = None
-        self._namespaces: tuple[int, int] | None = None
+        self._first = RootMount(b"", b"", frozenset())
 
     def is_inside(self, pid: int | str) -> bool:
         """Return whether a process is in a container. Raise the errors of Node.read."""
         path = f"proc/{pid}"
-        try:
-            if self._namespaces is None:
-                self._namespaces = self._read_namespaces(_FIRST)
-            if self._namespaces == self._read_namespaces(path):
-                return False
-        except CcagentError:
-            pass
-        mounts = parse_root_mount(self._node.read(f"{path}/mountinfo"))
+        # The kernel formats a line of each mount, but no more of them than are read.
+        number = self._node.read_start(f"{path}/mountinfo", _SHORTEST_LINE).partition(b" ")[0]
         if is_in_nested_pids(self._node.read_single(f"{path}/status")):
             return True
-        if self._mounts is None or mounts.number not in self._mounts.numbers:
-            self._mounts = parse_root_mount(self._node.read(f"{_FIRST}/mountinfo"))
-        if not mounts.root or mounts.number in self._mounts.numbers:
+        if not number or number in self._first.numbers:
             return False
-        return mounts.root != self._mounts.root or self._read_users(path) != self._read_users(
-            _FIRST
-        )
+        self._first = parse_root_mount(self._node.read(f"{_FIRST}/mountinfo"))
+        mounts = parse_root_mount(self._node.read(f"{path}/mountinfo"))
+        if not mounts.root or mounts.number in self._first.numbers:
+            return False
+        return mounts.root != self._first.root or self._users(path) != self._users(_FIRST)
 
-    def _read_namespaces(self, path: str) -> tuple[int, int]:
-        return self._node.inode(f"{path}/ns/mnt"), self._node.inode(f"{path}/ns/pid")
-
-    def _read_users(self, path: str) -> bytes:
+    def _users(self, path: str) -> bytes:
         return self._node.read_single(f"{path}/uid_map")

@@ -100,9 +100,13 @@ class Node:
 
         These are the files of single_open() in fs/proc/base.c. Raise as `read` does.
         """
+        return self.read_start(path, _SINGLE_FILE)
+
+    def read_start(self, path: str, size: int) -> bytes:
+        """Read the first bytes of a file, with one call. Raise as `read` does."""
         descriptor = self.open(path)
         try:
-            return os.read(descriptor, _SINGLE_FILE)
+            return os.read(descriptor, size)
         except OSError as error:
             raise_for(path, error)
         finally:
