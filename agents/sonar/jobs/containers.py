@@ -5,7 +5,7 @@ namespace and another root directory or user namespace. Services of systemd have
 their own (PrivateTmp=, ProtectSystem=), with the root and the users of the machine.
 
 /proc/PID/ns is for the process's user and for CAP_SYS_PTRACE. Everybody may read the PIDs in nested
-namespaces (NSpid in `status`), the mounts, whose ids differ in each namespace, and the map of users.
+namespaces (NSpid in `status`), the mounts, with other ids in each namespace, and the map of users.
 """
 
 from __future__ import annotations
