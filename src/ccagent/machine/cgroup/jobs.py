@@ -212,7 +212,10 @@ def _end_listing(node: Node, scope: str, there: set[str], unknown: set[str]) -> 
         since = node.unknown_groups.setdefault(path, now)
         if now >= since + _REPORTED_AFTER and _LOGGED not in [*node.unknown_groups.values()]:
             node.unknown_groups[path] = _LOGGED
-            logger.warning("the Slurm job of /%s is unknown; ccagent doctor", printable(path))
+            logger.warning(
+                "the Slurm job of /%s is unknown: what is in it is in no job; see ccagent doctor",
+                printable(path),
+            )
 
 
 def _read_job(node: Node, directory: str) -> int:

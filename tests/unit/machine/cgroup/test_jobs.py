@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import string
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -225,9 +226,9 @@ class TestSluids:
         ],
     )
     def test_nobody_but_roots_slurmstepd_is_believed(
-        self, slurm: Slurm, keys: dict[str, str]
+        self, slurm: Slurm, keys: dict[str, Any]
     ) -> None:
-        slurm.step(f"{SCOPE}/{SLUID}", 77, 40, **keys)  # pyright: ignore[reportArgumentType]
+        slurm.step(f"{SCOPE}/{SLUID}", 77, 40, **keys)
 
         assert slurm.jobs() == {}
         assert slurm.membership(f"{SCOPE}/{SLUID}") == 0
@@ -247,9 +248,11 @@ class TestSluids:
         scope = "sys/fs/cgroup/own.slice/slurmstepd.scope"
         slurm.step(f"{scope}/job_13", 13, 40)
         owner = slurm.node.owner
-        monkeypatch.setattr(
-            slurm.node, "owner", lambda path: 1001 if path.startswith(scope) else owner(path)
-        )
+
+        def of_user(path: str) -> int:
+            return 1001 if path.startswith(scope) else owner(path)
+
+        monkeypatch.setattr(slurm.node, "owner", of_user)
 
         with pytest.raises(CcagentError):
             slurm.jobs()
@@ -268,7 +271,9 @@ class TestSluids:
             slurm.node.still.passed += 6
 
         assert [record.getMessage() for record in caplog.records] == [
-            "the Slurm job of /" + SCOPE + "/neither\\x1b is unknown; ccagent doctor"
+            "the Slurm job of /"
+            + SCOPE
+            + "/neither\\x1b is unknown: what is in it is in no job; see ccagent doctor"
         ]
         result = find_job_groups(slurm.node)
         assert result.state == "problem"

@@ -42,15 +42,13 @@ class Layout(NamedTuple):
 
 
 def v1(*slurm: str) -> Layout:
-    first, second = slurm if len(slurm) > 1 else slurm * 2
-    return Layout((f"{first}/uid_1001/job_13", f"{second}/uid_1001/job_14"), is_v1=True)
+    return Layout((f"{slurm[0]}/uid_1001/job_13", f"{slurm[-1]}/uid_1001/job_14"), is_v1=True)
 
 
 def v2(
     *scopes: str, slice_: str = "system.slice", names: tuple[str, str] = ("job_13", "job_14")
 ) -> Layout:
-    first, second = scopes if len(scopes) > 1 else scopes * 2
-    return Layout((f"{slice_}/{first}/{names[0]}", f"{slice_}/{second}/{names[1]}"))
+    return Layout((f"{slice_}/{scopes[0]}/{names[0]}", f"{slice_}/{scopes[-1]}/{names[1]}"))
 
 
 SLUIDS = ("s5K1KKYAYG5D00", "sEKNKTV3WPV500")
@@ -78,7 +76,7 @@ LAYOUTS = {
 }
 
 
-@pytest.fixture(params=LAYOUTS.values(), ids=LAYOUTS.keys())
+@pytest.fixture(params=LAYOUTS.values(), ids=[*LAYOUTS])
 def node(request: pytest.FixtureRequest, tmp_path: Path) -> PinnedNode:
     """A machine with both jobs, and a user that imitates job 99 in a group of its own."""
     layout: Layout = request.param
