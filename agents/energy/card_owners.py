@@ -10,9 +10,7 @@ from ccagent.agents.energy.split.domain_split import DomainClaim, DomainUse
 from ccagent.agents.sonar.jobs.allocations import Allocations
 from ccagent.agents.sonar.process import Process
 from ccagent.errors import CcagentError
-from ccagent.machine.cgroup.jobs import job_directories
-from ccagent.machine.parsed import read_parsed
-from ccagent.machine.procfs.process_cgroup import parse_cgroup
+from ccagent.machine.cgroup.jobs import find_membership, job_directories
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -123,7 +121,7 @@ def list_processes(node: Node) -> Iterator[Process]:
 
 def _job_of(node: Node, pid: int) -> int:
     try:
-        return read_parsed(node, f"proc/{pid}/cgroup", parse_cgroup).job
+        return find_membership(node, node.read(f"proc/{pid}/cgroup")).job
     except CcagentError:
         return 0
 

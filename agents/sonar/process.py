@@ -65,12 +65,13 @@ class ProcessEntry:
 
     status: /proc/PID/stat at `read_at` (monotonic seconds).
     attribute_at: number of the next reading that looks up job and container.
+    contained_as: command with which the process was last looked up in containers.
     descent: the Slurm job found through ancestors, even if they have ended since; 0 for none.
     """
 
     __slots__ = (
-        "attribute_at", "descent", "in_container", "job", "name", "process", "read_at", "status",
-        "uid", "wanted",
+        "attribute_at", "contained_as", "descent", "in_container", "job", "name", "process",
+        "read_at", "status", "uid", "wanted",
     )  # fmt: skip
 
     def __init__(self, name: str, status: ProcessStat) -> None:
@@ -82,6 +83,7 @@ class ProcessEntry:
         self.job = 0
         self.descent = 0
         self.in_container = False
+        self.contained_as: bytes | None = None
         self.wanted = True
         self.process: Process | None = None
 

@@ -77,6 +77,8 @@ class Process:
     cgroup: the text of /proc/PID/cgroup.
     uid: the effective user; real_uid: the real one if it is another (a set-user-ID program).
     cmdline: of /proc/PID/cmdline, which is left out without it: only slurmstepd's is ever read.
+    nested: the pid in the PID namespace of its container; 0 outside of one.
+    mounts, users: /proc/PID/mountinfo and uid_map, left out without them.
     io: None where /proc/PID/io can't be read.
     """
 
@@ -88,6 +90,9 @@ class Process:
     uid: int = 0
     real_uid: int | None = None
     cmdline: bytes = b""
+    nested: int = 0
+    mounts: str = ""
+    users: str = ""
     state: str = "S"
     group: int = 0
     session: int = 0
@@ -189,7 +194,7 @@ class Process:
             lines.insert(0, "Umask:\t0022")
             lines += [
                 f"NStgid:\t{self.pid}",
-                f"NSpid:\t{self.pid}",
+                f"NSpid:\t{self.pid}" + (f"\t{self.nested}" if self.nested else ""),
                 f"NSpgid:\t{group}",
                 f"NSsid:\t{self.session or group}",
             ]
@@ -226,6 +231,9 @@ class Process:
         }
         if self.cmdline:
             files["cmdline"] = self.cmdline
+        for name, text in {"mountinfo": self.mounts, "uid_map": self.users}.items():
+            if text:
+                files[name] = text.encode()
         if self.io is not None:
             files["io"] = self.io.text().encode()
         return files

@@ -69,6 +69,8 @@ _OF_CGROUPS = {
     "v2": "CgroupPlugin=cgroup/v2\nIgnoreSystemd=yes\nCgroupAutomount=yes\nConstrainRAMSpace=yes\n",
 }
 
+_BY_NUMBER, _BY_SLUID = b"/job_%u\0", b"/s%013X\0"
+
 Version = Literal["v1", "v2"]
 
 FIRST_JOBS: dict[Version, int] = {"v1": 5001, "v2": 1}
@@ -82,6 +84,13 @@ class EmulatedSlurm:
         output = _run("sbatch", "--parsable", "-D", "/", "-o", "/tmp/job-%A_%a", *arguments)
         return int(output)
 
+    def wait_until_running(self, count: int) -> None:
+        """Wait until so many jobs have control groups with a process of alice."""
+        _wait(
+            lambda: sum(any(_is_alices(pid) for pid in pids) for pids in _pids_by_job()) >= count,
+            lambda: f"jobs: {_run('squeue')}{_job_groups()}",
+        )
+
     def wait_until_ended(self) -> None:
         """Wait until no job is there any more, and none of their control groups."""
         _wait(lambda: not _run("squeue", "-h"), lambda: f"jobs: {_run('squeue')}")
@@ -89,8 +98,11 @@ class EmulatedSlurm:
 
 
 @contextmanager
-def emulated_slurm(version: Version) -> Generator[EmulatedSlurm]:
-    """Have Slurm run for a while, on /sys/fs/cgroup with control groups of one version."""
+def emulated_slurm(version: Version, more: str = "") -> Generator[EmulatedSlurm]:
+    """Have Slurm run for a while, on /sys/fs/cgroup with control groups of one version.
+
+    more: lines of slurm.conf.
+    """
     if socket.gethostname() != HOSTNAME:
         raise RuntimeError("this is not the emulated machine")
     _add_user()
@@ -98,7 +110,7 @@ def emulated_slurm(version: Version) -> Generator[EmulatedSlurm]:
     for path in (DIRECTORY, DIRECTORY / "slurmctld", DIRECTORY / "slurmd"):
         path.mkdir()
     text = _CONFIGURATION.format(directory=DIRECTORY, first_job=FIRST_JOBS[version])
-    (DIRECTORY / "slurm.conf").write_text(text)
+    (DIRECTORY / "slurm.conf").write_text(text + more)
     (DIRECTORY / "cgroup.conf").write_text(_OF_CGROUPS[version])
     with ExitStack() as stack:
         if version == "v1":
@@ -193,7 +205,36 @@ def _run(*command: str) -> str:
 
 
 def _job_groups() -> list[str]:
-    return [str(path) for path in Path(CGROUPS).glob("**/job_*")]
+    top = Path(CGROUPS)
+    return [str(path) for form in ("**/job_*", "**/s0*") for path in top.glob(form)]
+
+
+def _pids_by_job() -> list[list[str]]:
+    return [
+        [pid for file in Path(group).rglob("cgroup.procs") for pid in file.read_text().split()]
+        for group in _job_groups()
+    ]
+
+
+def _is_alices(pid: str) -> bool:
+    try:
+        return os.stat(f"/proc/{pid}").st_uid == ALICE
+    except FileNotFoundError:
+        return False
+
+
+def name_groups_by_sluid() -> None:
+    """Have the control groups of later jobs named as since Slurm 26.05, while others run.
+
+    The kernel renames no group of version 2. So the format of the name is replaced in the plugin,
+    which each new slurmstepd loads: `s` and 13 digits of a number in base 16.
+    """
+    (path,) = Path("/usr/lib").glob("*/slurm-wlm/cgroup_v2.so")
+    content = path.read_bytes()
+    if content.count(_BY_NUMBER) != 1:
+        raise RuntimeError(f"{path} has another format of names")
+    path.unlink()
+    path.write_bytes(content.replace(_BY_NUMBER, _BY_SLUID))
 
 
 def _wait(reached: Callable[[], object], reason: Callable[[], str]) -> None:

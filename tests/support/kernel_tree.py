@@ -112,7 +112,7 @@ class PinnedNode(TreeNode):
         """Write what the programs tell now."""
         tasks = b"".join(task_records.RECORD.pack(*task) for task in self.tasks.values())
         self._write(pins.TASKS, task_records.MAGIC, task_records.LAYOUT, tasks)
-        everything = [*self.ended.items(), (EndedKey(0, 0, 0, 0, 0, b""), self.total)]
+        everything = [*self.ended.items(), (EndedKey(0, 0, 0, 0, 0, 0, b""), self.total)]
         records = (ended_records.RECORD.pack(*key, *sums) for key, sums in everything)
         self._write(pins.ENDED, ended_records.MAGIC, ended_records.LAYOUT, b"".join(records))
 

@@ -63,6 +63,8 @@ OURS = {
     "ccagent.machine",
     "ccagent.machine.bpf",
     "ccagent.machine.bpf.pins",
+    "ccagent.machine.cgroup",
+    "ccagent.machine.cgroup.jobs",
     "ccagent.machine.clock",
     "ccagent.machine.descriptors",
     "ccagent.machine.file_errors",
@@ -76,7 +78,6 @@ OURS = {
     "ccagent.machine.private_files",
     "ccagent.machine.procfs",
     "ccagent.machine.procfs.identity",  # where a permission is missing
-    "ccagent.machine.procfs.process_cgroup",
     "ccagent.machine.procfs.process_files",
     "ccagent.machine.procfs.diskstats",
     "ccagent.machine.procfs.loadavg",

@@ -7,17 +7,16 @@ trusted. The environment (SLURM_JOB_ID) is not read: the user controls all of it
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from ccagent.errors import CcagentError
+from ccagent.machine.cgroup.jobs import Step, read_step
 from ccagent.machine.procfs.process_files import STEP_DAEMON
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ccagent.machine.cgroup.jobs import CgroupMembership
     from ccagent.machine.node import Node
-    from ccagent.machine.procfs.process_cgroup import CgroupMembership
     from ccagent.machine.procfs.process_files import ProcessStat
 
 _ROOT = 0
@@ -27,37 +26,7 @@ _REMEMBERED = 10_000
 _ASKED_AGAIN_AFTER = 5.0
 _DEEPEST = 1_000
 
-# Titles of slurmstepd: [13.batch], [13.0], [13.0+1] for a heterogeneous step. Blanks overwrite the
-# rest of the original command line.
-_TITLE = re.compile(
-    rb"slurmstepd: \[([1-9][0-9]{0,9})\.(extern|batch|interactive|[0-9]{1,10})(?:\+[0-9]{1,10})?\]"
-    rb"[ \0\n]*"
-)
-_ALL_ROOT = re.compile(rb"^Uid:\t0\t0\t0\t0$", re.MULTILINE)
-
-
-class Step(NamedTuple):
-    """A job step: raw job id, and `extern`, `batch`, `interactive` or the step number."""
-
-    job: int
-    name: str
-
-
 _NO_STEP = Step(0, "")
-
-
-def parse_title(cmdline: bytes) -> Step | None:
-    """Parse /proc/PID/cmdline of slurmstepd; return None if it names no step."""
-    match = _TITLE.fullmatch(cmdline)
-    return None if match is None else Step(int(match[1]), match[2].decode("ascii"))
-
-
-def is_all_root(status: bytes) -> bool:
-    """Return whether all four user ids in /proc/PID/status are root's.
-
-    For a set-user-ID program, the real user id is that of the calling user.
-    """
-    return _ALL_ROOT.search(status) is not None
 
 
 class Ancestry:
@@ -134,17 +103,6 @@ class Ancestry:
             return known[0]
         if len(self._known) >= _REMEMBERED:
             self._known.clear()
-        step = self._read(f"proc/{pid}")
+        step = read_step(self._node, pid)
         self._known[pid, started] = step, now + _ASKED_AGAIN_AFTER
-        return step
-
-    def _read(self, path: str) -> Step | None:
-        try:
-            if self._node.owner(path) != _ROOT:
-                return None
-            step = parse_title(self._node.read_single(f"{path}/cmdline"))
-            if step is None or not is_all_root(self._node.read_single(f"{path}/status")):
-                return None
-        except CcagentError:
-            return None
         return step

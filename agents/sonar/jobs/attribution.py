@@ -5,11 +5,12 @@ These values seldom change and are the costliest to read. Most readings reuse th
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ccagent.agents.sonar.jobs.containers import has_supervisor
+from ccagent.agents.sonar.jobs.containers import Containers
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError, VanishedError
-from ccagent.machine.procfs.process_cgroup import NO_MEMBERSHIP, CgroupMembership, parse_cgroup
+from ccagent.machine.cgroup.jobs import NO_MEMBERSHIP, CgroupMembership, find_membership
 from ccagent.machine.procfs.process_files import KERNEL_THREAD, STEP_DAEMON, command_text
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class ProcessAttribution:
         self._entries = entries
         self._complaints = complaints
         self._memberships: dict[bytes, CgroupMembership] = {}
+        self._containers = Containers(node)
         self._ancestry: Ancestry | None = None
 
     @property
@@ -73,7 +75,7 @@ class ProcessAttribution:
         membership: CgroupMembership | None = None
         try:
             entry.uid = self._node.owner(path)
-            membership = self.read(path)
+            membership = self.read(entry)
         except NotHereError:
             self._check_existence(path)
             membership = NO_MEMBERSHIP
@@ -86,15 +88,23 @@ class ProcessAttribution:
             self._complaints.errors.append(str(error))
         self.apply(entry, membership)
 
-    def read(self, path: str) -> CgroupMembership:
-        """Read the cgroup of a process by its directory. Raise the errors of Node.read."""
-        cgroup = self._node.read_single(f"{path}/cgroup")
+    def read(self, entry: ProcessEntry) -> CgroupMembership:
+        """Read cgroup and namespaces of a process. Raise the errors of Node.read for the cgroup."""
+        cgroup = self._node.read_single(f"proc/{entry.name}/cgroup")
         known = self._memberships.get(cgroup)
         if known is None:
+            known = find_membership(self._node, cgroup)
             if len(self._memberships) >= _REMEMBERED:
                 self._memberships.clear()
-            known = self._memberships[cgroup] = parse_cgroup(cgroup)
-        return known
+            if not known.is_unknown:
+                self._memberships[cgroup] = known
+        status = entry.status
+        # Namespaces seldom change, and almost never without the start of another program.
+        if entry.contained_as != status.command and not status.flags & KERNEL_THREAD:
+            with suppress(CcagentError):
+                entry.in_container = self._containers.is_inside(entry.name)
+            entry.contained_as = status.command
+        return known._replace(container=True) if entry.in_container else known
 
     def apply(self, entry: ProcessEntry, membership: CgroupMembership | None) -> None:
         """Set job, container and `wanted` of an entry. None means that the cgroup is unknown."""
@@ -103,17 +113,12 @@ class ProcessAttribution:
         if status.command == STEP_DAEMON:
             self.look_for_steps()
         if membership is not None:
-            entry.in_container = entry.in_container or membership.container
             if self._ancestry is None or status.flags & KERNEL_THREAD:
                 entry.job = membership.job
             else:
                 entry.job, entry.descent = self._ancestry.job(
                     status, entry.descent, entry.uid, membership
                 )
-        # A process stays in its container even after the supervisor ends.
-        entry.in_container = entry.in_container or has_supervisor(
-            command, status.ppid, self._look_up
-        )
         entry.wanted = self._selection.wants(
             self._node, entry.uid, command, in_container=entry.in_container
         )
@@ -128,9 +133,3 @@ class ProcessAttribution:
     def _descent(self, pid: int) -> tuple[ProcessStat, int] | None:
         entry = self._entries.get(str(pid))
         return None if entry is None else (entry.status, entry.descent)
-
-    def _look_up(self, pid: int) -> tuple[str, int] | None:
-        entry = self._entries.get(str(pid))
-        if entry is None:
-            return None
-        return command_text(entry.status.command, b""), entry.status.ppid

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ccagent.machine.cgroup.inodes import JobInodes
-from ccagent.machine.procfs.process_cgroup import NO_MEMBERSHIP, CgroupMembership
+from ccagent.machine.cgroup.jobs import NO_MEMBERSHIP, CgroupMembership
 
 if TYPE_CHECKING:
     from ccagent.machine.bpf.ended_records import EndedKey
@@ -43,6 +43,8 @@ class CgroupMemberships:
             better = self.for_task(task)
             if better.job:
                 return better
+        if membership.is_unknown:
+            return membership
         if len(self._seen) >= _MOST:
             self._seen.clear()
         cgroups = (task.cgroup, task.cpuacct)
@@ -57,8 +59,10 @@ class CgroupMemberships:
 
     def for_ended(self, key: EndedKey) -> CgroupMembership:
         """Return the membership of ended processes that the kernel has summed up."""
+        if key.is_slurms_own:
+            return NO_MEMBERSHIP
         if key.job:
-            return CgroupMembership(key.job, "", container=False)
+            return CgroupMembership(key.job, "")
         membership = self._of(key.cgroup, key.cpuacct)
         if membership.job:
             return membership
@@ -72,4 +76,4 @@ class CgroupMemberships:
         wanted = tuple(each for each in ids if each[1] > _ROOT)
         if not wanted:
             return NO_MEMBERSHIP
-        return CgroupMembership(self._inodes.job(self._node, wanted), "", container=False)
+        return CgroupMembership(self._inodes.job(self._node, wanted), "")

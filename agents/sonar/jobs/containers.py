@@ -1,38 +1,75 @@
-"""Detection of container processes by their ancestors."""
+"""Detection of processes in containers, by namespaces and root directory. See namespaces(7).
+
+A process is in a container if it has another PID namespace than process 1, or another mount
+namespace and another root directory or user namespace. Services of systemd have mount namespaces of
+their own (PrivateTmp=, ProtectSystem=), with the root and the users of the machine.
+
+/proc/PID/ns is for the process's user and for CAP_SYS_PTRACE. Everybody may read the PIDs in nested
+namespaces (NSpid in `status`), the mounts, with other ids in each namespace, and the map of users.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from ccagent.machine.node import Node
 
-# containerd and containerd-shim-* (Docker, Kubernetes), conmon (Podman, CRI-O), the parents that
-# Apptainer and Singularity leave outside (`starter`) and their init inside (`appinit`, `sinit`).
-_EXACT = frozenset({"conmon", "starter", "starter-suid", "appinit", "sinit", "lxc-start"})
-
-
-def is_supervisor(command: str) -> bool:
-    """Return whether the descendants of a process with this command run in a container."""
-    return command.startswith("containerd") or command in _EXACT
+_NESTED = re.compile(rb"^NSpid:\t[0-9]+\t", re.MULTILINE)
+_MOUNT = re.compile(rb"^([0-9]+) [0-9]+ ([0-9]+:[0-9]+ [^ \n]+) ([^ \n]+) ", re.MULTILINE)
+_FIRST = "proc/1"
+_SHORTEST_LINE = 20
 
 
-def has_supervisor(
-    command: str, ppid: int, look_up: Callable[[int], tuple[str, int] | None]
-) -> bool:
-    """Return whether an ancestor of a process supervises containers.
+class RootMount(NamedTuple):
+    """The mounts of a process. root: device and directory of `/`, empty if `/` is no mount.
 
-    look_up: returns command and parent of a pid. A snapshot can have gaps and cycles.
+    number: id of the mount at `/`. numbers: ids of all mounts; each namespace has others.
     """
-    if is_supervisor(command):
-        return False  # containerd's own shims are outside
-    passed: set[int] = set()
-    while ppid > 1 and ppid not in passed:
-        passed.add(ppid)
-        parent = look_up(ppid)
-        if parent is None:
-            return False
-        if is_supervisor(parent[0]):
+
+    root: bytes
+    number: bytes
+    numbers: frozenset[bytes]
+
+
+def parse_root_mount(mountinfo: bytes) -> RootMount:
+    """Parse /proc/PID/mountinfo. The last of several mounts at `/` hides the others."""
+    root = number = b""
+    numbers: list[bytes] = []
+    for each, source, point in _MOUNT.findall(mountinfo):
+        numbers.append(each)
+        if point == b"/":
+            root, number = source, each
+    return RootMount(root, number, frozenset(numbers))
+
+
+def is_in_nested_pids(status: bytes) -> bool:
+    """Return whether /proc/PID/status is of a process in a PID namespace below the reader's."""
+    return _NESTED.search(status) is not None
+
+
+class Containers:
+    """The mounts of process 1, and a comparison of other processes with it."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._first = RootMount(b"", b"", frozenset())
+
+    def is_inside(self, pid: int | str) -> bool:
+        """Return whether a process is in a container. Raise the errors of Node.read."""
+        path = f"proc/{pid}"
+        # The kernel formats a line of each mount, but no more of them than are read.
+        number = self._node.read_start(f"{path}/mountinfo", _SHORTEST_LINE).partition(b" ")[0]
+        if is_in_nested_pids(self._node.read_single(f"{path}/status")):
             return True
-        ppid = parent[1]
-    return False
+        if not number or number in self._first.numbers:
+            return False
+        self._first = parse_root_mount(self._node.read(f"{_FIRST}/mountinfo"))
+        mounts = parse_root_mount(self._node.read(f"{path}/mountinfo"))
+        if not mounts.root or mounts.number in self._first.numbers:
+            return False
+        return mounts.root != self._first.root or self._users(path) != self._users(_FIRST)
+
+    def _users(self, path: str) -> bytes:
+        return self._node.read_single(f"{path}/uid_map")

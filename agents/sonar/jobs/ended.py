@@ -15,7 +15,7 @@ from ccagent.agents.sonar.process import ENDED, Process
 from ccagent.agents.sonar.sources.ended_deltas import EndedDelta, EndedDeltas
 from ccagent.machine.bpf.ended_records import EndedKey
 from ccagent.machine.bpf.task_records import KERNEL_THREAD, Task, ticks
-from ccagent.machine.procfs.process_cgroup import CgroupMembership
+from ccagent.machine.cgroup.jobs import CgroupMembership
 from ccagent.machine.procfs.process_files import command_text
 
 if TYPE_CHECKING:

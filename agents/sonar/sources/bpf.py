@@ -36,6 +36,7 @@ from ccagent.machine.bpf.task_records import (
     ticks,
 )
 from ccagent.machine.bpf.task_records import KERNEL_THREAD as IS_KERNEL_THREAD
+from ccagent.machine.cgroup.jobs import NO_MEMBERSHIP
 from ccagent.machine.procfs.process_files import (
     KERNEL_THREAD,
     Io,
@@ -47,8 +48,8 @@ from ccagent.machine.procfs.process_files import (
 
 if TYPE_CHECKING:
     from ccagent.agents.sonar.jobs.selection import ProcessSelection
+    from ccagent.machine.cgroup.jobs import CgroupMembership
     from ccagent.machine.node import Node
-    from ccagent.machine.procfs.process_cgroup import CgroupMembership
 
 _SECOND = 1_000_000_000
 _NEVER = 1 << 62
@@ -270,7 +271,7 @@ class BpfSource:
             return
         entry.uid = task.euid
         try:
-            membership = self._attribution.read(f"proc/{entry.name}")
+            membership = self._attribution.read(entry)
         except CcagentError:
             # The process has ended meanwhile, or /proc hides it (hidepid).
             membership = self._memberships.for_task(task)
@@ -278,10 +279,12 @@ class BpfSource:
             membership = self._memberships.learn(task, membership)
         self._attribution.apply(entry, membership)
         # A job may be found through ancestors later; the record shows every other change.
-        asks = self._attribution.asks_ancestors
+        asks = self._attribution.asks_ancestors or membership.is_unknown
         entry.attribute_at = self._reading + EVERY if asks else _NEVER
 
     def _last_membership(self, entry: TaskEntry) -> CgroupMembership:
         """Return the last membership of an ended process; the kernel counts it there."""
         membership = self._memberships.for_task(entry.task)
+        if membership.job and not entry.job and not entry.uid:
+            return NO_MEMBERSHIP  # Slurm's own
         return membership if membership.job else membership._replace(job=entry.descent)

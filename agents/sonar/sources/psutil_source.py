@@ -6,15 +6,16 @@ It lacks `data_cancelled`. All other fields equal those of `procfs`, within the 
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import psutil
 
 from ccagent.agents.sonar.jobs.ancestry import Ancestry
-from ccagent.agents.sonar.jobs.containers import has_supervisor
+from ccagent.agents.sonar.jobs.containers import Containers
 from ccagent.agents.sonar.process import Process, kilobytes, utilization
 from ccagent.errors import CcagentError, ConfigurationError
-from ccagent.machine.procfs.process_cgroup import NO_MEMBERSHIP, CgroupMembership, parse_cgroup
+from ccagent.machine.cgroup.jobs import NO_MEMBERSHIP, CgroupMembership, find_membership
 from ccagent.machine.procfs.process_files import DEFUNCT, STEP_DAEMON, parse_stat
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ class PsutilSource:
         self._ancestry = Ancestry(node, self._kin)
         self._kins: dict[int, tuple[ProcessStat, int]] = {}
         self._descents: dict[tuple[int, int], int] = {}
+        self._containers = Containers(node)
+        self._contained: dict[tuple[int, float], tuple[str, bool]] = {}
 
     def begin(self) -> None:
         """Take a first reading of CPU times."""
@@ -95,7 +98,9 @@ class PsutilSource:
                 continue
             if record is not None:
                 processes.append(record)
-        self._before = {key: value for key, value in self._before.items() if key in seen}
+        for known in (self._before, self._contained):
+            for key in known.keys() - seen:
+                del known[key]
         self._descents = {
             (pid, status.starttime): job for pid, (status, job) in self._kins.items() if job
         }
@@ -124,7 +129,7 @@ class PsutilSource:
         command, ppid = tree[process.pid]
         uid = process.uids().effective
         job = self._job(process.pid, uid, membership)
-        in_container = membership.container or has_supervisor(command, ppid, tree.get)
+        in_container = self._is_in_container(process, command)
         if not self._selection.wants(self._node, uid, command, in_container=in_container):
             return None
         times = process.cpu_times()
@@ -199,9 +204,19 @@ class PsutilSource:
             self._kins[pid] = status, self._descents.get((pid, status.starttime), 0)
         return self._kins[pid]
 
+    def _is_in_container(self, process: psutil.Process, command: str) -> bool:
+        """Return whether a process is in a container; looked up once for each program it runs."""
+        key = process.pid, process.create_time()
+        known, is_inside = self._contained.get(key, ("", False))
+        if known != command:
+            with suppress(CcagentError):
+                is_inside = self._containers.is_inside(process.pid)
+            self._contained[key] = command, is_inside
+        return is_inside
+
     def _membership(self, pid: int) -> CgroupMembership:
         try:
-            return parse_cgroup(self._node.read(f"proc/{pid}/cgroup"))
+            return find_membership(self._node, self._node.read(f"proc/{pid}/cgroup"))
         except CcagentError:
             return NO_MEMBERSHIP
 

@@ -31,7 +31,9 @@ class Node:
     """One machine, or a recording of one below `root`.
 
     `cluster` and `hostname` are the names in records. The defaults are the host's domain, else
-    `local`, and the host name. `own_counters` returns the daemon's counters, if this process is a
+    `local`, and the host name. `job_numbers` and `unknown_groups` belong to `cgroup.jobs`: the jobs
+    of control groups without a number in their names, and since when others are unknown.
+    `own_counters` returns the daemon's counters, if this process is a
     daemon.
     """
 
@@ -50,6 +52,8 @@ class Node:
         self.clock_ticks = os.sysconf("SC_CLK_TCK")
         self.page_size = os.sysconf("SC_PAGE_SIZE")
         self.own_counters: Callable[[], DaemonCounters] | None = None
+        self.job_numbers: dict[str, int] = {}
+        self.unknown_groups: dict[str, float] = {}
         self._users: UserNames | None = None
 
     @property
@@ -96,9 +100,13 @@ class Node:
 
         These are the files of single_open() in fs/proc/base.c. Raise as `read` does.
         """
+        return self.read_start(path, _SINGLE_FILE)
+
+    def read_start(self, path: str, size: int) -> bytes:
+        """Read the first bytes of a file, with one call. Raise as `read` does."""
         descriptor = self.open(path)
         try:
-            return os.read(descriptor, _SINGLE_FILE)
+            return os.read(descriptor, size)
         except OSError as error:
             raise_for(path, error)
         finally:

@@ -162,7 +162,7 @@ class SampleProcess(Structure, frozen=True, kw_only=True, gc=False):
     virtual_memory: KB of data and stack (/proc/PID/statm `data`).
     cmd: the command name (/proc/PID/stat `comm`), with ` <defunct>` for a zombie.
     pid, ppid: /proc/PID/stat; a rolled-up record has a synthetic pid above pid_max.
-    in_container: a descendant of a container's supervisor, or in a container's cgroup.
+    in_container: in a container by its namespaces and its root directory.
     num_threads: number of threads except for the first.
     cpu_avg: percent of one core over the life of the process, without its children.
     cpu_util: percent of one core since the previous reading, without its children.

@@ -18,6 +18,20 @@ SUBORDINATE = 231_071
 
 STEPS = "/system.slice/v2vm_slurmstepd.scope"
 
+HOST_MOUNTS = """\
+22 27 0:21 / /proc rw,relatime - proc proc rw
+27 1 259:2 / / rw,relatime - ext4 /dev/nvme0n1p2 rw
+"""
+SERVICE_MOUNTS = """\
+310 140 259:2 / / ro,relatime - ext4 /dev/nvme0n1p2 rw
+311 310 0:44 / /tmp rw,relatime - tmpfs tmpfs rw
+"""
+"""Of a service with ProtectSystem= and PrivateTmp=."""
+IMAGE_MOUNTS = """\
+402 388 0:61 / / ro,nosuid,nodev,relatime - overlay overlay ro,lowerdir=/image
+403 402 0:21 / /proc rw,relatime - proc proc rw
+"""
+
 SMALL = Memory(text=20, data=360, anonymous=112, file=1_600)
 DAEMON = Memory(text=24_000, data=98_304, anonymous=30_720, file=40_960)
 PROGRAM = Memory(text=2_816, data=409_600, anonymous=262_144, file=24_576, shared=8_192)
@@ -39,6 +53,8 @@ def process(
     threads: int = 1,
     state: str = "S",
     memory: Memory = SMALL,
+    nested: int = 0,
+    mounts: str = "",
 ) -> Process:
     """One process in the cgroup `path`; those with higher ids started later."""
     return Process(
@@ -55,6 +71,8 @@ def process(
         system_time=pid // 5,
         cpu=pid % 3,
         memory=memory,
+        nested=nested,
+        mounts=mounts,
         io=Io(read=pid * 4_099, written=pid * 257, from_disk=pid * 4_096),
     )
 
@@ -65,9 +83,16 @@ def system_processes() -> list[Process]:
         {2: b"kthreadd", 15: b"rcu_preempt", 58: b"kworker/0:1H-kblockd"}, "0::/\n"
     )
     return [
-        process(1, 0, b"systemd", "/init.scope"),
+        process(1, 0, b"systemd", "/init.scope", mounts=HOST_MOUNTS),
         *kernel,
-        process(430, 1, b"systemd-resolve", "/system.slice/systemd-resolved.service", uid=101),
+        process(
+            430,
+            1,
+            b"systemd-resolve",
+            "/system.slice/systemd-resolved.service",
+            uid=101,
+            mounts=SERVICE_MOUNTS,
+        ),
         process(440, 1, b"containerd", "/system.slice/containerd.service", threads=12),
         process(445, 1, b"dockerd", "/system.slice/docker.service", threads=14, memory=DAEMON),
         process(472, 1, b"slurmctld", "/system.slice/slurmctld.service", uid=64030, threads=9),
@@ -109,8 +134,9 @@ def apptainer_job() -> list[Process]:
             threads=4,
             state="R",
             memory=PROGRAM,
+            mounts=IMAGE_MOUNTS,
         ),
-        process(722, 721, b"sh", f"{step}/user/task_0", uid=5001, group=705),
+        process(722, 721, b"sh", f"{step}/user/task_0", uid=5001, group=705, mounts=IMAGE_MOUNTS),
     ]
 
 
@@ -122,11 +148,18 @@ def containers() -> list[Process]:
     of_user = "/user.slice/user-1004.slice/user@1004.service"
     return [
         process(1200, 1, b"containerd-shim", "/system.slice/containerd.service", threads=11),
-        process(1220, 1200, b"nginx", docker),
-        process(1245, 1220, b"nginx", docker, uid=101, group=1220),
-        process(1260, 1200, b"sh", docker),
+        process(1220, 1200, b"nginx", docker, nested=1, mounts=IMAGE_MOUNTS),
+        process(1245, 1220, b"nginx", docker, uid=101, group=1220, nested=29, mounts=IMAGE_MOUNTS),
+        process(1260, 1200, b"sh", docker, nested=40, mounts=IMAGE_MOUNTS),
         process(1300, 1, b"conmon", f"/machine.slice/libpod-conmon-{podman}.scope"),
-        process(1302, 1300, b"redis-server", f"/machine.slice/libpod-{podman}.scope/container"),
+        process(
+            1302,
+            1300,
+            b"redis-server",
+            f"/machine.slice/libpod-{podman}.scope/container",
+            nested=1,
+            mounts=IMAGE_MOUNTS,
+        ),
         process(1400, 1, b"systemd", f"{of_user}/init.scope", uid=1004),
         process(
             1410, 1400, b"conmon", f"{of_user}/user.slice/libpod-conmon-{rootless}.scope", uid=1004
@@ -138,12 +171,14 @@ def containers() -> list[Process]:
             f"{of_user}/user.slice/libpod-{rootless}.scope/container",
             uid=SUBORDINATE,
             memory=PROGRAM,
+            nested=1,
+            mounts=IMAGE_MOUNTS,
         ),
     ]
 
 
 def pretender() -> list[Process]:
-    """A user who names the cgroups that systemd delegates to him like those of a job."""
+    """A user who imitates the cgroup of a job, and names a shell like Apptainer's starter."""
     spoofed = (
         "/user.slice/user-1004.slice/user@1004.service/app.slice/slurmstepd.scope/job_13/step_0"
     )
@@ -153,6 +188,8 @@ def pretender() -> list[Process]:
         process(1504, 1500, b"sshd", session, uid=1004, group=1500),
         process(1505, 1504, b"bash", session, uid=1004),
         process(1550, 1505, b"pretend", spoofed, uid=1004, state="R"),
+        process(1560, 1505, b"starter-suid", session, uid=1004, mounts=HOST_MOUNTS),
+        process(1561, 1560, b"bash", session, uid=1004, mounts=HOST_MOUNTS),
     ]
 
 

@@ -15,8 +15,7 @@
 #include "kernel.bpf.h"
 #include "job.bpf.h"
 
-#define LAYOUT 2
-#define BPF_MAP_TYPE_LRU_HASH 9
+#define LAYOUT 3
 #define BPF_NOEXIST 1
 #define SECOND 1000000000ULL
 
@@ -37,14 +36,18 @@
  */
 #define SHORT (SECOND / 10)
 
-/* Of a job the number tells all: its steps share an entry, and their cgroups are soon gone. */
+/*
+ * Of a job the number tells all: its steps share an entry, and their cgroups are soon gone. Before the
+ * number of a job is known, `cgroup` is the job's. is_slurms_own: slurmstepd and its placeholder in the
+ * step extern, in a job, but no work of its user.
+ */
 struct key {
 	__u64 cgroup;
 	__u64 cpuacct;
 	__u32 job;
 	__u32 pgid;
 	__u32 euid;
-	__u32 unused;
+	__u32 is_slurms_own;
 	char comm[16];
 };
 
@@ -163,11 +166,20 @@ static __always_inline void add(struct sums *sums, struct signal_struct *signal,
 
 static __always_inline void find_key(struct key *key, struct task_struct *task)
 {
+	struct job job = {};
+
 	key->euid = task->real_cred->euid.val;
 	__builtin_memcpy(key->comm, task->comm, sizeof(key->comm));
-	key->job = job_of(task->cgroups);
+	read_job(task->cgroups, &job);
+	if (job.group && !key->euid &&
+	    (is_step_daemon(task) || (job.step == EXTERN && is_called(task, "sleep", sizeof("sleep")) &&
+				      is_step_daemon(task->real_parent)))) {
+		key->is_slurms_own = 1;
+		return;
+	}
+	key->job = job.number;
 	if (!key->job) {
-		key->cgroup = unified_cgroup(task->cgroups);
+		key->cgroup = job.group ? job.group : unified_cgroup(task->cgroups);
 		key->cpuacct = controller_cgroup_id(task->cgroups, cpuacct);
 	}
 }

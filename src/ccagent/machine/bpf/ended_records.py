@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MAGIC = b"ccexits\n"
-LAYOUT = 2
-RECORD = struct.Struct("<QQIII4x16s10Q")
+LAYOUT = 3
+RECORD = struct.Struct("<QQIIII16s10Q")
 
-_KEY = struct.Struct("<QQIII4x16s")
+_KEY = struct.Struct("<QQIIII16s")
 _COUNTERS = struct.Struct("<48s2Q48x2Q")
 _TOTAL = struct.Struct("<48s10Q")
 
@@ -34,10 +34,11 @@ RawEntry = tuple[bytes, int, int, int, int]
 class EndedKey(NamedTuple):
     """Owner of the processes at their exit.
 
-    cgroup, cpuacct: as in `task_records.Task`. job: Slurm's job id, from the name of the control
-    group. After the removal of this group cgroup, cpuacct and pgid are 0. pgid: also 0 if unknown,
+    cgroup, cpuacct: as in `task_records.Task`; cgroup: the job's if its number was not known. job:
+    Slurm's job id. For a process in a job cgroup, cpuacct and pgid are 0. pgid: also 0 if unknown,
     and for a process with less than 100 ms CPU time whose group leader did not exist at the last
-    reading. euid: effective user. command: comm.
+    reading. euid: effective user. is_slurms_own: slurmstepd or its placeholder in the step extern;
+    then cgroup, cpuacct and job are 0. command: comm.
     """
 
     cgroup: int
@@ -45,6 +46,7 @@ class EndedKey(NamedTuple):
     job: int
     pgid: int
     euid: int
+    is_slurms_own: int
     command: bytes
 
 
@@ -127,7 +129,7 @@ def parse_raw(content: bytes) -> RawEndedReading:
 def parse_key(raw: bytes) -> EndedKey:
     """Parse the key of a RawEntry."""
     fields = _KEY.unpack(raw)
-    return EndedKey._make((*fields[:5], fields[5].partition(b"\0")[0]))
+    return EndedKey._make((*fields[:6], fields[6].partition(b"\0")[0]))
 
 
 def parse_ended(content: bytes) -> EndedReading:
@@ -135,7 +137,7 @@ def parse_ended(content: bytes) -> EndedReading:
     raw = parse_raw(content)
     last = end_of(content, RECORD.size) - RECORD.size
     entries = {
-        EndedKey._make((*fields[:5], fields[5].partition(b"\0")[0])): Ended._make(fields[6:])
+        EndedKey._make((*fields[:6], fields[6].partition(b"\0")[0])): Ended._make(fields[7:])
         for fields in RECORD.iter_unpack(memoryview(content)[HEADER.size : last])
     }
     return EndedReading(raw.header, entries, raw.total, raw.unseen)

@@ -22,13 +22,11 @@ SEC("tp_btf/cgroup_rmdir")
 int BPF_PROG(on_group_removal, struct cgroup *cgroup)
 {
 	__u64 now = bpf_ktime_get_boot_ns();
-	__u32 job;
+	struct job job = {};
 
-	if (cgroup->level != JOB_LEVEL)
-		return 0;
-	job = job_of_cgroup(cgroup);
-	if (job)
-		bpf_map_update_elem(&gone, &job, &now, 0);
+	job_of_cgroup(cgroup, &job);
+	if (job.number && job.group == cgroup->kn->id)
+		bpf_map_update_elem(&gone, &job.number, &now, 0);
 	return 0;
 }
 

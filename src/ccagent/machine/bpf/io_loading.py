@@ -23,6 +23,7 @@ from ccagent.machine.bpf.io_hooks import (
     select_hooks,
 )
 from ccagent.machine.bpf.libbpf import UNATTACHABLE, Object
+from ccagent.machine.bpf.objects import put_job_numbers
 from ccagent.machine.bpf.preemption import is_preemptible
 from ccagent.machine.file_errors import raise_for
 from ccagent.machine.node import Node
@@ -43,7 +44,7 @@ Features, CPUs, flag for measured times, level, number of levels above, entries 
 _MORE_LEVELS = 2
 """Additional levels on kernels that preempt kernel code, see `seen` in io.bpf.c."""
 
-_MAPS = ("io", "network", "requests", "devices", "gone", "entered", "seen", "io.bss")
+_MAPS = ("io", "network", "requests", "devices", "gone", "entered", "seen", "numbers", "io.bss")
 
 ENTRIES = 1024
 _FEWEST_ENTRIES = 64
@@ -51,7 +52,7 @@ _NETWORK_ENTRIES = 1024
 _LARGEST_MAP = 64 * 1024 * 1024
 _VALUE = 30 * 8
 _NETWORK_VALUE = 17 * 8
-_REMOVAL = "on_group_removal"
+_ALWAYS = ("on_group_removal", "on_fork")
 _NEEDED = "bpf_get_current_task_btf"
 """Helper with which the programs find the job of a task."""
 
@@ -176,9 +177,11 @@ def _load_once(
                 elif hook.function.startswith(SYSTEM_CALL):
                     programs.set_target(hook.program, hook.function)
             if level:
-                programs.leave_out(_REMOVAL)
+                for name in _ALWAYS:
+                    programs.leave_out(name)
                 programs.share_maps(levels[0], _MAPS)
             programs.load()
+        put_job_numbers(levels[0])
         # All programs are attached before the first is pinned: after an error none is pinned.
         links = {
             pins.IO: (levels[0], levels[0].attach_iterator("read_io", over="io")),
@@ -187,7 +190,7 @@ def _load_once(
         # The program that was attached last runs first: this must be level 0.
         for level, programs in reversed([*enumerate(levels)]):
             names = [name for name, hook in usable.items() if not level or hook not in TIMERS]
-            for name in names if level else (_REMOVAL, *names):
+            for name in names if level else (*_ALWAYS, *names):
                 place = f"{pins.IO_PROGRAMS}/{name}" + (f"_{level}" if level else "")
                 links[place] = (programs, programs.attach(name))
         for name, (programs, link) in links.items():

@@ -236,9 +236,13 @@ __u64 missed;
 
 static __noinline __u32 find_job(struct css_set *set, __u64 mixture)
 {
-	__u32 job = job_of(set);
+	struct job found = {};
+	__u32 job;
 
-	cached_jobs[mixture >> PLACE_SHIFT] = (mixture | 1) << 32 | job;
+	read_job(set, &found);
+	job = found.number;
+	if (job || !found.group)
+		cached_jobs[mixture >> PLACE_SHIFT] = (mixture | 1) << 32 | job;
 	/* Of a job that is requeued the number comes again. */
 	if (job)
 		bpf_map_delete_elem(&gone, &job);

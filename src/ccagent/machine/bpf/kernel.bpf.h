@@ -65,9 +65,16 @@ struct pid {
 	struct upid numbers[1];
 };
 
+struct kernfs_iattrs {
+	struct {
+		unsigned int val;
+	} ia_uid;
+};
+
 struct kernfs_node {
 	const char *name;
 	__u64 id;
+	struct kernfs_iattrs *iattr;
 };
 
 struct cgroup_subsys_state {
@@ -131,6 +138,7 @@ struct percpu_counter {
 struct mm_struct {
 	unsigned long data_vm;
 	unsigned long stack_vm;
+	unsigned long arg_start;
 	struct percpu_counter rss_stat[4];
 };
 
@@ -157,6 +165,7 @@ struct task_struct {
 	int tgid;
 	struct mm_struct *mm;
 	struct task_struct *real_parent;
+	struct task_struct *group_leader;
 	struct signal_struct *signal;
 	struct css_set *cgroups;
 	const struct cred *real_cred;

@@ -45,6 +45,7 @@ _NUMBERS = {
     "bpf_object__load": (ctypes.c_void_p,),
     "bpf_object__close": (ctypes.c_void_p,),
     "bpf_map__fd": (ctypes.c_void_p,),
+    "bpf_map_update_elem": (ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_uint64),
     "bpf_map__set_max_entries": (ctypes.c_void_p, ctypes.c_uint32),
     "bpf_map__reuse_fd": (ctypes.c_void_p, ctypes.c_int),
     "bpf_map__set_initial_value": (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t),
@@ -208,6 +209,11 @@ class Object:
     def load(self) -> None:
         """Load the programs into the kernel, which verifies them."""
         self._number("bpf_object__load", self._pointer)
+
+    def put(self, name: str, key: bytes, value: bytes) -> None:
+        """Set an entry of a map. Call after `load`."""
+        descriptor = self._number("bpf_map__fd", self._map(name))
+        self._number("bpf_map_update_elem", descriptor, key, value, 0)
 
     def attach(self, program: str) -> Link:
         """Attach a program to the target in its section's name."""

@@ -16,7 +16,7 @@ from ccagent.errors import CcagentError, ProgramError
 from ccagent.machine.bpf import io_loading, mounting, pins, task_records
 from ccagent.machine.bpf.exclusion import alone
 from ccagent.machine.bpf.libbpf import BTF, LIBRARIES, Libbpf, Object, check_kernel
-from ccagent.machine.bpf.objects import TASKS_ALONE, TIMED, Objects, objects
+from ccagent.machine.bpf.objects import TASKS_ALONE, TIMED, Objects, objects, put_job_numbers
 from ccagent.machine.file_errors import raise_for
 from ccagent.machine.node import Node
 
@@ -144,16 +144,18 @@ def _pin_ended(library: Libbpf, content: bytes, directory: str) -> str:
             programs.set_entries("ended", keys)
             programs.set_entries("leaving", keys)
             programs.load()
+            put_job_numbers(programs)
             # All programs are attached before the first is pinned: after an error none is pinned.
             links = {
                 pins.ENDED: programs.attach_iterator("read_ended", over="ended"),
                 pins.ON_EXIT: programs.attach("on_exit"),
                 pins.ON_FREE: programs.attach("on_free"),
+                pins.ON_FORK: programs.attach("on_fork"),
             }
             for name, link in links.items():
                 programs.pin(link, os.path.join(directory, name))
     except CcagentError as error:
-        for name in (pins.ENDED, pins.ON_EXIT, pins.ON_FREE):
+        for name in (pins.ENDED, pins.ON_EXIT, pins.ON_FREE, pins.ON_FORK):
             with suppress(OSError):
                 os.unlink(os.path.join(directory, name))
         return str(error)

@@ -1,13 +1,20 @@
-"""The compiled object files, and their versions."""
+"""The compiled object files, their versions, and the jobs that they are given when loaded."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from typing import NamedTuple
+import struct
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
 
-from ccagent.errors import NotHereError
+from ccagent.errors import CcagentError, NotHereError
 from ccagent.machine.bpf import ended_records, io_records, task_records
+from ccagent.machine.cgroup.jobs import V2, job_directories
+from ccagent.machine.node import Node
+
+if TYPE_CHECKING:
+    from ccagent.machine.bpf.libbpf import Object
 
 TASKS_ALONE = "-tasks"
 """Suffix of the version if the kernel only accepted `tasks`."""
@@ -47,3 +54,16 @@ def objects(directory: str = _DIRECTORY) -> Objects:
         except OSError as error:
             raise NotHereError(f"{directory}/{name}: {error.strerror}") from error
     return Objects(*contents)
+
+
+def put_job_numbers(programs: Object) -> None:
+    """Put the numbers of running jobs into the map `numbers` of job.bpf.h, before attaching.
+
+    The programs themselves find those of later jobs.
+    """
+    node = Node(hostname="localhost", cluster="local")
+    with suppress(CcagentError):
+        for each in job_directories(node, ()):
+            if each.controller == V2 and each.job <= 0xFFFFFFFF:
+                group, job = struct.pack("=Q", node.inode(each.path)), struct.pack("=I", each.job)
+                programs.put("numbers", group, job)

@@ -23,6 +23,7 @@ maps (before 5.9), or refuses these programs."""
 
 ON_EXIT = "on_exit"
 ON_FREE = "on_free"
+ON_FORK = "on_fork"
 """Links of the programs that fill `ended`. Not readable."""
 
 IO = "io"
@@ -40,7 +41,7 @@ IO_VERSION = "io-version"
 VERSION = "version"
 """Symbolic link, created last. Its target is the version of the pinned programs."""
 
-ALL = (VERSION, TASKS, ENDED, ON_EXIT, ON_FREE)
+ALL = (VERSION, TASKS, ENDED, ON_EXIT, ON_FREE, ON_FORK)
 
 GROUP = "ccagent"
 """The default group of readers. If it does not exist, only root may read."""

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ccagent.errors import NotHereError
+from ccagent.log import printable
 from ccagent.machine.cgroup.jobs import ROOT, job_directories
 from ccagent.machine.checks import Check, CheckResult, read_text
 from ccagent.machine.parsed import read_parsed
@@ -71,6 +72,14 @@ def find_job_groups(node: Node) -> CheckResult:
             "JobAcctGatherType=jobacct_gather/cgroup in slurm.conf",
         )
     jobs = len({directory.job for directory in found})
+    if unknown := sorted(node.unknown_groups):
+        return CheckResult(
+            "problem",
+            f"Slurm makes them; {jobs} jobs have one now, and the job of {len(unknown)} is unknown,"
+            f" such as {printable('/' + unknown[0])}: what is in them counts for no job",
+            "show /proc to this user (hidepid); remove directories that Slurm has left; or set "
+            "CgroupJobIdPaths=yes in cgroup.conf (Slurm 26.05.2)",
+        )
     return CheckResult("good", f"Slurm makes them; {jobs} jobs have one now")
 
 

@@ -1,11 +1,27 @@
-"""Directories of the control groups of Slurm's jobs."""
+"""The job of a control group: the only place that knows how Slurm names and nests them.
+
+Only names in directories of root are believed: users may have control groups of their own, in
+user@UID.service and below their own jobs.
+
+    v1  memory/slurm/uid_5002/job_13/step_0; slurm_NODE if one machine has several slurmd
+    v2  system.slice/slurmstepd.scope/job_13/step_0/user/task_0; NODE_slurmstepd.scope likewise;
+        since Slurm 25.11 in any slice (CgroupSlice); since 26.05 a SLUID instead of `job_13`
+        (s5K1KKYAYG5D00), unless CgroupJobIdPaths=yes
+
+slurmstepd is in `.../job_13` (v1) or `.../job_13/step_0/slurm` (v2). The title of the slurmstepd of
+a step has the number of a job that is named by a SLUID. Sources: src/plugins/cgroup,
+src/common/sluid.c and src/slurmd/slurmstepd/slurmstepd.c of Slurm.
+"""
 
 from __future__ import annotations
 
+import os
 import re
+from os.path import dirname
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.errors import CcagentError, NotHereError
+from ccagent.log import logger, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -17,14 +33,36 @@ ROOT = "sys/fs/cgroup"
 V2 = "v2"
 """Name for the hierarchy of version 2, with all controllers."""
 
-# Only these paths are searched: in other paths users can create cgroups.
-#
-#   v1  memory/slurm/uid_5002/job_13, slurm_NODE/... where one machine has several slurmd
-#   v2  system.slice/slurmstepd.scope/job_13, NODE_slurmstepd.scope likewise
-_SLURM = re.compile(r"slurm(?:_(.+))?")
-_SCOPE = re.compile(r"(?:(.+)_)?slurmstepd\.scope")
-_USER = re.compile(r"uid_([0-9]{1,10})", re.ASCII)
-_JOB = re.compile(r"job_([0-9]{1,19})", re.ASCII)
+_MOST_JOBS = 10_000
+_REPORTED_AFTER = 10.0
+"""Seconds after which an unknown directory is logged: Slurm creates it before slurmstepd enters."""
+_LOGGED = float("inf")
+
+# systemd gives each user a service in `user.slice`. No slice is delegated to a user.
+_SLICE = r"(?!user(?:-[0-9]+)?\.slice)[^/\n]+\.slice"
+_SCOPE = r"(?:([^/\n]+)_)?slurmstepd\.scope"
+_SLURM = r"slurm(?:_([^/\n]+))?"
+_USER = r"uid_([0-9]{1,10})"
+_JOB = r"job_([0-9]{1,19})"
+_SLUID = r"s[0-9A-HJKMNP-TV-Z]{13}"
+_WITHOUT_JOB = frozenset({"system", "slurmd"})
+"""Directories of a scope for new slurmstepd, and for a slurmd that was not started by systemd."""
+
+# For a reader in a container, paths outside of its cgroup start with `/..`, once per level that
+# they do not share: cgroup_namespaces(7). No directory has this name.
+_PATH = re.compile(
+    rf"((?:/\.\.)*/{_SLURM}/{_USER}|(?:(?:/\.\.)+(?:/{_SLICE})*|(?:/{_SLICE})+)/{_SCOPE})"
+    rf"/({_JOB}|({_SLUID}))(?:/step_([0-9a-z+]{{1,22}})(?![^/])|/|$)"
+    .encode()
+)  # fmt: skip
+
+# Titles of slurmstepd: [13.batch], [13.0], [13.0+1] for a heterogeneous step, [13.batch stepmgr].
+# Blanks overwrite the rest of the original command line.
+_TITLE = re.compile(
+    rb"slurmstepd: \[([1-9][0-9]{0,9})\.(extern|batch|interactive|[0-9]{1,10})(?:\+[0-9]{1,10})?"
+    rb"(?: stepmgr)?\][ \0\n]*"
+)
+_ALL_ROOT = re.compile(rb"^Uid:\t0\t0\t0\t0$", re.MULTILINE)
 
 
 class JobDirectory(NamedTuple):
@@ -41,6 +79,43 @@ class JobDirectory(NamedTuple):
     slurmd: str
 
 
+class CgroupPath(NamedTuple):
+    """A job by the name of its control group.
+
+    job: 0 if the name has none. step: as in CgroupMembership. directory: that of the job in
+    version 2, empty if it is outside of the reader's cgroup namespace. is_sluid: the name of the
+    directory is a SLUID.
+    """
+
+    job: int
+    step: str
+    directory: str
+    is_sluid: bool
+
+
+class CgroupMembership(NamedTuple):
+    """The job and container of a process.
+
+    job: Slurm's raw job id, 0 for none; step: `0`, `batch`, `extern`..., empty for none. container:
+    True for a process in a container. is_unknown: it is in a job whose number was not found.
+    """
+
+    job: int
+    step: str
+    container: bool = False
+    is_unknown: bool = False
+
+
+NO_MEMBERSHIP = CgroupMembership(0, "")
+
+
+class Step(NamedTuple):
+    """A job step: raw job id, and `extern`, `batch`, `interactive` or the step number."""
+
+    job: int
+    name: str
+
+
 def job_directories(
     node: Node,
     controllers: Iterable[str],
@@ -54,10 +129,119 @@ def job_directories(
     lister = _Lister(node, complain)
     found = [each for controller in controllers for each in _of_v1(lister, controller)]
     if not found:
-        found = list(_of_v2(lister))
+        found = list(_of_v2(lister, node))
     if not lister.has_seen_slurm:
         raise NotHereError(f"/{ROOT}: Slurm has made no control groups")
     return found
+
+
+def find_membership(node: Node, content: bytes) -> CgroupMembership:
+    """Return the job of a process from the content of its /proc/PID/cgroup."""
+    path = parse_cgroup(content)
+    if path is None or (path.directory and not _is_roots(node, dirname(path.directory))):
+        return NO_MEMBERSHIP
+    job = _find_job(node, path.directory) if path.is_sluid else path.job
+    return CgroupMembership(job, path.step, is_unknown=not job)
+
+
+def parse_cgroup(content: bytes) -> CgroupPath | None:
+    """Parse /proc/PID/cgroup: lines `hierarchy:controllers:path`. Other lines are ignored.
+
+    The first line with a job is used: later controllers have the same job, or are in `/`.
+    """
+    for line in content.splitlines():
+        match = _PATH.match(line.split(b":", 2)[-1])
+        if match is not None:
+            scope, name, job, sluid, step = match.group(1, 5, 6, 7, 8)
+            is_visible = match[3] is None and not scope.startswith(b"/..")
+            directory = ROOT + os.fsdecode(scope + b"/" + name) if is_visible else ""
+            return CgroupPath(int(job or 0), (step or b"").decode("ascii"), directory, bool(sluid))
+    return None
+
+
+def parse_title(cmdline: bytes) -> Step | None:
+    """Parse /proc/PID/cmdline of slurmstepd; return None if it names no step."""
+    match = _TITLE.fullmatch(cmdline)
+    return None if match is None else Step(int(match[1]), match[2].decode("ascii"))
+
+
+def is_all_root(status: bytes) -> bool:
+    """Return whether all four user ids in /proc/PID/status are root's.
+
+    For a set-user-ID program, the real user id is that of the calling user.
+    """
+    return _ALL_ROOT.search(status) is not None
+
+
+def read_step(node: Node, pid: int | str) -> Step | None:
+    """Return the step of a slurmstepd; None before its title is set, or if it is not root's."""
+    path = f"proc/{pid}"
+    try:
+        if node.owner(path) != 0:
+            return None
+        step = parse_title(node.read_single(f"{path}/cmdline"))
+        if step is None or not is_all_root(node.read_single(f"{path}/status")):
+            return None
+    except CcagentError:
+        return None
+    return step
+
+
+def _find_job(node: Node, directory: str) -> int:
+    """Return the job of a directory that is named by a SLUID; 0 if it is unknown.
+
+    The number is kept as long as the directory is there, also without slurmstepd: no other job gets
+    the same SLUID.
+    """
+    jobs = node.job_numbers
+    job = jobs.get(directory, 0) or _read_job(node, directory)
+    if job and directory not in jobs:
+        if len(jobs) >= _MOST_JOBS:
+            jobs.pop(next(iter(jobs)), None)
+        jobs[directory] = job
+    return job
+
+
+def _end_listing(node: Node, scope: str, there: set[str], unknown: set[str]) -> None:
+    """Forget the removed directories of a scope. Log if one stays unknown, for the first of all."""
+    for known, kept in ((node.job_numbers, there), (node.unknown_groups, unknown)):
+        for path in [each for each in [*known] if dirname(each) == scope and each not in kept]:
+            known.pop(path, None)
+    now = node.clock.monotonic()
+    for path in sorted(unknown):
+        since = node.unknown_groups.setdefault(path, now)
+        if now >= since + _REPORTED_AFTER and _LOGGED not in [*node.unknown_groups.values()]:
+            node.unknown_groups[path] = _LOGGED
+            logger.warning(
+                "the Slurm job of /%s is unknown: what is in it is in no job; see ccagent doctor",
+                printable(path),
+            )
+
+
+def _read_job(node: Node, directory: str) -> int:
+    """Return the job of a directory by the slurmstepd of its steps; 0 if it is unknown."""
+    try:
+        steps = node.directories(directory) if directory else ()
+    except CcagentError:
+        return 0
+    for step in steps:
+        try:
+            pids = node.read(f"{directory}/{step}/slurm/cgroup.procs").split()
+        except CcagentError:
+            continue
+        for pid in pids:
+            found = read_step(node, pid.decode("ascii", "replace"))
+            if found is not None:
+                return found.job
+    return 0
+
+
+def _is_roots(node: Node, directory: str) -> bool:
+    """Return whether a directory has the owner of all control groups, or can't be seen."""
+    try:
+        return node.owner(directory) == node.owner(ROOT)
+    except CcagentError:
+        return True
 
 
 class _Lister:
@@ -71,7 +255,8 @@ class _Lister:
     def names(self, directory: str, form: re.Pattern[str]) -> list[tuple[str, str]]:
         """Return the matching names in a directory, each with the first group of the match."""
         try:
-            names = self._node.list(directory)
+            # The files of a scope are many, and need not match.
+            names = (self._node.directories if form is _ANY_NAME else self._node.list)(directory)
         except NotHereError:
             return []
         except CcagentError as error:
@@ -79,21 +264,44 @@ class _Lister:
             if self._complain is not None:
                 self._complain(form.pattern, error)
             return []
-        return [(name, match[1] or "") for name in sorted(names) if (match := form.fullmatch(name))]
+        matches = ((name, form.fullmatch(name)) for name in sorted(names))
+        return [(name, match.group(1) or "") for name, match in matches if match is not None]
+
+
+_SLURM_NAME, _USER_NAME, _JOB_NAME = map(re.compile, (_SLURM, _USER, _JOB))
+_SLUID_NAME, _ANY_NAME = re.compile(_SLUID), re.compile("((?s:.*))")
+_SLICE_OR_SCOPE = re.compile(f"({_SLICE})|{_SCOPE}")
 
 
 def _of_v1(lister: _Lister, controller: str) -> Iterator[JobDirectory]:
-    for slurm, slurmd in lister.names(f"{ROOT}/{controller}", _SLURM):
+    for slurm, slurmd in lister.names(f"{ROOT}/{controller}", _SLURM_NAME):
         lister.has_seen_slurm = True
         top = f"{ROOT}/{controller}/{slurm}"
-        for user, uid in lister.names(top, _USER):
-            for name, job in lister.names(f"{top}/{user}", _JOB):
+        for user, uid in lister.names(top, _USER_NAME):
+            for name, job in lister.names(f"{top}/{user}", _JOB_NAME):
                 yield JobDirectory(int(job), controller, f"{top}/{user}/{name}", int(uid), slurmd)
 
 
-def _of_v2(lister: _Lister) -> Iterator[JobDirectory]:
-    top = f"{ROOT}/system.slice"
-    for scope, slurmd in lister.names(top, _SCOPE):
+def _of_v2(lister: _Lister, node: Node, top: str = ROOT) -> Iterator[JobDirectory]:
+    """Yield the jobs below a slice."""
+    for name, is_slice in lister.names(top, _SLICE_OR_SCOPE):
+        path = f"{top}/{name}"
+        if is_slice:
+            yield from _of_v2(lister, node, path)
+        if is_slice or top == ROOT or not _is_roots(node, path):
+            continue
         lister.has_seen_slurm = True
-        for name, job in lister.names(f"{top}/{scope}", _JOB):
-            yield JobDirectory(int(job), V2, f"{top}/{scope}/{name}", -1, slurmd)
+        slurmd = name.rpartition("slurmstepd.scope")[0][:-1]
+        there: set[str] = set()
+        unknown: set[str] = set()
+        for below, _ in lister.names(path, _ANY_NAME):
+            directory = f"{path}/{below}"
+            there.add(directory)
+            match = _JOB_NAME.fullmatch(below)
+            is_sluid = _SLUID_NAME.fullmatch(below) is not None
+            job = int(match[1]) if match else _find_job(node, directory) if is_sluid else 0
+            if job:
+                yield JobDirectory(job, V2, directory, -1, slurmd)
+            elif below not in _WITHOUT_JOB:
+                unknown.add(directory)
+        _end_listing(node, path, there, unknown)

@@ -41,7 +41,7 @@ class Kernel:
         body = HEADER.pack(magic, layout, size, now, 600 * SECOND)
         for job, (count, runtime, since, last) in self._sums.items():
             values = (count, runtime, 0, 0, 0, 0, 0, 0, since, last)
-            body += ended_records.RECORD.pack(0, 0, job, 0, 1001, b"a.out", *values)
+            body += ended_records.RECORD.pack(0, 0, job, 0, 1001, 0, b"a.out", *values)
         total = sum(each[0] for each in self._sums.values())
         body += bytes(size - 80) + struct.pack("<10Q", total, *[0] * 9)
         body += HEADER.pack(b"ccended\n", layout, 0, now, 0)

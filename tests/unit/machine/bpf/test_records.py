@@ -49,8 +49,8 @@ TASKS = st.builds(
         st.binary(min_size=32, max_size=32),
     ),
 )
-KEYS = st.builds(EndedKey, U64.filter(bool), U64, U32, U32, U32, NAMES) | st.builds(
-    EndedKey, st.just(0), st.just(0), U32.filter(bool), st.just(0), U32, NAMES
+KEYS = st.builds(EndedKey, U64.filter(bool), U64, U32, U32, U32, U32, NAMES) | st.builds(
+    EndedKey, st.just(0), st.just(0), U32.filter(bool), st.just(0), U32, st.just(0), NAMES
 )
 SUMS = st.builds(Ended._make, st.tuples(*[U64] * 10))
 NOBODY = bytes(ended_records.RECORD.size - 80)
@@ -122,7 +122,10 @@ def test_who_began_while_the_end_was_read_is_not_looked_at(
 def test_a_reading_that_was_cut_off_is_refused(data: st.DataObject) -> None:
     for content, parse in (
         (of_tasks([task(pid=1), task(pid=2)]), parse_tasks),
-        (for_ended({EndedKey(1, 1, 0, 1, 1, b"sh"): Ended._make(range(10))}, TOTAL), parse_ended),
+        (
+            for_ended({EndedKey(1, 1, 0, 1, 1, 0, b"sh"): Ended._make(range(10))}, TOTAL),
+            parse_ended,
+        ),
     ):
         end = data.draw(st.integers(0, len(content) - 1))
         with pytest.raises(UnparsableError, match=r"cut off|less than a header"):
@@ -154,7 +157,7 @@ def test_a_file_of_another_kind_is_named() -> None:
 def test_another_layout_is_named() -> None:
     with pytest.raises(UnparsableError, match="layout 2 with records of 296 bytes instead of 1"):
         parse_tasks(framed(task_records.MAGIC, RECORD.size, [], layout=2))
-    with pytest.raises(UnparsableError, match="records of 100 bytes instead of 2 with 128"):
+    with pytest.raises(UnparsableError, match="records of 100 bytes instead of 3 with 128"):
         parse_ended(framed(ended_records.MAGIC, 100, [bytes(100)]))
 
 
@@ -166,7 +169,7 @@ def test_a_reading_without_its_end_is_refused() -> None:
 
 
 def test_sums_without_their_total_are_refused() -> None:
-    entry = ended_records.RECORD.pack(*EndedKey(1, 1, 0, 5, 0, b"sh"), *range(10))
+    entry = ended_records.RECORD.pack(*EndedKey(1, 1, 0, 5, 0, 0, b"sh"), *range(10))
     for records in ([], [entry]):
         content = framed(ended_records.MAGIC, ended_records.RECORD.size, records)
         with pytest.raises(UnparsableError, match="no total"):

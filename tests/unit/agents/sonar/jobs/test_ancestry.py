@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccagent.agents.sonar.agent import SampleAgent
-from ccagent.agents.sonar.jobs.ancestry import Step, is_all_root, parse_title
 from ccagent.agents.sonar.jobs.attribution import EVERY
 from ccagent.agents.sonar.jobs.selection import ProcessSelection
 from ccagent.agents.sonar.settings import SampleSettings
 from ccagent.agents.sonar.sources.procfs import ProcfsSource
 from ccagent.agents.sonar.sources.psutil_source import PsutilSource
+from ccagent.machine.cgroup.jobs import Step, is_all_root, parse_title
 from ccagent.records.message import encode
 from tests.machines.composed import linuxproc
 from tests.support.paths import DATA

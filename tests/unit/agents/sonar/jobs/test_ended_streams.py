@@ -79,7 +79,7 @@ class ShellJob:
 
     def ends(self, command: str, seconds: int, processes: int = 1, *, waited_for: bool) -> None:
         """Have processes end that used so much and were not there at a sample."""
-        key = EndedKey(0, 0, 7, 0, 1001, command.encode())
+        key = EndedKey(0, 0, 7, 0, 1001, 0, command.encode())
         self.node.has_ended(key, processes, seconds)
         self.used += seconds
         self._waited_for += seconds * waited_for
@@ -104,7 +104,7 @@ class ShellJob:
         self.used += 30
         self.node.end(43)
         self._waited_for += 30
-        self.node.has_ended(EndedKey(0, 0, 7, 0, 1001, b"solver"), 1, 30)
+        self.node.has_ended(EndedKey(0, 0, 7, 0, 1001, 0, b"solver"), 1, 30)
         self.sample()
         self.sample()
 
@@ -135,7 +135,7 @@ def test_processes_that_never_use_a_whole_second_count(tmp_path: Path) -> None:
             job.node.end(98 + number)
             job.ends("cc1", 1, waited_for=False)
             job.used -= 0.2
-            key = EndedKey(0, 0, 7, 0, 1001, b"cc1")
+            key = EndedKey(0, 0, 7, 0, 1001, 0, b"cc1")
             job.node.ended[key] = job.node.ended[key]._replace(
                 runtime=job.node.ended[key].runtime - 200_000_000
             )
@@ -206,7 +206,9 @@ def test_what_ends_now_and_then_begins_streams_of_its_own(tmp_path: Path) -> Non
     for number in range(12):
         node.still.passed += EVERY
         if number % 4 == 1:
-            node.has_ended(EndedKey(1, 1, 0, 0, 1001, b"cron"), processes=1, runtime=9 - number / 2)
+            node.has_ended(
+                EndedKey(1, 1, 0, 0, 1001, 0, b"cron"), processes=1, runtime=9 - number / 2
+            )
             seconds += 9 - number / 2
         node.pin()
         (message,) = encode(agent.sample(node), "sonar", node)

@@ -59,11 +59,11 @@ def _pid(process: dict[str, Any]) -> int:
 
 
 def of_job(number: int, command: bytes = b"sh", uid: int = 1001) -> EndedKey:
-    return EndedKey(0, 0, number, 0, uid, command)
+    return EndedKey(0, 0, number, 0, uid, 0, command)
 
 
 def outside(cgroup: int, group: int, command: bytes = b"sh", uid: int = 1001) -> EndedKey:
-    return EndedKey(cgroup, cgroup, 0, group, uid, command)
+    return EndedKey(cgroup, cgroup, 0, group, uid, 0, command)
 
 
 PROCESS = st.fixed_dictionaries({
