@@ -31,6 +31,7 @@ class ControlSetup(NamedTuple):
         return Node(
             hostname=str(self.table.get("hostname", "")),
             cluster=str(self.table.get("cluster", "")),
+            hostname_only=self.table.get("hostname-only") is not False,
         )
 
     @property

@@ -31,8 +31,9 @@ class Node:
     """One machine, or a recording of one below `root`.
 
     `cluster` and `hostname` are the names in records. The defaults are the host's domain, else
-    `local`, and the host name. `own_counters` returns the daemon's counters, if this process is a
-    daemon.
+    `local`, and the host name. hostname_only: cut the domain from the host name, because Slurm
+    names nodes without it; a given `hostname` is not cut. `own_counters` returns the daemon's
+    counters, if this process is a daemon.
     """
 
     def __init__(
@@ -41,12 +42,14 @@ class Node:
         root: str = "/",
         hostname: str = "",
         cluster: str = "",
+        hostname_only: bool = True,
         clock: Clock | None = None,
     ) -> None:
         self.root = root.rstrip("/") + "/"
         self.clock = clock or Clock()
-        self.hostname = check_name("hostname", hostname or read_host_name())
-        self.cluster = check_name("cluster", cluster or self._domain() or "local")
+        name = check_name("hostname", hostname or read_host_name())
+        self.cluster = check_name("cluster", cluster or self._domain(name) or "local")
+        self.hostname = name.partition(".")[0] if hostname_only and not hostname else name
         self.clock_ticks = os.sysconf("SC_CLK_TCK")
         self.page_size = os.sysconf("SC_PAGE_SIZE")
         self.own_counters: Callable[[], DaemonCounters] | None = None
@@ -304,15 +307,15 @@ class Node:
 
         return look_up_user(uid)
 
-    def _domain(self) -> str:
-        _, _, domain = self.hostname.partition(".")
+    def _domain(self, name: str) -> str:
+        _, _, domain = name.partition(".")
         if domain:
             return domain
         try:
             hosts = self.read("etc/hosts").decode("utf-8", "replace")
         except CcagentError:
             return ""
-        return domain_from_hosts(hosts, self.hostname)
+        return domain_from_hosts(hosts, name)
 
 
 def domain_from_hosts(hosts: str, hostname: str) -> str:

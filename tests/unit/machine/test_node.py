@@ -142,6 +142,29 @@ def test_the_cluster_is_the_domain_or_local(
 
 
 @pytest.mark.parametrize(
+    ("own", "given", "hostname_only", "name"),
+    [
+        ("c1-1.fox.example", "", True, "c1-1"),
+        ("c1-1.fox.example", "", False, "c1-1.fox.example"),
+        ("c1-1", "", True, "c1-1"),
+        ("localhost", "c1-1.fox.example", True, "c1-1.fox.example"),
+    ],
+)
+def test_the_domain_is_cut_from_the_host_name(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    own: str,
+    given: str,
+    hostname_only: bool,
+    name: str,
+) -> None:
+    monkeypatch.setattr("ccagent.machine.node.read_host_name", lambda: own)
+    node = Node(root=str(tmp_path), hostname=given, hostname_only=hostname_only)
+    assert node.hostname == name
+    assert node.cluster == ("local" if own == "c1-1" else "fox.example")
+
+
+@pytest.mark.parametrize(
     ("hosts", "domain"),
     [
         ("", ""),
