@@ -41,6 +41,7 @@ from tests.support.http_server import (
     refuse_unread,
     say,
 )
+from tests.support.tree import StillClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -286,10 +287,11 @@ def test_a_cluster_that_is_unknown_keeps_the_order(server: Server) -> None:
     queue = Queue("backend", OutboxSettings())
     queue.put([message(b"%d" % number, kind) for number in range(8) for kind in ("sample", "job")])
     sent = [each.message for each in queue.next_batch(99).messages]
-    sender = Sender("backend", queue, HttpTransport(HttpSettings(url=f"http://{server.place}")))
+    clock = StillClock()
+    transport = HttpTransport(HttpSettings(url=f"http://{server.place}"))
+    sender = Sender("backend", queue, transport, monotonic=clock.monotonic)
     while queue.count():
-        sender.send_next()
-        sender.resume()
+        clock.sleep(sender.send_next().wait or 0.0)
     sender.close()
     assert [each.body for each in server.requests[:5]] == [sent[0].body] * 5
     assert [each.body for each in server.requests[4:]] == [each.body for each in sent]
