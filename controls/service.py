@@ -381,7 +381,7 @@ def _read_table(place: str) -> dict[str, object]:
 
 
 def _check_unchanged(old: ControlSetup, new: ControlSetup) -> None:
-    for key in ("cluster", "hostname", "hostname-only"):
+    for key in ("cluster", "hostname"):
         if old.table.get(key) != new.table.get(key):
             raise ConfigurationError(f"{key}: a change needs a restart")
     for key in ("state_directory", "socket"):
