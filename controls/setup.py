@@ -27,10 +27,14 @@ class ControlSetup(NamedTuple):
     table: dict[str, Any]
 
     def make_node(self) -> Node:
-        """Return the node of this machine, with its configured names."""
+        """Return the node of this machine, with its configured names.
+
+        The host name keeps its domain: a request may contain either name.
+        """
         return Node(
             hostname=str(self.table.get("hostname", "")),
             cluster=str(self.table.get("cluster", "")),
+            hostname_only=False,
         )
 
     @property

@@ -71,7 +71,6 @@ def _print_table(
     from ccagent.agents.energy.table import format_table
     from ccagent.cli.command_options import take_common
     from ccagent.cli.loading import configure_log
-    from ccagent.machine.node import Node
 
     assignments = options.pop("assignments")
     common = take_common(options)
@@ -80,8 +79,7 @@ def _print_table(
     settings = configuration.agents[EnergyAgent.name]
     if not isinstance(settings, EnergySettings):
         raise ConfigurationError(f"{configuration.place}: agents.energy: another agent's")
-    general = configuration.settings
-    node = Node(hostname=general.hostname, cluster=general.cluster)
+    node = configuration.settings.make_node()
     agent = EnergyAgent(settings, frozenset({"line"}))
     agent.is_only_sample = True
     try:

@@ -119,13 +119,11 @@ def _reference_command(configure: Callable[[Options], Configuration]) -> click.C
 
 def _node_and_settings(configuration: Configuration) -> tuple[Node, FastSettings]:
     from ccagent.agents.fast.settings import FastSettings
-    from ccagent.machine.node import Node
 
     settings = configuration.agents["fast"]
     if not isinstance(settings, FastSettings):
         raise ConfigurationError(f"{configuration.place}: agents.fast: another agent's")
-    general = configuration.settings
-    return Node(hostname=general.hostname, cluster=general.cluster), settings
+    return configuration.settings.make_node(), settings
 
 
 def _core_list(text: str) -> list[int]:

@@ -38,14 +38,12 @@ def extend_command(
         """
         from ccagent.agents.jobio.settings import JobIoSettings
         from ccagent.agents.jobio.totals import read_totals, totals_document, totals_text
-        from ccagent.machine.node import Node
 
         configuration = configure(common.options)
         settings = configuration.agents["jobio"]
         if not isinstance(settings, JobIoSettings):
             raise ConfigurationError(f"{configuration.place}: agents.jobio: another agent's")
-        general = configuration.settings
-        node = Node(hostname=general.hostname, cluster=general.cluster)
+        node = configuration.settings.make_node()
         mounts, network, lost = read_totals(node, settings.directory, job)
         if as_json:
             import json

@@ -57,14 +57,12 @@ def extend_command(
             return
         from ccagent.agents.metrics.agent import MetricsAgent
         from ccagent.agents.metrics.settings import MetricsSettings
-        from ccagent.machine.node import Node
 
         configuration = configure(take_common(options).options)
         settings = configuration.agents[MetricsAgent.name]
         if not isinstance(settings, MetricsSettings):
             raise ConfigurationError(f"{configuration.place}: agents.metrics: another agent's")
-        general = configuration.settings
-        node = Node(hostname=general.hostname, cluster=general.cluster)
+        node = configuration.settings.make_node()
         agent = MetricsAgent(settings, frozenset({"line"}))
         if is_list:
             from ccagent.agents.metrics.listing import format_metrics

@@ -20,7 +20,7 @@ class AgentCounters(msgspec.Struct, rename="kebab"):
     samples: finished samples. errors: failed samples. skipped: samples not taken, because the last
     sample still ran. seconds, cpu_seconds: duration of samples, CPU time of the thread.
     unencodable: records omitted because their format can't express them. restarts: of the thread,
-    after an unforeseen error.
+    after an unforeseen error. last_error: the reason, if the last sample failed.
     """
 
     samples: int = 0
@@ -30,19 +30,24 @@ class AgentCounters(msgspec.Struct, rename="kebab"):
     cpu_seconds: float = 0.0
     unencodable: int = 0
     restarts: int = 0
+    last_error: str = ""
 
     @contextlib.contextmanager
-    def count_sample(self, clock: Clock) -> Generator[None]:
-        """Count the body as a sample, or as an error if it raises."""
+    def count_sample(self, clock: Clock) -> Generator[list[str]]:
+        """Count the body as a sample, or as an error if it raises or adds a reason to the list."""
         begin, cpu = clock.monotonic(), time.thread_time()
+        failures: list[str] = []
         try:
-            yield
-        except BaseException:
-            self.errors += 1
+            yield failures
+        except BaseException as error:
+            failures.append(str(error) or type(error).__name__)
             raise
-        else:
-            self.samples += 1
         finally:
+            if failures:
+                self.errors += 1
+            else:
+                self.samples += 1
+            self.last_error = failures[-1] if failures else ""
             self.seconds += clock.monotonic() - begin
             self.cpu_seconds += time.thread_time() - cpu
 

@@ -29,6 +29,16 @@ def test_a_sample_that_fails_is_an_error_and_has_taken_time() -> None:
     assert (counters.samples, counters.errors, counters.seconds) == (0, 1, 2)
 
 
+def test_a_sample_with_errors_only_is_an_error_until_the_next_one() -> None:
+    counters, clock = AgentCounters(), StillClock()
+    with counters.count_sample(clock) as failures:
+        failures += ["sacct: no answer", "sinfo: no answer"]
+    assert (counters.samples, counters.errors, counters.last_error) == (0, 1, "sinfo: no answer")
+    with counters.count_sample(clock):
+        pass
+    assert (counters.samples, counters.errors, counters.last_error) == (1, 1, "")
+
+
 def test_cpu_time_is_that_of_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     counters, moments = AgentCounters(), iter([1.0, 1.25])
     monkeypatch.setattr(time, "thread_time", lambda: next(moments))

@@ -19,6 +19,9 @@ After a partial write the valid lines are stored.
 _PARTLY = frozenset({_BAD_REQUEST, 429, 507})
 """Statuses of a message whose valid lines are stored. 429, 507: without its new series."""
 
+_UNKNOWN_CLUSTER = "Failed to find cluster"
+"""Text with status 400 from Jobanalyzer for a cluster without a directory (sonalyze)."""
+
 _MAY_BE_THE_MESSAGE = frozenset({400, 409})
 """Refusals of a message. Proxies and misconfigured servers send them, too."""
 
@@ -55,7 +58,7 @@ def check_status(
         text,
         delivered=delivered,
         after=parse_retry_after(retry_after, time.time()),
-        is_about_message=status in _MAY_BE_THE_MESSAGE
+        is_about_message=(status in _MAY_BE_THE_MESSAGE and _UNKNOWN_CLUSTER not in answer)
         or (status in _MAY_BE_THE_PLACE and has_own_url)
         or (status >= 500 and status not in _WHOLE_SERVER),
         is_busy=status in _BUSY,

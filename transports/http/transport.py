@@ -27,9 +27,10 @@ from ccagent.transports.http.settings import HttpSettings, check_settings
 from ccagent.transports.templates import fill_template, get_values
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from ccagent.records.message import Message
+    from ccagent.transports.http.posts import Post
     from ccagent.transports.http.server import HttpRequest
 
 _SMALLEST_LIMIT = 16 * 1024
@@ -61,7 +62,7 @@ class HttpTransport(Transport):
     def _send(self, messages: Sequence[Message], begin: int, end: int) -> None:
         """Post some of the messages. Split a refused group until a single message is refused."""
         first = begin
-        for post in group_posts(messages[begin:end], self._limit):
+        for post in self._group(messages, begin, end):
             message, rest = messages[first], first + post.messages
             try:
                 self._deliver(message, post.body, first)
@@ -75,6 +76,10 @@ class HttpTransport(Transport):
                 self._send(messages, middle, rest)
             first = rest
         return None
+
+    def _group(self, messages: Sequence[Message], begin: int, end: int) -> Iterator[Post]:
+        """Yield the bodies of requests for some of the messages. Raise TransportError."""
+        return group_posts(messages[begin:end], self._limit)
 
     def _lower_limit(self, message: Message, body: bytes) -> bool:
         """Lower the limit after a too large body. Return whether the body can be split."""

@@ -81,13 +81,11 @@ def scrape_once(
     configuration: Configuration, settings: ExporterSettings, leaves_out: Collection[str] = ()
 ) -> list[Block]:
     """Return the families of one scrape, without those whose names start with `leaves_out`."""
-    from ccagent.machine.node import Node
     from ccagent.transports.prometheus.registry import make_collectors
     from ccagent.transports.prometheus.scraping import Scraper
     from ccagent.transports.prometheus.sources import NodeSources
 
-    general = configuration.settings
-    node = Node(hostname=general.hostname, cluster=general.cluster)
+    node = configuration.settings.make_node()
     sources = NodeSources(settings)
     scraper = Scraper(node, make_collectors(settings, sources))
     try:

@@ -8,7 +8,6 @@ from msgspec import structs
 
 from ccagent.cli.once import time_limit
 from ccagent.config.registry import agent_class
-from ccagent.machine.node import Node
 from ccagent.views.output import find_style, find_width, print_lines
 from ccagent.views.table.records import format_records
 
@@ -26,8 +25,7 @@ def print_table(configuration: Configuration, name: str) -> bool:
 
     Raise ProgramError after the time limit, RejectedError if standard output is closed.
     """
-    settings = configuration.settings
-    node = Node(hostname=settings.hostname, cluster=settings.cluster)
+    node = configuration.settings.make_node()
     agent = _build(configuration, name)
     agent.is_only_sample = True
     limit = agent.settings.time_limit

@@ -66,7 +66,10 @@ def format_status(status: Status, width: int, style: Style) -> list[str]:
         ]
         for name, each in status.sinks.items()
     ]  # fmt: skip
-    agent_notes = [_restarts(each.restarts) for each in status.agents.values()]
+    agent_notes = [
+        [*_restarts(each.restarts), *([each.last_error] if each.last_error else [])]
+        for each in status.agents.values()
+    ]
     return [
         *_fold(
             f"ccagent {status.version}, process {status.pid}, node {status.node} of"

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from ccagent.agents.slurm.text import readable
 from ccagent.errors import UnparsableError
-from ccagent.machine.hostlist import split
+from ccagent.machine.hostlist import expand, split
+from ccagent.machine.hostlist_compact import compact
 from ccagent.records.envelopes import ClusterNodes, ClusterPartition
 
 if TYPE_CHECKING:
@@ -44,7 +45,18 @@ def parse_partitions(content: bytes, complain: Callable[[str], None]) -> list[Cl
             ranges = []
         known = nodes.setdefault(partition, [])
         known += [one for one in ranges if one not in known]
-    return [ClusterPartition(name=name, nodes=ranges) for name, ranges in nodes.items()]
+    return [ClusterPartition(name=name, nodes=_shorten(ranges)) for name, ranges in nodes.items()]
+
+
+def _shorten(ranges: list[str]) -> list[str]:
+    """Return fewer ranges for the same nodes, if possible.
+
+    slurm-monitor keeps only the last range of a partition.
+    """
+    if len(ranges) < 2:
+        return ranges
+    fewer = compact(name for each in ranges for name in expand(each))
+    return fewer if len(fewer) < len(ranges) else ranges
 
 
 def parse_nodes(content: bytes, complain: Callable[[str], None]) -> list[ClusterNodes]:

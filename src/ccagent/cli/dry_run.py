@@ -10,7 +10,6 @@ from ccagent.cli.options import public_url
 from ccagent.config.configuration import build_agent
 from ccagent.errors import RejectedError
 from ccagent.log import printable
-from ccagent.machine.node import Node
 from ccagent.records.message import encode_each
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ def print_messages(configuration: Configuration, name: str) -> None:
     The agent does not save its state: the next run sends the sample. No connection is opened.
     """
     settings = configuration.settings
-    node = Node(hostname=settings.hostname, cluster=settings.cluster)
+    node = settings.make_node()
     agent = build_agent(configuration, name)
     agent.is_only_sample = True
     limit = agent.settings.time_limit

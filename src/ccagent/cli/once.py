@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from ccagent.config.configuration import build_agent, build_transport
 from ccagent.errors import CcagentError, ProgramError
 from ccagent.log import logger
-from ccagent.machine.node import Node
 from ccagent.records.message import encode_each
 
 if TYPE_CHECKING:
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
 
     from ccagent.agents.base import Agent
     from ccagent.config.configuration import Configuration
+    from ccagent.machine.node import Node
     from ccagent.queue.queue import Queue
     from ccagent.records.message import Message
     from ccagent.transports.base import Transport
@@ -37,8 +37,7 @@ def run_once(configuration: Configuration, name: str) -> bool:
 
     Raise ConfigurationError, or ProgramError when the time limit is exceeded.
     """
-    settings = configuration.settings
-    node = Node(hostname=settings.hostname, cluster=settings.cluster)
+    node = configuration.settings.make_node()
     agent = build_agent(configuration, name)
     agent.is_only_sample = True
     try:

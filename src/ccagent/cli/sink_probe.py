@@ -8,7 +8,6 @@ from ccagent import PRODUCER, __version__
 from ccagent.agents.base import make_error
 from ccagent.config.configuration import build_transport
 from ccagent.machine.clock import timestamp
-from ccagent.machine.node import Node
 from ccagent.records.envelopes import MetadataObject, SampleAttributes, SampleData, SampleEnvelope
 from ccagent.records.message import encode
 from ccagent.records.points import Point
@@ -51,7 +50,7 @@ def _messages(configuration: Configuration, name: str) -> list[Message]:
     from ccagent.machine.system_state import read_system
 
     settings = configuration.settings
-    node = Node(hostname=settings.hostname, cluster=settings.cluster)
+    node = settings.make_node()
     tags = {"cluster": node.cluster, "hostname": node.hostname, "type": "node"}
     point = Point("ccagent_test", tags, 1, node.clock.time())
     _, system = read_system(node, [])

@@ -22,7 +22,7 @@ from ccagent.config.settings import (
 )
 from ccagent.errors import ConfigurationError
 from ccagent.log import LogFormat, LogLevel
-from ccagent.machine.node import check_name
+from ccagent.machine.node import Node, check_name
 from ccagent.records.message import FORMATS, Format
 from ccagent.transports.base import SinkSettings
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ccagent.agents.base import Agent
     from ccagent.config.files import Files
     from ccagent.controls.settings import ControlsSettings  # noqa: TC004 - loaded when needed
+    from ccagent.machine.clock import Clock
     from ccagent.transports.base import Transport
     from ccagent.transports.prometheus.settings import (
         ExporterSettings,  # noqa: TC004 - loaded when needed
@@ -52,6 +53,9 @@ class GlobalSettings(Settings, frozen=True, kw_only=True):
     hostname: Annotated[
         str, Meta(description="name of this node in every record; empty: its host name")
     ] = ""
+    hostname_only: Annotated[
+        bool, Meta(description="cut the domain from the host name; not from the key hostname")
+    ] = True
     lock_directory: Annotated[
         str, Meta(description="directory of the lock that permits only one daemon; empty: no lock")
     ] = ""
@@ -72,6 +76,15 @@ class GlobalSettings(Settings, frozen=True, kw_only=True):
     topic_prefix: Annotated[
         str, Meta(description="prefix of the cluster in topics: 'test' for test.CLUSTER.sample")
     ] = ""
+
+    def make_node(self, clock: Clock | None = None) -> Node:
+        """Return this machine with the names for its records. Raise ConfigurationError."""
+        return Node(
+            hostname=self.hostname,
+            cluster=self.cluster,
+            hostname_only=self.hostname_only,
+            clock=clock,
+        )
 
 
 class OutboxSettings(Settings, frozen=True, kw_only=True):

@@ -37,6 +37,8 @@ TRANSPORTS = {
     "https": "ccagent.transports.http.transport:HttpTransport",
     "ccbackend": "ccagent.transports.http.cc_backend:CcBackendTransport",
     "ccbackends": "ccagent.transports.http.cc_backend:CcBackendTransport",
+    "kprox": "ccagent.transports.http.kprox:KproxTransport",
+    "kproxs": "ccagent.transports.http.kprox:KproxTransport",
     "nats": "ccagent.transports.nats.transport:NatsTransport",
     "tls": "ccagent.transports.nats.transport:NatsTransport",
     "mqtt": "ccagent.transports.mqtt.transport:MqttTransport",

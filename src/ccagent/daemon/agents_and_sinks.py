@@ -11,7 +11,6 @@ from ccagent.daemon.exporter import ExporterSlot
 from ccagent.daemon.runner import Runner
 from ccagent.daemon.schedule import Schedule
 from ccagent.log import logger
-from ccagent.machine.node import Node
 from ccagent.queue.sink import Sink
 
 if TYPE_CHECKING:
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from ccagent.config.configuration import Configuration
     from ccagent.config.duration import Cadence
     from ccagent.machine.clock import Clock
+    from ccagent.machine.node import Node
     from ccagent.transports.base import Transport
     from ccagent.transports.prometheus.service import ExporterService
 
@@ -87,7 +87,7 @@ class AgentsAndSinks:
         Raise ConfigurationError for an invalid configuration, before any change.
         """
         running = self._configuration
-        node = self._make_node(configuration)
+        node = configuration.settings.make_node(self._clock)
         is_renamed = _list_names(node) != self._names
         transports = {
             name: build_transport(sink)
@@ -124,7 +124,7 @@ class AgentsAndSinks:
         change.
         """
         configuration = plan.configuration
-        node = self._make_node(configuration)
+        node = configuration.settings.make_node(self._clock)
         node.own_counters = self.counters
         opened = self._open_outboxes(plan)
         for name in [*self._runners]:
@@ -183,11 +183,6 @@ class AgentsAndSinks:
             and agent.wanted == configuration.formats_of(name)
             and old.topic_prefix == configuration.settings.topic_prefix
         )
-
-    def _make_node(self, configuration: Configuration) -> Node:
-        """Return the node with the names for its records. Raise ConfigurationError."""
-        settings = configuration.settings
-        return Node(hostname=settings.hostname, cluster=settings.cluster, clock=self._clock)
 
     def tick(self, now: float) -> None:
         """Request due samples, and check for agents that hang or have died."""

@@ -21,7 +21,7 @@ from ccagent.log import logger, say
 from ccagent.machine.background import BackgroundCall
 from ccagent.machine.clock import Clock
 from ccagent.machine.lock import Lock
-from ccagent.machine.node import Node, read_host_name
+from ccagent.machine.node import read_host_name
 from ccagent.machine.private_directories import make_directory
 
 if TYPE_CHECKING:
@@ -101,8 +101,7 @@ class Daemon:
 
     def status(self) -> Status:
         """Return the counters since the start."""
-        settings = self._configuration.settings
-        node = Node(hostname=settings.hostname, cluster=settings.cluster, clock=self._clock)
+        node = self._configuration.settings.make_node(self._clock)
         counters = self._running.counters()
         return Status(
             version=__version__,

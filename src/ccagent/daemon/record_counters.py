@@ -1,4 +1,4 @@
-"""Counters of the daemon in its envelopes (`extras = ["counters"]`)."""
+"""Counters from records, and in envelopes (`extras = ["counters"]`)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,39 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ccagent.counters import resident_memory
-from ccagent.records.envelopes import Envelope, KVPair
+from ccagent.records.envelopes import (
+    ClusterEnvelope,
+    Envelope,
+    JobsEnvelope,
+    KVPair,
+    SampleEnvelope,
+    SysinfoEnvelope,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from ccagent.counters import AgentCounters, SinkCounters
     from ccagent.records.message import Record
+
+
+def note_failures(records: Iterable[Record], failures: list[str]) -> Iterator[Record]:
+    """Yield records. Add the errors of each envelope without data to `failures`.
+
+    An agent whose source is down sends such an envelope and raises nothing.
+    """
+    for record in records:
+        match record:
+            case (
+                ClusterEnvelope(data=None, errors=errors)
+                | JobsEnvelope(data=None, errors=errors)
+                | SampleEnvelope(data=None, errors=errors)
+                | SysinfoEnvelope(data=None, errors=errors)
+            ):
+                failures += [error.detail for error in errors]
+            case _:
+                pass
+        yield record
 
 
 def add_counters(record: Record, agent: AgentCounters, sinks: dict[str, SinkCounters]) -> Record:

@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from ccagent.agents.base import Agent
-from ccagent.daemon.record_counters import add_counters
+from ccagent.daemon.record_counters import add_counters, note_failures
 from ccagent.errors import CcagentError
 from ccagent.log import logger
 from ccagent.records.message import encode_each
@@ -159,8 +159,8 @@ class Runner:
         """Take one sample, and put its messages into the outboxes."""
         self._in_use = self.outboxes
         try:
-            with self.agent.counters.count_sample(self._node.clock):
-                self._hand_on(self.agent.sample(self._node))
+            with self.agent.counters.count_sample(self._node.clock) as failures:
+                self._hand_on(note_failures(self.agent.sample(self._node), failures))
                 self.agent.commit_sample()
             self._unsettled = self._in_use if self._remembers else []
             self._settle_pause = _FIRST_SETTLE_PAUSE

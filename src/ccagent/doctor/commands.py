@@ -11,7 +11,6 @@ import click
 from ccagent.doctor.agent_checks import Site, list_agents, open_checks
 from ccagent.doctor.examination import examine
 from ccagent.doctor.report import choose_exit_status, format_json, format_report
-from ccagent.machine.node import Node
 
 if TYPE_CHECKING:
     from ccagent.config.configuration import Configuration
@@ -19,8 +18,7 @@ if TYPE_CHECKING:
 
 def doctor(configuration: Configuration, *, is_json: bool, delivers: bool) -> int:
     """Print the findings for a configuration. Return the exit status: 0 or 1."""
-    settings = configuration.settings
-    node = Node(hostname=settings.hostname, cluster=settings.cluster)
+    node = configuration.settings.make_node()
     with open_checks(configuration, node) as checks:
         findings = examine(Site(node, configuration, checks, delivers))
     if is_json:

@@ -9,7 +9,7 @@ from ccagent.doctor.clock import check_clock
 from ccagent.doctor.controls import check_controls
 from ccagent.doctor.exporter import check_exporter, check_exporter_names
 from ccagent.doctor.finding import Finding, make_finding
-from ccagent.doctor.identity import check_identity
+from ccagent.doctor.identity import check_identity, check_slurm_name
 from ccagent.doctor.parallel import run_all
 from ccagent.doctor.service import check_directories, check_service
 from ccagent.doctor.sinks import SECONDS, check_sinks
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 GENERAL: dict[str, GeneralCheck] = {
     "identity": check_identity,
+    "name in Slurm": check_slurm_name,
     "clock": check_clock,
     "space": check_space,
     "daemon": check_service,

@@ -5,8 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ccagent.doctor.finding import Finding
+from ccagent.errors import CcagentError
+from ccagent.machine.hostlist import expand
+from ccagent.machine.node import read_host_name
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.identity import CAPABILITIES, STATUS, Identity, parse_identity
+from ccagent.machine.slurm_environment import ENVIRONMENT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -14,7 +18,11 @@ if TYPE_CHECKING:
     from ccagent.doctor.agent_checks import Site
 
 _AREA = "identity"
+_SLURM_WITHIN = 5.0
+_OUTPUT_LIMIT = 16 * 1024 * 1024
 _COMMON_NAMES = frozenset({"localhost", "localhost.localdomain", "(none)"})
+
+_KEEP_DOMAIN = "set hostname-only = false in the configuration"
 
 
 def check_identity(site: Site) -> Iterator[Finding]:
@@ -24,6 +32,58 @@ def check_identity(site: Site) -> Iterator[Finding]:
     yield assess_cluster(node.cluster, is_configured=bool(site.configuration.settings.cluster))
     identity = read_parsed(node, STATUS, parse_identity)
     yield describe_user(identity, node.user(identity.uid))
+
+
+def check_slurm_name(site: Site) -> Iterator[Finding]:
+    """Yield a finding if Slurm has this node under another name than records.
+
+    Other checks report a Slurm that is missing or does not answer.
+    """
+    agent = site.configuration.agents.get("cluster")
+    program = str(getattr(agent, "sinfo", "sinfo"))
+    command = [program, "--noheader", "--all", "--format=%N"]
+    try:
+        content = b"".join(
+            site.node.stream(
+                command,
+                time_limit=_SLURM_WITHIN,
+                output_limit=_OUTPUT_LIMIT,
+                environment=ENVIRONMENT,
+            )
+        )
+        names = {
+            name
+            for line in content.decode("utf-8", "replace").splitlines()
+            for name in expand(line)
+        }
+    except CcagentError:
+        return
+    finding = assess_slurm_name(site.node.hostname, read_host_name(), names)
+    if finding is not None:
+        yield finding
+
+
+def assess_slurm_name(name: str, own: str, names: set[str]) -> Finding | None:
+    """Return whether Slurm has a node under its name in records; None for a node without Slurm.
+
+    name: the name in records. own: the host name of this machine. names: Slurm's nodes.
+    """
+    short = name.partition(".")[0]
+    same = sorted(other for other in names if other.partition(".")[0] == short)
+    if not same:
+        return None
+    if len(same) > 1 and "." not in name:
+        found, fix = f"{name} is the short name of {same[0]} and {same[1]}", _KEEP_DOMAIN
+    elif name in names:
+        return Finding(_AREA, "name in Slurm", "good", name)
+    elif short in names:
+        found = f"Slurm has {short}, records have {name}"
+        fix = "remove hostname-only = false and hostname from the configuration"
+    else:
+        found = f"Slurm has {own if own in names else same[0]}, records have {name}"
+        fix = _KEEP_DOMAIN
+    impact = ["all: jobs and samples of this node have different names"]
+    return Finding(_AREA, "name in Slurm", "problem", found, fix, impact)
 
 
 def assess_host(name: str) -> Finding:

@@ -26,10 +26,9 @@ _NUMBER = re.compile(rf"(?<![0-9])([0-9]{{1,{MOST_DIGITS}}})(?![0-9])")
 def compact(names: Iterable[str]) -> list[str]:
     """Return few NodeRanges for exactly these names, each name once, in natural order.
 
-    The result depends only on the set of names. Names with leading zeros share a range only with
-    names of the same number of digits: `c9`, `c08`, `c10` are `c[08,10]` and `c9`. A range has
-    several brackets if all combinations of their numbers are among the names. If no full product
-    results, a shorter list may exist.
+    The result depends only on the set of names. A number is written with its leading zeros: `c9`,
+    `c08`, `c10` are `c[08,10,9]`. A range has several brackets if all combinations of their numbers
+    are among the names. If no full product results, a shorter list may exist.
 
     Raise UnparsableError if a name is not a host name.
     """
@@ -40,8 +39,7 @@ def compact(names: Iterable[str]) -> list[str]:
     ranges = [
         "".join(part for pair in zip(texts, (*fields, ""), strict=True) for part in pair)
         for texts, rows in groups.items()
-        for same_widths in _separate_widths(rows)
-        for fields in _cover(same_widths)
+        for fields in _cover(rows)
     ]
     return sorted(ranges, key=_natural_order)
 
@@ -57,21 +55,6 @@ def _split_name(name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     surplus = max(0, len(parts) - 2 * MOST_BRACKETS)
     parts[:surplus] = ["".join(parts[:surplus])] if surplus else []
     return tuple(parts[::2]), tuple(parts[1::2])
-
-
-def _separate_widths(rows: list[tuple[str, ...]]) -> list[list[tuple[str, ...]]]:
-    """Group rows of numbers: in each field all have the same width, or no leading zeros."""
-    padded = [
-        {len(number) for number in field if is_padded(number)} for field in zip(*rows, strict=True)
-    ]
-    parted: dict[tuple[int, ...], list[tuple[str, ...]]] = {}
-    for row in rows:
-        key = tuple(
-            len(number) if len(number) in widths else 0
-            for number, widths in zip(row, padded, strict=True)
-        )
-        parted.setdefault(key, []).append(row)
-    return list(parted.values())
 
 
 def _cover(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
@@ -101,14 +84,24 @@ def _write_numbers(numbers: list[str]) -> str:
     """Return distinct numbers as text, in brackets if there are several."""
     if len(numbers) == 1:
         return numbers[0]
-    numbers.sort(key=int)
+    padded = {len(number) for number in numbers if is_padded(number)}
+    # Numbers of a width with leading zeros are a group of their own: 8, 08, 9 are not 8-9.
+    groups: dict[int, list[str]] = {}
+    for number in sorted(numbers, key=lambda number: (int(number), number)):
+        width = len(number) if len(number) in padded else 0
+        groups.setdefault(width, []).append(number)
+    return f"[{','.join(item for group in groups.values() for item in _write_runs(group))}]"
+
+
+def _write_runs(numbers: list[str]) -> list[str]:
+    """Return the items for ascending numbers, all of one width or all without leading zeros."""
     items: list[str] = []
     first = numbers[0]
     for number, following in pairwise([*numbers, ""]):
         if not following or int(following) != int(number) + 1:
             items.append(write_item(first, number))
             first = following
-    return f"[{','.join(items)}]"
+    return items
 
 
 def _natural_order(text: str) -> tuple[list[str | int], int, str]:

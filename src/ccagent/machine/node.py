@@ -31,10 +31,10 @@ class Node:
     """One machine, or a recording of one below `root`.
 
     `cluster` and `hostname` are the names in records. The defaults are the host's domain, else
-    `local`, and the host name. `job_numbers` and `unknown_groups` belong to `cgroup.jobs`: the jobs
-    of control groups without a number in their names, and since when others are unknown.
-    `own_counters` returns the daemon's counters, if this process is a
-    daemon.
+    `local`, and the host name. hostname_only: cut the domain from the host name, because Slurm
+    names nodes without it; a given `hostname` is not cut. `job_numbers` and `unknown_groups` belong
+    to `cgroup.jobs`: the jobs of control groups without a number in their names, and since when
+    others are unknown. `own_counters` returns the daemon's counters, if this process is a daemon.
     """
 
     def __init__(
@@ -43,12 +43,14 @@ class Node:
         root: str = "/",
         hostname: str = "",
         cluster: str = "",
+        hostname_only: bool = True,
         clock: Clock | None = None,
     ) -> None:
         self.root = root.rstrip("/") + "/"
         self.clock = clock or Clock()
-        self.hostname = check_name("hostname", hostname or read_host_name())
-        self.cluster = check_name("cluster", cluster or self._domain() or "local")
+        name = check_name("hostname", hostname or read_host_name())
+        self.cluster = check_name("cluster", cluster or self._domain(name) or "local")
+        self.hostname = name.partition(".")[0] if hostname_only and not hostname else name
         self.clock_ticks = os.sysconf("SC_CLK_TCK")
         self.page_size = os.sysconf("SC_PAGE_SIZE")
         self.own_counters: Callable[[], DaemonCounters] | None = None
@@ -312,15 +314,15 @@ class Node:
 
         return look_up_user(uid)
 
-    def _domain(self) -> str:
-        _, _, domain = self.hostname.partition(".")
+    def _domain(self, name: str) -> str:
+        _, _, domain = name.partition(".")
         if domain:
             return domain
         try:
             hosts = self.read("etc/hosts").decode("utf-8", "replace")
         except CcagentError:
             return ""
-        return domain_from_hosts(hosts, self.hostname)
+        return domain_from_hosts(hosts, name)
 
 
 def domain_from_hosts(hosts: str, hostname: str) -> str:

@@ -210,8 +210,8 @@ def test_agents_and_sinks_are_listed() -> None:
     ]  # fmt: skip
     listed = [line.split()[0] for line in run("sinks").stdout.splitlines()]
     assert listed == [
-        "stdout:", "dir:", "http:", "https:", "ccbackend:", "ccbackends:", "nats:", "tls:",
-        "mqtt:", "mqtts:", "ws:", "wss:", "kafka:", "kafkas:",
+        "stdout:", "dir:", "http:", "https:", "ccbackend:", "ccbackends:", "kprox:", "kproxs:",
+        "nats:", "tls:", "mqtt:", "mqtts:", "ws:", "wss:", "kafka:", "kafkas:",
     ]  # fmt: skip
 
 

@@ -75,6 +75,30 @@ def test_people_read_a_table(daemon: Running) -> None:
     ]  # fmt: skip
 
 
+def test_a_dead_slurm_is_an_error_of_its_agents(daemon: Running) -> None:
+    """Both agents send an envelope with the error, and raise nothing."""
+    tool = daemon.out.with_name("slurm")
+    tool.write_text("#!/bin/sh\necho 'slurm: error: Unable to contact it' >&2\nexit 1\n")
+    tool.chmod(0o755)
+    daemon.start(
+        'cluster = "x.org"\nstatus-socket = "OUT.sock"\n[sinks.tree]\nurl = "dir:OUT"\n'
+        f'[agents.cluster]\nevery = "1s"\nsinfo = "{tool}"\n'
+        f'[agents.jobs]\nevery = "1s"\nsacct = "{tool}"\nsqueue = "{tool}"\n'
+    )
+    until(
+        lambda: all(
+            told(daemon).get("agents", {}).get(name, {}).get("errors", 0) >= 2
+            for name in ("cluster", "jobs")
+        )
+    )
+    for agent in told(daemon)["agents"].values():
+        assert agent["samples"] == 0
+        assert "Unable to contact it" in agent["last-error"]
+    assert status(daemon).stdout.count("Unable to contact it") == 2
+    tool.write_text("#!/bin/sh\n")
+    until(lambda: "Unable" not in status(daemon).stdout)
+
+
 def test_without_a_daemon_it_says_so(daemon: Running) -> None:
     daemon.file.write_text(CONFIGURATION.replace("OUT", str(daemon.out)))
     result = status(daemon)

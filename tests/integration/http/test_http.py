@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ccagent import __version__
+from ccagent.config.configuration import OutboxSettings
 from ccagent.config.duration import Duration
 from ccagent.errors import (
     ConfigurationError,
@@ -22,6 +23,8 @@ from ccagent.errors import (
     TransportError,
 )
 from ccagent.net.peer_text import WITHHELD
+from ccagent.queue.queue import Queue
+from ccagent.queue.sender import Sender
 from ccagent.records.message import Format, Message
 from ccagent.transports.http.answers import parse_retry_after
 from ccagent.transports.http.settings import HttpSettings
@@ -38,6 +41,7 @@ from tests.support.http_server import (
     refuse_unread,
     say,
 )
+from tests.support.tree import StillClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -277,6 +281,23 @@ def test_an_answer_tells_whether_others_may_pass(
     with pytest.raises(RetryableError) as caught:
         connect(path).send([message()])
     assert caught.value.is_about_message is is_about_message
+
+
+def test_a_cluster_that_is_unknown_keeps_the_order(server: Server) -> None:
+    """sonalyze answers so until data/CLUSTER exists (daemon/apiutil/apiutil.go)."""
+    text = b'{"status":400,"detail":"/insert/sysinfo: Failed to find cluster fox"}'
+    server.script.extend([say(400, text)] * 4)
+    queue = Queue("backend", OutboxSettings())
+    queue.put([message(b"%d" % number, kind) for number in range(8) for kind in ("sample", "job")])
+    sent = [each.message for each in queue.next_batch(99).messages]
+    clock = StillClock()
+    transport = HttpTransport(HttpSettings(url=f"http://{server.place}"))
+    sender = Sender("backend", queue, transport, monotonic=clock.monotonic)
+    while queue.count():
+        clock.sleep(sender.send_next().wait or 0.0)
+    sender.close()
+    assert [each.body for each in server.requests[:5]] == [sent[0].body] * 5
+    assert [each.body for each in server.requests[4:]] == [each.body for each in sent]
 
 
 @pytest.mark.parametrize(("path", "is_about_message"), [("/write", False), ("/{kind}", True)])

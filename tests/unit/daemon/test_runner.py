@@ -18,7 +18,12 @@ from ccagent.daemon.runner import Runner
 from ccagent.errors import RetryableError, UnparsableError
 from ccagent.machine.node import Node
 from ccagent.queue.sink import Sink
-from ccagent.records.envelopes import MetadataObject, SysinfoEnvelope
+from ccagent.records.envelopes import (
+    ClusterEnvelope,
+    ErrorObject,
+    MetadataObject,
+    SysinfoEnvelope,
+)
 from ccagent.records.message import FORMATS, Format, Message, Record
 from ccagent.records.points import Point
 from ccagent.transports.base import SinkSettings, Transport
@@ -83,6 +88,20 @@ def raise_(error: BaseException) -> Callable[[], None]:
         raise error
 
     return do
+
+
+def test_a_sample_with_errors_only_counts_as_failed(agent: Obedient, runner: Runner) -> None:
+    """A dead Slurm: each envelope is an error, and nothing is raised."""
+    error = ErrorObject(time="2026-01-31T12:00:00Z", detail="sinfo: no answer")
+    meta = MetadataObject(producer="x", version="1.0.0")
+    agent.records = [ClusterEnvelope(meta=meta, errors=[error])]
+    runner.start(sample_now=True)
+    until(lambda: agent.counters.errors == 1)
+    assert (agent.counters.samples, agent.counters.last_error) == (0, "sinfo: no answer")
+    agent.records = []
+    runner.tick()
+    until(lambda: agent.counters.samples == 1)
+    assert agent.counters.last_error == ""
 
 
 @pytest.mark.parametrize("error", [UnparsableError("odd"), ZeroDivisionError("a bug")])

@@ -15,7 +15,7 @@ from ccagent.agents.sonar.sources.checks import (
     find_visibility,
     parse_limit,
 )
-from ccagent.doctor.identity import check_identity
+from ccagent.doctor.identity import assess_slurm_name, check_identity, check_slurm_name
 from ccagent.errors import NotPermittedError, UnparsableError
 from ccagent.machine.checks import CheckResult
 from ccagent.machine.procfs.checks import find_proc
@@ -173,6 +173,40 @@ def test_names_that_many_have(node: Guarded) -> None:
     findings = found(check_identity, node)
     assert findings["host name"].state == findings["cluster name"].state == "problem"
     assert found(check_identity, node, cluster="local")["cluster name"].state == "good"
+
+
+@pytest.mark.parametrize(
+    ("name", "own", "names", "said", "fix"),
+    [
+        ("c1-1", "c1-1.fox", {"c1-1", "c1-10"}, "c1-1", ""),
+        ("c1-1.fox", "c1-1.fox", {"c1-1.fox"}, "c1-1.fox", ""),
+        ("c1-1.fox", "c1-1.fox", {"c1-1"}, "Slurm has c1-1, records have c1-1.fox", "remove"),
+        ("c1-1", "c1-1.fox", {"c1-1.fox"}, "Slurm has c1-1.fox, records have c1-1", "= false"),
+        ("c1", "c1.a", {"c1.a", "c1.b"}, "c1 is the short name of c1.a and c1.b", "= false"),
+        ("c1.a", "c1.a", {"c1.a", "c1.b"}, "c1.a", ""),
+    ],
+)
+def test_the_name_in_slurm(name: str, own: str, names: set[str], said: str, fix: str) -> None:
+    finding = assess_slurm_name(name, own, names)
+    assert finding is not None
+    assert (finding.found, finding.state) == (said, "problem" if fix else "good")
+    assert fix in finding.fix
+
+
+def test_a_node_that_slurm_does_not_have() -> None:
+    assert assess_slurm_name("login", "login.fox", {"c1-1", "c1-2"}) is None
+
+
+def test_the_names_are_those_that_sinfo_prints(node: Guarded, tmp_path: Path) -> None:
+    sinfo = tmp_path / "sinfo"
+    sinfo.write_text("#!/bin/sh\necho 'c1-[1-2]'\necho 'gpu-1'\n")
+    sinfo.chmod(0o755)
+    table = {"cluster": {"every": "1h", "sinfo": str(sinfo)}}
+    node.hostname = "gpu-1.fox"
+    findings = found(check_slurm_name, node, agents=table)
+    assert findings["name in Slurm"].found == "Slurm has gpu-1, records have gpu-1.fox"
+    sinfo.unlink()
+    assert found(check_slurm_name, node, agents=table) == {}
 
 
 def test_a_user_without_more_groups_than_its_own() -> None:

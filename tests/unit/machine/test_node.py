@@ -86,7 +86,7 @@ def unprivileged() -> Generator[None]:
 def test_a_live_node_has_the_kernels_name() -> None:
     node = Node(cluster="fox")
     assert node.is_live
-    assert node.hostname == os.uname().nodename
+    assert node.hostname == os.uname().nodename.partition(".")[0]
     assert node.read("proc/sys/kernel/hostname").decode().strip() == node.hostname
     assert node.clock_ticks == 100
     assert node.page_size in {4096, 16384, 65536}
@@ -139,6 +139,29 @@ def test_the_cluster_is_the_domain_or_local(
         (tmp_path / "etc").mkdir()
         (tmp_path / "etc/hosts").write_bytes(hosts)
     assert Node(root=str(tmp_path), hostname=hostname).cluster == cluster
+
+
+@pytest.mark.parametrize(
+    ("own", "given", "hostname_only", "name"),
+    [
+        ("c1-1.fox.example", "", True, "c1-1"),
+        ("c1-1.fox.example", "", False, "c1-1.fox.example"),
+        ("c1-1", "", True, "c1-1"),
+        ("localhost", "c1-1.fox.example", True, "c1-1.fox.example"),
+    ],
+)
+def test_the_domain_is_cut_from_the_host_name(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    own: str,
+    given: str,
+    hostname_only: bool,
+    name: str,
+) -> None:
+    monkeypatch.setattr("ccagent.machine.node.read_host_name", lambda: own)
+    node = Node(root=str(tmp_path), hostname=given, hostname_only=hostname_only)
+    assert node.hostname == name
+    assert node.cluster == ("local" if own == "c1-1" else "fox.example")
 
 
 @pytest.mark.parametrize(

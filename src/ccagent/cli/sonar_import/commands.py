@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ccagent.cli.sonar_import import ini as sonar_ini
-from ccagent.cli.sonar_import.keys import HOSTNAME, KEYS, LOGIN_FILE, Kind, Known
+from ccagent.cli.sonar_import.keys import KEYS, LOGIN_FILE, Kind, Known
 from ccagent.config.defaults import toml
 from ccagent.config.duration import Cadence, Duration
 from ccagent.config.settings import as_table
@@ -27,6 +27,11 @@ _ADDRESSES = {
     "directory": {"data-directory"},
 }
 """Keys with the address of a sink, by section. Each section needs one of them."""
+
+_REST_KEYS = {("kafka", key) for key in ("rest-endpoint", "http-proxy", "http-payload-limit")}
+"""Keys of Kafka's REST proxy."""
+
+_VOLUMES = {"K": 1024, "M": 1024**2, "G": 1024**3}
 
 
 class Imported(NamedTuple):
@@ -98,7 +103,7 @@ class _Conversion:
             if setting.value == "":
                 self._note(setting, "empty: the default is used")
                 continue
-            if not self._is_used(section, setting, known):
+            if not self._is_used(section, name, setting, known):
                 continue
             if known.note and (known.only is None or value == known.only):
                 self._note(setting, known.note)
@@ -116,27 +121,25 @@ class _Conversion:
             found.append(("agents.sample.exclude-system-jobs", True))
         if "cluster" in self._cadences:
             found.append(("agents.cluster.on-startup", True))
-        for sink, address in (("kafka", "broker-address"), ("http", "api-root")):
-            if (sink, address) not in self._found:
+        for sink in ("kafka", "http"):
+            if not any((sink, address) in self._found for address in _ADDRESSES[sink]):
                 continue
             found.append((f"sinks.{sink}.sending-window", "5m"))
             if (sink, "timeout") not in self._found:
                 self._note(None, f"{sink}.timeout is 30m by default; here outbox.max-age is 7d")
-        if ("global", "hostname-only") not in self._found:
-            self._note(None, f"global.hostname-only is true by default: {HOSTNAME}")
         if "jobs" in self._cadences and ("jobs", "uncompleted") not in self._found:
             found.append(("agents.jobs.uncompleted", False))
         return found
 
-    def _is_used(self, section: str, setting: sonar_ini.Setting, known: Known) -> bool:
+    def _is_used(self, section: str, name: str, setting: sonar_ini.Setting, known: Known) -> bool:
         """Return whether the agent or sink of a key is configured. Add a note if not."""
         kind, _, rest = known.to.partition(".")
-        name = rest.partition(".")[0]
-        if kind == "agents" and name not in self._cadences:
-            self._note(setting, f"without a cadence in [{name}], {name} does not run")
+        agent = rest.partition(".")[0]
+        if kind == "agents" and agent not in self._cadences:
+            self._note(setting, f"without a cadence in [{agent}], {agent} does not run")
             return False
-        if kind and section == "kafka" and ("kafka", "broker-address") not in self._found:
-            self._note(setting, "for the REST proxy, which ccagent does not know")
+        if (section, name) in _REST_KEYS and (("kafka", "broker-address") in self._found):
+            self._note(setting, "for the REST proxy, but the broker's address is used")
             return False
         return True
 
@@ -157,7 +160,7 @@ class _Conversion:
             if name != "directory" and "@" in sink["url"]:
                 raise ConfigurationError(f"[{name}]: a login in the address: remove it")
             if name == "kafka":
-                sink["url"] = f"kafka{'s' if sink.get('ca-file') else ''}://{sink['url']}"
+                sink["url"] = _kafka_url(sink["url"], is_encrypted="ca-file" in sink)
             elif name == "directory":
                 sink["url"] = f"dir:{sink['url']}"
         if not sinks:
@@ -192,6 +195,11 @@ def _count(value: str) -> int:
     return int(value)
 
 
+def _volume(value: str) -> int:
+    unit = _VOLUMES.get(value[-1], 1)
+    return unit * _count(value if unit == 1 else value[:-1])
+
+
 def _absolute(value: str) -> str:
     if not value.startswith("/"):
         raise ValueError(f"{value[:80]!r}: an absolute path is needed")
@@ -203,11 +211,19 @@ _READERS: dict[Kind, Callable[[str], Any]] = {
     Kind.PATH: _absolute,
     Kind.BOOL: _bool,
     Kind.COUNT: _count,
+    Kind.VOLUME: _volume,
     Kind.DURATION: lambda value: str(Duration(value)),
     Kind.CADENCE: lambda value: str(Cadence(value)),
     Kind.STRINGS: lambda value: [part.strip() for part in value.split(",") if part.strip()],
     Kind.SECRET: lambda _: LOGIN_FILE,
 }
+
+
+def _kafka_url(address: str, *, is_encrypted: bool) -> str:
+    """Return the URL for the address of a broker, or for the URL of the REST proxy."""
+    if address.startswith(("http:", "https:")):
+        return address.replace("http", "kprox", 1)
+    return f"kafka{'s' if is_encrypted else ''}://{address}"
 
 
 def _put(table: dict[str, Any], where: str, value: Any) -> None:

@@ -12,10 +12,6 @@ LOGIN_FILE = "/etc/ccagent/password"
 """The file for a password, because configurations contain no passwords."""
 
 
-HOSTNAME = "records have the node's host name: set hostname if it contains a domain"
-"""Note about hostname-only. Its default is true."""
-
-
 class Kind(enum.Enum):
     """Kinds of values."""
 
@@ -24,6 +20,7 @@ class Kind(enum.Enum):
     PATH = enum.auto()
     BOOL = enum.auto()
     COUNT = enum.auto()
+    VOLUME = enum.auto()
     DURATION = enum.auto()
     CADENCE = enum.auto()
     STRINGS = enum.auto()
@@ -48,15 +45,14 @@ class Known(NamedTuple):
 _DEBUGGING = "for debugging: `ccagent run -v`, `ccagent sample --once`"
 _PASSWORD = f"passwords must be in files: write it to {LOGIN_FILE} and `chmod o=` that"
 _OTHERS = "others must not be able to read that file: `chmod o=` it"
-_REST = "the REST proxy of Kafka is unknown to ccagent: another sink is needed"
 
 _SINKS = {
     ("kafka", "broker-address"): Known("sinks.kafka.url"),
     ("kafka", "remote-host"): Known(name="broker-address"),
-    ("kafka", "rest-endpoint"): Known(note=_REST),
-    ("kafka", "http-proxy"): Known(note=_REST),
-    ("kafka", "rest-proxy"): Known(note=_REST),
-    ("kafka", "http-payload-limit"): Known(note=_REST),
+    ("kafka", "rest-endpoint"): Known("sinks.kafka.url"),
+    ("kafka", "http-proxy"): Known("sinks.kafka.proxy"),
+    ("kafka", "rest-proxy"): Known(name="http-proxy"),
+    ("kafka", "http-payload-limit"): Known("sinks.kafka.max-payload", Kind.VOLUME),
     ("kafka", "sending-window"): Known("sinks.kafka.sending-window", Kind.DURATION),
     ("kafka", "timeout"): Known("outbox.max-age", Kind.DURATION),
     ("kafka", "ca-file"): Known("sinks.kafka.ca-file", Kind.PATH),
@@ -105,11 +101,7 @@ KEYS = {
     ("global", "lock-directory"): Known("lock-directory", Kind.PATH),
     ("global", "lockdir"): Known(name="lock-directory"),
     ("global", "topic-prefix"): Known("topic-prefix", Kind.NAME),
-    ("global", "hostname-only"): Known(
-        kind=Kind.BOOL,
-        note=HOSTNAME,
-        only=True,
-    ),
+    ("global", "hostname-only"): Known("hostname-only", Kind.BOOL),
     **_SINKS,
     **_AGENTS,
     ("programs", "curl-command"): Known(note="no curl is needed"),

@@ -40,6 +40,15 @@ def test_restarts_of_the_daemon_are_shown() -> None:
     )
 
 
+def test_the_last_error_of_an_agent_is_shown_below_it() -> None:
+    agents = {"jobs": AgentCounters(errors=4, last_error="sacct: \x1b[2Jno answer")}
+    lines = format_status(structs.replace(STATUS, agents=agents), 100, Style())
+    assert lines[4:6] == [
+        "jobs                    0       4        0     0.000     0.000",
+        "  sacct: \N{REPLACEMENT CHARACTER}[2Jno answer",
+    ]
+
+
 def test_damaged_messages_are_shown_below_their_sink() -> None:
     sink = SinkCounters(queued=5, damaged=2)
     lines = format_status(structs.replace(STATUS, sinks={"backend": sink}), 100, Style())

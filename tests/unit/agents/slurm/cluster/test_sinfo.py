@@ -39,6 +39,29 @@ def test_recorded_partitions() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("hosts", "nodes"),
+    [
+        ("c1-[1-2],c2-[1-2]", ["c[1-2]-[1-2]"]),
+        ("c1-[1-2],c2-[1-3]", ["c1-[1-2]", "c2-[1-3]"]),
+        ("n[08-99],n[100-120]", ["n[08-99,100-120]"]),
+        ("n[08-120]", ["n[08-99,100-120]"]),
+        ("gpu-1,c1-[1-2]", ["gpu-1", "c1-[1-2]"]),
+        ("c1-1.fox,c2-1.fox", ["c[1-2]-1.fox"]),
+    ],
+)
+def test_a_partition_has_one_range_if_possible(hosts: str, nodes: list[str]) -> None:
+    """slurm-monitor keeps the nodes of the last range only."""
+    (found,) = sinfo.parse_partitions(f"normal*|{hosts}|\n".encode(), no_complaint)
+    assert found.nodes == nodes
+
+
+def test_lines_of_one_partition_share_a_range() -> None:
+    content = b"low|c1-[1-2]|\nlow|c1-[2-4]|\n"
+    (found,) = sinfo.parse_partitions(content, no_complaint)
+    assert found.nodes == ["c1-[1-4]"]
+
+
 def test_recorded_nodes() -> None:
     content = (DIRECTORY / "mid-sinfo-nodes.txt").read_bytes()
     found = sinfo.parse_nodes(content, no_complaint)
