@@ -213,7 +213,7 @@ class Inquiry:
         answered = self._judge(self._asker.ask([_line("status", place)]), 1)
         if self._as_json or any(each.is_error for each in answered):
             return self._show(answered)
-        rows = [("NODE", "SENDER", "PUTS", "REFUSED", "LOG LINES")]
+        rows = [("NODE", "SENDER", "PUTS", "REFUSED", "LOGGED")]
         for each in sorted(answered, key=_natural):
             rows += [
                 (each.node, s.sender, str(s.puts), str(s.refused), str(s.log_lines))

@@ -51,7 +51,7 @@ def _unchecked() -> ssl.SSLContext:
 def printable_lines(text: bytes) -> str:
     """Return metrics in text format as a table."""
     lines = [
-        line.removeprefix("ccagent_store_").split(" ", 1)
+        line.removeprefix("ccagent_store_").rsplit(" ", 1)
         for line in text.decode("utf-8", "replace").splitlines()
         if line and not line.startswith("#")
     ]

@@ -13,14 +13,14 @@ from uuid import uuid4
 from tests.support.running import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator
     from contextlib import AbstractContextManager
 
 _V1 = Path("/sys/fs/cgroup/memory")
 
 
 @contextlib.contextmanager
-def memory_group(limit: int) -> Iterator[Callable[[], AbstractContextManager[None]]]:
+def memory_group(limit: int) -> Generator[Callable[[], AbstractContextManager[None]]]:
     """Yield a context in which started processes have so many bytes together. Needs root."""
     with contextlib.ExitStack() as stack:
         is_v1 = (_V1 / "memory.limit_in_bytes").exists()
@@ -39,7 +39,7 @@ def memory_group(limit: int) -> Iterator[Callable[[], AbstractContextManager[Non
         (group / name).write_text(str(limit))
 
         @contextlib.contextmanager
-        def limited() -> Iterator[None]:
+        def limited() -> Generator[None]:
             (group / "cgroup.procs").write_text(str(os.getpid()))
             try:
                 yield

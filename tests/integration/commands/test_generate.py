@@ -57,7 +57,7 @@ def test_two_runs_write_the_same(tmp_path: Path) -> None:
 def test_what_cant_be_written_is_one_message(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for directory, epoch, said in [
-        (tmp_path / "file", "", f"{tmp_path}/file/ccagent.toml: File exists"),
+        (tmp_path / "file", "", f"{tmp_path}/file/ccagent.toml: Not a directory"),
         (tmp_path, "yesterday", "SOURCE_DATE_EPOCH: 'yesterday' is not a number of seconds"),
     ]:
         done = subprocess.run(

@@ -13,7 +13,9 @@ from ccagent.stores.metrics.api import ROUTES, StoreApi
 from ccagent.stores.metrics.commit import GroupCommit
 from ccagent.stores.metrics.general import LineMessage
 from ccagent.stores.metrics.ingest import LineIngest
+from ccagent.stores.metrics.own_metrics import _format, _ingested
 from ccagent.stores.metrics.series_limits import MemoryPlan, SeriesLimits, plan_memory
+from ccagent.stores.metrics.status import printable_lines
 from ccagent.stores.metrics.store import MetricStore
 from tests.unit.stores.metrics.support import NOW, line, new_ingest, new_store
 
@@ -117,6 +119,12 @@ def test_what_each_sender_costs_is_counted() -> None:
         "refused_lines": 1,
     }  # fmt: skip
     assert second["sender"] == "address 192.0.2.2"
+    post(ingest, line("load", 1).encode(), 'a"b\n')
+    text = "\n".join(_format(_ingested(ingest)).decode().splitlines())
+    assert text.count("# TYPE ccagent_store_sender_bytes_total counter") == 1
+    assert 'ccagent_store_sender_messages_total{sender="address a\\"b\\\\n"} 1' in text
+    table = printable_lines(text.encode())
+    assert f'sender_bytes_total{{sender="address 192.0.2.1"}} {len(body)}\n' in table
 
 
 def test_unknown_lines_are_written_in_turns() -> None:
