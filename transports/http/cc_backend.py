@@ -25,7 +25,6 @@ from ccagent.config.secret import read_secret
 from ccagent.errors import ConfigurationError, RejectedError, RetryableError
 from ccagent.records.line_protocol.lines import LineError
 from ccagent.transports.base import ProbeResult, Transport
-from ccagent.transports.http.server import check_answer
 from ccagent.transports.http.settings import HttpSettings, check_settings
 
 if TYPE_CHECKING:
@@ -110,7 +109,7 @@ class CcBackendTransport(Transport):
                 elif _is_repeated(path, answer):
                     continue
                 else:
-                    check_answer(request, answer, self.answer, delivered)
+                    self._server.check(request, answer, self.answer, delivered)
                     if path == _START:
                         self._remember(payload)
                     continue
@@ -149,7 +148,7 @@ class CcBackendTransport(Transport):
         })  # fmt: skip
         request = self._build_request(f"{_JOBS}?{query}", delivered)
         answer, status = self._server.exchange(request, None, delivered)
-        check_answer(request, answer, status, delivered)
+        self._server.check(request, answer, status, delivered)
         try:
             jobs = msgspec.json.decode(answer.body, type=_JobList).jobs
         except msgspec.MsgspecError as error:

@@ -41,18 +41,6 @@ class HttpRequest(NamedTuple):
     has_own_url: bool = True
 
 
-def check_answer(request: HttpRequest, answer: HttpAnswer, status: str, delivered: int) -> None:
-    """Raise TransportError unless an answer is success. status: its phrase in the error."""
-    check_status(
-        answer.status,
-        f"{request.place}: {status}",
-        answer.body.decode("utf-8", "replace"),
-        retry_after=answer.retry_after,
-        has_own_url=request.has_own_url,
-        delivered=delivered,
-    )
-
-
 class HttpServer:
     """Sends requests to one server, through a proxy if configured."""
 
@@ -71,8 +59,19 @@ class HttpServer:
     def post(self, request: HttpRequest, body: bytes, delivered: int) -> str:
         """Post a body and return the answer, without secrets. Raise TransportError."""
         answer, status = self.exchange(request, body, delivered)
-        check_answer(request, answer, status, delivered)
+        self.check(request, answer, status, delivered)
         return status
+
+    def check(self, request: HttpRequest, answer: HttpAnswer, status: str, delivered: int) -> None:
+        """Raise TransportError unless an answer is success. status: its phrase in the error."""
+        check_status(
+            answer.status,
+            f"{request.place}: {status}",
+            answer.body.decode("utf-8", "replace"),
+            retry_after=answer.retry_after,
+            has_own_url=request.has_own_url,
+            delivered=delivered,
+        )
 
     def exchange(
         self, request: HttpRequest, body: bytes | None, delivered: int
