@@ -63,13 +63,16 @@ class Containers:
         number = self._node.read_start(f"{path}/mountinfo", _SHORTEST_LINE).partition(b" ")[0]
         if is_in_nested_pids(self._node.read_single(f"{path}/status")):
             return True
-        if not number or number in self._first.numbers:
+        if number in self._first.numbers:
             return False
         self._first = parse_root_mount(self._node.read(f"{_FIRST}/mountinfo"))
         mounts = parse_root_mount(self._node.read(f"{path}/mountinfo"))
-        if not mounts.root or mounts.number in self._first.numbers:
+        if number in self._first.numbers:
             return False
-        return mounts.root != self._first.root or self._users(path) != self._users(_FIRST)
+        # Without a mount at `/` the root directory is that of chroot(2).
+        if mounts.root and mounts.root != self._first.root:
+            return True
+        return self._users(path) != self._users(_FIRST)
 
     def _users(self, path: str) -> bytes:
         return self._node.read_single(f"{path}/uid_map")

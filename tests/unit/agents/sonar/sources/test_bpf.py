@@ -535,3 +535,30 @@ def test_no_content_costs_a_sample(
         (message,) = encode(agent.sample(node), "sonar", node)
         assert b'"pid":42' in message.body or name == "ended"
         node.pin()
+
+
+def test_slurms_own_are_in_no_job_alive_or_ended(node: PinnedNode) -> None:
+    extern = JOB.format(7).replace("step_0", "step_extern")
+    agent = make()
+    node.process(40, command="slurmstepd", uid=0, cgroup=extern, utime=300)
+    node.process(41, command="sleep", ppid=40, uid=0, cgroup=extern)
+    node.process(42, command="solver", cgroup=JOB.format(7))
+    sample(agent, node)
+    alive = {key: {p["cmd"] for p in each} for key, each in of_jobs(sample(agent, node)).items()}
+    assert alive == {
+        (7, "ada"): {"solver"}, (40, "root"): {"slurmstepd"}, (41, "root"): {"sleep"},
+    }  # fmt: skip
+
+    node.still.passed += 10
+    for pid in (40, 41):
+        node.end(pid)
+    node.has_ended(EndedKey(0, 0, 0, 40, 0, 1, b"slurmstepd"), processes=1, runtime=3.1)
+    node.has_ended(EndedKey(0, 0, 0, 0, 0, 1, b"sleep"), processes=1, runtime=0.001)
+    ended = of_jobs(sample(agent, node))
+    assert {key: [p["cmd"] for p in each] for key, each in ended.items()} == {
+        (7, "ada"): ["solver"],
+        (40, "root"): ["slurmstepd <ended>"],
+        (0, "root"): ["sleep <ended>"],
+    }
+    # Most of its CPU time was sent while it lived.
+    assert ended[40, "root"][0]["cpu_util"] == 1.0
