@@ -13,7 +13,8 @@ from tests.support.slurm_cluster import SlurmCluster
 def test_a_master_can_work(slurm: SlurmCluster, tmp_path: Path) -> None:
     file = tmp_path / "ccagent.toml"
     file.write_text(
-        'cluster = "fox"\n[agents.jobs]\nevery = "1m"\n[agents.cluster]\nevery = "1h"\n'
+        'cluster = "fox"\nhostname = "c1-1.fox"\n'
+        '[agents.jobs]\nevery = "1m"\n[agents.cluster]\nevery = "1h"\n'
     )
     command = slurm.enter(*CCAGENT, "doctor", "--json", "--config", str(file))
     result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
@@ -23,4 +24,5 @@ def test_a_master_can_work(slurm: SlurmCluster, tmp_path: Path) -> None:
     for question in ("accounting of Slurm", "controller of Slurm"):
         assert found[question]["state"] == "good"
     assert found["controller of Slurm"]["found"].endswith(" nodes")
+    assert found["name in Slurm"]["found"] == "Slurm has c1-1, records have c1-1.fox"
     assert result.returncode == 0

@@ -142,8 +142,8 @@ def test_every_field_is_what_sacct_says(
     # The limit of a partition is in accounting once the job runs.
     unknown = {raw for raw, text in asked(slurm, slurm_jobs, "TimelimitRaw").items()
                if text == "Partition_Limit"}  # fmt: skip
-    for field, (told, expected) in FIELDS.items():
-        compared(field, told, expected, without=unknown if field == "TimelimitRaw" else set())
+    for field, how in FIELDS.items():
+        compared(field, *how, without=unknown if field == "TimelimitRaw" else set())
 
 
 def test_memory_and_cards_are_what_sacct_says(
