@@ -156,8 +156,5 @@ def _states(node: dict[str, Any]) -> bytes:
 
     v0.0.38 has a state and a list of flags; later one list has both.
     """
-    found = node.get("state")
-    words = found if isinstance(found, list) else [found]
-    flags = node.get("state_flags")
-    words += flags if isinstance(flags, list) else []
-    return "+".join(word.lower() for word in words if isinstance(word, str)).encode()
+    words = [*forms.words(node.get("state")), *forms.words(node.get("state_flags"))]
+    return "+".join(word.lower() for word in words).encode()
