@@ -96,7 +96,7 @@ class RestSource:
                     self._topology[name] = NodeTopology(sockets * cores, threads)
                     self._sockets[name] = sockets
             except CcagentError as error:
-                self._complain(f"events without hwthreads: {error}")
+                self._complain(f"hwthreads of running jobs are missing: {error}")
         return self._topology
 
     def partition_lines(self) -> bytes:
