@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import json
 import threading
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 RECORDED = ROOT / "tests/support/slurm_recorded"
 VERSIONS = range(38, 46)
+
+_Convert = Callable[[dict[str, Any], int], dict[str, Any]]
 
 _NUMBERS = {
     "priority", "array_job_id", "array_task_id", "array_max_tasks", "het_job_id", "het_job_offset",
@@ -32,7 +35,7 @@ def answers(minor: int = 38) -> dict[str, Any]:
     recorded = json.loads((RECORDED / "rest-v0.0.38.json").read_text())
     if minor == 38:
         return dict(recorded)
-    converters = {
+    converters: dict[str, tuple[_Convert | None, _Convert]] = {
         "jobs": (_accounted, _queued),
         "nodes": (None, _node),
         "partitions": (None, _part),
@@ -42,9 +45,10 @@ def answers(minor: int = 38) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for path, answer in recorded.items():
         _, part, _, name = path.split("/")
-        convert = converters[name][part == "slurm"]
+        accounting, controller = converters[name]
+        convert = controller if part == "slurm" else accounting
         assert convert is not None
-        records = [convert(copy.deepcopy(record), minor) for record in answer[name]]
+        records: list[Any] = [convert(copy.deepcopy(record), minor) for record in answer[name]]
         found[f"/{part}/v0.0.{minor}/{name}"] = {name: records, "errors": [], "warnings": []}
     return found
 
@@ -116,9 +120,9 @@ def _accounted(job: dict[str, Any], minor: int) -> dict[str, Any]:
                 step["time"][key] = unset(step["time"][key])
         if minor >= 43:
             step["time"]["limit"] = {"set": False, "infinite": True, "number": 0}
-        for kind in step["tres"].values():
-            for key, found in kind.items() if isinstance(kind, dict) else ():
-                kind[key] = _tres(found)
+        for use in ("requested", "consumed"):
+            usage: dict[str, Any] = step["tres"][use]
+            step["tres"][use] = {key: _tres(found) for key, found in usage.items()}
         step["tres"]["allocated"] = _tres(step["tres"]["allocated"])
     return job
 

@@ -125,8 +125,9 @@ class JobsAgent(Agent[JobsSettings]):
                  "--format=JobIDRaw")  # fmt: skip
         yield require_answer(node, "accounting of Slurm", query, "all of it", is_vital=True)
         yield require_program(node, settings.squeue, "held and dependent jobs")
+        if "line" in self.wanted or "gres_detail" in settings.extras:
+            yield require_program(node, settings.scontrol, "hwthreads and cards of running jobs")
         if "line" in self.wanted:
-            yield require_program(node, settings.scontrol, "hwthreads and accelerators of jobs")
             yield require_program(node, settings.sinfo, "hwthreads of jobs on nodes with SMT")
 
     def sample(self, node: Node) -> Iterator[Record]:

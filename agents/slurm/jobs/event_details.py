@@ -64,7 +64,7 @@ class DetailsReader:
             except CcagentError as error:
                 # scontrol exits with an error if slurmctld has forgotten one of the jobs.
                 if token.encode() not in output:
-                    self._complain(f"events without hwthreads and accelerators: {error}")
+                    self._complain(f"hwthreads and cards of running jobs are missing: {error}")
                     break
             found |= scontrol.parse(bytes(output), asked, token)
         return found

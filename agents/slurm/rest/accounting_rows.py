@@ -67,7 +67,7 @@ class Repair:
 def make_rows(job: Mapping[str, Any], repair: Repair) -> Iterator[list[bytes]]:
     """Yield the row of a job, then those of its steps, with the columns of sacct.FIELDS."""
     shown, raw = _shown_id(job), forms.digits(job.get("job_id"))
-    steps = [step for step in job.get("steps") or () if isinstance(step, dict)]
+    steps = [fields for step in forms.listed(job.get("steps")) if (fields := forms.fields(step))]
     row = _job_row(job, shown, raw, steps, repair)
     yield row
     for step in steps:

@@ -14,6 +14,7 @@ from urllib.parse import quote
 import msgspec
 
 from ccagent import PRODUCER, __version__
+from ccagent.agents.slurm.rest.forms import listed
 from ccagent.agents.slurm.rest.settings import VERSION, socket_path
 from ccagent.config.secret import read_secret
 from ccagent.errors import ConfigurationError, ProgramError, UnparsableError
@@ -215,10 +216,10 @@ def _claims(token: str) -> dict[str, Any]:
     """Return the claims of a JWT (RFC 7519), unverified; nothing for another text."""
     try:
         payload = token.split(".")[1]
-        claims = msgspec.json.decode(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
-    except (IndexError, ValueError, msgspec.DecodeError):
+        text = base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4))
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except (IndexError, ValueError, *_UNDECODABLE):
         return {}
-    return claims if isinstance(claims, dict) else {}
 
 
 def _expiry_hint(secrets: Iterable[str]) -> str:
@@ -251,11 +252,7 @@ def _has_records(body: bytes) -> bool:
         parts = msgspec.json.decode(body, type=dict[str, Any])
     except _UNDECODABLE:
         return False
-    return any(
-        isinstance(part, list) and part
-        for name, part in parts.items()
-        if name not in {"errors", "warnings"}
-    )
+    return any(listed(part) for name, part in parts.items() if name not in {"errors", "warnings"})
 
 
 def _repair_utf8(body: bytes) -> bytes:

@@ -9,7 +9,7 @@ Source: the OpenAPI documents of each release.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 INFINITE = "infinite"
 """The value of a number without limit."""
@@ -33,26 +33,39 @@ _CODE = 8
 def at(record: Any, *path: str) -> Any:
     """Return the value at a path of keys; None without it."""
     for key in path:
-        if not isinstance(record, dict):
-            return None
-        record = record.get(key)
+        record = fields(record).get(key)
     return record
+
+
+def fields(value: Any) -> dict[str, Any]:
+    """Return an object; empty for another form."""
+    return cast("dict[str, object]", value) if isinstance(value, dict) else {}
+
+
+def listed(value: Any) -> list[Any]:
+    """Return a list; empty for another form."""
+    return cast("list[object]", value) if isinstance(value, list) else []
+
+
+def words(value: Any) -> list[str]:
+    """Return the texts of a list, or a single text."""
+    return [one for one in listed(value) or [value] if isinstance(one, str)]
 
 
 def number(value: Any) -> int | None:
     """Return a number; None for no value, for no limit and for another form."""
-    if isinstance(value, dict):
-        value = value.get("number") if value.get("set") else None
+    if found := fields(value):
+        value = found.get("number") if found.get("set") else None
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    found = int(value) if abs(value) < 2**64 else None
-    return None if found in _NO_VALUES or found in _INFINITE_VALUES else found
+    whole = int(value) if abs(value) < 2**64 else None
+    return None if whole in _NO_VALUES or whole in _INFINITE_VALUES else whole
 
 
 def is_infinite(value: Any) -> bool:
     """Return whether a number has no limit."""
-    if isinstance(value, dict):
-        return value.get("infinite") is True
+    if found := fields(value):
+        return found.get("infinite") is True
     return isinstance(value, int) and value in _INFINITE_VALUES
 
 
@@ -78,8 +91,8 @@ def state(value: Any) -> bytes:
     """Return a state as one word: of a list the flag that the programs show, else the first."""
     if isinstance(value, str):
         return value.upper().encode()
-    words = [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
-    shown = next((flag for flag in _FLAGS if flag in words), words[0] if words else "")
+    found = words(value)
+    shown = next((flag for flag in _FLAGS if flag in found), found[0] if found else "")
     return shown.encode("utf-8", "backslashreplace")
 
 
@@ -121,7 +134,7 @@ def tres(value: Any) -> bytes:
     if isinstance(value, str):
         return ",".join(sorted(filter(None, value.split(",")))).encode()
     found: list[str] = []
-    for one in value if isinstance(value, list) else ():
+    for one in listed(value):
         kind, count = at(one, "type"), at(one, "count")
         amount = number(count)
         if not isinstance(kind, str) or (amount is None and count != -1):
@@ -135,7 +148,7 @@ def tres(value: Any) -> bytes:
 
 def tres_count(value: Any, kind: str, name: str = "") -> int | None:
     """Return the count of one resource of a TRES list; None without it."""
-    for one in value if isinstance(value, list) else ():
+    for one in listed(value):
         if at(one, "type") == kind and (at(one, "name") or "") == name:
             found = number(at(one, "count"))
             return found if found is not None and found >= 0 else None

@@ -56,7 +56,7 @@ def list_shares(
     sockets: number of sockets by node. Cores are allocated whole, and a core's threads are
     neighbours in Slurm's numbers. gres_detail has a text for each node of the job, in order.
     """
-    gres = _texts(job.get("gres_detail"))
+    gres = forms.words(job.get("gres_detail"))
     shares: dict[str, NodeShare] = {}
     for place, (name, cores) in enumerate(_allocated(job.get("job_resources"))):
         total, threads = topology.get(name, (0, 0))
@@ -75,17 +75,13 @@ def list_shares(
     return shares
 
 
-def _texts(values: Any) -> list[str]:
-    return [one for one in values if isinstance(one, str)] if isinstance(values, list) else []
-
-
 def _allocated(resources: Any) -> Iterator[tuple[str, list[tuple[int, int]]]]:
     """Yield the name of each node, and the socket and index of its allocated cores.
 
     Until v0.0.40 sockets and cores are objects by index; later they are lists.
     """
     nodes = at(resources, "allocated_nodes") or at(resources, "nodes", "allocation")
-    for node in nodes if isinstance(nodes, list) else ():
+    for node in forms.listed(nodes):
         name = at(node, "nodename") or at(node, "name")
         if isinstance(name, str):
             yield (
@@ -100,20 +96,17 @@ def _allocated(resources: Any) -> Iterator[tuple[str, list[tuple[int, int]]]]:
 
 
 def _by_index(parts: Any) -> Iterator[tuple[int, Any]]:
-    if isinstance(parts, dict):
-        for key, part in parts.items():
-            if key.isascii() and key.isdecimal() and len(key) <= _MOST_DIGITS:
-                yield int(key), part
-    elif isinstance(parts, list):
-        for place, part in enumerate(parts):
-            index = number(at(part, "index"))
-            yield place if index is None else index, part
+    for key, part in forms.fields(parts).items():
+        if key.isascii() and key.isdecimal() and len(key) <= _MOST_DIGITS:
+            yield int(key), part
+    for place, part in enumerate(forms.listed(parts)):
+        index = number(at(part, "index"))
+        yield place if index is None else index, part
 
 
 def _words(status: Any) -> list[str]:
-    words = at(status, "status") if isinstance(status, dict) else status
-    words = words if isinstance(words, list) else [words]
-    return [word.upper() for word in words if isinstance(word, str)]
+    found = at(status, "status") or status
+    return [word.upper() for word in forms.words(found)]
 
 
 def _shown_id(job: Mapping[str, Any]) -> bytes:
@@ -136,10 +129,5 @@ def _time_limit(value: Any) -> bytes:
 
 def _sharing(job: Mapping[str, Any]) -> bytes:
     """Return OverSubscribe; `shared` is a text or a list, from v0.0.45 `exclusive`."""
-    words = [
-        word
-        for found in (job.get("shared"), job.get("exclusive"))
-        for word in (found if isinstance(found, list) else [found])
-    ]
-    known = (_SHARING.get(word) for word in words if isinstance(word, str))
-    return next(filter(None, known), b"OK")
+    found = [*forms.words(job.get("shared")), *forms.words(job.get("exclusive"))]
+    return next((_SHARING[word] for word in found if word in _SHARING), b"OK")

@@ -96,7 +96,7 @@ class RestSource:
                     self._topology[name] = NodeTopology(sockets * cores, threads)
                     self._sockets[name] = sockets
             except CcagentError as error:
-                self._complain(f"events without hwthreads: {error}")
+                self._complain(f"hwthreads of running jobs are missing: {error}")
         return self._topology
 
     def partition_lines(self) -> bytes:
@@ -156,8 +156,5 @@ def _states(node: dict[str, Any]) -> bytes:
 
     v0.0.38 has a state and a list of flags; later one list has both.
     """
-    found = node.get("state")
-    words = found if isinstance(found, list) else [found]
-    flags = node.get("state_flags")
-    words += flags if isinstance(flags, list) else []
-    return "+".join(word.lower() for word in words if isinstance(word, str)).encode()
+    words = [*forms.words(node.get("state")), *forms.words(node.get("state_flags"))]
+    return "+".join(word.lower() for word in words).encode()

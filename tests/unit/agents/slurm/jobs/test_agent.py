@@ -652,7 +652,7 @@ def test_without_scontrol_cards_are_counted(slurm: Slurm, caplog: pytest.LogCapt
     (envelope,) = slurm.envelopes(slurm.agent(extras=["gres_detail"]))
     assert envelope.data is not None
     assert envelope.data.attributes.slurm_jobs[0].gres_detail == ["gpu:1"]
-    assert "without hwthreads and accelerators" in caplog.text
+    assert "hwthreads and cards of running jobs are missing" in caplog.text
 
 
 def events(slurm: Slurm, agent: JobsAgent) -> list[str]:

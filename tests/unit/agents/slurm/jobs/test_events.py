@@ -191,7 +191,7 @@ def test_without_scontrol_a_start_has_what_accounting_knows(
     payload = started(slurm, backend)
     assert (payload["numHwthreads"], payload["numAcc"]) == (4, 1)
     assert payload["resources"] == [{"hostname": "c1"}, {"hostname": "c2"}]
-    assert "events without hwthreads and accelerators" in caplog.text
+    assert "hwthreads and cards of running jobs are missing" in caplog.text
 
 
 @pytest.mark.parametrize(

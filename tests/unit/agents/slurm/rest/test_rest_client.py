@@ -24,6 +24,7 @@ from tests.support.ports import free_port
 from tests.support.slurm_rest import VERSIONS, RestServer, answers
 
 NODE = Node(hostname="master", cluster="fox")
+EMPTY: Any = {"jobs": []}
 LONG_AGO = Duration("36500d")
 
 
@@ -76,7 +77,7 @@ def test_jobs_and_nodes_of_each_version(minor: int) -> None:
 
 
 def test_the_newest_known_version_is_used() -> None:
-    served = answers(43) | answers(41) | {"/slurm/v0.0.99/jobs": {"jobs": []}}
+    served = {**answers(43), **answers(41), "/slurm/v0.0.99/jobs": EMPTY}
     with RestServer(served) as running:
         sample(running.url)
         assert {path.split("/")[2] for path, _ in running.requests[1:]} == {"v0.0.43"}
@@ -90,7 +91,7 @@ def test_a_version_that_is_not_served_is_named(server: RestServer) -> None:
     assert errors == [
         f"slurmrestd {server.url}: /slurmdb/v0.0.40/jobs is not served: set api-version"
     ]
-    with RestServer({"/slurm/v0.0.99/jobs": {"jobs": []}}) as other:
+    with RestServer({"/slurm/v0.0.99/jobs": EMPTY}) as other:
         _, errors = sample(other.url)
         assert "none of its API versions is known (v0.0.99): set api-version" in errors[0]
 
@@ -194,7 +195,7 @@ def test_an_unreachable_server_is_named() -> None:
 
 
 def test_a_version_that_has_both_parts_is_preferred() -> None:
-    served = answers(43) | {"/slurm/v0.0.44/jobs": {"jobs": []}}
+    served = {**answers(43), "/slurm/v0.0.44/jobs": EMPTY}
     with RestServer(served) as running:
         assert sample(running.url)[1] == []
 
@@ -257,7 +258,8 @@ def test_wrong_keys_are_named(tmp_path: Path, keys: dict[str, Any], reason: str)
     file = tmp_path / "token"
     file.touch(0o600)
     file.write_text(token(sun="monitor"))
-    settings = JobsSettings(source="slurmrestd", **({"jwt_file": str(file)} | keys))
+    of_agent: dict[str, Any] = {"jwt_file": str(file), **keys}
+    settings = JobsSettings(source="slurmrestd", **of_agent)
     with pytest.raises(ConfigurationError, match=r"agents\.jobs\.") as caught:
         JobsAgent(settings, frozenset({"sonar"}))
     assert reason in str(caught.value)
