@@ -62,6 +62,10 @@ class HttpConnection:
         """Request only the head of an answer (HEAD). Raise as `post` does."""
         return self._request("HEAD", path, None, headers)
 
+    def get(self, path: str, headers: dict[str, str]) -> HttpAnswer:
+        """Request an answer with its body (GET). Raise as `post` does."""
+        return self._request("GET", path, None, headers)
+
     def explain(self, error: Exception, secrets: Iterable[str] = ()) -> str:
         """Return the reason for a missing answer as a phrase without secrets."""
         return _explain(error, self._seconds, secrets)

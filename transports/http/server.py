@@ -15,6 +15,7 @@ from ccagent.transports.network import make_tls_context
 from ccagent.transports.peer_text import hide_secrets
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from urllib.parse import SplitResult
 
     from ccagent.transports.http.settings import HttpSettings
@@ -56,11 +57,11 @@ class HttpServer:
         request: HttpRequest,
         body: bytes,
         delivered: int,
-        repeated: frozenset[int] = frozenset(),
+        is_repeated: Callable[[int, str], bool] | None = None,
     ) -> str:
         """Post a body and return the answer, without secrets. Raise TransportError.
 
-        repeated: the status of an answer to a repeated message.
+        is_repeated: whether status and text answer a repeated message.
         """
         try:
             answer = self._connection.post(request.path, body, request.headers)
@@ -74,7 +75,7 @@ class HttpServer:
         text = answer.body.decode("utf-8", "replace")
         if text:
             status += f": {hide_secrets(text, request.secrets, request.own)}"
-        if answer.status not in repeated:
+        if is_repeated is None or not is_repeated(answer.status, text):
             check_status(
                 answer.status,
                 f"{request.place}: {status}",
@@ -84,6 +85,15 @@ class HttpServer:
                 delivered=delivered,
             )
         return status
+
+    def get(self, request: HttpRequest, delivered: int) -> bytes:
+        """Return the body of an answer to GET, of any status. Raise RetryableError without one."""
+        try:
+            answer = self._connection.get(request.path, request.headers)
+        except (HTTPException, OSError, UnicodeError) as error:
+            text = f"{request.place}: {self._connection.explain(error, request.secrets)}"
+            raise RetryableError(text, delivered=delivered) from None  # as in `post`
+        return answer.body
 
     def probe(self, request: HttpRequest) -> ProbeResult:
         """Send a HEAD request.

@@ -6,7 +6,9 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
+import msgspec
 import pytest
 
 from ccagent.errors import ConfigurationError, RejectedError, RetryableError
@@ -24,8 +26,23 @@ NODES = {
 }  # fmt: skip
 
 
+CLASH = "a job with that jobId, cluster and startTime already exists: dbid: 1, jobid: {}"
+NEW = (
+    "insert into database failed: UNIQUE constraint failed: job_cache.job_id, job_cache.cluster,"
+    " job_cache.start_time"
+)
+UNKNOWN = "finding job failed: sql: no rows in result set"
+STOPPED = "jobId {} (id 1) on fox : job has already been stopped (state is: completed)"
+NO_ROUTE = "the requested endpoint does not exist"
+"""Texts of cc-backend 1.5.4."""
+
+
 class BackendHandler(Handler):
-    """Answers HEAD too."""
+    """Answers HEAD and GET too."""
+
+    def do_GET(self) -> None:  # noqa: N802 - its name in the base
+        assert isinstance(self.server, BackendServer)
+        self.server.list_jobs(self)
 
     def do_HEAD(self) -> None:  # noqa: N802 - its name in the base
         is_known = self.headers["Authorization"] == f"Bearer {TOKEN}"
@@ -40,38 +57,65 @@ class BackendServer(Server):
         self.RequestHandlerClass = BackendHandler
         self.states: dict[tuple[int, int], str] = {}
         self.answers: list[int] = []
-        self.is_down = False
+        self.is_down = self.has_subjects = False
+        self.cached: set[tuple[int, int]] = set()
         self.script = _Endless(self.answer)  # type: ignore[assignment]
 
     def answer(self, handler: Handler) -> None:
         request = self.requests[-1]
-        status = self.status_of(request.path, request.headers, json.loads(request.body))
+        payload = json.loads(request.body or "{}")
+        status, text = self.status_of(request.path, request.headers, payload)
         self.answers.append(status)
-        say(status, f"status {status} for {request.headers.get('Authorization')}".encode())(handler)
+        login = request.headers.get("Authorization")
+        body = {"status": f"{status} for {login}", "error": text}
+        say(status, json.dumps(body).encode())(handler)
 
-    def status_of(self, path: str, headers: dict[str, str], payload: dict[str, Any]) -> int:
+    def list_jobs(self, handler: Handler) -> None:
+        """Answer GET /api/jobs/ as internal/api/job.go does."""
+        path, _, query = handler.path.partition("?")
+        assert path == "/cc/api/jobs/"
+        wanted = dict(parse_qsl(query, strict_parsing=True))
+        assert wanted.keys() == {"cluster", "start-time", "items-per-page", "page"}
+        begin, end = map(int, wanted["start-time"].split("-"))
+        size, page = int(wanted["items-per-page"]), int(wanted["page"])
+        found = [
+            {"id": 1, "jobId": number, "startTime": start, "resources": [{"hostname": "c1"}]}
+            for number, start in self.states
+            if begin <= start <= end
+        ][(page - 1) * size : page * size]
+        say(200, json.dumps({"jobs": found, "items": size, "page": page}).encode())(handler)
+
+    def status_of(
+        self, path: str, headers: dict[str, str], payload: dict[str, Any]
+    ) -> tuple[int, str]:
         if self.is_down:
-            return 503
+            return 503, ""
         if headers.get("Authorization") != f"Bearer {TOKEN}":
-            return 401
+            return 401, ""
         if path == "/cc/api/nodestate/":
             assert {name: type(value) for name, value in payload["nodes"][0].items()} == NODES
-            return 200
+            return 200, ""
+        if self.has_subjects:
+            return 404, NO_ROUTE
+        if not payload:
+            return 400, "parsing request body failed: EOF"
         key = payload["jobId"], payload["startTime"]
         if path == "/cc/api/jobs/start_job/":
             check_start(payload)
+            if key in self.cached:
+                return 500, NEW
             if any(number == key[0] and key[1] - begin < 86400 for number, begin in self.states):
-                return 422
+                return 422, CLASH.format(key[0])
             self.states[key] = "running"
-            return 201
+            return 201, ""
         assert path == "/cc/api/jobs/stop_job/"
         check_stop(payload)
         if key not in self.states:
-            return 404
+            return 404, UNKNOWN
         if self.states[key] != "running":
-            return 422
+            return 422, STOPPED.format(key[0])
         self.states[key] = payload["jobState"]
-        return 200
+        return 200, ""
 
 
 class _Endless:
@@ -141,6 +185,54 @@ def test_what_the_backend_knows_already_counts_as_taken(
     transport.send(messages)
     assert backend.answers == [201, 200, 422, 422]
     assert backend.states == {(3, 1699999000): "completed"}
+
+
+def test_a_second_run_within_a_day_is_no_repetition(
+    backend: BackendServer, transport: CcBackendTransport, slurm: Slurm
+) -> None:
+    backend.states |= {(3, 1699990000): "completed"}
+    backend.states |= {(100 + number, 1699999000): "running" for number in range(30)}
+    start, stop = (
+        msgspec.structs.replace(message, body=line)
+        for message in messages_of(slurm, job(3, **RAN, End="1699999900"))
+        for line in message.body.splitlines(keepends=True)
+    )
+    with pytest.raises(RejectedError, match=r"job 3 of .*another run of this job id") as refusal:
+        transport.send([start])
+    assert TOKEN not in str(refusal.value)
+    with pytest.raises(RejectedError, match="does not have this run"):
+        transport.send([stop])
+    transport.send([start, stop])
+    assert backend.answers == [422, 404, 422, 404]
+
+
+def test_a_run_among_others_of_that_second_is_found(
+    backend: BackendServer, transport: CcBackendTransport, slurm: Slurm
+) -> None:
+    backend.states = {(100 + number, 1699999000): "running" for number in range(30)}
+    backend.states[2, 1699999000] = "running"
+    transport.send(messages_of(slurm, job(2, "RUNNING", **RAN)))
+    assert backend.answers == [422]
+
+
+def test_a_start_repeated_within_a_minute_holds_nothing_up(
+    backend: BackendServer, transport: CcBackendTransport, slurm: Slurm
+) -> None:
+    backend.states[3, 1699999000] = "running"
+    backend.cached.add((3, 1699999000))
+    transport.send(messages_of(slurm, job(3, **RAN, End="1699999900")))
+    assert backend.answers == [500, 200]
+
+
+def test_a_backend_that_listens_to_nats_is_told_from_others(
+    backend: BackendServer, transport: CcBackendTransport, slurm: Slurm
+) -> None:
+    messages = messages_of(slurm, job(3, **RAN, End="1699999900"))
+    backend.has_subjects = True
+    with pytest.raises(RejectedError, match=r"only over NATS .*api-subjects"):
+        transport.probe(messages[0])
+    with pytest.raises(RetryableError, match="404"):
+        transport.send(messages)
 
 
 def test_what_it_did_not_take_is_sent_again_until_it_did(
