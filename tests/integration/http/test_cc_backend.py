@@ -95,10 +95,8 @@ class BackendServer(Server):
         if path == "/cc/api/nodestate/":
             assert {name: type(value) for name, value in payload["nodes"][0].items()} == NODES
             return 200, ""
-        if self.has_subjects:
-            return 404, NO_ROUTE
-        if not payload:
-            return 400, "parsing request body failed: EOF"
+        if self.has_subjects or not payload:
+            return (404, NO_ROUTE) if self.has_subjects else (400, "parsing request body failed")
         key = payload["jobId"], payload["startTime"]
         if path == "/cc/api/jobs/start_job/":
             check_start(payload)
