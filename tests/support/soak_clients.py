@@ -38,6 +38,7 @@ class SoakClients:
         self._site = site
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
+        self._ends: list[Callable[[], object]] = []
         self.seconds: dict[str, list[float]] = defaultdict(list)
         self.failures: dict[str, list[str]] = defaultdict(list)
         self.acknowledged: dict[tuple[str, str], dict[int, float]] = defaultdict(dict)
@@ -49,7 +50,7 @@ class SoakClients:
         self._repeat("write", self._write, 0.1)
         self._repeat("query", self._query, 0.2)
         self._repeat("jobstats", self._post_jobstats, 0.5)
-        client = ControlClient(self._site.nats.url)
+        client = self._connect()
         self._repeat("control", lambda number: self._set(client, number), 1.0)
 
     def start_hostile(self) -> None:
@@ -58,12 +59,13 @@ class SoakClients:
             self._attack(f"slow {port}", self._dawdle(port), 0.2)
         self._attack("upgrade", self._upgrade, 0.2)
         self._attack("series", self._flood_series, 0.5)
-        client = ControlClient(self._site.nats.url)
+        client = self._connect()
         self._attack("unsigned", lambda n: self._put_unsigned(client, n), 0.02)
         self._attack("nats", lambda n: self._send_bad(client, n), 0.02)
         broker = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2)
         broker.connect("127.0.0.1", self._site.broker.ports["mqtt"])
         broker.loop_start()
+        self._ends += [broker.disconnect, broker.loop_stop]
         self._attack("fast", lambda n: self._send_task(broker, n), 0.02)
         self._attack("huge", self._send_huge, 2.0)
 
@@ -72,6 +74,13 @@ class SoakClients:
         self._stopping.set()
         for each in self._threads:
             each.join(60)
+        for end in self._ends:
+            end()
+
+    def _connect(self) -> ControlClient:
+        client = ControlClient(self._site.nats.url)
+        self._ends.append(client.close)
+        return client
 
     def _repeat(
         self, kind: str, act: Callable[[int], None], pause: float, *, is_hostile: bool = False
@@ -135,6 +144,7 @@ class SoakClients:
 
     def _dawdle(self, port: int) -> Callable[[int], None]:
         opened: list[socket.socket] = []
+        self._ends.append(lambda: [each.close() for each in opened])
 
         def dawdle(_: int) -> None:
             while len(opened) > 60:
