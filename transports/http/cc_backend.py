@@ -49,6 +49,7 @@ _UNKNOWN_RUN = b"finding job failed"
 _LARGEST_LIST = 16 * 1024 * 1024
 _JOBS_OF_A_SECOND = 10_000
 _KNOWN_RUNS = 50_000
+_KNOWN_REFUSALS = 1000
 
 
 class _Run(msgspec.Struct, rename="camel", frozen=True):
@@ -89,6 +90,7 @@ class CcBackendTransport(Transport):
         target = check_settings(self._settings)
         self._prefix = target.path.rstrip("/")
         self._known: dict[_Run, None] = {}
+        self._refused: set[tuple[str, _Run | None]] = set()
         self._place = f"{target.scheme}://{target.netloc}{self._prefix}"
         self._server = HttpServer(self._settings, target, _LARGEST_LIST)
 
@@ -113,7 +115,7 @@ class CcBackendTransport(Transport):
                     if path == _START:
                         self._remember(payload)
                     continue
-                if reason:
+                if reason and self._is_first_refusal(path, payload):
                     refused.append(f"{request.place}: {_describe(payload)}: {reason}")
             if refused:
                 more = f"; {len(refused) - 1} more events" if len(refused) > 1 else ""
@@ -159,6 +161,15 @@ class CcBackendTransport(Transport):
             self._remember(payload)
             return ""
         return "the backend has another run of this job id, which began less than a day earlier"
+
+    def _is_first_refusal(self, path: str, payload: bytes) -> bool:
+        """Return whether an event was not refused before: repetitions need no dead letter each."""
+        key = (path, _decode_run(payload))
+        is_first = key not in self._refused
+        if len(self._refused) >= _KNOWN_REFUSALS:
+            self._refused.clear()
+        self._refused.add(key)
+        return is_first
 
     def _remember(self, payload: bytes) -> None:
         """Remember that the backend has a run: repeated starts need no list of jobs."""

@@ -31,7 +31,7 @@ class ExporterConnection:
     """A connection and its state.
 
     state: `working` while a thread builds the response. events: mask for the selector. since: start
-    of the state, by the monotonic clock.
+    of the state, by the monotonic clock. peer: the client's address; "" for a local socket.
     """
 
     def __init__(
@@ -48,11 +48,13 @@ class ExporterConnection:
         self.events = _READ
         self.since = now
         self.has_asked = False
+        self.was_malformed = False
         self._check_peer = check_peer
-        self._peer = peer
+        self.peer = peer
         self._received = bytearray()
         self._to_send = memoryview(b"")
         self._keeps_alive = False
+        self._is_last = False
         self._is_head = False
 
     @property
@@ -124,13 +126,14 @@ class ExporterConnection:
         except MalformedRequestError as error:
             self._refuse(error.status, str(error), now)
             return None
-        self._keeps_alive = request.keeps_alive
+        self._keeps_alive = request.keeps_alive and not self._is_last
         self._is_head = request.method == "HEAD"
         self.has_asked = True
         self._enter("working", now)
-        return request._replace(peer=self._peer)
+        return request._replace(peer=self.peer)
 
     def _refuse(self, status: HTTPStatus, text: str, now: float) -> None:
+        self.was_malformed = True
         self._received.clear()
         self._keeps_alive = self._is_head = False
         self.answer(text_answer(status, text), now)
@@ -152,6 +155,11 @@ class ExporterConnection:
             return False
         self._enter("reading", now)
         return True
+
+    def end_after_answer(self) -> None:
+        """Take no further request after the answer to this one."""
+        self._is_last = True
+        self._keeps_alive = False
 
     def close(self) -> None:
         """Close the socket without a TLS shutdown, which could block."""

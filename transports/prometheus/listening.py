@@ -4,25 +4,126 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from typing import TYPE_CHECKING
 
 from ccagent.errors import ConfigurationError
-from ccagent.log import logger
+from ccagent.log import logger, say
+from ccagent.transports.prometheus.http_server import ExporterServer
 from ccagent.transports.prometheus.settings import SYSTEMD, is_loopback
 
 if TYPE_CHECKING:
+    from collections.abc import Container, Sequence
+
+    from ccagent.transports.prometheus.http_server import RequestHandler
     from ccagent.transports.prometheus.settings import Address, ExporterSettings
 
 _FIRST = 3
 _BACKLOG = 128
+_FIRST_PAUSE = 0.05
+_RETRY_AFTER = 5.0
 
 
-def open_sockets(
-    settings: ExporterSettings, open_before: set[Address]
+class ExporterListening:
+    """The server of an exporter with its listening sockets, kept across reloads."""
+
+    def __init__(self, handler: RequestHandler) -> None:
+        self._server = ExporterServer(handler)
+        self.stopped_clients = self._server.stopped
+        self._lock = threading.Lock()
+        self._is_started = False
+        self._settings: ExporterSettings | None = None
+        self._open: dict[Address, socket.socket] = {}
+        self._passed: list[socket.socket] = []
+        self._is_retrying = False
+        self._closing = threading.Event()
+
+    def use(self, settings: ExporterSettings, handler: RequestHandler) -> None:
+        """Listen at the configured addresses, and close all others afterwards.
+
+        An address that can't be opened is retried, at last every 5 s.
+        """
+        with self._lock:
+            self._settings = settings
+            passed_before = self._passed
+            try:
+                self._passed = passed_sockets(settings)
+            except ConfigurationError as error:
+                logger.error("%s", error)
+                self._passed = []
+            wanted = settings.addresses()
+            closed = [each for address, each in self._open.items() if address not in wanted]
+            kept = {address: self._open[address] for address in wanted if address in self._open}
+            # The same port at another address of this machine is free when the old one is closed.
+            opened = _open_sockets(settings, kept, is_last_try=not closed)
+            self._open = kept | opened
+            self._start(handler, [*self._passed, *opened.values()], [*passed_before, *closed])
+            if closed:
+                self._open_missing()
+            if len(self._open) < len(wanted) and not self._is_retrying:
+                self._is_retrying = True
+                threading.Thread(target=self._retry, name="exporter-listen", daemon=True).start()
+
+    def retire(self) -> None:
+        """Close the sockets, and end after the running answers. Do not wait for the end."""
+        self._closing.set()
+        with self._lock:
+            self._server.change(None, closed=[*self._passed, *self._open.values()])
+
+    def close(self) -> None:
+        """Close the sockets and all connections."""
+        self._closing.set()
+        with self._lock:
+            self._server.close()
+
+    def _start(
+        self,
+        handler: RequestHandler,
+        opened: list[socket.socket],
+        closed: Sequence[socket.socket] = (),
+    ) -> None:
+        """Hand sockets to the server. Log it if the server can't be started."""
+        if not self._is_started:
+            try:
+                self._server.start()
+                self._is_started = True
+            except RuntimeError as error:
+                logger.error("exporter: %s; nothing is served", error)
+                return
+        self._server.change(handler, opened, closed)
+        assert self._settings is not None  # noqa: S101 - set by `use`
+        scheme = "http" if handler.tls is None else "https"
+        for each in opened:
+            say(f"exporter: listening at {scheme}://{show_address(each)}{self._settings.path}")
+
+    def _open_missing(self) -> bool:
+        """Open the addresses that are not open yet. Return whether all addresses are open."""
+        assert self._settings is not None  # noqa: S101 - set by `use`
+        opened = _open_sockets(self._settings, self._open)
+        if opened:
+            self._open |= opened
+            self._start(self._server.handler, [*opened.values()])
+        return len(self._open) == len(self._settings.addresses())
+
+    def _retry(self) -> None:
+        pause = _FIRST_PAUSE
+        while not self._closing.wait(pause):
+            pause = min(2 * pause, _RETRY_AFTER)
+            with self._lock:
+                try:
+                    if self._closing.is_set() or self._open_missing():
+                        self._is_retrying = False
+                        return
+                except Exception:  # noqa: BLE001 - the next attempt may work
+                    logger.exception("exporter: listening failed")
+
+
+def _open_sockets(
+    settings: ExporterSettings, open_before: Container[Address], *, is_last_try: bool = True
 ) -> dict[Address, socket.socket]:
     """Return listening sockets for the addresses that are not in `open_before`.
 
-    An address that can't be opened is logged and omitted.
+    An address that can't be opened is omitted, and logged at the last try.
     """
     found: dict[Address, socket.socket] = {}
     for address in settings.addresses():
@@ -31,10 +132,11 @@ def open_sockets(
         try:
             found[address] = listen(address)
         except OSError as error:
-            logger.error(
-                "exporter: %s:%d: %s; retrying",
-                address.host, address.port, error.strerror or error,
-            )  # fmt: skip
+            if is_last_try:
+                logger.error(
+                    "exporter: %s:%d: %s; retrying",
+                    address.host, address.port, error.strerror or error,
+                )  # fmt: skip
     return found
 
 
@@ -95,6 +197,8 @@ def passed_sockets(settings: ExporterSettings) -> list[socket.socket]:
     found: list[socket.socket] = []
     for descriptor in range(_FIRST, _FIRST + int(count)):
         try:
+            # systemd passes descriptors without close-on-exec: no program gets them from here.
+            os.set_inheritable(descriptor, False)
             # A copy: after a reload the descriptors are used again.
             made = socket.socket(fileno=os.dup(descriptor))
         except OSError as error:

@@ -65,6 +65,10 @@ _SINK = {
     "backlog": gauge("ccagent_sink_backlog", "Messages in the queue.", "sink"),
     "backlog_bytes": gauge("ccagent_sink_backlog_bytes", "Bytes in the queue.", "sink"),
 }  # fmt: skip
+_STOPPED = counter(
+    "ccagent_exporter_stopped_clients_total",
+    "Connections and requests of scrapers that the exporter has ended, by reason.", "reason",
+)  # fmt: skip
 
 
 class OwnCollector(Collector):
@@ -77,6 +81,9 @@ class OwnCollector(Collector):
         yield _BUILD, [((__version__, commit() or "", platform.python_version()), 1)]
         yield _CPU, [((), round(time.process_time(), 6))]
         yield _MEMORY, [((), resident_memory() * 1024)]
+        stopped = self.sources.stopped_clients
+        if stopped is not None:
+            yield _STOPPED, [*stopped.rows()]
         if node.own_counters is None:
             return
         counters = node.own_counters()

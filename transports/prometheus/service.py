@@ -7,14 +7,9 @@ import time
 from typing import TYPE_CHECKING
 
 from ccagent.errors import ConfigurationError
-from ccagent.log import logger, say
 from ccagent.transports.prometheus.gpu_job_files import keep_gpu_jobs
-from ccagent.transports.prometheus.http_server import ExporterServer
-from ccagent.transports.prometheus.listening import (
-    open_sockets,
-    passed_sockets,
-    show_address,
-)
+from ccagent.transports.prometheus.http_server import RequestHandler
+from ccagent.transports.prometheus.listening import ExporterListening
 from ccagent.transports.prometheus.pages import ExporterPages
 from ccagent.transports.prometheus.passwords import PasswordFile
 from ccagent.transports.prometheus.registry import make_collectors
@@ -22,15 +17,13 @@ from ccagent.transports.prometheus.scraping import Scraper
 from ccagent.transports.prometheus.sources import NodeSources
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Collection
 
     from ccagent.machine.node import Node
     from ccagent.transports.prometheus.exposition import Block
-    from ccagent.transports.prometheus.settings import Address, ExporterSettings
+    from ccagent.transports.prometheus.settings import ExporterSettings
     from ccagent.transports.prometheus.tls import TlsContext
 
-_RETRY_AFTER = 5.0
 _MOST_KEPT = 16
 _TURN = 2.0
 """Seconds for which a request waits for the scrape of another request."""
@@ -39,8 +32,8 @@ _TURN = 2.0
 class ExporterService:
     """The exporter of a node.
 
-    During a reload the new service is created while the old service runs, and started after the old
-    service is closed.
+    During a reload the new service is created while the old service runs. At its start it takes
+    over the sockets and connections of the old service, which ends after its running answers.
     """
 
     def __init__(self, settings: ExporterSettings) -> None:
@@ -51,81 +44,67 @@ class ExporterService:
         self._sources = NodeSources(settings)
         self._collectors = make_collectors(settings, self._sources)
         self._closing = threading.Event()
-        self._servers: list[ExporterServer] = []
-        self._open: set[Address] = set()
+        self._listening: ExporterListening | None = None
         self._answers: AnswerCache | None = None
-        self._pages: ExporterPages | None = None
-        self._lock = threading.Lock()
-        self.ports: list[int] = []
-        """The ports of the open sockets."""
 
-    def start(self, node: Node) -> None:
-        """Start to listen. An address that can't be opened is retried every 5 s."""
+    def start(self, node: Node, before: ExporterService | None = None) -> None:
+        """Start to listen, or take over from the service before a reload."""
         scraper = Scraper(node, self._collectors)
         self._answers = AnswerCache(scraper, self.settings.min_interval.seconds)
-        self._pages = ExporterPages(
-            self.settings, self._answers.scrape, scraper.names, self._passwords
+        self._take_over(before)
+        pages = ExporterPages(self.settings, self._answers.scrape, scraper.names, self._passwords)
+        handler = RequestHandler(
+            pages.answer,
+            self._end,
+            tls=self._tls,
+            most=self.settings.clients,
+            seconds=self.settings.client_timeout.seconds,
         )
-        try:
-            self._serve(passed_sockets(self.settings))
-        except ConfigurationError as error:
-            logger.error("%s", error)
+        if self._listening is None:
+            self._listening = ExporterListening(handler)
+        self._sources.stopped_clients = self._listening.stopped_clients
+        self._listening.use(self.settings, handler)
         if self.settings.gpu_job_directory:
             keep_gpu_jobs(self.settings.gpu_job_directory, node, self._sources, self._closing)
-        if not self._listen():
-            threading.Thread(target=self._try_again, name="exporter-listen", daemon=True).start()
+
+    def retire(self) -> None:
+        """Close the sockets, and end after the running answers. Do not wait for the end."""
+        self._closing.set()
+        if self._listening is not None:
+            self._listening.retire()
 
     def close(self) -> None:
         """Close the sockets, connections and collectors. A running scrape is abandoned."""
         self._closing.set()
-        with self._lock:
-            for server in self._servers:
-                server.close()
-            self._servers.clear()
+        if self._listening is None:
+            self._end()
+        else:
+            self._listening.close()
+
+    def _take_over(self, before: ExporterService | None) -> None:
+        if before is None:
+            return
+        before._closing.set()  # noqa: SLF001 - of this class
+        self._listening = before._listening  # noqa: SLF001
+        if _tls_files(self.settings) == _tls_files(before.settings):
+            self._tls = before._tls  # noqa: SLF001 - connections with an equal TLS may stay
+        if self.settings.users_file == before.settings.users_file:
+            self._passwords = before._passwords  # noqa: SLF001 - it knows who has guessed
+
+    def _end(self) -> None:
+        self._closing.set()
         if self._answers is not None:
             self._answers.close()
         self._sources.close()
 
-    def _listen(self) -> bool:
-        """Open the addresses that are not open yet. Return whether all addresses are open."""
-        found = open_sockets(self.settings, self._open)
-        self._serve([*found.values()])
-        self._open.update(found)
-        return len(self._open) == len(set(self.settings.addresses()))
 
-    def _try_again(self) -> None:
-        while not self._closing.wait(_RETRY_AFTER):
-            try:
-                if self._listen():
-                    return
-            except Exception:  # noqa: BLE001 - the next attempt may work
-                logger.exception("exporter: listening failed")
-
-    def _serve(self, sockets: list[socket.socket]) -> None:
-        if not sockets or self._pages is None:
-            return
-        with self._lock:
-            if self._closing.is_set():
-                for each in sockets:
-                    each.close()
-                return
-            server = ExporterServer(
-                sockets,
-                self._pages.answer,
-                tls=self._tls,
-                most=self.settings.clients,
-                seconds=self.settings.client_timeout.seconds,
-            )
-            self.ports += [each.getsockname()[1] for each in sockets]
-            try:
-                server.start()
-            except RuntimeError as error:
-                logger.error("exporter: %s; nothing is served", error)
-                return
-            self._servers.append(server)
-        scheme = "https" if self._tls is not None else "http"
-        for each in sockets:
-            say(f"exporter: listening at {scheme}://{show_address(each)}{self.settings.path}")
+def _tls_files(settings: ExporterSettings) -> tuple[object, ...]:
+    return (
+        settings.certificate_file,
+        settings.key_file,
+        settings.client_ca_file,
+        settings.client_names,
+    )
 
 
 class AnswerCache:

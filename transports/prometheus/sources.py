@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ccagent.machine.gpu.gpus import GpuReading, Gpus
     from ccagent.machine.node import Node
     from ccagent.records.envelopes import SysinfoGpuCard
+    from ccagent.transports.prometheus.http_clients import StoppedClients
     from ccagent.transports.prometheus.job_processes import JobIdentity
     from ccagent.transports.prometheus.settings import ExporterSettings
 
@@ -103,6 +104,7 @@ class NodeSources:
 
     def __init__(self, settings: ExporterSettings) -> None:
         self._settings = settings
+        self.stopped_clients: StoppedClients | None = None
         self.jobs = SharedReading(self._read_jobs)
         self.cards = SharedReading(self._read_cards)
         self._cgroups = JobCgroups(is_detailed=True)

@@ -40,17 +40,21 @@ class ExporterSlot:
     def apply(
         self, prepared: ExporterService | None, configuration: Configuration, node: Node
     ) -> None:
-        """Replace the running exporter by the prepared one, or end it if none is configured."""
+        """Replace the running exporter by the prepared one, or end it if none is configured.
+
+        The scrapes that run are answered.
+        """
         key = _key_of(configuration, node)
         if prepared is None and key is not None and key == self._key:
             return
-        self.close()
-        if prepared is not None:
-            self._running, self._key = prepared, key
-            try:
-                prepared.start(node)
-            except Exception:  # noqa: BLE001 - agents sample whether anybody scrapes or not
-                logger.exception("exporter: not started: unforeseen error")
+        before, self._running, self._key = self._running, prepared, key
+        try:
+            if prepared is not None:
+                prepared.start(node, before)
+            elif before is not None:
+                before.retire()
+        except Exception:  # noqa: BLE001 - agents sample whether anybody scrapes or not
+            logger.exception("exporter: not exchanged: unforeseen error")
 
     def close(self) -> None:
         """End the running exporter."""

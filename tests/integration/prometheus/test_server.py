@@ -258,6 +258,82 @@ def test_a_reload_changes_names_and_removes_the_port(exporter: Exporter) -> None
     until(lambda: not is_open(exporter.port))
 
 
+def test_reloads_refuse_and_cut_no_scrape(exporter: Exporter) -> None:
+    """Each reload changes [exporter]; curl's library and a kept connection ask all the time."""
+    exporter.serve('names = ["node_exporter"]')
+    errors: list[str] = []
+    counts: list[int] = []
+    ended = threading.Event()
+
+    def scrape(*, is_kept: bool) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", exporter.port, timeout=60)
+        while not ended.wait(0.003):
+            try:
+                connection.request("GET", "/metrics")
+                answer = connection.getresponse()
+                if b"node_load1 " not in answer.read() or answer.status != 200:
+                    errors.append(f"status {answer.status}")
+                counts.append(1)
+            except (OSError, http.client.HTTPException) as error:
+                errors.append(repr(error))
+                connection.close()
+            if not is_kept:
+                connection.close()
+        connection.close()
+
+    clients = [threading.Thread(target=scrape, kwargs={"is_kept": kept}) for kept in (True, False)]
+    for each in clients:
+        each.start()
+    for number in range(1, 31):
+        exporter.reload(exporter.configured(f'names = ["node_exporter"]\nclients = {30 + number}'))
+        until(lambda: exporter.said().count("configuration read again") == number)  # noqa: B023
+    ended.set()
+    for each in clients:
+        each.join(60)
+    assert (errors, len(counts) > 100) == ([], True)
+
+
+def test_a_moved_port_answers_before_the_old_one_ends(exporter: Exporter) -> None:
+    exporter.serve('names = ["node_exporter"]')
+    old, new = exporter.port, free_port()
+    refused = threading.Event()
+
+    def knock() -> None:
+        while is_open(old):
+            time.sleep(0.001)
+        if not is_open(new):
+            refused.set()
+
+    watcher = threading.Thread(target=knock)
+    watcher.start()
+    exporter.port = new
+    exporter.reload(exporter.configured('names = ["node_exporter"]'))
+    watcher.join(60)
+    assert not refused.is_set()
+
+
+def test_a_reload_waits_for_the_scrape_that_runs(exporter: Exporter, tmp_path: Path) -> None:
+    """The scrape waits for programs of Slurm, until the reload is done."""
+    slow = tmp_path / "sinfo"
+    slow.write_text(
+        "#!/bin/sh\ntouch begun\nwhile [ ! -e go ]; do sleep 0.05; done\n".replace(
+            "begun", str(tmp_path / "begun")
+        ).replace("go ]", f"{tmp_path / 'go'} ]")
+    )
+    slow.chmod(0o755)
+    keys = f'names = ["slurm"]\nsinfo = "{slow}"\nsqueue = "{slow}"\n'
+    exporter.serve(keys)
+    answers: list[str] = []
+    client = threading.Thread(target=lambda: answers.append(get(exporter.url)))
+    client.start()
+    until((tmp_path / "begun").exists)
+    exporter.reload(exporter.configured('names = ["node_exporter"]'))
+    until(lambda: "configuration read again" in exporter.said())
+    (tmp_path / "go").touch()
+    client.join(60)
+    assert "collector_success" in answers[0]
+
+
 def test_the_sockets_of_systemd(tmp_path: Path) -> None:
     port = free_port()
     file = tmp_path / "ccagent.toml"

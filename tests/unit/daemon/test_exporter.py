@@ -24,13 +24,17 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is done with exporters, instead of opening ports."""
     done: list[str] = []
 
-    def start(_: ExporterService, _node: Node) -> None:
-        done.append("start")
+    def start(_: ExporterService, _node: Node, before: ExporterService | None = None) -> None:
+        done.append("start" if before is None else "take over")
+
+    def retire(_: ExporterService) -> None:
+        done.append("retire")
 
     def close(_: ExporterService) -> None:
         done.append("close")
 
     monkeypatch.setattr(ExporterService, "start", start)
+    monkeypatch.setattr(ExporterService, "retire", retire)
     monkeypatch.setattr(ExporterService, "close", close)
     return done
 
@@ -51,11 +55,12 @@ def test_one_that_is_unchanged_goes_on(calls: list[str], node: Node) -> None:
     assert calls == ["start"]
 
 
-def test_a_change_and_the_end_close_the_old_one_first(calls: list[str], node: Node) -> None:
+def test_a_new_one_takes_over_and_a_removed_one_finishes(calls: list[str], node: Node) -> None:
     slot = ExporterSlot()
     for configuration in (configured(path="/a"), configured(path="/b"), configured()):
         apply(slot, configuration, node)
-    assert calls == ["start", "close", "start", "close"]
+    slot.close()
+    assert calls == ["start", "take over", "retire"]
 
 
 def test_what_cant_be_read_changes_nothing(calls: list[str], node: Node) -> None:
