@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from ccagent.config.duration import Duration
 from ccagent.config.settings import Settings
-from ccagent.records.message import Format, Precision, Profile
+from ccagent.records.message import Format, Profile, TimeUnit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -90,7 +90,7 @@ class SinkSettings(Settings, frozen=True, kw_only=True):
             sends_errors = self.error_envelopes == "send"
         return Profile(receiver=self.receiver, sends_errors_alone=sends_errors)
 
-    def _choose_precision(self, known: Receiver | None) -> Precision:
+    def _choose_precision(self, known: Receiver | None) -> TimeUnit:
         """Return the unit of times in lines; empty: that of the kind of message.
 
         ClusterCockpit's store accepts only seconds for metrics. Its other programs decode times as

@@ -22,7 +22,7 @@ Format = Literal["sonar", "line"]
 
 FORMATS: tuple[Format, ...] = ("sonar", "line")
 
-Precision = Literal["", "s", "ns"]
+TimeUnit = Literal["", "s", "ns"]
 """Unit of the times in lines."""
 
 _ID_BYTES = 12
@@ -100,7 +100,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
 
     format: Format = "sonar"
     receiver: str = ""
-    precision: Precision = ""
+    precision: TimeUnit = ""
     sends_errors_alone: bool = True
 
     def fit(self, record: JsonRecord) -> JsonRecord | None:
@@ -134,11 +134,24 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode(
-    records: Iterable[Record], wanted: Format | Profile, node: Node, *, prefix: str = ""
+    records: Iterable[Record],
+    wanted: Profile | Format | Collection[Format],
+    node: Node,
+    *,
+    prefix: str = "",
+    complain: _Complain | None = None,
 ) -> list[Message]:
-    """Return the messages for one profile, or for any program that takes a format."""
-    profile = wanted if isinstance(wanted, Profile) else Profile(format=wanted, precision="s")
-    return [message for _, message in encode_each(records, (profile,), node, prefix=prefix)]
+    """Return the messages for one profile, or for any program that takes one of some formats.
+
+    Times in lines are seconds, unless a profile says otherwise. Raise as `encode_each` does.
+    """
+    if isinstance(wanted, Profile):
+        profiles = [wanted]
+    else:
+        formats: Collection[str] = [wanted] if isinstance(wanted, str) else wanted
+        profiles = [Profile(format=each, precision="s") for each in FORMATS if each in formats]
+    made = encode_each(records, profiles, node, prefix=prefix, complain=complain)
+    return [message for _, message in made]
 
 
 def encode_each(
@@ -170,13 +183,10 @@ def encode_each(
         if isinstance(record, JsonRecord):
             for profile, kind, body in _encode_json_for(record, of_json, complain):
                 yield profile, message(kind, "sonar", body)
-        elif of_lines and isinstance(record, LineRecord):
-            if (line := _encode_line(record, complain)) is None:
-                continue
+        elif of_lines and isinstance(record, LineRecord) and (line := _encode_line(record, complain)):
             kind, text = line
-            size = (len(text) if text.isascii() else len(text.encode())) + 1
             for lines in of_lines:
-                if (full := lines.add(record, kind, text, size)) is not None:
+                if (full := lines.add(record, kind, text)) is not None:
                     yield lines.profile, message(kind, "line", full)
     for lines in of_lines:
         for kind, body in lines.bodies():
@@ -192,15 +202,13 @@ def _encode_json_for(
         fitted = profile.fit(record)
         if fitted is None:
             continue
-        for other, encoded in made:
-            if other is fitted:
-                break
-        else:
+        known = [encoded for other, encoded in made if other is fitted]
+        if not known:
             # What is wrong with a record is reported once.
-            encoded = _encode_json(fitted, complain if not made else _ignore)
-            made.append((fitted, encoded))
-        if encoded is not None:
-            yield profile, *encoded
+            known = [_encode_json(fitted, complain if not made else _ignore)]
+            made.append((fitted, known[0]))
+        if known[0] is not None:
+            yield profile, *known[0]
 
 
 def _ignore(_label: str, _error: EncodingError) -> None:
@@ -217,8 +225,8 @@ class _Lines:
         self._drops_parts = not profile.takes_parts_of_nodes
         self._batches: dict[str, _Batch | None] = {}
 
-    def add(self, record: LineRecord, kind: str, text: str, size: int) -> bytes | None:
-        """Add a line of `size` bytes. Return the body of a message if one is full before."""
+    def add(self, record: LineRecord, kind: str, text: str) -> bytes | None:
+        """Add a line. Return the body of a message if it is full before."""
         full = None
         try:
             batch = self._batches[kind]
@@ -227,6 +235,7 @@ class _Lines:
             self._batches[kind] = batch
         if batch is None or (self._drops_parts and record.is_part_of_node()):
             return None
+        size = (len(text) if text.isascii() else len(text.encode())) + 1
         if batch.size + size > _LARGEST and batch.lines:
             full = batch.body()
             batch = self._batches[kind] = _Batch(batch.end)

@@ -1,8 +1,8 @@
 """The programs that receive messages, what each of them knows, and records in their form.
 
 A program that gets an unknown field may refuse the whole message, block the queue behind it, or
-fail. Therefore a receiver lists the fields that it knows. A field that is new in an envelope goes to
-no named receiver until it is added here.
+fail. Therefore a receiver lists the fields that it knows. A new field of an envelope goes to no
+named receiver until it is added here.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 
 from ccagent.log import logger
 from ccagent.records.envelopes import Envelope, Structure
-from ccagent.records.message import Precision
+from ccagent.records.message import TimeUnit
 
 if TYPE_CHECKING:
     from ccagent.records.message import JsonRecord, Profile
@@ -69,14 +69,14 @@ class Receiver(msgspec.Struct, frozen=True, kw_only=True):
 
     format, kinds: of its messages; a kind with a dot at the end is a prefix. precision: unit of
     times in lines; empty: the default of the message's kind. largest_body: maximum bytes of an HTTP
-    request. fields: known fields of envelopes, by path. required_texts: fields that are sent even if
-    they are empty, by path. takes_empty_text: other fields may contain an empty text.
+    request. fields: known fields of envelopes, by path. required_texts: fields that are sent even
+    if they are empty, by path. takes_empty_text: other fields may contain an empty text.
     takes_differences: it computes CPU time from differences of `cpu_time`, else from `cpu_util`.
     """
 
     format: Literal["sonar", "line"]
     kinds: tuple[str, ...]
-    precision: Precision = ""
+    precision: TimeUnit = ""
     largest_body: int | None = None
     fields: dict[str, str] = {}
     required_texts: dict[str, tuple[str, ...]] = {}
