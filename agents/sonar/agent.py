@@ -139,29 +139,53 @@ class SampleAgent(Agent[SampleSettings]):
             )
             samples.append((as_streams, attributes))
         for as_streams, attributes in samples:
-            sent = attributes
-            if memory and self._scales_memory(as_streams=as_streams):
-                from ccagent.agents.sonar.jobs.job_memory import scale_memory
-
-                sent = structs.replace(attributes, jobs=scale_memory(attributes.jobs, memory))
-            kind = SampleEnvelope
-            if len(samples) > 1:
-                kind = SampleOfStreams if as_streams else SampleOfProcesses
-            yield kind(meta=self.metadata(), data=SampleData(type="sample", attributes=sent))
+            yield self._envelope(attributes, memory, as_streams=as_streams, is_only=not samples[1:])
         if "line" in self.wanted:
-            attributes = samples[0][1]
-            from ccagent.agents.sonar.points import find_owned_elsewhere, job_points, node_points
-
-            known: Mapping[int, Mapping[str, float | None]] = values
-            if self.settings.points != "own":
-                yield from node_points(attributes, now)
-            else:
-                known = {job: find_owned_elsewhere(each) for job, each in counters.items()}
-            yield from job_points(attributes, now, known, pss)
+            yield from self._points(samples[0][1], now, counters, values, pss)
             if reading is not None and reading.cards:
                 from ccagent.agents.sonar.gpu_points import gpu_points
 
-                yield from gpu_points(attributes, now, allocations, reading)
+                yield from gpu_points(samples[0][1], now, allocations, reading)
+
+    def _points(
+        self,
+        attributes: SampleAttributes,
+        now: float,
+        counters: dict[int, JobCounters],
+        values: dict[int, dict[str, float]],
+        pss: dict[int, int],
+    ) -> Iterator[Record]:
+        """Yield the points of jobs, and of the node if no other agent sends them."""
+        from ccagent.agents.sonar.points import find_owned_elsewhere, job_points, node_points
+
+        known: Mapping[int, Mapping[str, float | None]] = values
+        if self.settings.points != "own":
+            yield from node_points(attributes, now)
+        else:
+            known = {job: find_owned_elsewhere(each) for job, each in counters.items()}
+        yield from job_points(attributes, now, known, pss)
+
+    def _envelope(
+        self,
+        attributes: SampleAttributes,
+        memory: dict[int, int],
+        *,
+        as_streams: bool,
+        is_only: bool,
+    ) -> SampleEnvelope:
+        """Return the envelope of these records; for all receivers if there are no others.
+
+        memory: KB by job of the control groups, if any records need it.
+        """
+        if memory and self._scales_memory(as_streams=as_streams):
+            from ccagent.agents.sonar.jobs.job_memory import scale_memory
+
+            attributes = structs.replace(attributes, jobs=scale_memory(attributes.jobs, memory))
+        kind = SampleEnvelope
+        if not is_only:
+            kind = SampleOfStreams if as_streams else SampleOfProcesses
+        data = SampleData(type="sample", attributes=attributes)
+        return kind(meta=self.metadata(), data=data)
 
     def _choose_records(self) -> tuple[bool, ...]:
         """Return which records the sinks get: of processes (False), of streams (True), or both."""

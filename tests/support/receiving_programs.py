@@ -7,8 +7,8 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
-from tests.support.receiver_schemas import NEWFMT, SLURM_MONITOR, find_refused
 from tests.support.http_server import Handler, Request, Server, say
+from tests.support.receiver_schemas import NEWFMT, SLURM_MONITOR, find_refused
 
 CLUSTER = "fox"
 PASSWORD = "correct horse"
@@ -106,18 +106,23 @@ class MetricStore(_Receiver):
 def import_as_slurm_monitor(body: bytes) -> dict[str, Any]:
     """Import an envelope as slurm-monitor does. Raises RefusedError."""
     envelope: dict[str, Any] = json.loads(body)
-    if any(value == "" for value in _values(envelope)):
-        raise RefusedError("an empty text")
+    if any(not value for value in _times(envelope)):
+        raise RefusedError("an empty time")
     if refused := find_refused(envelope, SLURM_MONITOR):
         raise RefusedError("; ".join(refused))
     return envelope
 
 
-def _values(value: object) -> Iterator[object]:
+def _times(value: object) -> Iterator[object]:
+    """Yield the values of columns with times."""
     if isinstance(value, dict):
-        value = [*cast("dict[str, object]", value).values()]
-    if not isinstance(value, list):
-        yield value
-        return
-    for each in cast("list[object]", value):
-        yield from _values(each)
+        fields = cast("dict[str, object]", value)
+        yield from (
+            held
+            for name, held in fields.items()
+            if name.endswith("_time") or name in {"time", "boot"}
+        )
+        value = [*fields.values()]
+    if isinstance(value, list):
+        for each in cast("list[object]", value):
+            yield from _times(each)

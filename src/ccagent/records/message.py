@@ -183,7 +183,9 @@ def encode_each(
         if isinstance(record, JsonRecord):
             for profile, kind, body in _encode_json_for(record, of_json, complain):
                 yield profile, message(kind, "sonar", body)
-        elif of_lines and isinstance(record, LineRecord) and (line := _encode_line(record, complain)):
+        elif (
+            of_lines and isinstance(record, LineRecord) and (line := _encode_line(record, complain))
+        ):
             kind, text = line
             for lines in of_lines:
                 if (full := lines.add(record, kind, text)) is not None:

@@ -70,7 +70,7 @@ class Receiver(msgspec.Struct, frozen=True, kw_only=True):
     format, kinds: of its messages; a kind with a dot at the end is a prefix. precision: unit of
     times in lines; empty: the default of the message's kind. largest_body: maximum bytes of an HTTP
     request. fields: known fields of envelopes, by path. required_texts: fields that are sent even
-    if they are empty, by path. takes_empty_text: other fields may contain an empty text.
+    if they are empty, by path.
     takes_differences: it computes CPU time from differences of `cpu_time`, else from `cpu_util`.
     """
 
@@ -81,7 +81,6 @@ class Receiver(msgspec.Struct, frozen=True, kw_only=True):
     fields: dict[str, str] = {}
     required_texts: dict[str, tuple[str, ...]] = {}
     takes_errors_alone: bool = True
-    takes_empty_text: bool = True
     takes_parts_of_nodes: bool = True
     takes_differences: bool = False
 
@@ -118,7 +117,6 @@ RECEIVERS = {
             "data_written cpu_pressure memory_pressure io_pressure",
             "job.slurm_jobs": f"{SONAR['job.slurm_jobs']} gres_detail minimum_cpus_per_node",
         },
-        takes_empty_text=False,
     ),
     # It keeps one value per metric and node; values of jobs would overwrite each other.
     "cc-metric-store": Receiver(
@@ -163,12 +161,11 @@ def _log_errors(envelope: Envelope, receiver: str) -> None:
 class _Plan(NamedTuple):
     """Changes of a structure.
 
-    unknown: fields to omit, with their defaults. texts: fields to omit if they are empty. required:
-    fields to write if they are empty. parts: fields with structures that have changes.
+    unknown: fields to omit, with their defaults. required: texts to write even if they are empty.
+    parts: fields with structures that have changes.
     """
 
     unknown: dict[str, Any]
-    texts: tuple[str, ...]
     required: tuple[str, ...]
     parts: dict[str, _Plan]
 
@@ -182,14 +179,11 @@ def _plan(receiver: Receiver, kind: type[Any], path: str, envelope: str) -> _Pla
     """Return the changes of structures at a path; None if nothing ever changes."""
     known = receiver.fields.get(path, "").split()
     unknown: dict[str, Any] = {}
-    texts: list[str] = []
     parts: dict[str, _Plan] = {}
     for field in msgspec.structs.fields(kind):
         if field.encode_name not in known:
             is_list = field.default_factory is not msgspec.NODEFAULT
             unknown[field.name] = field.default_factory() if is_list else field.default
-        elif not receiver.takes_empty_text and field.required and field.type is str:
-            texts.append(field.name)
         elif (part := _find_structure(field.type)) is not None:
             if field.encode_name == "attributes":
                 below = envelope
@@ -199,7 +193,7 @@ def _plan(receiver: Receiver, kind: type[Any], path: str, envelope: str) -> _Pla
                 below = f"{path}.{field.encode_name}"
             if (plan := _plan(receiver, part, below, envelope)) is not None:
                 parts[field.name] = plan
-    plan = _Plan(unknown, (*texts,), receiver.required_texts.get(path, ()), parts)
+    plan = _Plan(unknown, receiver.required_texts.get(path, ()), parts)
     return plan if any(plan) else None
 
 
@@ -220,7 +214,6 @@ def _fit(value: _Value, plan: _Plan) -> _Value:
         for name, default in plan.unknown.items()
         if getattr(value, name) != default
     }
-    changes |= {name: msgspec.UNSET for name in plan.texts if not getattr(value, name)}
     changes |= {name: _EMPTY for name in plan.required if not getattr(value, name)}
     for name, part in plan.parts.items():
         held = getattr(value, name)
