@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, TypeVar
 
 from msgspec import Meta
 
@@ -50,10 +50,6 @@ class AgentSettings(Settings, frozen=True, kw_only=True):
         str, Meta(description="file with the API token for meta.token (some consumers refuse it)")
     ] = ""
 
-    def for_receivers(self, receivers: set[str]) -> Self:  # noqa: ARG002 - used by overrides
-        """Return the settings adapted to these receivers of envelopes."""
-        return self
-
     def beside(self, agents: Mapping[str, AgentSettings]) -> AgentSettings:  # noqa: ARG002
         """Return the settings adapted to the other agents of the configuration, by name."""
         return self
@@ -87,6 +83,9 @@ class Agent(ABC, Generic[S]):
         self.settings = settings
         self.wanted = wanted
         self.counters = AgentCounters()
+
+    receivers: frozenset[str] = frozenset({""})
+    """Receivers of the agent's envelopes; an empty text: any program."""
 
     is_blind = False
     """True if the last sample read no value at all. The agent has logged the reason.

@@ -26,7 +26,7 @@ from typing import NamedTuple
 from ccagent.agents.slurm.jobs import sacct
 from ccagent.agents.slurm.jobs.agent import JobsAgent, JobsSettings
 from ccagent.machine.node import Node
-from ccagent.records.message import encode_each
+from ccagent.records.message import encode
 
 _SACCT = f"""#!{sys.executable}
 import os, sys
@@ -74,7 +74,7 @@ def sample(agent: JobsAgent, node: Node) -> Sampled:
     """Run one round, including encoding."""
     begun = time.process_time()
     messages, records = 0, 0
-    for message in encode_each(agent.sample(node), ["sonar"], node):
+    for message in encode(agent.sample(node), ["sonar"], node):
         messages += 1
         records += message.body.count(b'"job_id":')
     agent.commit_sample()

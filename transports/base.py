@@ -10,16 +10,13 @@ from msgspec import Meta
 
 from ccagent.config.duration import Duration
 from ccagent.config.settings import Settings
-from ccagent.records.message import Format, convert_to_nanoseconds
+from ccagent.records.message import Format, Profile, TimeUnit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ccagent.records.message import Message
     from ccagent.records.receivers import Receiver
-
-_ERRORS = b'"errors":['
-"""A part of every envelope without data, and of samples with errors."""
 
 _PRECISION = re.compile(r"[?&]precision=(s|ns)(?=&|#|$)")
 """The URL parameter for the unit of times in InfluxDB and compatible databases."""
@@ -79,48 +76,32 @@ class SinkSettings(Settings, frozen=True, kw_only=True):
 
         return RECEIVERS[self.receiver]
 
-    def fit(self, message: Message) -> Message | None:
-        """Return a message in a form that the receiver accepts; None if it accepts none.
-
-        The errors of an envelope without data that is not sent are logged.
-        """
-        if message.format != self.format:
-            return None
-        if not self._sends_errors_alone and _ERRORS in message.body:
-            from ccagent.records.receivers import is_errors_alone, log_errors
-
-            if is_errors_alone(message):
-                log_errors(message, self.receiver or "HTTP")
-                return None
-        fitting: Message | None = message
-        if (known := self.preset) is not None:
-            from ccagent.records.receivers import fit_message
-
-            fitting = fit_message(message, known)
-        if fitting is None:
-            return None
-        return convert_to_nanoseconds(fitting) if self._needs_nanoseconds(fitting) else fitting
-
     @property
-    def _sends_errors_alone(self) -> bool:
-        if self.error_envelopes != "auto":
-            return self.error_envelopes == "send"
+    def profile(self) -> Profile:
+        """What this sink gets of each record."""
         known = self.preset
-        return self.takes_errors_alone and (known is None or known.takes_errors_alone)
+        if self.format == "line":
+            return Profile(
+                format="line", receiver=self.receiver, precision=self._choose_precision(known)
+            )
+        if self.error_envelopes == "auto":
+            sends_errors = self.takes_errors_alone and (known is None or known.takes_errors_alone)
+        else:
+            sends_errors = self.error_envelopes == "send"
+        return Profile(receiver=self.receiver, sends_errors_alone=sends_errors)
 
-    def _needs_nanoseconds(self, message: Message) -> bool:
-        """Return whether to send the times of lines in nanoseconds.
+    def _choose_precision(self, known: Receiver | None) -> TimeUnit:
+        """Return the unit of times in lines; empty: that of the kind of message.
 
         ClusterCockpit's store accepts only seconds for metrics. Its other programs decode times as
         nanoseconds.
         """
         if self.precision != "auto":
-            return self.precision == "ns"
-        known = self.preset
+            return self.precision
         if known is not None and known.precision:
-            return known.precision == "ns"
+            return known.precision
         asked = _PRECISION.search(self.url)
-        return asked[1] == "ns" if asked else message.kind != "metrics"
+        return "" if asked is None else "ns" if asked[1] == "ns" else "s"
 
 
 class ProbeResult(NamedTuple):

@@ -20,6 +20,8 @@ from ccagent.records.envelopes import (
     SampleAttributes,
     SampleData,
     SampleEnvelope,
+    SampleOfProcesses,
+    SampleOfStreams,
 )
 from ccagent.records.message import FORMATS
 
@@ -28,12 +30,14 @@ if TYPE_CHECKING:
 
     from ccagent.agents.sonar.jobs.allocations import Allocation, Allocations
     from ccagent.agents.sonar.jobs.cgroup_accounting import JobAccounts
+    from ccagent.agents.sonar.jobs.job_memory import JobMemory
     from ccagent.agents.sonar.jobs.pss import JobPss
     from ccagent.agents.sonar.process import Process, ProcessSource
     from ccagent.machine.cgroup.counters import JobCounters
     from ccagent.machine.checks import Check
     from ccagent.machine.gpu.gpus import GpuReading, Gpus
     from ccagent.machine.node import Node
+    from ccagent.records.envelopes import SampleJob
     from ccagent.records.message import Format, Record
 
 _FIRST_INTERVAL = 0.1
@@ -56,15 +60,12 @@ class SampleAgent(Agent[SampleSettings]):
     def __init__(self, settings: SampleSettings, wanted: frozenset[Format]) -> None:
         super().__init__(settings, wanted)
         self._source: ProcessSource | None = None
-        self._records = JobRecords(
-            by_process_group=settings.jobs_by_process_group,
-            rollup=settings.rollup,
-            as_streams=settings.preset == "jobanalyzer",
-        )
+        self._records: dict[bool, JobRecords] = {}
         self._gpus: Gpus | None = None
         self._allocations: Allocations | None = None
         self._accounts: JobAccounts | None = None
         self._pss: JobPss | None = None
+        self._memory: JobMemory | None = None
         self._boot = 0
 
     def checks(self, node: Node) -> Iterator[Check]:
@@ -112,17 +113,106 @@ class SampleAgent(Agent[SampleSettings]):
         if reading is not None:
             system = structs.replace(system, gpus=reading.cards)
         on_cards = reading.processes if reading is not None else {}
-        jobs = self._records.make(
-            node, processes, self._epoch(boot), on_cards, counts_ended=source.counts_ended
-        )
         allocations: list[Allocation] = []
         if reading is not None and reading.cards and self._wants_allocations:
             allocations = self._read_allocations(node, processes, reading)
-            if "allocated-gpus" in self.settings.extras:
-                self._records.add_allocated(node, jobs, allocations, reading.cards)
-        self._records.end_sample()
         counters, values = self._read_accounts(node, errors)
         pss = self._read_pss(node, processes, errors)
+        memory = self._read_memory(node, counters, errors)
+        sent_errors = [make_error(node, text) for text in _limit(errors)]
+        samples: list[tuple[bool, SampleAttributes]] = []
+        for as_streams in self._choose_records():
+            records = self._records_of(as_streams=as_streams)
+            jobs = records.make(
+                node, processes, self._epoch(boot), on_cards, counts_ended=source.counts_ended
+            )
+            if reading is not None and "allocated-gpus" in self.settings.extras:
+                records.add_allocated(node, jobs, allocations, reading.cards)
+            records.end_sample()
+            attributes = SampleAttributes(
+                time=timestamp(now),
+                cluster=node.cluster,
+                node=node.hostname,
+                system=system,
+                jobs=self._with_accounts(jobs, counters, pss),
+                errors=sent_errors,
+            )
+            samples.append((as_streams, attributes))
+        for as_streams, attributes in samples:
+            yield self._envelope(attributes, memory, as_streams=as_streams, is_only=not samples[1:])
+        if "line" in self.wanted:
+            yield from self._points(samples[0][1], now, counters, values, pss)
+            if reading is not None and reading.cards:
+                from ccagent.agents.sonar.gpu_points import gpu_points
+
+                yield from gpu_points(samples[0][1], now, allocations, reading)
+
+    def _points(
+        self,
+        attributes: SampleAttributes,
+        now: float,
+        counters: dict[int, JobCounters],
+        values: dict[int, dict[str, float]],
+        pss: dict[int, int],
+    ) -> Iterator[Record]:
+        """Yield the points of jobs, and of the node if no other agent sends them."""
+        from ccagent.agents.sonar.points import find_owned_elsewhere, job_points, node_points
+
+        known: Mapping[int, Mapping[str, float | None]] = values
+        if self.settings.points != "own":
+            yield from node_points(attributes, now)
+        else:
+            known = {job: find_owned_elsewhere(each) for job, each in counters.items()}
+        yield from job_points(attributes, now, known, pss)
+
+    def _envelope(
+        self,
+        attributes: SampleAttributes,
+        memory: dict[int, int],
+        *,
+        as_streams: bool,
+        is_only: bool,
+    ) -> SampleEnvelope:
+        """Return the envelope of these records; for all receivers if there are no others.
+
+        memory: KB by job of the control groups, if any records need it.
+        """
+        if memory and self._scales_memory(as_streams=as_streams):
+            from ccagent.agents.sonar.jobs.job_memory import scale_memory
+
+            attributes = structs.replace(attributes, jobs=scale_memory(attributes.jobs, memory))
+        kind = SampleEnvelope
+        if not is_only:
+            kind = SampleOfStreams if as_streams else SampleOfProcesses
+        data = SampleData(type="sample", attributes=attributes)
+        return kind(meta=self.metadata(), data=data)
+
+    def _choose_records(self) -> tuple[bool, ...]:
+        """Return which records the sinks get: of processes (False), of streams (True), or both."""
+        if self.settings.preset:
+            return (True,)
+        from ccagent.records.receivers import RECEIVERS
+
+        wanted = {
+            receiver in RECEIVERS and RECEIVERS[receiver].takes_differences
+            for receiver in self.receivers
+        }
+        # Points are those of processes, whatever other sinks there are.
+        return (*sorted(wanted | ({False} if "line" in self.wanted else set())),)
+
+    def _records_of(self, *, as_streams: bool) -> JobRecords:
+        if as_streams not in self._records:
+            self._records[as_streams] = JobRecords(
+                by_process_group=self.settings.jobs_by_process_group,
+                rollup=self.settings.rollup,
+                as_streams=as_streams,
+            )
+        return self._records[as_streams]
+
+    def _with_accounts(
+        self, jobs: list[SampleJob], counters: dict[int, JobCounters], pss: dict[int, int]
+    ) -> list[SampleJob]:
+        """Return the jobs with the counters of their control groups and energies, if wanted."""
         if "job-cgroups" in self.settings.extras:
             from ccagent.agents.sonar.jobs.cgroup_accounting import with_cgroups
 
@@ -131,30 +221,12 @@ class SampleAgent(Agent[SampleSettings]):
             from ccagent.agents.sonar.jobs.energies import with_energies
 
             jobs = with_energies(jobs)
-        attributes = SampleAttributes(
-            time=timestamp(now),
-            cluster=node.cluster,
-            node=node.hostname,
-            system=system,
-            jobs=jobs,
-            errors=[make_error(node, text) for text in _limit(errors)],
-        )
-        yield SampleEnvelope(
-            meta=self.metadata(), data=SampleData(type="sample", attributes=attributes)
-        )
-        if "line" in self.wanted:
-            from ccagent.agents.sonar.points import find_owned_elsewhere, job_points, node_points
+        return jobs
 
-            known: Mapping[int, Mapping[str, float | None]] = values
-            if self.settings.points != "own":
-                yield from node_points(attributes, now)
-            else:
-                known = {job: find_owned_elsewhere(each) for job, each in counters.items()}
-            yield from job_points(attributes, now, known, pss)
-            if reading is not None and reading.cards:
-                from ccagent.agents.sonar.gpu_points import gpu_points
-
-                yield from gpu_points(attributes, now, allocations, reading)
+    def _scales_memory(self, *, as_streams: bool) -> bool:
+        """Return whether the memory of jobs in these records is that of their control groups."""
+        wanted = self.settings.job_memory
+        return wanted == "cgroup" or (wanted == "auto" and as_streams)
 
     def close(self) -> None:
         """Close the process source and the libraries of GPUs."""
@@ -228,6 +300,22 @@ class SampleAgent(Agent[SampleSettings]):
             self._accounts = JobAccounts()
         counters = self._accounts.read(node, errors)
         return counters, self._accounts.values(node, counters)
+
+    def _read_memory(
+        self, node: Node, counters: dict[int, JobCounters], errors: list[str]
+    ) -> dict[int, int]:
+        """Return the memory of jobs in KB by their control groups, if any records need it."""
+        if not any(self._scales_memory(as_streams=each) for each in self._choose_records()):
+            return {}
+        from ccagent.agents.sonar.jobs.job_memory import JobMemory, memory_of
+
+        if counters:
+            return memory_of(counters)
+        if self._memory is None:
+            self._memory = JobMemory()
+        memory = self._memory.read(node)
+        errors += self._memory.errors
+        return memory
 
     def _read_pss(self, node: Node, processes: list[Process], errors: list[str]) -> dict[int, int]:
         """Return the proportional set size of jobs in KB, if wanted."""

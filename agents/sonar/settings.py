@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from msgspec import Meta, structs
 
@@ -48,10 +48,18 @@ class SampleSettings(GpuSettings, frozen=True, kw_only=True):
     preset: Annotated[
         Literal["", "jobanalyzer"],
         Meta(
-            description="process records for a receiver that takes differences of cpu_time:"
-            " jobanalyzer; empty: that of the receiver, if all sinks for envelopes have the same"
+            description="process records of all sinks for a receiver that takes differences of"
+            " cpu_time: jobanalyzer; empty: for each sink those of its receiver"
         ),
     ] = ""
+    job_memory: Annotated[
+        Literal["auto", "processes", "cgroup"],
+        Meta(
+            description="resident_memory of a Slurm job's processes: processes: as the kernel"
+            " counts it for each; cgroup: scaled to the sum of the control group; auto: cgroup in"
+            " records for Jobanalyzer"
+        ),
+    ] = "auto"
     process_io: Annotated[
         Literal["calls", "storage"],
         Meta(
@@ -77,12 +85,6 @@ class SampleSettings(GpuSettings, frozen=True, kw_only=True):
     squeue: Annotated[
         str, Meta(description="the program squeue, source of the user of a job without processes")
     ] = "squeue"
-
-    def for_receivers(self, receivers: set[str]) -> Self:
-        """Return the settings with the preset of the only receiver, if it has one."""
-        if not self.preset and receivers == {"jobanalyzer"}:
-            return structs.replace(self, preset="jobanalyzer")
-        return self
 
     def beside(self, agents: Mapping[str, AgentSettings]) -> SampleSettings:
         """Return the settings with `points` resolved.

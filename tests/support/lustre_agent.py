@@ -17,7 +17,7 @@ from typing import Any
 from ccagent.agents.lustre.agent import LustreAgent, LustreSettings
 from ccagent.config.configuration import OutboxSettings, build_transport, check_sink
 from ccagent.queue.sink import Sink
-from ccagent.records.message import encode_each
+from ccagent.records.message import encode
 from tests.support.lustre_day import BEGIN, LustreServer
 from tests.support.tree import TreeNode
 
@@ -69,7 +69,7 @@ def main() -> None:
                 time.sleep(0.02)
         else:
             node.still.passed = float(line) - BEGIN
-            for message in encode_each(agent.sample(node), ["sonar"], node):
+            for message in encode(agent.sample(node), ["sonar"], node):
                 sink.put(message)
             agent.save_state()
         print("done", flush=True)

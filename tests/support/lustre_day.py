@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ccagent.agents.lustre.agent import LustreAgent, LustreSettings
-from ccagent.records.message import Message, encode_each
+from ccagent.records.message import Message, encode
 from tests.support.effort import IS_NIGHTLY
 from tests.support.lustre_server import BYTES, SimulatedTarget
 from tests.support.tree import TreeNode
@@ -63,7 +63,7 @@ class LustreServer:
     def sample(self, now: float) -> list[dict[str, Any]]:
         """Take a sample and return its records."""
         self.node.still.passed = now - BEGIN
-        messages = list(encode_each(self.agent.sample(self.node), ["sonar"], self.node))
+        messages = encode(self.agent.sample(self.node), ["sonar"], self.node)
         self.deliver(messages)
         self.agent.save_state()
         return [record for message in messages for record in json.loads(message.body)]

@@ -23,6 +23,9 @@ ALLOCATED = "_allocated_gpus_"
 """The command of a record that lists a job's cards."""
 
 
+_CARRIED = 60.0
+"""Seconds for which sonalyze repeats the last record of a stream in the sums of a job."""
+
 _NO_GPUS: list[SampleProcessGpu] = []
 
 GroupKey = tuple[int, int, int]
@@ -73,6 +76,7 @@ class JobRecords:
         self._known: dict[int, _KnownProcess] = {}
         self._groups: dict[GroupKey, _RecordGroup] = {}
         self._epoch = 0
+        self._sampled_at = 0.0
         self._synthetic: SyntheticPids | None = None
         if as_streams:
             from ccagent.agents.sonar.jobs.ended_streams import EndedStreams
@@ -110,7 +114,9 @@ class JobRecords:
                 each = self._renew(each, process, uptime, on_cards.get(pid, _NO_GPUS))
             known[pid] = each
             each.group.records.append(each.record)
-        self._known = known
+        if self._streams is not None and not self._rollup and uptime - self._sampled_at <= _CARRIED:
+            _close_streams([each for pid, each in before.items() if pid not in known])
+        self._known, self._sampled_at = known, uptime
         self._groups = {key: group for key, group in self._groups.items() if group.records}
         groups = {key: group.records for key, group in self._groups.items()}
         if self._rollup:
@@ -217,6 +223,25 @@ class JobRecords:
         self._has_sampled = True
         if self._synthetic is not None:
             self._synthetic.end_sample()
+
+
+def _close_streams(ended: list[_KnownProcess]) -> None:
+    """Add a last record without use for each ended process of a job that goes on.
+
+    Otherwise sonalyze counts the use of its last record again at each sample of the next minute.
+    """
+    for each in ended:
+        if each.process.job and not each.process.is_ended and each.group.records:
+            record = structs.replace(
+                each.record,
+                resident_memory=0,
+                virtual_memory=0,
+                num_threads=0,
+                cpu_avg=NO_FLOAT,
+                cpu_util=NO_FLOAT,
+                gpus=_NO_GPUS,
+            )
+            each.group.records.append(record)
 
 
 def _record(process: Process, average: float, gpus: list[SampleProcessGpu]) -> SampleProcess:

@@ -28,22 +28,23 @@ def print_messages(configuration: Configuration, name: str) -> None:
     agent.is_only_sample = True
     limit = agent.settings.time_limit
     prefix = settings.topic_prefix
+    sinks = configuration.sinks_of(name)
     try:
         with time_limit(limit.seconds, f"agent {name}: not finished after {limit}"):
             node.clock.sleep(agent.prepare(node))
             records, complain = agent.sample(node), agent.note_unencodable
+            profiles = {sink: configuration.sinks[sink].profile for sink in sinks}
             messages = list(
-                encode_each(records, agent.wanted, node, prefix=prefix, complain=complain)
+                encode_each(records, {*profiles.values()}, node, prefix=prefix, complain=complain)
             )
     finally:
         agent.close()
-    for sink in configuration.sinks_of(name):
-        _print(configuration, sink, messages)
+    for sink, wanted in profiles.items():
+        _print(configuration, sink, [message for of, message in messages if of == wanted])
 
 
-def _print(configuration: Configuration, sink: str, messages: list[Message]) -> None:
+def _print(configuration: Configuration, sink: str, found: list[Message]) -> None:
     settings = configuration.sinks[sink]
-    found = [fitted for message in messages if (fitted := settings.fit(message)) is not None]
     title = sink
     if not sink.startswith("--sink "):
         title = f"sink {sink} ({public_url(settings.url)})"

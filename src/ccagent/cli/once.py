@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ccagent.config.configuration import Configuration
     from ccagent.machine.node import Node
     from ccagent.queue.queue import Queue
-    from ccagent.records.message import Message
+    from ccagent.records.message import Message, Profile
     from ccagent.transports.base import Transport
 
 _LONGEST_LIMIT = 1e9
@@ -50,7 +50,7 @@ def _sample_and_send(configuration: Configuration, agent: Agent[Any], node: Node
     name = agent.name
     limit = agent.settings.time_limit.seconds
     prefix = configuration.settings.topic_prefix
-    held: list[Message] = []
+    held: list[tuple[Profile, Message]] = []
     size = 0
     with time_limit(limit, f"agent {name}: not finished after {agent.settings.time_limit}"):
         begin = node.clock.monotonic()
@@ -62,13 +62,13 @@ def _sample_and_send(configuration: Configuration, agent: Agent[Any], node: Node
         node.clock.sleep(max(0.0, begin + pause - node.clock.monotonic()))
         messages = encode_each(
             agent.sample(node),
-            agent.wanted,
+            {delivery.profile for delivery in deliveries},
             node,
             prefix=prefix,
             complain=agent.note_unencodable,
         )
-        for message in messages:
-            held.append(message)
+        for profile, message in messages:
+            held.append((profile, message))
             size += len(message.body)
             if size > _HELD:
                 for delivery in deliveries:
@@ -117,7 +117,7 @@ class _Delivery:
         self._sink = sink
         self._transport = transport
         transport.is_one_shot = True
-        self._settings = configuration.sinks[sink]
+        self.profile = configuration.sinks[sink].profile
         self._queue: Queue | None = None
         self._is_delivered = True
         self.has_lost_its_reader = False
@@ -132,10 +132,9 @@ class _Delivery:
         """True if messages are stored before they are sent."""
         return self._queue is not None
 
-    def take(self, messages: list[Message]) -> None:
-        """Queue messages, or send them if there is no queue."""
-        fitted = (self._settings.fit(message) for message in messages)
-        wanted = [message for message in fitted if message is not None]
+    def take(self, messages: list[tuple[Profile, Message]]) -> None:
+        """Queue the messages of this sink's profile, or send them if there is no queue."""
+        wanted = [message for profile, message in messages if profile == self.profile]
         try:
             if self._queue is not None:
                 self._queue.put(wanted)

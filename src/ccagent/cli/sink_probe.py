@@ -65,6 +65,5 @@ def _messages(configuration: Configuration, name: str) -> list[Message]:
         meta=MetadataObject(producer=PRODUCER, version=__version__),
         data=SampleData(type="sample", attributes=attributes),
     )
-    sink = configuration.sinks[name]
-    messages = encode([envelope, point], sink.format, node, prefix=settings.topic_prefix)
-    return [fitted for message in messages if (fitted := sink.fit(message)) is not None]
+    profile = configuration.sinks[name].profile
+    return encode([envelope, point], profile, node, prefix=settings.topic_prefix)

@@ -140,6 +140,11 @@ class Configuration(msgspec.Struct, frozen=True):
         """Return the formats of the sinks of an agent."""
         return frozenset(self.sinks[sink].format for sink in self.sinks_of(agent))
 
+    def receivers_of(self, agent: str) -> frozenset[str]:
+        """Return the receivers of an agent's envelopes; empty text: any program."""
+        sinks = (self.sinks[sink] for sink in self.sinks_of(agent))
+        return frozenset(sink.receiver for sink in sinks if sink.format == "sonar")
+
 
 def load(path: str) -> Configuration:
     """Read and check a file and its `conf.d`.
@@ -188,11 +193,7 @@ def check(table: dict[str, Any], place: str) -> Configuration:
     controls = problems.attempt(_check_controls, table, place)
     exporter = problems.attempt(_check_exporter, table, place)
     problems.raise_found()
-    known_agents = {
-        name: agent.for_receivers(_receivers_of_envelopes(name, agent, known_sinks))
-        for name, agent in agents.items()
-        if agent is not None
-    }
+    known_agents = {name: agent for name, agent in agents.items() if agent is not None}
     return Configuration(
         place,
         settings or GlobalSettings(),
@@ -226,14 +227,6 @@ def _sinks_of(name: str, settings: AgentSettings, sinks: dict[str, SinkSettings]
     """Return the sinks in an agent's key `sinks`; without that all sinks with its formats."""
     formats = agent_class(name).formats
     return list(settings.sinks) or [key for key, sink in sinks.items() if sink.format in formats]
-
-
-def _receivers_of_envelopes(
-    name: str, settings: AgentSettings, sinks: dict[str, SinkSettings]
-) -> set[str]:
-    """Return the receivers of the sinks for an agent's envelopes."""
-    chosen = [sinks[key] for key in _sinks_of(name, settings, sinks)]
-    return {sink.receiver for sink in chosen if sink.format == "sonar"}
 
 
 def _check_global(table: dict[str, Any], place: str) -> GlobalSettings:
@@ -332,8 +325,10 @@ def _name_errors(place: str, where: str, check: Callable[..., T], *values: objec
 
 
 def build_agent(configuration: Configuration, name: str) -> Agent[Any]:
-    """Return an agent of a checked configuration, for the formats of its sinks."""
-    return agent_class(name)(configuration.agents[name], configuration.formats_of(name))
+    """Return an agent of a checked configuration, for the formats and receivers of its sinks."""
+    agent = agent_class(name)(configuration.agents[name], configuration.formats_of(name))
+    agent.receivers = configuration.receivers_of(name)
+    return agent
 
 
 def build_transport(settings: SinkSettings) -> Transport:

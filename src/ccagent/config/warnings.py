@@ -67,12 +67,13 @@ def _find_not_taken(configuration: Configuration, agent: str) -> Iterator[str]:
                 f"agents.{agent}.sinks, sinks.{name}.receiver: {sink.receiver} takes no {kind}, so "
                 f"nothing of this agent is sent there: name other sinks in agents.{agent}.sinks"
             )
-        # Only agents with records for a specific receiver have this key.
-        preset = getattr(configuration.agents[agent], "preset", None)
-        if agent == "sample" and preset is not None and sink.receiver == "jobanalyzer" != preset:
+        # Without the key, each sink has the records for its receiver.
+        preset = getattr(configuration.agents[agent], "preset", "") if agent == "sample" else ""
+        if preset and sink.format == "sonar" and sink.receiver != preset:
             yield (
-                f"agents.{agent}.preset, sinks.{name}.receiver: sonalyze counts CPU time of "
-                f'processes that ended wrong: set agents.{agent}.preset = "jobanalyzer"'
+                f"agents.{agent}.preset, sinks.{name}.receiver: {preset!r} changes the records of "
+                f"this sink too: remove agents.{agent}.preset, and each sink has the records of "
+                "its receiver"
             )
 
 

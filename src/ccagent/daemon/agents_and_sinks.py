@@ -181,6 +181,7 @@ class AgentsAndSinks:
         return (
             agent.settings == configuration.agents[name]
             and agent.wanted == configuration.formats_of(name)
+            and agent.receivers == configuration.receivers_of(name)
             and old.topic_prefix == configuration.settings.topic_prefix
         )
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from ccagent.machine.node import Node
     from ccagent.queue.sink import Sink
-    from ccagent.records.message import Record
+    from ccagent.records.message import Profile, Record
 
 
 _FIRST_SETTLE_PAUSE = 0.05
@@ -183,21 +183,22 @@ class Runner:
         self._settle_pause = min(self._settle_pause * 2, _LONGEST_SETTLE_PAUSE)
 
     def _hand_on(self, records: Iterable[Record]) -> None:
-        """Encode records in each wanted format, and put the messages into the outboxes."""
+        """Encode records for the profile of each outbox, and put the messages into the outboxes."""
         if "counters" in self.agent.settings.extras:
             records = map(self._add_counters, records)
+        outboxes: dict[Profile, list[Sink]] = {}
+        for outbox in self._in_use:
+            outboxes.setdefault(outbox.settings.profile, []).append(outbox)
         messages = encode_each(
             records,
-            self.agent.wanted,
+            outboxes,
             self._node,
             prefix=self._prefix,
             complain=self.agent.note_unencodable,
         )
-        for message in messages:
-            for outbox in self._in_use:
-                fitted = outbox.settings.fit(message)
-                if fitted is not None:
-                    outbox.put(fitted)
+        for profile, message in messages:
+            for outbox in outboxes[profile]:
+                outbox.put(message)
 
     def _add_counters(self, record: Record) -> Record:
         sinks = {outbox.name: outbox.counters() for outbox in self._in_use}

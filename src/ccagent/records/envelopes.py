@@ -63,11 +63,18 @@ class ErrorObject(Structure, frozen=True, kw_only=True):
 class Envelope(
     JsonRecord, omit_defaults=True, frozen=True, kw_only=True, forbid_unknown_fields=True
 ):
-    """Base class of all envelopes. kind: the kind of its message."""
+    """Base class of all envelopes.
+
+    kind: the kind of its message. takes_differences: it is for receivers that compute CPU time from
+    differences of `cpu_time` (True), for the others (False), or for all (None).
+    """
 
     kind: ClassVar[str]
+    takes_differences: ClassVar[bool | None] = None
 
     meta: MetadataObject
+    data: Structure | None = None
+    errors: list[ErrorObject] = []
 
     def label(self) -> str:
         """Return the envelope's name in the log."""
@@ -286,6 +293,18 @@ class SampleEnvelope(Envelope, frozen=True, kw_only=True):
 
     data: SampleData | None = None
     errors: list[ErrorObject] = []
+
+
+class SampleOfStreams(SampleEnvelope, frozen=True, kw_only=True):
+    """A sample for receivers that compute CPU time from differences of `cpu_time`."""
+
+    takes_differences: ClassVar[bool | None] = True
+
+
+class SampleOfProcesses(SampleEnvelope, frozen=True, kw_only=True):
+    """A sample for the other receivers, if both are among the sinks."""
+
+    takes_differences: ClassVar[bool | None] = False
 
 
 class SysinfoSoftwareVersion(Structure, frozen=True, kw_only=True):

@@ -30,7 +30,8 @@ def repair_json(value: object, *, has_null: bool) -> tuple[bytes, list[str]]:
     """
     repair = _Repair(has_null=has_null)
     try:
-        return msgspec.json.encode(repair.repair(msgspec.to_builtins(value))), repair.lost
+        parts = msgspec.to_builtins(value, builtin_types=(msgspec.Raw,))
+        return msgspec.json.encode(repair.repair(parts)), repair.lost
     except (_BadNumberError, TypeError, RecursionError, ValueError, OverflowError) as error:
         raise EncodingError(str(error)) from error
 

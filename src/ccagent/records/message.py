@@ -1,4 +1,4 @@
-"""Records, messages, and the encoding of records as messages."""
+"""Records, messages, and the encoding of records as messages, once for each profile of sinks."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
 
     from ccagent.machine.node import Node
+    from ccagent.records.receivers import Receiver
 
     _Complain = Callable[[str, EncodingError], None]
 
@@ -21,7 +22,11 @@ Format = Literal["sonar", "line"]
 
 FORMATS: tuple[Format, ...] = ("sonar", "line")
 
+TimeUnit = Literal["", "s", "ns"]
+"""Unit of the times in lines."""
+
 _ID_BYTES = 12
+_NANOSECONDS = "000000000\n"
 _LARGEST = 512 * 1024
 """Maximum bytes of lines per message: servers refuse large messages (NATS: above 1 MiB)."""
 
@@ -52,6 +57,10 @@ class LineRecord(Record, frozen=True):
         """Return the kind of message, and the line without line break. Raise EncodingError."""
         raise NotImplementedError
 
+    def is_part_of_node(self) -> bool:
+        """Return whether the line is about a part of a node that is not hardware, such as a job."""
+        return False
+
 
 class Message(msgspec.Struct, frozen=True):
     """One encoded unit that a transport delivers whole or not at all.
@@ -81,25 +90,83 @@ class Message(msgspec.Struct, frozen=True):
         return f"{self.prefix}.{topic}" if self.prefix else topic
 
 
+class Profile(msgspec.Struct, frozen=True, kw_only=True):
+    """What a sink gets of each record. Sinks with equal profiles share the encoded bytes.
+
+    receiver: name of the receiving program in RECEIVERS; empty: any program. precision: unit of the
+    times in lines; empty: seconds for metrics, else nanoseconds. sends_errors_alone: whether
+    envelopes with errors and no data are sent; otherwise their errors are logged.
+    """
+
+    format: Format = "sonar"
+    receiver: str = ""
+    precision: TimeUnit = ""
+    sends_errors_alone: bool = True
+
+    def fit(self, record: JsonRecord) -> JsonRecord | None:
+        """Return a record as the receiver accepts it, the same object if nothing changes.
+
+        None if the receiver does not get it.
+        """
+        from ccagent.records.receivers import fit_record
+
+        return fit_record(record, self)
+
+    def takes_lines(self, kind: str) -> bool:
+        """Return whether the receiver accepts lines of a kind."""
+        return not self.receiver or self._known.takes(kind)
+
+    @property
+    def takes_parts_of_nodes(self) -> bool:
+        """True if the receiver accepts lines about jobs and similar parts of a node."""
+        return not self.receiver or self._known.takes_parts_of_nodes
+
+    def line_end(self, kind: str) -> str:
+        """Return the end of lines of a kind, which have whole seconds."""
+        unit = self.precision or ("s" if kind == "metrics" else "ns")
+        return "\n" if unit == "s" else _NANOSECONDS
+
+    @property
+    def _known(self) -> Receiver:
+        from ccagent.records.receivers import RECEIVERS
+
+        return RECEIVERS[self.receiver]
+
+
 def encode(
-    records: Iterable[Record], wanted: Format, node: Node, *, prefix: str = ""
-) -> list[Message]:
-    """Return the messages of those records that a format can carry, as `encode_each` does."""
-    return list(encode_each(records, (wanted,), node, prefix=prefix))
-
-
-def encode_each(
     records: Iterable[Record],
-    wanted: Collection[Format],
+    wanted: Profile | Format | Collection[Format],
     node: Node,
     *,
     prefix: str = "",
     complain: _Complain | None = None,
-) -> Iterator[Message]:
-    """Yield messages of records, in those of the wanted formats that the record supports.
+) -> list[Message]:
+    """Return the messages for one profile, or for any program that takes one of some formats.
 
-    An envelope or array becomes one message, yielded at once. Lines of one kind share messages.
-    These are yielded at the end, or earlier when a message is large.
+    Times in lines are seconds, unless a profile says otherwise. Raise as `encode_each` does.
+    """
+    if isinstance(wanted, Profile):
+        profiles = [wanted]
+    else:
+        formats: Collection[str] = [wanted] if isinstance(wanted, str) else wanted
+        profiles = [Profile(format=each, precision="s") for each in FORMATS if each in formats]
+    made = encode_each(records, profiles, node, prefix=prefix, complain=complain)
+    return [message for _, message in made]
+
+
+def encode_each(
+    records: Iterable[Record],
+    profiles: Collection[Profile],
+    node: Node,
+    *,
+    prefix: str = "",
+    complain: _Complain | None = None,
+) -> Iterator[tuple[Profile, Message]]:
+    """Yield the messages of records for each profile.
+
+    An envelope or array becomes one message, yielded at once. It is encoded once for all profiles
+    that leave it unchanged. Lines of one kind share messages. These are yielded at the end, or
+    earlier when a message is large.
 
     complain: called with the name and the error of each record that can't be encoded; the record is
     skipped. Without `complain` the first such record raises EncodingError.
@@ -110,40 +177,79 @@ def encode_each(
         number = os.urandom(_ID_BYTES).hex()
         return Message(node.cluster, node.hostname, kind, form, now, body, prefix, number)
 
-    takes_json, takes_lines = "sonar" in wanted, "line" in wanted
-    batches: dict[str, _Batch] = {}
+    of_json = [profile for profile in profiles if profile.format == "sonar"]
+    of_lines = [_Lines(profile) for profile in profiles if profile.format == "line"]
     for record in records:
-        if not isinstance(record, LineRecord):
-            if (
-                takes_json
-                and isinstance(record, JsonRecord)
-                and (encoded := _encode_json(record, complain)) is not None
-            ):
-                yield message(encoded[0], "sonar", encoded[1])
+        if isinstance(record, JsonRecord):
+            for profile, kind, body in _encode_json_for(record, of_json, complain):
+                yield profile, message(kind, "sonar", body)
+        elif (
+            of_lines and isinstance(record, LineRecord) and (line := _encode_line(record, complain))
+        ):
+            kind, text = line
+            for lines in of_lines:
+                if (full := lines.add(record, kind, text)) is not None:
+                    yield lines.profile, message(kind, "line", full)
+    for lines in of_lines:
+        for kind, body in lines.bodies():
+            yield lines.profile, message(kind, "line", body)
+
+
+def _encode_json_for(
+    record: JsonRecord, profiles: list[Profile], complain: _Complain | None
+) -> Iterator[tuple[Profile, str, bytes]]:
+    """Yield profile, kind and body for each profile that gets the record."""
+    made: list[tuple[JsonRecord, tuple[str, bytes] | None]] = []
+    for profile in profiles:
+        fitted = profile.fit(record)
+        if fitted is None:
             continue
-        if not takes_lines or (line := _encode_line(record, complain)) is None:
-            continue
-        kind, text = line
+        known = [encoded for other, encoded in made if other is fitted]
+        if not known:
+            # What is wrong with a record is reported once.
+            known = [_encode_json(fitted, complain if not made else _ignore)]
+            made.append((fitted, known[0]))
+        if known[0] is not None:
+            yield profile, *known[0]
+
+
+def _ignore(_label: str, _error: EncodingError) -> None:
+    """Report nothing."""
+
+
+class _Lines:
+    """Lines of one profile that become messages."""
+
+    __slots__ = ("_batches", "_drops_parts", "profile")
+
+    def __init__(self, profile: Profile) -> None:
+        self.profile = profile
+        self._drops_parts = not profile.takes_parts_of_nodes
+        self._batches: dict[str, _Batch | None] = {}
+
+    def add(self, record: LineRecord, kind: str, text: str) -> bytes | None:
+        """Add a line. Return the body of a message if it is full before."""
+        full = None
+        try:
+            batch = self._batches[kind]
+        except KeyError:
+            batch = _Batch(self.profile.line_end(kind)) if self.profile.takes_lines(kind) else None
+            self._batches[kind] = batch
+        if batch is None or (self._drops_parts and record.is_part_of_node()):
+            return None
         size = (len(text) if text.isascii() else len(text.encode())) + 1
-        batch = batches.get(kind)
-        if batch is None:
-            batch = batches[kind] = _Batch()
-        elif batch.size + size > _LARGEST:
-            yield message(kind, "line", batch.body())
-            batch = batches[kind] = _Batch()
+        if batch.size + size > _LARGEST and batch.lines:
+            full = batch.body()
+            batch = self._batches[kind] = _Batch(batch.end)
         batch.lines.append(text)
         batch.size += size
-    for kind, batch in batches.items():
-        yield message(kind, "line", batch.body())
+        return full
 
-
-def convert_to_nanoseconds(message: Message) -> Message:
-    """Return a message of lines with times in nanoseconds; any other message unchanged."""
-    if message.format != "line":
-        return message
-    # Each line ends with whole seconds, and contains no other line break.
-    body = message.body.replace(b"\n", b"000000000\n")
-    return msgspec.structs.replace(message, body=body)
+    def bodies(self) -> Iterator[tuple[str, bytes]]:
+        """Yield kind and body of the messages that are not full."""
+        for kind, batch in self._batches.items():
+            if batch is not None and batch.lines:
+                yield kind, batch.body()
 
 
 def _encode_line(record: LineRecord, complain: _Complain | None) -> tuple[str, str] | None:
@@ -159,16 +265,17 @@ def _encode_line(record: LineRecord, complain: _Complain | None) -> tuple[str, s
 
 
 class _Batch:
-    """Lines that become one message. size: bytes, including line breaks."""
+    """Lines that become one message. end: of each line. size: bytes, including line breaks."""
 
-    __slots__ = ("lines", "size")
+    __slots__ = ("end", "lines", "size")
 
-    def __init__(self) -> None:
+    def __init__(self, end: str) -> None:
+        self.end = end
         self.lines: list[str] = []
         self.size = 0
 
     def body(self) -> bytes:
-        return ("\n".join(self.lines) + "\n").encode()
+        return (self.end.join(self.lines) + self.end).encode()
 
 
 def _encode_json(record: JsonRecord, complain: _Complain | None) -> tuple[str, bytes] | None:

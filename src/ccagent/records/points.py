@@ -34,6 +34,10 @@ class Point(LineRecord, frozen=True, gc=False):
         """Return the metric's name."""
         return f"metric {self.name}"
 
+    def is_part_of_node(self) -> bool:
+        """Return whether the metric is that of a job or another part of a node."""
+        return "stype" in self.tags and self.tags.get("type") == "node"
+
     def encode_line(self) -> tuple[str, str]:
         """Return the kind of message, and the line: tags sorted, time in seconds.
 

@@ -1,25 +1,67 @@
-"""Presets of the programs that receive messages, and the changes to messages for them.
+"""The programs that receive messages, what each of them knows, and records in their form.
 
-Each preset lists data that its program refuses. A message with such a record would be lost, or
-block the queue if the program fails.
+A program that gets an unknown field may refuse the whole message, block the queue behind it, or
+fail. Therefore a receiver lists the fields that it knows. A new field of an envelope goes to no
+named receiver until it is added here.
 """
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Any, Literal, cast
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, get_args
 
 import msgspec
 
 from ccagent.log import logger
+from ccagent.records.envelopes import Envelope, Structure
+from ccagent.records.message import TimeUnit
 
 if TYPE_CHECKING:
-    from ccagent.records.message import Message
+    from ccagent.records.message import JsonRecord, Profile
 
 _ENVELOPES = ("sample", "sysinfo", "job", "cluster")
-_TIMES_OF_ENDED_JOBS = ("submit_time", "start_time", "end_time")
-_SUB_NODE = re.compile(rb"(?=(?:[^ \\]|\\.)*,type=node[, ])(?=(?:[^ \\]|\\.)*,stype=)")
-"""Start of a line about a part of a node that is not hardware, such as a job."""
+_EMPTY = msgspec.Raw(b'""')
+"""An empty text that msgspec writes. It omits a text that equals the default."""
+
+_CARD = "index uuid address manufacturer model architecture driver firmware memory"
+_LIMITS = "power_limit max_power_limit min_power_limit max_ce_clock max_memory_clock"
+
+SONAR: dict[str, str] = {
+    "": "meta data errors",
+    "meta": "producer version format attrs token",
+    "meta.attrs": "key value",
+    "errors": "time detail cluster node",
+    "data": "type attributes",
+    "sample": "time cluster node system jobs errors",
+    "sample.errors": "time detail cluster node",
+    "sample.system": "boot cpus gpus disks used_memory load1 load5 load15 runnable_entities "
+    "existing_entities",
+    "sample.system.gpus": "index uuid failing fan compute_mode performance_state memory ce_util "
+    "memory_util temperature power power_limit ce_clock memory_clock",
+    "sample.system.disks": "name major minor stats",
+    "sample.jobs": "job user epoch processes",
+    "sample.jobs.processes": "resident_memory virtual_memory cmd pid ppid in_container "
+    "num_threads cpu_avg cpu_util cpu_time data_read data_written data_cancelled rolledup gpus",
+    "sample.jobs.processes.gpus": "index uuid gpu_util gpu_memory gpu_memory_util",
+    "sysinfo": "time cluster node os_name os_release architecture sockets cores_per_socket "
+    "threads_per_core memory cpu_model numa_nodes distances topo_svg topo_text cards",
+    "sysinfo.cards": f"{_CARD} {_LIMITS}",
+    "job": "time cluster slurm_jobs",
+    "job.slurm_jobs": "job_id job_state job_step job_name array_job_id array_task_id het_job_id "
+    "het_job_offset user_name account submit_time time_limit partition reservation nodes priority "
+    "distribution requested_resources allocated_resources requested_cpus "
+    "requested_memory_per_node requested_node_count start_time suspend_time end_time exit_code "
+    "sacct",
+    "job.slurm_jobs.sacct": "MinCPU AllocTRES AveCPU AveDiskRead AveDiskWrite AveRSS AveVMSize "
+    "ElapsedRaw SystemCPU UserCPU MaxRSS MaxVMSize",
+    "cluster": "time cluster slurm partitions nodes",
+    "cluster.partitions": "name nodes",
+    "cluster.nodes": "names states",
+}
+"""The fields of Sonar's format (release 0.18.3), by path.
+
+Paths of attributes start with the kind of the envelope.
+"""
 
 
 class Receiver(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,20 +69,20 @@ class Receiver(msgspec.Struct, frozen=True, kw_only=True):
 
     format, kinds: of its messages; a kind with a dot at the end is a prefix. precision: unit of
     times in lines; empty: the default of the message's kind. largest_body: maximum bytes of an HTTP
-    request. meta: allowed keys of `meta`; empty: all. without: refused fields by the list whose
-    elements have them; "": attributes.
+    request. fields: known fields of envelopes, by path. required_texts: fields that are sent even
+    if they are empty, by path.
+    takes_differences: it computes CPU time from differences of `cpu_time`, else from `cpu_util`.
     """
 
     format: Literal["sonar", "line"]
     kinds: tuple[str, ...]
-    precision: Literal["", "s", "ns"] = ""
+    precision: TimeUnit = ""
     largest_body: int | None = None
-    meta: frozenset[str] = frozenset()
-    without: dict[str, tuple[str, ...]] = {}
+    fields: dict[str, str] = {}
+    required_texts: dict[str, tuple[str, ...]] = {}
     takes_errors_alone: bool = True
-    takes_empty_text: bool = True
-    takes_open_jobs: bool = True
     takes_parts_of_nodes: bool = True
+    takes_differences: bool = False
 
     def takes(self, kind: str) -> bool:
         """Return whether the program accepts messages of a kind."""
@@ -51,25 +93,30 @@ class Receiver(msgspec.Struct, frozen=True, kw_only=True):
 
 RECEIVERS = {
     # sonalyze's insert is strict. It answers 422 to an unknown field, or to a job without one of
-    # its times, and drops the whole body. It panics at an envelope without data.
+    # its times, and drops the whole body; an empty time is no time. It panics at an envelope
+    # without data.
     "jobanalyzer": Receiver(
         format="sonar",
         kinds=_ENVELOPES,
         largest_body=1024 * 1024,
-        without={
-            "": ("software",),
-            "jobs": ("cgroup", "energy"),
-            "slurm_jobs": ("gres_detail", "minimum_cpus_per_node"),
-        },
+        fields=SONAR,
+        required_texts={"job.slurm_jobs": ("submit_time", "start_time", "end_time")},
         takes_errors_alone=False,
-        takes_open_jobs=False,
+        takes_differences=True,
     ),
+    # It reads four fields of a job and ignores others there.
     "slurm-monitor": Receiver(
         format="sonar",
         kinds=_ENVELOPES,
-        meta=frozenset({"producer", "version"}),
-        without={"": ("software",), "jobs": ("energy",)},
-        takes_empty_text=False,
+        fields=SONAR
+        | {
+            "meta": "producer version",
+            "sample.jobs": f"{SONAR['sample.jobs']} cgroup",
+            "sample.jobs.cgroup": "used_memory peak_memory rss_memory anon_memory shmem_memory "
+            "file_memory pss_memory memory_limit oom_kills cpu_time throttled_time data_read "
+            "data_written cpu_pressure memory_pressure io_pressure",
+            "job.slurm_jobs": f"{SONAR['job.slurm_jobs']} gres_detail minimum_cpus_per_node",
+        },
     ),
     # It keeps one value per metric and node; values of jobs would overwrite each other.
     "cc-metric-store": Receiver(
@@ -79,91 +126,101 @@ RECEIVERS = {
 }
 
 
-def fit_message(message: Message, receiver: Receiver) -> Message | None:
-    """Return a message without refused records; None if no record remains."""
-    if not receiver.takes(message.kind):
+def fit_record(record: JsonRecord, profile: Profile) -> JsonRecord | None:
+    """Return a record in the form of a profile; None if its receiver does not get it.
+
+    The errors of an envelope without data that is not sent are logged.
+    """
+    known = RECEIVERS[profile.receiver] if profile.receiver else None
+    if not isinstance(record, Envelope):
+        # Other records have fields that no receiver of envelopes knows.
+        return record if known is None else None
+    if known is not None and not known.takes(record.kind):
         return None
-    if message.format == "line":
-        body = message.body if receiver.takes_parts_of_nodes else _drop_parts_of_nodes(message.body)
-    elif message.body.startswith(b"{"):
-        body = _fit_envelope(message, receiver)
-    else:
+    wanted = record.takes_differences
+    if wanted is not None and wanted != (known is not None and known.takes_differences):
         return None
-    if not body:
+    if record.data is None and not profile.sends_errors_alone:
+        _log_errors(record, profile.receiver or "HTTP")
         return None
-    return message if body is message.body else msgspec.structs.replace(message, body=body)
+    if known is None:
+        return record
+    plan = _plan_of_envelope(profile.receiver, type(record))
+    return record if plan is None else _fit(record, plan)
 
 
-def is_errors_alone(message: Message) -> bool:
-    """Return whether a message is an envelope with errors and without data."""
-    if message.format != "sonar" or not message.body.startswith(b"{"):
-        return False
-    return "data" not in msgspec.json.decode(message.body, type=dict[str, msgspec.Raw])
-
-
-def log_errors(message: Message, sink: str) -> None:
+def _log_errors(envelope: Envelope, receiver: str) -> None:
     """Log the errors of an envelope that is not sent."""
-    envelope = msgspec.json.decode(message.body)
-    for error in envelope["errors"]:
+    for error in envelope.errors:
         logger.error(
             "%s of %s: %s (not sent to %s, which may fail at an envelope without data)",
-            message.kind, message.node, error["detail"], sink,
+            envelope.kind, error.node, error.detail, receiver,
         )  # fmt: skip
 
 
-def _drop_parts_of_nodes(lines: bytes) -> bytes:
-    """Return the lines that are not about a job or a similar part of a node."""
-    if b",stype=" not in lines:
-        return lines
-    kept = (line for line in lines.splitlines(keepends=True) if not _SUB_NODE.match(line))
-    return b"".join(kept)
+class _Plan(NamedTuple):
+    """Changes of a structure.
+
+    unknown: fields to omit, with their defaults. required: texts to write even if they are empty.
+    parts: fields with structures that have changes.
+    """
+
+    unknown: dict[str, Any]
+    required: tuple[str, ...]
+    parts: dict[str, _Plan]
 
 
-def _fit_envelope(message: Message, receiver: Receiver) -> bytes:
-    """Return an envelope without refused fields and jobs; empty bytes if no job remains."""
-    body = message.body
-    chooses_jobs = message.kind == "job" and not receiver.takes_open_jobs
-    if not chooses_jobs and not _may_hold_refused(body, receiver):
-        return body
-    envelope: dict[str, Any] = msgspec.json.decode(body)
-    if receiver.meta:
-        envelope["meta"] = {
-            key: value for key, value in envelope["meta"].items() if key in receiver.meta
-        }
-    attributes = envelope.get("data", {}).get("attributes", {})
-    for holder, names in receiver.without.items():
-        for element in attributes.get(holder, ()) if holder else (attributes,):
-            for name in names:
-                element.pop(name, None)
-    if not receiver.takes_empty_text:
-        _drop_empty_text(envelope)
-    if chooses_jobs and (jobs := attributes.get("slurm_jobs")):
-        attributes["slurm_jobs"] = [
-            job for job in jobs if all(job.get(name) for name in _TIMES_OF_ENDED_JOBS)
-        ]
-        if not attributes["slurm_jobs"]:
-            return b""
-    return msgspec.json.encode(envelope)
+@cache
+def _plan_of_envelope(receiver: str, envelope: type[Envelope]) -> _Plan | None:
+    return _plan(RECEIVERS[receiver], envelope, "", envelope.kind)
 
 
-def _may_hold_refused(body: bytes, receiver: Receiver) -> bool:
-    """Return whether a body may contain refused fields. Quotation marks in texts are escaped."""
-    names = [name for of_holder in receiver.without.values() for name in of_holder]
-    if receiver.meta:
-        names += ["attrs", "format", "token"]
-    if not receiver.takes_empty_text and b':""' in body:
-        return True
-    return any(f'"{name}":'.encode() in body for name in names)
+def _plan(receiver: Receiver, kind: type[Any], path: str, envelope: str) -> _Plan | None:
+    """Return the changes of structures at a path; None if nothing ever changes."""
+    known = receiver.fields.get(path, "").split()
+    unknown: dict[str, Any] = {}
+    parts: dict[str, _Plan] = {}
+    for field in msgspec.structs.fields(kind):
+        if field.encode_name not in known:
+            is_list = field.default_factory is not msgspec.NODEFAULT
+            unknown[field.name] = field.default_factory() if is_list else field.default
+        elif (part := _find_structure(field.type)) is not None:
+            if field.encode_name == "attributes":
+                below = envelope
+            elif not path:
+                below = field.encode_name
+            else:
+                below = f"{path}.{field.encode_name}"
+            if (plan := _plan(receiver, part, below, envelope)) is not None:
+                parts[field.name] = plan
+    plan = _Plan(unknown, receiver.required_texts.get(path, ()), parts)
+    return plan if any(plan) else None
 
 
-def _drop_empty_text(value: object) -> None:
-    """Delete the fields with an empty text, at any depth."""
-    if isinstance(value, dict):
-        fields = cast("dict[str, object]", value)
-        for name in [name for name, held in fields.items() if held == ""]:
-            del fields[name]
-        for held in fields.values():
-            _drop_empty_text(held)
-    elif isinstance(value, list):
-        for held in cast("list[object]", value):
-            _drop_empty_text(held)
+def _find_structure(kind: object) -> type[Structure] | None:
+    """Return the structure in a field's type: itself, an element of a list, or optional."""
+    if isinstance(kind, type) and issubclass(kind, Structure):
+        return kind
+    return next((found for each in get_args(kind) if (found := _find_structure(each))), None)
+
+
+_Value = TypeVar("_Value", bound=msgspec.Struct)
+
+
+def _fit(value: _Value, plan: _Plan) -> _Value:
+    """Return a structure with the changes of a plan; the same object if nothing changes."""
+    changes: dict[str, Any] = {
+        name: msgspec.UNSET
+        for name, default in plan.unknown.items()
+        if getattr(value, name) != default
+    }
+    changes |= {name: _EMPTY for name in plan.required if not getattr(value, name)}
+    for name, part in plan.parts.items():
+        held = getattr(value, name)
+        if isinstance(held, list):
+            fitted: Any = [_fit(each, part) for each in held]
+            if any(new is not old for new, old in zip(fitted, held, strict=True)):
+                changes[name] = fitted
+        elif held is not None and (fitted := _fit(held, part)) is not held:
+            changes[name] = fitted
+    return msgspec.structs.replace(value, **changes) if changes else value

@@ -17,7 +17,7 @@ from ccagent.records.events import Event
 from ccagent.records.line_protocol.decoding import decode
 from ccagent.records.line_protocol.lines import LineError
 from ccagent.records.log_message import LogMessage
-from ccagent.records.message import convert_to_nanoseconds, encode
+from ccagent.records.message import Profile, encode
 from ccagent.records.points import Point
 from tests.unit.records.test_line_protocol import NAMES, PRINTABLE, WORDS
 
@@ -40,9 +40,9 @@ class Job(msgspec.Struct):
 
 def write(influx: Influx, *records: Record, precision: Precision = "s") -> None:
     """Write records as the sinks do."""
-    for message in encode(records, "line", Node(hostname="c1-1", cluster="fox")):
-        fitting = convert_to_nanoseconds(message) if precision == "ns" else message
-        post(influx, fitting.body.decode(), precision)
+    profile = Profile(format="line", precision=precision)
+    for message in encode(records, profile, Node(hostname="c1-1", cluster="fox")):
+        post(influx, message.body.decode(), precision)
 
 
 def post(influx: Influx, text: str, precision: Precision = "s") -> None:

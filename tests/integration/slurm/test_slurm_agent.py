@@ -23,7 +23,7 @@ from ccagent.machine.hostlist import expand, split
 from ccagent.machine.node import Node
 from ccagent.records.envelopes import ClusterEnvelope, JobsEnvelope, SlurmJob
 from ccagent.records.line_protocol.decoding import decode
-from ccagent.records.message import Format, encode_each
+from ccagent.records.message import Format, encode
 from tests.support.effort import IS_NIGHTLY
 from tests.support.running import until
 from tests.support.schema import validate
@@ -333,7 +333,7 @@ def test_starts_and_ends_are_events(slurm: SlurmCluster, slurm_jobs: Jobs) -> No
     agent = new_agent(slurm, "line")
 
     def lines() -> list[str]:
-        messages = list(encode_each(agent.sample(NODE), ["line"], NODE))
+        messages = encode(agent.sample(NODE), ["line"], NODE)
         agent.commit_sample()
         return [line for m in messages for line in m.body.decode().splitlines()]
 
@@ -370,7 +370,7 @@ def test_the_backends_list_becomes_that_of_slurm(slurm: SlurmCluster, slurm_jobs
     backend = Backend()
 
     def look() -> None:
-        backend.take_all(encode_each(agent.sample(NODE), ["line"], NODE))
+        backend.take_all(encode(agent.sample(NODE), ["line"], NODE))
         agent.commit_sample()
 
     def is_listed(job: int, state: str) -> bool:
@@ -439,7 +439,7 @@ def test_the_state_of_nodes_is_an_event(slurm: SlurmCluster, slurm_jobs: Jobs) -
     told: dict[str, Any] = {}
 
     def is_that_of_sinfo() -> bool:  # jobs of other tests may just have ended
-        (message,) = encode_each(agent.sample(NODE), ["line"], NODE)
+        (message,) = encode(agent.sample(NODE), ["line"], NODE)
         text = message.body.decode().partition(' event="')[2].rpartition('" ')[0]
         told.update({one["hostname"]: one for one in json.loads(text.replace(r"\"", '"'))["nodes"]})
         shown = slurm.run("sinfo", "-ahN", "-O", "NodeList:|,CPUsState:|").splitlines()

@@ -12,7 +12,7 @@ import pytest
 from ccagent.agents.sonar.agent import SampleAgent
 from ccagent.agents.sonar.settings import SampleSettings
 from ccagent.machine.node import Node
-from ccagent.records.message import encode_each
+from ccagent.records.message import encode
 from tests.support.gpu_libraries import Libraries
 from tests.support.running import until
 from tests.support.schema import validate
@@ -79,7 +79,7 @@ def sampled(agent: SampleAgent) -> tuple[dict[str, Any], dict[str, float]]:
     node = LiveNode(hostname="vm", cluster="fox")
     attributes: dict[str, Any] = {}
     points: dict[str, float] = {}
-    for message in encode_each(agent.sample(node), frozenset({"sonar", "line"}), node):
+    for message in encode(agent.sample(node), frozenset({"sonar", "line"}), node):
         if message.format == "sonar":
             attributes = validate("SampleEnvelope", message.body)["data"]["attributes"]
             continue

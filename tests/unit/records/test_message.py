@@ -30,7 +30,7 @@ from ccagent.records.json_array import JsonArray
 from ccagent.records.line_protocol.decoding import decode
 from ccagent.records.line_protocol.encoding import Tags
 from ccagent.records.log_message import LogMessage
-from ccagent.records.message import Message, Record, encode, encode_each
+from ccagent.records.message import Message, Record, encode
 from ccagent.records.points import Point
 from ccagent.transports.base import SinkSettings
 from tests.support.schema import validate
@@ -194,7 +194,7 @@ class Complaints:
 
 def encoded(node: Node, records: list[Record]) -> tuple[list[Message], list[str]]:
     complaints = Complaints()
-    messages = list(encode_each(records, ("sonar", "line"), node, complain=complaints))
+    messages = encode(records, ("sonar", "line"), node, complain=complaints)
     return messages, complaints.texts
 
 
@@ -303,12 +303,13 @@ def test_the_size_of_a_message_is_counted_in_bytes(node: Node) -> None:
 def test_a_sink_has_its_times_in_nanoseconds_if_it_wants(node: Node) -> None:
     wanted = SinkSettings(url="http://store", format="line", precision="ns")
     quoted = LogMessage("ccnc", {"hostname": "c1-1"}, 'two\nlines, "quoted"', 1.0)
-    for message in encode([LOAD, MEMORY, quoted], "line", node):
-        fitted = wanted.fit(message)
-        assert fitted is not None
+    records: list[Record] = [LOAD, MEMORY, quoted]
+    for message, fitted in zip(
+        encode(records, "line", node), encode(records, wanted.profile, node), strict=True
+    ):
         plain, fine = message.body.decode().splitlines(), fitted.body.decode().splitlines()
         assert [decode(text, "ns") for text in fine] == [decode(text, "s") for text in plain]
-        assert replace(fitted, body=message.body) == message
+        assert replace(fitted, body=message.body, id=message.id) == message
 
 
 def test_precision_follows_the_kind_of_a_message(node: Node) -> None:
@@ -317,9 +318,8 @@ def test_precision_follows_the_kind_of_a_message(node: Node) -> None:
     event = Event("job", "job", {"hostname": "c1-1"}, Payload(1), 7.0)
     text = LogMessage("ccnc", {"hostname": "c1-1"}, "down", 7.0)
     times = {
-        message.kind: fitted.body.decode().split()[-1]
-        for message in encode([LOAD, event, text], "line", node)
-        if (fitted := sink.fit(message)) is not None
+        message.kind: message.body.decode().split()[-1]
+        for message in encode([LOAD, event, text], sink.profile, node)
     }
     assert times == {
         "metrics": "1700000000",
@@ -344,14 +344,11 @@ def test_one_precision_can_be_forced(
 ) -> None:
     sink = SinkSettings(url=url, format="line", precision=precision)
     records: list[Record] = [Point("load", {}, 1, 7.0), Event("job", "job", {}, Payload(1), 7.0)]
-    fitted = [sink.fit(message) for message in encode(records, "line", node)]
-    assert [message.body.decode().split()[-1] for message in fitted if message is not None] == [
-        metric,
-        event,
-    ]
+    messages = encode(records, sink.profile, node)
+    assert [message.body.decode().split()[-1] for message in messages] == [metric, event]
 
 
 def test_a_sink_takes_messages_of_its_format_alone(node: Node) -> None:
-    envelope, points = encode([sample()], "sonar", node), encode([LOAD], "line", node)
     settings = SinkSettings(url="http://store", precision="ns")
-    assert [settings.fit(message) for message in [*envelope, *points]] == [*envelope, None]
+    (message,) = encode([LOAD, sample()], settings.profile, node)
+    assert message.format == "sonar"

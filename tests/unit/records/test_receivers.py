@@ -7,14 +7,19 @@ import typing
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
-from ccagent.agents.sonar.settings import SampleSettings
 from ccagent.config.configuration import build_transport, check, check_sink
 from ccagent.config.warnings import find_warnings
 from ccagent.machine.node import Node
 from ccagent.records.envelopes import (
+    ClusterEnvelope,
+    Envelope,
     ErrorObject,
+    JobsAttributes,
+    JobsData,
     JobsEnvelope,
     KVPair,
     MetadataObject,
@@ -26,16 +31,21 @@ from ccagent.records.envelopes import (
     SampleJobCgroup,
     SampleJobEnergy,
     SampleSystem,
+    SlurmJob,
     SysinfoAttributes,
     SysinfoData,
     SysinfoEnvelope,
     SysinfoSoftwareVersion,
 )
+from ccagent.records.events import Event
 from ccagent.records.json_array import JsonArray
-from ccagent.records.message import Message, Record, encode
-from ccagent.records.receivers import RECEIVERS
+from ccagent.records.log_message import LogMessage
+from ccagent.records.message import Message, Profile, Record, encode, encode_each
+from ccagent.records.points import Point
+from ccagent.records.receivers import RECEIVERS, _plan_of_envelope
 from ccagent.transports.base import SinkSettings
 from ccagent.transports.http.settings import HttpSettings
+from tests.support.receiver_schemas import SCHEMAS, find_refused
 from tests.support.receiving_programs import RefusedError, import_as_slurm_monitor
 
 NOW = "2026-01-31T12:00:00Z"
@@ -81,25 +91,107 @@ def sysinfo() -> SysinfoEnvelope:
     return SysinfoEnvelope(meta=META, data=SysinfoData(type="sysinfo", attributes=attributes))
 
 
-def message(record: Record) -> Message:
-    (made,) = encode([record], "sonar", NODE)
-    return made
+def fit(record: Record, sink: SinkSettings) -> Message | None:
+    """Return the message that a sink gets."""
+    return next(iter(encode([record], sink.profile, NODE)), None)
+
+
+def filled(kind: object) -> Any:
+    """Return a value of a type in which every field, at any depth, has a value of its own."""
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        fields = {field.name: filled(field.type) for field in msgspec.structs.fields(kind)}
+        return kind(**fields)
+    origin = typing.get_origin(kind)
+    if origin is list:
+        return [filled(each) for each in typing.get_args(kind)]
+    if origin is not None:
+        return filled(typing.get_args(kind)[0])
+    return {str: "x", int: 7, float: 0.5, bool: True}[kind]  # type: ignore[index]
+
+
+def with_all_fields(envelope: type[Envelope]) -> Envelope:
+    """Return an envelope with data, and with every optional field."""
+    whole: Envelope = filled(envelope)
+    assert whole.data is not None
+    data = replace(whole.data, type=envelope.kind)
+    return replace(whole, data=data, errors=[])
+
+
+ENVELOPES = (SampleEnvelope, SysinfoEnvelope, JobsEnvelope, ClusterEnvelope)
+
+
+@pytest.mark.parametrize("receiver", [*SCHEMAS])
+@pytest.mark.parametrize("envelope", ENVELOPES)
+def test_receivers_know_all_that_they_get(envelope: type[Envelope], receiver: str) -> None:
+    sink = SinkSettings(url="kafka://k", receiver=receiver)  # type: ignore[arg-type]
+    fitted = fit(with_all_fields(envelope), sink)
+    assert fitted is not None
+    assert find_refused(json.loads(fitted.body), SCHEMAS[receiver]) == []
+
+
+@pytest.mark.parametrize("receiver", [*SCHEMAS])
+@pytest.mark.parametrize("envelope", ENVELOPES)
+def test_receivers_get_all_that_they_know(envelope: type[Envelope], receiver: str) -> None:
+    whole: dict[str, Any] = json.loads(msgspec.json.encode(with_all_fields(envelope)))
+    schema = SCHEMAS[receiver]
+    refused = {text.rpartition(" ")[2] for text in find_refused(whole, schema)}
+    sink = SinkSettings(url="kafka://k", receiver=receiver)  # type: ignore[arg-type]
+    fitted = fit(with_all_fields(envelope), sink)
+    assert fitted is not None
+    ignored = {"energy"}  # slurm-monitor ignores it
+    assert fields(json.loads(fitted.body)) == fields(without(whole, refused | ignored))
+
+
+def without(value: Any, names: set[str]) -> Any:
+    """Return JSON without the fields of some names."""
+    if isinstance(value, dict):
+        return {key: without(held, names) for key, held in value.items() if key not in names}
+    return [without(each, names) for each in value] if isinstance(value, list) else value
+
+
+def fields(value: Any, path: str = "") -> set[str]:
+    """Return the paths of all fields in JSON."""
+    if isinstance(value, list):
+        return {found for each in value for found in fields(each, path)}
+    if not isinstance(value, dict):
+        return set()
+    return {
+        found
+        for key, held in value.items()
+        for found in ({f"{path}.{key}"} | fields(held, f"{path}.{key}"))
+    }
+
+
+@pytest.mark.parametrize("receiver", [*SCHEMAS])
+def test_a_new_field_of_a_process_goes_to_no_receiver(
+    receiver: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = RECEIVERS[receiver]
+    path = "sample.jobs.processes"
+    older = {path: known.fields[path].replace(" data_cancelled", "")}
+    monkeypatch.setitem(RECEIVERS, receiver, replace(known, fields=known.fields | older))
+    _plan_of_envelope.cache_clear()
+    sink = SinkSettings(url="kafka://k", receiver=receiver)  # type: ignore[arg-type]
+    fitted = fit(with_all_fields(SampleEnvelope), sink)
+    _plan_of_envelope.cache_clear()
+    assert fitted is not None
+    assert b"data_cancelled" not in fitted.body
+    assert b"data_written" in fitted.body
 
 
 @pytest.mark.parametrize("record", [sample(), sysinfo()])
 def test_slurm_monitor_imports_what_it_refuses_otherwise(record: Record) -> None:
-    whole = message(record)
+    (whole,) = encode([record], "sonar", NODE)
     with pytest.raises(RefusedError):
         import_as_slurm_monitor(whole.body)
-    fitted = SinkSettings(url="kafka://k", receiver="slurm-monitor").fit(whole)
+    fitted = fit(record, SinkSettings(url="kafka://k", receiver="slurm-monitor"))
     assert fitted is not None
-    assert fitted.id == whole.id
     import_as_slurm_monitor(fitted.body)
 
 
 def test_nothing_else_changes_in_an_envelope() -> None:
-    whole = message(sample())
-    fitted = SinkSettings(url="kafka://k", receiver="jobanalyzer").fit(whole)
+    (whole,) = encode([sample()], "sonar", NODE)
+    fitted = fit(sample(), SinkSettings(url="kafka://k", receiver="jobanalyzer"))
     assert fitted is not None
     expected: dict[str, Any] = json.loads(whole.body)
     for name in ("cgroup", "energy"):
@@ -107,7 +199,7 @@ def test_nothing_else_changes_in_an_envelope() -> None:
     assert json.loads(fitted.body) == expected
 
 
-def test_an_envelope_that_is_fine_is_not_encoded_again() -> None:
+def test_an_envelope_that_is_fine_is_encoded_once() -> None:
     attributes = SampleAttributes(
         time=NOW, cluster="fox", node="c1-1", system=SampleSystem(boot=NOW)
     )
@@ -115,16 +207,53 @@ def test_an_envelope_that_is_fine_is_not_encoded_again() -> None:
         meta=MetadataObject(producer="ccagent", version="1.0.0"),
         data=SampleData(type="sample", attributes=attributes),
     )
-    whole = message(plain)
-    for receiver in ("jobanalyzer", "slurm-monitor"):
-        assert check_sink({"url": "stdout:", "receiver": receiver}, "x", "t").fit(whole) is whole
+    sinks = [
+        check_sink({"url": "stdout:", "receiver": receiver}, "x", "t")
+        for receiver in ("", "jobanalyzer", "slurm-monitor")
+    ]
+    messages = [*encode_each([plain], [sink.profile for sink in sinks], NODE)]
+    assert [profile.receiver for profile, _ in messages] == ["", "jobanalyzer", "slurm-monitor"]
+    assert len({id(message.body) for _, message in messages}) == 1
+    assert len({message.id for _, message in messages}) == 3
+
+
+def test_jobs_without_times_have_empty_times_for_jobanalyzer() -> None:
+    pending = SlurmJob(job_id=1, job_state="PENDING", submit_time=NOW)
+    damaged = SlurmJob(job_id=2**70, job_state="FAILED")
+    attributes = JobsAttributes(time=NOW, cluster="fox", slurm_jobs=[pending, damaged])
+    envelope = JobsEnvelope(meta=META, data=JobsData(type="job", attributes=attributes))
+    sinks = {
+        receiver: SinkSettings(url="kafka://k", receiver=receiver)
+        for receiver in ("jobanalyzer", "slurm-monitor")
+    }
+    times: dict[str, Any] = {}
+    for receiver, sink in sinks.items():
+        made = encode_each([envelope], [sink.profile], NODE, complain=lambda *_: None)
+        ((_, message),) = made
+        (job,) = json.loads(message.body)["data"]["attributes"]["slurm_jobs"]
+        times[receiver] = {key: value for key, value in job.items() if key.endswith("_time")}
+    assert times == {
+        "jobanalyzer": {"submit_time": NOW, "start_time": "", "end_time": ""},
+        "slurm-monitor": {"submit_time": NOW},
+    }
+
+
+def test_what_is_wrong_with_a_record_is_reported_once() -> None:
+    system = SampleSystem(boot=NOW, load1=float("nan"))
+    data = replace(sample().data.attributes, system=system)  # type: ignore[union-attr]
+    record = replace(sample(), data=SampleData(type="sample", attributes=data))
+    profiles = [SinkSettings(url="kafka://k").profile, Profile(receiver="jobanalyzer")]
+    reasons: list[str] = []
+    messages = encode_each([record], profiles, NODE, complain=lambda _, e: reasons.append(str(e)))
+    assert len([*messages]) == 2
+    assert reasons == ["load1: nan is not a number in JSON"]
 
 
 @pytest.mark.parametrize("kind", ["jobstats", "sample"])
 def test_arrays_are_not_sent_to_readers_of_envelopes(kind: str) -> None:
-    array = message(JsonArray(kind, [{"a": 1}]))
-    assert SinkSettings(url="kafka://k").fit(array) is array
-    assert SinkSettings(url="kafka://k", receiver="jobanalyzer").fit(array) is None
+    array = JsonArray(kind, [{"a": 1}])
+    assert fit(array, SinkSettings(url="kafka://k")) is not None
+    assert fit(array, SinkSettings(url="kafka://k", receiver="jobanalyzer")) is None
 
 
 @pytest.mark.parametrize(
@@ -139,24 +268,36 @@ def test_arrays_are_not_sent_to_readers_of_envelopes(kind: str) -> None:
     ],
 )
 def test_lines_go_to_receivers_that_decode_them(kind: str, receiver: str, *, is_sent: bool) -> None:
-    line = Message("fox", "c1-1", kind, "line", 0.0, b"x,type=node value=1 7\n")
+    tags = {"hostname": "c1-1", "type": "node"}
+    records: dict[str, Record] = {
+        "metrics": Point("x", tags, 1, 7.0),
+        "events.job": Event("job", "job", tags, Payload(1), 7.0),
+        "log.ccagent": LogMessage("ccagent", tags, "x", 7.0),
+    }
     table = {"url": "nats://n", "format": "line", "receiver": receiver}
-    assert (check_sink(table, "x", "t").fit(line) is not None) == is_sent
+    fitted = fit(records[kind], check_sink(table, "x", "t"))
+    assert (fitted is not None) == is_sent
+    assert fitted is None or fitted.kind == kind
+
+
+class Payload(msgspec.Struct):
+    """The payload of an event."""
+
+    id: int
 
 
 def test_only_jobs_of_a_node_are_left_out_of_lines() -> None:
-    lines = [
-        b"a,hostname=h,type=node value=1 7\n",
-        b"b,hostname=h,type=node,stype=job,stype-id=1 value=1 7\n",
-        b"c,hostname=h,type=hwthread,type-id=0,stype=job,stype-id=1 value=1 7\n",
-        rb"d,hostname=a\ \,stype\=x,type=node value=1 7" + b"\n",
-        b'e,hostname=h,type=node event=",stype=x" 7\n',
+    job = {"stype": "job", "stype-id": "1"}
+    kept: list[Record] = [
+        Point("a", {"type": "node"}, 1, 7.0),
+        Point("c", {"type": "hwthread", "type-id": "0"} | job, 1, 7.0),
+        Point("d", {"hostname": "a ,stype=x", "type": "node"}, 1, 7.0),
     ]
-    whole = Message("fox", "h", "metrics", "line", 0.0, b"".join(lines))
     sink = SinkSettings(url="nats://n", format="line", receiver="cc-metric-store")
-    fitted = sink.fit(whole)
-    assert fitted is not None
-    assert fitted.body.splitlines(keepends=True) == [lines[0], *lines[2:]]
+    records = [*kept, Point("b", {"type": "node"} | job, 1, 7.0)]
+    (fitted,) = encode(records, sink.profile, NODE)
+    (expected,) = encode(kept, "line", NODE)
+    assert fitted.body == expected.body
 
 
 ERRORS_ALONE = JobsEnvelope(meta=META, errors=[ERROR])
@@ -177,13 +318,14 @@ ERRORS_ALONE = JobsEnvelope(meta=META, errors=[ERROR])
 def test_errors_without_data_are_sent_or_logged(
     sink: SinkSettings, caplog: pytest.LogCaptureFixture, *, is_sent: bool
 ) -> None:
-    assert (sink.fit(message(ERRORS_ALONE)) is not None) == is_sent
+    assert (fit(ERRORS_ALONE, sink) is not None) == is_sent
     assert ("sacct: not found" in caplog.text) != is_sent
 
 
 def test_errors_beside_data_are_sent_over_http() -> None:
-    whole = message(sample())
-    assert HttpSettings(url="http://h").fit(whole) is whole
+    fitted = fit(sample(), HttpSettings(url="http://h"))
+    assert fitted is not None
+    assert b"sacct: not found" in fitted.body
 
 
 @pytest.mark.parametrize(
@@ -247,24 +389,25 @@ def test_an_agent_whose_messages_no_receiver_takes_is_found(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("receivers", "expected", "warnings"),
+    ("receivers", "preset", "warnings"),
     [
+        (["jobanalyzer"], "", 0),
+        (["jobanalyzer", "slurm-monitor"], "", 0),
+        (["jobanalyzer", "slurm-monitor"], "jobanalyzer", 1),
         (["jobanalyzer"], "jobanalyzer", 0),
-        (["jobanalyzer", "slurm-monitor"], "", 1),
-        ([""], "", 0),
     ],
 )
-def test_samples_for_jobanalyzer_alone_are_made_for_it(
-    receivers: list[str], expected: str, warnings: int
+def test_a_preset_for_all_sinks_is_a_warning(
+    receivers: list[str], preset: str, warnings: int
 ) -> None:
     sinks: dict[str, Any] = {
         f"s{number}": {"url": "kafka://k", "receiver": receiver}
         for number, receiver in enumerate(receivers)
     }
     sinks["points"] = {"url": "nats://n", "format": "line"}
-    table = {"agents": {"sample": {"every": "1m"}}, "sinks": sinks}
+    table = {"agents": {"sample": {"every": "1m", "preset": preset}}, "sinks": sinks}
     configuration = check(table, "ccagent.toml")
-    settings = configuration.agents["sample"]
-    assert isinstance(settings, SampleSettings)
-    assert settings.preset == expected
-    assert len([*find_warnings(configuration)]) == warnings
+    assert configuration.receivers_of("sample") == {*receivers}
+    found = [*find_warnings(configuration)]
+    assert len(found) == warnings
+    assert all(text.startswith("agents.sample.preset, sinks.s1.receiver") for text in found)

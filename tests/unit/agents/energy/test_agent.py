@@ -13,7 +13,7 @@ from ccagent.agents.energy.agent import EnergyAgent
 from ccagent.errors import ConfigurationError
 from ccagent.machine.job_energy import latest_energy
 from ccagent.records.line_protocol.decoding import decode
-from ccagent.records.message import FORMATS, encode_each
+from ccagent.records.message import FORMATS, encode
 from tests.support.energy_tree import EnergyNode, make_settings
 
 IDLE = {"idle-package": 40.0, "idle-dram": 5.0}
@@ -38,7 +38,7 @@ class Scene:
         self.node.still.sleep(10)
         values: dict[str, float] = {}
         records: list[dict[str, Any]] = []
-        for message in encode_each(self.agent.sample(self.node), FORMATS, self.node):
+        for message in encode(self.agent.sample(self.node), FORMATS, self.node):
             if message.format == "sonar":
                 assert message.kind == "energy"
                 records += json.loads(message.body)

@@ -19,7 +19,7 @@ from ccagent.agents.lustre.jobstats.records import OPERATIONS
 from ccagent.agents.lustre.jobstats.series import Series
 from ccagent.config.conversion import convert
 from ccagent.errors import ConfigurationError, NotHereError
-from ccagent.records.message import Format, encode_each
+from ccagent.records.message import Format, encode
 from tests.support.lustre_server import SimulatedTarget
 from tests.support.tree import TreeNode
 
@@ -60,7 +60,7 @@ class Server:
     def records(self, agent: LustreAgent | None = None) -> list[dict[str, Any]]:
         """Take a sample; two minutes go by."""
         agent = agent or self.agent
-        messages = list(encode_each(agent.sample(self.node), frozenset({"sonar"}), self.node))
+        messages = encode(agent.sample(self.node), frozenset({"sonar"}), self.node)
         agent.save_state()
         self.node.still.sleep(120)
         assert {message.kind for message in messages} <= {"lustre"}
@@ -68,7 +68,7 @@ class Server:
 
     def points(self, agent: LustreAgent) -> dict[str, str]:
         """Take a sample and give the values by name and scope; two minutes go by."""
-        (message,) = encode_each(agent.sample(self.node), frozenset({"line"}), self.node)
+        (message,) = encode(agent.sample(self.node), frozenset({"line"}), self.node)
         self.node.still.sleep(120)
         found: dict[str, str] = {}
         for line in message.body.decode().splitlines():
@@ -215,7 +215,7 @@ class TestRecords:
         server = Server(tmp_path, **{"batch-size": 2})
         text = "".join(f"- job_id:          a.{i}\n  snapshot_time:   5\n" for i in range(5))
         server.write("job_stats:\n" + text)
-        arrays = list(encode_each(server.agent.sample(server.node), ["sonar"], server.node))
+        arrays = encode(server.agent.sample(server.node), ["sonar"], server.node)
         assert [len(json.loads(message.body)) for message in arrays] == [2, 2, 1]
 
 
@@ -367,7 +367,7 @@ class TestPoints:
     def test_both_at_once(self, server: Server) -> None:
         server.write(SEED)
         both = LustreAgent(LustreSettings(), frozenset({"sonar", "line"}))
-        messages = list(encode_each(both.sample(server.node), ["sonar", "line"], server.node))
+        messages = encode(both.sample(server.node), ["sonar", "line"], server.node)
         assert [(message.kind, message.format) for message in messages] == [
             ("lustre", "sonar"), ("metrics", "line"),
         ]  # fmt: skip

@@ -633,7 +633,7 @@ def test_descriptors_are_closed_with_their_processes(node: TreeNode) -> None:
     sample(agent, node)
     assert source._files.descriptors.free == free
     assert not source._entries
-    assert not agent._records._known
+    assert not agent._records[False]._known
 
 
 _FILES = ["42/stat", "42/statm", "42/io", "42/cgroup", "stat", "meminfo", "loadavg", "diskstats"]

@@ -16,7 +16,7 @@ from ccagent.agents.slurm.cluster import node_events, sinfo
 from ccagent.agents.slurm.cluster.agent import ClusterAgent, ClusterSettings
 from ccagent.machine.node import Node
 from ccagent.records.envelopes import ClusterEnvelope
-from ccagent.records.message import encode_each
+from ccagent.records.message import encode
 from tests.support.schema import validate
 from tests.support.slurm_recorded import DIRECTORY
 
@@ -177,7 +177,7 @@ def test_the_states_of_nodes_are_an_event(program: Callable[[str], str]) -> None
     settings = ClusterSettings(sinfo=path, squeue="true")
     node = Node(hostname="master", cluster="fox")
     agent = ClusterAgent(settings, frozenset({"line"}))
-    (message,) = encode_each(agent.sample(node), ["line"], node)
+    (message,) = encode(agent.sample(node), ["line"], node)
     assert message.kind == "events.slurm"
     start, _, rest = message.body.decode().partition(' event="')
     assert start == "nodestate,hostname=master,type=node"
@@ -207,6 +207,6 @@ def test_nodes_of_one_host_stay_apart(program: Callable[[str], str]) -> None:
     )
     node = Node(hostname="master", cluster="fox")
     agent = ClusterAgent(ClusterSettings(sinfo=path, squeue="true"), frozenset({"line"}))
-    (message,) = encode_each(agent.sample(node), ["line"], node)
+    (message,) = encode(agent.sample(node), ["line"], node)
     assert rb"\"hostname\":\"c1\"" in message.body
     assert rb"\"hostname\":\"c2\"" in message.body

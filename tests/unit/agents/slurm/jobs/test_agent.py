@@ -17,7 +17,7 @@ from ccagent.config.duration import Duration
 from ccagent.machine.clock import Clock
 from ccagent.machine.node import Node
 from ccagent.records.envelopes import JobsEnvelope
-from ccagent.records.message import Format, encode_each
+from ccagent.records.message import Format, encode
 from tests.support.schema import validate
 
 FAKE = f"""#!{sys.executable}
@@ -657,7 +657,7 @@ def test_without_scontrol_cards_are_counted(slurm: Slurm, caplog: pytest.LogCapt
 
 def events(slurm: Slurm, agent: JobsAgent) -> list[str]:
     """Sample once; give the lines of the events."""
-    messages = list(encode_each(agent.sample(slurm.node), ["line"], slurm.node))
+    messages = encode(agent.sample(slurm.node), ["line"], slurm.node)
     agent.commit_sample()
     assert all(message.kind == "events.job" for message in messages)
     return [line for message in messages for line in message.body.decode().splitlines()]

@@ -18,7 +18,7 @@ from ccagent.errors import ConfigurationError
 from ccagent.machine.node import Node
 from ccagent.records.envelopes import SlurmJob
 from ccagent.records.line_protocol.decoding import decode
-from ccagent.records.message import Message, encode_each
+from ccagent.records.message import Message, encode
 from tests.support.line_text import line
 from tests.unit.agents.slurm.jobs.test_agent import Slurm, job, queued
 
@@ -79,7 +79,7 @@ class Backend:
 
     def take(self, slurm: Slurm, agent: JobsAgent) -> list[tuple[str, dict[str, Any]]]:
         """Sample once; return function and payload of each event."""
-        found = self.take_all(encode_each(agent.sample(slurm.node), ["line"], slurm.node))
+        found = self.take_all(encode(agent.sample(slurm.node), ["line"], slurm.node))
         agent.commit_sample()
         return found
 

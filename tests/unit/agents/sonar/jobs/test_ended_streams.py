@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path
@@ -12,7 +14,7 @@ import pytest
 from ccagent.agents.sonar.agent import SampleAgent
 from ccagent.agents.sonar.settings import SampleSettings
 from ccagent.machine.bpf.ended_records import EndedKey
-from ccagent.records.message import encode
+from ccagent.records.message import Profile, encode, encode_each
 from ccagent.records.points import Point
 from tests.support.kernel_tree import PinnedNode
 from tests.support.schema import validate
@@ -58,6 +60,8 @@ class ShellJob:
         self.node = PinnedNode(path)
         self.agent = SampleAgent(SampleSettings(**settings), frozenset({"sonar"}))
         self.used = 0.0
+        self.profiles = [Profile()]
+        self.sent: dict[str, list[dict[str, Any]]] = {}
         self.samples: list[list[dict[str, Any]]] = []
         self._waited_for = 0
 
@@ -71,8 +75,9 @@ class ShellJob:
             42, cgroup=JOB, command="bash", utime=300 * number, children=self._waited_for * 100
         )
         self.node.pin()
-        (message,) = encode(self.agent.sample(self.node), "sonar", self.node)
-        attributes = validate("SampleEnvelope", message.body)["data"]["attributes"]
+        for profile, message in encode_each(self.agent.sample(self.node), self.profiles, self.node):
+            attributes = validate("SampleEnvelope", message.body)["data"]["attributes"]
+            self.sent.setdefault(profile.receiver, []).append(attributes["jobs"])
         (job,) = attributes["jobs"]
         assert job["job"] == 7
         self.samples.append(job["processes"])
@@ -251,3 +256,34 @@ def test_a_rolled_up_sample_keeps_streams_apart(tmp_path: Path) -> None:
     found = [process for process in job.samples[-1] if process["cmd"] == "gcc"]
     told = {process.get("rolledup", 0): process.get("cpu_time", 0) for process in found}
     assert told == {0: 5, 1: 0}
+
+
+def test_an_ended_process_has_a_last_record_without_use(told: ShellJob) -> None:
+    # sonalyze repeats the last record of a stream for a minute in the sums of the job.
+    last = [[each for each in sample if each["pid"] == 43] for sample in told.samples]
+    ended = next(number for number, found in enumerate(last) if found and not last[number + 1])
+    (closing,) = last[ended]
+    (before,) = last[ended - 1]
+    used = {"resident_memory", "virtual_memory", "cpu_avg", "cpu_util"}
+    assert closing == {name: value for name, value in before.items() if name not in used}
+    assert closing["cpu_time"] == 30
+
+
+def test_each_sink_has_the_records_for_its_receiver(tmp_path: Path) -> None:
+    def play(receivers: set[str], **settings: Any) -> dict[str, str]:
+        directory = tmp_path / f"{len([*tmp_path.iterdir()])}"
+        directory.mkdir()
+        job = ShellJob(directory, **settings)
+        job.agent.receivers = frozenset(receivers)
+        job.profiles = [Profile(receiver=receiver) for receiver in sorted(receivers)]
+        job.run()
+        # The pids of ended processes are new at each start.
+        return {
+            to: re.sub(r'"pid": [0-9]{5,}', "", json.dumps(sent)) for to, sent in job.sent.items()
+        }
+
+    mixed = play({"", "jobanalyzer"})
+    assert mixed["jobanalyzer"] == play({"jobanalyzer"})["jobanalyzer"]
+    assert mixed[""] == play({""})[""]
+    assert mixed[""] != mixed["jobanalyzer"]
+    assert play({"", "jobanalyzer"}, preset="jobanalyzer")[""] == mixed["jobanalyzer"]

@@ -1,0 +1,86 @@
+"""Memory of jobs for receivers that only add up the `resident_memory` of processes.
+
+Pages shared after a fork count in each process, and shared memory in none. The control group of a
+job counts each page once. So the memory of the processes is scaled to the sum of the control
+group's anonymous and shared memory. The proportions between the processes stay the same.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import structs
+
+from ccagent.agents.sonar.process import FIRST_PID_OF_ENDED
+from ccagent.errors import NotHereError
+from ccagent.machine.cgroup.job_files import FILES
+from ccagent.machine.cgroup.jobs import job_directories
+from ccagent.machine.parsed import FileErrors
+
+if TYPE_CHECKING:
+    from ccagent.machine.cgroup.counters import JobCounters
+    from ccagent.machine.node import Node
+    from ccagent.records.envelopes import SampleJob, SampleProcess
+
+_KB = 1024
+
+
+class JobMemory(FileErrors):
+    """Reads anonymous and shared memory of the control groups of Slurm's jobs."""
+
+    def read(self, node: Node) -> dict[int, int]:
+        """Return KB by job. A job is omitted if one of its control groups can't be read."""
+        self.forget_errors()
+        try:
+            directories = job_directories(node, ("memory",), self.complain)
+        except NotHereError:
+            return {}
+        found: dict[int, int | None] = {}
+        for each in directories:
+            parse = FILES[each.controller]["memory.stat"]
+            values = self.try_parsed(node, f"{each.path}/memory.stat", parse) or {}
+            size, before = values.get("mem_rss"), found.get(each.job, 0)
+            found[each.job] = None if size is None or before is None else before + size
+        return {job: size // _KB for job, size in found.items() if size is not None}
+
+
+def memory_of(counters: dict[int, JobCounters]) -> dict[int, int]:
+    """Return KB by job from counters that have been read already."""
+    return {job: each.mem_rss // _KB for job, each in counters.items() if each.mem_rss is not None}
+
+
+def scale_memory(jobs: list[SampleJob], memory: dict[int, int]) -> list[SampleJob]:
+    """Return jobs whose processes have the memory of the control group in sum.
+
+    memory: KB by Slurm job. A job of several users has one record for each; the sum is over all of
+    them. If no process has memory of its own, the first one gets all.
+    """
+    totals: dict[int, int] = {}
+    for job in jobs:
+        if not job.epoch and job.job in memory:
+            size = sum(process.resident_memory for process in job.processes)
+            totals[job.job] = totals.get(job.job, 0) + size
+    # By job: KB of the processes so far, and KB given to them. So no remainder is lost.
+    done: dict[int, tuple[int, int]] = {}
+    scaled: list[SampleJob] = []
+    for job in jobs:
+        total, wanted = totals.get(job.job), memory.get(job.job, 0)
+        if job.epoch or total is None or total == wanted:
+            scaled.append(job)
+            continue
+        seen, given = done.get(job.job, (0, 0))
+        processes: list[SampleProcess] = []
+        for process in job.processes:
+            size = process.resident_memory
+            if total:
+                seen += size
+                share = seen * wanted // total - given
+            else:
+                share = 0 if given or process.pid >= FIRST_PID_OF_ENDED else wanted
+            given += share
+            if share != size:
+                process = structs.replace(process, resident_memory=share)  # noqa: PLW2901
+            processes.append(process)
+        done[job.job] = seen, given
+        scaled.append(structs.replace(job, processes=processes))
+    return scaled
