@@ -3,11 +3,15 @@
     python benchmarks/jobstats_store.py [--observations 4]
     python benchmarks/jobstats_store.py --queries [--rows 10000000]
     python benchmarks/jobstats_store.py --queries --timescale
+    python benchmarks/jobstats_store.py --partitions [--timescale]
 
 Needs Debian's PostgreSQL. Storing: 8 servers with 10,000 entries each, in arrays of 1,000 over
 HTTP. The CPU of the store's process and of PostgreSQL are separate figures. A plain loop that
 parses the same arrays with json is measured for comparison of machines. Only the first observation
 writes the metadata of the series.
+
+Partitions: the cost of records of new and of known series, in store and database, with 3 and with 91
+partitions, beside a binary COPY of the same rows into a table without index.
 
 Queries: SQL fills a table with rows of one day, 720 observations of each series. Then queries are
 sent to the running store over HTTP. The median of many is printed.
@@ -147,6 +151,63 @@ def measure_storing(observations: int) -> None:
             print(f"of a core, each {EVERY} s: {share:.1f} %; with PostgreSQL {both:.1f} %")
 
 
+def measure_partitions(*, is_timescale: bool) -> None:
+    """Print the cost of storing beside COPY, with few and with many partitions."""
+    spent: dict[int, float] = {}
+    print("partitions  observation  store us  database us  COPY us  both / COPY")
+    for partitions in (3, 91):
+        with (
+            PostgresServer(has_timescale=is_timescale) as server,
+            tempfile.TemporaryDirectory() as directory,
+        ):
+            url = server.make_database("template0")
+            with psycopg.connect(url, autocommit=True) as connection:
+                if is_timescale:
+                    connection.execute("CREATE EXTENSION timescaledb")
+                migrate(connection, SeriesTableSettings())
+                now = datetime.now(UTC)
+                days = [now - timedelta(days=each) for each in range(partitions)]
+                if not is_timescale:
+                    TimePartitions(86400).ensure(connection, days)
+                for day in days:
+                    connection.execute(_FILL, {"t": day, "series": 1000, "k": 1})
+            with RunningJobstatsStore(Path(directory), "--database", url) as store:
+                for observation in range(1, 4):
+                    arrays = list(bodies(observation))
+                    own, database = store.cpu_seconds(), cpu_of(server)
+                    for body in arrays:
+                        expect(store.ask("POST", "/lustre", body))
+                    own, database = store.cpu_seconds() - own, cpu_of(server) - database
+                    copied = copy_rows(url, server)
+                    records = SERVERS * ENTRIES
+                    own, database = own / records * 1e6, database / records * 1e6
+                    print(
+                        f"{partitions:10} {observation:12} {own:9.1f} {database:12.1f} "
+                        f"{copied:8.1f} {(own + database) / copied:12.1f}",
+                        flush=True,
+                    )
+                    spent.setdefault(observation, database)
+                    if partitions == 91:
+                        print(f"database, 91 to 3 partitions: {database / spent[observation]:.2f}")
+
+
+def copy_rows(url: str, server: PostgresServer) -> float:
+    """Return the database's CPU in us of a binary COPY of a row of the last observation."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("CREATE UNLOGGED TABLE copied (LIKE ost)")
+        connection.execute("ALTER TABLE copied SET LOGGED")
+        with connection.cursor().copy(
+            "COPY (SELECT * FROM ost ORDER BY timestamp DESC LIMIT 80000) TO STDOUT (FORMAT BINARY)"
+        ) as copy:
+            rows = b"".join(bytes(each) for each in copy)
+        before = cpu_of(server)
+        with connection.cursor().copy("COPY copied FROM STDIN (FORMAT BINARY)") as copy:
+            copy.write(rows)
+        spent = cpu_of(server) - before
+        connection.execute("DROP TABLE copied")
+    return spent / 80_000 * 1e6
+
+
 def fill(url: str, rows: int) -> None:
     """Fill a table with rows of a day."""
     series = rows // OBSERVATIONS
@@ -161,8 +222,11 @@ def fill(url: str, rows: int) -> None:
 
 def measure_queries(rows: int, *, is_timescale: bool) -> None:
     """Print the duration of queries."""
-    with PostgresServer() as server, tempfile.TemporaryDirectory() as directory:
-        url = server.make_database()
+    with (
+        PostgresServer(has_timescale=is_timescale) as server,
+        tempfile.TemporaryDirectory() as directory,
+    ):
+        url = server.make_database("template0")
         if is_timescale:
             with psycopg.connect(url, autocommit=True) as connection:
                 connection.execute("CREATE EXTENSION timescaledb")
@@ -226,8 +290,11 @@ def main() -> None:
     parser.add_argument("--queries", action="store_true")
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--timescale", action="store_true")
+    parser.add_argument("--partitions", action="store_true")
     options = parser.parse_args()
-    if options.queries:
+    if options.partitions:
+        measure_partitions(is_timescale=options.timescale)
+    elif options.queries:
         measure_queries(options.rows, is_timescale=options.timescale)
     else:
         measure_storing(options.observations)

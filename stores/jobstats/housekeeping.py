@@ -11,6 +11,7 @@ from ccagent.errors import ConfigurationError
 from ccagent.log import logger
 from ccagent.stores.jobstats.database import DatabaseAwayError, describe_error, is_transient
 from ccagent.stores.jobstats.migrating import has_timescale, migrate
+from ccagent.stores.jobstats.operations import KINDS
 from ccagent.stores.jobstats.partitions import TimePartitions, drop_partitions
 from ccagent.stores.jobstats.sums import forget_sums
 from ccagent.stores.jobstats.timescale import apply_policies, drop_chunks
@@ -28,8 +29,14 @@ _LOCK = 0x6A6F62736B656570  # "jobskeep"
 _REMOVE_SERIES = """
 DELETE FROM metadata m
 WHERE first_seen < %s
-    AND NOT EXISTS (SELECT FROM ost o WHERE o.time_series_id = m.time_series_id)
-    AND NOT EXISTS (SELECT FROM mdt o WHERE o.time_series_id = m.time_series_id)
+    AND NOT EXISTS (SELECT FROM ost_last o WHERE o.time_series_id = m.time_series_id)
+    AND NOT EXISTS (SELECT FROM mdt_last o WHERE o.time_series_id = m.time_series_id)
+"""
+_REMOVE_LAST = """
+DELETE FROM {table}_last l WHERE (seen).timestamp < %s
+    AND NOT EXISTS (
+        SELECT FROM {table} o WHERE o.time_series_id = l.time_series_id AND o.server = l.server
+    )
 """
 _REMOVE_JOBS = "DELETE FROM jobs WHERE coalesce(end_time, reported) < %s AND reported < %s"
 
@@ -99,6 +106,8 @@ def keep_house(
             partitions.remember(connection)
         else:
             dropped = drop_chunks(connection, before)
+        for kind in KINDS:
+            connection.execute(_REMOVE_LAST.format(table=kind).encode(), [before])
         connection.execute(_REMOVE_SERIES, [before])
         connection.execute(_REMOVE_JOBS, [before, before])
         return dropped

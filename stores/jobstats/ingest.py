@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import psycopg
+from psycopg import sql
 from psycopg.types.json import Jsonb
 
 from ccagent.stores.budgets import HourlyBudget
@@ -15,6 +16,7 @@ from ccagent.stores.jobstats.ingest_sql import STATEMENTS
 from ccagent.stores.jobstats.records import check_records, decode_records, move_counters
 from ccagent.stores.jobstats.series_cache import SeriesIdDumper
 from ccagent.stores.jobstats.sums import LOCK_STORING
+from ccagent.stores.jobstats.timescale import allow_late_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -190,7 +192,11 @@ class ArrayIngest:
             for kind, rows in _make_rows(admitted, series).items():
                 if rows:
                     inserted, changed = _insert(
-                        connection, kind, rows, counts_first=self._counts_first
+                        connection,
+                        kind,
+                        rows,
+                        counts_first=self._counts_first,
+                        is_timescale=self._partitions is None,
                     )
                     stored += inserted
                     updated += changed
@@ -220,7 +226,8 @@ def _make_rows(
             values = [value - _MODULUS if value > _LARGEST_BIGINT else value for value in values]
         found[kind].append((
             each.number, series_id, each.server, moments[each.timestamp], each.snapshot_time,
-            each.start_time, each.reset, None if others is None else Jsonb(others), *values,
+            each.start_time, each.reset, each.clock_step,
+            None if others is None else Jsonb(others), *values,
         ))  # fmt: skip
     return found
 
@@ -235,8 +242,9 @@ def _insert(
     rows: list[tuple[Any, ...]],
     *,
     counts_first: bool,
+    is_timescale: bool,
 ) -> tuple[int, int]:
-    """Insert new rows. Return the number of new rows and of updated following rows."""
+    """Insert new rows. Return the number of new rows and of corrected other rows."""
     statements = STATEMENTS[kind]
     connection.execute(statements.create_stage)
     with connection.cursor() as cursor:
@@ -245,5 +253,22 @@ def _insert(
             copy.set_types(statements.types)
             for row in rows:
                 copy.write_row(row)
-        found = cursor.execute(statements.insert, {"counts_first": counts_first}).fetchone()
-    return (0, 0) if found is None else (found[0], found[1])
+    values: dict[str, Any] = {"counts_first": counts_first}
+    stored = changed = 0
+    for number, statement in enumerate(
+        (statements.store, statements.store_late, statements.store_disordered)
+    ):
+        if number == 1 and is_timescale:
+            allow_late_rows(connection, kind, min(row[3] for row in rows))
+        found = connection.execute(statement, values).fetchone()
+        if found is None:
+            break
+        inserted, series, servers, corrections, *constants = found
+        stored += inserted
+        if corrections is not None:
+            texts = [sql.Literal(value) for value in (corrections, *constants)]
+            changed += connection.execute(statements.correct.format(*texts), prepare=False).rowcount
+        if not series:
+            break
+        values |= {"series": series, "servers": servers}
+    return stored, changed

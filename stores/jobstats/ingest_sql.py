@@ -1,12 +1,16 @@
 """SQL statements that store an array: a staging table, and the rule for deltas between rows.
 
-A row's delta is the difference to the previous row of the same series and server. Rows may arrive
-late; then the deltas of the following rows are computed again.
+A row's delta is the difference to the previous row of the same series and server. `store` reads
+the previous rows from the table of last observations, and touches no other rows than its own.
+It leaves series with late rows to `store_late`, which searches the observations and corrects the
+following rows, and series in disorder, after a step of a server's clock, to `store_disordered`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
+
+from psycopg import sql
 
 from ccagent.stores.jobstats.operations import COLUMNS
 
@@ -16,26 +20,74 @@ if TYPE_CHECKING:
 _COMMON = (
     ("number", "int4"), ("time_series_id", "uuid"), ("server", "text"),
     ("timestamp", "int8"), ("snapshot_time", "int8"), ("start_time", "int8"),
-    ("reset", "text"), ("others", "jsonb"),
+    ("reset", "text"), ("clock_step", "float8"), ("others", "jsonb"),
 )  # fmt: skip
 _KEY = ("time_series_id", "server", "timestamp")
 _TIMES = ("timestamp", "snapshot_time", "start_time")
 _TIME = "timestamptz 'epoch' + s.{0} * INTERVAL '1 microsecond' AS {0}"
 _UNSIGNED = "CASE WHEN s.{0} < 0 THEN s.{0} + 18446744073709551616 ELSE s.{0} END AS {0}"
 """Counters are copied as their 64 bits in a signed integer, the fastest format."""
-_RAW = ("snapshot_time", "start_time", "reset", "others")
+_RAW = ("snapshot_time", "start_time", "reset", "clock_step", "others")
+_SEEN = ("timestamp", "snapshot_time", "start_time", "clock_step", "others")
+"""The first fields of the type KIND_observation. The counters follow."""
 
 _SAME_START = (
-    "c.start_time BETWEEN {0}.start_time - INTERVAL '1 second' "
-    "AND {0}.start_time + INTERVAL '1 second'"
+    "{0}.start_time BETWEEN ({1}).start_time - INTERVAL '1 second' "
+    "AND ({1}).start_time + INTERVAL '1 second'"
 )
 """Lustre 2.15.0 prints times since boot. Converted times differ slightly after a sender's restart.
 """
+_STEADY = "{0}.timestamp - coalesce({0}.clock_step, 0) * INTERVAL '1 second'"
+_STEADY_SEEN = "({0}).timestamp - coalesce(({0}).clock_step, 0) * INTERVAL '1 second'"
+"""The time without the steps of the server's clock that the sender has noticed."""
 
-_INSERT = """
-WITH staged AS (
-    SELECT number, time_series_id, server, reset, others, {times}, {unsigned} FROM {stage} s
+_FRESH = """
+met AS MATERIALIZED (
+    SELECT s.*, l.seen
+    FROM staged s
+    LEFT JOIN LATERAL (
+        SELECT seen FROM {table}_last l
+        WHERE l.time_series_id = s.time_series_id AND l.server = s.server LIMIT 1
+    ) l ON true
+    WHERE (l.seen).timestamp IS DISTINCT FROM s.timestamp
 ),
+behind AS MATERIALIZED (
+    SELECT DISTINCT time_series_id, server FROM met s
+    WHERE timestamp < (seen).timestamp
+        -- A later reading than the last one, after the server's clock was set back.
+        AND ({same_start_last} AND {not_less_last} AND {more_last}) IS NOT TRUE
+        AND (
+            (s.clock_step IS NOT NULL OR (seen).clock_step IS NOT NULL)
+            AND {steady} > {steady_last}
+        ) IS NOT TRUE
+),
+fresh AS MATERIALIZED (
+    SELECT DISTINCT ON (time_series_id, server, timestamp) *
+    FROM met s
+    WHERE NOT EXISTS (
+        SELECT FROM behind b WHERE b.time_series_id = s.time_series_id AND b.server = s.server
+    )
+    ORDER BY time_series_id, server, timestamp, number
+),
+chain AS MATERIALIZED (
+    SELECT {columns}, {observation} AS seen, true AS is_fresh, false AS is_later, 2 AS place
+    FROM fresh
+    UNION ALL
+    SELECT {nothing}, k.seen, false, false, k.place
+    FROM (SELECT DISTINCT ON (time_series_id, server) time_series_id, server FROM fresh) g
+    CROSS JOIN LATERAL (
+        SELECT seen, 1 AS place FROM {table}_last l
+        WHERE l.time_series_id = g.time_series_id AND l.server = g.server
+        UNION ALL
+        SELECT before, 0 FROM {table}_last l
+        WHERE l.time_series_id = g.time_series_id AND l.server = g.server
+            AND (before).timestamp IS NOT NULL
+    ) k
+),
+"""
+"""Rows of series without late rows, after their last observations."""
+
+_FRESH_LATE = """
 fresh AS MATERIALIZED (
     SELECT DISTINCT ON (time_series_id, server, timestamp) *
     FROM staged s
@@ -47,122 +99,213 @@ fresh AS MATERIALIZED (
     ORDER BY time_series_id, server, timestamp, number
 ),
 spans AS MATERIALIZED (
-    SELECT time_series_id, server, min(timestamp) AS first, max(timestamp) AS last, count(*) AS rows
+    SELECT time_series_id, server, min(timestamp) AS first, max(timestamp) AS last
     FROM fresh
     GROUP BY time_series_id, server
 ),
 chain AS MATERIALIZED (
-    SELECT {columns}, true AS is_fresh, false AS is_later FROM fresh
+    SELECT {columns}, {observation} AS seen, true AS is_fresh, false AS is_later FROM fresh
     UNION ALL
     SELECT k.*, false, false FROM spans s CROSS JOIN LATERAL (
-        SELECT {columns} FROM {table} o
+        SELECT {columns}, {observation} FROM {table} o
         WHERE o.time_series_id = s.time_series_id AND o.server = s.server
-            AND o.timestamp < s.first
+            AND o.timestamp < s.first - {around}
         ORDER BY o.timestamp DESC LIMIT 2
     ) k
     UNION ALL
     SELECT k.*, false, true FROM spans s CROSS JOIN LATERAL (
-        SELECT {columns} FROM {table} o
+        SELECT {columns}, {observation} FROM {table} o
         WHERE o.time_series_id = s.time_series_id AND o.server = s.server
-            AND o.timestamp > s.first AND o.timestamp < s.last
+            AND o.timestamp >= s.first - {around} AND o.timestamp <= s.last + {around}
     ) k
-    WHERE s.rows > 1
     UNION ALL
     SELECT k.*, false, true FROM spans s CROSS JOIN LATERAL (
-        SELECT {columns} FROM {table} o
+        SELECT {columns}, {observation} FROM {table} o
         WHERE o.time_series_id = s.time_series_id AND o.server = s.server
-            AND o.timestamp > s.last
+            AND o.timestamp > s.last + {around}
         ORDER BY o.timestamp LIMIT 2
     ) k
 ),
-numbered AS MATERIALIZED (
-    SELECT *, row_number() OVER (PARTITION BY time_series_id, server ORDER BY timestamp) AS n
-    FROM chain
+"""
+"""Late rows, with the rows around them."""
+
+_STORE = """
+WITH staged AS MATERIALIZED (
+    SELECT number, time_series_id, server, reset, clock_step, others, {times}, {unsigned}
+    FROM {stage} s{chosen}
 ),
-linked AS (
+{fresh}
+numbered AS (
     SELECT
-        c.*,
-        coalesce(q.timestamp, p.timestamp, CASE
-                WHEN %(counts_first)s AND c.start_time < c.timestamp THEN c.start_time
-            END)
-            AS since,
-        q.n IS NULL AND (
-            -- A sender that was killed says again what is known already: nothing counts twice.
-            c.reset = 'start_time' AND NOT coalesce({same_start_p}, false)
-            OR c.reset = 'absent' AND p.snapshot_time IS NULL
-            OR c.reset = 'decreased' AND NOT coalesce(
-                c.snapshot_time = p.snapshot_time AND {same_counters}, false
+        *,
+        lag(seen) OVER w AS p,
+        lag(seen, 2) OVER w AS q,
+        lead(true) OVER w IS NULL AS is_last
+    FROM {ordered}
+    WINDOW w AS (PARTITION BY time_series_id, server ORDER BY {order})
+),
+linked AS MATERIALIZED (
+    SELECT
+        *,
+        coalesce({same_start}, false) AS has_same_start,
+        -- What stands before the zeros of an entry that one reading skipped, so that it is the
+        -- same one, or of a killed sender that has forgotten it: then these zeros don't count.
+        coalesce(
+            (p).timestamp IS NOT NULL AND (p).snapshot_time IS NULL
+            AND (reset = 'absent'
+                OR reset IS NULL AND (q).timestamp > timestamp - INTERVAL '1 day')
+            AND (
+                {same_start_q}
+                OR start_time IS NULL AND (q).start_time IS NULL AND (
+                    snapshot_time = (q).snapshot_time
+                    OR snapshot_time > (q).snapshot_time
+                    AND snapshot_time <= (p).timestamp - INTERVAL '1 second'
+                )
             )
-            -- It may also be that the record with the reset was lost.
-            OR c.start_time > p.snapshot_time
-                AND c.start_time > p.start_time + INTERVAL '1 second'
-            OR p.n IS NULL AND %(counts_first)s
-        ) AS counts_anew,
-        p.n IS NULL AS is_first,
-        CASE WHEN q.n IS NULL THEN p.others ELSE q.others END AS before_others,
-        {before}
+            AND {not_less_q},
+            false
+        ) AS has_skipped
     FROM numbered c
-    LEFT JOIN numbered p
-        ON p.time_series_id = c.time_series_id AND p.server = c.server AND p.n = c.n - 1
-    -- What stands before the zeros of an entry that one reading skipped, so that it is the same
-    -- one, or of a killed sender that has forgotten it: then these zeros don't count.
-    LEFT JOIN numbered q
-        ON p.snapshot_time IS NULL
-        AND q.time_series_id = c.time_series_id AND q.server = c.server AND q.n = c.n - 2
-        AND (c.reset = 'absent' OR c.reset IS NULL AND q.timestamp > c.timestamp - INTERVAL '1 day')
-        AND (
-            {same_start_q}
-            OR c.start_time IS NULL AND q.start_time IS NULL AND (
-                c.snapshot_time = q.snapshot_time
-                OR c.snapshot_time > q.snapshot_time
-                AND c.snapshot_time <= p.timestamp - INTERVAL '1 second'
-            )
-        )
-        AND {not_less}
-    WHERE c.is_fresh OR c.is_later
+    WHERE is_fresh OR is_later
+),
+disordered AS MATERIALIZED (
+    SELECT DISTINCT time_series_id, server FROM linked c
+    WHERE {disorder}
 ),
 computed AS MATERIALIZED (
     SELECT
-        {key}, {raw}, since, is_fresh, {names},
+        c.*,
+        CASE WHEN has_skipped THEN q ELSE p END AS before,
+        (p).timestamp IS NULL AS is_first,
+        NOT has_skipped AND coalesce(
+            -- A sender that was killed says again what is known already: nothing counts twice.
+            reset = 'start_time' AND NOT has_same_start
+            OR reset = 'absent' AND (p).snapshot_time IS NULL
+            OR reset = 'decreased' AND NOT coalesce(
+                snapshot_time = (p).snapshot_time AND {same_counters}, false
+            )
+            -- It may also be that the record with the reset was lost.
+            OR start_time > (p).snapshot_time
+                AND start_time > (p).start_time + INTERVAL '1 second'
+            OR (p).timestamp IS NULL AND %(counts_first)s,
+            false
+        ) AS counts_anew
+    FROM linked c
+    WHERE NOT EXISTS (
+        SELECT FROM disordered d
+        WHERE d.time_series_id = c.time_series_id AND d.server = c.server
+    )
+),
+grown AS {once}(
+    SELECT
+        {key}, {raw}, is_fresh, {names},
+        CASE
+            WHEN (before).timestamp < timestamp THEN (before).timestamp
+            WHEN (before).timestamp IS NULL AND %(counts_first)s AND start_time < timestamp
+                THEN start_time
+        END AS since,
         CASE WHEN others IS NOT NULL THEN
-            others_delta(others, before_others, is_first, coalesce(counts_anew, false))
+            others_delta(others, (before).others, is_first, counts_anew)
         END AS others_delta,
         {deltas}
-    FROM linked
+    FROM computed
 ),
 inserted AS (
     INSERT INTO {table} ({key}, {raw}, since, {names}, others_delta, {delta_names})
     SELECT {key}, {raw}, since, {names}, others_delta, {delta_names}
-    FROM computed WHERE is_fresh ORDER BY timestamp
+    FROM grown WHERE is_fresh ORDER BY timestamp
     ON CONFLICT DO NOTHING
     RETURNING 1
 ),
-updated AS (
-    UPDATE {table} o
-    SET since = c.since, others_delta = c.others_delta, {assignments}
+last_ones AS (
+    INSERT INTO {table}_last AS l (time_series_id, server, seen, before)
+    SELECT time_series_id, server, seen, CASE WHEN snapshot_time IS NULL THEN p END
     FROM computed c
-    WHERE NOT c.is_fresh AND o.time_series_id = c.time_series_id
-        AND o.timestamp = c.timestamp AND o.server = c.server
-    RETURNING 1
+    WHERE is_last{is_known_last}
+    ON CONFLICT (time_series_id, server) DO UPDATE
+    SET seen = excluded.seen, before = excluded.before
 ),
 unsummed AS (
     DELETE FROM summed_times s USING (SELECT DISTINCT timestamp FROM computed) c
     WHERE s.timestamp = quarter_end(c.timestamp)
+),
+left_over AS (
+    {left_over}SELECT time_series_id, server FROM disordered
 )
-SELECT (SELECT count(*) FROM inserted), (SELECT count(*) FROM updated)
+SELECT
+    (SELECT count(*) FROM inserted),
+    (SELECT array_agg(time_series_id) FROM left_over),
+    (SELECT array_agg(server) FROM left_over),
+    {changed}
+"""
+_BEHIND = """SELECT time_series_id, server FROM behind
+    UNION ALL
+    """
+_CHOSEN = """
+    JOIN unnest(%(series)s::uuid[], %(servers)s::text[]) AS g (time_series_id, server)
+        USING (time_series_id, server)"""
+_KNOWN_LAST = """
+        AND NOT EXISTS (
+            SELECT FROM {table}_last l
+            WHERE l.time_series_id = c.time_series_id AND l.server = c.server
+                AND NOT EXISTS (
+                    SELECT FROM chain k
+                    WHERE k.time_series_id = c.time_series_id AND k.server = c.server
+                        AND k.timestamp = (l.seen).timestamp
+                )
+        )"""
+_DISORDER = """({same_start_p} AND NOT ({not_less_p})
+            OR NOT has_same_start AND (clock_step IS NOT NULL OR (p).clock_step IS NOT NULL)
+                AND {steady} < {steady_p})
+        AND (reset IS NULL OR reset = 'snapshot_gap') AND NOT has_skipped"""
+_BY_START = """(
+        SELECT
+            *,
+            first_value(start_time) OVER (
+                PARTITION BY time_series_id, server ORDER BY start_time
+                RANGE BETWEEN INTERVAL '1 second' PRECEDING AND CURRENT ROW
+            ) AS began
+        FROM chain
+    ) AS c"""
+_ORDER_BY_START = """
+        coalesce(began, {steady}),
+        CASE WHEN began IS NOT NULL THEN {total} END,
+        snapshot_time, {steady}"""
+_CHANGED = """(SELECT jsonb_agg(g)::text FROM grown g WHERE NOT is_fresh),
+    (SELECT array_agg(DISTINCT time_series_id) FROM grown WHERE NOT is_fresh),
+    (SELECT min(timestamp) FROM grown WHERE NOT is_fresh),
+    (SELECT max(timestamp) FROM grown WHERE NOT is_fresh)"""
+_CORRECT = """
+UPDATE {table} o
+SET since = c.since, others_delta = c.others_delta, {assignments}
+FROM jsonb_to_recordset({{}}) AS c (
+    time_series_id uuid, server text, timestamp timestamptz, since timestamptz,
+    others_delta jsonb, {delta_types}
+)
+WHERE o.time_series_id = c.time_series_id AND o.timestamp = c.timestamp AND o.server = c.server
+    -- Values in the statement limit the partitions, chunks and compressed rows that it reads.
+    AND o.time_series_id = ANY ({{}}) AND o.timestamp BETWEEN {{}} AND {{}}
+    AND (o.since, o.others_delta, {old_deltas})
+        IS DISTINCT FROM (c.since, c.others_delta, {new_deltas})
 """
 
 
 class TableStatements(NamedTuple):
     """The statements for one table.
 
-    copy: into the staging table. types: of the staging table's columns.
+    copy: into the staging table. types: of the staging table's columns. store, store_late and
+    store_disordered return the number of new rows, and ids and servers of the series that they
+    leave to the next statement, which needs them. Then follow the corrections of other rows for
+    `correct`: their values, ids, first and last time.
     """
 
     create_stage: bytes
     copy: bytes
     types: tuple[str, ...]
-    insert: bytes
+    store: bytes
+    store_late: bytes
+    store_disordered: bytes
+    correct: sql.SQL
 
 
 def make_statements(kind: TargetKind) -> TableStatements:
@@ -171,37 +314,101 @@ def make_statements(kind: TargetKind) -> TableStatements:
     stage = f"{kind}_stage"
     types = (*_COMMON, *((name, "int8") for name in names))
     defined = ", ".join(f"{name} {sql_type}" for name, sql_type in types)
-    columns = ", ".join((*_KEY, *_RAW, *names))
-    insert = _INSERT.format(
-        stage=stage,
+    store = _fill(kind, "", fresh=_FRESH, left_over=_BEHIND, is_disordered=False)
+    late = _fill(kind, _CHOSEN, fresh=_FRESH_LATE, around="0", is_disordered=False)
+    disordered = _fill(kind, _CHOSEN, fresh=_FRESH_LATE, around="2 days", is_disordered=True)
+    correct = _CORRECT.format(
         table=kind,
-        times=", ".join(_TIME.format(name) for name in _TIMES),
-        unsigned=", ".join(_UNSIGNED.format(name) for name in names),
-        columns=columns,
-        same_counters=" AND ".join(f"c.{name} = p.{name}" for name in names),
-        same_start_p=_SAME_START.format("p"),
-        same_start_q=_SAME_START.format("q"),
-        key=", ".join(_KEY),
-        raw=", ".join(_RAW),
-        names=", ".join(names),
-        before=",\n        ".join(
-            f"CASE WHEN q.n IS NULL THEN p.{name} ELSE q.{name} END AS before_{name}"
-            for name in names
-        ),
-        not_less=" AND ".join(f"c.{name} >= q.{name}" for name in names),
-        deltas=",\n        ".join(
-            f"counter_delta({name}, before_{name}, coalesce(counts_anew, false)) AS {name}_delta"
-            for name in names
-        ),
-        delta_names=", ".join(f"{name}_delta" for name in names),
         assignments=", ".join(f"{name}_delta = c.{name}_delta" for name in names),
+        delta_types=", ".join(f"{name}_delta numeric" for name in names),
+        old_deltas=", ".join(f"o.{name}_delta" for name in names),
+        new_deltas=", ".join(f"c.{name}_delta" for name in names),
     )
     # All parts are constants of this package. Statements contain no values of requests.
     return TableStatements(
         (f"CREATE TEMP TABLE IF NOT EXISTS {stage} ({defined}) ON COMMIT DELETE ROWS").encode(),
         (f"COPY {stage} FROM STDIN (FORMAT BINARY)").encode(),
         tuple(sql_type for _, sql_type in types),
-        (insert).encode(),
+        store.encode(),
+        late.encode(),
+        disordered.encode(),
+        sql.SQL(correct),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+    )
+
+
+def _fill(
+    kind: TargetKind,
+    chosen: str,
+    *,
+    fresh: str,
+    is_disordered: bool,
+    left_over: str = "",
+    around: str = "0",
+) -> str:
+    """Return a statement that stores rows.
+
+    around: time before and after the new rows of a series whose rows are all read.
+    """
+    names = COLUMNS[kind]
+    columns = ", ".join((*_KEY, *_RAW, *names))
+    is_late = bool(chosen)
+
+    def compare(left: str, sign: str, right: str, joined: str = " AND ") -> str:
+        return joined.join(f"{left}{name} {sign} ({right}).{name}" for name in names)
+
+    def grow(name: str) -> str:
+        before = f"(before).{name}"
+        if is_disordered:
+            # Within one start nothing counts anew.
+            before = f"CASE WHEN has_same_start THEN least({before}, {name}) ELSE {before} END"
+        return f"counter_delta({name}, {before}, counts_anew) AS {name}_delta"
+
+    steady = _STEADY.format("c")
+    words = {
+        "table": kind,
+        "columns": columns,
+        "observation": f"ROW({', '.join((*_SEEN, *names))})::{kind}_observation",
+        "around": f"INTERVAL '{around}'",
+        "nothing": "g.time_series_id, g.server, NULL::timestamptz, NULL::timestamptz, "
+        "NULL::timestamptz, NULL::text, NULL::float8, NULL::jsonb, "
+        + ", ".join("NULL::numeric" for _ in names),
+        "same_start_last": _SAME_START.format("s", "seen"),
+        "not_less_last": compare("s.", ">=", "seen"),
+        "more_last": f"({compare('s.', '>', 'seen', ' OR ')})",
+        "steady": _STEADY.format("s"),
+        "steady_last": _STEADY_SEEN.format("seen"),
+    }
+    disorder = _DISORDER.format(
+        same_start_p="has_same_start",
+        not_less_p=compare("", ">=", "p"),
+        steady=steady,
+        steady_p=_STEADY_SEEN.format("p"),
+    )
+    return _STORE.format(
+        stage=f"{kind}_stage",
+        table=kind,
+        chosen=chosen,
+        times=", ".join(_TIME.format(name) for name in _TIMES),
+        unsigned=", ".join(_UNSIGNED.format(name) for name in names),
+        fresh=fresh.format(**words),
+        ordered=_BY_START if is_disordered else "chain c",
+        order=_ORDER_BY_START.format(steady=steady, total=" + ".join(names))
+        if is_disordered
+        else ("timestamp" if is_late else "place, timestamp"),
+        same_start=_SAME_START.format("c", "p"),
+        same_start_q=_SAME_START.format("c", "q"),
+        not_less_q=compare("", ">=", "q"),
+        same_counters=compare("", "=", "p"),
+        disorder="false" if is_disordered else disorder,
+        once="MATERIALIZED " if is_late else "",
+        key=", ".join(_KEY),
+        raw=", ".join(_RAW),
+        names=", ".join(names),
+        deltas=",\n        ".join(map(grow, names)),
+        delta_names=", ".join(f"{name}_delta" for name in names),
+        is_known_last=_KNOWN_LAST.format(table=kind) if is_late else "",
+        left_over=left_over,
+        changed=_CHANGED if is_late else "NULL, NULL, NULL, NULL",
     )
 
 

@@ -30,7 +30,7 @@ PARTS = ("job_id", "user_id", "user", "group_id", "nodename", "executable", "pro
 
 FIELDS = frozenset({
     "time_series_id", "target", "entry_id", "timestamp", "snapshot_time", "start_time", "server",
-    "malformed", "reset", *PARTS,
+    "malformed", "reset", "clock_step", *PARTS,
 })  # fmt: skip
 """The fields of a record that are not counters."""
 

@@ -72,6 +72,7 @@ class JobstatsObservation(NamedTuple):
     snapshot_time: int | None
     start_time: int | None
     reset: str | None
+    clock_step: float | None
     kind: TargetKind
     values: list[int]
     others: dict[str, int] | None
@@ -165,6 +166,7 @@ class _RecordCheck:
             None if snapshot is None else _seconds(snapshot, "snapshot_time"),
             None if start is None else _seconds(start, "start_time"),
             None if reset is None else str(reset),
+            _clock_step(record["clock_step"]) if "clock_step" in record else None,
             kind,
             values,
             others,
@@ -279,6 +281,14 @@ def _seconds(value: JsonValue, name: str) -> int:
     elif type(value) is float and 0 <= value <= _LATEST:
         return round(value * 1e6)
     raise RecordError(f"{name}: not a number of seconds since 1970")
+
+
+def _clock_step(value: JsonValue) -> float | None:
+    if value is None:
+        return None
+    if type(value) in {int, float} and abs(cast("float", value)) <= _LATEST:
+        return float(cast("float", value)) or None
+    raise RecordError("clock_step: not a number of seconds")
 
 
 def _uuid(value: JsonValue) -> str:

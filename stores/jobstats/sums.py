@@ -32,8 +32,14 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LOCK = 0x6A6F627373756D73  # "jobssums"
 _STORING = 0x6A6F627371756172  # "jobsquar"
 
-LOCK_STORING = sql.SQL("SELECT pg_advisory_xact_lock_shared({})").format(_STORING)
-"""First statement of each transaction that stores rows. It excludes concurrent summation."""
+LOCK_STORING = sql.SQL(
+    "SELECT pg_advisory_xact_lock_shared({}), set_config('enable_seqscan', 'off', true)"
+).format(_STORING)
+"""First statement of each transaction that stores rows. It excludes concurrent summation.
+
+A plan made while the table of last observations is small must still search it by its index when it
+is large.
+"""
 
 _MISSING = """
 SELECT quarter

@@ -1,66 +1,114 @@
-"""TimescaleDB's policies: compression and continuous aggregates.
+"""TimescaleDB's chunks: compression, retention, and late rows.
 
 The store itself applies the retention of observations, with and without TimescaleDB.
 """
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
+
+from psycopg import sql
 
 from ccagent.stores.jobstats.operations import KINDS, sums_table
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from psycopg import Connection
 
+    from ccagent.stores.jobstats.operations import TargetKind
     from ccagent.stores.jobstats.settings import SeriesTableSettings
 
-_HOUR = 3600.0
-_REFRESHED = 3 * 86400.0
-"""Maximum age in s of late observations that change the hourly sums."""
-
-
-def list_policies(settings: SeriesTableSettings) -> list[str]:
-    """Return SQL statements that set the policies."""
-    statements: list[str] = []
-    for table in KINDS:
-        hourly = f"{table}_hourly"
-        refreshed = min(_REFRESHED, settings.retention.seconds)
-        aggregate = (
-            f"start_offset => {_interval(refreshed)}, end_offset => {_interval(_HOUR)}, "
-            f"schedule_interval => {_interval(_HOUR / 2)}"
-        )
-        chunk, compressed, kept = (
-            _interval(each.seconds)
-            for each in (settings.partition, settings.compress_after, settings.hourly_retention)
-        )
-        statements += [
-            f"SELECT set_chunk_time_interval('{table}', {chunk})",
-            f"SELECT remove_compression_policy('{table}', if_exists => true)",
-            f"SELECT add_compression_policy('{table}', {compressed})",
-            f"SELECT remove_continuous_aggregate_policy('{hourly}', if_exists => true)",
-            f"SELECT add_continuous_aggregate_policy('{hourly}', {aggregate})",
-            f"SELECT remove_retention_policy('{hourly}', if_exists => true)",
-            f"SELECT add_retention_policy('{hourly}', {kept})",
-        ]
-    return statements
+_TABLES = (*KINDS, *map(sums_table, KINDS))
+_FIND_JOB = """
+SELECT job_id FROM timescaledb_information.jobs
+WHERE hypertable_name = %s AND hypertable_schema = current_schema()
+    AND proc_name IN ('policy_compression', 'policy_recompression')
+"""
+_FIND_OPTION = "SELECT value FROM store_options WHERE name = %s"
+_KEEP_OPTION = """
+INSERT INTO store_options VALUES (%s, %s)
+ON CONFLICT (name) DO UPDATE SET value = excluded.value
+"""
+_LATER_CHUNKS = """
+SELECT chunk_schema, chunk_name FROM timescaledb_information.chunks
+WHERE hypertable_name = %s AND hypertable_schema = current_schema() AND range_end > %s
+ORDER BY range_start
+"""
 
 
 def apply_policies(connection: Connection[Any], settings: SeriesTableSettings) -> None:
-    """Set the policies from the settings. The connection is in autocommit."""
-    for statement in list_policies(settings):
-        connection.execute(statement.encode())
+    """Set length and compression of chunks. The connection is in autocommit.
+
+    A value is set once, and again only after the configuration has changed: what an administrator
+    has set in the database stays.
+    """
+    chunk, compressed = settings.partition.seconds, settings.compress_after.seconds
+    for table in _TABLES:
+        if _is_new(connection, f"{table} chunk", chunk):
+            connection.execute(
+                "SELECT set_chunk_time_interval(%s::regclass, %s::interval)",
+                [table, _interval(chunk)],
+            )
+            _keep(connection, f"{table} chunk", chunk)
+        if _is_new(connection, f"{table} compress-after", compressed):
+            _set_compression(connection, table, _interval(compressed))
+            _keep(connection, f"{table} compress-after", compressed)
+
+
+def _set_compression(connection: Connection[Any], table: str, after: str) -> None:
+    """Create the policy of a table, or change its age and nothing else."""
+    found = connection.execute(_FIND_JOB, [table]).fetchone()
+    if found is None:
+        connection.execute(
+            "SELECT add_compression_policy(%s::regclass, compress_after => %s::interval)",
+            [table, after],
+        )
+    else:
+        connection.execute(
+            "SELECT alter_job(job_id, "
+            "config => jsonb_set(config, '{compress_after}', to_jsonb(%s::text))) "
+            "FROM timescaledb_information.jobs WHERE job_id = %s",
+            [after, found[0]],
+        )
+
+
+def _is_new(connection: Connection[Any], name: str, seconds: float) -> bool:
+    found = connection.execute(_FIND_OPTION, [name]).fetchone()
+    return found is None or found[0] != str(int(seconds))
+
+
+def _keep(connection: Connection[Any], name: str, seconds: float) -> None:
+    connection.execute(_KEEP_OPTION, [name, str(int(seconds))])
+
+
+def allow_late_rows(connection: Connection[Any], kind: TargetKind, first: int) -> None:
+    """Prepare a transaction for rows that may belong to compressed chunks.
+
+    first: the earliest row's microseconds since 1970. The chunks are locked as for writing before
+    the transaction reads them: with a weaker lock first, a concurrent compression of a chunk and
+    this transaction would wait for each other.
+    """
+    # The limit is for all rows of the transaction, and would refuse the array each time.
+    connection.execute(
+        "SELECT set_config('timescaledb.max_tuples_decompressed_per_dml_transaction', '0', true)"
+    )
+    moment = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=first)
+    chunks = connection.execute(_LATER_CHUNKS, [kind, moment]).fetchall()
+    if chunks:
+        names = sql.SQL(", ").join(sql.Identifier(*chunk) for chunk in chunks)
+        connection.execute(
+            sql.SQL("LOCK TABLE {} IN ROW EXCLUSIVE MODE").format(names), prepare=False
+        )
 
 
 def drop_chunks(connection: Connection[Any], before: datetime) -> int:
     """Drop the chunks that end before a time. Return their number."""
     dropped = 0
-    for table in (*KINDS, *map(sums_table, KINDS)):
+    for table in _TABLES:
         query = "SELECT drop_chunks(%s::regclass, older_than => %s::timestamptz)"
         dropped += len(connection.execute(query, [table, before]).fetchall())
     return dropped
 
 
 def _interval(seconds: float) -> str:
-    return f"INTERVAL '{int(seconds)} seconds'"
+    return f"{int(seconds)} seconds"

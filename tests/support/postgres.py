@@ -27,10 +27,20 @@ def _programs() -> Path:
     return found[-1]
 
 
+def has_timescale() -> bool:
+    """Return whether TimescaleDB is installed for the newest installed version."""
+    return (_programs().parent / "lib" / "timescaledb.so").exists()
+
+
 class PostgresServer:
     """It listens on a socket in a directory of its own; as root it runs as another user."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_timescale: bool = False) -> None:
+        """has_timescale: with TimescaleDB, which must be installed."""
+        self._options = (
+            "-c", "shared_preload_libraries=timescaledb", "-c", "max_worker_processes=40",
+            "-c", "timescaledb.telemetry_level=off",
+        ) if has_timescale else ()  # fmt: skip
         self.directory = Path(tempfile.mkdtemp(prefix="pg-"))
         self._user = "postgres" if os.geteuid() == 0 else None
         if self._user is not None:
@@ -54,7 +64,7 @@ class PostgresServer:
                 [str(self._programs / "postgres"), "-D", str(self._data), "-k", str(self.directory),
                  "-c", "listen_addresses=", "-c", "max_connections=60", "-c", "fsync=off",
                  "-c", "full_page_writes=off",
-                 "-c", "shared_buffers=256MB"],
+                 "-c", "shared_buffers=256MB", *self._options],
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                 stderr=stderr,
                 user=self._user, group=self._user, cwd="/",
@@ -97,11 +107,6 @@ class PostgresServer:
         with self.connect() as connection:
             connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}".encode())
         return self.url(name)
-
-    def has_timescale(self) -> bool:
-        with self.connect() as connection:
-            query = "SELECT 1 FROM pg_available_extensions WHERE name = 'timescaledb'"
-            return connection.execute(query).fetchone() is not None
 
     def _run(self, program: str, *arguments: str) -> None:
         subprocess.run(

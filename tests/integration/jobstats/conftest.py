@@ -11,7 +11,7 @@ import pytest
 from ccagent.stores.jobstats.migrating import migrate
 from ccagent.stores.jobstats.settings import SeriesTableSettings
 from tests.support.jobstats_store import RunningJobstatsStore
-from tests.support.postgres import PostgresServer
+from tests.support.postgres import PostgresServer, has_timescale
 
 
 @pytest.fixture(scope="session")
@@ -33,6 +33,23 @@ def template(server: PostgresServer) -> str:
 @pytest.fixture
 def database(server: PostgresServer, template: str) -> str:
     return server.make_database(template)
+
+
+@pytest.fixture(scope="session")
+def timescale_server() -> Iterator[PostgresServer]:
+    """A separate server: TimescaleDB's workers would disturb copies of databases."""
+    if not has_timescale():
+        pytest.skip("TimescaleDB is not installed for this PostgreSQL")
+    with PostgresServer(has_timescale=True) as running:
+        yield running
+
+
+@pytest.fixture
+def timescale_database(timescale_server: PostgresServer) -> str:
+    url = timescale_server.make_database("template0")
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("CREATE EXTENSION timescaledb")
+    return url
 
 
 @pytest.fixture

@@ -86,25 +86,3 @@ def test_a_newer_schema_is_left_alone(database: str) -> None:
             Exception, match=r"its schema has version 99, this ccagent supports \d+"
         ):
             migrate(connection, SeriesTableSettings())
-
-
-def test_hypertables_compress_and_aggregate(server: PostgresServer) -> None:
-    if not server.has_timescale():
-        pytest.skip("TimescaleDB is not installed here: its statements are only compared as text")
-    database = server.make_database()
-    with psycopg.connect(database, autocommit=True) as connection:
-        connection.execute("CREATE EXTENSION timescaledb")
-    service = JobstatsService(JobstatsStoreSettings(database=database), database)
-    service.prepare()
-    array = [at(days / 8, "5:1:c1", write_bytes=1000 - days * 10, server="a") for days in range(40)]
-    late = array.pop(20)
-    assert service.store_array(json.dumps(array).encode(), None).stored == 39
-    with psycopg.connect(database, autocommit=True) as connection:
-        connection.execute("SELECT compress_chunk(c) FROM show_chunks('ost') c")
-        assert service.store_array(json.dumps([late]).encode(), None).stored == 1
-        assert connection.execute("SELECT total FROM totals").fetchall() == [(390,)]
-        connection.execute("CALL refresh_continuous_aggregate('ost_hourly', NULL, NULL)")
-        assert connection.execute("SELECT sum(write_bytes) FROM ost_hourly").fetchone() == (390,)
-        settings = SeriesTableSettings(retention=Duration("1d"))
-        assert keep_house(connection, settings, None, now()) > 0
-    service.close()

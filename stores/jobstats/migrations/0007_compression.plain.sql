@@ -1,0 +1,2 @@
+-- Only TimescaleDB compresses.
+SELECT 1;

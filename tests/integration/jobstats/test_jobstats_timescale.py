@@ -1,0 +1,132 @@
+"""The store on TimescaleDB: compressed chunks, late rows, policies, answers as without it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from ccagent.config.duration import Duration
+from ccagent.stores.jobstats.housekeeping import keep_house
+from ccagent.stores.jobstats.service import JobstatsService
+from ccagent.stores.jobstats.settings import JobstatsStoreSettings, SeriesTableSettings
+from ccagent.stores.jobstats.timescale import apply_policies
+from tests.support.jobstats_store import record
+
+pytestmark = pytest.mark.timescale
+
+NOW = datetime.now(UTC).replace(microsecond=0)
+POLICY = (
+    "SELECT job_id, schedule_interval, config ->> 'compress_after' "
+    "FROM timescaledb_information.jobs WHERE hypertable_name = 'ost'"
+)
+FILL = """
+INSERT INTO ost (time_series_id, timestamp, since, server, snapshot_time, write_bytes,
+    write_bytes_delta)
+SELECT md5('s' || n % %(series)s)::uuid, %(at)s + n / %(series)s * INTERVAL '2 minutes',
+    %(at)s + (n / %(series)s - 1) * INTERVAL '2 minutes', 'oss' || n % 8,
+    %(at)s, n * 4096, 4096
+FROM generate_series(0, %(rows)s - 1) AS n
+"""
+
+
+@pytest.fixture
+def service(timescale_database: str) -> Iterator[JobstatsService]:
+    one = JobstatsService(JobstatsStoreSettings(database=timescale_database), timescale_database)
+    one.prepare()
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def connection(
+    service: JobstatsService, timescale_database: str
+) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(timescale_database, autocommit=True) as made:
+        yield made
+
+
+def at(days: float, entry: str = "5:1001:c1", **fields: Any) -> dict[str, Any]:
+    moment = NOW - timedelta(days=days)
+    return record(0, entry_id=entry, timestamp=moment.isoformat(), snapshot_time=None, **fields)
+
+
+def store(service: JobstatsService, *records: dict[str, Any]) -> int:
+    return service.store_array(json.dumps(records).encode(), None).stored
+
+
+def fill(connection: psycopg.Connection[Any], rows: int, days: float, series: int) -> None:
+    """Insert rows of one chunk."""
+    moment = (NOW - timedelta(days=days)).replace(hour=1)
+    statement = FILL.replace("%(series)s", str(series)).replace("% ", "%% ")
+    connection.execute(statement.encode(), {"at": moment, "rows": rows})
+
+
+def compress(connection: psycopg.Connection[Any], table: str = "ost") -> None:
+    connection.execute(f"SELECT compress_chunk(c, true) FROM show_chunks('{table}') c".encode())
+
+
+def test_more_compressed_rows_than_the_limit(
+    service: JobstatsService, connection: psycopg.Connection[Any]
+) -> None:
+    fill(connection, 120_000, 8, series=10_000)
+    compress(connection)
+    assert store(service, at(0, write_bytes=5)) == 1
+    assert store(service, at(8, write_bytes=1)) == 1
+    assert connection.execute("SELECT total FROM totals WHERE job = '5'").fetchall() == [(4,)]
+
+
+def test_late_rows_correct_compressed_ones(
+    service: JobstatsService, connection: psycopg.Connection[Any]
+) -> None:
+    array = [at(days / 8, "5:1:c1", write_bytes=1000 - days * 10) for days in range(40)]
+    late = array.pop(20)
+    assert store(service, *array) == 39
+    compress(connection)
+    assert store(service, late) == 1
+    assert connection.execute("SELECT total FROM totals").fetchall() == [(390,)]
+    deltas = connection.execute("SELECT write_bytes_delta, count(*) FROM ost GROUP BY 1 ORDER BY 1")
+    assert deltas.fetchall() == [(0, 1), (10, 39)]
+    settings = SeriesTableSettings(retention=Duration("1d"))
+    assert keep_house(connection, settings, None, NOW) > 0
+
+
+def test_storing_locks_no_other_chunk(
+    service: JobstatsService, connection: psycopg.Connection[Any], timescale_database: str
+) -> None:
+    """A compression holds such a lock, and deadlocked with storing."""
+    store(service, at(3, write_bytes=1), at(0.01, write_bytes=2))
+    with psycopg.connect(timescale_database) as other:
+        (chunk,) = other.execute("SELECT min(c::text) FROM show_chunks('ost') c").fetchone() or ("",)
+        other.execute(f"LOCK TABLE {chunk} IN ACCESS EXCLUSIVE MODE".encode())
+        storing = threading.Thread(target=store, args=(service, at(0, write_bytes=7)))
+        storing.start()
+        storing.join(20)
+        is_done = not storing.is_alive()
+    storing.join()
+    assert is_done
+
+
+def test_what_an_administrator_has_set_stays(
+    service: JobstatsService, connection: psycopg.Connection[Any]
+) -> None:
+    ((job, _, age),) = connection.execute(POLICY).fetchall()
+    assert age == "168:00:00"
+    connection.execute("SELECT alter_job(%s, schedule_interval => INTERVAL '5 hours')", [job])
+    connection.execute(
+        "SELECT alter_job(%s, config => config || '{\"compress_after\": \"3 days\"}') "
+        "FROM timescaledb_information.jobs WHERE job_id = %s",
+        [job, job],
+    )
+    apply_policies(connection, SeriesTableSettings())
+    assert connection.execute(POLICY).fetchall() == [(job, timedelta(hours=5), "3 days")]
+    apply_policies(connection, SeriesTableSettings(compress_after=Duration("2d")))
+    assert connection.execute(POLICY).fetchall() == [(job, timedelta(hours=5), "172800 seconds")]
+    connection.execute("SELECT remove_compression_policy('ost')")
+    apply_policies(connection, SeriesTableSettings(compress_after=Duration("2d")))
+    assert connection.execute(POLICY).fetchall() == []
