@@ -87,9 +87,9 @@ def test_nodes_are_asked_over_nats_with_a_table_of_answers(
     assert "refuses this sender" in control(*put, expect=1)[1]
     assert len(control(*put, "--sign", str(key))) == 3
     assert (tmp_path / "machine1" / SWAP).read_text().strip() == "7"
-    table = [line.rsplit(None, 3) for line in control("status", "--node", "n1", *config)]
-    assert table[0][1:] == ["PUTS", "REFUSED", "LOGGED"]
-    assert [[row[0].split(None, 1)[1], *row[1:]] for row in table[1:]] == [
+    shown = [line.rsplit(None, 3) for line in control("status", "--node", "n1", *config)]
+    assert shown[0][1:] == ["PUTS", "REFUSED", "LOGGED"]
+    assert [[row[0].split(None, 1)[1], *row[1:]] for row in shown[1:]] == [
         ["NATS subject cc-control", "1", "1", "1"],
         [f"key {public_key(seed)}", "1", "0", "1"],
     ]
