@@ -4,8 +4,9 @@ A process is in a container if it has another PID namespace than process 1, or a
 namespace and another root directory or user namespace. Services of systemd have mount namespaces of
 their own (PrivateTmp=, ProtectSystem=), with the root and the users of the machine.
 
-/proc/PID/ns is for the process's user and for CAP_SYS_PTRACE. Everybody may read the PIDs in nested
-namespaces (NSpid in `status`), the mounts, with other ids in each namespace, and the map of users.
+/proc/PID/ns is for the process's user and for CAP_SYS_PTRACE, and is read first: it is cheap.
+Everybody may read the PIDs in nested namespaces (NSpid in `status`), the mounts, with other ids in
+each namespace, and the map of users.
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from ccagent.errors import CcagentError
+
 if TYPE_CHECKING:
     from ccagent.machine.node import Node
 
 _NESTED = re.compile(rb"^NSpid:\t[0-9]+\t", re.MULTILINE)
 _MOUNT = re.compile(rb"^([0-9]+) [0-9]+ ([0-9]+:[0-9]+ [^ \n]+) ([^ \n]+) ", re.MULTILINE)
 _FIRST = "proc/1"
+_SELF = "proc/self"
 _SHORTEST_LINE = 20
 
 
@@ -55,10 +59,40 @@ class Containers:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._first = RootMount(b"", b"", frozenset())
+        self._outside = self._find_outside()
 
     def is_inside(self, pid: int | str) -> bool:
         """Return whether a process is in a container. Raise the errors of Node.read."""
         path = f"proc/{pid}"
+        if self._outside is None:
+            return self._is_inside_by_mounts(path)
+        try:
+            pids, mounts = self._namespaces(path)
+        except CcagentError:
+            return self._is_inside_by_mounts(path)
+        if pids != self._outside[0]:
+            return True
+        return mounts != self._outside[1] and self._is_inside_by_mounts(path)
+
+    def _find_outside(self) -> tuple[int, int] | None:
+        """Return the namespaces of a process outside of containers; None if none is readable.
+
+        Some security modules forbid those of process 1 even for root.
+        """
+        for path in (_FIRST, _SELF):
+            try:
+                found = self._namespaces(path)
+                if path == _FIRST or not self._is_inside_by_mounts(path):
+                    return found
+            except CcagentError:
+                continue
+        return None
+
+    def _namespaces(self, path: str) -> tuple[int, int]:
+        """Return the PID and mount namespaces of a process. Raise the errors of Node.inode."""
+        return self._node.inode(f"{path}/ns/pid"), self._node.inode(f"{path}/ns/mnt")
+
+    def _is_inside_by_mounts(self, path: str) -> bool:
         # The kernel formats a line of each mount, but no more of them than are read.
         number = self._node.read_start(f"{path}/mountinfo", _SHORTEST_LINE).partition(b" ")[0]
         if is_in_nested_pids(self._node.read_single(f"{path}/status")):

@@ -102,7 +102,9 @@ def test_storing_locks_no_other_chunk(
     """A compression holds such a lock, and deadlocked with storing."""
     store(service, at(3, write_bytes=1), at(0.01, write_bytes=2))
     with psycopg.connect(timescale_database) as other:
-        (chunk,) = other.execute("SELECT min(c::text) FROM show_chunks('ost') c").fetchone() or ("",)
+        (chunk,) = other.execute("SELECT min(c::text) FROM show_chunks('ost') c").fetchone() or (
+            "",
+        )
         other.execute(f"LOCK TABLE {chunk} IN ACCESS EXCLUSIVE MODE".encode())
         storing = threading.Thread(target=store, args=(service, at(0, write_bytes=7)))
         storing.start()
@@ -119,7 +121,7 @@ def test_what_an_administrator_has_set_stays(
     assert age == "168:00:00"
     connection.execute("SELECT alter_job(%s, schedule_interval => INTERVAL '5 hours')", [job])
     connection.execute(
-        "SELECT alter_job(%s, config => config || '{\"compress_after\": \"3 days\"}') "
+        'SELECT alter_job(%s, config => config || \'{"compress_after": "3 days"}\') '
         "FROM timescaledb_information.jobs WHERE job_id = %s",
         [job, job],
     )
