@@ -93,7 +93,6 @@ def test_every_field_is_that_of_sacct(slurm: SlurmCluster, slurm_jobs: Jobs, res
             compared += 1
             if found != wanted:
                 wrong.append((job.job_id, job.job_step, field, found, wanted))
-    print("COMPARED", compared, len(expected), len({n for n, _, _ in expected}))
     assert wrong == []
     assert len({number for number, _, _ in expected}) > 100
     assert compared > 5000
