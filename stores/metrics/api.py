@@ -23,7 +23,7 @@ from ccagent.stores.metrics.request_bodies import (
     inflate,
     parameter,
 )
-from ccagent.stores.metrics.responses import StoreResponse, answer_write, begun, fail, text
+from ccagent.stores.metrics.responses import OK, StoreResponse, begun, complain, fail, text
 from ccagent.stores.metrics.tokens import ADMIN, READ, WRITE, UnauthorizedError
 
 if TYPE_CHECKING:
@@ -283,8 +283,10 @@ class StoreApi:
                 done(fail(503, f"the values are not stored: {problem}; send them again"))
             elif message.unkept:
                 done(fail(503, f"events are not stored: {message.unkept}; send them again"))
+            elif message.bad_count:
+                done(complain(message, self._ingest.series.seconds_left()))
             else:
-                done(answer_write(message, self._ingest.series.seconds_left()))
+                done(OK)
 
         self._commit.wait(committed)
 

@@ -58,26 +58,28 @@ class LineMessage:
     cluster: default of lines without the tag `cluster`. sender: identity of the sender.
     """
 
+    # Defaults of the class: most messages never set these attributes.
+    time: int | None = None
+    """Time of the previous line."""
+    lines = 0
+    """Number of lines of the previous pieces."""
+    stored = 0
+    bad_count = 0
+    new_series = 0
+    refused = 0
+    """Number of values of refused series."""
+    refusal: SeriesRefusal | None = None
+    """Why the first new series was refused."""
+    unkept = ""
+    """Reason why events of the message are only in memory; the sender must send them again."""
+    is_ended = False
+    """True if the first bad line ended the message."""
+
     def __init__(self, cluster: str, sender: str = "") -> None:
         self.cluster = cluster
         self.sender = sender
-        self.time: int | None = None
-        """Time of the previous line."""
-        self.lines = 0
-        """Number of lines of the previous pieces."""
-        self.stored = 0
         self.bad: list[BadLine] = []
         """The first bad lines, and the first lines of refused series."""
-        self.bad_count = 0
-        self.new_series = 0
-        self.refused = 0
-        """Number of values of refused series."""
-        self.refusal: SeriesRefusal | None = None
-        """Why the first new series was refused."""
-        self.unkept = ""
-        """Reason why events of the message are only in memory; the sender must send them again."""
-        self.is_ended = False
-        """True if the first bad line ended the message."""
 
     def complain(self, number: int, reason: str) -> None:
         """Count a bad line of the present piece. number: within the piece."""

@@ -32,8 +32,11 @@ if TYPE_CHECKING:
 _MOST_CLUSTERS = 1000
 _MOST_UNKNOWN = 100_000
 _ANY = 10**12
-PIECE = 256 << 10
-"""Bytes of a message that a fast path processes at a time, in about 5 ms."""
+PIECE = 640 << 10
+"""Bytes of a message that a fast path processes at a time, in about 5 ms with a template.
+
+A template needs all lines of a message: the pieces of a longer message differ from time to time.
+"""
 
 _LINES, _BYTES = 150, 16 << 10
 """Lines and bytes that the general path processes at a time, in about 5 ms."""
@@ -174,13 +177,12 @@ class LineIngest:
         counters.messages += 1
         counters.points += message.stored
         counters.bad_lines += message.bad_count
-        more: dict[str, int] = {}
-        if message.new_series:
-            more["new_series"] = message.new_series
-        if message.bad_count:
-            more["refused_lines"] = message.bad_count
         if message.sender:
-            self.senders.count(message.sender, messages=1, bytes=len(body), **more)
+            self.senders.count(message.sender, messages=1, bytes=len(body))
+            if message.new_series:
+                self.senders.count(message.sender, new_series=message.new_series)
+            if message.bad_count:
+                self.senders.count(message.sender, refused_lines=message.bad_count)
 
     def _write_fast(self, body: bytes, cluster: str) -> int | None:
         """Write a message on a fast path. Return the number of its values; None for others."""

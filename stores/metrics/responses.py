@@ -35,14 +35,12 @@ def fail(status: int, reason: str, **more: Any) -> StoreResponse:
     return StoreResponse(status, msgspec.json.encode(found) + b"\n")
 
 
-def answer_write(message: LineMessage, retry_after: int) -> StoreResponse:
-    """Return the response to a write: empty, or an error with the bad lines.
+def complain(message: LineMessage, retry_after: int) -> StoreResponse:
+    """Return the error for a message with bad lines or refused series.
 
     retry_after: seconds until a sender may make new series again.
     """
     bad = message.bad
-    if not message.bad_count:
-        return OK
     counts = {
         "lines": [{"line": one.number, "reason": one.reason} for one in bad],
         "bad": message.bad_count,
