@@ -12,6 +12,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 import paho.mqtt.client as mqtt
+from paho.mqtt.enums import CallbackAPIVersion
 
 from ccagent.controls.signatures import sign
 from tests.integration.controls.conftest import ControlClient
@@ -62,7 +63,7 @@ class SoakClients:
         client = self._connect()
         self._attack("unsigned", lambda n: self._put_unsigned(client, n), 0.02)
         self._attack("nats", lambda n: self._send_bad(client, n), 0.02)
-        broker = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2)
+        broker = mqtt.Client(CallbackAPIVersion.VERSION2)
         broker.connect("127.0.0.1", self._site.broker.ports["mqtt"])
         broker.loop_start()
         self._ends += [broker.disconnect, broker.loop_stop]
@@ -144,7 +145,12 @@ class SoakClients:
 
     def _dawdle(self, port: int) -> Callable[[int], None]:
         opened: list[socket.socket] = []
-        self._ends.append(lambda: [each.close() for each in opened])
+
+        def end() -> None:
+            for each in opened:
+                each.close()
+
+        self._ends.append(end)
 
         def dawdle(_: int) -> None:
             while len(opened) > 60:
@@ -164,8 +170,8 @@ class SoakClients:
 
     def _flood_series(self, number: int) -> None:
         lines = "".join(
-            f"flood,hostname=f{number},type=hwthread,type-id={each} value=1 {int(time.time())}\n"
-            for each in range(5000)
+            f"flood,hostname=f1,type=hwthread,type-id={each} value=1 {int(time.time())}\n"
+            for each in range(5000 * number, 5000 * (number + 1))
         )
         self._site.metrics.write(lines)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import re
 import socket
 import ssl
 import subprocess
@@ -113,6 +114,25 @@ def test_more_clients_at_once_than_permitted_wait_for_their_turn(exporter: Expor
         each.join(30)
     assert len(answers) == 60
     assert all("node_load1 " in each for each in answers)
+
+
+def test_an_address_with_all_connections_makes_room_for_others(exporter: Exporter) -> None:
+    exporter.serve('clients = 5\nclient-timeout = "1s"')
+    address = ("127.0.0.1", exporter.port)
+    with contextlib.ExitStack() as stack:
+        for _ in range(10):
+            for _ in range(5):
+                hostile = socket.create_connection(address, 60, ("127.0.0.2", 0))
+                stack.enter_context(hostile).sendall(b"GET /m")
+            assert "ccagent_build_info" in get(exporter.url)
+        with stack.enter_context(socket.create_connection(address, 60)) as malformed:
+            malformed.sendall(b"nonsense\r\n\r\n")
+            assert malformed.recv(100).startswith(b"HTTP/1.1 400")
+        until(lambda: re.search(r'reason="slow"} [1-9]', get(exporter.url)))
+    found = dict(re.findall(r'stopped_clients_total\{reason="(\w+)"\} (\d+)', get(exporter.url)))
+    assert found["malformed"] == "1"
+    assert int(found["evicted"]) >= 10
+    assert exporter.said().count("127.0.0.2: connection closed for a client of another") == 1
 
 
 def test_a_client_that_reads_nothing_is_given_up(exporter: Exporter) -> None:
