@@ -110,7 +110,7 @@ def test_memory_of_a_job_is_that_of_its_control_group(
 @pytest.fixture
 def shared_memory() -> Iterator[Path]:
     """A file on a tmpfs."""
-    with tempfile.NamedTemporaryFile(dir="/dev/shm", delete=False) as file:  # noqa: S108
+    with tempfile.NamedTemporaryFile(dir="/dev/shm", delete=False) as file:
         path = Path(file.name)
     yield path
     path.unlink()
