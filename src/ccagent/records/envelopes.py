@@ -66,6 +66,7 @@ class Envelope(
     """Base class of all envelopes. kind: the kind of its message."""
 
     kind: ClassVar[str]
+    is_envelope: ClassVar[bool] = True
 
     meta: MetadataObject
     data: Structure | None = None

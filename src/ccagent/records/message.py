@@ -47,6 +47,7 @@ class JsonRecord(Record, frozen=True):
     """
 
     takes_differences: ClassVar[bool | None] = None
+    is_envelope: ClassVar[bool] = False
 
     def encode_json(self) -> tuple[str, bytes, list[str]]:
         """Return kind and JSON of the message, and a phrase for each omitted part.
