@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from ccagent.agents.sonar.jobs.allocations import Allocation, Allocations
     from ccagent.agents.sonar.jobs.cgroup_accounting import JobAccounts
-    from ccagent.agents.sonar.jobs.job_memory import JobMemory
+    from ccagent.agents.sonar.jobs.job_memory import JobMemoryReader
     from ccagent.agents.sonar.jobs.pss import JobPss
     from ccagent.agents.sonar.process import Process, ProcessSource
     from ccagent.machine.cgroup.counters import JobCounters
@@ -65,7 +65,7 @@ class SampleAgent(Agent[SampleSettings]):
         self._allocations: Allocations | None = None
         self._accounts: JobAccounts | None = None
         self._pss: JobPss | None = None
-        self._memory: JobMemory | None = None
+        self._memory: JobMemoryReader | None = None
         self._boot = 0
 
     def checks(self, node: Node) -> Iterator[Check]:
@@ -191,6 +191,8 @@ class SampleAgent(Agent[SampleSettings]):
         """Return which records the sinks get: of processes (False), of streams (True), or both."""
         if self.settings.preset:
             return (True,)
+        if self.receivers == {""}:
+            return (False,)
         from ccagent.records.receivers import RECEIVERS
 
         wanted = {
@@ -307,12 +309,12 @@ class SampleAgent(Agent[SampleSettings]):
         """Return the memory of jobs in KB by their control groups, if any records need it."""
         if not any(self._scales_memory(as_streams=each) for each in self._choose_records()):
             return {}
-        from ccagent.agents.sonar.jobs.job_memory import JobMemory, memory_of
+        from ccagent.agents.sonar.jobs.job_memory import JobMemoryReader, memory_of
 
         if counters:
             return memory_of(counters)
         if self._memory is None:
-            self._memory = JobMemory()
+            self._memory = JobMemoryReader()
         memory = self._memory.read(node)
         errors += self._memory.errors
         return memory

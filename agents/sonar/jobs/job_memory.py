@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _KB = 1024
 
 
-class JobMemory(FileErrors):
+class JobMemoryReader(FileErrors):
     """Reads anonymous and shared memory of the control groups of Slurm's jobs."""
 
     def read(self, node: Node) -> dict[int, int]:

@@ -63,14 +63,10 @@ class ErrorObject(Structure, frozen=True, kw_only=True):
 class Envelope(
     JsonRecord, omit_defaults=True, frozen=True, kw_only=True, forbid_unknown_fields=True
 ):
-    """Base class of all envelopes.
-
-    kind: the kind of its message. takes_differences: it is for receivers that compute CPU time from
-    differences of `cpu_time` (True), for the others (False), or for all (None).
-    """
+    """Base class of all envelopes. kind: the kind of its message."""
 
     kind: ClassVar[str]
-    takes_differences: ClassVar[bool | None] = None
+    is_envelope: ClassVar[bool] = True
 
     meta: MetadataObject
     data: Structure | None = None

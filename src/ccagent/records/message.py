@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import msgspec
 
@@ -40,7 +40,14 @@ class Record(msgspec.Struct, frozen=True):
 
 
 class JsonRecord(Record, frozen=True):
-    """A record that becomes a JSON message."""
+    """A record that becomes a JSON message.
+
+    takes_differences: it is for receivers that compute CPU time from differences of `cpu_time`
+    (True), for the others (False), or for all (None).
+    """
+
+    takes_differences: ClassVar[bool | None] = None
+    is_envelope: ClassVar[bool] = False
 
     def encode_json(self) -> tuple[str, bytes, list[str]]:
         """Return kind and JSON of the message, and a phrase for each omitted part.
@@ -108,6 +115,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
 
         None if the receiver does not get it.
         """
+        if not self.receiver and self.sends_errors_alone:
+            return None if record.takes_differences else record
         from ccagent.records.receivers import fit_record
 
         return fit_record(record, self)

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, get_args
 import msgspec
 
 from ccagent.log import logger
-from ccagent.records.envelopes import Envelope, Structure
-from ccagent.records.message import TimeUnit
 
 if TYPE_CHECKING:
+    from ccagent.records.envelopes import Envelope
     from ccagent.records.message import JsonRecord, Profile
 
 _ENVELOPES = ("sample", "sysinfo", "job", "cluster")
@@ -76,7 +75,7 @@ class Receiver(msgspec.Struct, frozen=True, kw_only=True):
 
     format: Literal["sonar", "line"]
     kinds: tuple[str, ...]
-    precision: TimeUnit = ""
+    precision: Literal["", "s", "ns"] = ""
     largest_body: int | None = None
     fields: dict[str, str] = {}
     required_texts: dict[str, tuple[str, ...]] = {}
@@ -132,9 +131,11 @@ def fit_record(record: JsonRecord, profile: Profile) -> JsonRecord | None:
     The errors of an envelope without data that is not sent are logged.
     """
     known = RECEIVERS[profile.receiver] if profile.receiver else None
-    if not isinstance(record, Envelope):
+    if not record.is_envelope:
         # Other records have fields that no receiver of envelopes knows.
         return record if known is None else None
+    if TYPE_CHECKING:
+        assert isinstance(record, Envelope)
     if known is not None and not known.takes(record.kind):
         return None
     wanted = record.takes_differences
@@ -197,9 +198,9 @@ def _plan(receiver: Receiver, kind: type[Any], path: str, envelope: str) -> _Pla
     return plan if any(plan) else None
 
 
-def _find_structure(kind: object) -> type[Structure] | None:
+def _find_structure(kind: object) -> type[msgspec.Struct] | None:
     """Return the structure in a field's type: itself, an element of a list, or optional."""
-    if isinstance(kind, type) and issubclass(kind, Structure):
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         return kind
     return next((found for each in get_args(kind) if (found := _find_structure(each))), None)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ccagent.agents.sonar.jobs.job_memory import JobMemory, scale_memory
+from ccagent.agents.sonar.jobs.job_memory import JobMemoryReader, scale_memory
 from ccagent.machine.node import Node
 from ccagent.machine.procfs.process_files import parse_statm
 from ccagent.records.envelopes import SampleJob, SampleProcess
@@ -92,7 +92,7 @@ def test_memory_of_a_job_is_that_of_its_control_group(
             processes = [
                 SampleProcess(pid=pid, resident_memory=resident(pid)) for pid in sorted(pids)
             ]
-            memory = JobMemory().read(Node(root=str(machine), hostname="n", cluster="c"))
+            memory = JobMemoryReader().read(Node(root=str(machine), hostname="n", cluster="c"))
             truth = kernel_memory(directory)
         finally:
             kill_all(directory)
@@ -110,7 +110,7 @@ def test_memory_of_a_job_is_that_of_its_control_group(
 @pytest.fixture
 def shared_memory() -> Iterator[Path]:
     """A file on a tmpfs."""
-    with tempfile.NamedTemporaryFile(dir="/dev/shm", delete=False) as file:  # noqa: S108
+    with tempfile.NamedTemporaryFile(dir="/dev/shm", delete=False) as file:
         path = Path(file.name)
     yield path
     path.unlink()
