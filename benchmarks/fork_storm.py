@@ -160,8 +160,8 @@ def measure_outside(options: argparse.Namespace) -> dict[str, Any]:
     from ccagent.agents.sonar.settings import SampleSettings
     from ccagent.agents.sonar.sources.bpf import BpfSource
     from ccagent.machine.node import Node
+    from ccagent.records.encoding import encode
     from ccagent.records.envelopes import SampleEnvelope
-    from ccagent.records.message import encode
 
     node = Node(cluster="benchmark")
     selection = ProcessSelection(system_jobs=True, users=(), commands=(), cpu_time=0.0)

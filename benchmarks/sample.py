@@ -99,7 +99,7 @@ def worker(source: str, samples: int, pause: float) -> None:
     from ccagent.agents.sonar.agent import SampleAgent
     from ccagent.agents.sonar.settings import SampleSettings
     from ccagent.machine.node import Node
-    from ccagent.records.message import encode
+    from ccagent.records.encoding import encode
 
     node = Node(cluster="benchmark")
     agent = SampleAgent(convert({"source": source}, SampleSettings), frozenset({"sonar"}))

@@ -13,6 +13,7 @@ from ccagent.config.configuration import OutboxSettings, build_transport, check_
 from ccagent.machine.node import Node
 from ccagent.queue.queue import Queue
 from ccagent.queue.sender import Sender
+from ccagent.records.encoding import encode
 from ccagent.records.envelopes import (
     JobsAttributes,
     JobsData,
@@ -26,7 +27,7 @@ from ccagent.records.envelopes import (
     SampleSystem,
     SlurmJob,
 )
-from ccagent.records.message import Message, Record, encode
+from ccagent.records.message import Message, Record
 from ccagent.records.points import Point
 from tests.support.receiving_programs import CLUSTER, PASSWORD, Jobanalyzer, MetricStore
 from tests.support.running import Running, until
