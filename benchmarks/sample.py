@@ -51,7 +51,7 @@ GROUP = 10
 NOBODY = 65534
 ONE_SHOT_RUNS = 9
 TRACED_SAMPLES = {"procfs": (5, 25), "bpf": (5, 25)}
-PINNED = "/run/ccagent-kernel/tasks"
+PINNED = "/run/ccagent-kernel"
 OTHERWISE_TRACED = (2, 4)
 
 
@@ -253,7 +253,7 @@ def measure(number: int, sources: list[str], samples: int, ticks: int) -> Iterat
     with sleeping_processes(number):
         processes = sum(name.isdecimal() for name in os.listdir("/proc"))
         for source in sources:
-            if source == "bpf" and not os.access(PINNED, os.R_OK):
+            if source == "bpf" and not os.access(f"{PINNED}/tasks", os.R_OK):
                 continue
             daemon = daemon_cost(source, samples)
             paced = daemon_cost(source, ticks + 1, pause=1.0)
@@ -287,14 +287,17 @@ def measure(number: int, sources: list[str], samples: int, ticks: int) -> Iterat
             }
 
 
-def job_memory_cost(number: int, source: str, samples: int, jobs: int) -> dict[str, Any]:
+def job_memory_cost(number: int, source: str, options: argparse.Namespace) -> dict[str, Any]:
     """Return the CPU of a sample for Jobanalyzer with and without `job-memory`, in turns."""
+    jobs: int = options.job_memory
     sys.path.insert(0, str(Path(__file__).parent.parent))
     from msgspec import convert
 
     from benchmarks.fork_storm import JOBS, job_cgroups
     from ccagent.agents.sonar.agent import SampleAgent
+    from ccagent.agents.sonar.jobs.selection import ProcessSelection
     from ccagent.agents.sonar.settings import SampleSettings
+    from ccagent.agents.sonar.sources.preferred import PreferredSource
     from ccagent.machine.node import Node
     from ccagent.records.encoding import Profile, encode
 
@@ -310,9 +313,13 @@ def job_memory_cost(number: int, source: str, samples: int, jobs: int) -> dict[s
         for kind in ("processes", "cgroup"):
             keys = {"source": source, "preset": "jobanalyzer", "job-memory": kind}
             agents[kind] = SampleAgent(convert(keys, SampleSettings), frozenset({"sonar"}))
+            if source == "bpf":
+                agents[kind]._source = PreferredSource(  # noqa: SLF001
+                    node, ProcessSelection(), asked=True, directory=options.directory
+                )
             agents[kind].prepare(node)
             costs[kind] = []
-        for turn in range(samples):
+        for turn in range(options.samples):
             time.sleep(0.05)
             for kind in sorted(agents, reverse=bool(turn % 2)):
                 before = _cpu()
@@ -356,6 +363,7 @@ def main() -> None:
     parser.add_argument(
         "--job-memory", type=int, metavar="JOBS", help="measure only its cost, with so many jobs"
     )
+    parser.add_argument("--directory", default=PINNED, help="programs for --job-memory")
     parser.add_argument("--json", help="also write the rows to this file")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     parser.add_argument("--pause", type=float, default=0.05, help=argparse.SUPPRESS)
@@ -368,9 +376,9 @@ def main() -> None:
         sources = options.source.split(",")
         if options.job_memory:
             rows += [
-                job_memory_cost(number, source, options.samples, options.job_memory)
+                job_memory_cost(number, source, options)
                 for source in sources
-                if source != "bpf" or os.access(PINNED, os.R_OK)
+                if source != "bpf" or os.access(f"{options.directory}/tasks", os.R_OK)
             ]
         else:
             rows += measure(number, sources, options.samples, options.ticks)

@@ -127,6 +127,29 @@ def test_what_jobanalyzer_does_not_know_is_left_out(
     assert jobanalyzer.jobs == [1]
 
 
+def test_a_backlog_is_delivered_as_it_was_put(
+    jobanalyzer: Jobanalyzer, password: str, tmp_path: Path
+) -> None:
+    """Messages of an earlier release, or of another `receiver`, are in the queue's file."""
+    old = encode(map(jobs_envelope, [ended(1), running(2), ended(3)]), "sonar", NODE)
+    where = OutboxSettings(directory=str(tmp_path / "queue"))
+    before = Queue("backend", where)
+    before.put(old)
+    before.close()
+
+    settings = check_sink(sink(jobanalyzer, password), "backend", "test")
+    queue = Queue("backend", where)
+    queue.put(encode([jobs_envelope(running(4))], settings.profile, NODE))
+    sender = Sender("backend", queue, build_transport(settings))
+    sender.send_all()
+    sender.close()
+    bodies = [request.body for request in jobanalyzer.requests]
+    assert bodies[:3] == [each.body for each in old]
+    # Without its times, job 2 is refused now as it was then. It costs itself.
+    assert jobanalyzer.answers == [204, 422, 204, 204]
+    assert jobanalyzer.jobs == [1, 3, 4]
+
+
 @pytest.mark.parametrize(
     ("bad", "most"), [({17}, 20), ({17, 300}, 40), ({*range(0, 500, 10)}, 500)]
 )
