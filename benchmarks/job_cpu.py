@@ -37,11 +37,15 @@ from ccagent.agents.sonar.agent import SampleAgent
 from ccagent.agents.sonar.jobs.selection import ProcessSelection
 from ccagent.agents.sonar.settings import SampleSettings
 from ccagent.agents.sonar.sources.preferred import PreferredSource
+from ccagent.agents.sonar.sources.procfs import ProcfsSource
+from ccagent.agents.sonar.sources.psutil_source import PsutilSource
 from ccagent.machine.node import Node
 from ccagent.records.encoding import Profile, encode_each
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from ccagent.agents.sonar.process import Process, ProcessSource
 
 MIXES: dict[str, tuple[tuple[str, ...], str]] = {
     "any": (("",), ""),
@@ -131,30 +135,65 @@ def average_by_duration(samples: list[SentSample]) -> float:
     return sum(use for _, use in merged) / len(merged) / 100 * duration
 
 
+class SharedSource:
+    """A source whose readings all mixes of sinks get. The kernel hands on what ended only once."""
+
+    def __init__(self, source: ProcessSource) -> None:
+        self._source = source
+        self._processes: list[Process] = []
+        self._read_at = time.monotonic()
+        source.begin()
+
+    def take(self) -> float:
+        """Take a reading. Return s since the last one."""
+        before, self._read_at = self._read_at, time.monotonic()
+        self._processes = self._source.read()
+        return self._read_at - before
+
+    @property
+    def name(self) -> str:
+        """Return the name of the source in the configuration."""
+        return self._source.name
+
+    @property
+    def counts_ended(self) -> bool:
+        """Return whether the last reading included the CPU time of ended processes."""
+        return self._source.counts_ended
+
+    @property
+    def errors(self) -> list[str]:
+        """Return the errors of the last reading."""
+        return self._source.errors
+
+    def begin(self) -> None:
+        """Do nothing: the first reading is taken."""
+
+    def read(self) -> list[Process]:
+        """Return the processes of the last reading."""
+        return self._processes
+
+    def close(self) -> None:
+        """Close all open files."""
+        self._source.close()
+
+
 class Sampler:
     """An agent with one source and one mix of sinks, and what each sink got."""
 
-    def __init__(self, node: Node, source: str, mix: str, directory: str) -> None:
+    def __init__(self, node: Node, source: SharedSource, mix: str) -> None:
         receivers, preset = MIXES[mix]
         self.source, self.mix = source, mix
         self.sent: dict[str, list[SentSample]] = {receiver: [] for receiver in receivers}
         self._node = node
         self._profiles = [Profile(receiver=receiver) for receiver in receivers]
-        settings = convert({"source": source, "preset": preset}, SampleSettings)
+        settings = convert({"preset": preset}, SampleSettings)
         self._agent = SampleAgent(settings, frozenset({"sonar"}))
         self._agent.receivers = frozenset(receivers)
-        if source == "bpf":
-            selection = ProcessSelection(system_jobs=True, users=(), commands=(), cpu_time=0.0)
-            self._agent._source = PreferredSource(  # noqa: SLF001
-                node, selection, asked=True, directory=directory
-            )
+        self._agent._source = source  # noqa: SLF001
         self._agent.prepare(node)
-        self._read_at = time.monotonic()
 
-    def sample(self) -> None:
+    def sample(self, now: int, interval: float) -> None:
         """Take a sample, and keep what each sink gets."""
-        before, self._read_at = self._read_at, time.monotonic()
-        interval, now = self._read_at - before, int(time.time())
         for profile, message in encode_each(
             self._agent.sample(self._node), self._profiles, self._node
         ):
@@ -181,11 +220,7 @@ class Sampler:
                 average_by_duration(of_job),
             )
             cells = "".join(f"{each:9.1f} {100 * each / truth:5.0f} %" for each in figures)
-            yield f"{self.source:8}{self.mix:13}{receiver or 'any':13}{cells}"
-
-    def close(self) -> None:
-        """Close the agent."""
-        self._agent.close()
+            yield f"{self.source.name:8}{self.mix:13}{receiver or 'any':13}{cells}"
 
 
 def main() -> None:
@@ -197,16 +232,18 @@ def main() -> None:
     parser.add_argument("--directory", default="/run/ccagent-kernel")
     options = parser.parse_args()
     node = Node(cluster="benchmark")
-    sources = ["procfs", "psutil"]
+    selection = ProcessSelection()
+    sources: list[ProcessSource] = [ProcfsSource(node, selection), PsutilSource(node, selection)]
     if os.access(f"{options.directory}/tasks", os.R_OK):
-        sources.append("bpf")
+        sources.append(PreferredSource(node, selection, asked=True, directory=options.directory))
     storm = [sys.executable, str(Path(__file__).with_name("fork_storm.py")), "--storm"]
     storm += ["--processes", str(options.processes), "--milliseconds", options.milliseconds]
     with job_cgroups(JOBS[:1]) as groups:
         (group,) = groups.values()
-        samplers = [
-            Sampler(node, source, mix, options.directory) for source in sources for mix in MIXES
-        ]
+        samplers = {
+            shared: [Sampler(node, shared, mix) for mix in MIXES]
+            for shared in map(SharedSource, sources)
+        }
         # As a batch script: a shell that waits for the storm, and lives until the last sample.
         script = subprocess.Popen(
             ["sh", "-c", '"$@"; echo; read end', "sh", *storm],
@@ -217,8 +254,10 @@ def main() -> None:
         try:
             begin, left = time.monotonic(), 3
             while left:
-                for sampler in samplers:
-                    sampler.sample()
+                for shared, each in samplers.items():
+                    interval, now = shared.take(), int(time.time())
+                    for sampler in each:
+                        sampler.sample(now, interval)
                 # The storm is over when the shell writes a line; then come two more samples.
                 time.sleep(options.every - (time.monotonic() - begin) % options.every)
                 left -= _is_over(group)
@@ -229,9 +268,10 @@ def main() -> None:
     print(f"{options.processes} processes, a sample every {options.every:g} s: {truth:.1f} s")
     names = "".join(f"{each:>17}" for each in ("cpu_util", "differences", "average"))
     print(f"{'source':8}{'sinks':13}{'records of':13}{names}")
-    for sampler in samplers:
-        print(*sampler.rows(truth), sep="\n")
-        sampler.close()
+    for shared, each in samplers.items():
+        for sampler in each:
+            print(*sampler.rows(truth), sep="\n")
+        shared.close()
 
 
 def _is_over(group: Path) -> bool:
