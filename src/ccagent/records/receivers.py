@@ -8,7 +8,7 @@ named receiver until it is added here.
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast, get_args
 
 import msgspec
 
@@ -219,8 +219,9 @@ def _fit(value: _Value, plan: _Plan) -> _Value:
     for name, part in plan.parts.items():
         held = getattr(value, name)
         if isinstance(held, list):
-            fitted: Any = [_fit(each, part) for each in held]
-            if any(new is not old for new, old in zip(fitted, held, strict=True)):
+            parts = cast("list[msgspec.Struct]", held)
+            fitted: Any = [_fit(each, part) for each in parts]
+            if any(new is not old for new, old in zip(fitted, parts, strict=True)):
                 changes[name] = fitted
         elif held is not None and (fitted := _fit(held, part)) is not held:
             changes[name] = fitted
