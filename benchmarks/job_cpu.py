@@ -136,7 +136,7 @@ def average_by_duration(samples: list[SentSample]) -> float:
 
 
 class SharedSource:
-    """A source whose readings all mixes get: the record of what ended has one reader per process."""
+    """A source whose readings all mixes get: what ended has one reader per process."""
 
     def __init__(self, source: ProcessSource) -> None:
         self._source = source
