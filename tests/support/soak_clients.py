@@ -35,8 +35,10 @@ class SoakClients:
     metric, host and second that the store has answered with 200.
     """
 
-    def __init__(self, site: SoakSite) -> None:
+    def __init__(self, site: SoakSite, hosts: str) -> None:
+        """hosts: first letter of the host names, so that no other clients write to these."""
         self._site = site
+        self._hosts = hosts
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
         self._ends: list[Callable[[], object]] = []
@@ -117,7 +119,7 @@ class SoakClients:
             assert b"node_load1 " in body
 
     def _store(self, metric: str, number: int, headers: dict[str, str]) -> int:
-        host, moment, value = f"h{number % _HOSTS}", int(time.time()), float(number)
+        host, moment, value = f"{self._hosts}{number % _HOSTS}", int(time.time()), float(number)
         line = f"{metric},hostname={host},type=node value={value} {moment}\n"
         answer = self._site.metrics.ask("POST", "/api/write/?cluster=fox", line, headers)
         if answer.status == 200:
@@ -130,7 +132,9 @@ class SoakClients:
 
     def _query(self, number: int) -> None:
         now = int(time.time())
-        self._site.metrics.query(now - 60, now, {"metric": "soak", "host": f"h{number % _HOSTS}"})
+        self._site.metrics.query(
+            now - 60, now, {"metric": "soak", "host": f"{self._hosts}{number % _HOSTS}"}
+        )
 
     def _post_jobstats(self, number: int) -> None:
         answer = self._site.jobstats.post([zeros(60 + number, entry_id=f"5:{1000 + number}:c1")])

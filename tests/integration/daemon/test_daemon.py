@@ -190,7 +190,7 @@ def small_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tree = TreeNode(tmp_path / "machine")
     tree.process(42)
     tree.process(43)
-    monkeypatch.setattr("ccagent.daemon.daemon.Node", partial(Node, root=str(tree.path)))
+    monkeypatch.setattr("ccagent.config.configuration.Node", partial(Node, root=str(tree.path)))
 
 
 @pytest.mark.usefixtures("utc", "small_machine")
