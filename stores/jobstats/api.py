@@ -64,6 +64,7 @@ class JobstatsApi:
                 Route("/export", self._guard(self._export), methods=["GET"]),
                 Route("/status", self._guard(self._status), methods=["GET"]),
                 Route("/metrics", self._guard(self._metrics), methods=["GET"]),
+                Route("/", self._guard(self._post), methods=["POST"]),
                 Route("/{kind}", self._guard(self._probe), methods=["GET", "HEAD"]),
                 Route("/{kind}", self._guard(self._post), methods=["POST"]),
             ]
@@ -76,7 +77,8 @@ class JobstatsApi:
 
     async def _post(self, request: Request) -> Response:
         # The kind follows a sink's prefix: /PREFIX.lustre.
-        kind = request.path_params["kind"].rpartition(".")[2]
+        # The specification names no path.
+        kind = request.path_params.get("kind", "lustre").rpartition(".")[2]
         if kind not in {"lustre", "job"}:
             return _answer(404, {"error": "post arrays to /lustre, envelopes of jobs to /job"})
         sender = self._login(request, "sender" if kind == "lustre" else "jobs")
@@ -92,11 +94,23 @@ class JobstatsApi:
                 count = await loop.run_in_executor(self._writers, self._service.store_jobs, body)
                 return _answer(200, {"jobs": count})
             stored = await loop.run_in_executor(
-                self._writers, self._service.store_array, body, sender
+                self._writers,
+                self._service.store_array,
+                body,
+                sender,
+                self._tokens.targets(request.headers.get("authorization", "")),
             )
         finally:
             self._bodies.release(body)
-        return _answer(200, stored._asdict())
+        found = stored._asdict()
+        if stored.refused:
+            first = stored.refused[0]
+            logger.warning(
+                "%s: refused %d of %d records: record %d: %s",
+                _client(request), len(stored.refused), stored.records, first.number, first.reason,
+            )  # fmt: skip
+            found["refused"] = [one._asdict() for one in stored.refused]
+        return _answer(200, found)
 
     async def _probe(self, request: Request) -> Response:
         kind = request.path_params["kind"].rpartition(".")[2]
@@ -202,7 +216,7 @@ class JobstatsApi:
                 self._service.count_refused(len(error.records))
                 logger.warning("%s: refused an array: %s", _client(request), error)
                 records = [one._asdict() for one in error.records]
-                status = 403 if error.is_forbidden else 422
+                status = 403 if error.is_forbidden else 400
                 return _answer(status, {"error": error.reason, "records": records})
             case RefusedEnvelopeError():
                 self._service.count_refused(1)

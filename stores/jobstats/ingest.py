@@ -13,6 +13,7 @@ from psycopg.types.json import Jsonb
 from ccagent.stores.jobstats.database import DatabaseAwayError
 from ccagent.stores.jobstats.ingest_sql import STATEMENTS
 from ccagent.stores.jobstats.records import check_records, decode_records, move_counters
+from ccagent.stores.jobstats.refusals import RefusedArrayError
 from ccagent.stores.jobstats.series_cache import SeriesIdDumper
 from ccagent.stores.jobstats.sums import LOCK_STORING
 from ccagent.stores.jobstats.timescale import allow_late_rows
@@ -26,12 +27,15 @@ if TYPE_CHECKING:
     from ccagent.stores.jobstats.operations import TargetKind
     from ccagent.stores.jobstats.partitions import TimePartitions
     from ccagent.stores.jobstats.records import JobstatsObservation
+    from ccagent.stores.jobstats.refusals import RefusedRecord
     from ccagent.stores.jobstats.series_cache import KnownSeries, SeriesCache, SeriesKey
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _LARGEST_BIGINT = 2**63 - 1
 _MODULUS = 2**64
+_MOST_REFUSED = 1000
+"""Maximum number of refused records in a response."""
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('server ' || %s, 0))"
 
 
@@ -46,12 +50,13 @@ class ArrayCounters(msgspec.Struct):
     late: int = 0
     refused_arrays: int = 0
     refused_records: int = 0
+    contradicted: int = 0
     unavailable: int = 0
     jobs: int = 0
 
 
 class StoredArray(NamedTuple):
-    """The number of records of an array by result.
+    """The number of records of an array by result, and the refused ones.
 
     repeated: already stored. expired: older than the retention. late: existing rows that follow a
     new row, whose deltas were computed again.
@@ -62,6 +67,7 @@ class StoredArray(NamedTuple):
     repeated: int
     expired: int
     late: int
+    refused: tuple[RefusedRecord, ...] = ()
 
 
 class ArrayIngest:
@@ -93,20 +99,30 @@ class ArrayIngest:
         self._now = now
         self.counters = ArrayCounters()
 
-    def store(self, body: bytes, sender: str | None) -> StoredArray:
-        """Store an array completely or not at all. A repeated array changes nothing.
+    def store(
+        self, body: bytes, sender: str | None, targets: tuple[str, ...] = ()
+    ) -> StoredArray:
+        """Store the valid records of an array in one transaction. A repetition changes nothing.
 
-        sender: the only accepted server; None: any. Raise RefusedArrayError, DatabaseAwayError.
+        sender: the only accepted server; None: any. targets: patterns of the only accepted
+        targets; empty: any. Raise RefusedArrayError if no record is valid, DatabaseAwayError.
         """
         now = self._now()
-        records = decode_records(body, self._most)
-        observations = check_records(records, sender, now + self._future)
+        records, refused = decode_records(body, self._most)
+        total = len(records) + len(refused)
+        checked = check_records(records, sender, now + self._future, targets)
+        observations = checked.observations
+        refused += checked.refused
+        _refuse_all(total, refused, is_forbidden=checked.is_forbidden)
         oldest = now - self._retention
         kept = [each for each in observations if each.timestamp >= oldest]
+        expired = len(observations) - len(kept)
         stored = updated = 0
         if kept:
             try:
-                stored, updated = self._store(kept)
+                stored, updated, unknown = self._store(kept)
+                refused += unknown
+                _refuse_all(total, refused)
             except psycopg.errors.CheckViolation as error:
                 # Another process has dropped a partition. The next attempt creates it again.
                 if self._partitions is not None:
@@ -114,16 +130,21 @@ class ArrayIngest:
                 raise DatabaseAwayError("database: a partition is missing") from error
         counters = self.counters
         counters.arrays += 1
-        counters.records += len(observations)
+        repeated = total - len(refused) - expired - stored
+        counters.records += total
         counters.stored += stored
-        counters.repeated += len(kept) - stored
-        counters.expired += len(observations) - len(kept)
+        counters.repeated += repeated
+        counters.expired += expired
         counters.late += updated
+        counters.refused_records += len(refused)
         return StoredArray(
-            len(observations), stored, len(kept) - stored, len(observations) - len(kept), updated
+            total, stored, repeated, expired, updated, tuple(sorted(refused)[:_MOST_REFUSED])
         )
 
-    def _store(self, observations: list[JobstatsObservation]) -> tuple[int, int]:
+    def _store(
+        self, observations: list[JobstatsObservation]
+    ) -> tuple[int, int, list[RefusedRecord]]:
+        """Return the numbers of new and of corrected rows, and records of others' series."""
         times = {each.timestamp for each in observations}
         stored = updated = 0
         with self._database.connection() as connection:
@@ -134,7 +155,10 @@ class ArrayIngest:
             makes_partitions = self._partitions is not None and not self._partitions.is_known(times)
             if makes_partitions and self._partitions is not None:
                 self._partitions.ensure(connection, times)
-            series = self._cache.find(connection, observations)
+            series, unknown = self._cache.find(connection, observations)
+            if unknown:
+                numbers = {each.number for each in unknown}
+                observations = [each for each in observations if each.number not in numbers]
             for kind, rows in _make_rows(observations, series).items():
                 if rows:
                     inserted, changed = _insert(
@@ -146,11 +170,20 @@ class ArrayIngest:
                     )
                     stored += inserted
                     updated += changed
-        self._cache.remember(series)
+        self.counters.contradicted += self._cache.remember(series)
         if makes_partitions and self._partitions is not None:
             with self._database.connection() as connection:
                 self._partitions.remember(connection)
-        return stored, updated
+        return stored, updated, unknown
+
+
+def _refuse_all(
+    total: int, refused: list[RefusedRecord], *, is_forbidden: bool = False
+) -> None:
+    """Raise RefusedArrayError if all records are refused."""
+    if refused and len(refused) == total:
+        reason = f"none of {total} records can be stored"
+        raise RefusedArrayError(reason, sorted(refused), is_forbidden=is_forbidden)
 
 
 def _make_rows(
@@ -160,7 +193,9 @@ def _make_rows(
     found: dict[TargetKind, list[tuple[Any, ...]]] = {"ost": [], "mdt": []}
     moments = {each.timestamp: _microseconds(each.timestamp) for each in observations}
     for each in observations:
-        series_id, kind = series[each.target, each.entry_id, each.supplied]
+        series_id, kind = series[
+            each.target, each.entry_id, each.supplied, each.parts.get("user")
+        ]
         values, others = (
             (each.values, each.others) if kind == each.kind else move_counters(each, kind)
         )

@@ -89,9 +89,11 @@ class JobstatsService:
         """Close the connections."""
         self.database.close()
 
-    def store_array(self, body: bytes, sender: str | None) -> StoredArray:
+    def store_array(
+        self, body: bytes, sender: str | None, targets: tuple[str, ...] = ()
+    ) -> StoredArray:
         """Store an array of records. Raise RefusedArrayError, DatabaseAwayError."""
-        return self._ready().store(body, sender)
+        return self._ready().store(body, sender, targets)
 
     def store_jobs(self, body: bytes) -> int:
         """Store an envelope of jobs. Return the number of jobs.
