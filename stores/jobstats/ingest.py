@@ -34,6 +34,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _LARGEST_BIGINT = 2**63 - 1
 _MODULUS = 2**64
+_AROUND = 2 * 86_400_000_000
+"""Microseconds around disordered rows whose rows may be corrected."""
 _MOST_REFUSED = 1000
 """Maximum number of refused records in a response."""
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('server ' || %s, 0))"
@@ -231,21 +233,30 @@ def _insert(
             for row in rows:
                 copy.write_row(row)
     values: dict[str, Any] = {"counts_first": counts_first}
-    stored = changed = 0
-    for number, statement in enumerate(
-        (statements.store, statements.store_late, statements.store_disordered)
-    ):
-        if number == 1 and is_timescale:
-            allow_late_rows(connection, kind, min(row[3] for row in rows))
-        found = connection.execute(statement, values).fetchone()
-        if found is None:
-            break
-        inserted, series, servers, corrections, *constants = found
+    stored, *late, _, _, _, _ = _run(connection, statements.store, values)
+    if not any(late):
+        return stored, 0
+    if is_timescale:
+        allow_late_rows(connection, kind, min(row[3] for row in rows) - _AROUND)
+    disordered: tuple[list[Any], list[Any]] = late[2] or [], late[3] or []
+    changed = 0
+    for statement in (statements.store_late, statements.store_disordered):
+        series, servers = late[:2] if statement is statements.store_late else disordered
+        if not series:
+            continue
+        given = values | {"series": series, "servers": servers}
+        inserted, _, _, ids, names, corrections, *constants = _run(connection, statement, given)
         stored += inserted
+        if ids:
+            disordered = [*disordered[0], *ids], [*disordered[1], *names]
         if corrections is not None:
             texts = [sql.Literal(value) for value in (corrections, *constants)]
             changed += connection.execute(statements.correct.format(*texts), prepare=False).rowcount
-        if not series:
-            break
-        values |= {"series": series, "servers": servers}
     return stored, changed
+
+
+def _run(connection: Connection[Any], statement: bytes, values: dict[str, Any]) -> tuple[Any, ...]:
+    """Return the only row of a statement's result."""
+    found = connection.execute(statement, values).fetchone()
+    assert found is not None
+    return found

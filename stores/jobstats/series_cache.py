@@ -50,6 +50,11 @@ SELECT time_series_id, target, entry_id, kind, "user" FROM metadata WHERE time_s
 _CONTEST = """
 UPDATE metadata SET "user" = user_id::text WHERE time_series_id = ANY(%s) AND "user" IS NOT NULL
 """
+_NAME_USERS = """
+UPDATE metadata m SET "user" = n.name
+FROM unnest(%s::uuid[], %s::text[]) AS n (time_series_id, name)
+WHERE m.time_series_id = n.time_series_id AND m."user" IS NULL
+"""
 """Senders disagree about the name of a user, so that only the id of the entry counts."""
 
 
@@ -162,16 +167,21 @@ class SeriesCache:
         }
         found: dict[SeriesKey, KnownSeries] = {}
         contested: list[UUID] = []
+        named: dict[UUID, str] = {}
         for key, row in rows.items():
             target, entry_id, kind, user = stored[row[0]]
             if (target, entry_id) != key[:2]:
                 continue
             claimed = row[_USER]
+            if claimed is not None and user is None:
+                named[row[0]] = claimed
             if claimed is not None and user is not None and claimed != user:
                 self._note(missing[key], f"user {claimed!r} is {user!r} for another sender")
                 if user != str(row[_USER_ID]):
                     contested.append(row[0])
             found[key] = KnownSeries(SeriesId(row[0].bytes), kind)
+        if named:
+            connection.execute(_NAME_USERS, [list(named), list(named.values())])
         if contested:
             connection.execute(_CONTEST, [contested])
         return found
