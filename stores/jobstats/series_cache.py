@@ -50,12 +50,12 @@ SELECT time_series_id, target, entry_id, kind, "user" FROM metadata WHERE time_s
 _CONTEST = """
 UPDATE metadata SET "user" = user_id::text WHERE time_series_id = ANY(%s) AND "user" IS NOT NULL
 """
+"""Senders disagree about the name of a user, so that only the id of the entry counts."""
 _NAME_USERS = """
 UPDATE metadata m SET "user" = n.name
 FROM unnest(%s::uuid[], %s::text[]) AS n (time_series_id, name)
 WHERE m.time_series_id = n.time_series_id AND m."user" IS NULL
 """
-"""Senders disagree about the name of a user, so that only the id of the entry counts."""
 
 
 class SeriesId(bytes):
