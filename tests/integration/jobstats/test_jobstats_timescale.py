@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -16,11 +17,27 @@ from ccagent.stores.jobstats.housekeeping import keep_house
 from ccagent.stores.jobstats.service import JobstatsService
 from ccagent.stores.jobstats.settings import JobstatsStoreSettings, SeriesTableSettings
 from ccagent.stores.jobstats.timescale import apply_policies
-from tests.support.jobstats_store import record
+from tests.integration.jobstats.test_jobstats_day import (
+    LONG,
+    HarderDay,
+    RepeatingServer,
+    check_totals,
+)
+from tests.support.jobstats_store import RunningJobstatsStore, record
 
 pytestmark = pytest.mark.timescale
 
 NOW = datetime.now(UTC).replace(microsecond=0)
+FASTEST = (
+    "SELECT alter_job(job_id, schedule_interval => INTERVAL '1 second', "
+    "config => config || '{\"compress_after\": \"0 days\"}') "
+    "FROM timescaledb_information.jobs WHERE hypertable_name IN ('ost', 'mdt')"
+)
+"""The day is long ago: each run compresses the chunks that rows are stored into."""
+RUNS = (
+    "SELECT coalesce(sum(total_successes), 0), coalesce(sum(total_failures), 0) "
+    "FROM timescaledb_information.job_stats WHERE hypertable_name IN ('ost', 'mdt')"
+)
 POLICY = (
     "SELECT job_id, schedule_interval, config ->> 'compress_after' "
     "FROM timescaledb_information.jobs WHERE hypertable_name = 'ost'"
@@ -130,3 +147,30 @@ def test_what_an_administrator_has_set_stays(
     connection.execute("SELECT remove_compression_policy('ost')")
     apply_policies(connection, SeriesTableSettings(compress_after=Duration("2d")))
     assert connection.execute(POLICY).fetchall() == []
+
+
+def test_a_day_adds_up_while_chunks_are_compressed(
+    tmp_path: Path, timescale_database: str
+) -> None:
+    (tmp_path / "store.toml").write_text(LONG)
+    options = ("--config", str(tmp_path / "store.toml"), "--database", timescale_database)
+    with (
+        RunningJobstatsStore(tmp_path / "store", *options) as running,
+        psycopg.connect(timescale_database, autocommit=True) as connection,
+    ):
+        connection.execute(FASTEST)
+        RepeatingServer.url = running.url
+        day = HarderDay(tmp_path, 3, RepeatingServer)
+        for _ in day.live():
+            pass
+        for server in day.servers.values():
+            assert isinstance(server, RepeatingServer)
+            server.drain()
+            server.close()
+        numbers = running.ask("GET", "/status").json()
+        assert (numbers["unavailable"], numbers["refused_records"]) == (0, 0)
+        runs, failures = connection.execute(RUNS).fetchone() or (0, 1)
+        assert runs > 10
+        assert not failures
+        assert "deadlock" not in running.said()
+    check_totals(day, timescale_database)
