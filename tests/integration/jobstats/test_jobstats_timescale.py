@@ -30,7 +30,7 @@ pytestmark = pytest.mark.timescale
 NOW = datetime.now(UTC).replace(microsecond=0)
 FASTEST = (
     "SELECT alter_job(job_id, schedule_interval => INTERVAL '1 second', "
-    "config => config || '{\"compress_after\": \"0 days\"}') "
+    "next_start => now(), config => config || '{\"compress_after\": \"0 days\"}') "
     "FROM timescaledb_information.jobs WHERE hypertable_name IN ('ost', 'mdt')"
 )
 """The day is long ago: each run compresses the chunks that rows are stored into."""
