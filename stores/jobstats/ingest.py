@@ -101,9 +101,7 @@ class ArrayIngest:
         self._now = now
         self.counters = ArrayCounters()
 
-    def store(
-        self, body: bytes, sender: str | None, targets: tuple[str, ...] = ()
-    ) -> StoredArray:
+    def store(self, body: bytes, sender: str | None, targets: tuple[str, ...] = ()) -> StoredArray:
         """Store the valid records of an array in one transaction. A repetition changes nothing.
 
         sender: the only accepted server; None: any. targets: patterns of the only accepted
@@ -179,9 +177,7 @@ class ArrayIngest:
         return stored, updated, unknown
 
 
-def _refuse_all(
-    total: int, refused: list[RefusedRecord], *, is_forbidden: bool = False
-) -> None:
+def _refuse_all(total: int, refused: list[RefusedRecord], *, is_forbidden: bool = False) -> None:
     """Raise RefusedArrayError if all records are refused."""
     if refused and len(refused) == total:
         reason = f"none of {total} records can be stored"
@@ -195,9 +191,7 @@ def _make_rows(
     found: dict[TargetKind, list[tuple[Any, ...]]] = {"ost": [], "mdt": []}
     moments = {each.timestamp: _microseconds(each.timestamp) for each in observations}
     for each in observations:
-        series_id, kind = series[
-            each.target, each.entry_id, each.supplied, each.parts.get("user")
-        ]
+        series_id, kind = series[each.target, each.entry_id, each.supplied, each.parts.get("user")]
         values, others = (
             (each.values, each.others) if kind == each.kind else move_counters(each, kind)
         )

@@ -92,9 +92,7 @@ def test_a_sender_attributes_nothing_to_another_user(
     assert service.numbers()["contradicted"] > 0
 
 
-def test_names_that_senders_disagree_about_are_ids(
-    service: JobstatsService, database: str
-) -> None:
+def test_names_that_senders_disagree_about_are_ids(service: JobstatsService, database: str) -> None:
     for server, user in (("oss1", "victim"), ("oss2", "bob"), ("oss1", "victim")):
         post(service, zeros(0, server=server, user=user))
     with psycopg.connect(database) as connection:
