@@ -17,7 +17,6 @@ from ccagent.stores.jobstats.partitions import TimePartitions, list_partitions
 from ccagent.stores.jobstats.service import JobstatsService
 from ccagent.stores.jobstats.settings import JobstatsStoreSettings, SeriesTableSettings
 from tests.support.jobstats_store import record
-from tests.support.postgres import PostgresServer
 
 
 def now() -> datetime:

@@ -136,10 +136,9 @@ def test_storing_locks_no_other_chunk(
     """A compression holds such a lock, and deadlocked with storing."""
     store(service, at(3, write_bytes=1), at(0.01, write_bytes=2))
     with psycopg.connect(timescale_database) as other:
-        (chunk,) = other.execute("SELECT min(c::text) FROM show_chunks('ost') c").fetchone() or (
-            "",
-        )
-        other.execute(f"LOCK TABLE {chunk} IN ACCESS EXCLUSIVE MODE".encode())
+        found = other.execute("SELECT min(c::text) FROM show_chunks('ost') c").fetchone()
+        assert found is not None
+        other.execute(f"LOCK TABLE {found[0]} IN ACCESS EXCLUSIVE MODE".encode())
         storing = threading.Thread(target=store, args=(service, at(0, write_bytes=7)))
         storing.start()
         storing.join(20)
