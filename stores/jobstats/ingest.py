@@ -251,7 +251,7 @@ def _insert(
 
 def _run(connection: Connection[Any], statement: bytes, values: dict[str, Any]) -> tuple[Any, ...]:
     """Return the only row of a statement's result."""
-    found = connection.execute(statement, values).fetchone()
+    found: tuple[Any, ...] | None = connection.execute(statement, values).fetchone()
     if found is None:
         raise DatabaseAwayError("database: a statement returned no row")
     return found

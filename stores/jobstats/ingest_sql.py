@@ -337,7 +337,7 @@ def make_statements(kind: TargetKind) -> TableStatements:
         store.encode(),
         late.encode(),
         disordered.encode(),
-        sql.SQL(correct),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+        sql.SQL(correct),  # pyright: ignore[reportArgumentType]
     )
 
 

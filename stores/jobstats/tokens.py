@@ -99,7 +99,10 @@ class TokenTable:
 
 
 def read_tokens(path: str) -> TokenFile:
-    """Read lines `ROLE NAME TOKEN [TARGET,...]`. Raise ConfigurationError without a token in its message."""
+    """Read lines `ROLE NAME TOKEN [TARGET,...]`.
+
+    Raise ConfigurationError without a token in its message.
+    """
     try:
         state = _state(path)
     except OSError as error:
