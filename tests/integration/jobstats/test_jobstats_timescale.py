@@ -28,11 +28,12 @@ from tests.support.jobstats_store import RunningJobstatsStore, record
 pytestmark = pytest.mark.timescale
 
 NOW = datetime.now(UTC).replace(microsecond=0)
-FASTEST = (
-    "SELECT alter_job(job_id, scheduled => false, "
-    'config => config || \'{"compress_after": "0 days"}\') '
-    "FROM timescaledb_information.jobs WHERE hypertable_name IN ('ost', 'mdt')"
-)
+FASTEST = """
+SELECT (alter_job(
+    job_id, scheduled => false, config => config || '{"compress_after": "0 days"}'
+)).job_id
+FROM timescaledb_information.jobs WHERE hypertable_name IN ('ost', 'mdt')
+"""
 """The day is long ago: each run compresses the chunks that rows are stored into."""
 POLICY = (
     "SELECT job_id, schedule_interval, config ->> 'compress_after' "
