@@ -244,8 +244,12 @@ class JobstatsApi:
                     "%s: refused an array: %s", _client(request), error, key="jobstats arrays"
                 )
                 records = [one._asdict() for one in error.records]
-                status = 403 if error.is_forbidden else 400
-                return _answer(status, {"error": error.reason, "records": records})
+                if error.is_forbidden:
+                    return _answer(403, {"error": error.reason, "records": records})
+                # InfluxDB's words for it: ccagent's sinks make it a dead letter.
+                return _answer(
+                    400, {"error": f"unable to parse: {error.reason}", "records": records}
+                )
             case RefusedEnvelopeError():
                 self._service.count_refused(1, _identity(request, None))
                 logger.warning("%s: refused jobs: %s", _client(request), error, key="jobstats jobs")

@@ -340,7 +340,7 @@ def test_a_sender_makes_so_many_series_in_an_hour(tmp_path: Path, database: str)
         answer = store.post([record(0, entry_id=f"{n}:1:c1") for n in range(50)])
         found = answer.json()
         assert answer.status == 429
-        assert (found["records"], found["stored"], found["refused"]) == (50, 30, 20)
+        assert (found["records"], found["stored"], found["refused_series"]) == (50, 30, 20)
         assert found["error"].startswith("partial write: 20 records refused, 30 stored: the sender")
         assert 0 < int(answer.headers["retry-after"]) <= 3600
         # Known series are stored; another server has its own budget.
@@ -351,7 +351,7 @@ def test_a_sender_makes_so_many_series_in_an_hour(tmp_path: Path, database: str)
         assert store.post(others).status == 200
         assert (count(database), count(database, "metadata")) == (120, 60)
         # What is refused as a whole takes nothing from a budget.
-        assert store.post([record(0, entry_id="x", server="c", reset="?")]).status == 422
+        assert store.post([record(0, entry_id="x", server="c", reset="?")]).status == 400
         status = store.ask("GET", "/status").json()
         assert status["refused_series"] == 30
         (sender,) = status["senders"]
@@ -364,7 +364,7 @@ def test_a_sender_makes_so_many_series_in_an_hour(tmp_path: Path, database: str)
 
 def test_refusals_write_one_line_an_hour(store: RunningJobstatsStore) -> None:
     for number in range(200):
-        assert store.post([record(0, entry_id="e" * (2000 + number))]).status == 422
+        assert store.post([record(0, entry_id="e" * (2000 + number))]).status == 400
     assert store.said().count("refused an array") == 1
 
 
