@@ -232,7 +232,8 @@ class SampleAgent(Agent[SampleSettings]):
 
     def close(self) -> None:
         """Close the process source and the libraries of GPUs."""
-        if self._source is not None:
+        # The end of the process closes its files for less than one call for each.
+        if self._source is not None and not self.is_only_sample:
             self._source.close()
         if self._gpus is not None:
             self._gpus.close()
