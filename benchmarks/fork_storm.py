@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Iterable
 
     from ccagent.agents.sonar.process import ProcessSource
 
@@ -107,14 +107,19 @@ def lane(number: int, options: argparse.Namespace) -> None:
 
 
 @contextmanager
-def job_cgroups() -> Generator[dict[int, Path]]:
-    """Create a control group for each job, in Slurm's layout."""
-    if (CGROUP / "cpuacct").is_dir():
-        top = CGROUP / "cpuacct/slurm_storm/uid_0"
+def job_cgroups(
+    jobs: Iterable[int] = JOBS, controller: str = "cpuacct"
+) -> Generator[dict[int, Path]]:
+    """Create a control group for each job, in Slurm's layout.
+
+    controller: of version 1, if the machine has that version.
+    """
+    if (CGROUP / controller).is_dir():
+        top = CGROUP / controller / "slurm_storm/uid_0"
     else:
         top = CGROUP / "system.slice/storm_slurmstepd.scope"
     top.mkdir(parents=True, exist_ok=True)
-    made = {job: top / f"job_{job}" for job in JOBS}
+    made = {job: top / f"job_{job}" for job in jobs}
     for path in made.values():
         path.mkdir(exist_ok=True)
     try:
@@ -160,8 +165,8 @@ def measure_outside(options: argparse.Namespace) -> dict[str, Any]:
     from ccagent.agents.sonar.settings import SampleSettings
     from ccagent.agents.sonar.sources.bpf import BpfSource
     from ccagent.machine.node import Node
+    from ccagent.records.encoding import encode
     from ccagent.records.envelopes import SampleEnvelope
-    from ccagent.records.message import encode
 
     node = Node(cluster="benchmark")
     selection = ProcessSelection(system_jobs=True, users=(), commands=(), cpu_time=0.0)

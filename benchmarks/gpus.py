@@ -24,7 +24,7 @@ from benchmarks.sample import sleeping_processes
 from ccagent.agents.sonar.agent import SampleAgent
 from ccagent.agents.sonar.settings import SampleSettings
 from ccagent.machine.node import Node
-from ccagent.records.message import encode
+from ccagent.records.encoding import encode
 from tests.support.gpu_libraries import Libraries, compile_libraries
 
 DIRECTORIES = {

@@ -26,7 +26,7 @@ from typing import NamedTuple
 from ccagent.agents.slurm.jobs import sacct
 from ccagent.agents.slurm.jobs.agent import JobsAgent, JobsSettings
 from ccagent.machine.node import Node
-from ccagent.records.message import encode
+from ccagent.records.encoding import encode
 
 _SACCT = f"""#!{sys.executable}
 import os, sys

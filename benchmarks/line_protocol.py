@@ -23,7 +23,7 @@ import time
 from typing import TYPE_CHECKING
 
 from ccagent.machine.node import Node
-from ccagent.records import message
+from ccagent.records import encoding
 from ccagent.records.line_protocol.decoding import decode_lines
 from ccagent.records.line_protocol.encoding import Tags
 from ccagent.records.points import Point
@@ -52,7 +52,7 @@ def emitted(values: list[float], tags: list[dict[str, str]]) -> Iterator[Point]:
 
 def in_messages(emitted: Iterable[Point]) -> int:
     """Encode points in messages. Return the number of bytes."""
-    return sum(len(one.body) for one in message.encode(emitted, "line", NODE))
+    return sum(len(one.body) for one in encoding.encode(emitted, "line", NODE))
 
 
 def plain(points: list[Point]) -> int:

@@ -195,7 +195,7 @@ def worker(root: str) -> None:
     from ccagent.agents.metrics.readers.registry import READERS
     from ccagent.agents.metrics.settings import MetricsSettings
     from ccagent.machine.node import Node
-    from ccagent.records.message import encode
+    from ccagent.records.encoding import encode
 
     call, count = counting_call()
 
@@ -267,7 +267,7 @@ def live_worker(name: str, ticks: int, pause: float) -> None:
     from ccagent.agents.metrics.agent import MetricsAgent
     from ccagent.agents.metrics.settings import MetricsSettings
     from ccagent.machine.node import Node
-    from ccagent.records.message import encode
+    from ccagent.records.encoding import encode
 
     node = Node(hostname="c1-1", cluster="benchmark")
     renamed = {key.replace("_", "-"): value for key, value in SETS[name].items()}

@@ -1,6 +1,7 @@
 """Cost of a sample: CPU, system calls and memory, for each process source.
 
     python benchmarks/sample.py [--processes 10,1000,4000] [--source bpf,procfs] [--json FILE]
+    python benchmarks/sample.py --job-memory 10 [--processes 1000] [--source procfs]
 
 `bpf` needs `ccagent kernel load`, and is skipped without it.
 
@@ -16,6 +17,9 @@ Measures, each time in a new process:
 * system calls per process in steady state, if strace is installed;
 * one-shot: `ccagent sample --once`, CPU and wall time, the median of nine runs;
 * the same one-shot run of `sonar`, if it is on PATH.
+
+With --job-memory, as root, the processes are in so many jobs. It measures only a daemon's sample
+for Jobanalyzer, with and without the memory of the jobs' control groups (`job-memory`), in turns.
 
 Machines differ and are noisy: compare the rows of one run with each other. For one-shot figures
 install ccagent as users do: an editable installation adds some 20 ms to each start.
@@ -36,6 +40,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -46,13 +51,16 @@ GROUP = 10
 NOBODY = 65534
 ONE_SHOT_RUNS = 9
 TRACED_SAMPLES = {"procfs": (5, 25), "bpf": (5, 25)}
-PINNED = "/run/ccagent-kernel/tasks"
+PINNED = "/run/ccagent-kernel"
 OTHERWISE_TRACED = (2, 4)
 
 
 @contextlib.contextmanager
-def sleeping_processes(number: int) -> Generator[None]:
-    """Run `number` sleeping processes, ten in each process group, as another user if possible."""
+def sleeping_processes(number: int) -> Generator[int]:
+    """Run `number` sleeping processes, ten in each process group, as another user if possible.
+
+    Yield their parent.
+    """
     ready, told = os.pipe()
     parent = os.fork()
     if parent == 0:
@@ -72,15 +80,19 @@ def sleeping_processes(number: int) -> Generator[None]:
     os.close(ready)
     time.sleep(0.5)
     try:
-        yield
+        yield parent
     finally:
         _kill_children_of(parent)
 
 
-def _kill_children_of(parent: int) -> None:
-    children = subprocess.run(
+def _children_of(parent: int) -> list[str]:
+    return subprocess.run(
         ["pgrep", "-P", str(parent)], capture_output=True, text=True, check=False
     ).stdout.split()
+
+
+def _kill_children_of(parent: int) -> None:
+    children = _children_of(parent)
     for pid in [*map(int, children), parent]:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -99,7 +111,7 @@ def worker(source: str, samples: int, pause: float) -> None:
     from ccagent.agents.sonar.agent import SampleAgent
     from ccagent.agents.sonar.settings import SampleSettings
     from ccagent.machine.node import Node
-    from ccagent.records.message import encode
+    from ccagent.records.encoding import encode
 
     node = Node(cluster="benchmark")
     agent = SampleAgent(convert({"source": source}, SampleSettings), frozenset({"sonar"}))
@@ -241,7 +253,7 @@ def measure(number: int, sources: list[str], samples: int, ticks: int) -> Iterat
     with sleeping_processes(number):
         processes = sum(name.isdecimal() for name in os.listdir("/proc"))
         for source in sources:
-            if source == "bpf" and not os.access(PINNED, os.R_OK):
+            if source == "bpf" and not os.access(f"{PINNED}/tasks", os.R_OK):
                 continue
             daemon = daemon_cost(source, samples)
             paced = daemon_cost(source, ticks + 1, pause=1.0)
@@ -275,6 +287,57 @@ def measure(number: int, sources: list[str], samples: int, ticks: int) -> Iterat
             }
 
 
+def job_memory_cost(number: int, source: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Return the CPU of a sample for Jobanalyzer with and without `job-memory`, in turns."""
+    jobs: int = options.job_memory
+    sys.path.insert(0, str(Path(__file__).parent.parent))
+    from msgspec import convert
+
+    from benchmarks.fork_storm import JOBS, job_cgroups
+    from ccagent.agents.sonar.agent import SampleAgent
+    from ccagent.agents.sonar.jobs.selection import ProcessSelection
+    from ccagent.agents.sonar.settings import SampleSettings
+    from ccagent.agents.sonar.sources.preferred import PreferredSource
+    from ccagent.machine.node import Node
+    from ccagent.records.encoding import Profile, encode
+
+    node = Node(cluster="benchmark")
+    profile = Profile(receiver="jobanalyzer")
+    agents: dict[str, SampleAgent] = {}
+    costs: dict[str, list[float]] = {}
+    numbers = range(JOBS[0], JOBS[0] + jobs)
+    with job_cgroups(numbers, "memory") as groups, sleeping_processes(number) as parent:
+        for index, pid in enumerate(_children_of(parent)):
+            group = groups[numbers[index // GROUP % jobs]]
+            (group / "cgroup.procs").write_text(pid, encoding="ascii")
+        for kind in ("processes", "cgroup"):
+            keys = {"source": source, "preset": "jobanalyzer", "job-memory": kind}
+            agents[kind] = SampleAgent(convert(keys, SampleSettings), frozenset({"sonar"}))
+            if source == "bpf":
+                agents[kind]._source = PreferredSource(  # noqa: SLF001
+                    node, ProcessSelection(), asked=True, directory=options.directory
+                )
+            agents[kind].prepare(node)
+            costs[kind] = []
+        for turn in range(options.samples):
+            time.sleep(0.05)
+            for kind in sorted(agents, reverse=bool(turn % 2)):
+                before = _cpu()
+                encode(agents[kind].sample(node), profile, node)
+                costs[kind].append(_cpu() - before)
+        for agent in agents.values():
+            agent.close()
+    without, scaled = (statistics.median(costs[kind][1:]) * 1000 for kind in agents)
+    return {
+        "source": source,
+        "sleeping": number,
+        "jobs": jobs,
+        "processes_ms": round(without, 3),
+        "cgroup_ms": round(scaled, 3),
+        "more_percent": round(100 * (scaled / without - 1), 1),
+    }
+
+
 def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 2)
 
@@ -297,6 +360,10 @@ def main() -> None:
     parser.add_argument("--source", default="bpf,procfs,psutil")
     parser.add_argument("--samples", type=int, default=30)
     parser.add_argument("--ticks", type=int, default=20)
+    parser.add_argument(
+        "--job-memory", type=int, metavar="JOBS", help="measure only its cost, with so many jobs"
+    )
+    parser.add_argument("--directory", default=PINNED, help="programs for --job-memory")
     parser.add_argument("--json", help="also write the rows to this file")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     parser.add_argument("--pause", type=float, default=0.05, help=argparse.SUPPRESS)
@@ -306,7 +373,15 @@ def main() -> None:
         return
     rows: list[dict[str, Any]] = []
     for number in map(int, options.processes.split(",")):
-        rows += measure(number, options.source.split(","), options.samples, options.ticks)
+        sources = options.source.split(",")
+        if options.job_memory:
+            rows += [
+                job_memory_cost(number, source, options)
+                for source in sources
+                if source != "bpf" or os.access(f"{options.directory}/tasks", os.R_OK)
+            ]
+        else:
+            rows += measure(number, sources, options.samples, options.ticks)
     print(table(rows))
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:

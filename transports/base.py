@@ -10,7 +10,8 @@ from msgspec import Meta
 
 from ccagent.config.duration import Duration
 from ccagent.config.settings import Settings
-from ccagent.records.message import Format, Profile, TimeUnit
+from ccagent.records.encoding import Profile
+from ccagent.records.message import Format, TimeUnit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

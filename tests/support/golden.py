@@ -16,7 +16,7 @@ from ccagent.agents.base import Agent
 from ccagent.agents.sonar.agent import SampleAgent
 from ccagent.agents.sonar.settings import SampleSettings
 from ccagent.agents.sysinfo.agent import SysinfoAgent, SysinfoSettings
-from ccagent.records.message import encode
+from ccagent.records.encoding import encode
 from tests.support.paths import MACHINES
 from tests.support.recorded import RecordedNode, machine_names
 from tests.support.schema import validate

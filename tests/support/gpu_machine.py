@@ -8,7 +8,7 @@ from ccagent.agents.sonar.agent import SampleAgent
 from ccagent.agents.sonar.settings import SampleSettings
 from ccagent.agents.sysinfo.agent import SysinfoAgent, SysinfoSettings
 from ccagent.machine.gpu.gpus import GpuReading, Gpus
-from ccagent.records.message import encode
+from ccagent.records.encoding import encode
 from tests.support.gpu_libraries import Libraries, with_cards
 from tests.support.schema import validate
 from tests.support.tree import TreeNode

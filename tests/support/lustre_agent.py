@@ -17,7 +17,7 @@ from typing import Any
 from ccagent.agents.lustre.agent import LustreAgent, LustreSettings
 from ccagent.config.configuration import OutboxSettings, build_transport, check_sink
 from ccagent.queue.sink import Sink
-from ccagent.records.message import encode
+from ccagent.records.encoding import encode
 from tests.support.lustre_day import BEGIN, LustreServer
 from tests.support.tree import TreeNode
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ccagent.agents.lustre.agent import LustreAgent, LustreSettings
-from ccagent.records.message import Message, encode
+from ccagent.records.encoding import encode
+from ccagent.records.message import Message
 from tests.support.effort import IS_NIGHTLY
 from tests.support.lustre_server import BYTES, SimulatedTarget
 from tests.support.tree import TreeNode

@@ -91,6 +91,7 @@ OURS = {
     "ccagent.records.json_array",
     "ccagent.records.json_encoding",
     "ccagent.records.log_message",
+    "ccagent.records.encoding",
     "ccagent.records.message",
     "ccagent.records.points",
     "ccagent.transports",

@@ -21,11 +21,12 @@ from ccagent.agents.sonar.agent import SampleAgent
 from ccagent.agents.sonar.settings import SampleSettings
 from ccagent.log import logger
 from ccagent.machine.node import Node
+from ccagent.records.encoding import encode
 from ccagent.records.events import Event
 from ccagent.records.line_protocol.decoding import decode
 from ccagent.records.line_protocol.lines import Line
 from ccagent.records.log_message import LogMessage
-from ccagent.records.message import Format, Record, encode
+from ccagent.records.message import Format, Record
 from ccagent.records.points import Point
 from tests.machines.metrics import MACHINES
 from tests.machines.metrics.machine import lines

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 RAW_ID, STATE, EXIT_CODE = map(FIELDS.index, ("JobIDRaw", "State", "ExitCode"))
-_FAILED = frozenset({b"FAILED", b"OUT_OF_MEMORY", b"DEADLINE"})
+_FAILED = frozenset({b"FAILED", b"OUT_OF_MEMORY", b"DEADLINE", b"NODE_FAIL", b"BOOT_FAIL"})
 _NO_CODE = b"0:0"
 _UNENDED = frozenset({b"PENDING", b"RUNNING", b"SUSPENDED"})
 _CPU_TIME_ADJUSTMENT = 1000

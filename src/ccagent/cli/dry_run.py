@@ -10,7 +10,7 @@ from ccagent.cli.options import public_url
 from ccagent.config.configuration import build_agent
 from ccagent.errors import RejectedError
 from ccagent.log import printable
-from ccagent.records.message import encode_each
+from ccagent.records.encoding import encode_each
 
 if TYPE_CHECKING:
     from ccagent.config.configuration import Configuration

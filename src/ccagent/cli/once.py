@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ccagent.config.configuration import build_agent, build_transport
 from ccagent.errors import CcagentError, ProgramError
 from ccagent.log import logger
-from ccagent.records.message import encode_each
+from ccagent.records.encoding import encode_each
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from ccagent.config.configuration import Configuration
     from ccagent.machine.node import Node
     from ccagent.queue.queue import Queue
-    from ccagent.records.message import Message, Profile
+    from ccagent.records.encoding import Profile
+    from ccagent.records.message import Message
     from ccagent.transports.base import Transport
 
 _LONGEST_LIMIT = 1e9

@@ -8,8 +8,8 @@ from ccagent import PRODUCER, __version__
 from ccagent.agents.base import make_error
 from ccagent.config.configuration import build_transport
 from ccagent.machine.clock import timestamp
+from ccagent.records.encoding import encode
 from ccagent.records.envelopes import MetadataObject, SampleAttributes, SampleData, SampleEnvelope
-from ccagent.records.message import encode
 from ccagent.records.points import Point
 
 if TYPE_CHECKING:

@@ -9,14 +9,14 @@ from ccagent.agents.base import Agent
 from ccagent.daemon.record_counters import add_counters, note_failures
 from ccagent.errors import CcagentError
 from ccagent.log import logger
-from ccagent.records.message import encode_each
+from ccagent.records.encoding import Profile, encode_each
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ccagent.machine.node import Node
     from ccagent.queue.sink import Sink
-    from ccagent.records.message import Profile, Record
+    from ccagent.records.message import Record
 
 
 _FIRST_SETTLE_PAUSE = 0.05
@@ -189,6 +189,9 @@ class Runner:
         outboxes: dict[Profile, list[Sink]] = {}
         for outbox in self._in_use:
             outboxes.setdefault(outbox.settings.profile, []).append(outbox)
+        if not outboxes:
+            # Records that can't be encoded are counted without sinks also.
+            outboxes = {Profile(format=form): [] for form in self.agent.wanted}
         messages = encode_each(
             records,
             outboxes,

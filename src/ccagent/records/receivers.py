@@ -8,7 +8,7 @@ named receiver until it is added here.
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast, get_args
 
 import msgspec
 
@@ -16,7 +16,7 @@ from ccagent.log import logger
 
 if TYPE_CHECKING:
     from ccagent.records.envelopes import Envelope
-    from ccagent.records.message import JsonRecord, Profile
+    from ccagent.records.message import JsonRecord
 
 _ENVELOPES = ("sample", "sysinfo", "job", "cluster")
 _EMPTY = msgspec.Raw(b'""')
@@ -125,12 +125,12 @@ RECEIVERS = {
 }
 
 
-def fit_record(record: JsonRecord, profile: Profile) -> JsonRecord | None:
-    """Return a record in the form of a profile; None if its receiver does not get it.
+def fit_record(record: JsonRecord, receiver: str, *, sends_errors_alone: bool) -> JsonRecord | None:
+    """Return a record as a receiver accepts it; None if the receiver does not get it.
 
     The errors of an envelope without data that is not sent are logged.
     """
-    known = RECEIVERS[profile.receiver] if profile.receiver else None
+    known = RECEIVERS[receiver] if receiver else None
     if not record.is_envelope:
         # Other records have fields that no receiver of envelopes knows.
         return record if known is None else None
@@ -141,12 +141,12 @@ def fit_record(record: JsonRecord, profile: Profile) -> JsonRecord | None:
     wanted = record.takes_differences
     if wanted is not None and wanted != (known is not None and known.takes_differences):
         return None
-    if record.data is None and not profile.sends_errors_alone:
-        _log_errors(record, profile.receiver or "HTTP")
+    if record.data is None and not sends_errors_alone:
+        _log_errors(record, receiver or "HTTP")
         return None
     if known is None:
         return record
-    plan = _plan_of_envelope(profile.receiver, type(record))
+    plan = _plan_of_envelope(receiver, type(record))
     return record if plan is None else _fit(record, plan)
 
 
@@ -219,8 +219,9 @@ def _fit(value: _Value, plan: _Plan) -> _Value:
     for name, part in plan.parts.items():
         held = getattr(value, name)
         if isinstance(held, list):
-            fitted: Any = [_fit(each, part) for each in held]
-            if any(new is not old for new, old in zip(fitted, held, strict=True)):
+            parts = cast("list[msgspec.Struct]", held)
+            fitted: Any = [_fit(each, part) for each in parts]
+            if any(new is not old for new, old in zip(fitted, parts, strict=True)):
                 changes[name] = fitted
         elif held is not None and (fitted := _fit(held, part)) is not held:
             changes[name] = fitted

@@ -21,7 +21,7 @@ from ccagent.agents.metrics.readers.base import Count, Scope
 from ccagent.agents.metrics.settings import MetricsSettings
 from ccagent.config.conversion import convert
 from ccagent.config.duration import Duration
-from ccagent.records.message import encode
+from ccagent.records.encoding import encode
 from tests.support.gpu_libraries import Libraries
 from tests.support.gpu_machine import Machine
 from tests.support.gpu_scenarios import (

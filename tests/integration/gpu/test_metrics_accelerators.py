@@ -18,7 +18,7 @@ from ccagent.agents.metrics.settings import MetricsSettings
 from ccagent.config.conversion import convert
 from ccagent.config.duration import Duration
 from ccagent.errors import ConfigurationError, NotHereError
-from ccagent.records.message import encode
+from ccagent.records.encoding import encode
 from tests.support.gpu_machine import Machine
 from tests.support.gpu_scenarios import (
     A40,

@@ -11,7 +11,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from ccagent.errors import ConfigurationError, RejectedError, RetryableError
-from ccagent.records.message import Message, encode
+from ccagent.records.encoding import encode
+from ccagent.records.message import Message
 from ccagent.transports.http.cc_backend import CcBackendTransport
 from ccagent.transports.http.settings import HttpSettings
 from tests.support.http_server import Handler, Server, say

@@ -13,6 +13,7 @@ from ccagent.config.configuration import OutboxSettings, build_transport, check_
 from ccagent.machine.node import Node
 from ccagent.queue.queue import Queue
 from ccagent.queue.sender import Sender
+from ccagent.records.encoding import encode
 from ccagent.records.envelopes import (
     JobsAttributes,
     JobsData,
@@ -26,7 +27,7 @@ from ccagent.records.envelopes import (
     SampleSystem,
     SlurmJob,
 )
-from ccagent.records.message import Message, Record, encode
+from ccagent.records.message import Message, Record
 from ccagent.records.points import Point
 from tests.support.receiving_programs import CLUSTER, PASSWORD, Jobanalyzer, MetricStore
 from tests.support.running import Running, until
@@ -124,6 +125,29 @@ def test_what_jobanalyzer_does_not_know_is_left_out(
     )
     assert send(sink(jobanalyzer, password), jobs_envelope(job)) == []
     assert jobanalyzer.jobs == [1]
+
+
+def test_a_backlog_is_delivered_as_it_was_put(
+    jobanalyzer: Jobanalyzer, password: str, tmp_path: Path
+) -> None:
+    """Messages of an earlier release, or of another `receiver`, are in the queue's file."""
+    old = encode(map(jobs_envelope, [ended(1), running(2), ended(3)]), "sonar", NODE)
+    where = OutboxSettings(directory=str(tmp_path / "queue"))
+    before = Queue("backend", where)
+    before.put(old)
+    before.close()
+
+    settings = check_sink(sink(jobanalyzer, password), "backend", "test")
+    queue = Queue("backend", where)
+    queue.put(encode([jobs_envelope(running(4))], settings.profile, NODE))
+    sender = Sender("backend", queue, build_transport(settings))
+    sender.send_all()
+    sender.close()
+    bodies = [request.body for request in jobanalyzer.requests]
+    assert bodies[:3] == [each.body for each in old]
+    # Without its times, job 2 is refused now as it was then. It costs itself.
+    assert jobanalyzer.answers == [204, 422, 204, 204]
+    assert jobanalyzer.jobs == [1, 3, 4]
 
 
 @pytest.mark.parametrize(

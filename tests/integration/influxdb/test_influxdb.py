@@ -8,7 +8,7 @@ import pytest
 
 from ccagent.errors import RejectedError, RetryableError
 from ccagent.machine.node import Node
-from ccagent.records.message import encode
+from ccagent.records.encoding import encode
 from ccagent.records.points import Point
 from ccagent.transports.http.settings import HttpSettings
 from ccagent.transports.http.transport import HttpTransport

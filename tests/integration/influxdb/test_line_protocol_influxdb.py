@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccagent.machine.node import Node
+from ccagent.records.encoding import Profile, encode
 from ccagent.records.events import Event
 from ccagent.records.line_protocol.decoding import decode
 from ccagent.records.line_protocol.lines import LineError
 from ccagent.records.log_message import LogMessage
-from ccagent.records.message import Profile, encode
 from ccagent.records.points import Point
 from tests.unit.records.test_line_protocol import NAMES, PRINTABLE, WORDS
 

@@ -21,7 +21,7 @@ from ccagent.errors import NotHereError
 from ccagent.log import logger
 from ccagent.machine.cpus import ask_py_cpuinfo
 from ccagent.machine.node import Node
-from ccagent.records.message import encode
+from ccagent.records.encoding import encode
 from tests.support.paths import SCHEMA
 
 if TYPE_CHECKING:

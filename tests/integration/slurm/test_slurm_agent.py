@@ -21,9 +21,10 @@ from ccagent.agents.slurm.jobs.agent import JobsAgent, JobsSettings
 from ccagent.agents.slurm.tres import count_gpus, memory_per_node
 from ccagent.machine.hostlist import expand, split
 from ccagent.machine.node import Node
+from ccagent.records.encoding import encode
 from ccagent.records.envelopes import ClusterEnvelope, JobsEnvelope, SlurmJob
 from ccagent.records.line_protocol.decoding import decode
-from ccagent.records.message import Format, encode
+from ccagent.records.message import Format
 from tests.support.effort import IS_NIGHTLY
 from tests.support.running import until
 from tests.support.schema import validate

@@ -12,7 +12,7 @@ import pytest
 from ccagent.agents.sonar.agent import SampleAgent
 from ccagent.agents.sonar.settings import SampleSettings
 from ccagent.machine.node import Node
-from ccagent.records.message import encode
+from ccagent.records.encoding import encode
 from tests.support.gpu_libraries import Libraries
 from tests.support.running import until
 from tests.support.schema import validate

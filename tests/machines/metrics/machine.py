@@ -18,7 +18,7 @@ from ccagent.config.conversion import convert
 from ccagent.errors import NotHereError
 from ccagent.machine.clock import Clock
 from ccagent.machine.node import Node
-from ccagent.records.message import encode
+from ccagent.records.encoding import encode
 from tests.machines.metrics.files import Files, Reading
 from tests.support.perf_counters import StandIn
 

@@ -14,6 +14,7 @@ from ccagent.agents.log.agent import LogAgent, LogSettings
 from ccagent.errors import EncodingError
 from ccagent.machine.clock import Clock
 from ccagent.machine.node import Node
+from ccagent.records.encoding import encode
 from ccagent.records.envelopes import (
     ErrorObject,
     MetadataObject,
@@ -30,7 +31,7 @@ from ccagent.records.json_array import JsonArray
 from ccagent.records.line_protocol.decoding import decode
 from ccagent.records.line_protocol.encoding import Tags
 from ccagent.records.log_message import LogMessage
-from ccagent.records.message import Message, Record, encode
+from ccagent.records.message import Message, Record
 from ccagent.records.points import Point
 from ccagent.transports.base import SinkSettings
 from tests.support.schema import validate

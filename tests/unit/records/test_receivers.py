@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from ccagent.config.configuration import build_transport, check, check_sink
 from ccagent.config.warnings import find_warnings
 from ccagent.machine.node import Node
+from ccagent.records.encoding import Profile, encode, encode_each
 from ccagent.records.envelopes import (
     ClusterEnvelope,
     Envelope,
@@ -40,7 +41,7 @@ from ccagent.records.envelopes import (
 from ccagent.records.events import Event
 from ccagent.records.json_array import JsonArray
 from ccagent.records.log_message import LogMessage
-from ccagent.records.message import Message, Profile, Record, encode, encode_each
+from ccagent.records.message import Message, Record
 from ccagent.records.points import Point
 from ccagent.records.receivers import RECEIVERS, _plan_of_envelope
 from ccagent.transports.base import SinkSettings

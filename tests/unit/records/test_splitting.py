@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from ccagent.machine.node import Node
 from ccagent.machine.procfs.process_files import command_text
+from ccagent.records.encoding import encode
 from ccagent.records.envelopes import (
     ClusterAttributes,
     ClusterData,
@@ -41,7 +42,7 @@ from ccagent.records.envelopes import (
     SysinfoSoftwareVersion,
 )
 from ccagent.records.json_array import JsonArray
-from ccagent.records.message import Format, Message, Record, encode
+from ccagent.records.message import Format, Message, Record
 from ccagent.records.points import Point
 from ccagent.records.splitting import halve_message, split_message
 from tests.support.schema import validate

@@ -6,13 +6,13 @@ Source: Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/ of Linux.
 from __future__ import annotations
 
 import re
+from functools import cache
 
 from ccagent.errors import UnparsableError
 from ccagent.records.envelopes import LARGEST_UINT
 
 # LONG_MAX, rounded down to pages of up to 64 KiB.
 _NO_LIMIT = 2**63 - 2**16
-_FIELD = re.compile(rb"^([a-z_]+) ([0-9]{1,20})$", re.MULTILINE)
 _IO = re.compile(rb"\b(?:([0-9]{1,4}:[0-9]{1,7})|([rRwW])(?:bytes=|ead |rite )([0-9]{1,20}))\b")
 
 
@@ -38,12 +38,18 @@ def parse_fields(content: bytes, wanted: dict[bytes, tuple[str, int]]) -> dict[s
     wanted: field and factor by name; missing lines are omitted. Raise UnparsableError for a number
     out of range.
     """
-    found = dict(_FIELD.findall(content))
+    found = dict(_lines_of(tuple(wanted)).findall(b"\n" + content))
     return {
         called: _uint(found[name]) * factor
         for name, (called, factor) in wanted.items()
         if name in found
     }
+
+
+@cache
+def _lines_of(names: tuple[bytes, ...]) -> re.Pattern[bytes]:
+    """Return a pattern for the lines of these names only: memory.stat has many others."""
+    return re.compile(rb"\n(" + b"|".join(map(re.escape, names)) + rb") ([0-9]{1,20})(?![^\n])")
 
 
 def parse_io(content: bytes) -> dict[str, tuple[int, int]]:

@@ -12,8 +12,9 @@ import pytest
 from ccagent.agents.energy.agent import EnergyAgent
 from ccagent.errors import ConfigurationError
 from ccagent.machine.job_energy import latest_energy
+from ccagent.records.encoding import encode
 from ccagent.records.line_protocol.decoding import decode
-from ccagent.records.message import FORMATS, encode
+from ccagent.records.message import FORMATS
 from tests.support.energy_tree import EnergyNode, make_settings
 
 IDLE = {"idle-package": 40.0, "idle-dram": 5.0}

@@ -11,7 +11,7 @@ from ccagent.config.conversion import convert
 from ccagent.errors import ConfigurationError
 from ccagent.log import logger
 from ccagent.machine.node import Node
-from ccagent.records.message import encode
+from ccagent.records.encoding import encode
 
 NODE = Node(hostname="c1-1", cluster="fox")
 

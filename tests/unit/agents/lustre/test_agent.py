@@ -19,7 +19,8 @@ from ccagent.agents.lustre.jobstats.records import OPERATIONS
 from ccagent.agents.lustre.jobstats.series import Series
 from ccagent.config.conversion import convert
 from ccagent.errors import ConfigurationError, NotHereError
-from ccagent.records.message import Format, encode
+from ccagent.records.encoding import encode
+from ccagent.records.message import Format
 from tests.support.lustre_server import SimulatedTarget
 from tests.support.tree import TreeNode
 

@@ -18,7 +18,7 @@ from ccagent.agents.metrics.settings import MetricsSettings
 from ccagent.config.conversion import convert
 from ccagent.config.described import describe_keys
 from ccagent.counters import DaemonCounters
-from ccagent.records.message import encode
+from ccagent.records.encoding import encode
 from tests.support.paths import ROOT
 from tests.support.tree import TreeNode
 

@@ -20,7 +20,8 @@ from ccagent.agents.sonar.settings import SampleSettings
 from ccagent.agents.sonar.sources.procfs import ProcfsSource
 from ccagent.config.configuration import check
 from ccagent.config.duration import Duration
-from ccagent.records.message import Format, encode
+from ccagent.records.encoding import encode
+from ccagent.records.message import Format
 from tests.support.schema import validate
 from tests.support.tree import TreeNode
 

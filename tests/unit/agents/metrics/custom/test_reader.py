@@ -16,7 +16,7 @@ from ccagent.agents.metrics.listing import format_metrics
 from ccagent.agents.metrics.settings import MetricsSettings
 from ccagent.config.conversion import convert
 from ccagent.errors import ConfigurationError
-from ccagent.records.message import encode
+from ccagent.records.encoding import encode
 from tests.support.running import CCAGENT
 from tests.support.tree import TreeNode
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from ccagent.agents.slurm.cluster import node_events, sinfo
 from ccagent.agents.slurm.cluster.agent import ClusterAgent, ClusterSettings
 from ccagent.machine.node import Node
+from ccagent.records.encoding import encode
 from ccagent.records.envelopes import ClusterEnvelope
-from ccagent.records.message import encode
 from tests.support.schema import validate
 from tests.support.slurm_recorded import DIRECTORY
 

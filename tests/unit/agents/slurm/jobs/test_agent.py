@@ -16,8 +16,9 @@ from ccagent.agents.slurm.jobs.agent import JobsAgent, JobsSettings
 from ccagent.config.duration import Duration
 from ccagent.machine.clock import Clock
 from ccagent.machine.node import Node
+from ccagent.records.encoding import encode
 from ccagent.records.envelopes import JobsEnvelope
-from ccagent.records.message import Format, encode
+from ccagent.records.message import Format
 from tests.support.schema import validate
 
 FAKE = f"""#!{sys.executable}

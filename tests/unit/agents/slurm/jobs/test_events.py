@@ -16,9 +16,10 @@ from ccagent.agents.slurm.jobs.scontrol import JobDetails, NodeShare
 from ccagent.config.duration import Duration
 from ccagent.errors import ConfigurationError
 from ccagent.machine.node import Node
+from ccagent.records.encoding import encode
 from ccagent.records.envelopes import SlurmJob
 from ccagent.records.line_protocol.decoding import decode
-from ccagent.records.message import Message, encode
+from ccagent.records.message import Message
 from tests.support.line_text import line
 from tests.unit.agents.slurm.jobs.test_agent import Slurm, job, queued
 

@@ -17,7 +17,7 @@ from ccagent.agents.sonar.settings import SampleSettings
 from ccagent.agents.sonar.sources.procfs import ProcfsSource
 from ccagent.agents.sonar.sources.psutil_source import PsutilSource
 from ccagent.machine.cgroup.jobs import Step, is_all_root, parse_title
-from ccagent.records.message import encode
+from ccagent.records.encoding import encode
 from tests.machines.composed import linuxproc
 from tests.support.paths import DATA
 from tests.support.recorded import RecordedNode

@@ -14,7 +14,7 @@ import pytest
 from ccagent.agents.sonar.agent import SampleAgent
 from ccagent.agents.sonar.settings import SampleSettings
 from ccagent.machine.bpf.ended_records import EndedKey
-from ccagent.records.message import Profile, encode, encode_each
+from ccagent.records.encoding import Profile, encode, encode_each
 from ccagent.records.points import Point
 from tests.support.kernel_tree import PinnedNode
 from tests.support.schema import validate

@@ -16,7 +16,7 @@ from ccagent.agents.sonar.settings import SampleSettings
 from ccagent.agents.sonar.sources.ended_deltas import EndedDelta, EndedDeltas
 from ccagent.machine.bpf.ended_records import EndedKey
 from ccagent.machine.procfs.process_files import Io
-from ccagent.records.message import encode
+from ccagent.records.encoding import encode
 from ccagent.records.points import Point
 from tests.support.kernel_tree import PinnedNode
 from tests.support.schema import validate
