@@ -12,6 +12,7 @@ from ccagent.errors import UnparsableError
 from ccagent.log import logger
 from ccagent.stores.metrics.debugging import describe_buffers
 from ccagent.stores.metrics.general import LineMessage
+from ccagent.stores.metrics.ingest import PIECE
 from ccagent.stores.metrics.job_queries import describe_jobs
 from ccagent.stores.metrics.own_jobs import OthersJobError, may_read
 from ccagent.stores.metrics.query import QueryLimits
@@ -162,7 +163,7 @@ class StoreApi:
         self,
         route: ServerPath,
         url: bytes,
-        body: bytes,
+        body: bytes | bytearray,
         is_gzip: bool,
         done: Callable[[StoreResponse], None],
     ) -> None:
@@ -171,9 +172,11 @@ class StoreApi:
             if route.name == "write":
                 self._write(route, url, body, is_gzip, done)
             else:
+                if len(body) > _LARGEST_QUESTION:
+                    raise TooLargeBodyError(f"the body has more than {_LARGEST_QUESTION} bytes")  # noqa: TRY301
                 if is_gzip:
-                    body = inflate(body, self.largest_body)
-                self._respond_otherwise(route, url, body, done)
+                    body = inflate(body, _LARGEST_QUESTION)
+                self._respond_otherwise(route, url, bytes(body), done)
         except OthersJobError as error:
             done(fail(403, str(error)))
         except BadRequestError as error:
@@ -192,8 +195,6 @@ class StoreApi:
         """Process a request other than a write. Raise the exceptions of its handler."""
         name = route.name
         owner = None if self._verifier is None else route.owner
-        if len(body) > _LARGEST_QUESTION and name != "jobs":
-            raise TooLargeBodyError(f"the body has more than {_LARGEST_QUESTION} bytes")
         if name == "query":
             self._answers.answer_query(url, body, done, owner)
         elif name == "healthcheck":
@@ -222,7 +223,7 @@ class StoreApi:
         self,
         route: ServerPath,
         url: bytes,
-        body: bytes,
+        body: bytes | bytearray,
         is_gzip: bool,
         done: Callable[[StoreResponse], None],
     ) -> None:
@@ -230,8 +231,8 @@ class StoreApi:
         if is_gzip and len(body) <= _SMALL_GZIP:
             body, is_gzip = inflate(body, self.largest_body), False
         message = None
-        if not is_gzip:
-            message = self._ingest.write_known(body, cluster, route.sender)
+        if not is_gzip and len(body) <= PIECE:
+            message = self._ingest.write_known(bytes(body), cluster, route.sender)
         if message is not None:
             self._commit_message(message, done)
             return
@@ -244,7 +245,7 @@ class StoreApi:
 
     async def _write_slowly(
         self,
-        body: bytes,
+        body: bytes | bytearray,
         is_gzip: bool,
         message: LineMessage,
         done: Callable[[StoreResponse], None],
