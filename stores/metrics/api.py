@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -13,6 +13,7 @@ from ccagent.log import logger
 from ccagent.stores.metrics.debugging import describe_buffers
 from ccagent.stores.metrics.general import LineMessage
 from ccagent.stores.metrics.ingest import PIECE
+from ccagent.stores.metrics.job_events import JobEnvelope
 from ccagent.stores.metrics.job_queries import describe_jobs
 from ccagent.stores.metrics.own_jobs import OthersJobError, may_read
 from ccagent.stores.metrics.query import QueryLimits
@@ -24,11 +25,19 @@ from ccagent.stores.metrics.request_bodies import (
     inflate,
     parameter,
 )
-from ccagent.stores.metrics.responses import OK, StoreResponse, begun, complain, fail, text
+from ccagent.stores.metrics.responses import (
+    OK,
+    StoreResponse,
+    begun,
+    complain,
+    fail,
+    retry_after,
+    text,
+)
 from ccagent.stores.metrics.tokens import ADMIN, READ, WRITE, UnauthorizedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from ccagent.stores.metrics.commit import MessageCommit
     from ccagent.stores.metrics.ingest import LineIngest
@@ -194,6 +203,9 @@ class StoreApi:
     ) -> None:
         """Process a request other than a write. Raise the exceptions of its handler."""
         name = route.name
+        if name == "jobs" and self._events is not None:
+            self._begin(self._store_jobs(self._events, body, route.sender, done))
+            return
         owner = None if self._verifier is None else route.owner
         if name == "query":
             self._answers.answer_query(url, body, done, owner)
@@ -206,8 +218,6 @@ class StoreApi:
         if name == "debug":
             selector = parameter(url, "selector") or ""
             return StoreResponse(200, begun(describe_buffers(self._store, selector)))
-        if name == "jobs" and self._events is not None:
-            return text(200, f"jobs: {self._events.take_envelope(body)}")
         if name == "job" and self._jobs is not None:
             found = self._jobs.find(parameter(url, "cluster") or "", parameter(url, "job") or "")
             seen = [job for job in found if may_read(owner, job.user)]
@@ -237,11 +247,40 @@ class StoreApi:
             self._commit_message(message, done)
             return
         message = LineMessage(cluster, route.sender)
-        task = asyncio.get_running_loop().create_task(
-            self._write_slowly(body, is_gzip, message, done)
-        )
+        self._begin(self._write_slowly(body, is_gzip, message, done))
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    async def _store_jobs(
+        self,
+        events: JobEvents,
+        body: bytes,
+        sender: str,
+        done: Callable[[StoreResponse], None],
+    ) -> None:
+        """Write an envelope of jobs in pieces."""
+        envelope = JobEnvelope(sender)
+        try:
+            await self._ingest.take_turns(events.take_pieces(body, envelope), sender)
+        except UnparsableError as error:
+            done(fail(400, str(error)))
+        except sqlite3.Error as error:
+            logger.error("table of jobs: %s", error)
+            done(fail(503, f"the table of jobs: {error}; try again"))
+        except Exception:  # noqa: BLE001 - the client must get an answer
+            logger.exception("a write failed")
+            done(fail(500, "internal error; the log of the store has details"))
+        else:
+            refusal = envelope.refusal
+            if refusal is None:
+                done(text(200, f"jobs: {envelope.jobs}"))
+            else:
+                self._ingest.senders.count(sender, refused_requests=1)
+                found = fail(refusal.status, f"partial write: {refusal.reason}")
+                done(found._replace(more=retry_after(refusal.seconds)))
 
     async def _write_slowly(
         self,
@@ -285,7 +324,7 @@ class StoreApi:
             elif message.unkept:
                 done(fail(503, f"events are not stored: {message.unkept}; send them again"))
             elif message.bad_count:
-                done(complain(message, self._ingest.series.seconds_left()))
+                done(complain(message))
             else:
                 done(OK)
 

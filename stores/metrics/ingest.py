@@ -19,7 +19,7 @@ from ccagent.senders import SenderTable
 from ccagent.stores.metrics.general import GeneralIngest, LineMessage
 from ccagent.stores.metrics.line_times import seconds
 from ccagent.stores.metrics.part_limits import PartLimits
-from ccagent.stores.metrics.series_limits import SeriesLimits
+from ccagent.stores.metrics.series_limits import SeriesLimits, SeriesRefusal
 from ccagent.stores.metrics.templates import KnownKeys, MessageTemplate, is_plain, parse_values
 
 if TYPE_CHECKING:
@@ -74,9 +74,9 @@ class LineIngest:
     """Writes lines into a store and its log.
 
     future, past: maximum seconds ahead of and behind the clock; past None: no limit. is_strict:
-    stop at the first bad line, as the reference does. others: receives lines of events, and returns
-    the reason if one is not stored. parts: limits of mounts and other parts. series: limits of new
-    series.
+    stop at the first bad line, as the reference does. others: receives lines of events and their
+    sender, and returns the reason if one is not stored. parts: limits of mounts and other parts.
+    series: limits of new series.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class LineIngest:
         future: int = 3600,
         past: int | None = None,
         is_strict: bool = False,
-        others: Callable[[Line], str] | None = None,
+        others: Callable[[Line, str], SeriesRefusal | str] | None = None,
         parts: PartLimits | None = None,
         series: SeriesLimits | None = None,
     ) -> None:
@@ -140,8 +140,11 @@ class LineIngest:
         Senders take turns, and the messages of a sender in its turns: many messages of a sender
         together delay others as little as one.
         """
-        pieces = self.write_pieces(body, message)
-        of_sender = self._turns.setdefault(message.sender, asyncio.Lock())
+        await self.take_turns(self.write_pieces(body, message), message.sender)
+
+    async def take_turns(self, pieces: Iterator[object], sender: str) -> None:
+        """Do the pieces of a sender's work in its turns."""
+        of_sender = self._turns.setdefault(sender, asyncio.Lock())
         is_over = False
         while not is_over:
             async with of_sender, self._turn:

@@ -26,7 +26,7 @@ class Taken(NamedTuple):
     statuses: list[int]
 
     def take(self, request: StoreRequest) -> None:
-        self.bodies.append(request.body)
+        self.bodies.append(bytes(request.body))
 
     def refuse(self, response: StoreResponse) -> None:
         self.statuses.append(response.status)
