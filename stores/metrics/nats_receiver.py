@@ -73,7 +73,10 @@ class NatsReceiver:
             finally:
                 self.is_connected = False
                 client.abort()
-            logger.warning("nats %s: %s; retrying in %d s", self._settings.url, problem, wait)
+            logger.warning(
+                "nats %s: %s; retrying in %d s", self._settings.url, problem, wait,
+                key=f"nats {problem}",
+            )  # fmt: skip
             await asyncio.sleep(wait)
             wait = min(2 * wait, _LONGEST_WAIT)
 

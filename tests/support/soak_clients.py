@@ -45,6 +45,8 @@ class SoakClients:
         self.seconds: dict[str, list[float]] = defaultdict(list)
         self.failures: dict[str, list[str]] = defaultdict(list)
         self.acknowledged: dict[tuple[str, str], dict[int, float]] = defaultdict(dict)
+        self.statuses: set[int] = set()
+        """Statuses of the responses to new series of invented nodes."""
         self.attacks: dict[str, int] = defaultdict(int)
 
     def start_legitimate(self) -> None:
@@ -173,11 +175,18 @@ class SoakClients:
         self._store("upgraded", number, headers)
 
     def _flood_series(self, number: int) -> None:
+        moment = int(time.time())
         lines = "".join(
-            f"flood,hostname=f1,type=hwthread,type-id={each} value=1 {int(time.time())}\n"
-            for each in range(5000 * number, 5000 * (number + 1))
+            f"flood,hostname=f{number},type=hwthread,type-id={each} value=1 {moment}\n"
+            for each in range(5000)
         )
-        self._site.metrics.write(lines)
+        # An address of its own: the limits of a sender are not those of the others.
+        attacker = http.client.HTTPConnection(
+            "127.0.0.1", self._site.metrics.port, timeout=20, source_address=("127.0.0.2", 0)
+        )
+        with contextlib.closing(attacker):
+            attacker.request("POST", "/api/write/?cluster=fox", lines)
+            self.statuses.add(attacker.getresponse().status)
 
     def _put_unsigned(self, client: ControlClient, number: int) -> None:
         body = _PUT.format(number % 100, time.time_ns())

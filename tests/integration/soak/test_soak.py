@@ -121,6 +121,10 @@ def test_logs_stay_small(report: SoakReport, program: str) -> None:
     assert report.logs[program] < _LOG_BYTES
 
 
+def test_invented_nodes_are_limited(report: SoakReport) -> None:
+    assert report.hostile.statuses == {200, 429}
+
+
 def test_every_reload_and_attack_took_place(report: SoakReport) -> None:
     wanted, done = report.reloads
     assert done >= wanted - 1
