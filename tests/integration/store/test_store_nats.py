@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ccagent.net.nats_session import NatsSession
 from ccagent.stores.metrics import nats_receiver
 from ccagent.stores.metrics.catalogue import MetricCatalogue, StoredMetric
 from ccagent.stores.metrics.commit import GroupCommit
@@ -15,7 +16,6 @@ from ccagent.stores.metrics.ingest import LineIngest
 from ccagent.stores.metrics.nats_receiver import NatsReceiver
 from ccagent.stores.metrics.settings import StoreNatsSettings, SubscriptionSettings
 from ccagent.stores.metrics.store import MetricStore
-from ccagent.transports.nats.client import NatsClient
 from tests.support.metric_store import RunningStore
 from tests.support.nats_server import NatsServer, connect
 from tests.support.running import until
@@ -188,13 +188,13 @@ def test_a_connection_that_ended_without_a_word_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    clients: list[NatsClient] = []
+    sessions: list[NatsSession] = []
 
-    def make() -> NatsClient:
-        clients.append(NatsClient())
-        return clients[-1]
+    def make(*arguments: Any) -> NatsSession:
+        sessions.append(NatsSession(*arguments))
+        return sessions[-1]
 
-    monkeypatch.setattr(nats_receiver, "NatsClient", make)
+    monkeypatch.setattr(nats_receiver, "NatsSession", make)
     monkeypatch.setattr(nats_receiver, "_CHECK_EVERY", 0.1)
     monkeypatch.setattr(nats_receiver, "_ANSWER_WITHIN", 1)
     store = MetricStore(MetricCatalogue({"load": StoredMetric(60, "avg")}), time.time)
@@ -208,11 +208,11 @@ def test_a_connection_that_ended_without_a_word_is_noticed(
         if fault == "frozen":
             server.freeze()
         else:
-            clients[0]._closed_cb = None
-            await clients[0].close()
+            sessions[0].client._closed_cb = None
+            await sessions[0].client.close()
         await wait_for(lambda: "retrying in 1 s" in caplog.text)
         server.thaw()
-        await wait_for(lambda: len(clients) > 1 and receiver.is_connected)
+        await wait_for(lambda: len(sessions) > 1 and receiver.is_connected)
         task.cancel()
 
     asyncio.run(run())
