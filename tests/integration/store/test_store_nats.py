@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -88,6 +89,33 @@ def test_a_lost_server_is_connected_again(tmp_path: Path, server: NatsServer) ->
         until(lambda: store.log.read_text().count("connected") == 2, 60)
         publish(server, "fox", [message(1, 0)])
         until(lambda: values(store, 1) == [3.0], 60)
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        b"PUB fox \xff 2\r\nab\r\n",
+        b"HPUB fox 4 6\r\n\r\n\r\nab\r\n",
+        b"PUB fox 2000000\r\n" + bytes(2_000_000) + b"\r\n",
+    ],
+    ids=["reply", "headers", "large"],
+)
+def test_a_damaged_message_loses_no_other(tmp_path: Path, damaged: bytes) -> None:
+    server = NatsServer(tmp_path / "nats", "max_payload: 8MB", with_jetstream=False)
+    try:
+        with start(tmp_path, server, "a", 'subject = "fox"') as store:
+            with socket.create_connection(("127.0.0.1", server.port)) as sender:
+                sender.sendall(b'CONNECT {"headers":true,"verbose":false}\r\n')
+                sender.sendall(damaged + b"PING\r\n")
+                answers = b""
+                while b"PONG" not in answers:
+                    answers += sender.recv(4096)
+            assert b"-ERR" not in answers
+            publish(server, "fox", [message(1, 0)])
+            until(lambda: values(store, 1) == [3.0], 15)
+            assert store.log.read_text().count("is skipped") == 1
+    finally:
+        server.kill()
 
 
 def test_a_queue_group_shares_messages(tmp_path: Path, server: NatsServer) -> None:
