@@ -55,6 +55,15 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
         pytest.fail(" imports ".join(reversed(error.args[1])))
 
 
+def test_the_library_of_nats_has_one_user() -> None:
+    users = [
+        name
+        for name, tree in modules().items()
+        if any(each.partition(".")[0] == "nats" for each in imports(tree))
+    ]
+    assert users == ["ccagent.net.nats_session"]
+
+
 def test_a_class_name_means_one_thing() -> None:
     places: defaultdict[str, list[str]] = defaultdict(list)
     for name, tree in modules().items():

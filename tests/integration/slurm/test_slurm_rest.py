@@ -93,7 +93,9 @@ def test_every_field_is_that_of_sacct(slurm: SlurmCluster, slurm_jobs: Jobs, res
             compared += 1
             if found != wanted:
                 wrong.append((job.job_id, job.job_step, field, found, wanted))
-    assert wrong == [], [(j, told[k]) for k, j in expected.items() if j.job_id in {w[0] for w in wrong}]
+    assert wrong == [], [
+        (j, told[k]) for k, j in expected.items() if j.job_id in {w[0] for w in wrong}
+    ]
     assert len({number for number, _, _ in expected}) > 100
     assert compared > 5000
 
