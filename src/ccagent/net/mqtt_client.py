@@ -58,52 +58,41 @@ class UnwantedPacketError(OSError):
     """
 
 
-class _LimitedHandshake:
-    """Limits the number of bytes read during a WebSocket's handshake."""
+class _FrameStream:
+    """The socket below a WebSocket, with a limit for the handshake.
 
-    left: int | None = _LARGEST_INCOMING
-    """Remaining bytes for the handshake; None after it."""
+    It sends data completely or not at all: paho loses a frame that is sent in parts.
+    """
 
-    def count(self, size: int) -> None:
-        """Count bytes. Raise UnwantedPacketError if the handshake is too long."""
+    def __init__(self, stream: socket.socket, seconds: float) -> None:
+        self._stream = stream
+        self._seconds = seconds
+        self.left: int | None = _LARGEST_INCOMING
+        """Remaining bytes for the handshake; None after it."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def recv(self, size: int) -> bytes:
+        """Receive data. Raise UnwantedPacketError if the handshake is too long."""
         if self.left is not None:
             self.left -= size
             if self.left < 0:
                 raise UnwantedPacketError("the answer to the WebSocket handshake has no end")
+        return self._stream.recv(size)
 
-
-class _WholeFrameSocket(socket.socket, _LimitedHandshake):
-    """Sends data completely or not at all: paho loses a WebSocket frame that is sent in parts.
-
-    Python's SSLSocket already does this.
-    """
-
-    seconds = 0.0
-    """The time limit in seconds for the broker to accept more data."""
-
-    def recv(self, bufsize: int, flags: int = 0, /) -> bytes:
-        self.count(bufsize)
-        return super().recv(bufsize, flags)
-
-    def send(self, data: ReadableBuffer, flags: int = 0, /) -> int:
+    def send(self, data: ReadableBuffer) -> int:
+        """Send all data. Raise TimeoutError if the broker accepts no more of it for too long."""
         view = memoryview(data)
-        sent = super().send(view, flags)
+        sent = self._stream.send(view)
         poll = select.poll()
-        poll.register(self, select.POLLOUT)
+        poll.register(self._stream, select.POLLOUT)
         while sent < len(view):
-            if not poll.poll(self.seconds * 1000):
+            if not poll.poll(self._seconds * 1000):
                 raise TimeoutError("timed out")
             with contextlib.suppress(BlockingIOError):
-                sent += super().send(view[sent:], flags)
+                sent += self._stream.send(view[sent:])
         return sent
-
-
-class _LimitedTlsSocket(ssl.SSLSocket, _LimitedHandshake):
-    """A TLS socket with a limit for the handshake."""
-
-    def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
-        self.count(buflen)
-        return super().recv(buflen, flags)
 
 
 class MqttClient(paho.Client):
@@ -118,6 +107,7 @@ class MqttClient(paho.Client):
         """The last error that paho logged: the reason for the end of the connection."""
         self.opened: socket.socket | None = None
         """The socket below TLS and WebSocket; None before the connection."""
+        self._frames: _FrameStream | None = None
         self.refusals: dict[int, int] = {}
         """Reason codes of refused messages by their packet identifiers."""
         self.received: set[bytes] = set()
@@ -150,8 +140,6 @@ class MqttClient(paho.Client):
         if self.path:
             self.ws_set_options(self.path)
         if self.context is not None:
-            if self.path:
-                self.context.sslsocket_class = _LimitedTlsSocket
             cast("Any", self).tls_set_context(self.context)
         if settings.user:
             self.username_pw_set(settings.user, read_secret(settings.password_file))
@@ -187,8 +175,8 @@ class MqttClient(paho.Client):
         finally:
             timer.cancel()
             timer.join()
-        if isinstance(self.opened, _WholeFrameSocket | _LimitedTlsSocket):
-            self.opened.left = None
+        if self._frames is not None:
+            self._frames.left = None
 
     def publish_named(
         self, topic: str, payload: bytes, qos: int, name: str, *, retain: bool
@@ -231,8 +219,8 @@ class MqttClient(paho.Client):
             return f"no WebSocket for MQTT at {self.path}"
         return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
-    def _easy_log(self, level: object, fmt: str, *args: Any) -> None:  # noqa: ARG002
-        if args and isinstance(args[-1], Exception):
+    def _easy_log(self, level: int, fmt: str, *args: Any) -> None:  # noqa: ARG002
+        if level == paho.MQTT_LOG_ERR and args and isinstance(args[-1], Exception):
             self.last_error = args[-1]
 
     def _mid_generate(self) -> int:
@@ -242,20 +230,21 @@ class MqttClient(paho.Client):
 
     def _create_socket_connection(self) -> socket.socket:
         self.opened = super()._create_socket_connection()
-        if self.transport == "websockets":
-            whole = _WholeFrameSocket(fileno=self.opened.detach())
-            whole.seconds = self.connect_timeout
-            whole.settimeout(self.connect_timeout)
-            self.opened = whole
         # Otherwise the last messages of a batch are delayed by TCP's delayed acknowledgement.
         self.opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return self.opened
+        return self.opened if self.context is not None else self._limit(self.opened)
 
     def _ssl_wrap_socket(self, tcp_sock: socket.socket) -> ssl.SSLSocket:
         # Unlike paho, close the socket when the handshake fails.
         context = cast("ssl.SSLContext", self.context)
-        wrapped = self.opened = context.wrap_socket(tcp_sock, server_hostname=self.host)
-        return wrapped
+        self.opened = context.wrap_socket(tcp_sock, server_hostname=self.host)
+        return self._limit(self.opened)
+
+    def _limit(self, stream: socket.socket) -> Any:
+        """Return the socket for paho to use."""
+        if self.path:
+            self._frames = _FrameStream(stream, self.connect_timeout)
+        return self._frames or stream
 
     def _sock_recv(self, bufsize: int) -> bytes:
         packet: Any = self._in_packet
