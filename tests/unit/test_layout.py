@@ -55,6 +55,23 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
         pytest.fail(" imports ".join(reversed(error.args[1])))
 
 
+def test_one_file_imports_the_library_of_mqtt() -> None:
+    found = {
+        name
+        for name, tree in modules().items()
+        for statement in ast.walk(tree)
+        for each in (
+            [alias.name for alias in statement.names]
+            if isinstance(statement, ast.Import)
+            else [statement.module or ""]
+            if isinstance(statement, ast.ImportFrom)
+            else []
+        )
+        if each.partition(".")[0] == "paho"
+    }
+    assert found == {"ccagent.net.mqtt_client"}
+
+
 def test_a_class_name_means_one_thing() -> None:
     places: defaultdict[str, list[str]] = defaultdict(list)
     for name, tree in modules().items():

@@ -91,7 +91,11 @@ class FastSession:
         """Publish a message that may be lost; return whether a connection accepted it."""
         with self._lock:
             connection = self._connection
-            is_kept = connection is not None and len(self._waiting) < _MOST_WAITING
+            is_kept = (
+                connection is not None
+                and not connection.ended
+                and len(self._waiting) < _MOST_WAITING
+            )
             if connection is not None and is_kept:
                 self._waiting.append((topic, payload))
                 self._send_waiting(connection)
