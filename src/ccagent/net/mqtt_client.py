@@ -238,7 +238,7 @@ class MqttClient(paho.Client):
         # Unlike paho, close the socket when the handshake fails.
         context = cast("ssl.SSLContext", self.context)
         self.opened = context.wrap_socket(tcp_sock, server_hostname=self.host)
-        return self._limit(self.opened)
+        return cast("ssl.SSLSocket", self._limit(self.opened))
 
     def _limit(self, stream: socket.socket) -> Any:
         """Return the socket for paho to use."""
