@@ -243,13 +243,7 @@ class JobstatsApi:
                 logger.warning(
                     "%s: refused an array: %s", _client(request), error, key="jobstats arrays"
                 )
-                records = [one._asdict() for one in error.records]
-                if error.is_forbidden:
-                    return _answer(403, {"error": error.reason, "records": records})
-                # InfluxDB's words for it: ccagent's sinks make it a dead letter.
-                return _answer(
-                    400, {"error": f"unable to parse: {error.reason}", "records": records}
-                )
+                return _answer_refused(error)
             case RefusedEnvelopeError():
                 self._service.count_refused(1, _identity(request, None))
                 logger.warning("%s: refused jobs: %s", _client(request), error, key="jobstats jobs")
@@ -283,6 +277,15 @@ def _answer(status: int, content: object, headers: dict[str, str] | None = None)
     return Response(
         _encode(content), status_code=status, headers=headers, media_type="application/json"
     )
+
+
+def _answer_refused(error: RefusedArrayError) -> Response:
+    """Return the response to an array of which nothing can ever be stored."""
+    records = [one._asdict() for one in error.records]
+    if error.is_forbidden:
+        return _answer(403, {"error": error.reason, "records": records})
+    # InfluxDB's words for it: ccagent's sinks make it a dead letter.
+    return _answer(400, {"error": f"unable to parse: {error.reason}", "records": records})
 
 
 def _identity(request: Request, sender: str | None) -> str:
