@@ -193,7 +193,7 @@ class SampleAgent(Agent[SampleSettings]):
         """Return which records the sinks get: of processes (False), of streams (True), or both."""
         if self.settings.preset:
             return (True,)
-        if self.receivers == {""}:
+        if self.receivers == frozenset({""}):
             return (False,)
         from ccagent.records.receivers import RECEIVERS
 
