@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from ccagent.agents.sonar.jobs.allocations import Allocation, Allocations
     from ccagent.agents.sonar.jobs.cgroup_accounting import JobAccounts
-    from ccagent.agents.sonar.jobs.job_memory import JobMemoryReader
+    from ccagent.agents.sonar.jobs.job_memory import JobMemoryReader, MemoryScale
     from ccagent.agents.sonar.jobs.pss import JobPss
     from ccagent.agents.sonar.process import Process, ProcessSource
     from ccagent.machine.cgroup.counters import JobCounters
@@ -68,6 +68,7 @@ class SampleAgent(Agent[SampleSettings]):
         self._accounts: JobAccounts | None = None
         self._pss: JobPss | None = None
         self._memory: JobMemoryReader | None = None
+        self._scales: dict[bool, MemoryScale] = {}
         self._boot = 0
 
     def checks(self, node: Node) -> Iterator[Check]:
@@ -180,9 +181,10 @@ class SampleAgent(Agent[SampleSettings]):
         memory: KB by job of the control groups, if any records need it.
         """
         if memory and self._scales_memory(as_streams=as_streams):
-            from ccagent.agents.sonar.jobs.job_memory import scale_memory
+            from ccagent.agents.sonar.jobs.job_memory import MemoryScale
 
-            attributes = structs.replace(attributes, jobs=scale_memory(attributes.jobs, memory))
+            scale = self._scales.setdefault(as_streams, MemoryScale())
+            attributes = structs.replace(attributes, jobs=scale.scale(attributes.jobs, memory))
         kind = SampleEnvelope
         if not is_only:
             kind = SampleOfStreams if as_streams else SampleOfProcesses

@@ -45,10 +45,10 @@ class Repair:
         if self.is_needed and (name := number(job.get("job_id"))):
             times = (number(job.get(key)) or 0 for key in ("submit_time", "start_time"))
             submit, start = times
-            self._known[name, submit, start] = (
-                forms.exit_code(job.get("exit_code")),
-                forms.text(job.get("resv_name")),
-            )
+            fields = forms.exit_code(job.get("exit_code")), forms.text(job.get("resv_name"))
+            # A job that never started has no start in /slurmdb, and an expected one here.
+            for at_start in (start, 0):
+                self._known[name, submit, at_start] = fields
 
     def apply(self, job: Mapping[str, Any], exit_code: bytes, reservation: bytes) -> list[bytes]:
         """Return exit code and reservation of a job of /slurmdb."""

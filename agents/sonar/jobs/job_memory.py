@@ -7,7 +7,7 @@ group's anonymous and shared memory. The proportions between the processes stay 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import structs
 
@@ -49,38 +49,78 @@ def memory_of(counters: dict[int, JobCounters]) -> dict[int, int]:
     return {job: each.mem_rss // _KB for job, each in counters.items() if each.mem_rss is not None}
 
 
-def scale_memory(jobs: list[SampleJob], memory: dict[int, int]) -> list[SampleJob]:
-    """Return jobs whose processes have the memory of the control group in sum.
+class MemoryScale:
+    """Scales the memory of processes to that of their jobs. Unchanged records are reused."""
 
-    memory: KB by Slurm job. A job of several users has one record for each; the sum is over all of
-    them. If no process has memory of its own, the first one gets all.
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int], _Scaled] = {}
+
+    def scale(self, jobs: list[SampleJob], memory: dict[int, int]) -> list[SampleJob]:
+        """Return jobs whose processes have the memory of the control group in sum.
+
+        memory: KB by Slurm job. A job of several users has one record for each; the sum is over all
+        of them. If no process has memory of its own, the first one gets all.
+        """
+        before, self._known = self._known, {}
+        # By index: job and number of the record in the job, and KB of the processes.
+        found: dict[int, tuple[tuple[int, int], int]] = {}
+        numbers: dict[int, int] = {}
+        totals: dict[int, int] = {}
+        for index, job in enumerate(jobs):
+            if not job.epoch and job.job in memory:
+                number = numbers[job.job] = numbers.get(job.job, 0) + 1
+                known = before.get((job.job, number))
+                if known is not None and known.processes == job.processes:
+                    size = known.size
+                else:
+                    size = sum(process.resident_memory for process in job.processes)
+                found[index] = (job.job, number), size
+                totals[job.job] = totals.get(job.job, 0) + size
+        # By job: KB of the processes so far, and KB given to them. So no remainder is lost.
+        done: dict[int, tuple[int, int]] = {}
+        scaled = [*jobs]
+        for index, (key, size) in found.items():
+            job, total, wanted = jobs[index], totals[key[0]], memory[key[0]]
+            if total == wanted:
+                continue
+            seen, given = done.get(key[0], (0, 0))
+            basis = total, wanted, seen, given
+            known = before.get(key)
+            if known is None or known.basis != basis or known.processes != job.processes:
+                processes, given = _scale(job.processes, *basis)
+                known = _Scaled(job.processes, size, basis, processes, given)
+            self._known[key] = known
+            done[key[0]] = seen + size, known.given
+            scaled[index] = structs.replace(job, processes=known.scaled)
+        return scaled
+
+
+class _Scaled(NamedTuple):
+    """A record's processes, their KB in sum, and the scaled processes.
+
+    basis: KB of the job's processes and of its control group, and KB of earlier records: of their
+    processes, and given to them. given: KB given with this record.
     """
-    totals: dict[int, int] = {}
-    for job in jobs:
-        if not job.epoch and job.job in memory:
-            size = sum(process.resident_memory for process in job.processes)
-            totals[job.job] = totals.get(job.job, 0) + size
-    # By job: KB of the processes so far, and KB given to them. So no remainder is lost.
-    done: dict[int, tuple[int, int]] = {}
-    scaled: list[SampleJob] = []
-    for job in jobs:
-        total, wanted = totals.get(job.job), memory.get(job.job, 0)
-        if job.epoch or total is None or total == wanted:
-            scaled.append(job)
-            continue
-        seen, given = done.get(job.job, (0, 0))
-        processes: list[SampleProcess] = []
-        for process in job.processes:
-            size = process.resident_memory
-            if total:
-                seen += size
-                share = seen * wanted // total - given
-            else:
-                share = 0 if given or process.pid >= FIRST_PID_OF_ENDED else wanted
-            given += share
-            if share != size:
-                process = structs.replace(process, resident_memory=share)  # noqa: PLW2901
-            processes.append(process)
-        done[job.job] = seen, given
-        scaled.append(structs.replace(job, processes=processes))
-    return scaled
+
+    processes: list[SampleProcess]
+    size: int
+    basis: tuple[int, int, int, int]
+    scaled: list[SampleProcess]
+    given: int
+
+
+def _scale(
+    processes: list[SampleProcess], total: int, wanted: int, seen: int, given: int
+) -> tuple[list[SampleProcess], int]:
+    """Return scaled processes, and KB given so far."""
+    scaled: list[SampleProcess] = []
+    for process in processes:
+        size = process.resident_memory
+        if total:
+            seen += size
+            share = seen * wanted // total - given
+        else:
+            share = 0 if given or process.pid >= FIRST_PID_OF_ENDED else wanted
+        given += share
+        scaled.append(process if share == size else structs.replace(process, resident_memory=share))
+    return scaled, given

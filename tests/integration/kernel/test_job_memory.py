@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ccagent.agents.sonar.jobs.job_memory import JobMemoryReader, scale_memory
+from ccagent.agents.sonar.jobs.job_memory import JobMemoryReader, MemoryScale
 from ccagent.machine.node import Node
 from ccagent.machine.procfs.process_files import parse_statm
 from ccagent.records.envelopes import SampleJob, SampleProcess
@@ -98,7 +98,9 @@ def test_memory_of_a_job_is_that_of_its_control_group(
             kill_all(directory)
             process.communicate()
     before = sum(each.resident_memory for each in processes)
-    (job,) = scale_memory([SampleJob(job=13, user="u", epoch=0, processes=processes)], memory)
+    (job,) = MemoryScale().scale(
+        [SampleJob(job=13, user="u", epoch=0, processes=processes)], memory
+    )
     after = sum(each.resident_memory for each in job.processes)
     print(f"{program}: {len(pids)} processes, {before} KB, scaled {after} KB, truth {truth} KB")
     assert after == pytest.approx(truth, rel=0.03)

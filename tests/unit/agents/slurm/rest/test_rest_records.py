@@ -179,6 +179,15 @@ def test_the_cpu_time_of_a_job_is_that_of_its_ended_steps() -> None:
     assert [one[FIELDS.index("JobIDRaw")] for one in rows] == [b"7.0", b"7.1", b"7.batch"]
 
 
+@pytest.mark.parametrize("state", ["DEADLINE", "NODE_FAIL", "BOOT_FAIL"])
+def test_the_code_of_a_job_that_never_started_is_slurmctlds(state: str) -> None:
+    repair = Repair("v0.0.38")
+    repair.note({"job_id": 7, "submit_time": 100, "start_time": 160, "exit_code": 256})
+    times = {"submission": 100, "start": 0}
+    (row,) = make_rows({"job_id": 7, "state": {"current": state}, "time": times}, repair)
+    assert row[FIELDS.index("ExitCode")] == b"1:0"
+
+
 @pytest.mark.parametrize(
     ("step", "name"),
     [
