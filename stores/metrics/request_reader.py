@@ -105,7 +105,10 @@ class RequestReader:
         self._whole = b""
 
     def close(self) -> None:
-        """Discard an incomplete request."""
+        """Discard an incomplete request, and what refers to this reader: it is not used again."""
+        self.is_refused = True
+        self._parser.close()
+        del self._receiver
         self._limits.body_bytes -= self._size
         self._size = 0
         self._body = b""
