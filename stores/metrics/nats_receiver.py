@@ -62,7 +62,7 @@ class NatsReceiver:
                 self.is_connected, wait = True, _SHORTEST_WAIT
                 while True:
                     await session.wait(_CHECK_EVERY)
-                    await session.run_limited(session.flush(), _ANSWER_WITHIN)
+                    await session.run_limited(session.flush(_ANSWER_WITHIN), _ANSWER_WITHIN)
             except ConfigurationError as error:
                 problem = f"{place}: {printable(str(error))}"
             except RetryableError as error:

@@ -221,19 +221,20 @@ class NatsSession:
             subject, queue=queue, cb=take, pending_msgs_limit=messages, pending_bytes_limit=size
         )
 
-    async def flush(self) -> None:
-        """Return when the server has processed all that was sent."""
+    async def flush(self, seconds: float = 0.0) -> None:
+        """Return when the server has processed all that was sent.
+
+        seconds: time limit, if not that of the options.
+        """
         # A flush sends its PING before messages that are pending in the client. Its PONG does
         # not confirm these messages. They are sent before the second PING.
         while True:
             was_empty = self.client.pending_data_size == 0
-            await self.client.flush(int(self._options.seconds) + 1)
+            await self.client.flush(int(seconds or self._options.seconds) + 1)
             if was_empty:
                 return
 
-    async def run_limited(
-        self, coroutine: Coroutine[Any, Any, None], seconds: float | None = None
-    ) -> None:
+    async def run_limited(self, coroutine: Coroutine[Any, Any, None], seconds: float = 0.0) -> None:
         """Run a coroutine until it is done. seconds: time limit, if not that of the options.
 
         Raise RetryableError if the time limit is exceeded or the session has failed.
@@ -278,10 +279,6 @@ class NatsSession:
         """End the session."""
         if not self._failed.done():
             self._failed.set_result(error)
-
-    def on_failure(self, act: Callable[[], None]) -> None:
-        """Call `act` in the event loop when the session has failed."""
-        self._failed.add_done_callback(lambda _: act())
 
     def explain(self, error: BaseException, seconds: float = 0.0) -> str:
         """Return the reason for a failure as a phrase without secrets. seconds: the time limit."""
@@ -393,9 +390,6 @@ class NatsThread:
     async def _prepare(self) -> None:
         """Subscribe after the login."""
 
-    async def _finish(self) -> None:
-        """Send the rest before the end of a healthy session."""
-
     def _is_harmless(self, _: NatsSession, error: Exception) -> bool:
         """Return whether an error leaves the session intact."""
         del error
@@ -434,8 +428,6 @@ class NatsThread:
 
     async def _end(self) -> None:
         """Close the session in any state, and end all tasks of the loop."""
-        if self.session.is_open:
-            await asyncio.wait({self._loop.create_task(self._finish())}, timeout=_GRACE)
         await self.session.end()
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
