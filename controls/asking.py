@@ -337,7 +337,7 @@ def find_asker(
     from ccagent.config.secret import read_secret
     from ccagent.errors import UnparsableError
     from ccagent.machine.hostlist import expand
-    from ccagent.transports.nats.login import is_seed
+    from ccagent.net.nats_login import is_seed
 
     try:
         names = [] if nodes == _ALL else [name.partition(".")[0] for name in expand(nodes)]

@@ -13,24 +13,23 @@ import select
 import socket
 import time
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ccagent import PRODUCER, __version__
-from ccagent.controls.nats_login import as_sink
 from ccagent.controls.nats_protocol import NatsParser, Received, ServerLine
 from ccagent.errors import ConfigurationError, RetryableError, UnparsableError
+from ccagent.net.nats_login import name_server, read_options, split_nats_servers
 from ccagent.net.peer_text import hide_secrets
-from ccagent.transports.nats.settings import check_settings, get_scheme, is_encrypted, read_login
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Iterator, Sequence
 
     from ccagent.controls.settings import ControlsSettings
+    from ccagent.net.nats_login import NatsLogin, NatsOptions
     from ccagent.net.urls import Server
-    from ccagent.transports.nats.login import NatsLogin
 
 _CONNECT_WITHIN = 10.0
 _SEND_WITHIN = 2.0
@@ -49,37 +48,17 @@ class _Info(msgspec.Struct):
     nonce: str = ""
 
 
-class Route(NamedTuple):
-    """Options for connections to the servers. Secrets and certificates are read each time."""
-
-    scheme: str
-    servers: Sequence[Server]
-    login: NatsLogin
-    context: ssl.SSLContext | None
-
-
-def read_route(settings: ControlsSettings) -> Route:
-    """Read secrets and certificates. Raise ConfigurationError for an invalid file."""
-    sink = as_sink(settings)
-    servers = check_settings(sink)
-    context = None
-    if is_encrypted(sink):
-        from ccagent.net.tls import make_tls_context
-
-        context = make_tls_context(sink)
-    return Route(get_scheme(sink), servers, read_login(sink), context)
-
-
 def connect(settings: ControlsSettings, subjects: Sequence[str], name: str) -> NatsLink:
     """Connect to the first reachable server, in random order. Raise RetryableError."""
     try:
-        route = read_route(settings)
+        servers = split_nats_servers(settings)
+        options = read_options(settings, name, _CONNECT_WITHIN)
     except ConfigurationError as error:
         raise RetryableError(str(error)) from error
     errors: dict[str, None] = {}
-    for server in sorted(route.servers, key=lambda _: os.urandom(4)):
+    for server in sorted(servers, key=lambda _: os.urandom(4)):
         try:
-            return NatsLink(route, server, subjects, name)
+            return NatsLink(options, name_server(settings, server), server, subjects)
         except RetryableError as error:
             errors[str(error)] = None
     raise RetryableError("; ".join(errors))
@@ -88,10 +67,12 @@ def connect(settings: ControlsSettings, subjects: Sequence[str], name: str) -> N
 class NatsLink:
     """A connection, from its login to its first failure. Only one thread at a time may use it."""
 
-    def __init__(self, route: Route, server: Server, subjects: Sequence[str], name: str) -> None:
+    def __init__(
+        self, options: NatsOptions, place: str, server: Server, subjects: Sequence[str]
+    ) -> None:
         """Connect, log in and subscribe. Raise RetryableError."""
-        self.place = f"{route.scheme}://{server}"
-        self._secrets = route.login.secrets
+        self.place = place
+        self._secrets = options.login.secrets
         self._parser = NatsParser()
         self._received: list[Received] = []
         self._out = bytearray()
@@ -105,7 +86,7 @@ class NatsLink:
         except (OSError, UnicodeError) as error:
             raise RetryableError(f"{self.place}: {_reason(error)}") from error
         try:
-            self._log_in(route, server, name, deadline)
+            self._log_in(options, server, deadline)
             for number, subject in enumerate(subjects, 1):
                 self._out += f"SUB {subject} {number}\r\n".encode()
             self._out += b"PING\r\n"
@@ -208,17 +189,17 @@ class NatsLink:
         with contextlib.suppress(OSError):
             self._socket.close()
 
-    def _log_in(self, route: Route, server: Server, name: str, deadline: float) -> None:
+    def _log_in(self, way: NatsOptions, server: Server, deadline: float) -> None:
         info = self._await("INFO", deadline)
         try:
             found = msgspec.json.decode(info.argument, type=_Info)
         except msgspec.MsgspecError:
             raise RetryableError(f"{self.place}: it does not speak NATS") from None
         self.max_payload = max(1, found.max_payload)
-        if route.context is not None:
+        if way.context is not None:
             if not found.tls_required:
                 raise RetryableError(f"{self.place}: it offers no TLS")
-            self._encrypt(route.context, server.host, deadline)
+            self._encrypt(way.context, server.host, deadline)
         elif found.tls_required:
             import ssl
 
@@ -228,8 +209,8 @@ class NatsLink:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         options = {
             "verbose": False, "pedantic": False, "lang": "python", "version": __version__,
-            "name": f"{PRODUCER} {name}", "protocol": 1, "headers": True, "no_responders": True,
-            **login_fields(route.login, found.nonce),
+            "name": f"{PRODUCER} {way.name}", "protocol": 1, "headers": True, "no_responders": True,
+            **login_fields(way.login, found.nonce),
         }  # fmt: skip
         self._out += b"CONNECT " + msgspec.json.encode(options) + b"\r\n"
 

@@ -19,10 +19,10 @@ def check_controls(settings: ControlsSettings) -> None:
     """
     problems = list(find_unknown_rules(settings.allow))
     if settings.url:
-        from ccagent.controls.nats_login import check_login
+        from ccagent.net.nats_login import check_client
 
         try:
-            check_login(settings)
+            check_client(settings)
         except ConfigurationError as error:
             problems += error.problems
     if any(each.startswith("key:") for each in all_senders(settings)):

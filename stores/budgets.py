@@ -15,29 +15,30 @@ _ESCAPED = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 class HourlyBudget:
-    """Amounts by key in the present hour. Thread-safe.
+    """Amounts by key in the present hour, or in the present number of hours. Thread-safe.
 
-    most: of a key in an hour. now: returns seconds since 1970.
+    most: of a key in this time. now: returns seconds since 1970.
     """
 
-    def __init__(self, most: int, now: Callable[[], float]) -> None:
+    def __init__(self, most: int, now: Callable[[], float], hours: int = 1) -> None:
         self.most = most
+        self._seconds = hours * _HOUR
         self._now = now
         self._taken: dict[Hashable, int] = {}
-        self._hour = 0
+        self._period = 0
         self._lock = threading.Lock()
 
-    def take(self, key: Hashable) -> bool:
-        """Take one from a key's budget. Return False if nothing is left."""
+    def take(self, key: Hashable, amount: int = 1) -> bool:
+        """Take an amount from a key's budget. Return False if less is left."""
         with self._lock:
-            hour = int(self._now()) // _HOUR
-            if hour != self._hour:
-                self._hour = hour
+            period = int(self._now()) // self._seconds
+            if period != self._period:
+                self._period = period
                 self._taken.clear()
-            taken = self._taken.get(key, 0)
-            if taken >= self.most:
+            taken = self._taken.get(key, 0) + amount
+            if taken > self.most:
                 return False
-            self._taken[key] = taken + 1
+            self._taken[key] = taken
             return True
 
     def give_back(self, key: Hashable) -> None:
@@ -48,7 +49,7 @@ class HourlyBudget:
 
     def seconds_left(self) -> int:
         """Return the seconds until all budgets are whole again."""
-        return _HOUR - int(self._now()) % _HOUR
+        return self._seconds - int(self._now()) % self._seconds
 
 
 def sender_label(sender: str) -> str:

@@ -40,11 +40,11 @@ if TYPE_CHECKING:
     from ccagent.agents.fast.kpis.applications import Applications, MonitoredApplication
     from ccagent.agents.fast.messages.structures import FastMessage
     from ccagent.agents.fast.session.answers import AnswerQueue
-    from ccagent.agents.fast.session.connection import ReceivedMessage
     from ccagent.agents.fast.session.kept_state import StateKeeper
     from ccagent.agents.fast.session.topics import FastTopics
     from ccagent.agents.fast.settings import FastSettings
     from ccagent.machine.node import Node
+    from ccagent.net.mqtt_broker import ReceivedMessage
 
 ProtocolState = Literal["waiting for a configuration", "monitoring"]
 

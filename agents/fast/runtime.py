@@ -12,19 +12,15 @@ from ccagent.agents.fast.messages.encoding import encode_fast
 from ccagent.agents.fast.messages.structures import AgentQuit
 from ccagent.agents.fast.protocol import FastProtocol
 from ccagent.agents.fast.session.answers import AnswerQueue
-from ccagent.agents.fast.session.connection import LastWill
 from ccagent.agents.fast.session.kept_state import StateKeeper
 from ccagent.agents.fast.session.session import FastSession
 from ccagent.agents.fast.session.topics import FastTopics
-from ccagent.config.secret import read_secret
-from ccagent.errors import CcagentError, ConfigurationError, LockedError
+from ccagent.errors import CcagentError, LockedError
 from ccagent.log import logger
 from ccagent.machine.lock import Lock
 from ccagent.machine.private_directories import make_directory
-from ccagent.net.tls import make_tls_context
-from ccagent.transports.mqtt.client import MqttOptions
-from ccagent.transports.mqtt.settings import ENCRYPTED, PORTS, WEBSOCKETS, check_settings
-from ccagent.transports.mqtt.topics import fill_topic
+from ccagent.net.mqtt_broker import LastWill, MqttOptions
+from ccagent.transports.mqtt.settings import fill_topic
 
 if TYPE_CHECKING:
     from ccagent.agents.fast.kpis.kpi_reading import KpiRound
@@ -135,7 +131,9 @@ class FastRuntime:
             applications=applications,
         )
         will = LastWill(self._topics.status, encode_fast(AgentQuit(source=node.hostname)))
-        session = FastSession(self._options, will, protocol, answers, self._keeper)
+        name = fill_topic(settings.client_id, node.cluster, node.hostname, "fast", "")
+        options = MqttOptions(settings.broker(), name, will, qos_hint=", which FAST needs")
+        session = FastSession(options, protocol, answers, self._keeper)
         rounds = KpiRounds(
             node,
             settings,
@@ -177,32 +175,6 @@ class FastRuntime:
                 return True
             self._closing.wait(_LOCK_RETRIED)
         return False
-
-    def _options(self) -> MqttOptions:
-        """Return the connection options; read secrets each time.
-
-        Raise CcagentError if that fails.
-        """
-        broker = self._settings.broker()
-        target = check_settings(broker)
-        path = f"{target.path or '/mqtt'}{'?' if target.query else ''}{target.query}"
-        name = fill_topic(broker.client_id, self._node.cluster, self._node.hostname, "fast", "")
-        if not target.hostname:
-            raise ConfigurationError("agents.fast.url: no host")
-        return MqttOptions(
-            host=target.hostname,
-            port=target.port or PORTS[target.scheme],
-            path=path if target.scheme in WEBSOCKETS else "",
-            context=make_tls_context(broker) if target.scheme in ENCRYPTED else None,
-            protocol=broker.protocol,
-            qos=1,
-            client_id=name,
-            user=broker.user,
-            password=read_secret(broker.password_file) if broker.password_file else "",
-            status_topic="",
-            retains=False,
-            seconds=broker.time_limit.seconds,
-        )
 
 
 def _described(found: KpiRound) -> dict[str, Any]:

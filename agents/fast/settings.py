@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta
 
@@ -18,6 +18,10 @@ _LIBRARIES = {"yaml": "PyYAML", "numpy": "numpy"}
 """Libraries of the extra `fast`, by the module that they provide."""
 
 _FASTEST = 10.0
+_BROKER_KEYS = (
+    "url", "protocol", "topic", "client_id", "user", "password_file", "ca_file",
+    "certificate_file", "key_file", "insecure", "allow_cleartext",
+)  # fmt: skip
 
 
 class FastSettings(AgentSettings, frozen=True, kw_only=True):
@@ -105,22 +109,8 @@ class FastSettings(AgentSettings, frozen=True, kw_only=True):
         """Return the keys of the broker as settings of an MQTT sink, checked like them."""
         from ccagent.transports.mqtt.settings import MqttSettings
 
-        return MqttSettings(
-            url=self.url,
-            protocol=self.protocol,
-            qos=1,
-            topic=self.topic,
-            status_topic="",
-            client_id=self.client_id,
-            user=self.user,
-            password_file=self.password_file,
-            ca_file=self.ca_file,
-            certificate_file=self.certificate_file,
-            key_file=self.key_file,
-            insecure=self.insecure,
-            allow_cleartext=self.allow_cleartext,
-            time_limit=self.answer_limit,
-        )
+        keys: dict[str, Any] = {name: getattr(self, name) for name in _BROKER_KEYS}
+        return MqttSettings(status_topic="", time_limit=self.answer_limit, **keys)
 
 
 def check_settings(settings: FastSettings) -> None:
@@ -161,7 +151,7 @@ def check_extra(module: str, key: str) -> None:
 def _check_broker(settings: FastSettings) -> None:
     """Raise ConfigurationError for an unusable broker or invalid topics."""
     from ccagent.agents.fast.session.topics import check_filters, check_root
-    from ccagent.transports.mqtt.settings import PORTS
+    from ccagent.net.mqtt_broker import PORTS
     from ccagent.transports.mqtt.settings import check_settings as check_broker
 
     problems: list[str] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from msgspec import structs
 
@@ -12,6 +12,7 @@ from ccagent.agents.sonar.jobs.selection import ProcessSelection
 from ccagent.agents.sonar.settings import SampleSettings
 from ccagent.agents.sonar.sources.registry import open_source
 from ccagent.log import logger
+from ccagent.machine.cgroup.jobs import count_unknown
 from ccagent.machine.clock import timestamp
 from ccagent.machine.gpu.presence import is_any_present
 from ccagent.machine.system_state import read_system
@@ -59,6 +60,7 @@ class SampleAgent(Agent[SampleSettings]):
 
     def __init__(self, settings: SampleSettings, wanted: frozenset[Format]) -> None:
         super().__init__(settings, wanted)
+        self._node: Node | None = None
         self._source: ProcessSource | None = None
         self._records: dict[bool, JobRecords] = {}
         self._gpus: Gpus | None = None
@@ -234,10 +236,16 @@ class SampleAgent(Agent[SampleSettings]):
 
     def close(self) -> None:
         """Close the process source and the libraries of GPUs."""
-        if self._source is not None:
+        # The end of the process closes its files for less than one call for each.
+        if self._source is not None and not self.is_only_sample:
             self._source.close()
         if self._gpus is not None:
             self._gpus.close()
+
+    def describe(self) -> dict[str, Any]:
+        """Return the number of control groups whose Slurm job is unknown, if there are any."""
+        unknown = count_unknown(self._node) if self._node is not None else 0
+        return {"unknown_groups": unknown} if unknown else {}
 
     def attributes(self) -> dict[str, str]:
         """Return the process source and the filters."""
@@ -260,6 +268,7 @@ class SampleAgent(Agent[SampleSettings]):
     def _open_source(self, node: Node) -> ProcessSource:
         """Open the process source at its first use."""
         if self._source is None:
+            self._node = node
             settings = self.settings
             selection = ProcessSelection(
                 system_jobs=not settings.exclude_system_jobs,

@@ -66,6 +66,7 @@ class JobstatsApi:
                 Route("/export", self._guard(self._export), methods=["GET"]),
                 Route("/status", self._guard(self._status), methods=["GET"]),
                 Route("/metrics", self._guard(self._metrics), methods=["GET"]),
+                Route("/", self._guard(self._post), methods=["POST"]),
                 Route("/{kind}", self._guard(self._probe), methods=["GET", "HEAD"]),
                 Route("/{kind}", self._guard(self._post), methods=["POST"]),
             ]
@@ -78,7 +79,8 @@ class JobstatsApi:
 
     async def _post(self, request: Request) -> Response:
         # The kind follows a sink's prefix: /PREFIX.lustre.
-        kind = request.path_params["kind"].rpartition(".")[2]
+        # The specification names no path.
+        kind = request.path_params.get("kind", "lustre").rpartition(".")[2]
         if kind not in {"lustre", "job"}:
             return _answer(404, {"error": "post arrays to /lustre, envelopes of jobs to /job"})
         sender = self._login(request, "sender" if kind == "lustre" else "jobs")
@@ -96,22 +98,36 @@ class JobstatsApi:
                 )
                 return _answer(200, {"jobs": count})
             stored = await loop.run_in_executor(
-                self._writers, self._service.store_array, body, sender, _identity(request, sender)
+                self._writers,
+                self._service.store_array,
+                body,
+                sender,
+                self._tokens.targets(request.headers.get("authorization", "")),
+                _identity(request, sender),
             )
         finally:
             self._bodies.release(body)
-        return self._answer_array(stored)
+        return self._answer_array(request, stored)
 
-    def _answer_array(self, stored: StoredArray) -> Response:
+    def _answer_array(self, request: Request, stored: StoredArray) -> Response:
         """Return the response to a stored array: 429 if new series were refused."""
         numbers = stored._asdict()
         if not stored.refused:
             return _answer(200, numbers)
+        first = stored.refused[0]
+        logger.warning(
+            "%s: refused %d of %d records: record %d: %s",
+            _client(request), len(stored.refused), stored.records, first.number, first.reason,
+            key="jobstats records",
+        )  # fmt: skip
+        numbers["refused"] = [one._asdict() for one in stored.refused]
+        if not stored.refused_series:
+            return _answer(200, numbers)
         # InfluxDB's words for it: ccagent's sinks set the message aside and go on.
         reason = (
-            f"partial write: {stored.refused} records refused, {stored.stored} stored: the sender"
-            f" has made {self._service.settings.limits.new_series} series of a server in this hour"
-            " (limits.new-series): new series are refused"
+            f"partial write: {stored.refused_series} records refused, {stored.stored} stored: the"
+            f" sender has made {self._service.settings.limits.new_series} series of a server in"
+            " this hour (limits.new-series): new series are refused"
         )
         more = {"Retry-After": str(self._service.seconds_left())}
         return _answer(429, {"error": reason, **numbers}, more)
@@ -227,9 +243,7 @@ class JobstatsApi:
                 logger.warning(
                     "%s: refused an array: %s", _client(request), error, key="jobstats arrays"
                 )
-                records = [one._asdict() for one in error.records]
-                status = 403 if error.is_forbidden else 422
-                return _answer(status, {"error": error.reason, "records": records})
+                return _answer_refused(error)
             case RefusedEnvelopeError():
                 self._service.count_refused(1, _identity(request, None))
                 logger.warning("%s: refused jobs: %s", _client(request), error, key="jobstats jobs")
@@ -263,6 +277,15 @@ def _answer(status: int, content: object, headers: dict[str, str] | None = None)
     return Response(
         _encode(content), status_code=status, headers=headers, media_type="application/json"
     )
+
+
+def _answer_refused(error: RefusedArrayError) -> Response:
+    """Return the response to an array of which nothing can ever be stored."""
+    records = [one._asdict() for one in error.records]
+    if error.is_forbidden:
+        return _answer(403, {"error": error.reason, "records": records})
+    # InfluxDB's words for it: ccagent's sinks make it a dead letter.
+    return _answer(400, {"error": f"unable to parse: {error.reason}", "records": records})
 
 
 def _identity(request: Request, sender: str | None) -> str:

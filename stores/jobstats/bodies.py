@@ -63,7 +63,8 @@ class BodyLimits:
         except BaseException:
             self.held -= size
             raise
-        return b"".join(parts)
+        # In a thread: joining large parts releases the interpreter's lock.
+        return await asyncio.to_thread(b"".join, parts) if size > _PIECE else b"".join(parts)
 
     def release(self, body: bytes) -> None:
         """Subtract a body that is no longer in memory."""

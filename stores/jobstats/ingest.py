@@ -14,7 +14,8 @@ from ccagent.stores.budgets import HourlyBudget
 from ccagent.stores.jobstats.database import DatabaseAwayError
 from ccagent.stores.jobstats.ingest_sql import STATEMENTS
 from ccagent.stores.jobstats.records import check_records, decode_records, move_counters
-from ccagent.stores.jobstats.series_cache import SeriesIdDumper
+from ccagent.stores.jobstats.refusals import RefusedArrayError
+from ccagent.stores.jobstats.series_cache import SeriesIdDumper, key_of
 from ccagent.stores.jobstats.sums import LOCK_STORING
 from ccagent.stores.jobstats.timescale import allow_late_rows
 
@@ -27,12 +28,17 @@ if TYPE_CHECKING:
     from ccagent.stores.jobstats.operations import TargetKind
     from ccagent.stores.jobstats.partitions import TimePartitions
     from ccagent.stores.jobstats.records import JobstatsObservation
+    from ccagent.stores.jobstats.refusals import RefusedRecord
     from ccagent.stores.jobstats.series_cache import KnownSeries, SeriesCache, SeriesKey
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _LARGEST_BIGINT = 2**63 - 1
 _MODULUS = 2**64
+_AROUND = 2 * 86_400_000_000
+"""Microseconds around disordered rows whose rows may be corrected."""
+_MOST_REFUSED = 1000
+"""Maximum number of refused records in a response."""
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('server ' || %s, 0))"
 
 
@@ -48,15 +54,17 @@ class ArrayCounters(msgspec.Struct):
     refused_series: int = 0
     refused_arrays: int = 0
     refused_records: int = 0
+    contradicted: int = 0
     unavailable: int = 0
     jobs: int = 0
 
 
 class StoredArray(NamedTuple):
-    """The number of records of an array by result.
+    """The number of records of an array by result, and the refused ones.
 
     repeated: already stored. expired: older than the retention. late: existing rows that follow a
-    new row, whose deltas were computed again. refused: of new series beyond the limit.
+    new row, whose deltas were computed again. refused_series: refused records of new series beyond
+    the limit. new_series: series made.
     """
 
     records: int
@@ -64,7 +72,8 @@ class StoredArray(NamedTuple):
     repeated: int
     expired: int
     late: int
-    refused: int = 0
+    refused: tuple[RefusedRecord, ...] = ()
+    refused_series: int = 0
     new_series: int = 0
 
 
@@ -125,22 +134,37 @@ class ArrayIngest:
         self._now = now
         self.counters = ArrayCounters()
 
-    def store(self, body: bytes, sender: str | None, identity: str = "") -> StoredArray:
-        """Store an array completely or not at all. A repeated array changes nothing.
+    def store(
+        self,
+        body: bytes,
+        sender: str | None,
+        targets: tuple[str, ...] = (),
+        identity: str = "",
+    ) -> StoredArray:
+        """Store the valid records of an array in one transaction. A repetition changes nothing.
 
-        Records of new series beyond the limit are left out, and counted. sender: the only accepted
-        server; None: any. identity: of the sender. Raise RefusedArrayError, DatabaseAwayError.
+        sender: the only accepted server; None: any. targets: patterns of the only accepted
+        targets; empty: any. identity: of the sender, for its budget of new series. Raise
+        RefusedArrayError if no record is valid, DatabaseAwayError.
         """
         now = self._now()
-        records = decode_records(body, self._most)
-        observations = check_records(records, sender, now + self._future)
+        records, refused = decode_records(body, self._most)
+        total = len(records) + len(refused)
+        checked = check_records(records, sender, now + self._future, targets)
+        observations = checked.observations
+        refused += checked.refused
+        _refuse_all(total, refused, is_forbidden=checked.is_forbidden)
         oldest = now - self._retention
         kept = [each for each in observations if each.timestamp >= oldest]
-        stored = updated = refused = 0
+        expired = len(observations) - len(kept)
+        stored = updated = over = 0
         new = _NewSeries(self.budget, identity)
         if kept:
             try:
-                stored, updated, refused = self._store(kept, new)
+                stored, updated, unknown, over = self._store(kept, new)
+                refused += unknown
+                if not over:
+                    _refuse_all(total, refused)
             except psycopg.errors.CheckViolation as error:
                 # Another process has dropped a partition. The next attempt creates it again.
                 if self._partitions is not None:
@@ -148,26 +172,23 @@ class ArrayIngest:
                 raise DatabaseAwayError("database: a partition is missing") from error
         counters = self.counters
         counters.arrays += 1
-        counters.records += len(observations)
+        repeated = total - len(refused) - expired - stored
+        counters.records += total
         counters.stored += stored
-        counters.repeated += len(kept) - stored - refused
-        counters.refused_series += refused
-        counters.expired += len(observations) - len(kept)
+        counters.repeated += repeated
+        counters.expired += expired
         counters.late += updated
+        counters.refused_records += len(refused)
+        counters.refused_series += over
         return StoredArray(
-            records=len(observations),
-            stored=stored,
-            repeated=len(kept) - stored - refused,
-            expired=len(observations) - len(kept),
-            late=updated,
-            refused=refused,
-            new_series=len(new),
-        )
+            total, stored, repeated, expired, updated, tuple(sorted(refused)[:_MOST_REFUSED]),
+            refused_series=over, new_series=len(new),
+        )  # fmt: skip
 
     def _store(
         self, observations: list[JobstatsObservation], new: _NewSeries
-    ) -> tuple[int, int, int]:
-        """Store observations. Return the numbers of new, updated and refused rows."""
+    ) -> tuple[int, int, list[RefusedRecord], int]:
+        """Store observations, or give back what they have taken from the budget."""
         try:
             return self._store_admitted(observations, new)
         except BaseException:
@@ -176,7 +197,11 @@ class ArrayIngest:
 
     def _store_admitted(
         self, observations: list[JobstatsObservation], new: _NewSeries
-    ) -> tuple[int, int, int]:
+    ) -> tuple[int, int, list[RefusedRecord], int]:
+        """Return the numbers of new and of corrected rows, refused records, those beyond the limit.
+
+        Refused are records of others' series, and of new series beyond the limit.
+        """
         times = {each.timestamp for each in observations}
         stored = updated = 0
         with self._database.connection() as connection:
@@ -187,9 +212,11 @@ class ArrayIngest:
             makes_partitions = self._partitions is not None and not self._partitions.is_known(times)
             if makes_partitions and self._partitions is not None:
                 self._partitions.ensure(connection, times)
-            series = self._cache.find(connection, observations, new.admit)
-            admitted = [each for each in observations if _key_of(each) in series]
-            for kind, rows in _make_rows(admitted, series).items():
+            series, unknown, over = self._cache.find(connection, observations, new.admit)
+            if unknown:
+                numbers = {each.number for each in unknown}
+                observations = [each for each in observations if each.number not in numbers]
+            for kind, rows in _make_rows(observations, series).items():
                 if rows:
                     inserted, changed = _insert(
                         connection,
@@ -200,15 +227,18 @@ class ArrayIngest:
                     )
                     stored += inserted
                     updated += changed
-        self._cache.remember(series)
+        self.counters.contradicted += self._cache.remember(series)
         if makes_partitions and self._partitions is not None:
             with self._database.connection() as connection:
                 self._partitions.remember(connection)
-        return stored, updated, len(observations) - len(admitted)
+        return stored, updated, unknown, over
 
 
-def _key_of(one: JobstatsObservation) -> SeriesKey:
-    return one.target, one.entry_id, one.supplied
+def _refuse_all(total: int, refused: list[RefusedRecord], *, is_forbidden: bool = False) -> None:
+    """Raise RefusedArrayError if all records are refused."""
+    if refused and len(refused) == total:
+        reason = f"none of {total} records can be stored"
+        raise RefusedArrayError(reason, sorted(refused), is_forbidden=is_forbidden)
 
 
 def _make_rows(
@@ -218,7 +248,7 @@ def _make_rows(
     found: dict[TargetKind, list[tuple[Any, ...]]] = {"ost": [], "mdt": []}
     moments = {each.timestamp: _microseconds(each.timestamp) for each in observations}
     for each in observations:
-        series_id, kind = series[_key_of(each)]
+        series_id, kind = series[key_of(each)]
         values, others = (
             (each.values, each.others) if kind == each.kind else move_counters(each, kind)
         )
@@ -254,21 +284,31 @@ def _insert(
             for row in rows:
                 copy.write_row(row)
     values: dict[str, Any] = {"counts_first": counts_first}
-    stored = changed = 0
-    for number, statement in enumerate(
-        (statements.store, statements.store_late, statements.store_disordered)
-    ):
-        if number == 1 and is_timescale:
-            allow_late_rows(connection, kind, min(row[3] for row in rows))
-        found = connection.execute(statement, values).fetchone()
-        if found is None:
-            break
-        inserted, series, servers, corrections, *constants = found
+    stored, *late, _, _, _, _ = _run(connection, statements.store, values)
+    if not any(late):
+        return stored, 0
+    if is_timescale:
+        allow_late_rows(connection, kind, min(row[3] for row in rows) - _AROUND)
+    disordered: tuple[list[Any], list[Any]] = late[2] or [], late[3] or []
+    changed = 0
+    for statement in (statements.store_late, statements.store_disordered):
+        series, servers = late[:2] if statement is statements.store_late else disordered
+        if not series:
+            continue
+        given = values | {"series": series, "servers": servers}
+        inserted, _, _, ids, names, corrections, *constants = _run(connection, statement, given)
         stored += inserted
+        if ids:
+            disordered = [*disordered[0], *ids], [*disordered[1], *names]
         if corrections is not None:
             texts = [sql.Literal(value) for value in (corrections, *constants)]
             changed += connection.execute(statements.correct.format(*texts), prepare=False).rowcount
-        if not series:
-            break
-        values |= {"series": series, "servers": servers}
     return stored, changed
+
+
+def _run(connection: Connection[Any], statement: bytes, values: dict[str, Any]) -> tuple[Any, ...]:
+    """Return the only row of a statement's result."""
+    found: tuple[Any, ...] | None = connection.execute(statement, values).fetchone()
+    if found is None:
+        raise DatabaseAwayError("database: a statement returned no row")
+    return found

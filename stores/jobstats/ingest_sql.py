@@ -43,16 +43,16 @@ _STEADY_SEEN = "({0}).timestamp - coalesce(({0}).clock_step, 0) * INTERVAL '1 se
 
 _FRESH = """
 met AS MATERIALIZED (
-    SELECT s.*, l.seen
+    SELECT s.*, l.seen, l.is_disordered
     FROM staged s
     LEFT JOIN LATERAL (
-        SELECT seen FROM {table}_last l
+        SELECT seen, is_disordered FROM {table}_last l
         WHERE l.time_series_id = s.time_series_id AND l.server = s.server LIMIT 1
     ) l ON true
     WHERE (l.seen).timestamp IS DISTINCT FROM s.timestamp
 ),
 behind AS MATERIALIZED (
-    SELECT DISTINCT time_series_id, server FROM met s
+    SELECT DISTINCT time_series_id, server, is_disordered FROM met s
     WHERE timestamp < (seen).timestamp
         -- A later reading than the last one, after the server's clock was set back.
         AND ({same_start_last} AND {not_less_last} AND {more_last}) IS NOT TRUE
@@ -218,27 +218,32 @@ inserted AS (
     RETURNING 1
 ),
 last_ones AS (
-    INSERT INTO {table}_last AS l (time_series_id, server, seen, before)
-    SELECT time_series_id, server, seen, CASE WHEN snapshot_time IS NULL THEN p END
+    INSERT INTO {table}_last AS l (time_series_id, server, seen, before, is_disordered)
+    SELECT
+        time_series_id, server, seen, CASE WHEN snapshot_time IS NULL THEN p END, {is_disordered}
     FROM computed c
     WHERE is_last{is_known_last}
     ON CONFLICT (time_series_id, server) DO UPDATE
-    SET seen = excluded.seen, before = excluded.before
+    SET seen = excluded.seen, before = excluded.before,
+        is_disordered = l.is_disordered OR excluded.is_disordered
+            OR (l.seen).timestamp > (excluded.seen).timestamp
 ),
 unsummed AS (
     DELETE FROM summed_times s USING (SELECT DISTINCT timestamp FROM computed) c
     WHERE s.timestamp = quarter_end(c.timestamp)
 ),
 left_over AS (
-    {left_over}SELECT time_series_id, server FROM disordered
+    {left_over}SELECT time_series_id, server, true AS is_disordered FROM disordered
 )
 SELECT
     (SELECT count(*) FROM inserted),
-    (SELECT array_agg(time_series_id) FROM left_over),
-    (SELECT array_agg(server) FROM left_over),
+    (SELECT array_agg(time_series_id) FROM left_over WHERE NOT is_disordered),
+    (SELECT array_agg(server) FROM left_over WHERE NOT is_disordered),
+    (SELECT array_agg(time_series_id) FROM left_over WHERE is_disordered),
+    (SELECT array_agg(server) FROM left_over WHERE is_disordered),
     {changed}
 """
-_BEHIND = """SELECT time_series_id, server FROM behind
+_BEHIND = """SELECT time_series_id, server, is_disordered FROM behind
     UNION ALL
     """
 _CHOSEN = """
@@ -295,8 +300,8 @@ class TableStatements(NamedTuple):
 
     copy: into the staging table. types: of the staging table's columns. store, store_late and
     store_disordered return the number of new rows, and ids and servers of the series that they
-    leave to the next statement, which needs them. Then follow the corrections of other rows for
-    `correct`: their values, ids, first and last time.
+    leave to store_late and to store_disordered, which need them. Then follow the corrections of
+    other rows for `correct`: their values, ids, first and last time.
     """
 
     create_stage: bytes
@@ -332,7 +337,7 @@ def make_statements(kind: TargetKind) -> TableStatements:
         store.encode(),
         late.encode(),
         disordered.encode(),
-        sql.SQL(correct),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+        sql.SQL(correct),  # pyright: ignore[reportArgumentType]
     )
 
 
@@ -406,6 +411,7 @@ def _fill(
         names=", ".join(names),
         deltas=",\n        ".join(map(grow, names)),
         delta_names=", ".join(f"{name}_delta" for name in names),
+        is_disordered="true" if is_disordered else "false",
         is_known_last=_KNOWN_LAST.format(table=kind) if is_late else "",
         left_over=left_over,
         changed=_CHANGED if is_late else "NULL, NULL, NULL, NULL",

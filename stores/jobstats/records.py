@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from datetime import UTC, datetime
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
@@ -28,6 +29,8 @@ from ccagent.stores.jobstats.refusals import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ccagent.stores.jobstats.operations import TargetKind
 
 JsonValue = int | float | str | bool | None
@@ -45,6 +48,8 @@ _NUMBERS = frozenset({"job_id", "user_id", "group_id", "process_id"})
 _INTEGERS = {int}
 _KNOWN = {kind: FIELDS | {*COLUMNS[kind]} for kind in KINDS}
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_DECIMAL = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,9})?")
+_MOST_DIGITS = len(str(LARGEST_COUNTER))
 _PLACE = re.compile(r"\$\[([0-9]{1,9})\]")
 _MOST_EXPLAINED = 400_000
 """Maximum commas of a body that is searched for all bad records, not only the first one."""
@@ -81,39 +86,53 @@ class JobstatsObservation(NamedTuple):
     is_malformed: bool
 
 
-def decode_records(body: bytes, most: int) -> list[JobstatsRecord]:
-    """Return the objects of a JSON array. Raise RefusedArrayError."""
+class CheckedRecords(NamedTuple):
+    """Valid and refused records. is_forbidden: some need another token."""
+
+    observations: list[JobstatsObservation]
+    refused: list[RefusedRecord]
+    is_forbidden: bool
+
+
+def decode_records(
+    body: bytes, most: int
+) -> tuple[list[tuple[int, JobstatsRecord]], list[RefusedRecord]]:
+    """Return the objects of a JSON array with their numbers, and what is not a flat object.
+
+    Raise RefusedArrayError if the body is no array.
+    """
     # Decoded tiny objects need thirty times the memory of their text, so count them before. Names
     # may also contain braces.
     if body.count(b"{") > most:
         _check_count(body, most)
     try:
-        return _decode_array(body)
+        return list(enumerate(_decode_array(body), 1)), []
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise _explain(body, str(error)) from None
+        return _decode_each(body, str(error))
 
 
 def check_records(
-    records: list[JobstatsRecord], sender: str | None, latest: datetime
-) -> list[JobstatsObservation]:
-    """Return validated records. Raise RefusedArrayError with the invalid ones.
+    records: Iterable[tuple[int, JobstatsRecord]],
+    sender: str | None,
+    latest: datetime,
+    targets: tuple[str, ...] = (),
+) -> CheckedRecords:
+    """Return validated records, and the invalid ones.
 
-    sender: the only accepted server; None: any. latest: maximum time of an observation.
+    sender: the only accepted server; None: any. latest: maximum time of an observation. targets:
+    patterns of the only accepted targets; empty: any.
     """
-    check = _RecordCheck(sender, latest)
+    check = _RecordCheck(sender, latest, targets)
     found: list[JobstatsObservation] = []
     refused: list[RefusedRecord] = []
     is_forbidden = False
-    for number, record in enumerate(records, 1):
+    for number, record in records:
         try:
             found.append(check.observe(number, record))
         except RecordError as error:
             is_forbidden |= isinstance(error, SenderError)
             refused.append(RefusedRecord(number, str(error)))
-    if refused:
-        reason = f"{len(refused)} of {len(records)} records can't be stored, so none is"
-        raise RefusedArrayError(reason, refused, is_forbidden=is_forbidden)
-    return found
+    return CheckedRecords(found, refused, is_forbidden)
 
 
 def move_counters(
@@ -128,7 +147,8 @@ def move_counters(
 class _RecordCheck:
     """Validates the records of one array. Repeated values are validated once."""
 
-    def __init__(self, sender: str | None, latest: datetime) -> None:
+    def __init__(self, sender: str | None, latest: datetime, targets: tuple[str, ...]) -> None:
+        self._targets = targets
         self._sender = sender
         self._latest = latest
         self._times: dict[str, datetime] = {}
@@ -140,6 +160,8 @@ class _RecordCheck:
         target = record.get("target")
         if target not in self._kinds:
             target = _text(record, "target", _LONGEST_NAME)
+            if self._targets and not any(fnmatchcase(target, one) for one in self._targets):
+                raise SenderError(f"target: {printable(target)!r} is none of the token's targets")
             self._kinds[target] = kind_by_name(target)
         kind = self._kinds[target] or kind_by_operations(record)
         entry_id = record.get("entry_id")
@@ -202,7 +224,10 @@ def _counters(record: JobstatsRecord, kind: TargetKind) -> tuple[list[int], dict
     get = record.get
     values = [get(name, 0) for name in COLUMNS[kind]]
     if {*map(type, values)} != _INTEGERS:
-        raise _bad_counter(record)
+        _read_numeric_texts(record)
+        values = [get(name, 0) for name in COLUMNS[kind]]
+        if {*map(type, values)} != _INTEGERS:
+            raise _bad_counter(record)
     numbers = cast("list[int]", values)
     if min(numbers) < 0 or max(numbers) > LARGEST_COUNTER:
         raise _bad_counter(record)
@@ -223,6 +248,17 @@ def _counters(record: JobstatsRecord, kind: TargetKind) -> tuple[list[int], dict
     return numbers, others or None
 
 
+def _read_numeric_texts(record: JobstatsRecord) -> None:
+    """Replace counters that are texts of digits by their numbers."""
+    for name, value in record.items():
+        if type(value) is str and name not in FIELDS and _is_number(value):
+            record[name] = int(value)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
+
+
 def _bad_counter(record: JobstatsRecord) -> RecordError:
     """Return the error for the first invalid counter of a record."""
     for name, value in record.items():
@@ -237,6 +273,8 @@ def _parts(record: JobstatsRecord) -> dict[str, Any]:
         value = record[name]
         if value is None:
             continue
+        if name in _NUMBERS and name != "job_id" and type(value) is str and _is_number(value):
+            value = int(value)
         if type(value) is int and name in _NUMBERS:
             if not 0 <= value <= _LARGEST_ID:
                 what = "expected an integer" if name == "job_id" else "not an integer"
@@ -275,6 +313,8 @@ def _timestamp(value: JsonValue) -> datetime:
 
 
 def _seconds(value: JsonValue, name: str) -> int:
+    if type(value) is str and _DECIMAL.fullmatch(value):
+        value = float(value) if "." in value else int(value)
     if type(value) is int:
         if 0 <= value <= _LATEST:
             return value * 1_000_000
@@ -294,9 +334,10 @@ def _clock_step(value: JsonValue) -> float | None:
 def _uuid(value: JsonValue) -> str:
     if type(value) is not str:
         raise RecordError("time_series_id: not a string")
-    if _UUID.fullmatch(value) is None:
-        raise RecordError("time_series_id: not a UUID in lower case with hyphens")
-    return value
+    text = value.lower()
+    if _UUID.fullmatch(text) is None:
+        raise RecordError("time_series_id: not a UUID with hyphens")
+    return text
 
 
 class _CountedObject(msgspec.Struct):
@@ -322,22 +363,25 @@ def _check_count(body: bytes, most: int) -> None:
             raise RefusedArrayError(f"more than {most} records (limits.records)") from None
 
 
-def _explain(body: bytes, problem: str) -> RefusedArrayError:
-    """Return the error for a body that is not an array of flat objects, with record numbers."""
+def _decode_each(
+    body: bytes, problem: str
+) -> tuple[list[tuple[int, JobstatsRecord]], list[RefusedRecord]]:
+    """Decode the items of an array one by one. Raise RefusedArrayError if that isn't possible."""
     refused: list[RefusedRecord] = []
     if body.count(b",") > _MOST_EXPLAINED:
         found = _PLACE.search(problem)
         if found is None:
-            return RefusedArrayError(f"not a JSON array: {printable(problem[:200])}")
+            raise RefusedArrayError(f"not a JSON array: {printable(problem[:200])}")
         refused.append(RefusedRecord(int(found[1]) + 1, printable(problem[:200])))
-        return RefusedArrayError("not an array of flat objects", refused)
+        raise RefusedArrayError("not an array of flat objects", refused)
     try:
         items = _decode_items(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        return RefusedArrayError(f"not a JSON array: {printable(str(error)[:200])}")
+        raise RefusedArrayError(f"not a JSON array: {printable(str(error)[:200])}") from None
+    records: list[tuple[int, JobstatsRecord]] = []
     for number, item in enumerate(items, 1):
         try:
-            _decode_record(item)
+            records.append((number, _decode_record(item)))
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             refused.append(RefusedRecord(number, printable(str(error)[:200])))
-    return RefusedArrayError("not an array of flat objects", refused)
+    return records, refused

@@ -9,7 +9,7 @@ from ccagent.errors import CcagentError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_MOST_REASONS = 20
+_MOST_REASONS = 1000
 
 
 class RefusedRecord(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
@@ -10,7 +11,8 @@ from psycopg import adapters
 from psycopg.adapt import Dumper
 from psycopg.pq import Format
 
-from ccagent.stores.jobstats.refusals import RefusedArrayError, RefusedRecord
+from ccagent.log import logger
+from ccagent.stores.jobstats.refusals import RefusedRecord
 from ccagent.stores.jobstats.series_ids import EntryFormats, make_series_id
 
 if TYPE_CHECKING:
@@ -26,6 +28,11 @@ _MOST = 200_000
 _FORGET_AFTER = 86400.0
 """Seconds until the cache is cleared, because the retention removes metadata."""
 
+_USER_ID, _USER = 6, 7
+"""Positions in a row of metadata."""
+_MOST_NAMED = 5
+"""Maximum number of contradictions of an array in the log."""
+
 _INSERT = """
 INSERT INTO metadata (
     time_series_id, target, entry_id, kind, job_id, job, user_id, "user", group_id, process_id,
@@ -39,7 +46,16 @@ ON CONFLICT DO NOTHING
 """
 _EXISTING = "SELECT time_series_id FROM metadata WHERE time_series_id = ANY(%s)"
 _SELECT = """
-SELECT time_series_id, target, entry_id, kind FROM metadata WHERE time_series_id = ANY(%s)
+SELECT time_series_id, target, entry_id, kind, "user" FROM metadata WHERE time_series_id = ANY(%s)
+"""
+_CONTEST = """
+UPDATE metadata SET "user" = user_id::text WHERE time_series_id = ANY(%s) AND "user" IS NOT NULL
+"""
+"""Senders disagree about the name of a user, so that only the id of the entry counts."""
+_NAME_USERS = """
+UPDATE metadata m SET "user" = n.name
+FROM unnest(%s::uuid[], %s::text[]) AS n (time_series_id, name)
+WHERE m.time_series_id = n.time_series_id AND m."user" IS NULL
 """
 
 
@@ -67,8 +83,16 @@ class KnownSeries(NamedTuple):
     kind: TargetKind
 
 
-SeriesKey = tuple[str, str, str | None]
-"""Target, entry, and the sender's id or None."""
+SeriesKey = tuple[str, str, str | None, str | None]
+"""Target, entry, and the sender's id and user name, or None."""
+
+_FOREIGN = "time_series_id: belongs to another target or entry"
+_OVER = "limits.new-series: the sender has made its new series of this hour"
+
+
+def key_of(one: JobstatsObservation) -> SeriesKey:
+    """Return the key of an observation's series."""
+    return one.target, one.entry_id, one.supplied, one.parts.get("user")
 
 
 class SeriesCache:
@@ -91,6 +115,8 @@ class SeriesCache:
         self._most = most
         self._known: dict[SeriesKey, KnownSeries] = {}
         self._since = monotonic()
+        self._lock = threading.Lock()
+        self._contradictions: list[str] = []
 
     def __len__(self) -> int:
         return len(self._known)
@@ -100,12 +126,12 @@ class SeriesCache:
         connection: Connection[Any],
         observations: Iterable[JobstatsObservation],
         admit: Callable[[str], bool],
-    ) -> dict[SeriesKey, KnownSeries]:
+    ) -> tuple[dict[SeriesKey, KnownSeries], list[RefusedRecord], int]:
         """Return the series of observations, in the connection's transaction.
 
-        admit: returns whether a server may have one more new series. Refused ones are missing in
-        the result. After the commit pass it to `remember`. Raise RefusedArrayError if a sender's id
-        belongs to another entry.
+        After the commit pass them to `remember`. Also return the refused observations: those whose
+        id belongs to another entry, and those of new series that are not admitted, with the number
+        of the latter. admit: returns whether a server may have one more new series.
         """
         now = self._monotonic()
         if now - self._since > _FORGET_AFTER:
@@ -114,65 +140,109 @@ class SeriesCache:
         found: dict[SeriesKey, KnownSeries] = {}
         missing: dict[SeriesKey, JobstatsObservation] = {}
         for each in observations:
-            key = (each.target, each.entry_id, each.supplied)
+            key = key_of(each)
             series = known.get(key)
             if series is None:
                 missing.setdefault(key, each)
             else:
                 found[key] = series
-        if missing:
-            found |= self._write(connection, missing, admit)
-        return found
+        if not missing:
+            return found, [], 0
+        written, refused = self._write(connection, missing, admit)
+        found |= written
+        others = [each for each in observations if key_of(each) not in found]
+        over = sum(key_of(each) in refused for each in others)
+        return (
+            found,
+            [
+                RefusedRecord(each.number, _OVER if key_of(each) in refused else _FOREIGN)
+                for each in others
+            ],
+            over,
+        )
 
-    def remember(self, found: dict[SeriesKey, KnownSeries]) -> None:
-        """Cache series with committed metadata."""
+    def remember(self, found: dict[SeriesKey, KnownSeries]) -> int:
+        """Cache series with committed metadata. Return the number of new contradictions."""
+        with self._lock:
+            said, self._contradictions = self._contradictions, []
+        for text in said[:_MOST_NAMED]:
+            logger.warning("%s; the entry id counts", text, key="jobstats contradictions")
         if len(self._known) + len(found) > self._most:
             self._known = {}
         self._known.update(found)
+        return len(said)
 
     def _write(
         self,
         connection: Connection[Any],
         missing: dict[SeriesKey, JobstatsObservation],
         admit: Callable[[str], bool],
-    ) -> dict[SeriesKey, KnownSeries]:
+    ) -> tuple[dict[SeriesKey, KnownSeries], set[SeriesKey]]:
+        """Write metadata. Return the series, and the keys of new ones that are not admitted."""
         rows = {key: self._make_row(each) for key, each in missing.items()}
         ids = [row[0] for row in rows.values()]
         existing = {one for (one,) in connection.execute(_EXISTING, [ids])}
-        rows = {
-            key: row
+        refused = {
+            key
             for key, row in rows.items()
-            if row[0] in existing or admit(missing[key].server)
+            if row[0] not in existing and not admit(missing[key].server)
         }
+        rows = {key: row for key, row in rows.items() if key not in refused}
         if not rows:
-            return {}
+            return {}, refused
         # Sort the rows to avoid deadlocks between processes.
         columns = list(zip(*sorted(rows.values(), key=lambda row: row[0].bytes), strict=True))
         connection.execute(_INSERT, [list(column) for column in columns])
         stored = {
-            series_id: (target, entry_id, kind)
-            for series_id, target, entry_id, kind in connection.execute(_SELECT, [list(columns[0])])
+            series_id: more for series_id, *more in connection.execute(_SELECT, [list(columns[0])])
         }
         found: dict[SeriesKey, KnownSeries] = {}
-        refused: list[RefusedRecord] = []
+        contested: list[UUID] = []
+        named: dict[UUID, str] = {}
         for key, row in rows.items():
-            target, entry_id, kind = stored[row[0]]
+            target, entry_id, kind, user = stored[row[0]]
             if (target, entry_id) != key[:2]:
-                reason = f"time_series_id: {row[0]} belongs to another target or entry"
-                refused.append(RefusedRecord(missing[key].number, reason))
+                continue
+            claimed = row[_USER]
+            if claimed is not None and user is None:
+                named[row[0]] = claimed
+            if claimed is not None and user is not None and claimed != user:
+                self._note(missing[key], f"user {claimed!r} is {user!r} for another sender")
+                if user != str(row[_USER_ID]):
+                    contested.append(row[0])
             found[key] = KnownSeries(SeriesId(row[0].bytes), kind)
-        if refused:
-            raise RefusedArrayError("ids belong to other series; no record is stored", refused)
-        return found
+        if named:
+            connection.execute(_NAME_USERS, [list(named), list(named.values())])
+        if contested:
+            connection.execute(_CONTEST, [contested])
+        return found, refused
+
+    def _note(self, each: JobstatsObservation, problem: str) -> None:
+        text = f"server {each.server!r}: {each.target}, entry {each.entry_id!r}: {problem}"
+        with self._lock:
+            self._contradictions.append(text)
 
     def _make_row(self, each: JobstatsObservation) -> tuple[Any, ...]:
-        """Return a row of metadata. Parse the entry's id if the sender has not parsed it."""
+        """Return a row of metadata.
+
+        The parts are those of the entry's id. The sender's count where they agree with these, or
+        where the id has none of the formats.
+        """
         meaning = self._formats.parse(each.entry_id)
-        parts, form = each.parts, None
-        is_malformed = each.is_malformed
-        if not parts and not is_malformed:
-            parts, form = meaning.parts, meaning.form or None
-            is_malformed = form is None
+        parts, form = each.parts, meaning.form or None
+        is_malformed = form is None and (each.is_malformed or not parts)
+        if form is not None:
+            wrong = [
+                name
+                for name, value in parts.items()
+                if name != "user" and not _agrees(value, meaning.parts.get(name))
+            ]
+            for name in wrong:
+                self._note(each, f"{name} {parts[name]!r} is not the entry's")
+            # A host name may be cut at its first dot.
+            parts = meaning.parts if wrong else {**meaning.parts, **parts}
+            if "job_id" in meaning.parts:
+                parts["job_id"] = meaning.parts["job_id"]
         job = parts.get("job_id")
         return (
             UUID(each.supplied)
@@ -192,3 +262,9 @@ class SeriesCache:
             form,
             is_malformed,
         )
+
+
+def _agrees(value: Any, parsed: Any) -> bool:
+    """Return whether a sender's part is the one of the entry's id."""
+    text = str(parsed)
+    return str(value) == text or text.startswith(f"{value}.")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import signal
 import socket
 import ssl
@@ -22,6 +21,7 @@ from ccagent.net.serving import (
     silence_uvicorn,
 )
 from ccagent.stores.accepting import handle_accept_errors, plan_connections
+from ccagent.stores.collecting import shorten_collections
 from ccagent.stores.jobstats.api import JobstatsApi
 from ccagent.stores.jobstats.database import DatabaseAwayError
 from ccagent.stores.jobstats.service import JobstatsService
@@ -102,10 +102,7 @@ class JobstatsServer:
         host, port = listening.getsockname()[:2]
         logger.info("listening on %s, port %d", host, port)
         self._warn_if_open(host)
-        # Repeated garbage collections over all cached series would cost most of the CPU.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(100_000, 50, 100)
+        shorten_collections()
         notifier.ready(f"port {port}")
         waiting = loop.create_task(stopping.wait())
         await asyncio.wait({waiting, serving}, return_when=asyncio.FIRST_COMPLETED)

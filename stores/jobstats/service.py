@@ -93,15 +93,22 @@ class JobstatsService:
         """Close the connections."""
         self.database.close()
 
-    def store_array(self, body: bytes, sender: str | None, identity: str = "") -> StoredArray:
+    def store_array(
+        self,
+        body: bytes,
+        sender: str | None,
+        targets: tuple[str, ...] = (),
+        identity: str = "",
+    ) -> StoredArray:
         """Store an array of records. Raise RefusedArrayError, DatabaseAwayError.
 
-        sender: the only accepted server; None: any. identity: of the sender, for its limits.
+        sender: the only accepted server; None: any. targets: patterns of the only accepted targets;
+        empty: any. identity: of the sender, for its limits.
         """
-        stored = self._ready().store(body, sender, identity)
+        stored = self._ready().store(body, sender, targets, identity)
         self.senders.count(
             identity, messages=1, bytes=len(body), records=stored.records,
-            new_series=stored.new_series, refused_records=stored.refused,
+            new_series=stored.new_series, refused_records=len(stored.refused),
         )  # fmt: skip
         return stored
 

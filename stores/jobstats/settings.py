@@ -52,9 +52,6 @@ class SeriesTableSettings(Settings, frozen=True, kw_only=True):
     compress_after: Annotated[
         Duration, Meta(description="TimescaleDB: age of chunks that are compressed")
     ] = Duration("7d")
-    hourly_retention: Annotated[
-        Duration, Meta(description="TimescaleDB: age at which hourly sums are removed")
-    ] = Duration("730d")
 
 
 class JobstatsStoreSettings(Settings, frozen=True, kw_only=True):

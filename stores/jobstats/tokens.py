@@ -23,10 +23,15 @@ _LOOK_EVERY = 1.0
 
 
 class TokenOwner(NamedTuple):
-    """The owner of a token. name: of a sender, the permitted server; `*`: any."""
+    """The owner of a token.
+
+    name: of a sender, the permitted server; `*`: any. targets: patterns of the permitted targets;
+    empty: any.
+    """
 
     role: TokenRole
     name: str
+    targets: tuple[str, ...] = ()
 
 
 class LoginRefusedError(CcagentError):
@@ -74,6 +79,12 @@ class TokenTable:
             raise RoleRefusedError(f"this token has the role {owner.role}, not {role}")
         return None if owner.name == "*" else owner.name
 
+    def targets(self, authorization: str) -> tuple[str, ...]:
+        """Return patterns of the only targets of a checked token; empty for any."""
+        token = authorization.partition(" ")[2].strip()
+        owner = None if self._file is None else self._file.owners.get(_hash(token))
+        return () if owner is None else owner.targets
+
     def _look(self) -> None:
         now = self._monotonic()
         if now - self._looked < _LOOK_EVERY:
@@ -88,7 +99,10 @@ class TokenTable:
 
 
 def read_tokens(path: str) -> TokenFile:
-    """Read lines `ROLE NAME TOKEN`. Raise ConfigurationError without a token in its message."""
+    """Read lines `ROLE NAME TOKEN [TARGET,...]`.
+
+    Raise ConfigurationError without a token in its message.
+    """
     try:
         state = _state(path)
     except OSError as error:
@@ -98,14 +112,17 @@ def read_tokens(path: str) -> TokenFile:
         words = line.split()
         if not words or words[0].startswith("#"):
             continue
-        if len(words) != 3 or words[0] not in _ROLES:
+        # Only senders have targets.
+        most = 4 if words[0] == "sender" else 3
+        if not 3 <= len(words) <= most or words[0] not in _ROLES:
             raise ConfigurationError(
                 f"token-file: {path}: line {number}: expected ROLE NAME TOKEN; "
                 f"roles are {', '.join(_ROLES)}"
             )
-        role, name, token = words
+        role, name, token = words[:3]
+        targets = tuple(words[3].split(",")) if len(words) == 4 else ()
         owners[_digest(token, f"token-file: {path}: line {number}")] = TokenOwner(
-            cast("TokenRole", role), name
+            cast("TokenRole", role), name, targets
         )
     if not owners:
         raise ConfigurationError(f"token-file: {path}: contains no token")

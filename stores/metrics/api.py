@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -12,6 +12,8 @@ from ccagent.errors import UnparsableError
 from ccagent.log import logger
 from ccagent.stores.metrics.debugging import describe_buffers
 from ccagent.stores.metrics.general import LineMessage
+from ccagent.stores.metrics.ingest import PIECE
+from ccagent.stores.metrics.job_events import JobEnvelope
 from ccagent.stores.metrics.job_queries import describe_jobs
 from ccagent.stores.metrics.own_jobs import OthersJobError, may_read
 from ccagent.stores.metrics.query import QueryLimits
@@ -23,11 +25,19 @@ from ccagent.stores.metrics.request_bodies import (
     inflate,
     parameter,
 )
-from ccagent.stores.metrics.responses import OK, StoreResponse, begun, complain, fail, text
+from ccagent.stores.metrics.responses import (
+    OK,
+    StoreResponse,
+    begun,
+    complain,
+    fail,
+    retry_after,
+    text,
+)
 from ccagent.stores.metrics.tokens import ADMIN, READ, WRITE, UnauthorizedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from ccagent.stores.metrics.commit import MessageCommit
     from ccagent.stores.metrics.ingest import LineIngest
@@ -162,7 +172,7 @@ class StoreApi:
         self,
         route: ServerPath,
         url: bytes,
-        body: bytes,
+        body: bytes | bytearray,
         is_gzip: bool,
         done: Callable[[StoreResponse], None],
     ) -> None:
@@ -171,9 +181,11 @@ class StoreApi:
             if route.name == "write":
                 self._write(route, url, body, is_gzip, done)
             else:
+                if len(body) > _LARGEST_QUESTION:
+                    raise TooLargeBodyError(f"the body has more than {_LARGEST_QUESTION} bytes")  # noqa: TRY301
                 if is_gzip:
-                    body = inflate(body, self.largest_body)
-                self._respond_otherwise(route, url, body, done)
+                    body = inflate(body, _LARGEST_QUESTION)
+                self._respond_otherwise(route, url, bytes(body), done)
         except OthersJobError as error:
             done(fail(403, str(error)))
         except BadRequestError as error:
@@ -191,9 +203,10 @@ class StoreApi:
     ) -> None:
         """Process a request other than a write. Raise the exceptions of its handler."""
         name = route.name
+        if name == "jobs" and self._events is not None:
+            self._begin(self._store_jobs(self._events, body, route.sender, done))
+            return
         owner = None if self._verifier is None else route.owner
-        if len(body) > _LARGEST_QUESTION and name != "jobs":
-            raise TooLargeBodyError(f"the body has more than {_LARGEST_QUESTION} bytes")
         if name == "query":
             self._answers.answer_query(url, body, done, owner)
         elif name == "healthcheck":
@@ -205,8 +218,6 @@ class StoreApi:
         if name == "debug":
             selector = parameter(url, "selector") or ""
             return StoreResponse(200, begun(describe_buffers(self._store, selector)))
-        if name == "jobs" and self._events is not None:
-            return text(200, f"jobs: {self._events.take_envelope(body)}")
         if name == "job" and self._jobs is not None:
             found = self._jobs.find(parameter(url, "cluster") or "", parameter(url, "job") or "")
             seen = [job for job in found if may_read(owner, job.user)]
@@ -222,7 +233,7 @@ class StoreApi:
         self,
         route: ServerPath,
         url: bytes,
-        body: bytes,
+        body: bytes | bytearray,
         is_gzip: bool,
         done: Callable[[StoreResponse], None],
     ) -> None:
@@ -230,21 +241,50 @@ class StoreApi:
         if is_gzip and len(body) <= _SMALL_GZIP:
             body, is_gzip = inflate(body, self.largest_body), False
         message = None
-        if not is_gzip:
-            message = self._ingest.write_known(body, cluster, route.sender)
+        if not is_gzip and len(body) <= PIECE:
+            message = self._ingest.write_known(bytes(body), cluster, route.sender)
         if message is not None:
             self._commit_message(message, done)
             return
         message = LineMessage(cluster, route.sender)
-        task = asyncio.get_running_loop().create_task(
-            self._write_slowly(body, is_gzip, message, done)
-        )
+        self._begin(self._write_slowly(body, is_gzip, message, done))
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    async def _store_jobs(
+        self,
+        events: JobEvents,
+        body: bytes,
+        sender: str,
+        done: Callable[[StoreResponse], None],
+    ) -> None:
+        """Write an envelope of jobs in pieces."""
+        envelope = JobEnvelope(sender)
+        try:
+            await self._ingest.take_turns(events.take_pieces(body, envelope), sender)
+        except UnparsableError as error:
+            done(fail(400, str(error)))
+        except sqlite3.Error as error:
+            logger.error("table of jobs: %s", error)
+            done(fail(503, f"the table of jobs: {error}; try again"))
+        except Exception:  # noqa: BLE001 - the client must get an answer
+            logger.exception("a write failed")
+            done(fail(500, "internal error; the log of the store has details"))
+        else:
+            refusal = envelope.refusal
+            if refusal is None:
+                done(text(200, f"jobs: {envelope.jobs}"))
+            else:
+                self._ingest.senders.count(sender, refused_requests=1)
+                found = fail(refusal.status, f"partial write: {refusal.reason}")
+                done(found._replace(more=retry_after(refusal.seconds)))
+
     async def _write_slowly(
         self,
-        body: bytes,
+        body: bytes | bytearray,
         is_gzip: bool,
         message: LineMessage,
         done: Callable[[StoreResponse], None],
@@ -284,7 +324,7 @@ class StoreApi:
             elif message.unkept:
                 done(fail(503, f"events are not stored: {message.unkept}; send them again"))
             elif message.bad_count:
-                done(complain(message, self._ingest.series.seconds_left()))
+                done(complain(message))
             else:
                 done(OK)
 

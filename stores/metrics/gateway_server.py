@@ -62,6 +62,7 @@ class GatewayServer(ListeningServer):
                 names, self._jobs, self._events.ended, source.read_job
             )
         self.commit = EngineCommit(engine)
+        memory = plan_memory(settings.memory_cap)
         self.ingest = EngineIngest(
             names,
             self.commit,
@@ -72,7 +73,9 @@ class GatewayServer(ListeningServer):
                 names,
                 most=settings.limits.series,
                 of_node=settings.limits.new_series,
-                memory=plan_memory(settings.memory_cap).process,
+                of_sender=memory.series_of_sender,
+                retention=settings.retention.seconds,
+                memory=memory.process,
             ),
             others=self._events.take if self._events else None,
             # Names of ended jobs are kept, so the number of parts of a node only grows.

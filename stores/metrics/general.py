@@ -93,6 +93,13 @@ class LineMessage:
         self.refusal = self.refusal or refusal
         self.complain(number, refusal.reason)
 
+    def note(self, number: int, problem: SeriesRefusal | str) -> None:
+        """Note why an event is refused, or must be sent again."""
+        if isinstance(problem, SeriesRefusal):
+            self.refuse(number, problem)
+        else:
+            self.unkept = problem or self.unkept
+
 
 class _Decoding:
     """State while the lines of a piece are decoded."""
@@ -119,7 +126,7 @@ class GeneralIngest:
         future: int,
         is_strict: bool,
         series: SeriesLimits,
-        others: Callable[[Line], str] | None,
+        others: Callable[[Line, str], SeriesRefusal | str] | None,
         parts: PartLimits,
         past: int | None = None,
     ) -> None:
@@ -164,8 +171,7 @@ class GeneralIngest:
         known = self._store.catalogue.get(line.measurement)
         if line.field in _OTHER_FIELDS and not self._store.catalogue.is_listed(line.measurement):
             if self._others is not None:
-                message = decoding.message
-                message.unkept = self._others(line) or message.unkept
+                decoding.message.note(number, self._others(line, decoding.message.sender))
             return True
         if known is None:
             decoding.skip(stripped)

@@ -19,7 +19,7 @@ from ccagent.senders import SenderTable
 from ccagent.stores.metrics.general import GeneralIngest, LineMessage
 from ccagent.stores.metrics.line_times import seconds
 from ccagent.stores.metrics.part_limits import PartLimits
-from ccagent.stores.metrics.series_limits import SeriesLimits
+from ccagent.stores.metrics.series_limits import SeriesLimits, SeriesRefusal
 from ccagent.stores.metrics.templates import KnownKeys, MessageTemplate, is_plain, parse_values
 
 if TYPE_CHECKING:
@@ -33,10 +33,12 @@ _MOST_CLUSTERS = 1000
 _MOST_UNKNOWN = 100_000
 _ANY = 10**12
 PIECE = 640 << 10
-"""Bytes of a message that a fast path processes at a time, in about 5 ms with a template.
+"""Maximum bytes of a line, and those that a fast path processes at a time: in about 5 ms.
 
 A template needs all lines of a message: the pieces of a longer message differ from time to time.
 """
+
+TOO_LONG_LINE = f"the line has more than {PIECE} bytes"
 
 _LINES, _BYTES = 150, 16 << 10
 """Lines and bytes that the general path processes at a time, in about 5 ms."""
@@ -72,9 +74,9 @@ class LineIngest:
     """Writes lines into a store and its log.
 
     future, past: maximum seconds ahead of and behind the clock; past None: no limit. is_strict:
-    stop at the first bad line, as the reference does. others: receives lines of events, and returns
-    the reason if one is not stored. parts: limits of mounts and other parts. series: limits of new
-    series.
+    stop at the first bad line, as the reference does. others: receives lines of events and their
+    sender, and returns the reason if one is not stored. parts: limits of mounts and other parts.
+    series: limits of new series.
     """
 
     def __init__(
@@ -85,7 +87,7 @@ class LineIngest:
         future: int = 3600,
         past: int | None = None,
         is_strict: bool = False,
-        others: Callable[[Line], str] | None = None,
+        others: Callable[[Line, str], SeriesRefusal | str] | None = None,
         parts: PartLimits | None = None,
         series: SeriesLimits | None = None,
     ) -> None:
@@ -132,14 +134,17 @@ class LineIngest:
         self._count(body, message)
         return message
 
-    async def write_in_turns(self, body: bytes, message: LineMessage) -> None:
+    async def write_in_turns(self, body: bytes | bytearray, message: LineMessage) -> None:
         """Write a message in pieces. Other work is done between pieces.
 
         Senders take turns, and the messages of a sender in its turns: many messages of a sender
         together delay others as little as one.
         """
-        pieces = self.write_pieces(body, message)
-        of_sender = self._turns.setdefault(message.sender, asyncio.Lock())
+        await self.take_turns(self.write_pieces(body, message), message.sender)
+
+    async def take_turns(self, pieces: Iterator[object], sender: str) -> None:
+        """Do the pieces of a sender's work in its turns."""
+        of_sender = self._turns.setdefault(sender, asyncio.Lock())
         is_over = False
         while not is_over:
             async with of_sender, self._turn:
@@ -147,12 +152,21 @@ class LineIngest:
                 # The turn lasts until the loop has done all other work that is ready.
                 await asyncio.sleep(0)
 
-    def write_pieces(self, body: bytes, message: LineMessage) -> Iterator[LineMessage]:
+    def write_pieces(self, body: bytes | bytearray, message: LineMessage) -> Iterator[LineMessage]:
         """Write a message in pieces of a few ms. Yield the message after each piece."""
         begin, is_ended = 0, False
         while begin < len(body) and not is_ended:
-            end = body.find(b"\n", begin + PIECE) + 1 or len(body)
-            piece = body[begin:end]
+            end = len(body)
+            if end - begin > PIECE:
+                end = body.rfind(b"\n", begin, begin + PIECE + 1) + 1
+            if not end:
+                message.complain(1, TOO_LONG_LINE)
+                message.lines += 1
+                begin = body.find(b"\n", begin + PIECE) + 1 or len(body)
+                is_ended = self._is_strict
+                yield message
+                continue
+            piece = bytes(body[begin:end])
             begin = end
             # `write_known` has tried the fast paths for a message of one piece.
             was_tried = len(body) <= PIECE
@@ -171,7 +185,7 @@ class LineIngest:
         message.bad.sort()
         self._count(body, message)
 
-    def _count(self, body: bytes, message: LineMessage) -> None:
+    def _count(self, body: bytes | bytearray, message: LineMessage) -> None:
         """Count a written message."""
         counters = self.counters
         counters.messages += 1

@@ -20,6 +20,9 @@ _MOST_JOBS = 500_000
 _MOST_NODES = 2_000_000
 """Maximum number of node names of all jobs of an envelope."""
 
+_MOST_OF_JOB = 100_000
+"""Maximum number of node names of a job."""
+
 _Scalar = str | int | float | bool | None
 _left = threading.local()
 
@@ -84,7 +87,7 @@ def read_envelope(text: bytes) -> Iterator[StoredJob]:
         if job.job_step or not job.start_time:
             continue
         try:
-            found = _stored_job(attributes.cluster, job, left)
+            found = _stored_job(attributes.cluster, job, min(left, _MOST_OF_JOB))
         except (ValueError, TypeError, OverflowError) as error:
             raise UnparsableError(f"not an envelope of jobs: {error}") from error
         left -= len(found.nodes)
@@ -99,7 +102,9 @@ def _stored_job(cluster: str, job: _EnvelopeJob, most: int) -> StoredJob:
     for one in job.nodes or ():
         nodes += expand(one)
         if len(nodes) > most:
-            raise ValueError(f"the jobs have more than {_MOST_NODES} nodes")
+            raise ValueError(
+                f"more than {_MOST_OF_JOB} nodes of a job, or {_MOST_NODES} of all jobs"
+            )
     known: dict[str, Any] = msgspec.structs.asdict(job)
     if job.sacct is not None:
         known["sacct"] = {"UserCPU": job.sacct.user, "SystemCPU": job.sacct.system}

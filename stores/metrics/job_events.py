@@ -6,24 +6,36 @@ them again, so a restart loses nothing that was acknowledged.
 
 from __future__ import annotations
 
+import functools
 import sqlite3
-from time import monotonic
+from http import HTTPStatus
+from time import monotonic, perf_counter, time
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from ccagent.errors import UnparsableError
-from ccagent.log import logger
+from ccagent.errors import CcagentError, UnparsableError
+from ccagent.log import logger, printable
+from ccagent.stores.budgets import HourlyBudget
 from ccagent.stores.metrics.job_details import StartedJob
 from ccagent.stores.metrics.job_envelopes import read_envelope
 from ccagent.stores.metrics.job_table import MOST_ENDED, StoredJob
+from ccagent.stores.metrics.series_limits import SeriesRefusal
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from ccagent.records.line_protocol.lines import Line
     from ccagent.stores.metrics.job_table import JobTable
 
 _MOST_WAITING = 16 << 20
 """Maximum size in bytes of events waiting for the table."""
+
+_MOST_NEW = 64 << 20
+"""Maximum bytes by which a sender lets the table grow in an hour: some 200,000 jobs."""
+
+_PIECE = 0.005
+"""Seconds of work before other requests get their turn."""
 
 _MANY_NODES, _MOST_NODES = 1000, 5_000_000
 """Limits for ended jobs that wait for footprints: nodes of a large job, nodes of all jobs."""
@@ -41,13 +53,42 @@ class _StopEvent(msgspec.Struct, frozen=True, rename="camel"):
     job_state: str = "completed"
 
 
+class JobEnvelope:
+    """Result of an envelope of a sender; None: without a limit.
+
+    jobs: number of written ones. refusal: of the others.
+    """
+
+    def __init__(self, sender: str | None) -> None:
+        self.sender = sender
+        self.jobs = 0
+        self.refusal: SeriesRefusal | None = None
+
+
+class _RefusedJobError(CcagentError):
+    """A job beyond its sender's budget."""
+
+    def __init__(self, refusal: SeriesRefusal) -> None:
+        super().__init__(refusal.reason)
+        self.refusal = refusal
+
+
 class JobEvents:
     """Extracts events from lines, and writes them to a table.
 
-    ended: ended jobs that wait for their footprints.
+    ended: ended jobs that wait for their footprints. most_waiting: bytes of unwritten events.
+    most_new: bytes by which a sender may let the table grow in an hour.
     """
 
-    def __init__(self, table: JobTable, *, most_waiting: int = _MOST_WAITING) -> None:
+    def __init__(
+        self,
+        table: JobTable,
+        *,
+        most_waiting: int = _MOST_WAITING,
+        most_new: int = _MOST_NEW,
+        now: Callable[[], float] = time,
+    ) -> None:
+        self._budget = HourlyBudget(most_new, now)
         self.ended: list[StoredJob] = []
         self.refused = 0
         self._table = table
@@ -67,10 +108,11 @@ class JobEvents:
         """Return the number of unwritten events."""
         return len(self._waiting)
 
-    def take(self, line: Line) -> str:
+    def take(self, line: Line, sender: str = "") -> SeriesRefusal | str:
         """Write the event of a line. Ignore other lines. A bad event is logged.
 
-        Return the reason why the event is only in memory; empty if it is stored, or invalid.
+        Return the reason why the event is refused or only in memory; empty if it is stored, or
+        invalid.
         """
         if line.measurement != "job" or line.field != "event" or not isinstance(line.value, str):
             return ""
@@ -78,33 +120,80 @@ class JobEvents:
         if self._waiting and (monotonic() < self._next_try or not self.retry()):
             return self._hold(event)
         try:
-            self._write(event)
+            self._write(event, sender)
+        except _RefusedJobError as error:
+            return error.refusal
         except sqlite3.Error as error:
             self._fail(error)
             return self._hold(event)
         return ""
 
     def take_envelope(self, text: bytes) -> int:
-        """Write the jobs of a `job` envelope, all or none. Return their number.
+        """Write the jobs of a trusted envelope at once. Return their number.
 
         Raise UnparsableError, or sqlite3.Error if writing fails.
         """
+        envelope = JobEnvelope(None)
+        for _ in self.take_pieces(text, envelope):
+            pass
+        return envelope.jobs
+
+    def take_pieces(self, text: bytes, envelope: JobEnvelope) -> Iterator[JobEnvelope]:
+        """Write the jobs of a `job` envelope in pieces of a few ms. Yield after each piece.
+
+        Nothing is written of an invalid envelope. Raise UnparsableError, or sqlite3.Error if
+        writing fails.
+        """
+        jobs: list[StoredJob] = []
+        begin = perf_counter()
+        for job in read_envelope(text):
+            jobs.append(job)
+            if perf_counter() - begin > _PIECE:
+                yield envelope
+                begin = perf_counter()
+        while envelope.jobs < len(jobs) and envelope.refusal is None:
+            self._write_jobs(jobs, envelope)
+            yield envelope
+
+    def _write_jobs(self, jobs: list[StoredJob], envelope: JobEnvelope) -> None:
+        """Write the next jobs of an envelope for a few ms."""
         if not self.retry():
             raise sqlite3.OperationalError(self._problem)
         self._open()
-        count, ended = 0, list[StoredJob]()
+        first = count = envelope.jobs
+        begin = perf_counter()
         try:
             with self._table.transaction():
-                for job in read_envelope(text):
-                    self._table.start(job)
+                while count < len(jobs) and perf_counter() - begin < _PIECE:
+                    self._start(jobs[count], envelope.sender)
                     count += 1
-                    if job.stop is not None:
-                        ended.append(job)
+        except _RefusedJobError as error:
+            envelope.refusal = error.refusal
+            return
         except (ValueError, OverflowError) as error:
             raise UnparsableError(f"not an envelope of jobs: {error}") from error
-        for job in ended:
-            self._end(job)
-        return count
+        envelope.jobs = count
+        for job in jobs[first:count]:
+            if job.stop is not None:
+                self._end(job)
+
+    def _start(self, job: StoredJob, sender: str | None) -> None:
+        """Write a job. Raise _RefusedJobError beyond its sender's budget; None: no limit."""
+        admit = None if sender is None else functools.partial(self._admit, sender)
+        self._table.start(job, admit)
+
+    def _admit(self, sender: str, size: int) -> None:
+        if not size or self._budget.take(sender, size):
+            return
+        name = printable(sender) or "this sender"
+        raise _RefusedJobError(
+            SeriesRefusal(
+                HTTPStatus.TOO_MANY_REQUESTS,
+                f"{name} has added {self._budget.most >> 20} MB of jobs in this hour: new jobs"
+                " are refused",
+                self._budget.seconds_left(),
+            )
+        )
 
     def retry(self) -> bool:
         """Write the waiting events. Return whether none is left."""
@@ -171,20 +260,23 @@ class JobEvents:
             self._table.reopen()
             self._is_closed = False
 
-    def _write(self, event: tuple[str, bytes]) -> None:
-        """Write an event. A bad event is logged. Raise sqlite3.Error if writing fails."""
+    def _write(self, event: tuple[str, bytes], sender: str | None = None) -> None:
+        """Write an event. A bad event is logged. Raise sqlite3.Error if writing fails.
+
+        sender: None for an event that has waited.
+        """
         self._open()
         try:
-            self._apply(*event)
+            self._apply(*event, sender)
         except (*_NEVER, ValueError, OverflowError, RecursionError) as error:
             self.refused += 1
             logger.warning("job event: %s; skipped", error)
 
-    def _apply(self, function: str, text: bytes) -> None:
+    def _apply(self, function: str, text: bytes, sender: str | None) -> None:
         if function == "start_job":
             started = msgspec.json.decode(text, type=StartedJob)
             nodes = tuple(dict.fromkeys(one.hostname for one in started.resources))
-            self._table.start(
+            self._start(
                 StoredJob(
                     started.cluster,
                     str(started.job_id),
@@ -194,7 +286,8 @@ class JobEvents:
                     None,
                     nodes,
                     details=started.details(),
-                )
+                ),
+                sender,
             )
         elif function == "stop_job":
             stopped = msgspec.json.decode(text, type=_StopEvent)

@@ -20,7 +20,7 @@ from ccagent.machine.private_files import make_private
 from ccagent.stores.metrics.job_details import StoredJobDetails
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
 
 _SCHEMA = """
 create table if not exists jobs (
@@ -33,6 +33,9 @@ create index if not exists jobs_by_number on jobs (job);
 
 
 _ALL = "select cluster, job, user, state, start, stop, nodes, footprint, details from jobs"
+
+_ROW = 100
+"""Approximate bytes of a row besides its texts."""
 
 MOST_ENDED = 100_000
 """Maximum number of ended jobs that wait for their footprints."""
@@ -119,13 +122,21 @@ class JobTable:
         """Close the file."""
         self._database.close()
 
-    def start(self, job: StoredJob) -> None:
-        """Add or update a job. Keep known details and a known end that `job` lacks."""
+    def start(self, job: StoredJob, admit: Callable[[int], object] | None = None) -> None:
+        """Add or update a job. Keep known details and a known end that `job` lacks.
+
+        admit: receives the bytes by which the table grows; raises an exception to refuse them.
+        """
         known = self._database.execute(
-            "select details from jobs where cluster = ? and job = ? and start = ?",
+            "select details, length(nodes) from jobs where cluster = ? and job = ? and start = ?",
             (job.cluster, job.job, job.start),
         ).fetchone()
         details = job.details if known is None else _details(known[0]).merged(job.details)
+        nodes, described = json.dumps(job.nodes), msgspec.json.encode(details).decode()
+        if admit is not None:
+            before = 0 if known is None else _ROW + known[1] + len(known[0] or "")
+            names = len(job.cluster) + len(job.job) + len(job.user) if known is None else 0
+            admit(max(0, _ROW + names + len(nodes) + len(described) - before))
         self._database.execute(
             "insert into jobs values (?, ?, ?, ?, ?, ?, ?, null, ?)"
             # A repeated start message must not restart an ended job.
@@ -134,8 +145,7 @@ class JobTable:
             " else excluded.state end, stop = coalesce(excluded.stop, stop),"
             " nodes = excluded.nodes, details = excluded.details",
             (
-                job.cluster, job.job, job.user, job.state, job.start, job.stop,
-                json.dumps(job.nodes), msgspec.json.encode(details).decode(),
+                job.cluster, job.job, job.user, job.state, job.start, job.stop, nodes, described,
             ),
         )  # fmt: skip
 

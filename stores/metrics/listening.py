@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import signal
 import time
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 from ccagent.daemon.notify import Notifier
 from ccagent.log import logger
 from ccagent.stores.accepting import handle_accept_errors, plan_connections
+from ccagent.stores.collecting import shorten_collections
 from ccagent.stores.metrics.checking import make_tls_context
 from ccagent.stores.metrics.connection import StoreConnection
 from ccagent.stores.metrics.connection_limits import ConnectionLimits
@@ -72,10 +72,7 @@ class ListeningServer:
         )
         self.port = server.sockets[0].getsockname()[1]
         logger.info("listening on %s, port %d", host or "every address", self.port)
-        # Exclude the loaded objects from garbage collection: repeated scans would cost much CPU.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(100_000, 20, 100)
+        shorten_collections()
         sweep = self.repeat(_SWEEP_EVERY, lambda: self._sweep(notifier))
         # A separate task: slow work must not delay the watchdog and the closing of slow
         # connections.

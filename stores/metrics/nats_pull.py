@@ -7,22 +7,22 @@ CPU cost per message is half as much again.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from ccagent.errors import ConfigurationError
+from ccagent.errors import ConfigurationError, RetryableError
 from ccagent.log import logger, printable
+from ccagent.net.nats_session import NatsError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from nats.aio.msg import Msg
-
+    from ccagent.net.nats_session import NatsMessage, NatsSession
     from ccagent.stores.metrics.commit import MessageCommit
     from ccagent.stores.metrics.log_writer import StoreLogError
     from ccagent.stores.metrics.settings import SubscriptionSettings
-    from ccagent.transports.nats.client import NatsClient
 
 _BATCH = 500
 _SECONDS = 30
@@ -47,22 +47,21 @@ class PullConsumer:
 
     def __init__(
         self,
-        client: NatsClient,
+        session: NatsSession,
         settings: SubscriptionSettings,
-        take: Callable[[Msg], Awaitable[bool]],
+        take: Callable[[NatsMessage], Awaitable[bool]],
         commit: MessageCommit,
-        lost: Callable[[str], None],
     ) -> None:
         """Set the settings. take: writes a message, and returns whether it may be acknowledged.
 
-        lost: called if the consumer or its stream no longer exists.
+        The session fails if the consumer or its stream no longer exists.
         """
-        self._lost = lost
-        self._client = client
+        self._session = session
+        self._client = session.client
         self._settings = settings
         self._take = take
         self._commit = commit
-        self._inbox = client.new_inbox()
+        self._inbox = session.client.new_inbox()
         self._asked = 0
         """Number of requested messages that have not arrived."""
         self._pending: list[str] = []
@@ -91,12 +90,10 @@ class PullConsumer:
             raise ConfigurationError(
                 f"stream {one.stream}, consumer {one.durable}: {found.error.description}"
             )
-        await self._client.subscribe(  # pyright: ignore[reportUnknownMemberType]
-            self._inbox, cb=self._on_message, pending_msgs_limit=0, pending_bytes_limit=0
-        )
+        await self._session.subscribe(self._inbox, self._on_message, messages=0, size=0)
         await self._ask()
 
-    async def _on_message(self, message: Msg) -> None:
+    async def _on_message(self, message: NatsMessage) -> None:
         headers = message.headers
         if headers and "Status" in headers and not message.data:
             self._end_request(headers)
@@ -120,7 +117,8 @@ class PullConsumer:
         self._asked = max(self._asked, _BATCH)
         one = self._settings
         if status == _NOBODY or "deleted" in reason.lower():
-            self._lost(f"stream {one.stream}, consumer {one.durable}: it no longer exists")
+            name = f"stream {one.stream}, consumer {one.durable}"
+            self._session.fail(RetryableError(f"{name}: it no longer exists"))
         else:
             logger.warning(
                 "stream %s, consumer %s: %s %s; requesting again in %d s",
@@ -157,10 +155,6 @@ class PullConsumer:
 
     async def _acknowledge(self, replies: list[str]) -> None:
         """Send acknowledgements. JetStream delivers unacknowledged messages again."""
-        import contextlib
-
-        import nats.errors
-
-        with contextlib.suppress(OSError, nats.errors.Error):
+        with suppress(OSError, NatsError):
             for reply in replies:
                 await self._client.publish(reply, _ACK)

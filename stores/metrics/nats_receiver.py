@@ -11,31 +11,28 @@ import functools
 import ssl
 from typing import TYPE_CHECKING
 
-import nats.errors
-
 from ccagent.config.secret import read_secret, secret_text
-from ccagent.errors import ConfigurationError
+from ccagent.errors import ConfigurationError, RetryableError
 from ccagent.log import logger, printable
+from ccagent.net.nats_login import NatsLogin, NatsOptions, parse_credentials
+from ccagent.net.nats_session import NatsSession
 from ccagent.stores.metrics.general import LineMessage
 from ccagent.stores.metrics.nats_pull import PullConsumer
-from ccagent.transports.nats.client import NatsClient, explain_error
-from ccagent.transports.nats.login import NatsLogin, parse_credentials
 
 if TYPE_CHECKING:
-    from nats.aio.msg import Msg
-
+    from ccagent.net.nats_session import NatsMessage
     from ccagent.stores.metrics.commit import MessageCommit
     from ccagent.stores.metrics.ingest import LineIngest
     from ccagent.stores.metrics.log_writer import StoreLogError
     from ccagent.stores.metrics.settings import StoreNatsSettings, SubscriptionSettings
 
-_SECONDS = 10
-_CHECK_EVERY, _ANSWER_WITHIN = 20.0, 30
+_SECONDS = 10.0
+_CHECK_EVERY, _ANSWER_WITHIN = 20.0, 30.0
 """Seconds between two checks of the connection, and time limit of a check."""
 
 _SHORTEST_WAIT, _LONGEST_WAIT = 1.0, 30.0
 _LONGEST_SUBJECT = 200
-_WAITING_MESSAGES, _WAITING_BYTES = 1 << 16, 256 << 20
+_WAITING_BYTES = 256 << 20
 
 
 class NatsReceiver:
@@ -52,78 +49,51 @@ class NatsReceiver:
         self._commit = commit
         self.messages = 0
         self.is_connected = False
-        self._problem = ""
 
     async def run(self) -> None:
         """Receive until cancelled. Connect again if the connection is lost."""
-        wait = _SHORTEST_WAIT
+        place, wait = f"nats {self._settings.url}", _SHORTEST_WAIT
         while True:
-            client, closed = NatsClient(), asyncio.Event()
-            problem = self._problem = ""
+            options = NatsOptions("ccagent-store", self._login, self._context, False, _SECONDS)
+            session = NatsSession(options, place, asyncio.get_running_loop(), _complain)
             try:
-                await self._open(client, closed)
-                logger.info("nats %s: connected", self._settings.url)
+                await self._open(session)
+                logger.info("%s: connected", place)
                 self.is_connected, wait = True, _SHORTEST_WAIT
-                await _watch(client, closed)
-                problem = self._problem or "the connection is lost"
+                while True:
+                    await session.wait(_CHECK_EVERY)
+                    await session.run_limited(session.flush(_ANSWER_WITHIN), _ANSWER_WITHIN)
             except ConfigurationError as error:
+                problem = f"{place}: {printable(str(error))}"
+            except RetryableError as error:
                 problem = printable(str(error))
-            except (OSError, nats.errors.Error, ValueError) as error:
-                problem = explain_error(error, self._login.secrets)
             finally:
                 self.is_connected = False
-                client.abort()
-            logger.warning("nats %s: %s; retrying in %d s", self._settings.url, problem, wait)
+                session.abort()
+            logger.warning("%s; retrying in %d s", problem, wait, key=problem)
             await asyncio.sleep(wait)
             wait = min(2 * wait, _LONGEST_WAIT)
 
-    async def _open(self, client: NatsClient, closed: asyncio.Event) -> None:
+    async def _open(self, session: NatsSession) -> None:
         """Connect and subscribe."""
-
-        async def end() -> None:
-            closed.set()
-
-        async def complain(error: Exception) -> None:
-            text = explain_error(error, self._login.secrets)
-            logger.warning("nats: %s", text, key="nats error")
-
-        def lose(problem: str) -> None:
-            self._problem = printable(problem)
-            closed.set()
-
-        client.encrypted = self._context is not None
-        await client.connect(
-            [url.strip() for url in self._settings.url.split(",")],
-            name="ccagent-store",
-            allow_reconnect=False,
-            connect_timeout=_SECONDS,
-            tls=self._context,
-            error_cb=complain,
-            closed_cb=end,
-            **self._login.options(),
-        )
+        await session.open([url.strip() for url in self._settings.url.split(",")])
         for one in self._settings.subscriptions:
             if one.stream:
                 take = functools.partial(self._take, one)
-                await PullConsumer(client, one, take, self._commit, lose).start()
+                consumer = PullConsumer(session, one, take, self._commit)
+                await session.run_limited(consumer.start())
             else:
-                await self._subscribe(client, one)
-        await client.flush(_SECONDS)
+                await session.run_limited(self._subscribe(session, one))
+        await session.run_limited(session.flush())
 
-    async def _subscribe(self, client: NatsClient, one: SubscriptionSettings) -> None:
-        async def take(message: Msg) -> None:
+    async def _subscribe(self, session: NatsSession, one: SubscriptionSettings) -> None:
+        async def take(message: NatsMessage) -> None:
             await self._take(one, message)
             self._commit.wait(_ignore)
 
-        await client.subscribe(  # pyright: ignore[reportUnknownMemberType]
-            one.subject,
-            queue=one.queue,
-            cb=take,
-            pending_msgs_limit=_WAITING_MESSAGES,
-            pending_bytes_limit=_WAITING_BYTES,
-        )
+        await session.subscribe(one.subject, take, queue=one.queue, size=_WAITING_BYTES)
 
-    async def _take(self, one: SubscriptionSettings, message: Msg) -> bool:
+    async def _take(self, one: SubscriptionSettings, message: NatsMessage) -> bool:
         """Write the lines of a message. Return whether it may be acknowledged after a commit."""
         self.messages += 1
         sender = f"nats {message.subject}"
@@ -141,16 +111,10 @@ class NatsReceiver:
         return not result.unkept
 
 
-async def _watch(client: NatsClient, closed: asyncio.Event) -> None:
-    """Return when the connection is lost, even if nats-py does not notice it.
-
-    Raise nats.errors.Error if the server does not answer a check.
-    """
-    while not closed.is_set():
-        try:
-            await asyncio.wait_for(closed.wait(), _CHECK_EVERY)
-        except TimeoutError:
-            await client.flush(_ANSWER_WITHIN)
+def _complain(session: NatsSession, error: Exception) -> bool:
+    """Log an error. Errors that end the session close it in addition."""
+    logger.warning("nats: %s", session.explain(error), key="nats error")
+    return True
 
 
 def _ignore(problem: StoreLogError | None) -> None:

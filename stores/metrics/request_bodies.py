@@ -10,31 +10,38 @@ from ccagent.stores.metrics.query_request import BadRequestError
 
 LONGEST_QUERY = 4096
 _MOST_MEMBERS = 100
+_PART = 64 << 10
+_GZIP = 16 + zlib.MAX_WBITS
 
 
 class TooLargeBodyError(CcagentError):
     """A body whose inflated size exceeds the limit."""
 
 
-def inflate(body: bytes, largest: int) -> bytes:
-    """Inflate a gzip body to at most `largest` bytes. Raise BadRequestError, TooLargeBodyError."""
-    parts: list[bytes] = []
-    left = largest
-    while body:
-        if len(parts) >= _MOST_MEMBERS:
-            raise BadRequestError(f"the gzip body has more than {_MOST_MEMBERS} members")
-        inflater = zlib.decompressobj(16 + zlib.MAX_WBITS)
-        try:
-            parts.append(inflater.decompress(body, left + 1))
-        except zlib.error as error:
-            raise BadRequestError(f"the body is not valid gzip: {error}") from error
-        left -= len(parts[-1])
-        if left < 0:
-            raise TooLargeBodyError(f"the body has more than {largest} bytes")
-        if not inflater.eof:
-            raise BadRequestError("the body is not valid gzip: it is incomplete")
-        body = inflater.unused_data
-    return b"".join(parts)
+def inflate(body: bytes | bytearray, largest: int) -> bytearray:
+    """Inflate a gzip body to at most `largest` bytes. Raise BadRequestError, TooLargeBodyError.
+
+    Works in small parts: a thread that copies a large one holds up all others.
+    """
+    found = bytearray()
+    members, inflater = 1, zlib.decompressobj(_GZIP)
+    for begin in range(0, len(body), _PART):
+        rest = bytes(body[begin : begin + _PART])
+        while rest:
+            if inflater.eof:
+                members, inflater = members + 1, zlib.decompressobj(_GZIP)
+            if members > _MOST_MEMBERS:
+                raise BadRequestError(f"the gzip body has more than {_MOST_MEMBERS} members")
+            try:
+                found += inflater.decompress(rest, _PART)
+            except zlib.error as error:
+                raise BadRequestError(f"the body is not valid gzip: {error}") from error
+            if len(found) > largest:
+                raise TooLargeBodyError(f"the body has more than {largest} bytes")
+            rest = inflater.unconsumed_tail or inflater.unused_data
+    if body and not inflater.eof:
+        raise BadRequestError("the body is not valid gzip: it is incomplete")
+    return found
 
 
 def parameter(url: bytes, name: str) -> str | None:

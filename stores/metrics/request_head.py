@@ -89,7 +89,9 @@ class RequestHead:
         elif int(value[:20]) > self._largest:
             self.refusal = fail(413, f"a body has at most {self._largest} bytes")
 
-    def repeated(self, route: ServerPath, data: bytes, body: bytes) -> RepeatedHead | None:
+    def repeated(
+        self, route: ServerPath, data: bytes, body: bytes | bytearray
+    ) -> RepeatedHead | None:
         """Return the head for reuse; None unless `data` is one request with a length."""
         whole = data[: len(data) - len(body)]
         # All parsers must see the same end of the head. No bytes may follow the body.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import httptools
 
 from ccagent.net.request_parser import RequestParser
+from ccagent.stores.metrics.ingest import PIECE, TOO_LONG_LINE
 from ccagent.stores.metrics.request_head import RepeatedHead, RequestHead
 from ccagent.stores.metrics.responses import StoreResponse, fail, text
 
@@ -27,7 +28,8 @@ class StoreRequest(NamedTuple):
 
     route: ServerPath
     url: bytes
-    body: bytes
+    body: bytes | bytearray
+    """A bytearray if it has arrived in many parts."""
     is_gzip: bool
     keeps_alive: bool
     takes_chunks: bool
@@ -77,8 +79,10 @@ class RequestReader:
         self._chunks = 0
         self._is_in_header = True
         self._route: ServerPath | None = None
-        self._parts: list[bytes] = []
+        self._body: bytes | bytearray = b""
         self._size = 0
+        self._has_lines = False
+        """True if the body need not contain a line break, or contains one."""
 
     def feed(self, data: bytes) -> None:
         """Parse received bytes."""
@@ -101,10 +105,13 @@ class RequestReader:
         self._whole = b""
 
     def close(self) -> None:
-        """Discard an incomplete request."""
+        """Discard an incomplete request, and what refers to this reader: it is not used again."""
+        self.is_refused = True
+        self._parser.close()
+        del self._receiver
         self._limits.body_bytes -= self._size
         self._size = 0
-        self._parts = []
+        self._body = b""
 
     def _take_repeated(self, repeated: RepeatedHead, data: bytes) -> bool:
         """Process a complete request with a known head. Return whether `data` is such a request."""
@@ -155,6 +162,7 @@ class RequestReader:
             if refused is None:
                 self._route = self._api.restrict(route, asked.authorization, self.address)
             refusal = refused or refusal
+            self._has_lines = route.name != "write" or asked.is_gzip
         if refusal is not None:
             self._refuse(refusal)
         elif asked.is_expected:
@@ -171,12 +179,22 @@ class RequestReader:
             self._refuse(fail(413, f"a body has at most {self._api.largest_body} bytes"))
         elif limits.body_bytes > limits.bodies:
             self._refuse(fail(503, "too many requests at once; try again"))
+        elif not self._body:
+            self._body = body
+            self._has_lines |= b"\n" in body
         else:
-            self._parts.append(body)
+            # Joining the parts at the end would copy up to 64 MB at once.
+            if isinstance(self._body, bytes):
+                self._body = bytearray(self._body)
+            self._body += body
+            if not self._has_lines:
+                self._has_lines = b"\n" in body
+                if self._size > PIECE and not self._has_lines:
+                    self._refuse(fail(400, f"line 1: {TOO_LONG_LINE}"))
 
     def on_message_complete(self) -> None:
         """Pass the complete request to the receiver."""
-        route, parts = self._route, self._parts
+        route = self._route
         if self.is_refused or route is None:
             return
         # HTTP/1.0 clients with keep-alive would need an additional header field.
@@ -184,7 +202,7 @@ class RequestReader:
         request = StoreRequest(
             route,
             self._head.url,
-            parts[0] if len(parts) == 1 else b"".join(parts),
+            self._body,
             self._head.is_gzip,
             takes_chunks and self._parser.should_keep_alive(),
             takes_chunks,
@@ -199,7 +217,7 @@ class RequestReader:
         self._is_in_header = True
         self._received = self._chunks = 0
         self.began = 0.0
-        self._parts = []
+        self._body = b""
         self._size = 0
         self._route = None
         self._whole = b""
@@ -208,5 +226,5 @@ class RequestReader:
         self.is_refused = True
         self._limits.refused += 1
         self._api.count_refused(self.address)
-        self._parts = []
+        self._body = b""
         self._receiver.refuse(response)

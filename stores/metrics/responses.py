@@ -35,11 +35,8 @@ def fail(status: int, reason: str, **more: Any) -> StoreResponse:
     return StoreResponse(status, msgspec.json.encode(found) + b"\n")
 
 
-def complain(message: LineMessage, retry_after: int) -> StoreResponse:
-    """Return the error for a message with bad lines or refused series.
-
-    retry_after: seconds until a sender may make new series again.
-    """
+def complain(message: LineMessage) -> StoreResponse:
+    """Return the error for a message with bad lines, refused series or refused jobs."""
     bad = message.bad
     counts = {
         "lines": [{"line": one.number, "reason": one.reason} for one in bad],
@@ -57,8 +54,12 @@ def complain(message: LineMessage, retry_after: int) -> StoreResponse:
         refused=message.refused,
         **counts,
     )
-    is_budget = refusal.status == HTTPStatus.TOO_MANY_REQUESTS
-    return found._replace(more=b"Retry-After: %d\r\n" % retry_after) if is_budget else found
+    return found._replace(more=retry_after(refusal.seconds))
+
+
+def retry_after(seconds: int) -> bytes:
+    """Return the header field Retry-After; empty for 0."""
+    return b"Retry-After: %d\r\n" % seconds if seconds else b""
 
 
 def text(status: int, reason: str, more: bytes = b"") -> StoreResponse:

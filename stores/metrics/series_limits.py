@@ -1,4 +1,4 @@
-"""Limits of new series: of the store, of its memory, and of a sender for a node in an hour."""
+"""Limits of new series: of the store, of its memory, and of a sender."""
 
 from __future__ import annotations
 
@@ -16,6 +16,15 @@ if TYPE_CHECKING:
 
     from ccagent.stores.metrics.store import MetricStore
 
+_BLOCK = 4096
+"""Bytes of the values of a series: 512 at a time."""
+
+_OF_SENDER = 2
+"""Part of the memory for values that the new series of one sender may have: a half.
+
+A store keeps several blocks of each series: its own senders need less.
+"""
+
 _OF_VALUES = 2
 """Part of the memory for values with `memory-cap = "auto"`: a half."""
 
@@ -24,10 +33,14 @@ _OF_SERIES = 0.8
 
 
 class SeriesRefusal(NamedTuple):
-    """Why a new series is refused. status: of the HTTP response."""
+    """Why a new series or job is refused. status: of the HTTP response.
+
+    seconds: after which the sender may try again; 0: unknown.
+    """
 
     status: HTTPStatus
     reason: str
+    seconds: int = 0
 
 
 class MemoryPlan(NamedTuple):
@@ -36,12 +49,18 @@ class MemoryPlan(NamedTuple):
     values: int
     process: int
 
+    @property
+    def series_of_sender(self) -> int:
+        """Return how many series one sender may make during the retention; 0: no limit."""
+        return self.values // (_OF_SENDER * _BLOCK)
+
 
 class SeriesLimits:
     """Admits new series.
 
-    most: of the store. of_node: of a sender for a node in an hour. memory: bytes of the process
-    beyond which new series are refused; 0: no limit.
+    most: of the store. of_node: of a sender for a node in an hour. of_sender: of a sender in all
+    nodes during the retention, so that invented nodes help nobody; 0: no limit. memory: bytes of
+    the process beyond which new series are refused; 0: no limit. retention: in s.
     """
 
     def __init__(
@@ -50,6 +69,8 @@ class SeriesLimits:
         *,
         most: int = 10_000_000,
         of_node: int = 20_000,
+        of_sender: int = 0,
+        retention: float = 0,
         memory: int = 0,
         resident: Callable[[], int] = read_resident,
     ) -> None:
@@ -57,7 +78,8 @@ class SeriesLimits:
         """Number of refused new series."""
         self._store = store
         self._most = most
-        self._budget = HourlyBudget(of_node, store.now)
+        self._of_node = HourlyBudget(of_node, store.now)
+        self._of_sender = HourlyBudget(of_sender, store.now, max(1, int(retention) // 3600))
         self._memory = memory
         self._resident = resident
         self._is_short = False
@@ -74,21 +96,31 @@ class SeriesLimits:
 
     def admit(self, sender: str, cluster: str, node: str, count: int) -> SeriesRefusal | None:
         """Count a new series, or return why it is refused. count: series of the store."""
-        refusal = self._find_refusal(count)
-        if refusal is None:
-            if self._budget.take((sender, cluster, node)):
-                return None
-            refusal = SeriesRefusal(
-                HTTPStatus.TOO_MANY_REQUESTS,
-                f"{printable(sender) or 'this sender'} has made {self._budget.most} series of"
-                f" {printable(node)} in this hour (limits.new-series): new series are refused",
-            )
-        self.refused += 1
+        refusal = self._find_refusal(count) or self._take(sender, cluster, node)
+        if refusal is not None:
+            self.refused += 1
         return refusal
 
-    def seconds_left(self) -> int:
-        """Return the seconds until the next hour."""
-        return self._budget.seconds_left()
+    def _take(self, sender: str, cluster: str, node: str) -> SeriesRefusal | None:
+        """Take a series from the budgets of its sender."""
+        name = printable(sender) or "this sender"
+        of_sender = self._of_sender
+        if of_sender.most and not of_sender.take(sender):
+            return SeriesRefusal(
+                HTTPStatus.TOO_MANY_REQUESTS,
+                f"{name} has made {of_sender.most} series during the retention, for half of"
+                " memory-cap: new series are refused",
+                of_sender.seconds_left(),
+            )
+        if self._of_node.take((sender, cluster, node)):
+            return None
+        of_sender.give_back(sender)
+        return SeriesRefusal(
+            HTTPStatus.TOO_MANY_REQUESTS,
+            f"{name} has made {self._of_node.most} series of {printable(node)} in this hour"
+            " (limits.new-series): new series are refused",
+            self._of_node.seconds_left(),
+        )
 
     def _find_refusal(self, count: int) -> SeriesRefusal | None:
         if self._store.is_full:

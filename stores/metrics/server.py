@@ -109,6 +109,8 @@ class StoreServer(ListeningServer):
                 self.store,
                 most=settings.limits.series,
                 of_node=settings.limits.new_series,
+                of_sender=memory.series_of_sender,
+                retention=retention,
                 memory=memory.process,
             ),
             others=self.events.take,

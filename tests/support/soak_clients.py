@@ -35,14 +35,18 @@ class SoakClients:
     metric, host and second that the store has answered with 200.
     """
 
-    def __init__(self, site: SoakSite) -> None:
+    def __init__(self, site: SoakSite, hosts: str) -> None:
+        """hosts: first letter of the host names, so that no other clients write to these."""
         self._site = site
+        self._hosts = hosts
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
         self._ends: list[Callable[[], object]] = []
         self.seconds: dict[str, list[float]] = defaultdict(list)
         self.failures: dict[str, list[str]] = defaultdict(list)
         self.acknowledged: dict[tuple[str, str], dict[int, float]] = defaultdict(dict)
+        self.statuses: set[int] = set()
+        """Statuses of the responses to new series of invented nodes."""
         self.attacks: dict[str, int] = defaultdict(int)
 
     def start_legitimate(self) -> None:
@@ -117,7 +121,7 @@ class SoakClients:
             assert b"node_load1 " in body
 
     def _store(self, metric: str, number: int, headers: dict[str, str]) -> int:
-        host, moment, value = f"h{number % _HOSTS}", int(time.time()), float(number)
+        host, moment, value = f"{self._hosts}{number % _HOSTS}", int(time.time()), float(number)
         line = f"{metric},hostname={host},type=node value={value} {moment}\n"
         answer = self._site.metrics.ask("POST", "/api/write/?cluster=fox", line, headers)
         if answer.status == 200:
@@ -130,7 +134,9 @@ class SoakClients:
 
     def _query(self, number: int) -> None:
         now = int(time.time())
-        self._site.metrics.query(now - 60, now, {"metric": "soak", "host": f"h{number % _HOSTS}"})
+        self._site.metrics.query(
+            now - 60, now, {"metric": "soak", "host": f"{self._hosts}{number % _HOSTS}"}
+        )
 
     def _post_jobstats(self, number: int) -> None:
         answer = self._site.jobstats.post([zeros(60 + number, entry_id=f"5:{1000 + number}:c1")])
@@ -169,11 +175,18 @@ class SoakClients:
         self._store("upgraded", number, headers)
 
     def _flood_series(self, number: int) -> None:
+        moment = int(time.time())
         lines = "".join(
-            f"flood,hostname=f1,type=hwthread,type-id={each} value=1 {int(time.time())}\n"
-            for each in range(5000 * number, 5000 * (number + 1))
+            f"flood,hostname=f{number},type=hwthread,type-id={each} value=1 {moment}\n"
+            for each in range(5000)
         )
-        self._site.metrics.write(lines)
+        # An address of its own: the limits of a sender are not those of the others.
+        attacker = http.client.HTTPConnection(
+            "127.0.0.1", self._site.metrics.port, timeout=20, source_address=("127.0.0.2", 0)
+        )
+        with contextlib.closing(attacker):
+            attacker.request("POST", "/api/write/?cluster=fox", lines)
+            self.statuses.add(attacker.getresponse().status)
 
     def _put_unsigned(self, client: ControlClient, number: int) -> None:
         body = _PUT.format(number % 100, time.time_ns())

@@ -68,6 +68,7 @@ class SoakSite:
         postgres = stack.enter_context(PostgresServer())
         config = directory / "store.toml"
         config.write_text(
+            'memory-cap = "64MB"\n'
             f'[nats]\nurl = "{self.nats.url}"\n'
             '[[nats.subscriptions]]\nsubject = "fox.lines"\ncluster = "fox"\n'
         )

@@ -55,6 +55,19 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
         pytest.fail(" imports ".join(reversed(error.args[1])))
 
 
+@pytest.mark.parametrize(
+    ("library", "user"),
+    [("nats", "ccagent.net.nats_session"), ("paho", "ccagent.net.mqtt_client")],
+)
+def test_one_file_imports_the_library_of_a_protocol(library: str, user: str) -> None:
+    users = [
+        name
+        for name, tree in modules().items()
+        if any(each.partition(".")[0] == library for each in imports(tree))
+    ]
+    assert users == [user]
+
+
 def test_a_class_name_means_one_thing() -> None:
     places: defaultdict[str, list[str]] = defaultdict(list)
     for name, tree in modules().items():

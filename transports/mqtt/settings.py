@@ -1,23 +1,24 @@
-"""The keys of a sink `mqtt://`, `mqtts://`, `ws://` or `wss://`, and their check."""
+"""The keys of a sink of MQTT, their check, and topics: levels separated by slashes."""
 
 from __future__ import annotations
 
+import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Meta
 
 from ccagent.errors import ConfigurationError
-from ccagent.net.tls import check_network
-from ccagent.net.urls import split_url
-from ccagent.transports.mqtt.topics import check_template
+from ccagent.net.mqtt_broker import check_broker
+from ccagent.transports import templates
 from ccagent.transports.network import NetworkSinkSettings
 
 if TYPE_CHECKING:
     from urllib.parse import SplitResult
 
-PORTS = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}
-ENCRYPTED = frozenset({"mqtts", "wss"})
-WEBSOCKETS = frozenset({"ws", "wss"})
+_LONGEST = 65535
+_WILDCARDS = re.compile(r"[+#\0]")
+_NOT_IN_LEVELS = re.compile(r"[+#\0/]")
 
 
 class MqttSettings(NetworkSinkSettings, frozen=True, kw_only=True):
@@ -45,23 +46,36 @@ class MqttSettings(NetworkSinkSettings, frozen=True, kw_only=True):
 
 def check_settings(settings: MqttSettings) -> SplitResult:
     """Check the keys and return the parts of the URL. Raise ConfigurationError."""
-    target = split_url(settings.url)
-    if target.fragment or (
-        target.scheme not in WEBSOCKETS and (target.path.strip("/") or target.query)
-    ):
-        raise ConfigurationError(
-            f"url: expected {target.scheme}://HOST[:PORT]; the topic is set by the key topic"
-        )
     check_template("topic", settings.topic, "prefix", "cluster", "kind", "node")
     check_template("client-id", settings.client_id, "cluster", "node")
     if settings.status_topic:
         check_template("status-topic", settings.status_topic, "prefix", "cluster", "node")
-    if bool(settings.user) != bool(settings.password_file):
-        raise ConfigurationError("user and password-file need each other")
-    check_network(
-        settings,
-        [target.hostname or ""],
-        is_encrypted=target.scheme in ENCRYPTED,
-        secret=settings.password_file,
-    )
-    return target
+    return check_broker(settings)
+
+
+def check_template(key: str, template: str, *known: str) -> None:
+    """Check a template of a topic. Raise ConfigurationError if it is invalid."""
+    if not template:
+        raise ConfigurationError(f"{key}: must not be empty")
+    if _WILDCARDS.search(template):
+        raise ConfigurationError(f"{key}: the wildcards + and # can't be part of it")
+    templates.check_template(key, template, known)
+
+
+@lru_cache(maxsize=1000)
+def fill_topic(template: str, cluster: str, node: str, kind: str, prefix: str) -> str:
+    """Return the topic of a template. Raise ValueError if a value can't be part of a topic.
+
+    The level of an empty prefix is omitted. Only a prefix may have several levels.
+    """
+    values = {"prefix": prefix, "cluster": cluster, "node": node, "kind": kind}
+    for name, value in values.items():
+        if f"{{{name}}}" not in template or (name == "prefix" and not value):
+            continue
+        refused = _WILDCARDS if name == "prefix" else _NOT_IN_LEVELS
+        if not value or refused.search(value):
+            raise ValueError(f"the {name} {value!r} can't be a level of a topic")
+    topic = templates.fill_template(template, values, "/")
+    if not 0 < len(topic.encode()) <= _LONGEST:
+        raise ValueError(f"a topic has 1 to {_LONGEST} bytes")
+    return topic

@@ -9,29 +9,33 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NoReturn
 
-from ccagent.config.secret import read_secret
 from ccagent.errors import ConfigurationError, RejectedError, RetryableError, TooLargeError
 from ccagent.log import logger
-from ccagent.net.tls import make_tls_context
-from ccagent.transports.base import ProbeResult, Transport
-from ccagent.transports.mqtt.settings import (
-    ENCRYPTED,
-    PORTS,
-    WEBSOCKETS,
-    MqttSettings,
-    check_settings,
+from ccagent.net.mqtt_broker import (
+    CLOSED,
+    PACKET_TOO_LARGE,
+    PASSING,
+    PAYLOAD_INVALID,
+    REFUSED,
+    LastWill,
+    MqttLostError,
+    MqttOptions,
+    explain_refused_message,
 )
-from ccagent.transports.mqtt.topics import fill_topic
+from ccagent.transports.base import ProbeResult, Transport
+from ccagent.transports.mqtt.settings import MqttSettings, check_settings, fill_topic
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ccagent.net.mqtt import MqttConnection
     from ccagent.records.message import Message
-    from ccagent.transports.mqtt.connection import MqttConnection, MqttLostError
 
-_REFUSED = 0x80
 _CAREFUL = 100
 """Number of messages to send one by one after the broker has closed the connection."""
+
+_STATUS = -1
+"""The key of the status among the results of messages."""
 
 
 class MqttTransport(Transport):
@@ -41,8 +45,8 @@ class MqttTransport(Transport):
 
     def __init__(self, settings: MqttSettings) -> None:
         self._settings = settings
-        self._target = check_settings(self._settings)
-        self._place = f"{self._target.scheme}://{self._target.netloc}{self._target.path}"
+        target = check_settings(settings)
+        self._place = f"{target.scheme}://{target.netloc}{target.path}"
         self._connection: MqttConnection | None = None
         self._ahead: frozenset[str] = frozenset()
         self._careful = 0
@@ -62,13 +66,13 @@ class MqttTransport(Transport):
         if lost is not None:
             self._abandon()
         delivered = 0
-        while results.get(delivered, _REFUSED) < _REFUSED:
+        while results.get(delivered, REFUSED) < REFUSED:
             delivered += 1
         # Later messages that the broker has accepted are not sent again.
         self._ahead = frozenset(
             messages[index].id
             for index, reason in results.items()
-            if index > delivered and reason < _REFUSED
+            if index > delivered and reason < REFUSED
         ) - {""}
         if delivered == len(messages):
             topic, qos = self._fill_topic(messages[-1]), self._settings.qos
@@ -106,8 +110,6 @@ class MqttTransport(Transport):
 
         Return its error, and the error of a lost connection, each None without error.
         """
-        from ccagent.transports.mqtt.connection import MqttLostError
-
         settings = self._settings
         results = connection.results
         results.clear()
@@ -147,15 +149,13 @@ class MqttTransport(Transport):
 
     def _raise_refusal(self, reason: int, message: Message, delivered: int) -> NoReturn:
         """Raise the error for a refused message."""
-        from ccagent.transports.mqtt import reasons
-
-        text = reasons.explain_refused_message(reason, self._fill_topic(message), len(message.body))
+        text = explain_refused_message(reason, self._fill_topic(message), len(message.body))
         text = f"{self._place}: {text}"
-        if reason == reasons.PACKET_TOO_LARGE:
+        if reason == PACKET_TOO_LARGE:
             raise TooLargeError(text, delivered=delivered)
-        if reason == reasons.PAYLOAD_INVALID:
+        if reason == PAYLOAD_INVALID:
             raise RejectedError(text, delivered=delivered)
-        is_busy = reason in reasons.PASSING
+        is_busy = reason in PASSING
         raise RetryableError(
             text, delivered=delivered, is_about_message=not is_busy, is_busy=is_busy
         )
@@ -168,8 +168,6 @@ class MqttTransport(Transport):
         A single message in flight may be the cause: a broker of MQTT 3.1.1 can't refuse a message
         in another way. Therefore the next messages are sent one by one.
         """
-        from ccagent.transports.mqtt.reasons import PACKET_TOO_LARGE
-
         text = f"{self._place}: {lost}"
         if lost.is_closed:
             self._careful = _CAREFUL
@@ -202,43 +200,54 @@ class MqttTransport(Transport):
         return connection
 
     def _open(self, first: Message, suffix: str) -> MqttConnection:
-        """Open a connection. Raise RetryableError if that fails.
+        """Open a connection and publish `online`. Raise RetryableError if that fails.
 
         With a suffix of the client id, it does not change the status and session of a daemon.
         """
-        from ccagent.transports.mqtt.client import MqttOptions
-        from ccagent.transports.mqtt.connection import MqttConnection, MqttLostError
+        from ccagent.net.mqtt import MqttConnection
 
-        settings, target = self._settings, self._target
-        is_passing = bool(suffix)
-        status = "" if is_passing else settings.status_topic
-        path = f"{target.path or '/mqtt'}{'?' if target.query else ''}{target.query}"
+        settings = self._settings
         try:
+            will = None
+            if settings.status_topic and not suffix:
+                status = _fill(first, settings.status_topic)
+                will = LastWill(status, b"offline", min(settings.qos, 1), retain=True)
             options = MqttOptions(
-                host=target.hostname or "",
-                port=target.port or PORTS[target.scheme],
-                path=path if target.scheme in WEBSOCKETS else "",
-                context=make_tls_context(settings) if target.scheme in ENCRYPTED else None,
-                protocol=settings.protocol,
+                settings,
+                _fill(first, settings.client_id) + suffix,
+                will,
                 qos=settings.qos,
-                client_id=_fill(first, settings.client_id) + suffix,
-                user=settings.user,
-                password=read_secret(settings.password_file) if settings.password_file else "",
-                status_topic=_fill(first, status) if status else "",
-                retains=bool(status) or settings.retain_sysinfo,
-                seconds=settings.time_limit.seconds,
-                is_passing=is_passing,
+                qos_hint=": set qos",
+                retains=will is not None or settings.retain_sysinfo,
+                is_passing=bool(suffix),
             )
             connection = MqttConnection(options)
+            try:
+                if will is not None:
+                    self._publish_online(connection, will)
+                connection.start_keep_alive()
+            except BaseException:
+                connection.abandon()
+                raise
         except ConfigurationError as error:
             # The file may be valid at the next attempt.
             raise RetryableError(str(error)) from error
         except (MqttLostError, ValueError, OSError, RuntimeError) as error:
             # A ValueError is caused by the keys client-id or status-topic.
             raise RetryableError(f"{self._place}: {error}") from error
-        if connection.is_status_refused:
-            logger.warning("%s: the broker refuses %s", self._place, options.status_topic)
         return connection
+
+    def _publish_online(self, connection: MqttConnection, will: LastWill) -> None:
+        """Publish the status. Raise MqttLostError."""
+        try:
+            connection.publish(_STATUS, will.topic, b"online", will.qos, retain=True)
+            connection.settle()
+        except MqttLostError as error:
+            is_closed = str(error) == CLOSED
+            hint = f": perhaps this user may not publish to {will.topic}" if is_closed else ""
+            raise MqttLostError(f"{error}{hint}") from error
+        if connection.has_refused:
+            logger.warning("%s: the broker refuses %s", self._place, will.topic)
 
     def _fill_topic(self, message: Message) -> str:
         return _fill(message, self._settings.topic)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from ccagent.errors import RejectedError, RetryableError, TooLargeError
-from ccagent.transports.nats.client import clean_text
+from ccagent.net.nats_session import clean_text
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Sequence
 
-    from nats.aio.msg import Msg
+    from ccagent.net.nats_session import NatsMessage
 
 NatsAnswer = RetryableError | RejectedError | None
 """The result of a message; None if it was accepted."""
@@ -116,7 +116,7 @@ class NatsBatch:
             if f'"{subject.lower()}"' in text.lower():
                 self.put_off(number, f"this user may not publish to the subject {subject!r}")
 
-    def take_reply(self, number: int, reply: Msg) -> None:
+    def take_reply(self, number: int, reply: NatsMessage) -> None:
         """Keep JetStream's answer, or the server's if the subject has no stream."""
         if not 0 <= number < len(self.messages):
             return

@@ -6,30 +6,20 @@ stream acknowledges every message, and recognises a repetition by its id (`Nats-
 
 from __future__ import annotations
 
-import random
-import socket
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ccagent import PRODUCER
-from ccagent.errors import ConfigurationError, RejectedError, RetryableError
-from ccagent.net.network_errors import explain_network_error
-from ccagent.net.tls import make_tls_context
+from ccagent.errors import RejectedError, RetryableError
 from ccagent.transports.base import ProbeResult, Transport
-from ccagent.transports.nats.settings import (
-    NatsSettings,
-    check_settings,
-    get_scheme,
-    is_encrypted,
-    read_login,
-)
+from ccagent.transports.nats.settings import NatsSettings, check_settings
 from ccagent.transports.nats.subject import fill_subject
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ccagent.net.urls import Server
     from ccagent.records.message import Message
-    from ccagent.transports.nats.connection import NatsConnection, NatsOptions
+    from ccagent.transports.nats.connection import NatsConnection
 
 _WINDOW = 1024 * 1024
 """Maximum bytes in flight: a slow network must transfer them within the time limit."""
@@ -125,49 +115,18 @@ class NatsTransport(Transport):
         if self._connection is not None and self._connection.is_open:
             return self._connection
         self.close()
+        from ccagent.net.nats_session import connect_to_any
         from ccagent.transports.nats.connection import NatsConnection
 
-        try:
-            way = self._options(node)
-        except ConfigurationError as error:
-            # The file may be valid at the next attempt.
-            raise RetryableError(str(error)) from error
-        errors: dict[str, None] = {}
-        # In random order, to distribute the nodes of a cluster over the servers.
-        for server in random.sample(self._servers, len(self._servers)):
-            place = f"{way.scheme}://{server}"
-            try:
-                addresses = _resolve(server)
-            except (OSError, UnicodeError) as error:
-                errors[f"{place}: {explain_network_error(error, 0) or error}"] = None
-                continue
-            for address in addresses:
-                try:
-                    self._connection = NatsConnection(way, server, address)
-                except RetryableError as error:
-                    errors[str(error)] = None
-                except (OSError, RuntimeError) as error:
-                    # This machine has too few descriptors or threads.
-                    errors[f"{place}: {error}"] = None
-                else:
-                    self.largest_body = self._connection.largest_body
-                    return self._connection
-        raise RetryableError("; ".join(errors))
-
-    def _options(self, node: str) -> NatsOptions:
-        """Read secrets and certificates again. Raise ConfigurationError."""
-        from ccagent.transports.nats.connection import NatsOptions
-
         settings = self._settings
-        return NatsOptions(
-            scheme=get_scheme(settings),
-            name=f"{PRODUCER} {node}",
-            login=read_login(settings),
-            context=make_tls_context(settings) if is_encrypted(settings) else None,
-            has_certificate=bool(settings.certificate_file),
-            seconds=settings.time_limit.seconds,
-            acknowledged=settings.jetstream,
+        self._connection = connect_to_any(
+            settings,
+            f"{PRODUCER} {node}",
+            settings.time_limit.seconds,
+            partial(NatsConnection, is_acknowledged=settings.jetstream),
         )
+        self.largest_body = self._connection.largest_body
+        return self._connection
 
 
 def _find_window(messages: Sequence[Message], begin: int) -> int:
@@ -177,12 +136,3 @@ def _find_window(messages: Sequence[Message], begin: int) -> int:
         size += len(messages[end].body)
         end += 1
     return end
-
-
-def _resolve(server: Server) -> list[str]:
-    """Return the addresses of a server. Raise OSError, UnicodeError.
-
-    asyncio would resolve the name in a thread that can't be ended.
-    """
-    found = socket.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(address[0]) for *_, address in found))

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from ccagent.agents.fast.bandwidth.topology import last_cache
-from ccagent.errors import CcagentError, ProgramError
-from ccagent.machine.cgroup.files import parse_amount, parse_limit
+from ccagent.errors import ProgramError
 from ccagent.machine.interpreter import python
-from ccagent.machine.parsed import read_parsed
+from ccagent.machine.own_memory import find_permitted_memory, read_resident
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,6 +31,7 @@ _LARGEST = 256 * 1024**2
 _OF_AVAILABLE = 4
 _AVAILABLE = re.compile(rb"^MemAvailable:\s*([0-9]{1,15}) kB$", re.MULTILINE)
 _OF_PROCESS = 64 * 1024**2
+"""Memory of the probe besides its buffers."""
 
 
 class Measured(NamedTuple):
@@ -82,22 +82,7 @@ def buffer_size(node: Node, cores: Sequence[int]) -> int:
 
 
 def _spare_memory(node: Node) -> int:
-    """Return the B allowed for buffers: a quarter of available memory, within the limit."""
+    """Return the B allowed for buffers: a quarter of available memory, within our own limit."""
     match = _AVAILABLE.search(node.read("proc/meminfo"))
     spare = int(match[1]) * 1024 // _OF_AVAILABLE if match is not None else _SMALLEST
-    limit = _own_limit(node)
-    return spare if limit is None else min(spare, limit)
-
-
-def _own_limit(node: Node) -> int | None:
-    """Return the B that the cgroup of this process may still use; None without a limit."""
-    from ccagent.agents.fast.kpis.control_groups import parse_groups
-    from ccagent.machine.cgroup.jobs import ROOT, V2
-
-    try:
-        path = parse_groups(node.read_single("proc/self/cgroup")).get(V2, "/")
-        limit = read_parsed(node, f"{ROOT}{path}/memory.max", parse_limit)
-        used = read_parsed(node, f"{ROOT}{path}/memory.current", parse_amount)
-    except CcagentError:
-        return None
-    return None if limit is None else max(0, limit - used - _OF_PROCESS)
+    return min(spare, max(0, find_permitted_memory(node) - read_resident() - _OF_PROCESS))

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import random
-import select
 import threading
 import time
-from typing import TYPE_CHECKING, Protocol
+from collections import deque
+from typing import TYPE_CHECKING
 
-from ccagent.agents.fast.session.connection import FastConnection, LastWill
-from ccagent.agents.fast.session.delivery import AnswerDelivery
+from ccagent.agents.fast.session.answers import AnswerDelivery
 from ccagent.daemon.wake_up import WakeUp
 from ccagent.errors import CcagentError, ConfigurationError
 from ccagent.log import logger
-from ccagent.transports.mqtt.connection import MqttLostError
+from ccagent.net.mqtt import MqttConnection
+from ccagent.net.mqtt_broker import REFUSED, MqttLostError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
+    from ccagent.agents.fast.protocol import FastProtocol
     from ccagent.agents.fast.session.answers import AnswerQueue
-    from ccagent.agents.fast.session.client import AnswerReply
-    from ccagent.agents.fast.session.connection import ReceivedMessage
     from ccagent.agents.fast.session.kept_state import StateKeeper
-    from ccagent.transports.mqtt.client import MqttOptions
+    from ccagent.net.mqtt_broker import MqttOptions, NumberedReply, ReceivedMessage
 
 _FIRST_PAUSE = 0.5
 _LONGEST_PAUSE = 60.0
@@ -33,23 +30,8 @@ _SUSPICIOUS = 3
 _LONGEST_TURN = 1.0
 _MESSAGES_PER_SECOND = 50.0
 _BURST = 100.0
-
-
-class SessionUser(Protocol):
-    """The user of the session."""
-
-    def on_connected(self) -> None:
-        """Called after each connection."""
-
-    def on_message(self, received: ReceivedMessage) -> None:
-        """Called for each message. The message is acknowledged afterwards."""
-
-    def filters(self) -> Iterable[str]:
-        """Return the topic filters to subscribe to."""
-        ...
-
-    def on_turn(self) -> None:
-        """Called at least once a second while there is a connection."""
+_MOST_WAITING = 1000
+"""Limit of waiting droppable messages; further messages are dropped."""
 
 
 class FastSession:
@@ -57,9 +39,8 @@ class FastSession:
 
     def __init__(
         self,
-        make_options: Callable[[], MqttOptions],
-        will: LastWill,
-        user: SessionUser,
+        options: MqttOptions,
+        protocol: FastProtocol,
         answers: AnswerQueue,
         keeper: StateKeeper,
     ) -> None:
@@ -67,16 +48,16 @@ class FastSession:
         """Reason for a missing connection; empty while connected."""
         self.dropped = 0
         """Messages dropped because the broker was slow or unreachable."""
-        self._make_options = make_options
-        self._will = will
-        self._user = user
+        self._options = options
+        self._protocol = protocol
         self._delivery = AnswerDelivery(answers, keeper)
         self._lock = threading.RLock()
-        self._connection: FastConnection | None = None
+        self._connection: MqttConnection | None = None
         self._wake_up = WakeUp()
         self._closing = threading.Event()
-        self._limit = 10.0
-        self._client_id = ""
+        self._limit = options.settings.time_limit.seconds
+        self._waiting: deque[tuple[str, bytes]] = deque()
+        self._published = 0
         self._short_lived = 0
         self._tokens = _BURST
         self._filled_at = time.monotonic()
@@ -110,11 +91,18 @@ class FastSession:
         """Publish a message that may be lost; return whether a connection accepted it."""
         with self._lock:
             connection = self._connection
-            is_sent = connection is not None and connection.publish(topic, payload)
-            if not is_sent:
+            is_kept = (
+                connection is not None
+                and not connection.ended
+                and len(self._waiting) < _MOST_WAITING
+            )
+            if connection is not None and is_kept:
+                self._waiting.append((topic, payload))
+                self._send_waiting(connection)
+            else:
                 self.dropped += 1
         self._wake_up.set()
-        return is_sent
+        return is_kept
 
     def look(self) -> None:
         """Wake the session to check answers and subscriptions now."""
@@ -141,7 +129,7 @@ class FastSession:
                 "agent fast: the broker ended %d connections within seconds: perhaps another"
                 " client has the client-id %s",
                 _SUSPICIOUS,
-                self._client_id,
+                self._options.client_id,
             )
         return min(max(2 * before, _FIRST_PAUSE), _LONGEST_PAUSE_OF_SERVED)
 
@@ -152,13 +140,11 @@ class FastSession:
 
     def _serve(self) -> None:
         """Connect, and serve until the connection ends. Raise MqttLostError and other errors."""
-        options = self._make_options()
-        self._limit, self._client_id = options.seconds, options.client_id
         if self._is_poisoned:
             # The broker would deliver the message repeatedly: drop the session to drop the message.
-            self._connect(options, forgets=True).close(*self._will)
+            self._connect(forgets=True).close()
             self._is_poisoned = False
-        connection = self._connect(options, forgets=False)
+        connection = self._connect(forgets=False)
         with self._lock:
             self._connection = connection
         if self.error:
@@ -167,29 +153,28 @@ class FastSession:
         self._served_since = time.monotonic()
         with self._lock:
             # Subscribe before `init`: the scheduler answers it at once.
-            connection.subscribe(self._user.filters())
-        self._user.on_connected()
+            connection.subscribe(self._protocol.filters())
+        self._protocol.on_connected()
         with self._lock:
             self._delivery.resume(connection)
         while not self._closing.is_set():
             self._turn(connection)
         with self._lock:
             self._connection = None
-            connection.close(*self._will)
+            connection.close()
 
-    def _connect(self, options: MqttOptions, *, forgets: bool) -> FastConnection:
-        return FastConnection(
-            options,
-            self._will,
+    def _connect(self, *, forgets: bool) -> MqttConnection:
+        return MqttConnection(
+            self._options._replace(is_passing=forgets),
             on_message=self._on_message,
             on_reply=self._on_reply,
-            forgets=forgets,
         )
 
     def _leave(self) -> None:
         """Drop the connection, if any."""
         with self._lock:
             connection, self._connection = self._connection, None
+            self._waiting.clear()
         if connection is not None:
             self._delivery.doubt_release()
             if connection.is_oversized:
@@ -200,27 +185,48 @@ class FastSession:
                 self._is_poisoned = True
             connection.abandon()
 
-    def _turn(self, connection: FastConnection) -> None:
+    def _turn(self, connection: MqttConnection) -> None:
         """Do due work, then wait for the broker or `look`. Raise MqttLostError at the end."""
         with self._lock:
-            connection.subscribe(self._user.filters())
+            connection.subscribe(self._protocol.filters())
             self._delivery.send_next(connection, self._limit)
-            is_read = connection.has_buffered
-            wants_write = connection.wants_write
-            descriptor = connection.descriptor
-        self._user.on_turn()
-        if descriptor < 0:
-            raise MqttLostError("the broker closed the connection")
-        poll = select.poll()
-        poll.register(self._wake_up.descriptor, select.POLLIN)
+        self._protocol.on_turn()
         rest = self._rest()
-        reads = select.POLLIN if not rest else 0
-        poll.register(descriptor, reads | (select.POLLOUT if wants_write else 0))
-        seconds = 0.0 if is_read and not rest else min(_LONGEST_TURN, rest or _LONGEST_TURN)
-        events = dict(poll.poll(seconds * 1000))
+        seconds = min(_LONGEST_TURN, rest or _LONGEST_TURN)
+        events = connection.poll(seconds, reads=not rest, wake_up=self._wake_up.descriptor)
         self._wake_up.clear()
         with self._lock:
-            connection.turn(events.get(descriptor, 0), is_read=is_read and not rest)
+            connection.turn(events)
+            self._note_refusals(connection)
+            self._send_waiting(connection)
+        if connection.ended:
+            raise MqttLostError(connection.ended)
+
+    def _send_waiting(self, connection: MqttConnection) -> None:
+        """Send waiting messages while there is room, also for the answer in flight."""
+        try:
+            while self._waiting and connection.has_room(len(self._waiting[0][1]), reserve=1):
+                connection.publish(self._published, *self._waiting.popleft())
+                self._published += 1
+        except MqttLostError:
+            self._waiting.clear()
+
+    def _note_refusals(self, connection: MqttConnection) -> None:
+        """Log what the broker has refused."""
+        for reason in connection.results.values():
+            if reason >= REFUSED:
+                logger.warning(
+                    "agent fast: the broker refuses to publish (reason %#x); see its access list",
+                    reason,
+                )
+        connection.results.clear()
+        for each, text in connection.refused_filters.items():
+            logger.error(
+                "agent fast: the broker refuses to subscribe to %s: %s; see its access list",
+                each,
+                text,
+            )
+        connection.refused_filters.clear()
 
     def _rest(self) -> float:
         """Return the seconds without reading, to limit the rate of messages."""
@@ -232,7 +238,7 @@ class FastSession:
     def _on_message(self, received: ReceivedMessage) -> None:
         self._tokens -= 1.0
         try:
-            self._user.on_message(received)
+            self._protocol.on_message(received)
         except CcagentError as error:
             logger.error("agent fast: %s: %s", received.topic, error, key="fast message")
         except Exception:  # noqa: BLE001 - acknowledge a failing message: no repetition
@@ -242,7 +248,7 @@ class FastSession:
         if (connection := self._connection) is not None:
             connection.confirm(received)
 
-    def _on_reply(self, reply: AnswerReply) -> None:
+    def _on_reply(self, reply: NumberedReply) -> None:
         if (connection := self._connection) is not None:
             self._delivery.on_reply(reply, connection)
             self._wake_up.set()

@@ -33,7 +33,7 @@ OPERATIONS = {
 _FIELDS = frozenset({
     "time_series_id", "target", "entry_id", "timestamp", "snapshot_time", "start_time", "server",
     "job_id", "user_id", "user", "group_id", "nodename", "executable", "process_id", "malformed",
-    "reset",
+    "reset", "clock_step",
 })  # fmt: skip
 _REMEMBERED = 1000
 _CLOCK_STEP = 1.0
@@ -67,6 +67,8 @@ class RecordMaker:
         self._node = node
         self._is_recorded = is_recorded
         self._boot: float | None = None
+        self._last_boot: float | None = None
+        self._step = self._step_before = 0.0
         self._formats = formats
         self._namespaces = {name: uuid.bytes for name, uuid in namespaces.items()}
         self._short_hosts = short_hosts
@@ -102,6 +104,8 @@ class RecordMaker:
             record["snapshot_time"] = _seconds(entry.snapshot, boot)
             if entry.start:
                 record["start_time"] = _seconds(entry.start, boot)
+        if self._step:
+            record["clock_step"] = self._step
         record.update(self._dense.get(target.kind, _NONE))
         self._count(entry, record)
         if seen.reset is not None:
@@ -124,6 +128,8 @@ class RecordMaker:
             **self._dense.get(target.kind, _NONE),
             **dict.fromkeys(counters, 0),
         }
+        if self._step_before:
+            record["clock_step"] = self._step_before
         self._identify(record, identity)
         return record
 
@@ -202,9 +208,16 @@ class RecordMaker:
     def begin(self) -> None:
         """Start an observation: look up names of users again."""
         self._users.clear()
+        if self._is_recorded:
+            return
+        boot = self._node.boot_time()
+        step = 0.0 if self._last_boot is None else boot - self._last_boot
+        self._last_boot = boot
+        self._step_before = self._step
+        if abs(step) > _CLOCK_STEP:
+            self._step = round(self._step + step, 3)
         if self._boot is not None:
             # Clocks are adjusted all the time; the start of an entry must not move with them.
-            boot = self._node.boot_time()
             self._boot = boot if abs(boot - self._boot) > _CLOCK_STEP else self._boot
 
     def boot_time(self) -> float:

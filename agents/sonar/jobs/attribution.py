@@ -5,7 +5,6 @@ These values seldom change and are the costliest to read. Most readings reuse th
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ccagent.agents.sonar.jobs.containers import Containers
@@ -101,9 +100,11 @@ class ProcessAttribution:
         status = entry.status
         # Namespaces seldom change, and almost never without the start of another program.
         if entry.contained_as != status.command and not status.flags & KERNEL_THREAD:
-            with suppress(CcagentError):
-                entry.in_container = self._containers.is_inside(entry.name)
             entry.contained_as = status.command
+            try:
+                entry.in_container = self._containers.is_inside(entry.name)
+            except CcagentError:
+                return known._replace(container=entry.in_container)
         return known._replace(container=True) if entry.in_container else known
 
     def apply(self, entry: ProcessEntry, membership: CgroupMembership | None) -> None:

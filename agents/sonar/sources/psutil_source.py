@@ -129,7 +129,9 @@ class PsutilSource:
         command, ppid = tree[process.pid]
         uid = process.uids().effective
         job = self._job(process.pid, uid, membership)
-        in_container = self._is_in_container(process, command)
+        # kdevtmpfs, a thread of the kernel, has mounts of its own.
+        is_kernels = _KTHREADD in (process.pid, ppid)
+        in_container = not is_kernels and self._is_in_container(process, command)
         if not self._selection.wants(self._node, uid, command, in_container=in_container):
             return None
         times = process.cpu_times()

@@ -209,6 +209,13 @@ class Node:
         except (OSError, ValueError) as error:
             raise_for(path, error)
 
+    def link(self, path: str) -> str:
+        """Return the text of a symbolic link, such as proc/PID/ns/mnt. Raise as `read` does."""
+        try:
+            return os.readlink(self.root + path)
+        except (OSError, ValueError) as error:
+            raise_for(path, error)
+
     def owner(self, path: str) -> int:
         """Return the user id of the owner of a path; for /proc/PID the effective user id.
 

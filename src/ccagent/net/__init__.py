@@ -1,1 +1,1 @@
-"""Clients and servers of networks: HTTP, TLS, URLs, limits of connections, texts of errors."""
+"""Clients and servers of networks: HTTP, MQTT, TLS, URLs, limits of connections, error texts."""

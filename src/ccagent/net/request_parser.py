@@ -48,6 +48,10 @@ class RequestParser:
             else:
                 return
 
+    def close(self) -> None:
+        """Remove all references to the protocol. They would delay the release of its memory."""
+        self.__dict__.clear()
+
     def get_method(self) -> bytes:
         """Return the method of the request."""
         found: bytes = self._parser.get_method()

@@ -18,27 +18,47 @@ if TYPE_CHECKING:
 _LONGEST = 86400.0
 
 
-class _ClientSettings(Protocol):
+class ClientSettings(Protocol):
     """The keys of a client: of a sink, or of an agent whose source is a server."""
 
     @property
-    def url(self) -> str: ...
+    def url(self) -> str:
+        """URL of the server, or of several."""
+        ...
+
     @property
-    def ca_file(self) -> str: ...
+    def ca_file(self) -> str:
+        """File of certificates to trust; empty: those of the system."""
+        ...
+
     @property
-    def certificate_file(self) -> str: ...
+    def certificate_file(self) -> str:
+        """File of the client certificate."""
+        ...
+
     @property
-    def key_file(self) -> str: ...
+    def key_file(self) -> str:
+        """File of its key."""
+        ...
+
     @property
-    def insecure(self) -> bool: ...
+    def insecure(self) -> bool:
+        """The server is not verified."""
+        ...
+
     @property
-    def allow_cleartext(self) -> bool: ...
+    def allow_cleartext(self) -> bool:
+        """A secret may be sent unencrypted to another machine."""
+        ...
+
     @property
-    def time_limit(self) -> Duration: ...
+    def time_limit(self) -> Duration:
+        """Maximum time for a connection."""
+        ...
 
 
 def check_network(
-    settings: _ClientSettings, hosts: Iterable[str], *, is_encrypted: bool, secret: str = ""
+    settings: ClientSettings, hosts: Iterable[str], *, is_encrypted: bool, secret: str = ""
 ) -> None:
     """Check logins, certificates and time limit. Log a warning about insecure settings.
 
@@ -64,7 +84,7 @@ def check_network(
         logger.warning("%s: insecure = true: the server is not verified", place)
 
 
-def make_tls_context(settings: _ClientSettings) -> ssl.SSLContext:
+def make_tls_context(settings: ClientSettings) -> ssl.SSLContext:
     """Return a context that verifies the server and has the client certificate.
 
     Raise ConfigurationError for an invalid certificate or key.

@@ -2,6 +2,7 @@
 --
 -- `before` is the observation before it, where the last one has no snapshot_time: it may be the
 -- zeros of an entry that one reading has skipped.
+-- is_disordered: the server's clock was set back, so that times don't have the order of the readings.
 -- clock_step is by how much the server's clock was set since its agent's start, in seconds.
 
 ALTER TABLE ost ADD COLUMN clock_step float8;
@@ -27,6 +28,7 @@ CREATE TABLE ost_last (
     server text NOT NULL,
     seen ost_observation NOT NULL,
     before ost_observation,
+    is_disordered boolean NOT NULL DEFAULT false,
     PRIMARY KEY (time_series_id, server)
 ) WITH (fillfactor = 50);
 INSERT INTO ost_last
@@ -77,6 +79,7 @@ CREATE TABLE mdt_last (
     server text NOT NULL,
     seen mdt_observation NOT NULL,
     before mdt_observation,
+    is_disordered boolean NOT NULL DEFAULT false,
     PRIMARY KEY (time_series_id, server)
 ) WITH (fillfactor = 50);
 INSERT INTO mdt_last

@@ -251,8 +251,8 @@ def test_metadata_are_written_once(store: IngestedStore, database: str) -> None:
     stored(store, record(0, entry_id="0123:7:c2", job_id="0123", user_id=7, nodename="c2"))
     columns = 'entry_id, job_id, job, user_id, "user", nodename, executable, format, malformed'
     assert query(database, f"SELECT {columns} FROM metadata ORDER BY entry_id") == [
-        ("0123:7:c2", None, "0123", 7, None, "c2", None, None, False),
-        ("5:1001:c1", 5, "5", 1001, "ada", "c1", None, None, False),
+        ("0123:7:c2", None, "0123", 7, None, "c2", None, "%j:%u:%H", False),
+        ("5:1001:c1", 5, "5", 1001, "ada", "c1", None, "%j:%u:%H", False),
         ("a b", None, None, None, None, None, None, None, True),
         ("rsync.1002", None, None, 1002, None, None, "rsync", "%e.%u", False),
     ]

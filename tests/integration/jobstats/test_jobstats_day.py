@@ -15,6 +15,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from ccagent.stores.jobstats.migrating import has_timescale
 from ccagent.stores.jobstats.partitions import TimePartitions
 from ccagent.stores.jobstats.queries import find_top
 from ccagent.stores.jobstats.query_request import TimeRange, TopRequest
@@ -162,7 +163,8 @@ def check_sums(by_job: dict[tuple[str, str, str], int], database: str) -> None:
     begins = datetime.fromtimestamp(BEGIN, UTC) - timedelta(hours=1)
     ends = begins + timedelta(hours=30)
     with psycopg.connect(database, autocommit=True) as connection:
-        while sum_up(connection, TimePartitions(86400), ends, timedelta(days=4000)):
+        partitions = None if has_timescale(connection) else TimePartitions(86400)
+        while sum_up(connection, partitions, ends, timedelta(days=4000)):
             pass
         summed = connection.execute("SELECT count(*) FROM summed_times").fetchone()
         assert summed is not None

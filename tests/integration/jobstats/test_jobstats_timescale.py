@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -16,11 +17,24 @@ from ccagent.stores.jobstats.housekeeping import keep_house
 from ccagent.stores.jobstats.service import JobstatsService
 from ccagent.stores.jobstats.settings import JobstatsStoreSettings, SeriesTableSettings
 from ccagent.stores.jobstats.timescale import apply_policies
-from tests.support.jobstats_store import record
+from tests.integration.jobstats.test_jobstats_day import (
+    LONG,
+    HarderDay,
+    RepeatingServer,
+    check_totals,
+)
+from tests.support.jobstats_store import RunningJobstatsStore, record
 
 pytestmark = pytest.mark.timescale
 
 NOW = datetime.now(UTC).replace(microsecond=0)
+FASTEST = """
+SELECT (alter_job(
+    job_id, scheduled => false, config => config || '{"compress_after": "0 days"}'
+)).job_id
+FROM timescaledb_information.jobs WHERE hypertable_name IN ('ost', 'mdt')
+"""
+"""The day is long ago: each run compresses the chunks that rows are stored into."""
 POLICY = (
     "SELECT job_id, schedule_interval, config ->> 'compress_after' "
     "FROM timescaledb_information.jobs WHERE hypertable_name = 'ost'"
@@ -33,6 +47,27 @@ SELECT md5('s' || n % %(series)s)::uuid, %(at)s + n / %(series)s * INTERVAL '2 m
     %(at)s, n * 4096, 4096
 FROM generate_series(0, %(rows)s - 1) AS n
 """
+
+
+class Compression(threading.Thread):
+    """Runs the compression policies without a pause."""
+
+    def __init__(self, database: str, jobs: list[int]) -> None:
+        super().__init__()
+        self.database, self.jobs = database, jobs
+        self.stopping = threading.Event()
+        self.runs = 0
+        self.problems: list[str] = []
+
+    def run(self) -> None:
+        with psycopg.connect(self.database, autocommit=True) as connection:
+            while not self.stopping.is_set():
+                for job in self.jobs:
+                    try:
+                        connection.execute(f"CALL run_job({job})".encode())
+                    except psycopg.Error as error:
+                        self.problems.append(str(error))
+                    self.runs += 1
 
 
 @pytest.fixture
@@ -102,10 +137,9 @@ def test_storing_locks_no_other_chunk(
     """A compression holds such a lock, and deadlocked with storing."""
     store(service, at(3, write_bytes=1), at(0.01, write_bytes=2))
     with psycopg.connect(timescale_database) as other:
-        (chunk,) = other.execute("SELECT min(c::text) FROM show_chunks('ost') c").fetchone() or (
-            "",
-        )
-        other.execute(f"LOCK TABLE {chunk} IN ACCESS EXCLUSIVE MODE".encode())
+        found = other.execute("SELECT min(c::text) FROM show_chunks('ost') c").fetchone()
+        assert found is not None
+        other.execute(f"LOCK TABLE {found[0]} IN ACCESS EXCLUSIVE MODE".encode())
         storing = threading.Thread(target=store, args=(service, at(0, write_bytes=7)))
         storing.start()
         storing.join(20)
@@ -132,3 +166,31 @@ def test_what_an_administrator_has_set_stays(
     connection.execute("SELECT remove_compression_policy('ost')")
     apply_policies(connection, SeriesTableSettings(compress_after=Duration("2d")))
     assert connection.execute(POLICY).fetchall() == []
+
+
+def test_a_day_adds_up_while_chunks_are_compressed(tmp_path: Path, timescale_database: str) -> None:
+    (tmp_path / "store.toml").write_text(LONG)
+    options = ("--config", str(tmp_path / "store.toml"), "--database", timescale_database)
+    with (
+        RunningJobstatsStore(tmp_path / "store", *options) as running,
+        psycopg.connect(timescale_database, autocommit=True) as connection,
+    ):
+        jobs = [row[0] for row in connection.execute(FASTEST).fetchall()]
+        compressing = Compression(timescale_database, jobs)
+        compressing.start()
+        RepeatingServer.url = running.url
+        day = HarderDay(tmp_path, 3, RepeatingServer)
+        for _ in day.live():
+            pass
+        for server in day.servers.values():
+            assert isinstance(server, RepeatingServer)
+            server.drain()
+            server.close()
+        numbers = running.ask("GET", "/status").json()
+        assert (numbers["unavailable"], numbers["refused_records"]) == (0, 0)
+        compressing.stopping.set()
+        compressing.join()
+        assert compressing.problems == []
+        assert compressing.runs > 10
+        assert "deadlock" not in running.said()
+    check_totals(day, timescale_database)

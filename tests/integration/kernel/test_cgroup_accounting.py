@@ -134,9 +134,12 @@ def test_the_kernel_accounts_for_a_job_of_version_2(machine: Path) -> None:
     )
     if not mounted:
         pytest.skip("cgroups of version 2 are not mounted")
-    with live_cgroup(mounted) as directory:
-        (machine / SCOPE).mkdir(parents=True)
-        (machine / SCOPE / "job_13").symlink_to(directory, target_is_directory=True)
+    with live_cgroup(mounted) as scope, contextlib.ExitStack() as stack:
+        directory = scope / "job_13"
+        directory.mkdir()
+        stack.callback(directory.rmdir)
+        (machine / SCOPE).parent.mkdir(parents=True)
+        (machine / SCOPE).symlink_to(scope, target_is_directory=True)
         before = children()
         with worker() as process:
             (directory / "cgroup.procs").write_text(f"{process.pid}\n")

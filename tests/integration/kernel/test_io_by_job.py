@@ -130,7 +130,7 @@ def test_unloading_leaves_nothing(results: dict[str, Any]) -> None:
     found = result(results, "unload")
     assert found["loaded"] > 30
     assert found["status"] == ["loaded", "loaded", "", []]
-    assert found["without io"] == ["ended", "on_exit", "on_free", "tasks", "version"]
+    assert found["without io"] == ["ended", "on_exit", "on_fork", "on_free", "tasks", "version"]
     assert (found["unloaded"], found["left"]) == ([], False)
 
 
@@ -186,7 +186,7 @@ def test_a_kernel_that_is_too_old_loads_the_programs_for_processes(
     found = result(results, "without helper")
     assert found["status"] == 1
     assert "counting I/O needs Linux 5.11 or newer. The programs for" in found["said"]
-    assert found["left"] == ["ended", "on_exit", "on_free", "tasks", "version"]
+    assert found["left"] == ["ended", "on_exit", "on_fork", "on_free", "tasks", "version"]
 
 
 def test_what_finds_no_room_is_counted_as_lost(results: dict[str, Any]) -> None:

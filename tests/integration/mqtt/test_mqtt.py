@@ -177,7 +177,7 @@ def test_an_idle_connection_is_kept_alive(
     listen: Callable[..., Subscriber],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("ccagent.transports.mqtt.client._KEEP_ALIVE", 1)
+    monkeypatch.setattr("ccagent.net.mqtt_client.KEEP_ALIVE", 1)
     subscriber = listen(broker)
     transport = connect(broker.url())
     transport.send([message(b"1")])

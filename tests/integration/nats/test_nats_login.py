@@ -232,7 +232,7 @@ def test_nkeys_that_are_not_installed(bench: Bench, monkeypatch: pytest.MonkeyPa
     def nothing(_: str) -> None:
         return None
 
-    monkeypatch.setattr("ccagent.transports.nats.settings.find_spec", nothing)
+    monkeypatch.setattr("ccagent.net.nats_login.find_spec", nothing)
     with pytest.raises(
         ConfigurationError, match="^nkey-file: needs a library: .* -m pip install nkeys$"
     ):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ccagent.net.nats_session import NatsSession
 from ccagent.stores.metrics import nats_receiver
 from ccagent.stores.metrics.catalogue import MetricCatalogue, StoredMetric
 from ccagent.stores.metrics.commit import GroupCommit
@@ -15,7 +17,6 @@ from ccagent.stores.metrics.ingest import LineIngest
 from ccagent.stores.metrics.nats_receiver import NatsReceiver
 from ccagent.stores.metrics.settings import StoreNatsSettings, SubscriptionSettings
 from ccagent.stores.metrics.store import MetricStore
-from ccagent.transports.nats.client import NatsClient
 from tests.support.metric_store import RunningStore
 from tests.support.nats_server import NatsServer, connect
 from tests.support.running import until
@@ -88,6 +89,33 @@ def test_a_lost_server_is_connected_again(tmp_path: Path, server: NatsServer) ->
         until(lambda: store.log.read_text().count("connected") == 2, 60)
         publish(server, "fox", [message(1, 0)])
         until(lambda: values(store, 1) == [3.0], 60)
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        b"PUB fox \xff 2\r\nab\r\n",
+        b"HPUB fox 4 6\r\n\r\n\r\nab\r\n",
+        b"PUB fox 2000000\r\n" + bytes(2_000_000) + b"\r\n",
+    ],
+    ids=["reply", "headers", "large"],
+)
+def test_a_damaged_message_loses_no_other(tmp_path: Path, damaged: bytes) -> None:
+    server = NatsServer(tmp_path / "nats", "max_payload: 8MB", with_jetstream=False)
+    try:
+        with start(tmp_path, server, "a", 'subject = "fox"') as store:
+            with socket.create_connection(("127.0.0.1", server.port)) as sender:
+                sender.sendall(b'CONNECT {"headers":true,"verbose":false}\r\n')
+                sender.sendall(damaged + b"PING\r\n")
+                answers = b""
+                while b"PONG" not in answers:
+                    answers += sender.recv(4096)
+            assert b"-ERR" not in answers
+            publish(server, "fox", [message(1, 0)])
+            until(lambda: values(store, 1) == [3.0], 15)
+            assert store.log.read_text().count("is skipped") == 1
+    finally:
+        server.kill()
 
 
 def test_a_queue_group_shares_messages(tmp_path: Path, server: NatsServer) -> None:
@@ -188,13 +216,13 @@ def test_a_connection_that_ended_without_a_word_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    clients: list[NatsClient] = []
+    sessions: list[NatsSession] = []
 
-    def make() -> NatsClient:
-        clients.append(NatsClient())
-        return clients[-1]
+    def make(*arguments: Any) -> NatsSession:
+        sessions.append(NatsSession(*arguments))
+        return sessions[-1]
 
-    monkeypatch.setattr(nats_receiver, "NatsClient", make)
+    monkeypatch.setattr(nats_receiver, "NatsSession", make)
     monkeypatch.setattr(nats_receiver, "_CHECK_EVERY", 0.1)
     monkeypatch.setattr(nats_receiver, "_ANSWER_WITHIN", 1)
     store = MetricStore(MetricCatalogue({"load": StoredMetric(60, "avg")}), time.time)
@@ -208,11 +236,11 @@ def test_a_connection_that_ended_without_a_word_is_noticed(
         if fault == "frozen":
             server.freeze()
         else:
-            clients[0]._closed_cb = None
-            await clients[0].close()
+            sessions[0].client._closed_cb = None
+            await sessions[0].client.close()
         await wait_for(lambda: "retrying in 1 s" in caplog.text)
         server.thaw()
-        await wait_for(lambda: len(clients) > 1 and receiver.is_connected)
+        await wait_for(lambda: len(sessions) > 1 and receiver.is_connected)
         task.cancel()
 
     asyncio.run(run())

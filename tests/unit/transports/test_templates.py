@@ -7,7 +7,7 @@ import pytest
 from ccagent.errors import ConfigurationError
 from ccagent.records.message import Message
 from ccagent.transports.kafka import topics as kafka_topics
-from ccagent.transports.mqtt import topics as mqtt_topics
+from ccagent.transports.mqtt import settings as mqtt_topics
 from ccagent.transports.nats.subject import fill_subject
 from ccagent.transports.templates import check_template, fill_template
 

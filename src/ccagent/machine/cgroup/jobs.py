@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from os.path import dirname
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -141,7 +142,16 @@ def find_membership(node: Node, content: bytes) -> CgroupMembership:
     if path is None or (path.directory and not _is_roots(node, dirname(path.directory))):
         return NO_MEMBERSHIP
     job = _find_job(node, path.directory) if path.is_sluid else path.job
+    if not job:
+        _note_unknown(node, path.directory)
     return CgroupMembership(job, path.step, is_unknown=not job)
+
+
+def count_unknown(node: Node) -> int:
+    """Return the number of directories below a scope whose job is unknown. May log the first."""
+    with suppress(CcagentError):
+        job_directories(node, ())
+    return len(node.unknown_groups)
 
 
 def parse_cgroup(content: bytes) -> CgroupPath | None:
@@ -200,6 +210,14 @@ def _find_job(node: Node, directory: str) -> int:
             jobs.pop(next(iter(jobs)), None)
         jobs[directory] = job
     return job
+
+
+def _note_unknown(node: Node, directory: str) -> None:
+    """List the scopes when a directory is first seen without a job, and when it is to be logged."""
+    since = node.unknown_groups.get(directory)
+    due = node.clock.monotonic() - _REPORTED_AFTER
+    if since is None or (since <= due and _LOGGED not in [*node.unknown_groups.values()]):
+        count_unknown(node)
 
 
 def _end_listing(node: Node, scope: str, there: set[str], unknown: set[str]) -> None:

@@ -50,10 +50,10 @@ class Io(NamedTuple):
     cancelled: int
 
 
-IO_OF_CALLS = (b"rchar", b"wchar")
+IO_OF_CALLS = (b"rchar:", b"wchar:")
 """Lines of /proc/PID/io: bytes of read and write calls, for all kinds of files."""
 
-IO_OF_STORAGE = (b"read_bytes", b"write_bytes")
+IO_OF_STORAGE = (b"read_bytes:", b"write_bytes:")
 """Lines of /proc/PID/io: bytes of storage. Most network file systems do not count them."""
 
 
@@ -116,12 +116,12 @@ def parse_io(content: bytes, lines: tuple[bytes, bytes] = IO_OF_CALLS) -> Io:
 
     lines: names of the lines for bytes read and written.
     """
-    values: dict[bytes, int] = {}
+    words = content.split()
     try:
-        for line in content.splitlines():
-            name, _, number = line.partition(b":")
-            values[name] = int(number)
-        io = Io(values[lines[0]], values[lines[1]], values[b"cancelled_write_bytes"])
+        values = dict(zip(words[::2], words[1::2], strict=True))
+        io = Io(
+            int(values[lines[0]]), int(values[lines[1]]), int(values[b"cancelled_write_bytes:"])
+        )
     except (ValueError, KeyError) as error:
         raise UnparsableError(f"not the known lines: {content[:80]!r}") from error
     if min(io) < 0 or max(io) > LARGEST_UINT:

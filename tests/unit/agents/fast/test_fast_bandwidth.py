@@ -21,6 +21,7 @@ from ccagent.agents.fast.bandwidth.service import BandwidthService, check_cores,
 from ccagent.agents.fast.bandwidth.topology import compact_order, last_cache, parse_size
 from ccagent.agents.fast.session.kept_state import MonitoredMachine
 from ccagent.errors import NotHereError, ProgramError, UnparsableError
+from ccagent.machine.own_memory import read_resident
 from tests.support.tree import TreeNode
 
 if TYPE_CHECKING:
@@ -95,9 +96,11 @@ def test_buffers_are_several_times_the_share_of_the_cache(node: BandwidthNode) -
 def test_the_limit_of_our_own_control_group_counts(node: BandwidthNode) -> None:
     node.write("self/cgroup", "0::/system.slice/ccagent.service\n")
     group = "sys/fs/cgroup/system.slice/ccagent.service"
-    node.file(f"{group}/memory.max", f"{256 * 1024**2}\n")
-    node.file(f"{group}/memory.current", f"{100 * 1024**2}\n")
-    with pytest.raises(ProgramError, match="92 MiB may be used; see MemoryMax="):
+    node.file(f"{group}/memory.max", "max\n")
+    assert buffer_size(node, [0]) == 128 * 1024**2
+    limit = read_resident() + 192 * 1024**2
+    node.file("sys/fs/cgroup/system.slice/memory.max", f"{limit - 1024**2}\n")
+    with pytest.raises(ProgramError, match="12[0-7] MiB may be used; see MemoryMax="):
         buffer_size(node, [0])
 
 

@@ -13,10 +13,10 @@ from ccagent.agents.fast.kpis.applications import Applications
 from ccagent.agents.fast.messages.structures import BandwidthResponse
 from ccagent.agents.fast.protocol import FastProtocol
 from ccagent.agents.fast.session.answers import AnswerQueue
-from ccagent.agents.fast.session.connection import ReceivedMessage
 from ccagent.agents.fast.session.kept_state import StateKeeper
 from ccagent.agents.fast.session.topics import FastTopics
 from ccagent.agents.fast.settings import FastSettings
+from ccagent.net.mqtt_broker import ReceivedMessage
 from tests.support.tree import TreeNode
 from tests.support.written_lines import written_lines
 

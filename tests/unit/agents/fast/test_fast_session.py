@@ -7,16 +7,20 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from ccagent.agents.fast.session.answers import AnswerQueue
-from ccagent.agents.fast.session.client import AnswerReply, next_number
-from ccagent.agents.fast.session.connection import LastWill, ReceivedMessage
+from ccagent.agents.fast.session.answers import AnswerQueue, next_number
 from ccagent.agents.fast.session.kept_state import StateKeeper
 from ccagent.agents.fast.session.session import FastSession
-from ccagent.transports.mqtt.client import MqttOptions
-from ccagent.transports.mqtt.connection import MqttLostError
+from ccagent.net.mqtt_broker import (
+    LastWill,
+    MqttLostError,
+    MqttOptions,
+    NumberedReply,
+    ReceivedMessage,
+)
+from ccagent.transports.mqtt.settings import MqttSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 
@@ -37,11 +41,11 @@ class FakeConnection:
         self.is_oversized = False
         self.confirmed: list[int] = []
 
-    def send_answer(self, number: int, topic: str, payload: bytes, *, repeats: bool) -> None:
+    def publish_numbered(self, number: int, topic: str, payload: bytes, *, repeats: bool) -> None:
         assert topic == "fast/agent/c1/status"
         self.sent.append(Sent("again" if repeats else "publish", number, payload))
 
-    def release_answer(self, number: int) -> None:
+    def release(self, number: int) -> None:
         self.sent.append(Sent("release", number))
 
     def confirm(self, received: ReceivedMessage) -> None:
@@ -94,8 +98,13 @@ class SessionScene:
         self.keeper = StateKeeper(self.directory, "c1")
         self.keeper.load()
         self.answers = AnswerQueue(self.directory, "fox", "c1")
-        make: Callable[[], MqttOptions] = lambda: pytest.fail("no connection")  # noqa: E731
-        self.session = FastSession(make, LastWill("t", b""), self.user, self.answers, self.keeper)
+        options = MqttOptions(MqttSettings(url="mqtt://127.0.0.1"), "x", LastWill("t", b""))
+        self.session = FastSession(
+            options,
+            self.user,  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+            self.answers,
+            self.keeper,
+        )
 
     def connect(self, *, has_session: bool = True) -> FakeConnection:
         made = FakeConnection(has_session=has_session)
@@ -107,7 +116,7 @@ class SessionScene:
         self.session._delivery.send_next(connection, 10.0)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
 
     def reply(self, number: int, *, released: bool = False, reason: int = 0) -> None:
-        self.session._on_reply(AnswerReply(number, released, reason))
+        self.session._on_reply(NumberedReply(number, released, reason))
 
     def put(self, key: str) -> None:
         self.answers.put(key, "fast/agent/c1/status", key.encode())

@@ -46,6 +46,18 @@ def processes(attributes: dict[str, Any]) -> dict[int, dict[str, Any]]:
     return {p["pid"]: p for job in attributes["jobs"] for p in job["processes"]}
 
 
+def test_the_status_counts_groups_whose_job_is_unknown(node: TreeNode) -> None:
+    group = "system.slice/slurmstepd.scope/sEKNKTV3WPV500"
+    (node.path / "sys/fs/cgroup" / group).mkdir(parents=True)
+    node.process(42, cgroup=f"0::/{group}/step_0/user/task_0\n")
+    agent = make()
+    assert agent.describe() == {}
+
+    sample(agent, node)
+
+    assert agent.describe() == {"unknown_groups": 1}
+
+
 def test_a_process_has_the_fields_of_the_specification(node: TreeNode) -> None:
     node.process(42, command="solver", ppid=7, utime=4000, stime=1000, children=160, threads=5)
 

@@ -16,6 +16,7 @@ from ccagent.machine.cgroup.checks import find_job_groups
 from ccagent.machine.cgroup.jobs import (
     NO_MEMBERSHIP,
     CgroupPath,
+    count_unknown,
     find_membership,
     job_directories,
     parse_cgroup,
@@ -278,6 +279,19 @@ class TestSluids:
         result = find_job_groups(slurm.node)
         assert result.state == "problem"
         assert "1 jobs have one now, and the job of 1 is unknown" in result.found
+
+    def test_a_process_in_an_unknown_group_is_enough_to_count_it(
+        self, slurm: Slurm, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        slurm.step(f"{SCOPE}/{SLUID}", 0, 40, title="sleep")
+        for _ in range(4):
+            assert slurm.membership(f"{SCOPE}/{SLUID}") == 0
+            slurm.node.still.passed += 6
+
+        assert len(caplog.records) == 1
+        assert count_unknown(slurm.node) == 1
+        slurm.step(f"{SCOPE}/{SLUID}", 77, 40)
+        assert count_unknown(slurm.node) == 0
 
     def test_a_directory_is_not_unknown_while_slurm_makes_it(
         self, slurm: Slurm, caplog: pytest.LogCaptureFixture

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
+from ccagent.stores.metrics.api import ROUTES, StoreApi
 from ccagent.stores.metrics.catalogue import MetricCatalogue, StoredMetric
 from ccagent.stores.metrics.ingest import LineIngest
 from ccagent.stores.metrics.query import QueryLimits, answer
 from ccagent.stores.metrics.query_request import parse_request
+from ccagent.stores.metrics.responses import StoreResponse
 from ccagent.stores.metrics.store import MetricStore
 
 NOW = 1_800_000_000
@@ -26,6 +29,21 @@ def new_store(now: float = NOW) -> MetricStore:
 
 def new_ingest(store: MetricStore, **more: Any) -> LineIngest:
     return LineIngest(store, **more)
+
+
+def post(
+    api: StoreApi, body: bytes, path: bytes = b"/api/write", address: str = "192.0.2.1"
+) -> StoreResponse:
+    """Return the response of a store to a POST of an address."""
+    answers: list[StoreResponse] = []
+
+    async def send() -> None:
+        api.respond(api.restrict(ROUTES[path], b"", address), path, body, False, answers.append)
+        while not answers:  # noqa: ASYNC110 - the loop itself is what is tested
+            await asyncio.sleep(0)
+
+    asyncio.run(send())
+    return answers[0]
 
 
 def ask(

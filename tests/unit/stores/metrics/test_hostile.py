@@ -121,7 +121,7 @@ def test_an_answer_that_fails_early_ends_the_connection() -> None:
             self,
             route: Any,
             url: bytes,
-            body: bytes,
+            body: bytes | bytearray,
             is_gzip: bool,
             done: Callable[[StoreResponse], None],
         ) -> None:

@@ -12,6 +12,7 @@ from ccagent.errors import UnparsableError
 from ccagent.stores.metrics.api import ROUTES, StoreApi
 from ccagent.stores.metrics.commit import GroupCommit
 from ccagent.stores.metrics.general import LineMessage
+from ccagent.stores.metrics.ingest import PIECE
 from ccagent.stores.metrics.job_envelopes import read_envelope
 from tests.unit.stores.metrics.support import NOW, line, new_ingest, new_store
 
@@ -60,7 +61,7 @@ def test_short_names_of_many_nodes_are_refused(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_line_has_at_most_a_thousand_tags() -> None:
-    tags = "".join(f",t{number}=x" for number in range(200_000))
+    tags = "".join(f",t{number}=x" for number in range(50_000))
     body = line("load", 1, tags=tags).encode()
     ingest = new_ingest(new_store())
     assert peak(lambda: ingest.write(body)) < 10 * MB
@@ -118,3 +119,13 @@ def test_a_million_selectors_are_counted_before_they_are_read() -> None:
 
     assert peak(free) < MB
     assert answers[0].status == 400
+
+
+def test_only_a_line_that_is_too_long_is_skipped() -> None:
+    first, last = (line("load", value, tags=f",type=core,type-id={value}") for value in (1, 2))
+    longest = line("load", 3, tags=",x=" + "a" * (PIECE - 80))
+    body = "\n".join([first.rstrip(), "x" * (PIECE + 1), longest.rstrip(), "x" * (5 * PIECE), last])
+    message = new_ingest(new_store()).write(body.encode())
+    assert [one.number for one in message.bad] == [2, 4]
+    assert "more than 655360 bytes" in message.bad[0].reason
+    assert message.stored == 3

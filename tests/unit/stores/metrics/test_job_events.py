@@ -15,13 +15,13 @@ from ccagent.stores.metrics.api import ROUTES, StoreApi
 from ccagent.stores.metrics.commit import GroupCommit
 from ccagent.stores.metrics.job_events import JobEvents
 from ccagent.stores.metrics.job_table import JobTable
-from tests.unit.stores.metrics.support import NOW, line, new_ingest, new_store
+from ccagent.stores.metrics.responses import StoreResponse
+from ccagent.stores.metrics.series_limits import SeriesRefusal
+from tests.unit.stores.metrics.support import NOW, line, new_ingest, new_store, post
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    from ccagent.stores.metrics.responses import StoreResponse
 
 
 @pytest.fixture
@@ -166,3 +166,33 @@ def test_an_envelope_is_taken_whole_or_not_at_all(table: JobTable) -> None:
     with pytest.raises(UnparsableError):
         JobEvents(table).take_envelope(json.dumps(envelope).encode())
     assert table.find("", "8") == []
+
+
+def test_a_sender_adds_so_many_bytes_of_jobs_in_an_hour(table: JobTable) -> None:
+    times = [NOW]
+    events = JobEvents(table, most_new=1000, now=lambda: times[0])
+    found = [events.take(start(job), "address 192.0.2.1") for job in range(10)]
+    assert found[:2] == ["", ""]
+    refusal = found[-1]
+    assert isinstance(refusal, SeriesRefusal)
+    assert (refusal.status, refusal.seconds) == (429, 3600 - NOW % 3600)
+    assert "address 192.0.2.1 has added 0 MB of jobs in this hour" in refusal.reason
+    # Known jobs, other senders and the next hour have their own.
+    assert events.take(start(0), "address 192.0.2.1") == ""
+    assert events.take(start(20), "address 192.0.2.2") == ""
+    times[0] += 3600
+    assert events.take(start(21), "address 192.0.2.1") == ""
+
+
+def test_an_envelope_beyond_the_budget_is_answered_with_429(table: JobTable) -> None:
+    store = new_store()
+    events = JobEvents(table, most_new=20_000)
+    ingest = new_ingest(store, others=events.take)
+    api = StoreApi(store, ingest, GroupCommit(None, "write"), jobs=table, events=events)
+    jobs = [{"job_id": number, "start_time": "2027-01-15T08:00:00Z"} for number in range(500)]
+    envelope = {"data": {"type": "job", "attributes": {"cluster": "fox", "slurm_jobs": jobs}}}
+    answer = post(api, json.dumps(envelope).encode(), b"/api/jobs")
+    assert answer.status == 429
+    assert answer.more.startswith(b"Retry-After: ")
+    assert len(table.find("fox", "0")) <= 1
+    assert ingest.senders.dearest()[0]["refused_requests"] == 1

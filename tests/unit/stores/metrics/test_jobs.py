@@ -11,19 +11,18 @@ import pytest
 
 from ccagent.errors import UnparsableError
 from ccagent.records.line_protocol.lines import Line
-from ccagent.stores.metrics.api import ROUTES, StoreApi
+from ccagent.stores.metrics.api import StoreApi
 from ccagent.stores.metrics.commit import GroupCommit
 from ccagent.stores.metrics.job_events import JobEvents
 from ccagent.stores.metrics.job_queries import FootprintKeeper, expand_job
 from ccagent.stores.metrics.job_table import JobTable, StoredJob, open_job_table
 from ccagent.stores.metrics.query_request import BadRequestError, parse_request
-from tests.unit.stores.metrics.support import NOW, ask, new_ingest, new_store
+from tests.unit.stores.metrics.support import NOW, ask, new_ingest, new_store, post
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from ccagent.stores.metrics.responses import StoreResponse
 
 START = {
     "jobId": 7, "cluster": "fox", "user": "eve", "startTime": NOW - 600, "numNodes": 2,
@@ -125,12 +124,9 @@ def test_an_envelope_that_can_not_be_kept_is_asked_for_again(
     )
     job = {"job_id": 7, "start_time": "2026-11-22T20:00:00+00:00", "nodes": ["n1"]}
     envelope = {"data": {"attributes": {"cluster": "fox", "slurm_jobs": [job]}}}
-    answers: list[StoreResponse] = []
 
     def send() -> int:
-        route, text = ROUTES[b"/api/jobs"], json.dumps(envelope).encode()
-        api.respond(route, b"/api/jobs", text, False, answers.append)
-        return answers[-1].status
+        return post(api, json.dumps(envelope).encode(), b"/api/jobs").status
 
     with sqlite3.connect(tmp_path / "jobs.sqlite") as database:
         database.execute("create trigger full before insert on jobs"

@@ -26,7 +26,7 @@ class Taken(NamedTuple):
     statuses: list[int]
 
     def take(self, request: StoreRequest) -> None:
-        self.bodies.append(request.body)
+        self.bodies.append(bytes(request.body))
 
     def refuse(self, response: StoreResponse) -> None:
         self.statuses.append(response.status)
@@ -123,3 +123,10 @@ def test_a_client_of_http_1_0_gets_no_chunks() -> None:
     assert b"Transfer-Encoding" not in head
     assert body.startswith(b'{"data":{"fox"')
     assert is_ended
+
+
+def test_a_body_without_a_line_break_is_refused_early() -> None:
+    head = WRITE % (64 << 20, b"")
+    assert read(head, *[b"x" * 65_536] * 10).statuses == []
+    assert read(head, *[b"x" * 65_536] * 11).statuses == [400]
+    assert read(head, b"\n", *[b"x" * 65_536] * 20).statuses == []

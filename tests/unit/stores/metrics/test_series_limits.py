@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ccagent.machine.node import Node
-from ccagent.stores.metrics.api import ROUTES, StoreApi
+from ccagent.stores.metrics.api import StoreApi
 from ccagent.stores.metrics.commit import GroupCommit
 from ccagent.stores.metrics.general import LineMessage
 from ccagent.stores.metrics.ingest import LineIngest
@@ -17,6 +17,7 @@ from ccagent.stores.metrics.own_metrics import _format, _ingested
 from ccagent.stores.metrics.series_limits import MemoryPlan, SeriesLimits, plan_memory
 from ccagent.stores.metrics.status import printable_lines
 from ccagent.stores.metrics.store import MetricStore
+from tests.unit.stores.metrics import support
 from tests.unit.stores.metrics.support import NOW, line, new_ingest, new_store
 
 if TYPE_CHECKING:
@@ -34,18 +35,8 @@ def cores(numbers: Iterable[int], host: str = "n1", value: float = 1) -> bytes:
 
 
 def post(ingest: LineIngest, body: bytes, address: str = "192.0.2.1") -> StoreResponse:
-    """Return the response of a store to a POST of an address."""
-    answers: list[StoreResponse] = []
-
-    async def send() -> None:
-        api = StoreApi(ingest._store, ingest, GroupCommit(None, "write"))
-        route = api.restrict(ROUTES[b"/api/write"], b"", address)
-        api.respond(route, b"/api/write", body, False, answers.append)
-        while not answers:  # noqa: ASYNC110 - the loop itself is what is tested
-            await asyncio.sleep(0)
-
-    asyncio.run(send())
-    return answers[0]
+    api = StoreApi(ingest._store, ingest, GroupCommit(None, "write"))
+    return support.post(api, body, address=address)
 
 
 def body_of(response: StoreResponse) -> dict[str, Any]:
@@ -78,6 +69,25 @@ def test_a_sender_makes_so_many_series_of_a_node_in_an_hour() -> None:
     times[0] += 3600
     assert post(ingest, cores(range(2000, 2300))).status == 200
     assert ingest.series.refused == 701
+
+
+def test_invented_nodes_have_half_of_the_memory_for_values() -> None:
+    times = [NOW]
+    store = MetricStore(new_store().catalogue, lambda: times[0])
+    plan = MemoryPlan(1 << 20, 0)
+    ingest = limited(store, of_sender=plan.series_of_sender, retention=48 * 3600)
+    for number in range(12):
+        post(ingest, cores(range(10), f"invented{number}"))
+    assert store.series == 120
+    answer = post(ingest, cores(range(10), "invented12"))
+    assert (answer.status, body_of(answer)["stored"]) == (429, 8)
+    assert "192.0.2.1 has made 128 series during the retention" in body_of(answer)["error"]
+    assert answer.more == b"Retry-After: %d\r\n" % (48 * 3600 - NOW % (48 * 3600))
+    # Known series, other senders, and the time after the retention have their own.
+    assert post(ingest, cores(range(10), "invented0")).status == 200
+    assert post(ingest, cores(range(10), "n1"), "192.0.2.2").status == 200
+    times[0] += 48 * 3600
+    assert post(ingest, cores(range(10), "n2")).status == 200
 
 
 @pytest.mark.parametrize("cause", ["process", "values", "series"])
