@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import random
 import ssl
 from typing import TYPE_CHECKING
 
@@ -52,31 +53,48 @@ class NatsReceiver:
 
     async def run(self) -> None:
         """Receive until cancelled. Connect again if the connection is lost."""
-        place, wait = f"nats {self._settings.url}", _SHORTEST_WAIT
+        wait = _SHORTEST_WAIT
         while True:
-            options = NatsOptions("ccagent-store", self._login, self._context, False, _SECONDS)
-            session = NatsSession(options, place, asyncio.get_running_loop(), _complain)
+            session: NatsSession | None = None
             try:
-                await self._open(session)
-                logger.info("%s: connected", place)
+                session = await self._connect()
+                await self._subscribe_all(session)
+                logger.info("%s: connected", session.place)
                 self.is_connected, wait = True, _SHORTEST_WAIT
                 while True:
                     await session.wait(_CHECK_EVERY)
                     await session.run_limited(session.flush(_ANSWER_WITHIN), _ANSWER_WITHIN)
             except ConfigurationError as error:
-                problem = f"{place}: {printable(str(error))}"
+                problem = printable(f"nats {self._settings.url}: {error}")
             except RetryableError as error:
                 problem = printable(str(error))
             finally:
                 self.is_connected = False
-                session.abort()
+                if session is not None:
+                    session.abort()
             logger.warning("%s; retrying in %d s", problem, wait, key=problem)
             await asyncio.sleep(wait)
             wait = min(2 * wait, _LONGEST_WAIT)
 
-    async def _open(self, session: NatsSession) -> None:
-        """Connect and subscribe."""
-        await session.open([url.strip() for url in self._settings.url.split(",")])
+    async def _connect(self) -> NatsSession:
+        """Return a session with the first server that answers, in random order.
+
+        Raise RetryableError.
+        """
+        options = NatsOptions("ccagent-store", self._login, self._context, False, _SECONDS)
+        urls = [url.strip() for url in self._settings.url.split(",")]
+        errors: dict[str, None] = {}
+        for url in random.sample(urls, len(urls)):
+            session = NatsSession(options, f"nats {url}", asyncio.get_running_loop(), _complain)
+            try:
+                await session.open(url)
+            except RetryableError as error:
+                errors[str(error)] = None
+            else:
+                return session
+        raise RetryableError("; ".join(errors))
+
+    async def _subscribe_all(self, session: NatsSession) -> None:
         for one in self._settings.subscriptions:
             if one.stream:
                 take = functools.partial(self._take, one)

@@ -183,6 +183,7 @@ class NatsSession:
         self.cause: BaseException | None = None
         """The error that ended the session."""
         self._options = options
+        self._is_logged_in = False
         self._loop = loop
         self._on_error = on_error
         self._failed: asyncio.Future[Exception] = loop.create_future()
@@ -197,12 +198,12 @@ class NatsSession:
         """Maximum size in bytes of a message with its headers."""
         return self.client.max_payload
 
-    async def open(self, urls: list[str], host: str | None = None) -> None:
-        """Connect to one of the URLs and log in. Raise RetryableError.
+    async def open(self, url: str, host: str | None = None) -> None:
+        """Connect and log in. Raise RetryableError.
 
         host: the name in the server's certificate, if it is not that of the URL.
         """
-        await self.run_limited(self._connect(urls, host))
+        await self.run_limited(self._connect(url, host))
 
     async def subscribe(
         self,
@@ -305,14 +306,14 @@ class NatsSession:
         self.abort()
         return f"{self.place}: {self.explain(error, seconds)}"
 
-    async def _connect(self, urls: list[str], host: str | None) -> None:
+    async def _connect(self, url: str, host: str | None) -> None:
         way = self._options
         self.client.is_encrypted = way.context is not None
         if self.client.is_encrypted and not self.client.can_insist:
             raise nats.errors.Error("this version of nats-py can't insist on TLS")
         try:
             await self.client.connect(
-                urls,
+                url,
                 name=way.name,
                 allow_reconnect=False,
                 # `run_limited` has the time limit for the whole login.
@@ -336,6 +337,7 @@ class NatsSession:
         limit: Any = self.client.max_payload
         if not isinstance(limit, int) or limit < 1:
             raise nats.errors.Error("the server takes messages of 0 bytes only")
+        self._is_logged_in = True
 
     def _hint(self) -> str:
         """Return a likely reason. With TLS 1.3, the refusal of a certificate may not arrive."""
@@ -346,7 +348,8 @@ class NatsSession:
         return ": it may require a client certificate (certificate-file, key-file)"
 
     async def _take_error(self, error: Exception) -> None:
-        if not self._on_error(self, error):
+        # nats-py would try again and again to log in.
+        if not self._is_logged_in or not self._on_error(self, error):
             self.fail(error)
 
     async def _take_end(self) -> None:
@@ -414,7 +417,7 @@ class NatsThread:
             raise
 
     async def _open(self, url: str, host: str) -> None:
-        await self.session.open([url], host)
+        await self.session.open(url, host)
         await self.session.run_limited(self._prepare())
 
     def _work(self) -> None:

@@ -84,7 +84,7 @@ def test_core_subscriptions_with_wildcards(tmp_path: Path, server: NatsServer) -
 def test_a_lost_server_is_connected_again(tmp_path: Path, server: NatsServer) -> None:
     with start(tmp_path, server, "a", 'subject = "fox"') as store:
         server.kill()
-        until(lambda: "retrying in" in store.log.read_text(), 60)
+        until(lambda: "connection refused; retrying in" in store.log.read_text(), 60)
         server.start()
         until(lambda: store.log.read_text().count("connected") == 2, 60)
         publish(server, "fox", [message(1, 0)])
