@@ -217,7 +217,7 @@ def find_lost(site: SoakSite, clients: SoakClients) -> list[Any]:
     for (metric, host), values in clients.acknowledged.items():
         begin, end = min(values), max(values) + 1
         (results,) = site.metrics.query(begin, end, {"metric": metric, "host": host})
-        data = results[0].get("data", []) if results else []
+        data: list[float | None] = results[0].get("data", []) if results else []
         begin = results[0]["from"] if results else begin
         found = {begin + number: value for number, value in enumerate(data)}
         lost += [(metric, host, m) for m, value in values.items() if found.get(m) != value]

@@ -79,7 +79,7 @@ def sampled(agent: SampleAgent) -> tuple[dict[str, Any], dict[str, float]]:
     node = LiveNode(hostname="vm", cluster="fox")
     attributes: dict[str, Any] = {}
     points: dict[str, float] = {}
-    for message in encode(agent.sample(node), frozenset({"sonar", "line"}), node):
+    for message in encode(agent.sample(node), ("sonar", "line"), node):
         if message.format == "sonar":
             attributes = validate("SampleEnvelope", message.body)["data"]["attributes"]
             continue

@@ -56,7 +56,9 @@ class CpuCollector(Collector):
         """Read /proc/stat and the counters of throttling."""
         hertz = node.clock_ticks
         stat = read_parsed(node, "proc/stat", parse_kernel_stat)
-        times = {cpu: (*ticks, *stat.guests[cpu]) for cpu, ticks in stat.times.items()}
+        times: dict[int, tuple[int, ...]] = {
+            cpu: (*ticks, *stat.guests[cpu]) for cpu, ticks in stat.times.items()
+        }
         before = self._before
         for cpu, ticks in times.items():
             old = before.get(cpu)

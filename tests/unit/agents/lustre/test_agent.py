@@ -61,7 +61,7 @@ class Server:
     def records(self, agent: LustreAgent | None = None) -> list[dict[str, Any]]:
         """Take a sample; two minutes go by."""
         agent = agent or self.agent
-        messages = encode(agent.sample(self.node), frozenset({"sonar"}), self.node)
+        messages = encode(agent.sample(self.node), "sonar", self.node)
         agent.save_state()
         self.node.still.sleep(120)
         assert {message.kind for message in messages} <= {"lustre"}
@@ -69,7 +69,7 @@ class Server:
 
     def points(self, agent: LustreAgent) -> dict[str, str]:
         """Take a sample and give the values by name and scope; two minutes go by."""
-        (message,) = encode(agent.sample(self.node), frozenset({"line"}), self.node)
+        (message,) = encode(agent.sample(self.node), "line", self.node)
         self.node.still.sleep(120)
         found: dict[str, str] = {}
         for line in message.body.decode().splitlines():

@@ -75,6 +75,7 @@ class ShellJob:
             42, cgroup=JOB, command="bash", utime=300 * number, children=self._waited_for * 100
         )
         self.node.pin()
+        attributes: dict[str, Any] = {}
         for profile, message in encode_each(self.agent.sample(self.node), self.profiles, self.node):
             attributes = validate("SampleEnvelope", message.body)["data"]["attributes"]
             self.sent.setdefault(profile.receiver, []).append(attributes["jobs"])
