@@ -265,14 +265,8 @@ class StoreApi:
         envelope = JobEnvelope(sender)
         try:
             await self._ingest.take_turns(events.take_pieces(body, envelope), sender)
-        except UnparsableError as error:
-            done(fail(400, str(error)))
-        except sqlite3.Error as error:
-            logger.error("table of jobs: %s", error)
-            done(fail(503, f"the table of jobs: {error}; try again"))
-        except Exception:  # noqa: BLE001 - the client must get an answer
-            logger.exception("a write failed")
-            done(fail(500, "internal error; the log of the store has details"))
+        except Exception as error:  # noqa: BLE001 - the client must get an answer
+            done(_explain(error))
         else:
             refusal = envelope.refusal
             if refusal is None:
@@ -300,16 +294,8 @@ class StoreApi:
             held = len(body)
             self._held += held
             await self._ingest.write_in_turns(body, message)
-        except BadRequestError as error:
-            done(fail(400, str(error)))
-        except TooLargeBodyError as error:
-            done(fail(413, str(error)))
-        except sqlite3.Error as error:
-            logger.error("table of jobs: %s", error)
-            done(fail(503, f"the table of jobs: {error}; try again"))
-        except Exception:  # noqa: BLE001 - the client must get an answer
-            logger.exception("a write failed")
-            done(fail(500, "internal error; the log of the store has details"))
+        except Exception as error:  # noqa: BLE001 - the client must get an answer
+            done(_explain(error))
         else:
             self._commit_message(message, done)
         finally:
@@ -369,3 +355,18 @@ class StoreApi:
             self._log.add_freed(selectors, time)
             self._commit.flush()
         return text(200, f"buffers freed: {freed}")
+
+
+def _explain(error: Exception) -> StoreResponse:
+    """Return the response to a write that failed. Log what is not the sender's fault."""
+    match error:
+        case BadRequestError() | UnparsableError():
+            return fail(400, str(error))
+        case TooLargeBodyError():
+            return fail(413, str(error))
+        case sqlite3.Error():
+            logger.error("table of jobs: %s", error)
+            return fail(503, f"the table of jobs: {error}; try again")
+        case _:
+            logger.error("a write failed", exc_info=error)
+            return fail(500, "internal error; the log of the store has details")

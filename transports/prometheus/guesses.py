@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import ipaddress
 import time
+
+from ccagent.net.addresses import network
 
 _AT_ONCE = 5.0
 _NEW_AFTER = 1.0
@@ -22,7 +23,7 @@ class GuessBudgets:
     def spend(self, peer: str) -> bool:
         """Return whether a client may try a password now. peer: the client's address."""
         now = time.monotonic()
-        key = network_of(peer)
+        key = network(peer)
         left, moment = self._budgets.get(key, (_AT_ONCE, now))
         left = min(_AT_ONCE, left + (now - moment) / _NEW_AFTER)
         if len(self._budgets) >= _MOST_CLIENTS and key not in self._budgets:
@@ -33,16 +34,4 @@ class GuessBudgets:
 
     def restore(self, peer: str) -> None:
         """Reset the budget of a client after a successful login."""
-        self._budgets.pop(network_of(peer), None)
-
-
-def network_of(peer: str) -> str:
-    """Return an IPv4 address unchanged, and the /64 network of an IPv6 address."""
-    try:
-        address = ipaddress.ip_address(peer.partition("%")[0])
-    except ValueError:
-        return peer
-    if isinstance(address, ipaddress.IPv4Address):
-        return str(address)
-    mapped = address.ipv4_mapped
-    return address.exploded[:19] if mapped is None else str(mapped)
+        self._budgets.pop(network(peer), None)

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Literal, get_args
 
 from ccagent.log import logger
-from ccagent.transports.prometheus.guesses import network_of
+from ccagent.net.addresses import network
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,7 +43,7 @@ class StoppedClients:
         if now > self._since + _PERIOD:
             self._named.clear()
             self._since = now
-        named = (reason, network_of(peer))
+        named = (reason, network(peer))
         if named not in self._named:
             if sum(each == reason for each, _ in self._named) >= _NAMED:
                 logger.warning("exporter: further addresses: %s", _TEXTS[reason])

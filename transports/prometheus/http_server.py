@@ -17,7 +17,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.log import logger
-from ccagent.transports.prometheus.guesses import network_of
+from ccagent.net.addresses import network
 from ccagent.transports.prometheus.http_clients import StoppedClients
 from ccagent.transports.prometheus.http_connection import ExporterConnection
 from ccagent.transports.prometheus.http_request import text_answer
@@ -289,7 +289,7 @@ class ExporterServer:
         """
         counts = self._count_peers()
         most = max(counts, key=counts.__getitem__)
-        if counts[network_of(peer)] < counts[most]:
+        if counts[network(peer)] < counts[most]:
             number = self._find_longest(now, 0.0, most)
         else:
             number = self._find_longest(now, _GRACE)
@@ -299,7 +299,7 @@ class ExporterServer:
         return True
 
     def _count_peers(self) -> Counter[str]:
-        return Counter(network_of(each.peer) for each in self._connections.values())
+        return Counter(network(each.peer) for each in self._connections.values())
 
     def _add(self, connected: socket.socket, peer: str, now: float) -> None:
         connected.setblocking(False)
@@ -377,7 +377,7 @@ class ExporterServer:
             for number, connection in self._connections.items()
             if connection.state != "working"
             and (connection.is_idle or now - connection.since >= grace)
-            and peer in {None, network_of(connection.peer)}
+            and peer in {None, network(connection.peer)}
         ]
         return min(waiting)[1] if waiting else None
 

@@ -146,7 +146,8 @@ def test_a_proxy_has_the_connections_of_all() -> None:
 @pytest.mark.parametrize(
     ("address", "expected"),
     [("10.0.0.1", "10.0.0.1"), ("2001:db8::1", "2001:db8::/64"), ("fe80::1%eth0", "fe80::/64"),
-     ("::ffff:10.0.0.1", "::ffff:10.0.0.1"), ("nonsense", "nonsense")],
+     ("2001:db8::1:2:3:4", "2001:db8::/64"), ("::ffff:10.0.0.1", "10.0.0.1"),
+     ("nonsense", "nonsense"), ("", "")],
 )  # fmt: skip
 def test_a_client_may_have_a_network_of_addresses(address: str, expected: str) -> None:
     assert network(address) == expected

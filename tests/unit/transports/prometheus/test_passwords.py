@@ -11,7 +11,6 @@ import pytest
 
 from ccagent.errors import ConfigurationError
 from ccagent.transports.prometheus import passwords
-from ccagent.transports.prometheus.guesses import network_of
 from ccagent.transports.prometheus.passwords import (
     BusyError,
     PasswordFile,
@@ -63,20 +62,6 @@ def test_who_guesses_holds_up_no_other_client(users: Path) -> None:
         with pytest.raises(BusyError):
             any(file.accepts(basic("ada", f"wrong {number}"), address) for number in range(10))
     assert file.accepts(basic("ada", "right: ä"), "::ffff:192.0.2.2")
-
-
-@pytest.mark.parametrize(
-    ("address", "network"),
-    [
-        ("192.0.2.1", "192.0.2.1"),
-        ("::ffff:192.0.2.1", "192.0.2.1"),
-        ("2001:db8::1:2:3:4", "2001:0db8:0000:0000"),
-        ("fe80::1%eth0", "fe80:0000:0000:0000"),
-        ("", ""),
-    ],
-)
-def test_addresses_count_by_their_network(address: str, network: str) -> None:
-    assert network_of(address) == network
 
 
 def test_a_changed_file_counts(users: Path, monkeypatch: pytest.MonkeyPatch) -> None:
