@@ -21,7 +21,6 @@ processor: job_io_emulated.py. They are the same on any machine.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import os
 import resource
 import subprocess
@@ -35,7 +34,7 @@ from typing import TYPE_CHECKING
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.job_io_emulated import run_emulated
-from benchmarks.kernel import counted_by_the_kernel, run_time
+from benchmarks.kernel import counted_by_the_kernel, run_times
 from ccagent.errors import CcagentError
 from ccagent.machine.bpf import loading
 from ccagent.machine.bpf.io_hooks import HOOKS, TIMERS
@@ -103,26 +102,6 @@ def at_functions() -> Generator[None]:
     with own_directory() as directory:
         loading.load(directory, io=IoOptions())
         yield
-
-
-def run_times(own: set[int], *, least: int = 1000) -> dict[str, float]:
-    """Return ns a run of those programs that ran, by name. least: how often."""
-    found: dict[str, float] = {}
-    for program in own:
-        spent, runs = run_time(program)
-        if runs > least:
-            found[program_name(program)] = spent / runs
-    return found
-
-
-def program_name(program: int) -> str:
-    """Return the first 15 letters of a program's name, by its number."""
-    library = ctypes.CDLL("libbpf.so.1")
-    information, size = ctypes.create_string_buffer(80), ctypes.c_uint32(80)
-    descriptor = library.bpf_prog_get_fd_by_id(program)
-    library.bpf_obj_get_info_by_fd(descriptor, information, ctypes.byref(size))
-    os.close(descriptor)
-    return information.raw[64:].partition(b"\0")[0].decode()  # struct bpf_prog_info
 
 
 def cpu_time(command: list[str], directory: str) -> tuple[float, str]:

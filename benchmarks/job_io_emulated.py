@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks.kernel import counted_by_the_kernel
+from benchmarks.kernel import counted_by_the_kernel, run_times
 from ccagent.machine.bpf import loading
 from ccagent.machine.bpf.io_loading import IoOptions
 from tests.support.io_mounts import mounted
@@ -135,8 +135,6 @@ def use_all() -> None:
 
 def run_here() -> None:
     """Measure on this machine, whose clock is the emulator's."""
-    from benchmarks.job_io import run_times
-
     with tempfile.NamedTemporaryFile(dir="/mnt") as disk:
         disk.truncate(192 << 20)
         subprocess.run(["mkfs.ext4", "-q", "-F", disk.name], check=True)
