@@ -1,59 +1,30 @@
-"""Base of all agents and of their settings."""
+"""Base of all agents."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, TypeVar
-
-from msgspec import Meta
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from ccagent import PRODUCER, __version__
-from ccagent.config.duration import Cadence, Duration
-from ccagent.config.settings import Settings
+from ccagent.config.common_keys import AgentSettings
 from ccagent.counters import AgentCounters
 from ccagent.errors import ConfigurationError
 from ccagent.log import logger
 from ccagent.machine.clock import timestamp
 from ccagent.records.envelopes import ErrorObject, KVPair, MetadataObject
+from ccagent.registry import load_agent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from ccagent.config.configuration import Configuration
     from ccagent.errors import EncodingError
     from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
     from ccagent.records.message import Format, Record
 
 
-class AgentSettings(Settings, frozen=True, kw_only=True):
-    """The keys of every table `[agents.NAME]`."""
-
-    every: Annotated[
-        Cadence | None,
-        Meta(
-            description="how often, aligned to the UTC clock: seconds that divide a minute, "
-            "minutes that divide an hour, hours that divide a day, or days"
-        ),
-    ] = None
-    on_startup: Annotated[bool, Meta(description="also sample when the daemon starts")] = False
-    sinks: Annotated[
-        list[str], Meta(description="names of [sinks.NAME]; empty: all with a matching format")
-    ] = []
-    time_limit: Annotated[
-        Duration, Meta(description="time after which a running sample counts as hung")
-    ] = Duration("60s")
-    extras: Annotated[
-        list[str],
-        Meta(description="optional fields to send; some consumers refuse them"),
-    ] = []
-    token_file: Annotated[
-        str, Meta(description="file with the API token for meta.token (some consumers refuse it)")
-    ] = ""
-
-    def beside(self, agents: Mapping[str, AgentSettings]) -> AgentSettings:  # noqa: ARG002
-        """Return the settings adapted to the other agents of the configuration, by name."""
-        return self
-
+__all__ = ["Agent", "AgentSettings", "agent_class", "build_agent", "make_error"]
 
 S = TypeVar("S", bound=AgentSettings)
 
@@ -175,3 +146,16 @@ def make_error(node: Node, detail: str) -> ErrorObject:
         cluster=node.cluster,
         node=node.hostname,
     )
+
+
+def agent_class(name: str) -> type[Agent[Any]]:
+    """Return the class of an agent. Raise ConfigurationError for an unknown name."""
+    found: type[Agent[Any]] = load_agent(name)
+    return found
+
+
+def build_agent(configuration: Configuration, name: str) -> Agent[Any]:
+    """Return an agent of a checked configuration, for the formats and receivers of its sinks."""
+    agent = agent_class(name)(configuration.agents[name], configuration.formats_of(name))
+    agent.receivers = configuration.receivers_of(name)
+    return agent

@@ -24,10 +24,11 @@ from urllib.request import Request, urlopen
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.servers import free_port, server
-from ccagent.config.configuration import OutboxSettings, build_transport, check_sink
+from ccagent.config.configuration import OutboxSettings, check_sink
 from ccagent.queue.queue import BATCH, Queue
 from ccagent.queue.sender import Sender
 from ccagent.records.message import Message
+from ccagent.transports.base import build_transport
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -34,9 +34,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.servers import free_port, server
-from ccagent.config.configuration import OutboxSettings, build_transport, check_sink
+from ccagent.config.configuration import OutboxSettings, check_sink
 from ccagent.queue.queue import Queue
 from ccagent.records.message import Message
+from ccagent.transports.base import build_transport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence

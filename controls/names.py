@@ -53,7 +53,7 @@ def find_unknown_rules(rules: Mapping[str, AllowSettings]) -> Iterator[str]:
 
             yield from (f"{where}: {problem}" for problem in find_wrong_key(name, rule))
         elif name not in SETTABLE:
-            from ccagent.config.settings import nearest
+            from ccagent.errors import nearest
 
             yield f"{where}: no control that can be set{nearest(name, sorted(SETTABLE))}"
         elif name in NUMBERS and not (rule.values or has_range):

@@ -30,4 +30,4 @@ def check_controls(settings: ControlsSettings) -> None:
 
         problems += missing_library()
     if problems:
-        raise ConfigurationError(*problems)
+        raise ConfigurationError(*(f"controls.{problem}" for problem in problems))

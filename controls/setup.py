@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ccagent.config.conversion import convert
+from ccagent.config.conversion import convert, place_errors
 from ccagent.config.files import DEFAULT_PATH, read_default, read_files
 from ccagent.config.settings import as_table
 from ccagent.controls.settings import ControlsSettings
@@ -68,12 +68,7 @@ def load_setup(path: str | None, *, needs_table: bool) -> ControlSetup:
 def check_table(table: object, place: str) -> ControlsSettings:
     """Return the settings of the table [controls]. Raise ConfigurationError."""
     settings = convert(table, ControlsSettings, "controls", place=place)
-    try:
-        check_controls(settings)
-    except ConfigurationError as error:
-        raise ConfigurationError(
-            *(f"{place}: controls.{problem}" for problem in error.problems)
-        ) from error
+    place_errors(place, "", check_controls, settings)
     return settings
 
 

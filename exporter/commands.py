@@ -103,14 +103,14 @@ def _read(options: Options, names: str) -> tuple[Configuration, ExporterSettings
     from ccagent.exporter.settings import NAME_SETS, ExporterSettings
 
     configuration = load_configuration(options)
-    settings = configuration.exporter or ExporterSettings()
+    settings = configuration.table(ExporterSettings) or ExporterSettings()
     if names:
         chosen = tuple(name.strip() for name in names.split(",") if name.strip())
         if not chosen:
             raise ConfigurationError(f"--names: is empty; known sets: {', '.join(NAME_SETS)}")
         for name in chosen:
             if name not in NAME_SETS:
-                from ccagent.config.settings import nearest
+                from ccagent.errors import nearest
 
                 raise ConfigurationError(
                     f"--names: {name!r} is unknown{nearest(name, [*NAME_SETS])}"

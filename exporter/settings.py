@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 from msgspec import Meta
 
 from ccagent.config.duration import Duration
-from ccagent.config.settings import Settings, nearest
-from ccagent.errors import CcagentError
+from ccagent.config.settings import Settings
+from ccagent.errors import CcagentError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -161,14 +161,9 @@ class NodeSources:
 
     def _open_gpus(self, node: Node) -> Gpus:
         if self._gpus is None:
-            from ccagent.config.duration import Duration
             from ccagent.machine.gpu.gpus import Gpus
-            from ccagent.machine.gpu.settings import GpuSettings
 
-            self._gpus = Gpus(
-                node,
-                GpuSettings(gpu_vendors=self._settings.gpu_vendors, gpu_time_limit=Duration("5s")),
-            )
+            self._gpus = Gpus(node, self._settings.gpu_vendors, 5.0)
         return self._gpus
 
     def _list_jobs(self, node: Node) -> list[JobOnNode]:

@@ -1,108 +1,19 @@
-"""The base classes of transports and of their settings."""
+"""The base class of transports."""
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from msgspec import Meta
-
-from ccagent.config.duration import Duration
-from ccagent.config.settings import Settings
-from ccagent.records.encoding import Profile
-from ccagent.records.message import Format, TimeUnit
+from ccagent.config.common_keys import SinkSettings
+from ccagent.registry import load_transport
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ccagent.records.message import Message
-    from ccagent.records.receivers import Receiver
 
-_PRECISION = re.compile(r"[?&]precision=(s|ns)(?=&|#|$)")
-"""The URL parameter for the unit of times in InfluxDB and compatible databases."""
-
-
-class SinkSettings(Settings, frozen=True, kw_only=True):
-    """Keys of every table `[sinks.NAME]`."""
-
-    url: Annotated[str, Meta(description="destination; the scheme names the transport")]
-    format: Annotated[
-        Format, Meta(description="'sonar': JSON envelopes; 'line': line protocol")
-    ] = "sonar"
-    receiver: Annotated[
-        Literal["", "jobanalyzer", "slurm-monitor", "cc-metric-store", "cc-backend"],
-        Meta(
-            description="receiving program: records that it refuses are omitted; empty: any program"
-        ),
-    ] = ""
-    error_envelopes: Annotated[
-        Literal["auto", "send", "log"],
-        Meta(
-            description="use of envelopes with errors and no data; auto: 'log' over HTTP "
-            "and for jobanalyzer, which fails at them, else 'send'"
-        ),
-    ] = "auto"
-    precision: Annotated[
-        Literal["auto", "s", "ns"],
-        Meta(
-            description="unit of the times in lines; auto: that of the URL's precision=, else "
-            "seconds for metrics and nanoseconds for events, logs and controls"
-        ),
-    ] = "auto"
-    sending_window: Annotated[
-        Duration,
-        Meta(description="random delay before sending, to distribute the load of many nodes"),
-    ] = Duration("0s")
-
-    takes_errors_alone: ClassVar[bool] = True
-    """False if known receivers fail at an envelope without data."""
-
-    def __post_init__(self) -> None:
-        """Check that format and precision fit the receiver. Raise ValueError if not."""
-        known = self.preset
-        if known is None:
-            return
-        if known.format != self.format:
-            raise ValueError(f"receiver: {self.receiver} needs format = {known.format!r}")
-        if known.precision and self.precision not in {"auto", known.precision}:
-            raise ValueError(f"precision: {self.receiver} takes {known.precision!r} only")
-
-    @property
-    def preset(self) -> Receiver | None:
-        """The preset of the receiver; None without one."""
-        if not self.receiver:
-            return None
-        from ccagent.records.receivers import RECEIVERS
-
-        return RECEIVERS[self.receiver]
-
-    @property
-    def profile(self) -> Profile:
-        """What this sink gets of each record."""
-        known = self.preset
-        if self.format == "line":
-            return Profile(
-                format="line", receiver=self.receiver, precision=self._choose_precision(known)
-            )
-        if self.error_envelopes == "auto":
-            sends_errors = self.takes_errors_alone and (known is None or known.takes_errors_alone)
-        else:
-            sends_errors = self.error_envelopes == "send"
-        return Profile(receiver=self.receiver, sends_errors_alone=sends_errors)
-
-    def _choose_precision(self, known: Receiver | None) -> TimeUnit:
-        """Return the unit of times in lines; empty: that of the kind of message.
-
-        ClusterCockpit's store accepts only seconds for metrics. Its other programs decode times as
-        nanoseconds.
-        """
-        if self.precision != "auto":
-            return self.precision
-        if known is not None and known.precision:
-            return known.precision
-        asked = _PRECISION.search(self.url)
-        return "" if asked is None else "ns" if asked[1] == "ns" else "s"
+__all__ = ["ProbeResult", "SinkSettings", "Transport", "build_transport", "transport_class"]
 
 
 class ProbeResult(NamedTuple):
@@ -152,3 +63,14 @@ class Transport(ABC):
 
     def close(self) -> None:  # noqa: B027 - optional
         """Close connections and files."""
+
+
+def transport_class(url: str) -> type[Transport]:
+    """Return the class for a URL's scheme. Raise ConfigurationError for an unknown scheme."""
+    found: type[Transport] = load_transport(url)
+    return found
+
+
+def build_transport(settings: SinkSettings) -> Transport:
+    """Return the transport of a checked sink."""
+    return transport_class(settings.url)(settings)

@@ -10,8 +10,8 @@ from msgspec import Meta, field
 
 from ccagent.config.conversion import convert
 from ccagent.config.duration import Duration
-from ccagent.config.settings import Settings, nearest
-from ccagent.errors import ConfigurationError, NotPermittedError, UnparsableError
+from ccagent.config.settings import Settings
+from ccagent.errors import ConfigurationError, NotPermittedError, UnparsableError, nearest
 from ccagent.machine.hostlist import expand
 from ccagent.service.private_files import open_trusted
 from ccagent.views.job.facts import NodeHardware

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from ccagent.agents.gpu_settings import GpuSettings
 from ccagent.config.duration import Duration
-from ccagent.machine.gpu.settings import GpuSettings
 
 RaplWay = Literal["auto", "perf", "powercap", "off"]
 

@@ -163,7 +163,7 @@ def _check_broker(settings: FastSettings) -> None:
         except ConfigurationError as error:
             names = (problem.replace("time-limit:", "answer-limit:") for problem in error.problems)
             problems += [f"agents.fast.{name}" for name in names]
-    found = Problems()
+    found = Problems("")
     found.attempt(check_root, settings.topic)
     found.attempt(check_filters, settings.accept_from)
     found.attempt(check_extra, "yaml", "agents.fast.url")

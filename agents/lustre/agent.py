@@ -15,8 +15,7 @@ from ccagent.agents.lustre.jobstats.series import Series
 from ccagent.agents.lustre.jobstats.source import JobstatsSource, Source
 from ccagent.agents.lustre.jobstats.system_entries import SystemEntries, Treatment
 from ccagent.config.duration import Duration
-from ccagent.config.settings import nearest
-from ccagent.errors import NotHereError
+from ccagent.errors import NotHereError, nearest
 from ccagent.log import logger
 from ccagent.records.json_array import JsonArray
 from ccagent.records.message import FORMATS

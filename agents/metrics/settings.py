@@ -15,8 +15,8 @@ from ccagent.agents.metrics.custom.settings import (
 from ccagent.agents.metrics.pipeline.presets import Preset
 from ccagent.agents.metrics.readers.registry import READERS, ReaderTables
 from ccagent.config.duration import Duration
-from ccagent.config.settings import Settings, nearest
-from ccagent.errors import EncodingError
+from ccagent.config.settings import Settings
+from ccagent.errors import EncodingError, nearest
 from ccagent.log import logger
 from ccagent.records.line_protocol.encoding import NAME, encode_tags
 

@@ -283,9 +283,7 @@ class SampleAgent(Agent[SampleSettings]):
     def _cards(self, node: Node) -> Gpus | None:
         """Return the readers of cards; None, and no import, without a card."""
         if self._gpus is None and is_any_present(node, self.settings.gpu_vendors):
-            from ccagent.machine.gpu.gpus import Gpus
-
-            self._gpus = Gpus(node, self.settings)
+            self._gpus = self.settings.make_gpus(node)
         return self._gpus
 
     @property

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from msgspec import Meta, structs
 
+from ccagent.agents.gpu_settings import GpuSettings
 from ccagent.agents.sonar.sources.registry import SourceName
 from ccagent.config.duration import Duration
-from ccagent.machine.gpu.settings import GpuSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

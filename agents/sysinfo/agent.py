@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 from msgspec import Meta
 
 from ccagent.agents.base import Agent
+from ccagent.agents.gpu_settings import GpuSettings
 from ccagent.agents.sysinfo.software import SoftwareSettings, read_software
 from ccagent.agents.sysinfo.topology import read_drawing, split_command
 from ccagent.config.duration import Duration
@@ -22,7 +23,6 @@ from ccagent.log import DEBUG, WARNING, logger
 from ccagent.machine.clock import timestamp
 from ccagent.machine.cpus import Cpus, read_cpus, read_model
 from ccagent.machine.gpu.presence import is_any_present
-from ccagent.machine.gpu.settings import GpuSettings
 from ccagent.machine.numa import read_numa
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.meminfo import parse_meminfo
@@ -174,9 +174,7 @@ class SysinfoAgent(Agent[SysinfoSettings]):
         """Describe the GPUs. Close their libraries afterwards: the next sample is hours away."""
         if not is_any_present(node, self.settings.gpu_vendors):
             return []
-        from ccagent.machine.gpu.gpus import Gpus
-
-        gpus = Gpus(node, self.settings)
+        gpus = self.settings.make_gpus(node)
         problems: list[str] = []
         try:
             gpus.ask("describe")

@@ -21,9 +21,50 @@ CcagentError
         └── TooLargeError   smaller parts of it may be accepted
 """
 
+from __future__ import annotations
+
+import re
+from typing import Self
+
+_KEY = re.compile(r"[\w-]+(?:\.[\w-]+)*")
+
 
 class CcagentError(Exception):
     """The base class of all exceptions of ccagent."""
+
+
+class KeyProblem(str):
+    """A sentence about a key of a configuration, after the place: `PLACE: KEY: REASON`.
+
+    place: the file, or its line. key: with its tables, such as `sinks.backend.url`. text: all after
+    the place.
+    """
+
+    __slots__ = ("key", "text")
+
+    key: str
+    text: str
+
+    def __new__(cls, place: str, key: str, reason: str, *, text: str = "") -> Self:
+        """Return the problem; `text` replaces `KEY: REASON`."""
+        text = text or f"{key}: {reason}"
+        problem = super().__new__(cls, f"{place}: {text}")
+        problem.key, problem.text = key, text
+        return problem
+
+    @classmethod
+    def of_table(cls, place: str, table: str, sentence: str) -> KeyProblem:
+        """Return the problem of a whole table. The sentence begins with the key that it is about.
+
+        table: "" if the sentence begins with the table, too.
+        """
+        named = _KEY.match(sentence)
+        key = ".".join(filter(None, (table, named[0] if named else "")))
+        return cls(place, key, "", text=f"{table}: {sentence}" if table else sentence)
+
+    def at(self, place: str) -> KeyProblem:
+        """Return the problem with another place."""
+        return KeyProblem(place, self.key, "", text=self.text)
 
 
 class ConfigurationError(CcagentError):
@@ -127,3 +168,13 @@ class TooLargeError(RejectedError):
     def __init__(self, message: str, *, delivered: int = 0, limit: int | None = None) -> None:
         super().__init__(message, delivered=delivered)
         self.limit = limit
+
+
+def nearest(name: str, known: tuple[str, ...] | list[str]) -> str:
+    """Return `; did you mean 'x'?`, or the list of known names if none is similar."""
+    import difflib
+
+    candidates = difflib.get_close_matches(name.replace("_", "-"), known, n=1, cutoff=0.5)
+    if candidates:
+        return f"; did you mean {candidates[0]!r}?"
+    return f"; there are {', '.join(sorted(known))}" if known else ""

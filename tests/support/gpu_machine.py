@@ -7,7 +7,7 @@ from typing import Any
 from ccagent.agents.sonar.agent import SampleAgent
 from ccagent.agents.sonar.settings import SampleSettings
 from ccagent.agents.sysinfo.agent import SysinfoAgent, SysinfoSettings
-from ccagent.machine.gpu.gpus import GpuReading, Gpus
+from ccagent.machine.gpu.gpus import GpuReading
 from ccagent.records.encoding import encode
 from tests.support.gpu_libraries import Libraries, with_cards
 from tests.support.schema import validate
@@ -46,7 +46,7 @@ class Machine:
 
     def reading(self) -> GpuReading:
         """Read the cards as the agents do."""
-        gpus, errors = Gpus(self.node, SampleSettings()), list[str]()
+        gpus, errors = SampleSettings().make_gpus(self.node), list[str]()
         try:
             gpus.ask("read")
             reading = gpus.reading(errors)

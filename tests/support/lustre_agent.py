@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from ccagent.agents.lustre.agent import LustreAgent, LustreSettings
-from ccagent.config.configuration import OutboxSettings, build_transport, check_sink
+from ccagent.config.configuration import OutboxSettings, check_sink
 from ccagent.queue.sink import Sink
 from ccagent.records.encoding import encode
+from ccagent.transports.base import build_transport
 from tests.support.lustre_day import BEGIN, LustreServer
 from tests.support.tree import TreeNode
 

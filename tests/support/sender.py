@@ -13,9 +13,10 @@ import os
 import sys
 import time
 
-from ccagent.config.configuration import OutboxSettings, build_transport, check_sink
+from ccagent.config.configuration import OutboxSettings, check_sink
 from ccagent.queue.sink import Sink
 from ccagent.records.message import Message
+from ccagent.transports.base import build_transport
 
 
 def main() -> None:

@@ -48,11 +48,12 @@ OURS = {
     "ccagent.commands.quick",
     "ccagent.commands.start",
     "ccagent.config",
+    "ccagent.config.common_keys",
     "ccagent.config.configuration",
     "ccagent.config.conversion",
     "ccagent.config.duration",
     "ccagent.config.files",
-    "ccagent.config.registry",
+    "ccagent.registry",
     "ccagent.config.settings",
     "ccagent.counters",
     "ccagent.daemon",
@@ -71,7 +72,7 @@ OURS = {
     "ccagent.machine.gpu",
     "ccagent.machine.gpu.address",
     "ccagent.machine.gpu.presence",
-    "ccagent.machine.gpu.settings",
+    "ccagent.agents.gpu_settings",
     "ccagent.machine.node",
     "ccagent.machine.parsed",  # where a permission is missing
     "ccagent.service",
@@ -157,7 +158,7 @@ def test_the_help_imports_no_command() -> None:
     modules = imported_by("--help")
     assert not modules & (HEAVY - {"click", "difflib"} - OF_CLICK | {"msgspec"})
     parts = {name.split(".")[1] for name in modules if name.startswith("ccagent.")}
-    assert parts <= {"commands", "commit", "config", "errors", "log", "service"}
+    assert parts <= {"commands", "commit", "config", "errors", "log", "registry", "service"}
 
 
 def test_the_list_of_commands_says_what_their_help_says() -> None:

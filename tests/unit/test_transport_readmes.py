@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ccagent.config.described import describe_keys
+from ccagent.config.keys import describe_keys
 from ccagent.transports.base import SinkSettings
 from ccagent.transports.directory import DirectorySettings
 from ccagent.transports.http.settings import HttpSettings

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from ccagent.agents.sonar.jobs.selection import ProcessSelection
 from ccagent.agents.sonar.sources.registry import open_source
-from ccagent.config.registry import GPU_VENDORS
 from ccagent.errors import CcagentError
 from ccagent.machine.cgroup.counters import JobCgroups, JobCounters
 from ccagent.machine.cgroup.jobs import job_directories
@@ -18,6 +17,7 @@ from ccagent.machine.procfs.cpulist import parse_cpu_list
 from ccagent.machine.procfs.loadavg import parse_loadavg
 from ccagent.machine.procfs.meminfo import compute_used_memory, parse_meminfo
 from ccagent.machine.procfs.stat import parse_kernel_stat
+from ccagent.registry import GPU_VENDORS
 from ccagent.views.top.cards import CardWatch
 from ccagent.views.top.job_environment import JobEnvironment, read_job_environment
 from ccagent.views.top.job_rows import JobDelta, make_job
@@ -270,11 +270,9 @@ class NodeReader:
     def _open_gpus(self) -> Gpus | None:
         if self._gpus is None and self._has_gpus:
             if is_any_present(self._node, GPU_VENDORS):
-                from ccagent.config.duration import Duration
                 from ccagent.machine.gpu.gpus import Gpus
-                from ccagent.machine.gpu.settings import GpuSettings
 
-                self._gpus = Gpus(self._node, GpuSettings(gpu_time_limit=Duration("1s")))
+                self._gpus = Gpus(self._node, GPU_VENDORS, 1.0)
                 self._gpus.start()
             else:
                 self._has_gpus = False

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ccagent.agents.energy.domains import MeasuredEnergy
+    from ccagent.agents.gpu_settings import GpuSettings
     from ccagent.machine.checks import Check
     from ccagent.machine.gpu.gpus import GpuReading, Gpus
-    from ccagent.machine.gpu.settings import GpuSettings
     from ccagent.machine.node import Node
 
 _MOST_WATTS = 3000.0
@@ -55,9 +55,7 @@ class CardSource(EnergySource):
         if self._gpus is None:
             if not is_any_present(node, self._settings.gpu_vendors):
                 return
-            from ccagent.machine.gpu.gpus import Gpus
-
-            self._gpus = Gpus(node, self._settings)
+            self._gpus = self._settings.make_gpus(node)
         self._gpus.ask("read", ["energy"])
         self._was_asked = True
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from ccagent.errors import CcagentError, UnparsableError
 from ccagent.machine.cpus import read_cpus, read_model
 from ccagent.machine.gpu.presence import is_any_present
-from ccagent.machine.gpu.settings import GpuSettings
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.cpulist import LARGEST_CPU, parse_cpu_list, parse_topology_id
 
@@ -50,7 +49,7 @@ def list_accelerators(node: Node, settings: AcceleratorsSettings) -> list[dict[s
         return []
     from ccagent.machine.gpu.gpus import Gpus
 
-    gpus = Gpus(node, GpuSettings(gpu_vendors=settings.vendors, gpu_time_limit=settings.time_limit))
+    gpus = Gpus(node, settings.vendors, settings.time_limit.seconds)
     try:
         gpus.ask("describe")
         cards = gpus.descriptions([])

@@ -15,8 +15,7 @@ import warnings
 from typing import TYPE_CHECKING
 
 from ccagent.agents.metrics.readers.base import NODE, Metric, Scope, ScopeType
-from ccagent.config.settings import nearest
-from ccagent.errors import ConfigurationError
+from ccagent.errors import ConfigurationError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.agents.metrics.pipeline.presets import apply_preset, find_factor
 from ccagent.agents.metrics.readers.base import NODE, Metric, Scope
-from ccagent.config.settings import nearest
-from ccagent.errors import ConfigurationError
+from ccagent.errors import ConfigurationError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

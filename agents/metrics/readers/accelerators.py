@@ -21,7 +21,6 @@ from ccagent.config.duration import Duration
 from ccagent.errors import ConfigurationError, NotHereError
 from ccagent.machine.gpu.address import parse_address
 from ccagent.machine.gpu.presence import is_any_present, vendor_directories
-from ccagent.machine.gpu.settings import GpuSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -151,10 +150,7 @@ class AcceleratorsReader(Reader[AcceleratorsSettings]):
         if self._gpus is None and is_any_present(node, self.settings.vendors):
             from ccagent.machine.gpu.gpus import Gpus
 
-            settings = GpuSettings(
-                gpu_vendors=self.settings.vendors, gpu_time_limit=self.settings.time_limit
-            )
-            self._gpus = Gpus(node, settings)
+            self._gpus = Gpus(node, self.settings.vendors, self.settings.time_limit.seconds)
         if self._gpus is not None:
             self._gpus.ask("read", select_details(self.wanted))
             self._is_asked = True

@@ -59,7 +59,7 @@ class HelpfulGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command of the arguments. Raise UsageError for an unknown one."""
         if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
-            from ccagent.config.settings import nearest
+            from ccagent.errors import nearest
 
             known = nearest(args[0], self.list_commands(ctx))
             ctx.fail(f"there is no command {args[0]!r}{known}")

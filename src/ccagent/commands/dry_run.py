@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from ccagent.agents.base import build_agent
 from ccagent.commands.once import time_limit
 from ccagent.commands.options import public_url
-from ccagent.config.configuration import build_agent
 from ccagent.errors import RejectedError
 from ccagent.log import printable
 from ccagent.records.encoding import encode_each

@@ -91,7 +91,7 @@ class Commands(HelpfulGroup):
             found: click.Command = getattr(import_module(_COMMANDS[cmd_name].module), cmd_name)
             return found
         if cmd_name not in HELP:
-            from ccagent.config.registry import agent_names
+            from ccagent.registry import agent_names
 
             if cmd_name not in agent_names():
                 return None

@@ -6,10 +6,11 @@ import contextlib
 import signal
 from typing import TYPE_CHECKING, Any
 
-from ccagent.config.configuration import build_agent, build_transport
+from ccagent.agents.base import build_agent
 from ccagent.errors import CcagentError, ProgramError
 from ccagent.log import logger
 from ccagent.records.encoding import encode_each
+from ccagent.transports.base import build_transport
 
 if TYPE_CHECKING:
     from collections.abc import Generator

@@ -81,7 +81,7 @@ def _files(options: Options, *, needs_file: bool) -> Files:
 
 def _only_format(agent: str) -> str | None:
     """Return the format of an agent without the format `sonar`, else None."""
-    from ccagent.config.registry import agent_class
+    from ccagent.agents.base import agent_class
 
     formats = agent_class(agent).formats
     return None if "sonar" in formats else min(formats)
@@ -89,7 +89,8 @@ def _only_format(agent: str) -> str | None:
 
 def _work_without_sinks(table: dict[str, Any]) -> bool:
     """Return whether no agent of a table needs a sink, or only the exporter is configured."""
-    from ccagent.config.registry import AGENTS, agent_class
+    from ccagent.agents.base import agent_class
+    from ccagent.registry import AGENTS
 
     agents = as_table(table.get("agents"))
     if not agents and "exporter" in table:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ccagent.config.registry import AGENTS
+from ccagent.registry import AGENTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

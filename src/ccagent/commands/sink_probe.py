@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from ccagent import PRODUCER, __version__
 from ccagent.agents.base import make_error
-from ccagent.config.configuration import build_transport
 from ccagent.machine.clock import timestamp
 from ccagent.records.encoding import encode
 from ccagent.records.envelopes import MetadataObject, SampleAttributes, SampleData, SampleEnvelope
 from ccagent.records.points import Point
+from ccagent.transports.base import build_transport
 
 if TYPE_CHECKING:
     from ccagent.config.configuration import Configuration

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 @click.command()
 def agents() -> None:
     """List the agents."""
-    from ccagent.config.registry import agent_class, agent_names
+    from ccagent.agents.base import agent_class
+    from ccagent.registry import agent_names
 
     for name in agent_names():
         _print_entry(name, agent_class(name))
@@ -29,7 +30,8 @@ def agents() -> None:
 def sinks(ctx: click.Context, /, common: Common) -> None:
     """List the kinds of sinks, by the scheme of their URL; or test one."""
     del common  # the sub-command reads these options
-    from ccagent.config.registry import transport_class, transport_names
+    from ccagent.registry import transport_names
+    from ccagent.transports.base import transport_class
 
     if ctx.invoked_subcommand is None:
         for name in transport_names():
@@ -46,7 +48,7 @@ def test(sink: str, common: Common) -> None:
     """
     from ccagent.commands.options import sinks_of
     from ccagent.commands.sink_probe import try_sink
-    from ccagent.config.settings import nearest
+    from ccagent.errors import nearest
 
     if ":" in sink:
         common = common._replace(options=common.options._replace(sinks=(sink,)))

@@ -52,7 +52,7 @@ def defaults(is_template: bool) -> None:
     With --template every key is commented out: the file has no effect until it is edited.
     """
     from ccagent.config.defaults import defaults, template
-    from ccagent.config.registry import agent_names, transport_names
+    from ccagent.registry import agent_names, transport_names
 
     text = template(agent_names(), transport_names()) if is_template else defaults()
     click.echo(text, nl=False)

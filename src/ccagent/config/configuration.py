@@ -7,40 +7,24 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
-from ccagent.agents.base import AgentSettings
-from ccagent.config.conversion import convert
+from ccagent.config.common_keys import AgentSettings, SinkSettings
+from ccagent.config.conversion import convert, place_errors
 from ccagent.config.duration import Duration
 from ccagent.config.files import read_files
-from ccagent.config.registry import agent_class, transport_class
-from ccagent.config.settings import (
-    Problems,
-    Settings,
-    as_list,
-    as_table,
-    find_unusable_texts,
-    nearest,
-)
-from ccagent.errors import ConfigurationError
+from ccagent.config.settings import Problems, Settings, as_list, as_table, find_unusable_texts
+from ccagent.errors import ConfigurationError, KeyProblem, nearest
 from ccagent.log import LogFormat, LogLevel
 from ccagent.machine.node import Node, check_name
 from ccagent.records.message import FORMATS, Format
-from ccagent.transports.base import SinkSettings
+from ccagent.registry import TABLES, load_agent, load_table, load_transport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ccagent.agents.base import Agent
     from ccagent.config.files import Files
-    from ccagent.controls.settings import ControlsSettings  # noqa: TC004 - loaded when needed
-    from ccagent.exporter.settings import (
-        ExporterSettings,  # noqa: TC004 - loaded when needed
-    )
     from ccagent.machine.clock import Clock
-    from ccagent.transports.base import Transport
 
-T = TypeVar("T")
+S = TypeVar("S", bound=Settings)
 
-_TABLES = ("agents", "controls", "exporter", "outbox", "sinks")
+_TABLES = ("agents", *TABLES, "outbox", "sinks")
 
 
 class GlobalSettings(Settings, frozen=True, kw_only=True):
@@ -111,8 +95,7 @@ class OutboxSettings(Settings, frozen=True, kw_only=True):
 class Configuration(msgspec.Struct, frozen=True):
     """A checked configuration: the settings of agents and sinks by name.
 
-    controls: None without the table [controls]. It is for another service. exporter: None without
-    the table [exporter].
+    tables: settings of the optional tables that it has, such as [exporter]; see `table`.
     """
 
     place: str
@@ -120,8 +103,11 @@ class Configuration(msgspec.Struct, frozen=True):
     outbox: OutboxSettings
     agents: dict[str, AgentSettings]
     sinks: dict[str, SinkSettings]
-    controls: ControlsSettings | None = None
-    exporter: ExporterSettings | None = None
+    tables: dict[str, Settings] = {}
+
+    def table(self, kind: type[S]) -> S | None:
+        """Return the optional table with a type of settings; None without it."""
+        return next((table for table in self.tables.values() if isinstance(table, kind)), None)
 
     def sinks_of(self, agent: str) -> list[str]:
         """Return the names of the sinks for an agent's records."""
@@ -157,7 +143,7 @@ def load(path: str) -> Configuration:
 
 def check_files(files: Files, table: dict[str, Any]) -> Configuration:
     """Check a table from files. Errors contain file and line of a key."""
-    problems = Problems()
+    problems = Problems(files.paths[0])
     problems.found += files.problems
     configuration = None
     if files.is_complete:
@@ -172,8 +158,9 @@ def check(table: dict[str, Any], place: str) -> Configuration:
 
     Raise ConfigurationError with all problems.
     """
-    problems = Problems()
-    problems.found += [f"{place}: {problem}" for problem in find_unusable_texts(table, "")]
+    problems = Problems(place)
+    for key, reason in find_unusable_texts(table, ""):
+        problems.add(key, reason)
     settings = problems.attempt(_check_global, table, place)
     outbox = problems.attempt(_check_outbox, table, place)
     sink_tables = problems.attempt(_tables, table, "sinks", place) or {}
@@ -187,45 +174,28 @@ def check(table: dict[str, Any], place: str) -> Configuration:
         for name, value in agent_tables.items()
     }
     known_sinks = {name: sink for name, sink in sinks.items() if sink is not None}
-    for name, agent in agents.items():
-        if agent is not None:
-            problems.attempt(_check_formats, name, agent, known_sinks, place)
-    controls = problems.attempt(_check_controls, table, place)
-    exporter = problems.attempt(_check_exporter, table, place)
-    problems.raise_found()
     known_agents = {name: agent for name, agent in agents.items() if agent is not None}
+    for name, agent in known_agents.items():
+        _check_formats(name, agent, known_sinks, problems)
+    tables = {
+        name: problems.attempt(_check_table, table[name], name, place)
+        for name in TABLES
+        if name in table
+    }
+    problems.raise_found()
     return Configuration(
         place,
         settings or GlobalSettings(),
         outbox or OutboxSettings(),
         {name: agent.beside(known_agents) for name, agent in known_agents.items()},
         known_sinks,
-        controls,
-        exporter,
+        {name: checked for name, checked in tables.items() if checked is not None},
     )
-
-
-def _check_controls(table: dict[str, Any], place: str) -> ControlsSettings | None:
-    """Check the table of the control service, if it exists."""
-    if "controls" not in table:
-        return None
-    from ccagent.controls.setup import check_table
-
-    return check_table(table["controls"], place)
-
-
-def _check_exporter(table: dict[str, Any], place: str) -> ExporterSettings | None:
-    """Check the table of the Prometheus endpoint, if it exists."""
-    if "exporter" not in table:
-        return None
-    from ccagent.exporter.settings import ExporterSettings
-
-    return convert(table["exporter"], ExporterSettings, "exporter", place=place)
 
 
 def _sinks_of(name: str, settings: AgentSettings, sinks: dict[str, SinkSettings]) -> list[str]:
     """Return the sinks in an agent's key `sinks`; without that all sinks with its formats."""
-    formats = agent_class(name).formats
+    formats = load_agent(name).formats
     return list(settings.sinks) or [key for key, sink in sinks.items() if sink.format in formats]
 
 
@@ -233,22 +203,22 @@ def _check_global(table: dict[str, Any], place: str) -> GlobalSettings:
     """Check the keys outside of all tables."""
     top = {key: value for key, value in table.items() if key not in _TABLES}
     known = [*GlobalSettings.__struct_encode_fields__, *_TABLES]
-    problems = Problems()
+    problems = Problems(place)
     for key in [*top]:
         if key not in known:
-            problems.found.append(f"{place}: {key}: unknown key{nearest(key, known)}")
+            problems.add(key, f"unknown key{nearest(key, known)}")
             del top[key]
     settings = problems.attempt(convert, top, GlobalSettings, "", place=place)
     if settings is not None:
-        for what, name in (
+        for key, name in (
             ("cluster", settings.cluster),
             ("hostname", settings.hostname),
             ("topic-prefix", settings.topic_prefix),
         ):
             if name:
-                problems.attempt(_name_errors, place, "", check_name, what, name)
+                problems.attempt(place_errors, place, "", check_name, key, name)
         if settings.status_socket and not settings.status_socket.startswith("/"):
-            problems.found.append(f"{place}: status-socket: an absolute path is needed")
+            problems.add("status-socket", "an absolute path is needed")
     problems.raise_found()
     return settings or GlobalSettings()
 
@@ -256,7 +226,8 @@ def _check_global(table: dict[str, Any], place: str) -> GlobalSettings:
 def _check_outbox(table: dict[str, Any], place: str) -> OutboxSettings:
     outbox = convert(table.get("outbox", {}), OutboxSettings, "outbox", place=place)
     if outbox.directory and not outbox.directory.startswith("/"):
-        raise ConfigurationError(f"{place}: outbox.directory: an absolute path is needed")
+        problem = KeyProblem(place, "outbox.directory", "an absolute path is needed")
+        raise ConfigurationError(problem)
     return outbox
 
 
@@ -265,72 +236,55 @@ def check_sink(table: object, name: str, place: str) -> SinkSettings:
     where = name if name.startswith("--") else f"sinks.{name}"
     url = as_table(table).get("url")
     if not isinstance(url, str):
-        raise ConfigurationError(f"{place}: {where}.url: a sink needs a URL, such as 'stdout:'")
-    transport = _name_errors(place, f"{where}.url", transport_class, url)
-    settings = convert(table, transport.Settings, where, place=place)
-    _name_errors(place, where, transport, settings)
+        problem = KeyProblem(place, f"{where}.url", "a sink needs a URL, such as 'stdout:'")
+        raise ConfigurationError(problem)
+    transport = place_errors(place, f"{where}.url", load_transport, url)
+    settings: SinkSettings = convert(table, transport.Settings, where, place=place)
+    place_errors(place, where, transport, settings)
     return settings
 
 
 def _check_agent(table: object, name: str, sinks: list[str], place: str) -> AgentSettings:
     where = f"agents.{name}"
-    agent = _name_errors(place, where, agent_class, name)
-    problems = Problems()
-    settings = problems.attempt(convert, table, agent.Settings, where, place=place)
+    agent = place_errors(place, where, load_agent, name)
+    kind: type[AgentSettings] = agent.Settings
+    problems = Problems(place)
+    settings = problems.attempt(convert, table, kind, where, place=place)
     named = settings.sinks if settings is not None else as_list(as_table(table).get("sinks"))
     for sink in named:
         if isinstance(sink, str) and sink not in sinks:
-            problems.found.append(
-                f"{place}: {where}.sinks: there is no [sinks.{sink}]{nearest(sink, sinks)}"
-            )
+            problems.add(f"{where}.sinks", f"there is no [sinks.{sink}]{nearest(sink, sinks)}")
     if settings is not None:
-        problems.attempt(_name_errors, place, "", agent, settings, frozenset(FORMATS))
+        problems.attempt(place_errors, place, "", agent, settings, frozenset(FORMATS))
     problems.raise_found()
-    return settings or agent.Settings()
+    return settings or kind()
 
 
 def _check_formats(
-    name: str, settings: AgentSettings, sinks: dict[str, SinkSettings], place: str
+    name: str, settings: AgentSettings, sinks: dict[str, SinkSettings], problems: Problems
 ) -> None:
-    """Check that an agent has the formats of its sinks; without key `sinks` that of any sink.
-
-    Raise ConfigurationError if not.
-    """
-    agent = agent_class(name)
-    problems = Problems()
+    """Check that an agent has the formats of its sinks; without key `sinks` that of any sink."""
+    formats = load_agent(name).formats
     for sink in settings.sinks or ([] if _sinks_of(name, settings, sinks) else sinks):
         wanted = sinks[sink].format if sink in sinks else None
-        if wanted is not None and wanted not in agent.formats:
-            problems.found.append(
-                f"{place}: agents.{name}.sinks: sink {sink!r} needs format "
-                f"{wanted!r}, but {name} has only {', '.join(sorted(agent.formats))}"
+        if wanted is not None and wanted not in formats:
+            problems.add(
+                f"agents.{name}.sinks",
+                f"sink {sink!r} needs format {wanted!r}, but {name} has only "
+                f"{', '.join(sorted(formats))}",
             )
-    problems.raise_found()
+
+
+def _check_table(table: object, name: str, place: str) -> Settings:
+    """Check an optional table."""
+    kind, check_more = load_table(name)
+    settings: Settings = convert(table, kind, name, place=place)
+    place_errors(place, "", check_more, settings)
+    return settings
 
 
 def _tables(table: dict[str, Any], key: str, place: str) -> dict[str, object]:
     value = table.get(key, {})
     if value and not as_table(value):
-        raise ConfigurationError(f"{place}: {key}: expected tables [{key}.NAME]")
+        raise ConfigurationError(KeyProblem(place, key, f"expected tables [{key}.NAME]"))
     return as_table(value)
-
-
-def _name_errors(place: str, where: str, check: Callable[..., T], *values: object) -> T:
-    """Run a check. Prefix its errors with file and key."""
-    try:
-        return check(*values)
-    except ConfigurationError as error:
-        prefix = f"{place}: {where}: " if where else f"{place}: "
-        raise ConfigurationError(*(f"{prefix}{problem}" for problem in error.problems)) from error
-
-
-def build_agent(configuration: Configuration, name: str) -> Agent[Any]:
-    """Return an agent of a checked configuration, for the formats and receivers of its sinks."""
-    agent = agent_class(name)(configuration.agents[name], configuration.formats_of(name))
-    agent.receivers = configuration.receivers_of(name)
-    return agent
-
-
-def build_transport(settings: SinkSettings) -> Transport:
-    """Return the transport of a checked sink."""
-    return transport_class(settings.url)(settings)

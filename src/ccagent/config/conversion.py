@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from ccagent.config.settings import Settings, as_table, make_value
-from ccagent.errors import ConfigurationError
+from ccagent.errors import ConfigurationError, KeyProblem
 from ccagent.log import logger
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 T = TypeVar("T", bound=Settings)
+R = TypeVar("R")
 
 
 def convert(table: object, settings: type[T], where: str, *, place: str) -> T:
@@ -21,7 +25,7 @@ def convert(table: object, settings: type[T], where: str, *, place: str) -> T:
     Raise ConfigurationError with place, key and reason of each problem.
     """
     if table != {} and not as_table(table):
-        raise ConfigurationError(f"{place}: {where}: expected a table [{where}]")
+        raise ConfigurationError(KeyProblem(place, where, f"expected a table [{where}]"))
     if not table:
         # msgspec would evaluate the annotations of the type. That takes 1 ms.
         with suppress(TypeError):  # a key without a default
@@ -29,23 +33,30 @@ def convert(table: object, settings: type[T], where: str, *, place: str) -> T:
     try:
         return msgspec.convert(table, settings, dec_hook=make_value)
     except UnicodeEncodeError as error:
-        raise ConfigurationError(f"{place}: {where}: not text in UTF-8") from error
+        raise ConfigurationError(KeyProblem(place, where, "not text in UTF-8")) from error
     except msgspec.ValidationError:
         return _convert_renamed(as_table(table), settings, where, place)
 
 
 def _convert_renamed(table: dict[str, Any], settings: type[T], where: str, place: str) -> T:
     """Return `settings` from a table that does not fit, after replacing keys of old releases."""
-    from ccagent.config.renamed_keys import replace_renamed
-    from ccagent.config.settings_problems import find_problems
+    from ccagent.config.keys import find_problems, replace_renamed
 
     warnings: list[str] = []
     table = replace_renamed(table, settings, where, warnings)
     try:
         converted = msgspec.convert(table, settings, dec_hook=make_value)
     except msgspec.ValidationError as error:
-        found = find_problems(table, settings, where)
-        raise ConfigurationError(*(f"{place}: {problem}" for problem in found)) from error
+        raise ConfigurationError(*find_problems(table, settings, where, place)) from error
     for warning in warnings:
         logger.warning("%s: %s", place, warning)
     return converted
+
+
+def place_errors(place: str, table: str, check: Callable[..., R], *values: object) -> R:
+    """Run a check of a table. Add the place to its errors; see `KeyProblem.of_table`."""
+    try:
+        return check(*values)
+    except ConfigurationError as error:
+        problems = [KeyProblem.of_table(place, table, text) for text in error.problems]
+        raise ConfigurationError(*problems) from error

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from ccagent.config.configuration import GlobalSettings, OutboxSettings
-from ccagent.config.described import describe_keys
-from ccagent.config.registry import agent_class, agent_names, transport_class, transport_names
+from ccagent.config.keys import describe_keys
 from ccagent.config.settings import join_key
+from ccagent.registry import (
+    TABLES,
+    agent_names,
+    load_agent,
+    load_table,
+    load_transport,
+    transport_names,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ccagent.config.described import Key
+    from ccagent.config.keys import Key
     from ccagent.config.settings import Settings
-    from ccagent.transports.base import Transport
 
 _TEMPLATE = """\
 # The configuration of ccagent. This file has every key with its default, commented out: it has no
@@ -25,6 +31,11 @@ _TEMPLATE = """\
 # Files conf.d/*.toml beside this file are also read, in the order of their names.
 # `ccagent config check FILE` prints all errors. See ccagent.toml(5).
 """
+
+_PURPOSES = {
+    "controls": "the control service: reads and sets controls",
+    "exporter": "metrics endpoint for Prometheus",
+}
 
 _SHOWN = {"a string", "true or false", "a list of strings", "a duration"}
 """Kinds that are obvious from a default."""
@@ -48,41 +59,30 @@ def sections(agents: Iterable[str], transports: Iterable[str]) -> Iterator[Secti
     """Yield all possible tables of a configuration, nested ones after their parents."""
     yield from _section("", GlobalSettings, "")
     yield from _section("outbox", OutboxSettings, "queues of messages until they are acknowledged")
-    yield from control_sections()
-    yield from exporter_sections()
+    for name in TABLES:
+        yield from table_sections(name)
     yield from agent_sections(agents)
     for schemes, found in sink_sections(transports):
         yield found._replace(table=f"sinks.some-{schemes[0]}-sink")
 
 
-def control_sections() -> Iterator[Section]:
-    """Yield the tables of the control service."""
-    from ccagent.controls.settings import ControlsSettings
-
-    yield from _section(
-        "controls", ControlsSettings, "the control service: reads and sets controls"
-    )
-
-
-def exporter_sections() -> Iterator[Section]:
-    """Yield the tables of the Prometheus endpoint."""
-    from ccagent.exporter.settings import ExporterSettings
-
-    yield from _section("exporter", ExporterSettings, "metrics endpoint for Prometheus")
+def table_sections(name: str) -> Iterator[Section]:
+    """Yield the sections of an optional table: `controls` or `exporter`."""
+    yield from _section(name, load_table(name)[0], _PURPOSES[name])
 
 
 def agent_sections(agents: Iterable[str]) -> Iterator[Section]:
     """Yield the tables of agents, nested ones after their parents."""
     for name in agents:
-        agent = agent_class(name)
+        agent = load_agent(name)
         yield from _section(f"agents.{name}", agent.Settings, _first_line(agent))
 
 
 def sink_sections(transports: Iterable[str]) -> Iterator[tuple[list[str], Section]]:
     """Yield the tables of the kinds of sinks, each with its URL schemes."""
-    found: dict[type[Transport], list[str]] = {}
+    found: dict[type[Any], list[str]] = {}
     for scheme in transports:
-        found.setdefault(transport_class(f"{scheme}:"), []).append(scheme)
+        found.setdefault(load_transport(f"{scheme}:"), []).append(scheme)
     for transport, schemes in found.items():
         for section in _section("sinks.NAME", transport.Settings, _first_line(transport)):
             yield schemes, section

@@ -12,12 +12,12 @@ import stat
 from typing import TYPE_CHECKING, Any
 
 from ccagent.config.settings import as_table, is_table
-from ccagent.errors import ConfigurationError, NotPermittedError
+from ccagent.errors import ConfigurationError, KeyProblem, NotPermittedError
 from ccagent.service.private_directories import list_trusted_users
 from ccagent.service.private_files import open_trusted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 COMMAND_LINE = "command line"
 """The place in errors if no file is read."""
@@ -27,6 +27,9 @@ DIRECTORY = "conf.d"
 
 COMPLETED = "/etc/ccagent"
 """The directory of configurations that are completed by the defaults of packages."""
+
+PACKAGED = "/usr/share/ccagent/conf.d"
+"""Directory for the defaults of packages, one file per package."""
 
 DEFAULT_PATH = "/etc/ccagent/ccagent.toml"
 """The file that every command reads without `--config` or `--no-config`."""
@@ -51,24 +54,20 @@ class Files:
         self.is_complete = True
 
     def locate(self, problems: Iterable[str]) -> list[str]:
-        """Replace MAIN-FILE in problems `MAIN-FILE: KEY...` by the file and line of the key.
+        """Replace the place of problems by the file and line of their keys.
 
         Problems of keys in lines that are not TOML are omitted: they are already reported.
         """
         lines = self._lines()
-        main = self.paths[0]
         found: list[str] = []
         for problem in problems:
-            rest = problem.removeprefix(f"{main}: ")
-            if rest == problem or rest.startswith("line "):
+            if not isinstance(problem, KeyProblem):
                 found.append(problem)
                 continue
-            if any(_is_about(rest, key) for key in self.left_out):
-                continue
-            within = rest.replace(": ", ".", 1)  # TABLE: KEY: ..., as a transport names its keys
-            about = [key for key in lines if _is_about(rest, key) or _is_about(within, key)]
-            path, line = lines[max(about, key=len)] if about else (main, 0)
-            found.append(f"{path}: line {line}: {rest}" if line else f"{path}: {rest}")
+            keys = list(_key_and_tables(problem.key))
+            if self.left_out.isdisjoint(keys):
+                path, line = next((lines[key] for key in keys if key in lines), (self.paths[0], 0))
+                found.append(problem.at(f"{path}: line {line}" if line else path))
         return found
 
     def line_of(self, name: str, path: str) -> int:
@@ -95,13 +94,47 @@ def read_files(path: str) -> Files:
         _add_file(files, each)
     home = os.path.dirname(os.path.abspath(path))
     if home == COMPLETED:
-        from ccagent.config.packaged_defaults import complete, list_packaged
-
-        for each in list_packaged(os.path.join(home, DIRECTORY)):
+        for each in _list_packaged(os.path.join(home, DIRECTORY)):
             table = _read_table(each, files)
             files.paths.append(each)
-            complete(files.table, table, each, files.origins)
+            _complete(files.table, table, each, files.origins)
     return files
+
+
+def _list_packaged(overriding: str) -> list[str]:
+    """Return the files of defaults, sorted by name.
+
+    A file of the same name in the directory `overriding` replaces a file of defaults. Raise
+    ConfigurationError if the directory can't be read.
+    """
+    try:
+        names = sorted(os.listdir(PACKAGED))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise ConfigurationError(f"{PACKAGED}: {error.strerror}") from error
+    return [
+        os.path.join(PACKAGED, name)
+        for name in names
+        if name.endswith(".toml") and not os.path.lexists(os.path.join(overriding, name))
+    ]
+
+
+def _complete(
+    table: dict[str, Any],
+    defaults: dict[str, Any],
+    path: str,
+    origins: dict[tuple[str, ...], str],
+    where: tuple[str, ...] = (),
+) -> None:
+    """Add missing keys to a table from `defaults`, the content of the file `path`."""
+    for key, value in defaults.items():
+        full = (*where, key)
+        if key not in table:
+            table[key] = {} if is_table(value) else value
+            origins[full] = path
+        if is_table(value) and is_table(table[key]):
+            _complete(table[key], as_table(value), path, origins, full)
 
 
 def _add_file(files: Files, path: str) -> None:
@@ -245,7 +278,8 @@ def _lines_of(text: str) -> dict[str, int]:
     return found
 
 
-def _is_about(problem: str, key: str) -> bool:
-    """Return whether a problem starts with a key or with one of its nested keys."""
-    rest = problem[len(key) :]
-    return problem.startswith(key) and not (rest and (rest[0].isalnum() or rest[0] in "-_"))
+def _key_and_tables(key: str) -> Iterator[str]:
+    """Yield a key such as `sinks.backend.url`, then its tables, the innermost first."""
+    while key:
+        yield key
+        key = key[: key.rindex("[")] if key.endswith("]") else key.rpartition(".")[0]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 import msgspec
 
 from ccagent.config.duration import Duration
-from ccagent.errors import ConfigurationError
+from ccagent.errors import ConfigurationError, KeyProblem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -47,8 +47,8 @@ def is_table(value: object) -> bool:
     return isinstance(value, dict)
 
 
-def find_unusable_texts(value: object, where: str) -> Iterator[str]:
-    """Yield the problems of texts and keys that are invalid for every key.
+def find_unusable_texts(value: object, where: str) -> Iterator[tuple[str, str]]:
+    """Yield key and reason of texts and keys that are invalid for every key.
 
     A text must not contain the character NUL. Variables in texts are not replaced, so a variable is
     a mistake, except in a command.
@@ -56,11 +56,11 @@ def find_unusable_texts(value: object, where: str) -> Iterator[str]:
     match value:
         case str():
             if "\0" in value:
-                yield f"{where}: can't hold the character NUL"
+                yield where, "can't hold the character NUL"
             elif (value.startswith("env:") or "${" in value) and "command" not in where:
                 from ccagent.config.toml_lines import NO_VARIABLES
 
-                yield f"{where}: {NO_VARIABLES}"
+                yield where, NO_VARIABLES
         case list():
             for each in cast("list[object]", value):
                 yield from find_unusable_texts(each, where)
@@ -68,20 +68,10 @@ def find_unusable_texts(value: object, where: str) -> Iterator[str]:
             for key, inner in as_table(cast("object", value)).items():
                 full = join_key(where, key)
                 if "\0" in key:
-                    yield f"{full}: can't hold the character NUL"
+                    yield full, "can't hold the character NUL"
                 yield from find_unusable_texts(inner, full)
         case _:
             pass
-
-
-def nearest(name: str, known: tuple[str, ...] | list[str]) -> str:
-    """Return `; did you mean 'x'?`, or the list of known names if none is similar."""
-    import difflib
-
-    candidates = difflib.get_close_matches(name.replace("_", "-"), known, n=1, cutoff=0.5)
-    if candidates:
-        return f"; did you mean {candidates[0]!r}?"
-    return f"; there are {', '.join(sorted(known))}" if known else ""
 
 
 def join_key(*parts: str) -> str:
@@ -99,8 +89,13 @@ def make_value(kind: type[Any], value: object) -> object:
 class Problems:
     """Collects problems, to report all of them together."""
 
-    def __init__(self) -> None:
+    def __init__(self, place: str) -> None:
         self.found: list[str] = []
+        self._place = place
+
+    def add(self, key: str, reason: str) -> None:
+        """Add the problem of a key."""
+        self.found.append(KeyProblem(self._place, key, reason))
 
     def attempt(self, check: Callable[..., R], *values: object, **more: Any) -> R | None:
         """Run a check and return its result. If it finds problems, keep them and return None."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ccagent.config.registry import transport_class
+from ccagent.registry import load_transport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,7 +43,7 @@ def _find_forgotten(configuration: Configuration, agent: str) -> Iterator[str]:
     sinks = [
         sink
         for sink in configuration.sinks_of(agent)
-        if transport_class(configuration.sinks[sink].url).is_network
+        if load_transport(configuration.sinks[sink].url).is_network
     ]
     if sinks:
         cause = "is true" if outbox.directory else "is empty"

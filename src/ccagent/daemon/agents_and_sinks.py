@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ccagent.config.configuration import build_agent, build_transport
+from ccagent.agents.base import build_agent
 from ccagent.counters import DaemonCounters
 from ccagent.daemon.exporter import ExporterSlot
 from ccagent.daemon.runner import Runner
 from ccagent.daemon.schedule import Schedule
 from ccagent.log import logger
 from ccagent.queue.sink import Sink
+from ccagent.transports.base import build_transport
 
 if TYPE_CHECKING:
     from collections.abc import Generator

@@ -319,7 +319,7 @@ class Daemon:
 
 def check_runnable(configuration: Configuration) -> None:
     """Raise ConfigurationError if the daemon's requirements are missing: agents, cadences."""
-    if not configuration.agents and configuration.exporter is None:
+    if not configuration.agents and "exporter" not in configuration.tables:
         raise ConfigurationError(f"{configuration.place}: no [agents.NAME]: nothing to run")
     for name in configuration.agents_without_cadence:
         raise ConfigurationError(

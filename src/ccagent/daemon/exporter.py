@@ -69,6 +69,9 @@ class ExporterSlot:
 
 def _key_of(configuration: Configuration, node: Node) -> tuple[ExporterSettings, _Names] | None:
     """Return the settings and names of an exporter; None if none is configured."""
-    if configuration.exporter is None:
+    if "exporter" not in configuration.tables:
         return None
-    return configuration.exporter, (node.cluster, node.hostname)
+    from ccagent.exporter.settings import ExporterSettings
+
+    settings = configuration.table(ExporterSettings)
+    return None if settings is None else (settings, (node.cluster, node.hostname))

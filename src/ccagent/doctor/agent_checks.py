@@ -5,8 +5,9 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ccagent.config.registry import AGENTS, agent_class
+from ccagent.agents.base import agent_class
 from ccagent.machine.checks import Check, CheckResult
+from ccagent.registry import AGENTS
 
 if TYPE_CHECKING:
     from collections.abc import Generator

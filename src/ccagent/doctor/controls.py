@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ccagent.controls.catalogue import find_features, standard_classes
+from ccagent.controls.settings import ControlsSettings
 from ccagent.doctor.finding import Finding
 from ccagent.errors import NotPermittedError
 
@@ -12,7 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from ccagent.controls.control import Control
-    from ccagent.controls.settings import ControlsSettings
     from ccagent.doctor.agent_checks import Site
 
 AREA = "controls"
@@ -26,7 +26,7 @@ def check_controls(site: Site) -> Iterator[Finding]:
         found[each.category] = [f.control for f in find_features(site.node, [each])]
     needs = {each.category: each.needs for each in classes}
     yield assess_controls(found, needs)
-    settings = site.configuration.controls
+    settings = site.configuration.table(ControlsSettings)
     if settings is not None:
         yield from assess_policy(settings, found, needs)
         yield from _changes(settings)

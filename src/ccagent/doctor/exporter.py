@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 from ccagent.doctor.finding import Finding
 from ccagent.errors import CcagentError, ConfigurationError
+from ccagent.exporter.settings import ExporterSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ccagent.doctor.agent_checks import Site
     from ccagent.exporter.collector import Collector
-    from ccagent.exporter.settings import Address, ExporterSettings
+    from ccagent.exporter.settings import Address
 
 AREA = "exporter"
 _IMPACT = ["exporter: Prometheus gets nothing"]
@@ -26,7 +27,7 @@ _SOON = 7 * 86400.0
 
 def check_exporter(site: Site) -> Iterator[Finding]:
     """Check the endpoint, if it is configured."""
-    settings = site.configuration.exporter
+    settings = site.configuration.table(ExporterSettings)
     if settings is None:
         return
     files = _check_files(settings)
@@ -53,7 +54,7 @@ def check_exporter(site: Site) -> Iterator[Finding]:
 
 def check_exporter_names(site: Site) -> Iterator[Finding]:
     """Read each set of names with a single source, such as slurm. It may have no data here."""
-    settings = site.configuration.exporter
+    settings = site.configuration.table(ExporterSettings)
     if settings is None:
         return
     from ccagent.exporter.collector_names import COLLECTORS

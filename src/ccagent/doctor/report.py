@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ccagent.config.registry import AGENTS
 from ccagent.doctor.examination import list_stopped
 from ccagent.log import printable
+from ccagent.registry import AGENTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

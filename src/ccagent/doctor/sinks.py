@@ -6,12 +6,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ccagent.commands.sink_probe import reach_sink, try_sink
-from ccagent.config.registry import transport_class
 from ccagent.doctor.clock import compare_clocks
 from ccagent.doctor.finding import Finding
 from ccagent.doctor.parallel import run_all
 from ccagent.errors import CcagentError, ProgramError
-from ccagent.transports.base import ProbeResult
+from ccagent.transports.base import ProbeResult, transport_class
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

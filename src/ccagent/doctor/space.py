@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
-from ccagent.config.registry import transport_class
 from ccagent.doctor.finding import Finding
 from ccagent.doctor.outbox_files import check_files
 from ccagent.doctor.service import list_state_directories, read_unit
@@ -14,6 +13,7 @@ from ccagent.errors import CcagentError, NotHereError
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.mountinfo import MOUNTINFO, find_mount, parse_mountinfo
 from ccagent.queue.files import make_file_name
+from ccagent.transports.base import transport_class
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -8,13 +8,13 @@ import sqlite3
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
-from ccagent.config.configuration import build_transport
 from ccagent.errors import CcagentError, ConfigurationError, QueueError
 from ccagent.log import logger
 from ccagent.machine.clock import timestamp
 from ccagent.queue.files import SUFFIX, make_file_name, open_disk
 from ccagent.queue.queue import Queue
 from ccagent.queue.sender import Sender
+from ccagent.transports.base import build_transport
 from ccagent.views.table.status import BacklogRow
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ NOBODY = pwd.getpwnam("nobody").pw_uid
 AS_NOBODY = f"""
 import os, sys, ccagent.commands.main, ccagent.config.configuration, ccagent.doctor.commands
 import ccagent.log, ccagent.commands.options
-import ccagent.config.registry, ccagent.transports.stdout
+import ccagent.registry, ccagent.transports.stdout
 import ccagent.machine.program
 import ctypes, selectors, tomllib, difflib, ccagent.log_handlers
 import ccagent.transports.http.server, ccagent.transports.http.transport
@@ -35,8 +35,8 @@ import ccagent.agents.metrics.readers.infiniband_checks, ccagent.agents.metrics.
 import ccagent.agents.sonar.sources.checks, ccagent.machine.bpf.checks
 import ccagent.machine.cgroup.checks, ccagent.machine.gpu.checks
 import ccagent.machine.procfs.checks, ccagent.machine.program_checks
-for name in ccagent.config.registry.AGENTS:
-    ccagent.config.registry.agent_class(name)
+for name in ccagent.registry.AGENTS:
+    ccagent.registry.agent_class(name)
 os.setgroups([])
 os.setgid({NOBODY})
 os.setuid({NOBODY})

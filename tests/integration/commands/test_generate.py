@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ccagent.commands.generate.roff import bold, entry, escape, example, heading, paragraphs, title
-from ccagent.config.registry import AGENTS, TRANSPORTS
+from ccagent.registry import AGENTS, TRANSPORTS
 
 CCAGENT = Path(sys.executable).with_name("ccagent")
 

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ccagent.config.configuration import build_transport, check_sink
+from ccagent.config.configuration import check_sink
 from ccagent.errors import RetryableError
 from ccagent.records.message import Message
+from ccagent.transports.base import build_transport
 from tests.support.mqtt_broker import Broker
 from tests.support.nats_server import NatsServer
 

@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.config.configuration import OutboxSettings, build_transport, check_sink
+from ccagent.config.configuration import OutboxSettings, check_sink
 from ccagent.errors import ConfigurationError, RejectedError, RetryableError, TooLargeError
 from ccagent.queue.queue import Queue
 from ccagent.queue.sender import Sender
 from ccagent.records.message import Message
+from ccagent.transports.base import build_transport
 from ccagent.transports.http.kprox import KproxSettings, KproxTransport
 from tests.support.http_server import Handler, Request, Server, say
 

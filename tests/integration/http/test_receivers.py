@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ccagent.config.configuration import OutboxSettings, build_transport, check_sink
+from ccagent.config.configuration import OutboxSettings, check_sink
 from ccagent.machine.node import Node
 from ccagent.queue.queue import Queue
 from ccagent.queue.sender import Sender
@@ -29,6 +29,7 @@ from ccagent.records.envelopes import (
 )
 from ccagent.records.message import Message, Record
 from ccagent.records.points import Point
+from ccagent.transports.base import build_transport
 from tests.support.receiving_programs import CLUSTER, PASSWORD, Jobanalyzer, MetricStore
 from tests.support.running import Running, until
 

@@ -9,7 +9,6 @@ import pytest
 
 from ccagent.agents.base import Agent, AgentSettings
 from ccagent.config.configuration import check
-from ccagent.config.registry import AGENTS, GPU_VENDORS
 from ccagent.doctor import agent_checks
 from ccagent.doctor.agent_checks import EVERYWHERE, AgentCheck, Site, open_checks
 from ccagent.doctor.examination import examine
@@ -17,6 +16,7 @@ from ccagent.doctor.finding import Finding
 from ccagent.machine.checks import Check, CheckResult
 from ccagent.machine.node import Node
 from ccagent.records.message import Format, Record
+from ccagent.registry import AGENTS, GPU_VENDORS
 
 NODE = Node()
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from ccagent import registry
 from ccagent.commands.once import run_once
-from ccagent.config import registry
 from ccagent.config.configuration import check
 from ccagent.queue.queue import Queue
 from tests.support.scripted import ScriptedTransport, orders

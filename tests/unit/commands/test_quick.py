@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ccagent.commands.main import cli
 from ccagent.commands.options import Options
 from ccagent.commands.quick import parse_quick
-from ccagent.config.registry import AGENTS
+from ccagent.registry import AGENTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import pytest
 from msgspec import Meta
 
+from ccagent.agents.base import agent_class
 from ccagent.config.configuration import GlobalSettings, OutboxSettings, check, load
 from ccagent.config.defaults import defaults, explain_key, template, toml
-from ccagent.config.described import Key, describe_keys
 from ccagent.config.duration import Cadence, Duration
-from ccagent.config.registry import AGENTS, TRANSPORTS, agent_class, transport_class
+from ccagent.config.keys import Key, describe_keys
 from ccagent.config.settings import Settings
 from ccagent.controls.settings import ControlsSettings
+from ccagent.registry import AGENTS, TRANSPORTS
+from ccagent.transports.base import transport_class
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ccagent.config import files as config_files
-from ccagent.config import packaged_defaults
+from ccagent.config import files as configuration_files
 from ccagent.config.configuration import Configuration, load
 from ccagent.config.files import read_files
 from ccagent.errors import ConfigurationError
@@ -314,7 +314,7 @@ def packaged(etc: Directory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     (tmp_path / "usr").mkdir()
     found = Directory(tmp_path / "usr")
     monkeypatch.setattr(config_files, "COMPLETED", str(etc.path))
-    monkeypatch.setattr(packaged_defaults, "PACKAGED", str(found.path / "conf.d"))
+    monkeypatch.setattr(configuration_files, "PACKAGED", str(found.path / "conf.d"))
     return found
 
 

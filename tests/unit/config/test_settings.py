@@ -9,12 +9,12 @@ import msgspec
 import pytest
 from msgspec import Meta
 
+from ccagent.agents.base import agent_class
 from ccagent.config.conversion import convert
 from ccagent.config.defaults import defaults
 from ccagent.config.duration import Cadence, Duration
-from ccagent.config.registry import agent_class
-from ccagent.config.settings import Settings, join_key, nearest
-from ccagent.errors import ConfigurationError
+from ccagent.config.settings import Settings, join_key
+from ccagent.errors import ConfigurationError, nearest
 
 
 class Example(Settings, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ccagent.config import registry
+from ccagent import registry
 from ccagent.daemon.runner import Runner
 from ccagent.errors import CcagentError, ConfigurationError, LockedError
 from ccagent.log import logger

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.config.registry import AGENTS
 from ccagent.doctor.agent_checks import AgentCheck, Site
 from ccagent.doctor.examination import GENERAL, examine, list_stopped
 from ccagent.doctor.finding import Finding, make_finding
@@ -27,6 +26,7 @@ from ccagent.doctor.report import (
 )
 from ccagent.errors import NotHereError, ProgramError
 from ccagent.machine.checks import Check, CheckResult
+from ccagent.registry import AGENTS
 from tests.support.doctor_site import mounted, site, status
 from tests.support.tree import TreeNode
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ccagent.config.described import describe_keys
+from ccagent.config.keys import describe_keys
 from ccagent.exporter.collector_names import COLLECTORS, NOT_DEFAULT
 from ccagent.exporter.settings import NAME_SETS, ExporterSettings
 from tests.support.paths import ROOT

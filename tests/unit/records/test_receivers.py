@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from ccagent.config.configuration import build_transport, check, check_sink
+from ccagent.config.configuration import check, check_sink
 from ccagent.config.warnings import find_warnings
 from ccagent.machine.node import Node
 from ccagent.records.encoding import Profile, encode, encode_each
@@ -44,7 +44,7 @@ from ccagent.records.log_message import LogMessage
 from ccagent.records.message import Message, Record
 from ccagent.records.points import Point
 from ccagent.records.receivers import RECEIVERS, _plan_of_envelope
-from ccagent.transports.base import SinkSettings
+from ccagent.transports.base import SinkSettings, build_transport
 from ccagent.transports.http.settings import HttpSettings
 from tests.support.receiver_schemas import SCHEMAS, find_refused
 from tests.support.receiving_programs import RefusedError, import_as_slurm_monitor

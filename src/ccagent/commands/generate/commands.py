@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from ccagent.commands.generate import completion, manual, manual_configuration
 from ccagent.config.defaults import template
-from ccagent.config.registry import AGENTS, TRANSPORTS
 from ccagent.errors import ConfigurationError, NotPermittedError
+from ccagent.registry import AGENTS, TRANSPORTS
 from ccagent.service.private_directories import make_directory
 from ccagent.service.private_files import replace_file
 

@@ -19,21 +19,20 @@ from ccagent.commands.generate.roff import (
 from ccagent.config.configuration import GlobalSettings, OutboxSettings
 from ccagent.config.defaults import (
     agent_sections,
-    control_sections,
     explain_key,
-    exporter_sections,
     sink_sections,
+    table_sections,
     toml,
 )
-from ccagent.config.described import describe_keys
-from ccagent.config.registry import AGENTS, TRANSPORTS
+from ccagent.config.keys import describe_keys
+from ccagent.registry import AGENTS, TRANSPORTS
 from ccagent.transports.base import SinkSettings
 from ccagent.transports.network import NetworkSinkSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ccagent.config.described import Key
+    from ccagent.config.keys import Key
 
 _DESCRIPTION = """\
 The configuration of ccagent is TOML in UTF-8: one file and, if the directory conf.d exists beside
@@ -97,7 +96,7 @@ def _parts(date: str) -> Iterator[str]:
     yield from _controls()
     yield heading("PROMETHEUS")
     yield paragraphs("Table [exporter]: metrics that the daemon serves to Prometheus.")
-    for section in exporter_sections():
+    for section in table_sections("exporter"):
         yield subheading(section.header)
         yield from _keys(section.keys)
     yield heading("AGENTS")
@@ -116,7 +115,7 @@ def _parts(date: str) -> Iterator[str]:
 
 
 def _controls() -> Iterator[str]:
-    for section in control_sections():
+    for section in table_sections("controls"):
         yield subheading(section.header)
         yield from _keys(section.keys)
 

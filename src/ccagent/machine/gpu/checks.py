@@ -6,12 +6,9 @@ from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from ccagent.config.duration import Duration
-from ccagent.config.registry import gpu_vendor_class
 from ccagent.machine.checks import Check, CheckResult, list_names, read_text
 from ccagent.machine.gpu.gpus import Gpus
-from ccagent.machine.gpu.presence import find_cards, vendor_directories
-from ccagent.machine.gpu.settings import GpuSettings
+from ccagent.machine.gpu.presence import find_cards, gpu_vendor_class, vendor_directories
 from ccagent.machine.interpreter import install_command
 
 if TYPE_CHECKING:
@@ -19,7 +16,7 @@ if TYPE_CHECKING:
 
     from ccagent.machine.node import Node
 
-_TIME_LIMIT = Duration("10s")
+_TIME_LIMIT = 10.0
 _VENDORS = {"nvidia": "0x10de", "amd": "0x1002"}
 _CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200")
 """VGA, 3D, other display, and processing accelerators (PCI Code and ID Assignment)."""
@@ -42,7 +39,7 @@ def examine_cards(node: Node, vendor: str) -> CheckResult:
     if not driven:
         return assess_cards(on_bus=_find_on_bus(node, vendor), package=missing)
     errors: list[str] = []
-    gpus = Gpus(node, GpuSettings(gpu_vendors=(vendor,), gpu_time_limit=_TIME_LIMIT))
+    gpus = Gpus(node, (vendor,), _TIME_LIMIT)
     try:
         gpus.ask("describe")
         cards = gpus.descriptions(errors)

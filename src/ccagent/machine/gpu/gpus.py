@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ccagent.config.registry import gpu_vendor_class
 from ccagent.machine.gpu.library import GpuLibrary
+from ccagent.machine.gpu.presence import gpu_vendor_class
 from ccagent.machine.gpu.vendor import Detail
 from ccagent.records.envelopes import NO_FLOAT, SampleGpu, SampleProcessGpu, SysinfoGpuCard
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ccagent.machine.gpu.settings import GpuSettings
     from ccagent.machine.node import Node
 
 
@@ -44,16 +43,18 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
 class Gpus:
     """The libraries of all vendors with cards on this node, each in a separate process.
 
-    Call `ask` first, then `reading` or `descriptions`. These wait up to the time limit of the
-    settings. They do not wait for the answer to an earlier question. Indices continue from vendor
-    to vendor in the order of the settings.
+    Call `ask` first, then `reading` or `descriptions`. These wait up to `patience` seconds. They do
+    not wait for the answer to an earlier question. `limit`: seconds after which a library counts as
+    hung. Indices continue from vendor to vendor in the order of `vendors`.
     """
 
-    def __init__(self, node: Node, settings: GpuSettings) -> None:
+    def __init__(
+        self, node: Node, vendors: Iterable[str], patience: float, limit: float = 60.0
+    ) -> None:
         self._libraries = [
-            GpuLibrary(node, gpu_vendor_class(name), settings) for name in settings.gpu_vendors
+            GpuLibrary(node, gpu_vendor_class(name), patience, limit) for name in vendors
         ]
-        self._time_limit = settings.gpu_time_limit.seconds
+        self._time_limit = patience
 
     def start(self) -> None:
         """Start the libraries before the first question."""

@@ -15,7 +15,6 @@ from ccagent.records.envelopes import SampleGpu
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ccagent.machine.gpu.settings import GpuSettings
     from ccagent.machine.gpu.vendor import Card, CardDescription, CardState, GpuVendor
     from ccagent.machine.helper import Helper
     from ccagent.machine.node import Node
@@ -29,13 +28,14 @@ _DETAILS_PART = 0.5
 class GpuLibrary:
     """Library of a vendor, and its reported cards.
 
-    Indices are the vendor's. Missing uuids and addresses are filled in.
+    Indices are the vendor's. Missing uuids and addresses are filled in. patience: seconds until an
+    answer is late. limit: seconds until a call counts as hung.
     """
 
-    def __init__(self, node: Node, vendor: type[GpuVendor], settings: GpuSettings) -> None:
+    def __init__(self, node: Node, vendor: type[GpuVendor], patience: float, limit: float) -> None:
         self._node = node
         self._vendor = vendor
-        self._limit = settings.time_limit.seconds
+        self._limit = limit
         self._helper: Helper | None = None
         self._asked = False
         self._problem = ""
@@ -44,7 +44,7 @@ class GpuLibrary:
         self._details_not_before = 0.0
         self._has_answered = False
         self._is_doubtful = False
-        self._patience = settings.gpu_time_limit.seconds
+        self._patience = patience
         self._present: list[str] = []
         self._known: dict[str, Card] = {}
         self._uuids: dict[str, str] = {}

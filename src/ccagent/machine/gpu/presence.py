@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ccagent.config.registry import gpu_vendor_class
 from ccagent.machine.gpu.address import list_addresses
+from ccagent.registry import load_gpu_vendor
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from ccagent.machine.gpu.vendor import GpuVendor
     from ccagent.machine.node import Node
 
 DIRECTORIES = {
@@ -17,6 +18,12 @@ DIRECTORIES = {
     "amd": ("sys/bus/pci/drivers/amdgpu",),
 }
 """Directories in which the built-in vendors' drivers list cards by address."""
+
+
+def gpu_vendor_class(name: str) -> type[GpuVendor]:
+    """Return the class of a GPU vendor. Raise ConfigurationError for an unknown name."""
+    found: type[GpuVendor] = load_gpu_vendor(name)
+    return found
 
 
 def vendor_directories(vendor: str) -> tuple[str, ...]:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from ccagent.agents.base import agent_class
 from ccagent.agents.fast.agent import FastAgent
 from ccagent.config.configuration import check
-from ccagent.config.registry import agent_class
 from ccagent.errors import ConfigurationError
 
 

@@ -16,7 +16,7 @@ from ccagent.agents.metrics.readers.power import PowerReader
 from ccagent.agents.metrics.readers.registry import READERS, ReaderTables
 from ccagent.agents.metrics.settings import MetricsSettings
 from ccagent.config.conversion import convert
-from ccagent.config.described import describe_keys
+from ccagent.config.keys import describe_keys
 from ccagent.counters import DaemonCounters
 from ccagent.records.encoding import encode
 from tests.support.paths import ROOT

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ccagent.config.configuration import build_transport, check_sink
+from ccagent.config.configuration import check_sink
 from ccagent.errors import ConfigurationError
+from ccagent.transports.base import build_transport
 from ccagent.transports.mqtt.settings import MqttSettings, check_settings
 from ccagent.transports.mqtt.transport import MqttTransport
 

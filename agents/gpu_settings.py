@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from msgspec import Meta
 
@@ -10,6 +10,10 @@ from ccagent.agents.base import AgentSettings
 from ccagent.config.duration import Duration
 from ccagent.errors import ConfigurationError
 from ccagent.machine.gpu.presence import vendor_directories
+
+if TYPE_CHECKING:
+    from ccagent.machine.gpu.gpus import Gpus
+    from ccagent.machine.node import Node
 
 
 class GpuSettings(AgentSettings, frozen=True, kw_only=True):
@@ -31,3 +35,10 @@ class GpuSettings(AgentSettings, frozen=True, kw_only=True):
                 vendor_directories(vendor)
             except ConfigurationError as error:
                 raise ValueError(f"gpu-vendors: {error}") from error
+
+    def make_gpus(self, node: Node) -> Gpus:
+        """Return the libraries of these vendors. The import is needed only where cards are."""
+        from ccagent.machine.gpu.gpus import Gpus
+
+        limit = self.gpu_time_limit.seconds
+        return Gpus(node, self.gpu_vendors, limit, self.time_limit.seconds)

@@ -1,4 +1,4 @@
-"""Registry of agents, transports and GPU vendors: their names and classes.
+"""Registry of agents, transports, GPU vendors and tables: their names and classes.
 
 Built-in classes are imported at first use. Installed entry points (groups `ccagent.agents`,
 `ccagent.transports` and `ccagent.gpus`) are searched only for names that are not built in.
@@ -9,12 +9,10 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ccagent.errors import ConfigurationError
+from ccagent.errors import ConfigurationError, nearest
 
 if TYPE_CHECKING:
-    from ccagent.agents.base import Agent
-    from ccagent.machine.gpu.vendor import GpuVendor
-    from ccagent.transports.base import Transport
+    from collections.abc import Callable
 
 AGENTS = {
     "sample": "ccagent.agents.sonar.agent:SampleAgent",
@@ -56,26 +54,41 @@ GPU_VENDORS = {
 }
 """GPU vendors by the name in `gpu-vendors`."""
 
+TABLES = {
+    "controls": "ccagent.controls.settings:ControlsSettings",
+    "exporter": "ccagent.exporter.settings:ExporterSettings",
+}
+"""Settings of the optional tables of a configuration, in the order of their checks."""
 
-def agent_class(name: str) -> type[Agent[Any]]:
-    """Return the class of an agent. Raise ConfigurationError for an unknown name."""
-    found: type[Agent[Any]] = _load("agent", "ccagent.agents", AGENTS, name)
-    return found
+TABLE_CHECKS = {"controls": "ccagent.controls.settings_checks:check_controls"}
+"""Checks of such settings that need files or libraries. Their errors name whole keys."""
 
 
-def transport_class(url: str) -> type[Transport]:
+def load_agent(name: str) -> Any:
+    """Return the class of an agent. Raise ConfigurationError for an unknown name.
+
+    `agent_class` and its like, beside the base classes, return the types of their room.
+    """
+    return _load("agent", "ccagent.agents", AGENTS, name)
+
+
+def load_transport(url: str) -> Any:
     """Return the class for a URL's scheme. Raise ConfigurationError for an unknown scheme."""
     scheme, colon, _ = url.partition(":")
     if not colon:
         raise ConfigurationError(f"{url!r} is not a sink URL such as 'stdout:' or 'dir:/PATH'")
-    found: type[Transport] = _load("kind of sink", "ccagent.transports", TRANSPORTS, scheme.lower())
-    return found
+    return _load("kind of sink", "ccagent.transports", TRANSPORTS, scheme.lower())
 
 
-def gpu_vendor_class(name: str) -> type[GpuVendor]:
+def load_gpu_vendor(name: str) -> Any:
     """Return the class of a GPU vendor. Raise ConfigurationError for an unknown name."""
-    found: type[GpuVendor] = _load("GPU vendor", "ccagent.gpus", GPU_VENDORS, name)
-    return found
+    return _load("GPU vendor", "ccagent.gpus", GPU_VENDORS, name)
+
+
+def load_table(name: str) -> tuple[Any, Callable[[Any], None]]:
+    """Return the settings type and the check of an optional table."""
+    place = TABLE_CHECKS.get(name)
+    return _import(TABLES[name]), _import(place) if place else lambda _: None
 
 
 def agent_names() -> list[str]:
@@ -99,13 +112,15 @@ def _load(what: str, group: str, built_in: dict[str, str], name: str) -> Any:
     if place is None:
         installed = _entry_points(group)
         if name not in installed:
-            from ccagent.config.settings import nearest
-
             known = [*built_in, *installed]
             raise ConfigurationError(f"{name!r} is an unknown {what}{nearest(name, known)}")
         place = installed[name]
-    module, _, attribute = place.partition(":")
     try:
-        return getattr(import_module(module), attribute)
+        return _import(place)
     except (ImportError, AttributeError) as error:
         raise ConfigurationError(f"{what} {name!r}: {place} can't be loaded: {error}") from error
+
+
+def _import(place: str) -> Any:
+    module, _, attribute = place.partition(":")
+    return getattr(import_module(module), attribute)
