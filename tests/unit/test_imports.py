@@ -70,7 +70,7 @@ OURS = {
     "ccagent.machine.descriptors",
     "ccagent.machine.file_errors",
     "ccagent.machine.gpu",
-    "ccagent.machine.gpu.address",
+    "ccagent.machine.gpu.vendor",
     "ccagent.machine.gpu.presence",
     "ccagent.agents.gpu_settings",
     "ccagent.machine.node",

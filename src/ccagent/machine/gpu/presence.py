@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ccagent.machine.gpu.address import list_addresses
+from ccagent.machine.gpu.vendor import list_addresses
 from ccagent.registry import load_gpu_vendor
 
 if TYPE_CHECKING:
