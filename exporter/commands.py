@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from ccagent.commands.command_options import HelpfulGroup, add_file_options
+from ccagent.config.command_options import HelpfulGroup, add_file_options, take_common
 from ccagent.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
-    from ccagent.commands.command_options import Common
-    from ccagent.commands.options import Options
+    from ccagent.config.command_options import Common
     from ccagent.config.configuration import Configuration
+    from ccagent.config.options import Options
     from ccagent.exporter.exposition import Block
     from ccagent.exporter.settings import ExporterSettings
 
+_SCRAPES = ("prometheus", "openmetrics")
 _SET_NAMES = "Sets of names, separated by commas: ccagent, node_exporter, cgroup_exporter, dcgm,\
  lustre, ceems, slurm."
 
@@ -64,6 +65,52 @@ def password(user: str) -> None:
     click.echo(make_line(user, secret))
 
 
+def extend_command(
+    command: click.Command, configure: Callable[[Options], Configuration]
+) -> click.Command:
+    """Return the command of the agent `metrics` with the formats of Prometheus, and `--names`.
+
+    configure: returns the configuration of the agent. A scrape needs that of the exporter.
+    """
+    del configure
+    take_sample = command.callback
+    if take_sample is None:
+        raise RuntimeError("the command does nothing")
+
+    def run(*, names: str, **options: Any) -> None:
+        form = str(options.get("form"))
+        if form in _SCRAPES:
+            if options.get("every") or options.get("is_dry") or options.get("sinks"):
+                raise click.UsageError(f"--format {form} works only with --once")
+            print_scrape(take_common(options).options._replace(form=None), form, names)
+            return
+        if names:
+            raise click.UsageError(f"--names: needs --format {' or '.join(_SCRAPES)}")
+        take_sample(**options)
+
+    params = [_with_scrapes(param) for param in command.params]
+    own = click.Option(
+        ["--names"],
+        default="",
+        metavar="SETS",
+        help="With --format prometheus: sets of names, such as node_exporter,ccagent.",
+    )
+    # The options of all agents begin with --once.
+    params.insert([param.name for param in params].index("once"), own)
+    return click.Command(command.name, callback=run, params=params, help=command.help)
+
+
+def _with_scrapes(param: click.Parameter) -> click.Parameter:
+    """Return the option `--format` with Prometheus formats added, and other options unchanged."""
+    if param.name != "form":
+        return param
+    return click.Option(
+        ["--format", "form"],
+        type=click.Choice(["sonar", "line", *_SCRAPES]),
+        help="Sonar JSON envelopes, line protocol, or what Prometheus would get.",
+    )
+
+
 def print_scrape(options: Options, form: str, names: str) -> None:
     """Print a scrape. form: prometheus or openmetrics.
 
@@ -99,7 +146,7 @@ def scrape_once(
 
 def _read(options: Options, names: str) -> tuple[Configuration, ExporterSettings]:
     """Return the configuration and its exporter settings; `names` replaces the sets of names."""
-    from ccagent.commands.options import load_configuration
+    from ccagent.config.options import load_configuration
     from ccagent.exporter.settings import NAME_SETS, ExporterSettings
 
     configuration = load_configuration(options)

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ccagent import log
 from ccagent.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ccagent.commands.options import Options
     from ccagent.config.configuration import Configuration
+    from ccagent.config.options import Options
 
 _FORMATS = ("table", "sonar", "line")
 
@@ -69,12 +70,11 @@ def _print_table(
     from ccagent.agents.energy.agent import EnergyAgent
     from ccagent.agents.energy.settings import EnergySettings
     from ccagent.agents.energy.table import format_table
-    from ccagent.commands.command_options import take_common
-    from ccagent.commands.loading import configure_log
+    from ccagent.config.command_options import take_common
 
     assignments = options.pop("assignments")
     common = take_common(options)
-    configure_log(common.verbosity)
+    log.configure(common.verbosity)
     configuration = _configure(configure, common.options, assignments)
     settings = configuration.agents[EnergyAgent.name]
     if not isinstance(settings, EnergySettings):
@@ -98,6 +98,6 @@ def _configure(
     """Return the configuration of the agent, with the keys of the command line."""
     if not assignments:
         return configure(options)
-    from ccagent.commands.options import load_configuration
+    from ccagent.config.options import load_configuration
 
     return load_configuration(options, agent="energy", assignments=assignments)

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ccagent.commands.command_options import add_common_options, make_group
+from ccagent.config.command_options import add_common_options, make_group
 from ccagent.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ccagent.agents.fast.settings import FastSettings
-    from ccagent.commands.command_options import Common
-    from ccagent.commands.options import Options
+    from ccagent.config.command_options import Common
     from ccagent.config.configuration import Configuration
+    from ccagent.config.options import Options
     from ccagent.machine.node import Node
 
 _KEPT_WHERE = "agents.fast.state-directory"

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ccagent.commands.command_options import add_file_options
+from ccagent.config.command_options import add_file_options
 from ccagent.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ccagent.commands.command_options import Common
-    from ccagent.commands.options import Options
+    from ccagent.config.command_options import Common
     from ccagent.config.configuration import Configuration
+    from ccagent.config.options import Options
 
 
 def extend_command(

@@ -6,17 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ccagent.commands.command_options import take_common
+from ccagent.config.command_options import take_common
 from ccagent.errors import ConfigurationError, UnparsableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ccagent.commands.options import Options
     from ccagent.config.configuration import Configuration
-
-
-_SCRAPES = ("prometheus", "openmetrics")
+    from ccagent.config.options import Options
 
 
 def extend_command(
@@ -36,19 +33,8 @@ def extend_command(
         is_config: bool,
         is_store: bool,
         merged: tuple[str, ...],
-        names: str,
         **options: Any,
     ) -> None:
-        if options.get("form") in _SCRAPES:
-            from ccagent.exporter.commands import print_scrape
-
-            if options.get("every") or options.get("is_dry") or options.get("sinks"):
-                raise click.UsageError(f"--format {options['form']} works only with --once")
-            form = str(options["form"])
-            print_scrape(take_common(options).options._replace(form=None), form, names)
-            return
-        if names:
-            raise click.UsageError(f"--names: needs --format {' or '.join(_SCRAPES)}")
         if not (is_list or is_config or is_store or merged):
             take_sample(**options)
             return
@@ -97,27 +83,8 @@ def extend_command(
             help="Merge an output of --cluster-config; repeat for each node.",
         ),
     ]
-    flags.append(
-        click.Option(
-            ["--names"],
-            default="",
-            metavar="SETS",
-            help="With --format prometheus: sets of names, such as node_exporter,ccagent.",
-        )
-    )
-    params = [_with_scrapes(param) for param in command.params]
-    return click.Command(command.name, callback=run, params=[*flags, *params], help=command.help)
-
-
-def _with_scrapes(param: click.Parameter) -> click.Parameter:
-    """Return the option `--format` with Prometheus formats added, and other options unchanged."""
-    if param.name != "form":
-        return param
-    return click.Option(
-        ["--format", "form"],
-        type=click.Choice(["sonar", "line", *_SCRAPES]),
-        help="Sonar JSON envelopes, line protocol, or what Prometheus would get.",
-    )
+    params = [*flags, *command.params]
+    return click.Command(command.name, callback=run, params=params, help=command.help)
 
 
 def _read_merged(paths: tuple[str, ...]) -> dict[str, Any]:

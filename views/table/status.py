@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ccagent.views.table.layout import TableColumn, format_rows
 from ccagent.views.terminal import clean, cut
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ccagent.counters import SinkCounters
+    from ccagent.queue.commands import BacklogRow
     from ccagent.service.status import Status
     from ccagent.views.terminal import Style
 
@@ -32,22 +33,6 @@ _QUEUES = (
     TableColumn("bytes", True, 1, least=9), TableColumn("oldest", True, least=9),
     TableColumn("dead letters", True, least=12), TableColumn("dropped", True, 2, least=8),
 )  # fmt: skip
-
-
-class BacklogRow(NamedTuple):
-    """The queue of a sink. age: of its oldest message, in seconds. details: lines of dead letters.
-
-    error: reason if the queue can't be read; the other fields are then 0.
-    """
-
-    sink: str
-    messages: int = 0
-    size: int = 0
-    age: float = 0.0
-    dead_letters: int = 0
-    dropped: int = 0
-    details: tuple[str, ...] = ()
-    error: str = ""
 
 
 def format_status(status: Status, width: int, style: Style) -> list[str]:

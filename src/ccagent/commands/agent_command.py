@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ccagent.commands.command_options import add_common_options
 from ccagent.commands.loading import configure_log, run_daemon
+from ccagent.config.command_options import add_common_options
 
 if TYPE_CHECKING:
-    from ccagent.commands.command_options import Common
-    from ccagent.commands.options import Options
+    from ccagent.config.command_options import Common
     from ccagent.config.configuration import Configuration
+    from ccagent.config.options import Options
 
 HELP = {
     "sample": "Collect the processes and jobs of this node.",
@@ -36,11 +36,11 @@ Without --config, cluster and agent keys are read from /etc/ccagent/ccagent.toml
 that file are only for the daemon."""
 
 _EXTENSIONS = {
-    "energy": "ccagent.agents.energy.commands",
-    "fast": "ccagent.agents.fast.commands",
-    "jobio": "ccagent.agents.jobio.commands",
-    "lustre": "ccagent.agents.lustre.commands",
-    "metrics": "ccagent.agents.metrics.commands",
+    "energy": ["ccagent.agents.energy.commands"],
+    "fast": ["ccagent.agents.fast.commands"],
+    "jobio": ["ccagent.agents.jobio.commands"],
+    "lustre": ["ccagent.agents.lustre.commands"],
+    "metrics": ["ccagent.agents.metrics.commands", "ccagent.exporter.commands"],
 }
 """Modules whose function `extend_command` adds options or subcommands to an agent's command."""
 
@@ -87,7 +87,7 @@ def make_agent_command(name: str) -> click.Command:
                     name, options, verbosity=verbosity, assignments=assignments, is_dry=is_dry
                 )
             )
-        from ccagent.commands.options import load_configuration
+        from ccagent.config.options import load_configuration
 
         configure_log(common.verbosity)
         assignments = (*assignments, f'every="{every}"')
@@ -95,14 +95,12 @@ def make_agent_command(name: str) -> click.Command:
         configure_log(common.verbosity, configuration)
         run_daemon(lambda: configuration, serves_status=False)
 
-    extension = _EXTENSIONS.get(name)
-    if extension is None:
-        return command
-
     def configure(options: Options) -> Configuration:
-        from ccagent.commands.options import load_configuration
+        from ccagent.config.options import load_configuration
 
         return load_configuration(options, agent=name)
 
-    extended: click.Command = import_module(extension).extend_command(command, configure)
+    extended: click.Command = command
+    for module in _EXTENSIONS.get(name, ()):
+        extended = import_module(module).extend_command(extended, configure)
     return extended

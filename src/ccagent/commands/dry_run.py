@@ -6,11 +6,11 @@ import sys
 from typing import TYPE_CHECKING
 
 from ccagent.agents.base import build_agent
-from ccagent.commands.once import time_limit
-from ccagent.commands.options import public_url
+from ccagent.config.options import public_url
 from ccagent.errors import RejectedError
 from ccagent.log import printable
 from ccagent.records.encoding import encode_each
+from ccagent.service.signals import time_limit
 
 if TYPE_CHECKING:
     from ccagent.config.configuration import Configuration

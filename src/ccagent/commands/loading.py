@@ -11,13 +11,13 @@ from ccagent.service.signals import CLOSED_PIPE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ccagent.commands.command_options import Common
+    from ccagent.config.command_options import Common
     from ccagent.config.configuration import Configuration
 
 
 def load(common: Common, *, needs_file: bool = False) -> Configuration:
     """Read the configuration, and configure the log with it."""
-    from ccagent.commands.options import load_configuration
+    from ccagent.config.options import load_configuration
 
     configure_log(common.verbosity)
     configuration = load_configuration(common.options, needs_file=needs_file)

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from ccagent import __version__
 from ccagent.commands.agent_command import HELP, make_agent_command
-from ccagent.commands.command_options import HelpfulGroup, add_common_options, add_file_options
 from ccagent.commands.loading import configure_log, load, run_daemon
+from ccagent.config.command_options import HelpfulGroup, add_common_options, add_file_options
 from ccagent.errors import ConfigurationError
 from ccagent.service.signals import CLOSED_PIPE, INTERRUPTED, allow_interrupts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ccagent.commands.command_options import Common
+    from ccagent.config.command_options import Common
     from ccagent.config.configuration import Configuration
     from ccagent.config.duration import Duration
 
@@ -33,7 +33,7 @@ class _Place(NamedTuple):
 _COMMANDS = {
     "agents": _Place("ccagent.commands.sinks", "List the agents."),
     "config": _Place(
-        "ccagent.config.commands",
+        "ccagent.commands.config",
         "Check a configuration, print the defaults, or import Sonar's configuration.",
     ),
     "control": _Place(
@@ -56,7 +56,7 @@ _COMMANDS = {
         "Query the store of Lustre jobstats for the I/O of jobs, users and nodes.",
     ),
     "kernel": _Place(
-        "ccagent.machine.bpf.commands",
+        "ccagent.commands.kernel",
         "Load, show and unload the kernel programs for processes and I/O of jobs.",
     ),
     "outbox": _Place(
@@ -160,15 +160,22 @@ def run(common: Common) -> None:
 
     Without --config it reads /etc/ccagent/ccagent.toml, which must exist.
     """
-    from ccagent.commands.options import load_configuration
+    from ccagent.config.options import load_configuration
     from ccagent.daemon.daemon import check_runnable
 
     if common.options.form == "table":
         raise click.UsageError("the daemon sends no tables; see 'ccagent top'")
     configure_log(common.verbosity)
 
+    def override(table: dict[str, Any]) -> dict[str, Any]:
+        if "controls" not in table:
+            return table
+        from ccagent.controls.overrides import apply_overrides
+
+        return apply_overrides(table)
+
     def read() -> Configuration:
-        configuration = load_configuration(common.options, needs_file=True, with_overrides=True)
+        configuration = load_configuration(common.options, needs_file=True, adapt=override)
         check_runnable(configuration)
         configure_log(common.verbosity, configuration)
         return configuration

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
 from typing import TYPE_CHECKING, Any
 
 from ccagent.agents.base import build_agent
 from ccagent.errors import CcagentError, ProgramError
 from ccagent.log import logger
 from ccagent.records.encoding import encode_each
+from ccagent.service.signals import time_limit
 from ccagent.transports.base import build_transport
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-    from types import FrameType
-
     from ccagent.agents.base import Agent
     from ccagent.config.configuration import Configuration
     from ccagent.machine.node import Node
@@ -23,9 +19,6 @@ if TYPE_CHECKING:
     from ccagent.records.encoding import Profile
     from ccagent.records.message import Message
     from ccagent.transports.base import Transport
-
-_LONGEST_LIMIT = 1e9
-"""A number of seconds that any timer of the kernel accepts."""
 
 _LOOK = 3600.0
 _HELD = 4 * 1024 * 1024
@@ -187,27 +180,3 @@ class _Delivery:
             logger.error("sink %s: %s", self._sink, error)
         else:
             logger.exception("sink %s: unforeseen error", self._sink)
-
-
-class _TimeOver(BaseException):
-    """A BaseException, because agents catch Exception."""
-
-
-@contextlib.contextmanager
-def time_limit(seconds: float, text: str) -> Generator[None]:
-    """Interrupt the body after a time limit, unless it hangs in the kernel.
-
-    Raise ProgramError with `text` at the time limit.
-    """
-
-    def over(_number: int, _frame: FrameType | None) -> None:
-        raise _TimeOver
-
-    signal.signal(signal.SIGALRM, over)
-    signal.setitimer(signal.ITIMER_REAL, min(seconds, _LONGEST_LIMIT))
-    try:
-        yield
-    except _TimeOver as error:
-        raise ProgramError(text) from error
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)

@@ -6,12 +6,12 @@ import sys
 from typing import TYPE_CHECKING
 
 from ccagent import log
-from ccagent.commands.options import load_configuration
+from ccagent.config.options import load_configuration
 from ccagent.errors import ConfigurationError
 from ccagent.service.signals import allow_interrupts
 
 if TYPE_CHECKING:
-    from ccagent.commands.options import Options
+    from ccagent.config.options import Options
 
 
 def sample_once(

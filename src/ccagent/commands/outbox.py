@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ccagent.commands.command_options import HelpfulGroup, add_file_options
 from ccagent.commands.loading import load
+from ccagent.config.command_options import HelpfulGroup, add_file_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ccagent.commands.command_options import Common
+    from ccagent.config.command_options import Common
 
 
 @click.group(cls=HelpfulGroup, invoke_without_command=True)

@@ -12,7 +12,7 @@ from ccagent.registry import AGENTS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ccagent.commands.options import Options
+    from ccagent.config.options import Options
 
 _VALUED = {"--config", "--cluster", "--format", "--sink"}
 _FORMATS = {None, "sonar", "line", "table"}
@@ -46,7 +46,7 @@ def parse_quick(arguments: Sequence[str]) -> tuple[str, Options] | None:
     form = found.get("--format")
     if form not in _FORMATS or (arguments[0] in _CHOOSING and form in {None, "table"}):
         return None
-    from ccagent.commands.options import Options
+    from ccagent.config.options import Options
 
     options = Options(
         path=found.get("--config"),

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ccagent.commands.command_options import HelpfulGroup, add_common_options
 from ccagent.commands.loading import load
+from ccagent.config.command_options import HelpfulGroup, add_common_options
 from ccagent.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from ccagent.commands.command_options import Common
+    from ccagent.config.command_options import Common
 
 
 @click.command()
@@ -46,8 +46,8 @@ def test(sink: str, common: Common) -> None:
 
     Prints the receiver's answer; exit status 1 if the receiver did not accept the message.
     """
-    from ccagent.commands.options import sinks_of
-    from ccagent.commands.sink_probe import try_sink
+    from ccagent.config.options import sinks_of
+    from ccagent.doctor.sinks import try_sink
     from ccagent.errors import nearest
 
     if ":" in sink:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ccagent import __version__
-from ccagent.commands.options import public_url
 from ccagent.commit import commit
+from ccagent.config.options import public_url
 
 if TYPE_CHECKING:
     from ccagent.agents.base import AgentSettings

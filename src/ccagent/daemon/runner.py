@@ -159,7 +159,7 @@ class Runner:
         """Take one sample, and put its messages into the outboxes."""
         self._in_use = self.outboxes
         try:
-            with self.agent.counters.count_sample(self._node.clock) as failures:
+            with self.agent.counters.count_sample(self._node.clock.monotonic) as failures:
                 self._hand_on(note_failures(self.agent.sample(self._node), failures))
                 self.agent.commit_sample()
             self._unsettled = self._in_use if self._remembers else []

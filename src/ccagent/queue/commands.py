@@ -15,7 +15,6 @@ from ccagent.queue.files import SUFFIX, make_file_name, open_disk
 from ccagent.queue.queue import Queue
 from ccagent.queue.sender import Sender
 from ccagent.transports.base import build_transport
-from ccagent.views.table.status import BacklogRow
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
@@ -25,6 +24,22 @@ if TYPE_CHECKING:
     from ccagent.queue.rows import DeadLetter
 
 _SHOWN = 20
+
+
+class BacklogRow(NamedTuple):
+    """The queue of a sink. age: of its oldest message, in seconds. details: lines of dead letters.
+
+    error: reason if the queue can't be read; the other fields are then 0.
+    """
+
+    sink: str
+    messages: int = 0
+    size: int = 0
+    age: float = 0.0
+    dead_letters: int = 0
+    dropped: int = 0
+    details: tuple[str, ...] = ()
+    error: str = ""
 
 
 class DeadLetterSelection(NamedTuple):

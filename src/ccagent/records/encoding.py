@@ -12,12 +12,26 @@ from ccagent.records.message import FORMATS, Format, JsonRecord, LineRecord, Mes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
+    from typing import Protocol
 
-    from ccagent.machine.node import Node
     from ccagent.records.message import Record
     from ccagent.records.receivers import Receiver
 
     _Complain = Callable[[str, EncodingError], None]
+
+    class _Clock(Protocol):
+        def time(self) -> float: ...
+
+    class _Origin(Protocol):
+        """The node that records are from: its names and its clock. It is `machine.node.Node`."""
+
+        @property
+        def clock(self) -> _Clock: ...
+        @property
+        def cluster(self) -> str: ...
+        @property
+        def hostname(self) -> str: ...
+
 
 _ID_BYTES = 12
 _NANOSECONDS = "000000000\n"
@@ -73,7 +87,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
 def encode(
     records: Iterable[Record],
     wanted: Profile | Format | Collection[Format],
-    node: Node,
+    node: _Origin,
     *,
     prefix: str = "",
     complain: _Complain | None = None,
@@ -94,7 +108,7 @@ def encode(
 def encode_each(
     records: Iterable[Record],
     profiles: Collection[Profile],
-    node: Node,
+    node: _Origin,
     *,
     prefix: str = "",
     complain: _Complain | None = None,

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from typing import TYPE_CHECKING
 
+from ccagent.errors import ProgramError
+
 if TYPE_CHECKING:
+    from collections.abc import Generator
     from types import FrameType
+
+_LONGEST_LIMIT = 1e9
+"""A number of seconds that any timer of the kernel accepts."""
 
 _OF_THE_DAEMON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 
@@ -63,3 +70,27 @@ class ReceivedSignals:
         for number in numbers:
             del self._frames[number]
         return numbers
+
+
+class _TimeOver(BaseException):
+    """A BaseException, because agents catch Exception."""
+
+
+@contextlib.contextmanager
+def time_limit(seconds: float, text: str) -> Generator[None]:
+    """Interrupt the body after a time limit, unless it hangs in the kernel.
+
+    Raise ProgramError with `text` at the time limit.
+    """
+
+    def over(_number: int, _frame: FrameType | None) -> None:
+        raise _TimeOver
+
+    signal.signal(signal.SIGALRM, over)
+    signal.setitimer(signal.ITIMER_REAL, min(seconds, _LONGEST_LIMIT))
+    try:
+        yield
+    except _TimeOver as error:
+        raise ProgramError(text) from error
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)

@@ -23,7 +23,7 @@ from tests.support.running import CCAGENT
 NOBODY = pwd.getpwnam("nobody").pw_uid
 AS_NOBODY = f"""
 import os, sys, ccagent.commands.main, ccagent.config.configuration, ccagent.doctor.commands
-import ccagent.log, ccagent.commands.options
+import ccagent.log, ccagent.config.options
 import ccagent.registry, ccagent.transports.stdout
 import ccagent.machine.program
 import ctypes, selectors, tomllib, difflib, ccagent.log_handlers

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccagent.commands.main import cli
-from ccagent.commands.options import Options
 from ccagent.commands.quick import parse_quick
+from ccagent.config.options import Options
 from ccagent.registry import AGENTS
 
 if TYPE_CHECKING:

@@ -6,8 +6,9 @@ import pytest
 from msgspec import structs
 
 from ccagent.counters import AgentCounters, SinkCounters
+from ccagent.queue.commands import BacklogRow
 from ccagent.service.status import Status
-from ccagent.views.table.status import BacklogRow, format_queues, format_status
+from ccagent.views.table.status import format_queues, format_status
 from ccagent.views.terminal import Style
 
 STATUS = Status(

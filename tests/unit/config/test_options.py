@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ccagent.commands.options import (
+from ccagent.config.options import (
     Options,
     load_configuration,
     sinks_of,
     with_options,
     with_values,
 )
+from ccagent.controls.overrides import apply_overrides
 from ccagent.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -72,6 +73,6 @@ def test_overrides_of_the_control_service_count_for_the_daemon_alone(tmp_path: P
         f'[controls]\noverrides = "{overrides}"\n'
     )
     options = Options(path=str(file))
-    daemon = load_configuration(options, needs_file=True, with_overrides=True)
+    daemon = load_configuration(options, needs_file=True, adapt=apply_overrides)
     assert {name: str(agent.every) for name, agent in daemon.agents.items()} == {"sample": "10s"}
     assert set(load_configuration(options).agents) == {"sample", "sysinfo"}

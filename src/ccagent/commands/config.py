@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ccagent.commands.command_options import HelpfulGroup, add_file_options
+from ccagent.config.command_options import HelpfulGroup, add_file_options
 
 if TYPE_CHECKING:
-    from ccagent.commands.command_options import Common
+    from ccagent.config.command_options import Common
 
 
 @click.group(cls=HelpfulGroup)

@@ -8,7 +8,7 @@ from ccagent.config.settings import as_table, is_table
 from ccagent.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from ccagent.config.configuration import Configuration
     from ccagent.config.files import Files
@@ -31,23 +31,21 @@ def load_configuration(
     agent: str = "",
     assignments: tuple[str, ...] = (),
     needs_file: bool = False,
-    with_overrides: bool = False,
+    adapt: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
 ) -> Configuration:
     """Read the configuration file, and override keys by options.
 
     agent: keep only the configuration of this agent. Its samples go to the sinks of a file only if
     `--config` names this file: a command in a terminal must not send to the site's receivers by
-    mistake. needs_file: raise ConfigurationError if the default file is missing. with_overrides:
-    apply the keys set by the control service, as in the daemon.
+    mistake. needs_file: raise ConfigurationError if the default file is missing. adapt: changes the
+    table of the file, as the overrides of the control service do in the daemon.
     """
     from ccagent.config.configuration import check_files
 
     files = _files(options, needs_file=needs_file)
     table = files.table
-    if with_overrides and "controls" in table:
-        from ccagent.controls.overrides import apply_overrides
-
-        table = apply_overrides(table)
+    if adapt is not None:
+        table = adapt(table)
     if agent:
         table = with_values(for_agent(table, agent), "agents", [agent], assignments)
         if options.path is None:
@@ -81,22 +79,21 @@ def _files(options: Options, *, needs_file: bool) -> Files:
 
 def _only_format(agent: str) -> str | None:
     """Return the format of an agent without the format `sonar`, else None."""
-    from ccagent.agents.base import agent_class
+    from ccagent.registry import load_agent
 
-    formats = agent_class(agent).formats
+    formats: frozenset[str] = load_agent(agent).formats
     return None if "sonar" in formats else min(formats)
 
 
 def _work_without_sinks(table: dict[str, Any]) -> bool:
     """Return whether no agent of a table needs a sink, or only the exporter is configured."""
-    from ccagent.agents.base import agent_class
-    from ccagent.registry import AGENTS
+    from ccagent.registry import AGENTS, load_agent
 
     agents = as_table(table.get("agents"))
     if not agents and "exporter" in table:
         return True
     return bool(agents) and all(
-        name in AGENTS and agent_class(name).has_own_peer(as_table(agents[name])) for name in agents
+        name in AGENTS and load_agent(name).has_own_peer(as_table(agents[name])) for name in agents
     )
 
 

@@ -10,7 +10,7 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ccagent.commands.options import Options
+    from ccagent.config.options import Options
 
 _verbose = click.option(
     "-v", "--verbose", count=True, help="Log more on stderr: information; twice: everything."
@@ -108,7 +108,7 @@ def take_common(values: dict[str, Any]) -> Common:
 
     An option that is not given after the sub-command may be given before it.
     """
-    from ccagent.commands.options import Options
+    from ccagent.config.options import Options
 
     contexts: list[click.Context] = []
     context = click.get_current_context(silent=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from click.testing import CliRunner
 
+from ccagent.commands.kernel import kernel
 from ccagent.machine.bpf import status
-from ccagent.machine.bpf.commands import kernel
 from ccagent.machine.bpf.status import KernelProgramStatus
 
 
