@@ -28,7 +28,7 @@ from ccagent.controls.nats_link import NatsLink, connect
 from ccagent.controls.os_settings import OsSettings
 from ccagent.controls.settings import ControlsSettings
 from ccagent.machine.node import Node
-from ccagent.records.line_protocol.lines import Line
+from ccagent.records.line_protocol.decoding import Line
 
 CONTROL = "swappiness"
 TICKS = os.sysconf("SC_CLK_TCK")

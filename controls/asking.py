@@ -19,7 +19,7 @@ from ccagent.controls.control import NODE_DEVICE
 from ccagent.controls.control_lines import encode_line
 from ccagent.errors import ConfigurationError, ControlError, EncodingError
 from ccagent.log import printable
-from ccagent.records.line_protocol.lines import Line
+from ccagent.records.line_protocol.decoding import Line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -9,7 +9,7 @@ from ccagent.errors import EncodingError
 from ccagent.records.line_protocol.encoding import encode_string, encode_tags, shorten
 
 if TYPE_CHECKING:
-    from ccagent.records.line_protocol.lines import Line
+    from ccagent.records.line_protocol.decoding import Line
 
 _REMEMBERED = 1024
 

@@ -20,7 +20,7 @@ from ccagent.service.lock import Lock
 if TYPE_CHECKING:
     from ccagent.controls.setup import ControlSetup
     from ccagent.machine.node import Node
-    from ccagent.records.line_protocol.lines import Line
+    from ccagent.records.line_protocol.decoding import Line
 
 
 def direct_responder(setup: ControlSetup, node: Node) -> Responder:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ccagent.controls.responder import Responder
     from ccagent.controls.settings import ControlsSettings
     from ccagent.controls.signatures import SignatureCheck
-    from ccagent.records.line_protocol.lines import Line
+    from ccagent.records.line_protocol.decoding import Line
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
 _MOST_DELAYED = 10_000

@@ -9,14 +9,13 @@ import msgspec
 from ccagent.controls.control_lines import encode_line
 from ccagent.controls.policy import RequestSender
 from ccagent.log import logger
-from ccagent.records.line_protocol.decoding import decode_lines
-from ccagent.records.line_protocol.lines import Line
+from ccagent.records.line_protocol.decoding import Line, decode_lines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ccagent.controls.responder import Method
-    from ccagent.records.line_protocol.lines import LineError
+    from ccagent.records.line_protocol.decoding import LineError
 
 MOST_LINES = 4096
 """Maximum number of answered lines per message."""

@@ -20,7 +20,7 @@ from ccagent.controls.owner import find_owner
 from ccagent.controls.policy import RateLimit, SenderLimits
 from ccagent.errors import CcagentError, ControlError
 from ccagent.log import logger
-from ccagent.records.line_protocol.lines import Line
+from ccagent.records.line_protocol.decoding import Line
 from ccagent.senders import SenderTable
 
 if TYPE_CHECKING:

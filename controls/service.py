@@ -346,7 +346,7 @@ class ControlService:
             return
         from ccagent.controls.control_lines import encode_line
         from ccagent.log import printable
-        from ccagent.records.line_protocol.lines import Line
+        from ccagent.records.line_protocol.decoding import Line
 
         tags = {
             "cluster": self._node.cluster, "hostname": self._node.hostname.partition(".")[0],

@@ -49,7 +49,7 @@ class EnergyAgent(Agent[EnergySettings]):
     def sample(self, node: Node) -> Iterator[Record]:
         """Split the energy since the last sample. Yield counters and records of ended jobs."""
         from ccagent.agents.energy.points import make_end_points, make_end_record, make_points
-        from ccagent.records.json_array import JsonArray
+        from ccagent.records.json_encoding import JsonArray
 
         tick = self.meter.tick(node)
         for error in tick.errors:

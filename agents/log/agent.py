@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from ccagent.agents.base import Agent, AgentSettings
 from ccagent.log import logger
-from ccagent.records.log_message import LogMessage
+from ccagent.records.points import LogMessage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

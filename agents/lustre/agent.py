@@ -17,7 +17,7 @@ from ccagent.agents.lustre.jobstats.system_entries import SystemEntries, Treatme
 from ccagent.config.duration import Duration
 from ccagent.errors import NotHereError, nearest
 from ccagent.log import logger
-from ccagent.records.json_array import JsonArray
+from ccagent.records.json_encoding import JsonArray
 from ccagent.records.message import FORMATS
 from ccagent.records.points import Point
 

@@ -6,8 +6,7 @@ import math
 from http import HTTPStatus
 from typing import TYPE_CHECKING, NamedTuple
 
-from ccagent.records.line_protocol.decoding import decode_lines
-from ccagent.records.line_protocol.lines import LineError
+from ccagent.records.line_protocol.decoding import LineError, decode_lines
 from ccagent.stores.metrics.line_keys import check_name, level_path
 from ccagent.stores.metrics.line_times import seconds
 from ccagent.stores.metrics.part_tags import add_part
@@ -16,7 +15,7 @@ from ccagent.stores.metrics.series_limits import SeriesRefusal
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ccagent.records.line_protocol.lines import Line
+    from ccagent.records.line_protocol.decoding import Line
     from ccagent.stores.metrics.groups import Path, StoredSeries
     from ccagent.stores.metrics.part_limits import PartLimits
     from ccagent.stores.metrics.series_limits import SeriesLimits

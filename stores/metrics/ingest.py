@@ -25,7 +25,7 @@ from ccagent.stores.metrics.templates import KnownKeys, MessageTemplate, is_plai
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ccagent.records.line_protocol.lines import Line
+    from ccagent.records.line_protocol.decoding import Line
     from ccagent.stores.metrics.groups import SeriesGroup
     from ccagent.stores.metrics.store import MetricStore
 

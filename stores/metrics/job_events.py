@@ -25,7 +25,7 @@ from ccagent.stores.metrics.series_limits import SeriesRefusal
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ccagent.records.line_protocol.lines import Line
+    from ccagent.records.line_protocol.decoding import Line
     from ccagent.stores.metrics.job_table import JobTable
 
 _MOST_WAITING = 16 << 20

@@ -14,7 +14,7 @@ from ccagent.controls.responder import Method, Pages, Responder
 from ccagent.controls.settings import ControlsSettings
 from ccagent.controls.setup import check_table
 from ccagent.machine.node import Node
-from ccagent.records.line_protocol.lines import Line
+from ccagent.records.line_protocol.decoding import Line
 from tests.support.tree import StillClock
 
 if TYPE_CHECKING:

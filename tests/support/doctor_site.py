@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ccagent.config.configuration import check
-from ccagent.doctor.agent_checks import Site, open_checks
-from ccagent.doctor.finding import Finding
+from ccagent.doctor.finding import Finding, Site, open_checks
 from tests.support.tree import TreeNode
 
 ALL = "000001ffffffffff"

@@ -12,7 +12,7 @@ import pytest
 
 from ccagent.agents.state_file import read_state, write_state
 from ccagent.config.configuration import check
-from ccagent.config.unsafe_places import unsafe_places
+from ccagent.config.warnings import unsafe_places
 from ccagent.controls.audit import Audit
 from ccagent.controls.journal import Journal
 from ccagent.controls.overrides import read_overrides, write_overrides
@@ -25,8 +25,7 @@ from ccagent.errors import (
 )
 from ccagent.records.message import Message
 from ccagent.service.lock import Lock
-from ccagent.service.status import Status
-from ccagent.service.status_socket import StatusSocket
+from ccagent.service.status_socket import Status, StatusSocket
 from ccagent.transports.directory import DirectorySettings, DirectoryTransport
 from tests.support.hostile_user import KINDS, NOBODY, HostileDirectory, as_nobody, hostile_directory
 

@@ -22,12 +22,9 @@ from ccagent.agents.sonar.settings import SampleSettings
 from ccagent.log import logger
 from ccagent.machine.node import Node
 from ccagent.records.encoding import encode
-from ccagent.records.events import Event
-from ccagent.records.line_protocol.decoding import decode
-from ccagent.records.line_protocol.lines import Line
-from ccagent.records.log_message import LogMessage
+from ccagent.records.line_protocol.decoding import Line, decode
 from ccagent.records.message import Format, Record
-from ccagent.records.points import Point
+from ccagent.records.points import Event, LogMessage, Point
 from tests.machines.metrics import MACHINES
 from tests.machines.metrics.machine import lines
 from tests.support.floats import is_written_as

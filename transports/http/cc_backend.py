@@ -23,7 +23,7 @@ import msgspec
 from ccagent import PRODUCER, __version__
 from ccagent.config.secret import read_secret
 from ccagent.errors import ConfigurationError, RejectedError, RetryableError
-from ccagent.records.line_protocol.lines import LineError
+from ccagent.records.line_protocol.decoding import LineError
 from ccagent.transports.base import ProbeResult, Transport
 from ccagent.transports.http.settings import HttpSettings, check_settings
 

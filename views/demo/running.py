@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ccagent.config.duration import Duration
 from ccagent.log import logger
 from ccagent.machine.node import Node
-from ccagent.records.line_protocol.lines import Line
+from ccagent.records.line_protocol.decoding import Line
 from ccagent.stores.metrics.catalogue import WILDCARD
 from ccagent.stores.metrics.server import StoreServer
 from ccagent.stores.metrics.settings import StoredMetricSettings, StoreSettings, check_settings

@@ -10,7 +10,7 @@ from ccagent.records.envelopes import (
     SampleEnvelope,
     SysinfoEnvelope,
 )
-from ccagent.records.json_array import JsonArray
+from ccagent.records.json_encoding import JsonArray
 from ccagent.records.message import JsonRecord, LineRecord
 from ccagent.records.points import Point
 from ccagent.views.table.layout import TableColumn, format_rows

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from ccagent.counters import SinkCounters
     from ccagent.queue.commands import BacklogRow
-    from ccagent.service.status import Status
+    from ccagent.service.status_socket import Status
     from ccagent.views.terminal import Style
 
 _AGENTS = (

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
     from ccagent.machine.node import Node
-    from ccagent.records.line_protocol.lines import Line
+    from ccagent.records.line_protocol.decoding import Line
 
 TYPES: tuple[ScopeType, ...] = get_args(ScopeType)
 

@@ -13,7 +13,7 @@ import msgspec
 from ccagent.agents.slurm.text import readable
 from ccagent.errors import UnparsableError
 from ccagent.machine.hostlist import expand
-from ccagent.records.events import Event
+from ccagent.records.points import Event
 
 if TYPE_CHECKING:
     from collections import Counter

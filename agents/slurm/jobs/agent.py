@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
     from ccagent.records.envelopes import SlurmJob
-    from ccagent.records.events import Event
     from ccagent.records.message import Format, Record
+    from ccagent.records.points import Event
 
 _OVERLAP = 600
 """Overlap of successive queries in seconds, because slurmdbd may lag behind."""

@@ -12,7 +12,7 @@ import msgspec
 from ccagent.agents.slurm.jobs.node_topology import number_hwthreads
 from ccagent.agents.slurm.tres import count, count_gpus, total_memory
 from ccagent.machine.hostlist import expand
-from ccagent.records.events import Event
+from ccagent.records.points import Event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

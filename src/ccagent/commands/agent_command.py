@@ -79,7 +79,7 @@ def make_agent_command(name: str) -> click.Command:
         if every and common.options.form == "table":
             raise click.UsageError("--every prints no table; 'ccagent top' shows a live one")
         if not every:
-            from ccagent.commands.one_shot import sample_once
+            from ccagent.commands.once import sample_once
 
             options, verbosity = common
             sys.exit(

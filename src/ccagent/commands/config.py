@@ -27,8 +27,7 @@ def check(file: str | None, common: Common) -> None:
     """
     from ccagent.config.configuration import check_files
     from ccagent.config.files import DEFAULT_PATH, read_files
-    from ccagent.config.unsafe_places import unsafe_places
-    from ccagent.config.warnings import find_warnings
+    from ccagent.config.warnings import find_warnings, unsafe_places
     from ccagent.log import printable
 
     if file is not None and common.options.path is not None:
@@ -65,7 +64,7 @@ def import_(file: str) -> None:
 
     Settings that can't be carried over are listed on stderr and in comments.
     """
-    from ccagent.commands.sonar_import.commands import import_file
+    from ccagent.commands.sonar_import import import_file
 
     found = import_file(file)
     click.echo(found.text, nl=False)

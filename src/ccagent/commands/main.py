@@ -60,7 +60,7 @@ _COMMANDS = {
         "Load, show and unload the kernel programs for processes and I/O of jobs.",
     ),
     "outbox": _Place(
-        "ccagent.commands.outbox",
+        "ccagent.commands.sinks",
         "Show the queue of each sink and its dead letters; exit status 1 if one can't be read.",
     ),
     "sinks": _Place(
@@ -187,7 +187,7 @@ def run(common: Common) -> None:
 @click.argument("directory", type=click.Path())
 def generate(directory: str) -> None:
     """Write man pages, completions and a configuration file below DIRECTORY, for packages."""
-    from ccagent.commands.generate.commands import generate
+    from ccagent.commands.generate import generate
 
     for path in generate(cli, directory):
         click.echo(path)
@@ -231,7 +231,7 @@ def doctor(as_json: bool, deliver: bool, common: Common) -> None:
 
     Exit status 1 if an agent or sink can't work.
     """
-    from ccagent.doctor.commands import doctor
+    from ccagent.doctor.examination import doctor
 
     sys.exit(doctor(load(common), is_json=as_json, delivers=deliver))
 

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
+from ccagent import log
 from ccagent.agents.base import build_agent
-from ccagent.errors import CcagentError, ProgramError
-from ccagent.log import logger
+from ccagent.config.options import load_configuration, public_url
+from ccagent.errors import CcagentError, ConfigurationError, ProgramError, RejectedError
+from ccagent.log import logger, printable
 from ccagent.records.encoding import encode_each
-from ccagent.service.signals import time_limit
+from ccagent.service.signals import allow_interrupts, time_limit
 from ccagent.transports.base import build_transport
 
 if TYPE_CHECKING:
     from ccagent.agents.base import Agent
     from ccagent.config.configuration import Configuration
+    from ccagent.config.options import Options
     from ccagent.machine.node import Node
     from ccagent.queue.queue import Queue
     from ccagent.records.encoding import Profile
     from ccagent.records.message import Message
     from ccagent.transports.base import Transport
+
 
 _LOOK = 3600.0
 _HELD = 4 * 1024 * 1024
@@ -180,3 +185,87 @@ class _Delivery:
             logger.error("sink %s: %s", self._sink, error)
         else:
             logger.exception("sink %s: unforeseen error", self._sink)
+
+
+def sample_once(
+    agent: str,
+    options: Options,
+    *,
+    verbosity: int = 0,
+    assignments: tuple[str, ...] = (),
+    is_dry: bool = False,
+) -> int:
+    """Sample once with an agent and return the exit status of the command.
+
+    `is_dry`: print the messages for each sink, and deliver nothing.
+    """
+    log.configure(verbosity, is_brief=True)
+    if options.form == "table" and (options.sinks or is_dry):
+        other = "--dry-run" if is_dry else "--sink"
+        raise ConfigurationError(f"--format table and {other} exclude each other: people read it")
+    configuration = load_configuration(options, agent=agent, assignments=assignments)
+    settings = configuration.settings
+    log.configure(verbosity, settings.log_level, settings.log_format, is_brief=True)
+    if is_dry:
+        print_messages(configuration, agent)
+        return 0
+    allow_interrupts()  # not earlier: an interrupt during its import would crash msgspec
+    if _is_for_people(options):
+        from ccagent.views.table.printing import print_table
+
+        return 0 if print_table(configuration, agent) else 1
+    return 0 if run_once(configuration, agent) else 1
+
+
+def _is_for_people(options: Options) -> bool:
+    """Return whether to print a table: if requested, or on a terminal without other requests."""
+    if options.form is not None:
+        return options.form == "table"
+    if options.sinks or options.path is not None:
+        return False
+    try:
+        return sys.stdout.isatty()
+    except (AttributeError, ValueError):  # closed
+        return False
+
+
+def print_messages(configuration: Configuration, name: str) -> None:
+    """Sample with one agent and print each message under a line with sink, topic and size.
+
+    The agent does not save its state: the next run sends the sample. No connection is opened.
+    """
+    settings = configuration.settings
+    node = settings.make_node()
+    agent = build_agent(configuration, name)
+    agent.is_only_sample = True
+    limit = agent.settings.time_limit
+    prefix = settings.topic_prefix
+    sinks = configuration.sinks_of(name)
+    try:
+        with time_limit(limit.seconds, f"agent {name}: not finished after {limit}"):
+            node.clock.sleep(agent.prepare(node))
+            records, complain = agent.sample(node), agent.note_unencodable
+            profiles = {sink: configuration.sinks[sink].profile for sink in sinks}
+            messages = list(
+                encode_each(records, {*profiles.values()}, node, prefix=prefix, complain=complain)
+            )
+    finally:
+        agent.close()
+    for sink, wanted in profiles.items():
+        _print(configuration, sink, [message for of, message in messages if of == wanted])
+
+
+def _print(configuration: Configuration, sink: str, found: list[Message]) -> None:
+    settings = configuration.sinks[sink]
+    title = sink
+    if not sink.startswith("--sink "):
+        title = f"sink {sink} ({public_url(settings.url)})"
+    lines = [] if found else [f"# {printable(title)}: no messages"]
+    for message in found:
+        size = len(message.body)
+        lines.append(f"# {printable(title)}: {message.topic}, {message.format}, {size} bytes")
+        lines.append(message.body.decode().removesuffix("\n"))
+    try:
+        sys.stdout.write("\n".join(lines) + "\n")
+    except AttributeError:
+        raise RejectedError("standard output: it is closed") from None

@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, NoReturn  # noqa: E402
 
 from ccagent import log  # noqa: E402
 from ccagent.errors import CcagentError, ConfigurationError  # noqa: E402
+from ccagent.registry import AGENTS  # noqa: E402
 from ccagent.service.signals import CLOSED_PIPE, INTERRUPTED  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from ccagent.config.options import Options
 
 
 def main() -> NoReturn:
@@ -56,11 +59,9 @@ def _open_standard_files() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run a command line and return its exit status."""
     if "_CCAGENT_COMPLETE" not in os.environ:
-        from ccagent.commands.quick import parse_quick
-
         command = parse_quick(arguments)
         if command is not None:
-            from ccagent.commands.one_shot import sample_once
+            from ccagent.commands.once import sample_once
 
             return sample_once(*command)
         if arguments[:2] == ["control", "run"]:
@@ -100,3 +101,47 @@ def _flush(status: int) -> int:
         log.write_error(f"standard output: {getattr(error, 'strerror', None) or error}")
         return status or 1
     return status
+
+
+_VALUED = {"--config", "--cluster", "--format", "--sink"}
+_FORMATS = {None, "sonar", "line", "table"}
+_CHOOSING = {"energy"}
+"""Agents whose command prints a table of its kind, and chooses the format if none is given."""
+
+
+def parse_quick(arguments: Sequence[str]) -> tuple[str, Options] | None:
+    """Return the agent and the options of a command line; None if click must parse it."""
+    if not arguments or arguments[0] not in AGENTS:
+        return None
+    is_without_file = False
+    found: dict[str, str] = {}
+    sinks: list[str] = []
+    rest = iter(arguments[1:])
+    for argument in rest:
+        name, equals, value = argument.partition("=")
+        if argument == "--no-config":
+            is_without_file = True
+        elif name in _VALUED:
+            if not equals:
+                value = next(rest, "-")
+            if value.startswith("-"):
+                return None
+            if name == "--sink":
+                sinks.append(value)
+            else:
+                found[name] = value
+        elif argument != "--once":
+            return None
+    form = found.get("--format")
+    if form not in _FORMATS or (arguments[0] in _CHOOSING and form in {None, "table"}):
+        return None
+    from ccagent.config.options import Options
+
+    options = Options(
+        path=found.get("--config"),
+        is_without_file=is_without_file,
+        cluster=found.get("--cluster"),
+        sinks=tuple(sinks),
+        form=form,
+    )
+    return arguments[0], options

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ccagent.agents.base import build_agent
 from ccagent.counters import DaemonCounters
-from ccagent.daemon.exporter import ExporterSlot
-from ccagent.daemon.runner import Runner
-from ccagent.daemon.schedule import Schedule
+from ccagent.daemon.runner import Runner, Schedule
 from ccagent.log import logger
 from ccagent.queue.sink import Sink
 from ccagent.transports.base import build_transport
@@ -21,9 +19,72 @@ if TYPE_CHECKING:
     from ccagent.config.configuration import Configuration
     from ccagent.config.duration import Cadence
     from ccagent.exporter.service import ExporterService
+    from ccagent.exporter.settings import ExporterSettings
     from ccagent.machine.clock import Clock
     from ccagent.machine.node import Node
     from ccagent.transports.base import Transport
+
+
+_Names = tuple[str, str]
+
+
+class ExporterSlot:
+    """Manages the running exporter, if one is configured."""
+
+    def __init__(self) -> None:
+        self._running: ExporterService | None = None
+        self._key: tuple[ExporterSettings, _Names] | None = None
+
+    def prepare(self, configuration: Configuration, node: Node) -> ExporterService | None:
+        """Build the exporter of a configuration, unless the same one runs already.
+
+        Raise ConfigurationError for invalid settings, before any change.
+        """
+        key = _key_of(configuration, node)
+        if key is None or (self._running is not None and key == self._key):
+            return None
+        from ccagent.exporter.service import ExporterService
+
+        return ExporterService(key[0])
+
+    def apply(
+        self, prepared: ExporterService | None, configuration: Configuration, node: Node
+    ) -> None:
+        """Replace the running exporter by the prepared one, or end it if none is configured.
+
+        The scrapes that run are answered.
+        """
+        key = _key_of(configuration, node)
+        if prepared is None and key is not None and key == self._key:
+            return
+        before, self._running, self._key = self._running, prepared, key
+        try:
+            if prepared is not None:
+                prepared.start(node, before)
+            elif before is not None:
+                before.retire()
+        except Exception:  # noqa: BLE001 - agents sample whether anybody scrapes or not
+            logger.exception("exporter: not exchanged: unforeseen error")
+
+    def close(self) -> None:
+        """End the running exporter."""
+        running, self._running, self._key = self._running, None, None
+        if running is None:
+            return
+        try:
+            running.close()
+        except Exception:  # noqa: BLE001 - the daemon ends, or starts another one
+            logger.exception("exporter: unforeseen error while it was closed")
+
+
+def _key_of(configuration: Configuration, node: Node) -> tuple[ExporterSettings, _Names] | None:
+    """Return the settings and names of an exporter; None if none is configured."""
+    if "exporter" not in configuration.tables:
+        return None
+    from ccagent.exporter.settings import ExporterSettings
+
+    settings = configuration.table(ExporterSettings)
+    return None if settings is None else (settings, (node.cluster, node.hostname))
 
 
 class Plan(NamedTuple):

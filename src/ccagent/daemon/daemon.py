@@ -9,6 +9,8 @@ import time
 from typing import TYPE_CHECKING
 
 from ccagent import __version__
+from ccagent.commit import commit
+from ccagent.config.options import public_url
 from ccagent.counters import resident_memory
 from ccagent.daemon.agents_and_sinks import AgentsAndSinks, Plan
 from ccagent.errors import CcagentError, ConfigurationError, NotPermittedError
@@ -20,14 +22,15 @@ from ccagent.service.lock import Lock
 from ccagent.service.notify import Notifier
 from ccagent.service.private_directories import make_directory
 from ccagent.service.signals import ReceivedSignals, ignore_signals, release_blocked
-from ccagent.service.status import Status
-from ccagent.service.status_socket import StatusSocket
+from ccagent.service.status_socket import Status, StatusSocket
 from ccagent.service.wake_up import WakeUp
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ccagent.agents.base import AgentSettings
     from ccagent.config.configuration import Configuration
+
 
 _LONGEST_WAIT = 5.0
 """Maximum seconds between two readings of the clock, which may be set."""
@@ -278,8 +281,6 @@ class Daemon:
     def _announce(self, event: str) -> None:
         """Log the running agents and sinks at any log level; not in a terminal command."""
         if self._serves_status:
-            from ccagent.daemon.announcement import describe_run
-
             say(f"{event}: {describe_run(self._configuration)}")
 
     def _start_loading(self) -> BackgroundCall[Plan]:
@@ -325,3 +326,25 @@ def check_runnable(configuration: Configuration) -> None:
         raise ConfigurationError(
             f"{configuration.place}: agents.{name}.every: missing; set the agent's interval"
         )
+
+
+def describe_run(configuration: Configuration) -> str:
+    """Return version, file, agents with their cadence, and sinks without secrets."""
+    found = commit()
+    version = f"ccagent {__version__}" + (f" ({found})" if found else "")
+    agents: list[str] = []
+    for name, settings in configuration.agents.items():
+        chosen = configuration.sinks_of(name)
+        goal = "" if chosen == [*configuration.sinks] else f" to {', '.join(chosen)}"
+        agents.append(f"{name} {_cadence(settings)}{goal}")
+    sinks = [f"{name} {public_url(sink.url)}" for name, sink in configuration.sinks.items()]
+    return (
+        f"{version} with {configuration.place}; agents: {'; '.join(agents)}; "
+        f"sinks: {'; '.join(sinks)}"
+    )
+
+
+def _cadence(settings: AgentSettings) -> str:
+    if settings.every is None:
+        return "at the start"
+    return f"every {settings.every}" + (" and at the start" if settings.on_startup else "")

@@ -5,18 +5,70 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from ccagent.agents.base import Agent
-from ccagent.daemon.record_counters import add_counters, note_failures
+from ccagent.counters import resident_memory
 from ccagent.errors import CcagentError
 from ccagent.log import logger
 from ccagent.records.encoding import Profile, encode_each
+from ccagent.records.envelopes import (
+    ClusterEnvelope,
+    Envelope,
+    JobsEnvelope,
+    KVPair,
+    SampleEnvelope,
+    SysinfoEnvelope,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
+    from ccagent.counters import AgentCounters, SinkCounters
     from ccagent.machine.node import Node
     from ccagent.queue.sink import Sink
     from ccagent.records.message import Record
+
+
+def note_failures(records: Iterable[Record], failures: list[str]) -> Iterator[Record]:
+    """Yield records. Add the errors of each envelope without data to `failures`.
+
+    An agent whose source is down sends such an envelope and raises nothing.
+    """
+    for record in records:
+        match record:
+            case (
+                ClusterEnvelope(data=None, errors=errors)
+                | JobsEnvelope(data=None, errors=errors)
+                | SampleEnvelope(data=None, errors=errors)
+                | SysinfoEnvelope(data=None, errors=errors)
+            ):
+                failures += [error.detail for error in errors]
+            case _:
+                pass
+        yield record
+
+
+def add_counters(record: Record, agent: AgentCounters, sinks: dict[str, SinkCounters]) -> Record:
+    """Add counters to `meta.attrs` of an envelope: `ccagent.samples`, `ccagent.SINK.sent`, ..."""
+    if not isinstance(record, Envelope):
+        return record
+    pairs = _pairs("ccagent", agent)
+    for name, counters in sinks.items():
+        pairs += _pairs(f"ccagent.{name}", counters)
+    pairs.append(KVPair(key="ccagent.resident-memory", value=str(resident_memory())))
+    meta = msgspec.structs.replace(record.meta, attrs=[*record.meta.attrs, *pairs])
+    return msgspec.structs.replace(record, meta=meta)
+
+
+def _pairs(prefix: str, counters: AgentCounters | SinkCounters) -> list[KVPair]:
+    values = msgspec.to_builtins(counters)
+    return [
+        KVPair(
+            key=f"{prefix}.{key}", value=f"{value:.3f}" if isinstance(value, float) else str(value)
+        )
+        for key, value in values.items()
+    ]
 
 
 _FIRST_SETTLE_PAUSE = 0.05
@@ -206,3 +258,32 @@ class Runner:
     def _add_counters(self, record: Record) -> Record:
         sinks = {outbox.name: outbox.counters() for outbox in self._in_use}
         return add_counters(record, self.agent.counters, sinks)
+
+
+class Schedule:
+    """The ticks of one cadence, aligned to the UTC clock.
+
+    No tick is repeated if the clock is set back by less than a cadence. If it is set back further,
+    ticks follow the new time. Missed ticks are not made up for.
+    """
+
+    def __init__(self, every: float, now: float) -> None:
+        self.every = every
+        self._last = now
+        self.next = self._after(now)
+
+    def is_due(self, now: float) -> bool:
+        """Return whether a tick is due at `now` (seconds since 1970); if so, advance."""
+        if now < self._last - self.every:
+            # The clock was set back. The old next tick could be years away.
+            self._last = now
+            self.next = self._after(now)
+            return False
+        if now < self.next:
+            return False
+        self._last = max(self.next, now)
+        self.next = self._after(self._last)
+        return True
+
+    def _after(self, moment: float) -> float:
+        return (moment // self.every + 1) * self.every

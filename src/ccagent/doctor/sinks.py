@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from ccagent import PRODUCER, __version__
 from ccagent.agents.base import make_error
-from ccagent.doctor.clock import compare_clocks
-from ccagent.doctor.finding import Finding
-from ccagent.doctor.parallel import run_all
+from ccagent.doctor.finding import Finding, run_all
+from ccagent.doctor.identity import compare_clocks
 from ccagent.errors import CcagentError, ProgramError
 from ccagent.machine.clock import timestamp
 from ccagent.records.encoding import encode
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ccagent.config.configuration import Configuration
-    from ccagent.doctor.agent_checks import Site
+    from ccagent.doctor.finding import Site
     from ccagent.records.message import Message
 
 

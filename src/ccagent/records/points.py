@@ -7,18 +7,26 @@ field `value`, the tags `cluster`, `hostname`, `type`, and further tags for the 
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
+from ccagent.errors import EncodingError
+from ccagent.records.json_encoding import encode_value
 from ccagent.records.line_protocol.encoding import (
     CHECKED_NAMES,
     EARLIEST,
     LATEST,
+    MOST_DIGITS,
     Tags,
+    drop_remainder,
     encode_number,
     encode_start,
+    encode_string,
     encode_time,
 )
-from ccagent.records.line_protocol.floats import MOST_DIGITS, drop_remainder
 from ccagent.records.message import LineRecord
+
+if TYPE_CHECKING:
+    import msgspec
 
 
 # There are thousands of points at a time. They have no reference cycles.
@@ -60,3 +68,56 @@ class Point(LineRecord, frozen=True, gc=False):
         if not EARLIEST <= time <= LATEST:
             encode_time(time)
         return "metrics", f"{start} value={text} {int(time)}"
+
+
+class Event(LineRecord, frozen=True):
+    """One event.
+
+    name: the measurement. subject: `job` or `slurm`, the part of the topic after
+    `<cluster>.events`. tags: `hostname`, `type` and more. payload: an object, encoded as JSON.
+    time: seconds since 1970.
+    """
+
+    name: str
+    subject: str
+    tags: dict[str, str]
+    payload: msgspec.Struct
+    time: float
+
+    def label(self) -> str:
+        """Return the event's name."""
+        return f"event {self.name}"
+
+    def encode_line(self) -> tuple[str, str]:
+        """Return the kind of message, and the line. Raise EncodingError for an invalid value."""
+        body, lost = encode_value(self.payload, has_null=True)
+        if lost:
+            raise EncodingError(lost[0])
+        start = encode_start(self.name, self.tags)
+        # JSON already has `\n` in place of a line break.
+        line = f"{start} event={encode_string(body.decode())} {encode_time(self.time)}"
+        return f"events.{self.subject}", line
+
+
+class LogMessage(LineRecord, frozen=True):
+    """One log message.
+
+    component: such as `ccnc`; the topic of the message is `<cluster>.log.<component>`.
+    tags: `cluster`, `hostname`, `type`, `loglevel`. time: seconds since 1970.
+    """
+
+    component: str
+    tags: dict[str, str]
+    text: str
+    time: float
+
+    def label(self) -> str:
+        """Return the component's name."""
+        return f"log message of {self.component}"
+
+    def encode_line(self) -> tuple[str, str]:
+        """Return the kind of message, and the line. Raise EncodingError for an invalid value."""
+        text = "".join(character if character.isprintable() else " " for character in self.text)
+        start = encode_start(self.component, self.tags)
+        line = f"{start} log={encode_string(text)} {encode_time(self.time)}"
+        return f"log.{self.component}", line

@@ -22,7 +22,7 @@ from tests.support.running import CCAGENT
 
 NOBODY = pwd.getpwnam("nobody").pw_uid
 AS_NOBODY = f"""
-import os, sys, ccagent.commands.main, ccagent.config.configuration, ccagent.doctor.commands
+import os, sys, ccagent.commands.main, ccagent.config.configuration, ccagent.doctor.examination
 import ccagent.log, ccagent.config.options
 import ccagent.registry, ccagent.transports.stdout
 import ccagent.machine.program

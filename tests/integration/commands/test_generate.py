@@ -13,7 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from ccagent.commands.generate.roff import bold, entry, escape, example, heading, paragraphs, title
+from ccagent.commands.manual import (
+    bold,
+    entry,
+    escape,
+    example,
+    heading,
+    paragraphs,
+    title,
+)
 from ccagent.registry import AGENTS, TRANSPORTS
 
 CCAGENT = Path(sys.executable).with_name("ccagent")

@@ -15,8 +15,7 @@ import pytest
 
 from ccagent.controls.nats_link import NatsLink, connect
 from ccagent.controls.settings import ControlsSettings
-from ccagent.records.line_protocol.decoding import decode_lines
-from ccagent.records.line_protocol.lines import Line
+from ccagent.records.line_protocol.decoding import Line, decode_lines
 from tests.support.nats_server import NatsServer
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from ccagent.config.configuration import check
 from ccagent.machine.node import Node
 from ccagent.queue.database import QueueDatabase
 from ccagent.queue.files import make_file_name
-from ccagent.records.json_array import JsonArray
+from ccagent.records.json_encoding import JsonArray
 from tests.support.http_server import Handler, Server, say
 
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")

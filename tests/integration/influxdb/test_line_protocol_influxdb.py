@@ -14,15 +14,12 @@ from hypothesis import strategies as st
 
 from ccagent.machine.node import Node
 from ccagent.records.encoding import Profile, encode
-from ccagent.records.events import Event
-from ccagent.records.line_protocol.decoding import decode
-from ccagent.records.line_protocol.lines import LineError
-from ccagent.records.log_message import LogMessage
-from ccagent.records.points import Point
+from ccagent.records.line_protocol.decoding import LineError, decode
+from ccagent.records.points import Event, LogMessage, Point
 from tests.unit.records.test_line_protocol import NAMES, PRINTABLE, WORDS
 
 if TYPE_CHECKING:
-    from ccagent.records.line_protocol.lines import Precision
+    from ccagent.records.line_protocol.decoding import Precision
     from ccagent.records.message import Record
     from tests.support.influxdb import Influx
 

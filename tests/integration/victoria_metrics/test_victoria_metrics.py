@@ -16,8 +16,7 @@ from ccagent.agents.sonar.settings import SampleSettings
 from ccagent.errors import RetryableError
 from ccagent.machine.node import Node
 from ccagent.records.encoding import encode
-from ccagent.records.line_protocol.decoding import decode_lines
-from ccagent.records.line_protocol.lines import Line
+from ccagent.records.line_protocol.decoding import Line, decode_lines
 from ccagent.records.points import Point
 from ccagent.transports.http.settings import HttpSettings
 from ccagent.transports.http.transport import HttpTransport

@@ -9,10 +9,9 @@ import pytest
 
 from ccagent.agents.base import Agent, AgentSettings
 from ccagent.config.configuration import check
-from ccagent.doctor import agent_checks
-from ccagent.doctor.agent_checks import EVERYWHERE, AgentCheck, Site, open_checks
+from ccagent.doctor import finding as agent_checks
 from ccagent.doctor.examination import examine
-from ccagent.doctor.finding import Finding
+from ccagent.doctor.finding import EVERYWHERE, AgentCheck, Finding, Site, open_checks
 from ccagent.machine.checks import Check, CheckResult
 from ccagent.machine.node import Node
 from ccagent.records.message import Format, Record

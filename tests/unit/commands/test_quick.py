@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccagent.commands.main import cli
-from ccagent.commands.quick import parse_quick
+from ccagent.commands.start import parse_quick
 from ccagent.config.options import Options
 from ccagent.registry import AGENTS
 
@@ -33,7 +33,7 @@ class Samples:
 def samples() -> Iterator[Samples]:
     samples = Samples()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ccagent.commands.one_shot.sample_once", samples.take)
+        patch.setattr("ccagent.commands.once.sample_once", samples.take)
         yield samples
 
 

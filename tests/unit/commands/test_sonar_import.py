@@ -9,9 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.commands.sonar_import.commands import convert, import_file
-from ccagent.commands.sonar_import.ini import Setting, parse
-from ccagent.commands.sonar_import.keys import KEYS, LOGIN_FILE
+from ccagent.commands.sonar_import import (
+    KEYS,
+    LOGIN_FILE,
+    Setting,
+    convert,
+    import_file,
+    parse,
+)
 from ccagent.config.configuration import check
 from ccagent.errors import ConfigurationError, UnparsableError
 from tests.support.paths import DATA

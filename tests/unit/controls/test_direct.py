@@ -9,7 +9,7 @@ import pytest
 
 from ccagent.controls.direct import restore_directly
 from ccagent.controls.setup import ControlSetup, check_table
-from ccagent.records.line_protocol.lines import Line
+from ccagent.records.line_protocol.decoding import Line
 from tests.support.control_machines import MachineNode, Site, add_os, allow
 
 if TYPE_CHECKING:

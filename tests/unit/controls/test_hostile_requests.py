@@ -18,7 +18,7 @@ from ccagent.controls.nats_protocol import LARGEST, NatsParser, Received, Server
 from ccagent.controls.policy import RequestSender
 from ccagent.controls.settings import ControlsSettings
 from ccagent.controls.setup import ControlSetup
-from ccagent.records.line_protocol.lines import Line
+from ccagent.records.line_protocol.decoding import Line
 from tests.support.control_machines import MachineNode, Site, add_os, allow, intel
 
 if TYPE_CHECKING:

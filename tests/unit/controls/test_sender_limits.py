@@ -18,7 +18,7 @@ from ccagent.controls.settings import ControlsSettings
 from ccagent.controls.setup import check_table
 from ccagent.controls.signatures import SignatureCheck, sign
 from ccagent.errors import ControlError
-from ccagent.records.line_protocol.lines import Line
+from ccagent.records.line_protocol.decoding import Line
 from ccagent.senders import SenderTable
 from tests.support.control_machines import MachineNode, Site, add_os, allow
 from tests.support.nats_server import new_seed, public_key

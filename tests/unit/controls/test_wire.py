@@ -28,7 +28,7 @@ from tests.support.nats_server import new_seed, public_key
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ccagent.records.line_protocol.lines import Line
+    from ccagent.records.line_protocol.decoding import Line
 
 NOBODY = RequestSender("test")
 TIME = "1795329333248607217"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ccagent.config.configuration import Configuration, check
-from ccagent.daemon.exporter import ExporterSlot
+from ccagent.daemon.agents_and_sinks import ExporterSlot
 from ccagent.errors import ConfigurationError
 from ccagent.exporter.service import ExporterService
 from ccagent.machine.node import Node

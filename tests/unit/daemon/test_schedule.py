@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.daemon.schedule import Schedule
+from ccagent.daemon.runner import Schedule
 
 NOON = 1_700_000_000.0 // 86400 * 86400 + 43200
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from ccagent.config.configuration import check
 from ccagent.controls.journal import FILE
-from ccagent.doctor.agent_checks import Site as DoctorSite
-from ccagent.doctor.controls import check_controls
+from ccagent.doctor.exporter import check_controls
+from ccagent.doctor.finding import Site as DoctorSite
 from tests.support.control_machines import Site, allow, intel, virtual
 
 if TYPE_CHECKING:

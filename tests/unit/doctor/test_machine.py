@@ -16,7 +16,7 @@ from ccagent.agents.metrics.perf.call import explain_error
 from ccagent.agents.metrics.perf.checks import assess_counters, find_counters
 from ccagent.agents.metrics.readers.infiniband_checks import find_ports
 from ccagent.agents.metrics.readers.power_checks import find_zones
-from ccagent.doctor.clock import (
+from ccagent.doctor.identity import (
     ClockState,
     assess_clock,
     compare_clocks,

@@ -11,10 +11,16 @@ import pytest
 
 from ccagent.counters import SinkCounters
 from ccagent.doctor.finding import Finding
-from ccagent.doctor.outbox_files import check_files, find_damage
-from ccagent.doctor.service import assess_sinks, find_values, list_state_directories, read_unit
-from ccagent.doctor.service_user import ServiceUser, find_service_user, find_unwritable
-from ccagent.doctor.space import check_space
+from ccagent.doctor.service import (
+    ServiceUser,
+    assess_sinks,
+    find_service_user,
+    find_unwritable,
+    find_values,
+    list_state_directories,
+    read_unit,
+)
+from ccagent.doctor.space import check_files, check_space, find_damage
 from ccagent.machine.node import Node
 from tests.support.doctor_site import found, mounted, site
 from tests.support.tree import TreeNode

@@ -13,17 +13,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.doctor.agent_checks import AgentCheck, Site
-from ccagent.doctor.examination import GENERAL, examine, list_stopped
-from ccagent.doctor.finding import Finding, make_finding
-from ccagent.doctor.parallel import run_all
-from ccagent.doctor.report import (
+from ccagent.doctor.examination import (
+    GENERAL,
     choose_exit_status,
+    examine,
     format_json,
     format_report,
     format_verdict,
+    list_stopped,
     list_unconfigured,
 )
+from ccagent.doctor.finding import AgentCheck, Finding, Site, make_finding, run_all
 from ccagent.errors import NotHereError, ProgramError
 from ccagent.machine.checks import Check, CheckResult
 from ccagent.registry import AGENTS

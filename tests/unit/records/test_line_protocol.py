@@ -8,9 +8,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ccagent.errors import UnparsableError
-from ccagent.records.line_protocol.checking import check_message
-from ccagent.records.line_protocol.decoding import decode, decode_lines
-from ccagent.records.line_protocol.lines import CATEGORIES, Line, LineError
+from ccagent.records.line_protocol.decoding import (
+    CATEGORIES,
+    Line,
+    LineError,
+    check_message,
+    decode,
+    decode_lines,
+)
 from tests.support.line_text import written
 
 NOW = 1_740_027_951

@@ -26,13 +26,11 @@ from ccagent.records.envelopes import (
     SampleSystem,
     SysinfoEnvelope,
 )
-from ccagent.records.events import Event
-from ccagent.records.json_array import JsonArray
+from ccagent.records.json_encoding import JsonArray
 from ccagent.records.line_protocol.decoding import decode
 from ccagent.records.line_protocol.encoding import Tags
-from ccagent.records.log_message import LogMessage
 from ccagent.records.message import Message, Record
-from ccagent.records.points import Point
+from ccagent.records.points import Event, LogMessage, Point
 from ccagent.transports.base import SinkSettings
 from tests.support.schema import validate
 from tests.support.written_lines import written_lines

@@ -38,11 +38,9 @@ from ccagent.records.envelopes import (
     SysinfoEnvelope,
     SysinfoSoftwareVersion,
 )
-from ccagent.records.events import Event
-from ccagent.records.json_array import JsonArray
-from ccagent.records.log_message import LogMessage
+from ccagent.records.json_encoding import JsonArray
 from ccagent.records.message import Message, Record
-from ccagent.records.points import Point
+from ccagent.records.points import Event, LogMessage, Point
 from ccagent.records.receivers import RECEIVERS, _plan_of_envelope
 from ccagent.transports.base import SinkSettings, build_transport
 from ccagent.transports.http.settings import HttpSettings

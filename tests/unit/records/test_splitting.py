@@ -41,7 +41,7 @@ from ccagent.records.envelopes import (
     SysinfoEnvelope,
     SysinfoSoftwareVersion,
 )
-from ccagent.records.json_array import JsonArray
+from ccagent.records.json_encoding import JsonArray
 from ccagent.records.message import Format, Message, Record
 from ccagent.records.points import Point
 from ccagent.records.splitting import halve_message, split_message

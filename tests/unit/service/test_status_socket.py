@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from ccagent.errors import NotHereError, UnparsableError
-from ccagent.service.status import Status
-from ccagent.service.status_socket import StatusSocket, read_status
+from ccagent.service.status_socket import Status, StatusSocket, read_status
 
 
 def status() -> Status:

@@ -4,14 +4,66 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from ccagent.records.line_protocol.lines import SECOND, SIGNED, UNSIGNED, Line, LineError
+import msgspec
+
+from ccagent.errors import UnparsableError
+from ccagent.records.line_protocol.encoding import NAME, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ccagent.records.line_protocol.lines import ReadPrecision
+
+Precision = Literal["s", "ns"]
+"""Unit of times in messages. ClusterCockpit's store accepts only seconds."""
+
+ReadPrecision = Precision | Literal["any"]
+"""Unit of times to read. `any`: numbers of unknown unit, left to the caller."""
+
+Category = Literal["metric", "event", "log", "control", "query"]
+
+CATEGORIES: dict[str, Category] = {
+    "value": "metric", "event": "event", "log": "log", "control": "control", "query": "query",
+}  # fmt: skip
+"""Categories of messages by the key of their field."""
+
+TYPES = ("node", "socket", "die", "memoryDomain", "llc", "core", "hwthread", "accelerator")
+LOG_LEVELS = ("debug", "info", "warn", "error")
+"""Valid values of the tags `type` and `loglevel`."""
+
+SECOND = 10**9
+"""Nanoseconds per second."""
+
+SIGNED = range(-(2**63), 2**63)
+UNSIGNED = range(2**64)
+"""The integer ranges of fields (with `i` and `u`) and times."""
+
+
+class LineError(UnparsableError):
+    """Text that is not line protocol. `line` and `column` count lines and characters from 1."""
+
+    def __init__(self, line: int, column: int, expected: str, found: str) -> None:
+        super().__init__(f"line {line}, column {column}: expected {expected}, found {found}")
+        self.line = line
+        self.column = column
+        self.expected = expected
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One message. time: nanoseconds since 1970, or None for the time of receipt."""
+
+    measurement: str
+    tags: dict[str, str]
+    field: str
+    value: int | float | str | bool
+    time: int | None
+
+    @property
+    def category(self) -> Category | None:
+        """The category of the message; None if ClusterCockpit has no such field."""
+        return CATEGORIES.get(self.field)
+
 
 MOST_TAGS = 1000
 """Tags that a line may have: memory for more would be the sender's to take."""
@@ -197,3 +249,59 @@ def _unescape(text: str) -> str:
                 part = part.replace(written, character)  # noqa: PLW2901
             parts[number] = part
     return "\\".join(parts)
+
+
+def check_message(line: Line, *, node_id: bool = False) -> list[str]:
+    """Return a sentence for each violation of ClusterCockpit's specification.
+
+    node_id: metrics of type=node may have a type-id, as the specification recommends. The store
+    hides such values if the same metric also has values without a type-id.
+    """
+    category, tags = line.category, line.tags
+    if category is None:
+        return [f"field {shorten(line.field)} is none of {', '.join(CATEGORIES)}"]
+    # A control without hostname addresses all nodes.
+    mandatory = {"metric": ("cluster", "hostname", "type"), "control": ("type",)}
+    keys = mandatory.get(category, ("hostname", "type"))
+    missing = [f"no tag {key}" for key in keys if not tags.get(key)]
+    missing += _check_scope(tags, is_metric=category == "metric", node_id=node_id)
+    missing += _check_content(line, category)
+    if line.time is None:
+        missing.append("no time")
+    return missing
+
+
+def _check_scope(tags: dict[str, str], *, is_metric: bool, node_id: bool) -> Iterator[str]:
+    scope, number, part = tags.get("type"), tags.get("type-id"), tags.get("stype")
+    if scope and scope not in TYPES:
+        yield f"type {shorten(scope)} is none of {', '.join(TYPES)}"
+    elif scope and scope != "node" and not number:
+        yield f"type {scope} without type-id"
+    elif scope == "node" and number and is_metric and not node_id:
+        yield "type node with type-id: the store hides it beside values without"
+    if bool(part) != bool(tags.get("stype-id")):
+        yield "stype and stype-id go together"
+    elif part and scope == "node" and is_metric:
+        yield "type node with stype: the store ignores stype, one value overwrites the other"
+
+
+def _check_content(line: Line, category: Category) -> Iterator[str]:
+    tags, value = line.tags, line.value
+    if category == "metric":
+        if isinstance(value, bool | str):
+            yield "the value of a metric is not a number"
+    elif not isinstance(value, str):
+        yield f"the {category} is not a string"
+    if category in {"metric", "event"} and NAME.fullmatch(line.measurement) is None:
+        yield f"name {shorten(line.measurement)}: letters, digits and '_' only"
+    if category == "event" and line.measurement == "job" and not tags.get("function"):
+        yield "no tag function"
+    # cc-node-controller calls it `level` and writes it in capitals.
+    level = tags.get("loglevel", tags.get("level", "")).lower()
+    if category == "log" and level not in LOG_LEVELS:
+        yield f"no tag loglevel of {', '.join(LOG_LEVELS)}"
+    method = tags.get("method")
+    if category == "control" and method not in {"GET", "PUT"}:
+        yield "no tag method of GET, PUT"
+    elif category == "control" and method == "GET" and value:
+        yield "GET with a value"

@@ -11,8 +11,7 @@ import pytest
 
 from ccagent.agents.metrics.cluster_config.document import cluster_config
 from ccagent.agents.metrics.listing import format_metrics
-from ccagent.records.line_protocol.checking import check_message
-from ccagent.records.line_protocol.decoding import decode, decode_lines
+from ccagent.records.line_protocol.decoding import check_message, decode, decode_lines
 from tests.machines.metrics import MACHINES, golden
 from tests.machines.metrics.machine import START, MachineNode, lines
 

@@ -19,7 +19,7 @@ from ccagent.records.envelopes import (
     SysinfoEnvelope,
     SysinfoGpuCard,
 )
-from ccagent.records.json_array import JsonArray
+from ccagent.records.json_encoding import JsonArray
 from ccagent.records.message import Record
 from ccagent.records.points import Point
 from ccagent.views.table.records import format_records

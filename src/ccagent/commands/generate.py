@@ -7,7 +7,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ccagent.commands.generate import completion, manual, manual_configuration
+from click.shell_completion import ShellComplete, get_completion_class
+
+from ccagent.commands import manual
 from ccagent.config.defaults import template
 from ccagent.errors import ConfigurationError, NotPermittedError
 from ccagent.registry import AGENTS, TRANSPORTS
@@ -28,11 +30,8 @@ def generate(program: click.Group, directory: str) -> list[str]:
     files = {
         "ccagent.toml": template(AGENTS, TRANSPORTS),
         "share/man/man1/ccagent.1": manual.page(program, date),
-        "share/man/man5/ccagent.toml.5": manual_configuration.page(date),
-        **{
-            f"share/{place}": completion.script(program, shell)
-            for shell, place in completion.FILES.items()
-        },
+        "share/man/man5/ccagent.toml.5": manual.configuration_page(date),
+        **{f"share/{place}": script(program, shell) for shell, place in FILES.items()},
     }
     written: list[str] = []
     for place, text in files.items():
@@ -54,3 +53,26 @@ def _date() -> str:
     if not epoch.isdecimal() or len(epoch) > 11:
         raise ConfigurationError(f"SOURCE_DATE_EPOCH: {epoch!r} is not a number of seconds")
     return time.strftime("%Y-%m-%d", time.gmtime(int(epoch)))
+
+
+FILES = {
+    "bash": "bash-completion/completions/ccagent",
+    "zsh": "zsh/site-functions/_ccagent",
+    "fish": "fish/vendor_completions.d/ccagent.fish",
+}
+"""Path of each shell's script, below /usr/share."""
+
+
+def script(program: click.Group, shell: str) -> str:
+    """Return the script of a shell. It runs `ccagent` to find completions."""
+    kind = get_completion_class(shell)
+    if kind is None:
+        raise ValueError(f"{shell!r} is not one of {', '.join(FILES)}")
+    shell_completion = kind(program, {}, "ccagent", "_CCAGENT_COMPLETE")
+    # source() of click's class for bash would run bash to find its version.
+    text = ShellComplete.source(shell_completion)
+    if shell != "zsh":
+        return text
+    # With click's last lines an autoloaded file completes only at the first call.
+    definition, _, _ = text.partition("\nif [[ $zsh_eval_context")
+    return f'{definition}\n{shell_completion.func_name} "$@"\n'

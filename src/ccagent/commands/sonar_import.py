@@ -6,10 +6,10 @@ differs from ccagent's is written out.
 
 from __future__ import annotations
 
+import enum
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ccagent.commands.sonar_import import ini as sonar_ini
-from ccagent.commands.sonar_import.keys import KEYS, LOGIN_FILE, Kind, Known
 from ccagent.config.defaults import toml
 from ccagent.config.duration import Cadence, Duration
 from ccagent.config.settings import as_table
@@ -19,6 +19,117 @@ from ccagent.machine.node import check_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+LOGIN_FILE = "/etc/ccagent/password"
+"""The file for a password, because configurations contain no passwords."""
+
+
+class Kind(enum.Enum):
+    """Kinds of values."""
+
+    TEXT = enum.auto()
+    NAME = enum.auto()
+    PATH = enum.auto()
+    BOOL = enum.auto()
+    COUNT = enum.auto()
+    VOLUME = enum.auto()
+    DURATION = enum.auto()
+    CADENCE = enum.auto()
+    STRINGS = enum.auto()
+    SECRET = enum.auto()
+
+
+class Known(NamedTuple):
+    """A key of Sonar.
+
+    to: ccagent's key; empty if none exists. note: a loss, or a task for the user. only: the note is
+    only for this value. section, name: the main name of a key with several names.
+    """
+
+    to: str = ""
+    kind: Kind = Kind.TEXT
+    note: str = ""
+    only: object = None
+    section: str = ""
+    name: str = ""
+
+
+_DEBUGGING = "for debugging: `ccagent run -v`, `ccagent sample --once`"
+_PASSWORD = f"passwords must be in files: write it to {LOGIN_FILE} and `chmod o=` that"
+_OTHERS = "others must not be able to read that file: `chmod o=` it"
+
+_SINKS = {
+    ("kafka", "broker-address"): Known("sinks.kafka.url"),
+    ("kafka", "remote-host"): Known(name="broker-address"),
+    ("kafka", "rest-endpoint"): Known("sinks.kafka.url"),
+    ("kafka", "http-proxy"): Known("sinks.kafka.proxy"),
+    ("kafka", "rest-proxy"): Known(name="http-proxy"),
+    ("kafka", "http-payload-limit"): Known("sinks.kafka.max-payload", Kind.VOLUME),
+    ("kafka", "sending-window"): Known("sinks.kafka.sending-window", Kind.DURATION),
+    ("kafka", "timeout"): Known("outbox.max-age", Kind.DURATION),
+    ("kafka", "ca-file"): Known("sinks.kafka.ca-file", Kind.PATH),
+    ("kafka", "sasl-password"): Known("sinks.kafka.password-file", Kind.SECRET, _PASSWORD),
+    ("kafka", "sasl-password-file"): Known("sinks.kafka.password-file", Kind.PATH, _OTHERS),
+    ("http", "api-root"): Known("sinks.http.url"),
+    ("http", "http-proxy"): Known("sinks.http.proxy"),
+    ("http", "ca-file"): Known("sinks.http.ca-file", Kind.PATH),
+    ("http", "sending-window"): Known("sinks.http.sending-window", Kind.DURATION),
+    ("http", "timeout"): Known("outbox.max-age", Kind.DURATION),
+    ("http", "http-payload-limit"): Known(note="each envelope is a separate request"),
+    ("http", "upload-password"): Known("sinks.http.password-file", Kind.SECRET, _PASSWORD),
+    ("http", "upload-password-file"): Known("sinks.http.password-file", Kind.PATH, _OTHERS),
+    ("directory", "data-directory"): Known("sinks.directory.url", Kind.PATH),
+}
+
+_AGENTS = {
+    ("sample", "cadence"): Known("agents.sample.every", Kind.CADENCE),
+    ("sample", "exclude-system-jobs"): Known("agents.sample.exclude-system-jobs", Kind.BOOL),
+    ("sample", "load"): Known(kind=Kind.BOOL, note="the load is always sampled", only=False),
+    ("sample", "batchless"): Known("agents.sample.jobs-by-process-group", Kind.BOOL),
+    ("sample", "rollup"): Known("agents.sample.rollup", Kind.BOOL),
+    ("sample", "exclude-users"): Known("agents.sample.exclude-users", Kind.STRINGS),
+    ("sample", "exclude-commands"): Known("agents.sample.exclude-commands", Kind.STRINGS),
+    ("sample", "min-cpu-time"): Known("agents.sample.min-cpu-time", Kind.DURATION),
+    ("sysinfo", "cadence"): Known("agents.sysinfo.every", Kind.CADENCE),
+    ("sysinfo", "on-startup"): Known("agents.sysinfo.on-startup", Kind.BOOL),
+    ("sysinfo", "topo-svg-command"): Known(section="programs"),
+    ("sysinfo", "topo-text-command"): Known(section="programs"),
+    ("jobs", "cadence"): Known("agents.jobs.every", Kind.CADENCE),
+    ("jobs", "window"): Known(
+        kind=Kind.DURATION, note="ccagent remembers sent jobs and needs no window"
+    ),
+    ("jobs", "uncompleted"): Known("agents.jobs.uncompleted", Kind.BOOL),
+    ("jobs", "incomplete"): Known(name="uncompleted"),
+    ("jobs", "batch-size"): Known("agents.jobs.batch-size", Kind.COUNT),
+    ("cluster", "cadence"): Known("agents.cluster.every", Kind.CADENCE),
+    ("cluster", "on-startup"): Known("agents.cluster.on-startup", Kind.BOOL),
+    ("cluster", "domain"): Known(note="names of nodes are sent as Slurm has them"),
+}
+
+KEYS = {
+    ("global", "cluster"): Known("cluster", Kind.NAME),
+    ("global", "role"): Known(note="ccagent has no roles: only agents with a table run"),
+    ("global", "master-if"): Known(note="ccagent has no roles: the master needs a separate file"),
+    ("global", "lock-directory"): Known("lock-directory", Kind.PATH),
+    ("global", "lockdir"): Known(name="lock-directory"),
+    ("global", "topic-prefix"): Known("topic-prefix", Kind.NAME),
+    ("global", "hostname-only"): Known("hostname-only", Kind.BOOL),
+    **_SINKS,
+    **_AGENTS,
+    ("programs", "curl-command"): Known(note="no curl is needed"),
+    ("programs", "sacct-command"): Known("agents.jobs.sacct", Kind.PATH),
+    ("programs", "scontrol-command"): Known("agents.sample.scontrol", Kind.PATH),
+    ("programs", "sinfo-command"): Known("agents.cluster.sinfo", Kind.PATH),
+    ("programs", "topo-svg-command"): Known("agents.sysinfo.topo-svg-command"),
+    ("programs", "topo-text-command"): Known("agents.sysinfo.topo-text-command"),
+    ("debug", "verbose"): Known(kind=Kind.BOOL, note=_DEBUGGING, only=True),
+    ("debug", "oneshot"): Known(kind=Kind.BOOL, note=_DEBUGGING, only=True),
+    ("debug", "time-limit"): Known(kind=Kind.DURATION, note=_DEBUGGING),
+    ("debug", "output-delay"): Known(kind=Kind.DURATION, note=_DEBUGGING),
+}
+"""The keys by section and name."""
+
 
 _LARGEST = 1024 * 1024
 _ADDRESSES = {
@@ -61,7 +172,7 @@ def import_file(path: str) -> Imported:
 
 def convert(text: str) -> Imported:
     """Convert the text of an ini file. Raise ConfigurationError or UnparsableError."""
-    conversion = _Conversion(sonar_ini.parse(text))
+    conversion = _Conversion(parse(text))
     table = conversion.table()
     notes = conversion.notes
     lines = ["# Made of Sonar's configuration by `ccagent config import`."]
@@ -73,9 +184,9 @@ def convert(text: str) -> Imported:
 class _Conversion:
     """Converts the settings, and collects notes with their lines."""
 
-    def __init__(self, settings: list[sonar_ini.Setting]) -> None:
+    def __init__(self, settings: list[Setting]) -> None:
         self._notes: list[tuple[int, str]] = []
-        self._found: dict[tuple[str, str], sonar_ini.Setting] = {}
+        self._found: dict[tuple[str, str], Setting] = {}
         for setting in settings:
             known = KEYS.get((setting.section, setting.name))
             if known is None:
@@ -131,7 +242,7 @@ class _Conversion:
             found.append(("agents.jobs.uncompleted", False))
         return found
 
-    def _is_used(self, section: str, name: str, setting: sonar_ini.Setting, known: Known) -> bool:
+    def _is_used(self, section: str, name: str, setting: Setting, known: Known) -> bool:
         """Return whether the agent or sink of a key is configured. Add a note if not."""
         kind, _, rest = known.to.partition(".")
         agent = rest.partition(".")[0]
@@ -166,14 +277,14 @@ class _Conversion:
         if not sinks:
             self._note(None, "no sink is left: add a table [sinks.NAME]")
 
-    def _note(self, setting: sonar_ini.Setting | None, reason: str) -> None:
+    def _note(self, setting: Setting | None, reason: str) -> None:
         if setting is None:
             self._notes.append((_LARGEST, reason))
         else:
             self._notes.append((setting.line, f"{setting.place}: {reason}"))
 
 
-def _read(setting: sonar_ini.Setting, known: Known) -> Any:
+def _read(setting: Setting, known: Known) -> Any:
     """Return a value of the key's kind. Raise ConfigurationError for an invalid value."""
     try:
         if known.kind is Kind.NAME:
@@ -242,3 +353,66 @@ def _write(table: dict[str, Any], where: tuple[str, ...]) -> list[str]:
     for key, value in table.items():
         lines += _write(as_table(value), (*where, key))
     return lines
+
+
+ALIASES = {"ps": "sample", "slurm": "jobs", "paths": "programs"}
+"""Older names of sections."""
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*", re.ASCII)
+_QUOTES = "'\"`"
+_BLANKS = " \t\r"
+
+
+class Setting(NamedTuple):
+    """One `name = value`, without quotes, with its line number."""
+
+    section: str
+    name: str
+    value: str
+    line: int
+
+    @property
+    def place(self) -> str:
+        """The name of the setting in errors and notes."""
+        return f"line {self.line}: {self.section}.{self.name}"
+
+
+def parse(text: str) -> list[Setting]:
+    """Parse an ini file.
+
+    Raise UnparsableError with the line number, but without the line: it may contain a password.
+    """
+    found: list[Setting] = []
+    section = ""
+    for number, raw in enumerate(text.split("\n"), start=1):
+        line = raw.strip(_BLANKS)
+        if not line or line.startswith("#"):
+            continue
+        if line.startswith("["):
+            section = _section(line, number)
+            continue
+        name, equals, value = line.partition("=")
+        name = name.strip(_BLANKS)
+        if not equals or not _NAME.fullmatch(name):
+            raise UnparsableError(f"line {number}: expected 'name = value'")
+        if not section:
+            raise UnparsableError(f"line {number}: {name}: before the first section")
+        found.append(Setting(section, name, _value(value.strip(_BLANKS), number), number))
+    return found
+
+
+def _section(line: str, number: int) -> str:
+    name = line[1:-1].strip(_BLANKS)
+    if not line.endswith("]") or not _NAME.fullmatch(name):
+        raise UnparsableError(f"line {number}: expected '[section]'")
+    return ALIASES.get(name, name)
+
+
+def _value(value: str, number: int) -> str:
+    if not value:
+        raise UnparsableError(f"line {number}: no value: an empty one is written as ''")
+    if value[0] not in _QUOTES:
+        return value
+    if len(value) < 2 or value[-1] != value[0]:
+        raise UnparsableError(f"line {number}: a quote {value[0]} that isn't closed")
+    return value[1:-1]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ccagent.commands.generate.commands import generate
+from ccagent.commands.generate import generate
 from ccagent.commands.main import cli
 from ccagent.errors import ConfigurationError
 

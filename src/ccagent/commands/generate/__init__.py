@@ -1,1 +1,0 @@
-"""Files that packages ship: man pages, completions, a configuration file."""

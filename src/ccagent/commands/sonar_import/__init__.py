@@ -1,1 +1,0 @@
-"""Import of Sonar's configuration."""
