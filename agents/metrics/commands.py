@@ -41,26 +41,14 @@ def extend_command(
         if merged:
             _print_config(_read_merged(merged), is_store=is_store)
             return
-        from ccagent.agents.metrics.agent import MetricsAgent
-        from ccagent.agents.metrics.settings import MetricsSettings
+        _show_metrics(configure(take_common(options).options), is_list=is_list, is_store=is_store)
 
-        configuration = configure(take_common(options).options)
-        settings = configuration.agents[MetricsAgent.name]
-        if not isinstance(settings, MetricsSettings):
-            raise ConfigurationError(f"{configuration.place}: agents.metrics: another agent's")
-        node = configuration.settings.make_node()
-        agent = MetricsAgent(settings, frozenset({"line"}))
-        if is_list:
-            from ccagent.agents.metrics.listing import format_metrics
+    params = [*_make_options(), *command.params]
+    return click.Command(command.name, callback=run, params=params, help=command.help)
 
-            click.echo(format_metrics(agent, node))
-        else:
-            from ccagent.agents.metrics.cluster_config.document import cluster_config
 
-            _print_config(cluster_config(agent, node), is_store=is_store)
-        agent.close()
-
-    flags = [
+def _make_options() -> list[click.Option]:
+    return [
         click.Option(
             ["--list", "is_list"],
             is_flag=True,
@@ -83,8 +71,27 @@ def extend_command(
             help="Merge an output of --cluster-config; repeat for each node.",
         ),
     ]
-    params = [*flags, *command.params]
-    return click.Command(command.name, callback=run, params=params, help=command.help)
+
+
+def _show_metrics(configuration: Configuration, *, is_list: bool, is_store: bool) -> None:
+    """Print the list of metrics, or a configuration of ClusterCockpit."""
+    from ccagent.agents.metrics.agent import MetricsAgent
+    from ccagent.agents.metrics.settings import MetricsSettings
+
+    settings = configuration.agents[MetricsAgent.name]
+    if not isinstance(settings, MetricsSettings):
+        raise ConfigurationError(f"{configuration.place}: agents.metrics: another agent's")
+    node = configuration.settings.make_node()
+    agent = MetricsAgent(settings, frozenset({"line"}))
+    if is_list:
+        from ccagent.agents.metrics.listing import format_metrics
+
+        click.echo(format_metrics(agent, node))
+    else:
+        from ccagent.agents.metrics.cluster_config.document import cluster_config
+
+        _print_config(cluster_config(agent, node), is_store=is_store)
+    agent.close()
 
 
 def _read_merged(paths: tuple[str, ...]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Files for packages: man pages, completions, a configuration file."""
+"""Files for packages: man pages, completions in bash, zsh and fish, a configuration file."""
 
 from __future__ import annotations
 

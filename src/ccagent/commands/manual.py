@@ -1,4 +1,7 @@
-"""Generator of ccagent(1) from the commands."""
+"""Generator of ccagent(1) from the commands, and of ccagent.toml(5) from the keys of the settings.
+
+The text uses the macros of man(7).
+"""
 
 from __future__ import annotations
 

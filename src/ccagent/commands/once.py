@@ -1,4 +1,4 @@
-"""One sample, sent to all sinks at the same time."""
+"""The command `AGENT --once`: one sample, sent to all sinks at the same time, or printed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands `ccagent agents` and `ccagent sinks`."""
+"""The commands `ccagent agents`, `ccagent sinks` and `ccagent outbox`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
 """Conversion of Sonar's configuration to one of ccagent, with notes on unsupported settings.
 
-Source: Sonar 0.19, doc/HOWTO-DAEMON.md, with the defaults of its daemon. A default of Sonar that
-differs from ccagent's is written out.
+Source: Sonar 0.19, doc/HOWTO-DAEMON.md and doc/HOWTO-HTTP.md, with the defaults of its daemon. A
+default of Sonar that differs from ccagent's is written out. The file is an ini file: lines are
+blank, comments (`#`), `[section]` or `name = value`. A value may have quotes of three kinds,
+without escapes.
 """
 
 from __future__ import annotations

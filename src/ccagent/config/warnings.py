@@ -1,4 +1,7 @@
-"""Warnings of `ccagent config check`: valid keys that prevent a start or lose records."""
+"""Warnings of `ccagent config check`: valid keys that prevent a start, lose records, or are unsafe.
+
+A directory is unsafe if other users can create files in it.
+"""
 
 from __future__ import annotations
 

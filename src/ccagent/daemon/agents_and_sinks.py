@@ -1,4 +1,7 @@
-"""The agents and sinks of a daemon: start, exchange by a reload, end."""
+"""The agents, the sinks and the Prometheus endpoint of a daemon: start, exchange by a reload, end.
+
+The endpoint's modules are imported only if a configuration has the table [exporter].
+"""
 
 from __future__ import annotations
 

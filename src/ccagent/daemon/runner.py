@@ -1,4 +1,7 @@
-"""Running one agent in a dedicated thread: a hanging agent does not stall others."""
+"""Running one agent at its ticks, in a dedicated thread: a hanging agent does not stall others.
+
+Ticks are multiples of the agent's cadence since 1970-01-01T00:00:00Z.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parallel run of all checks, each with a time limit."""
+"""The command `ccagent doctor`: a run of all checks, and its report as text or JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Checks of the Prometheus endpoint: files, addresses, and access rights."""
+"""Checks of the services beside the agents.
+
+The Prometheus endpoint: files, addresses, access rights. The control service: readable and settable
+controls, and missing ones.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Findings of the doctor: good results, missing things, and problems."""
+"""Findings of the doctor, and the checks of all agents that make them.
+
+Checks run in parallel, each in a thread that is abandoned if it hangs.
+"""
 
 from __future__ import annotations
 

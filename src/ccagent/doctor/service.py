@@ -1,7 +1,8 @@
-"""Checks of the daemon: its lock, its directories, and the status of a running one.
+"""Checks of the daemon: its lock, its directories, its user, and the status of a running one.
 
 systemd creates /run/NAME at the start of a unit with `RuntimeDirectory=NAME`, and removes it at the
-stop (systemd.exec(5)). Then a missing directory is not a problem.
+stop (systemd.exec(5)). Then a missing directory is not a problem. Root may write everything, so a
+check as root is not valid for the service's user.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Checks of sinks: connection, login, and clock difference."""
+"""Checks of sinks: connection, login, and clock difference.
+
+A probe is a login without a message, or a test message that bypasses the queue.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check of the queues' directory: free space, and write permission of the service's user."""
+"""Checks of the queues' directory: free space, write permission, damaged and refused files."""
 
 from __future__ import annotations
 

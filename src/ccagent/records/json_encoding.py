@@ -1,4 +1,7 @@
-"""JSON encoding of structures, without values that JSON readers refuse."""
+"""JSON encoding of records, without values that JSON readers refuse.
+
+What can't be encoded is omitted: the rest of a record is repaired.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""Measured values as lines.
+"""Measured values, events and log messages as lines.
 
-Source: ClusterCockpit's flavor of the InfluxData line protocol, category "metric". A line has one
-field `value`, the tags `cluster`, `hostname`, `type`, and further tags for the scope.
+Source: ClusterCockpit's flavor of the InfluxData line protocol, categories "metric", "event" and
+"log". A line has one field: `value`, `event` (a JSON string) or `log`. The measurement is the name
+of the metric, the class of the event (its tag `function` is the purpose), or the id of the
+component. Tags are `cluster`, `hostname`, `type`, and further ones for the scope.
 """
 
 from __future__ import annotations

@@ -1,6 +1,17 @@
 """Splitting of messages that are larger than the receiver's limit, and halving of refused ones.
 
-Lines and arrays are split between lines and elements, envelopes by `envelope_splitting`.
+Lines and arrays are split between lines and elements, envelopes so that receivers merge the parts
+of one node and time:
+
+- `sample`: sonalyze joins processes by host, pid and command, and slurm-monitor stores them by job,
+  epoch and pid, independent of the envelope. Therefore jobs are spread over the parts, and the
+  processes of a large job, too. `system` is in each part: both receivers recognise the same time
+  and keep one copy of CPUs, cards and disks. sonalyze also derives core counts from it.
+- `job`: both receivers keep one record for each job, step and time. Jobs are spread over the parts.
+- `cluster`: partitions and states of nodes are stored separately and are spread over the parts.
+  slurm-monitor's list of all names at a time is then incomplete: it is the list of the last part.
+- `sysinfo`: receivers keep only one envelope per time. There is one part, without the drawings and
+  lists that do not fit.
 
 If a receiver refuses a message because of one record, the message is halved until the other records
 are taken. Halving ignores sizes and omits no record.

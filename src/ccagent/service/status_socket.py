@@ -1,4 +1,4 @@
-"""The Unix socket of a running daemon for `ccagent status`."""
+"""The Unix socket of a running daemon for `ccagent status`, and the status that it sends."""
 
 from __future__ import annotations
 

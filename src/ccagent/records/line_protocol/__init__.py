@@ -1,4 +1,4 @@
-r"""Encoder, decoder and checker of ClusterCockpit's line protocol.
+r"""Encoder and decoder of ClusterCockpit's line protocol.
 
     measurement,tag=value,... field=value time
 
@@ -7,6 +7,5 @@ the category of the message. A backslash escapes comma and space in a measuremen
 equals sign in keys and tag values; quotation mark and backslash in strings. Line feed, carriage
 return and tab in strings become `\n`, `\r` and `\t`.
 
-`encoding` writes the parts of a line, `decoding` reads lines, `checking` finds violations of the
-specification.
+`encoding` writes the parts of a line, `decoding` reads lines.
 """

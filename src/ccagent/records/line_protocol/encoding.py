@@ -1,4 +1,7 @@
-"""Encoder of the parts of a line: name and tags, value, time. Their lines are always valid."""
+"""Encoder of the parts of a line: name and tags, value, time. Their lines are always valid.
+
+The text of a number is exact, without rounding errors of arithmetic.
+"""
 
 from __future__ import annotations
 

@@ -11,9 +11,10 @@ import pytest
 
 from ccagent.agents.metrics.cluster_config.document import cluster_config
 from ccagent.agents.metrics.listing import format_metrics
-from ccagent.records.line_protocol.decoding import check_message, decode, decode_lines
+from ccagent.records.line_protocol.decoding import decode, decode_lines
 from tests.machines.metrics import MACHINES, golden
 from tests.machines.metrics.machine import START, MachineNode, lines
+from tests.support.line_checks import check_message
 
 INTEL, AMD, ARM, VM = "intel-icelake", "amd-epyc", "arm-grace", "plain-vm"
 SENSORS = "many-sensors"
