@@ -11,7 +11,7 @@ from ccagent.counters import AgentCounters
 from ccagent.errors import ConfigurationError
 from ccagent.log import logger
 from ccagent.machine.clock import timestamp
-from ccagent.records.envelopes import ErrorObject, KVPair, MetadataObject
+from ccagent.records.json_encoding import ErrorObject, KVPair, MetadataObject
 from ccagent.registry import load_agent
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from ccagent.daemon.daemon import Daemon
 from ccagent.errors import ConfigurationError
 from ccagent.machine.clock import Clock
 from ccagent.machine.node import Node
-from ccagent.records.envelopes import KVPair, MetadataObject, SysinfoEnvelope
+from ccagent.records.envelopes import SysinfoEnvelope
+from ccagent.records.json_encoding import KVPair, MetadataObject
 from ccagent.records.message import Format, Message, Record
 from ccagent.transports.base import SinkSettings, Transport
 

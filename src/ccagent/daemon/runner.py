@@ -15,14 +15,8 @@ from ccagent.counters import resident_memory
 from ccagent.errors import CcagentError
 from ccagent.log import logger
 from ccagent.records.encoding import Profile, encode_each
-from ccagent.records.envelopes import (
-    ClusterEnvelope,
-    Envelope,
-    JobsEnvelope,
-    KVPair,
-    SampleEnvelope,
-    SysinfoEnvelope,
-)
+from ccagent.records.envelopes import ClusterEnvelope, JobsEnvelope, SampleEnvelope, SysinfoEnvelope
+from ccagent.records.json_encoding import Envelope, KVPair
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -15,7 +15,8 @@ from ccagent.doctor.identity import compare_clocks
 from ccagent.errors import CcagentError, ProgramError
 from ccagent.machine.clock import timestamp
 from ccagent.records.encoding import encode
-from ccagent.records.envelopes import MetadataObject, SampleAttributes, SampleData, SampleEnvelope
+from ccagent.records.envelopes import SampleAttributes, SampleData, SampleEnvelope
+from ccagent.records.json_encoding import MetadataObject
 from ccagent.records.points import Point
 from ccagent.transports.base import ProbeResult, build_transport, transport_class
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import msgspec
 
@@ -136,4 +136,58 @@ class JsonArray(JsonRecord, frozen=True):
     def encode_json(self) -> tuple[str, bytes, list[str]]:
         """Return kind and JSON of the message, and a phrase for each omitted part."""
         body, lost = encode_value(self.items, has_null=True)
+        return self.kind, body, lost
+
+
+class Structure(
+    msgspec.Struct, omit_defaults=True, frozen=True, kw_only=True, forbid_unknown_fields=True
+):
+    """Base class of all parts of an envelope."""
+
+
+class KVPair(Structure, frozen=True, kw_only=True):
+    """An attribute in `meta.attrs`: a unique key and its value."""
+
+    key: str
+    value: str = ""
+
+
+class MetadataObject(Structure, frozen=True, kw_only=True):
+    """The producer of the envelope. Consumers accept only `producer` and `version` by default."""
+
+    producer: str
+    version: str
+    format: int | None = None
+    attrs: list[KVPair] = []
+    token: str = ""
+
+
+class ErrorObject(Structure, frozen=True, kw_only=True):
+    """One error. detail: a sentence. time: Timestamp of the error."""
+
+    time: str
+    detail: str
+    cluster: str = ""
+    node: str = ""
+
+
+class Envelope(
+    JsonRecord, omit_defaults=True, frozen=True, kw_only=True, forbid_unknown_fields=True
+):
+    """Base class of all envelopes. kind: the kind of its message."""
+
+    kind: ClassVar[str]
+    is_envelope: ClassVar[bool] = True
+
+    meta: MetadataObject
+    data: Structure | None = None
+    errors: list[ErrorObject] = []
+
+    def label(self) -> str:
+        """Return the envelope's name in the log."""
+        return f"a part of {self.kind}"
+
+    def encode_json(self) -> tuple[str, bytes, list[str]]:
+        """Return kind and JSON of the message, and a phrase for each omitted part."""
+        body, lost = encode_value(self)
         return self.kind, body, lost

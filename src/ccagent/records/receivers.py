@@ -15,7 +15,7 @@ import msgspec
 from ccagent.log import logger
 
 if TYPE_CHECKING:
-    from ccagent.records.envelopes import Envelope
+    from ccagent.records.json_encoding import Envelope
     from ccagent.records.message import JsonRecord
 
 _ENVELOPES = ("sample", "sysinfo", "job", "cluster")

@@ -18,7 +18,6 @@ from ccagent.records.envelopes import (
     JobsAttributes,
     JobsData,
     JobsEnvelope,
-    MetadataObject,
     SampleAttributes,
     SampleData,
     SampleEnvelope,
@@ -27,6 +26,7 @@ from ccagent.records.envelopes import (
     SampleSystem,
     SlurmJob,
 )
+from ccagent.records.json_encoding import MetadataObject
 from ccagent.records.message import Message, Record
 from ccagent.records.points import Point
 from ccagent.transports.base import build_transport

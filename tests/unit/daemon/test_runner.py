@@ -18,12 +18,8 @@ from ccagent.daemon.runner import Runner
 from ccagent.errors import RetryableError, UnparsableError
 from ccagent.machine.node import Node
 from ccagent.queue.sink import Sink
-from ccagent.records.envelopes import (
-    ClusterEnvelope,
-    ErrorObject,
-    MetadataObject,
-    SysinfoEnvelope,
-)
+from ccagent.records.envelopes import ClusterEnvelope, SysinfoEnvelope
+from ccagent.records.json_encoding import ErrorObject, MetadataObject
 from ccagent.records.message import FORMATS, Format, Message, Record
 from ccagent.records.points import Point
 from ccagent.transports.base import SinkSettings, Transport

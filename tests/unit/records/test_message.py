@@ -16,8 +16,6 @@ from ccagent.machine.clock import Clock
 from ccagent.machine.node import Node
 from ccagent.records.encoding import encode
 from ccagent.records.envelopes import (
-    ErrorObject,
-    MetadataObject,
     SampleAttributes,
     SampleData,
     SampleEnvelope,
@@ -26,7 +24,7 @@ from ccagent.records.envelopes import (
     SampleSystem,
     SysinfoEnvelope,
 )
-from ccagent.records.json_encoding import JsonArray
+from ccagent.records.json_encoding import ErrorObject, JsonArray, MetadataObject
 from ccagent.records.line_protocol.decoding import decode
 from ccagent.records.line_protocol.encoding import Tags
 from ccagent.records.message import Message, Record

@@ -17,13 +17,9 @@ from ccagent.machine.node import Node
 from ccagent.records.encoding import Profile, encode, encode_each
 from ccagent.records.envelopes import (
     ClusterEnvelope,
-    Envelope,
-    ErrorObject,
     JobsAttributes,
     JobsData,
     JobsEnvelope,
-    KVPair,
-    MetadataObject,
     SampleAttributes,
     SampleData,
     SampleEnvelope,
@@ -38,7 +34,7 @@ from ccagent.records.envelopes import (
     SysinfoEnvelope,
     SysinfoSoftwareVersion,
 )
-from ccagent.records.json_encoding import JsonArray
+from ccagent.records.json_encoding import Envelope, ErrorObject, JsonArray, KVPair, MetadataObject
 from ccagent.records.message import Message, Record
 from ccagent.records.points import Event, LogMessage, Point
 from ccagent.records.receivers import RECEIVERS, _plan_of_envelope

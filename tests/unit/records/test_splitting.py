@@ -21,11 +21,9 @@ from ccagent.records.envelopes import (
     ClusterEnvelope,
     ClusterNodes,
     ClusterPartition,
-    ErrorObject,
     JobsAttributes,
     JobsData,
     JobsEnvelope,
-    MetadataObject,
     SampleAttributes,
     SampleData,
     SampleDisk,
@@ -41,7 +39,7 @@ from ccagent.records.envelopes import (
     SysinfoEnvelope,
     SysinfoSoftwareVersion,
 )
-from ccagent.records.json_encoding import JsonArray
+from ccagent.records.json_encoding import ErrorObject, JsonArray, MetadataObject
 from ccagent.records.message import Format, Message, Record
 from ccagent.records.points import Point
 from ccagent.records.splitting import halve_message, split_message

@@ -8,18 +8,16 @@ from ccagent.records.envelopes import (
     ClusterEnvelope,
     ClusterNodes,
     ClusterPartition,
-    ErrorObject,
     JobsAttributes,
     JobsData,
     JobsEnvelope,
-    MetadataObject,
     SlurmJob,
     SysinfoAttributes,
     SysinfoData,
     SysinfoEnvelope,
     SysinfoGpuCard,
 )
-from ccagent.records.json_encoding import JsonArray
+from ccagent.records.json_encoding import ErrorObject, JsonArray, MetadataObject
 from ccagent.records.message import Record
 from ccagent.records.points import Point
 from ccagent.views.table.records import format_records

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from ccagent.records.envelopes import (
-    ErrorObject,
     SampleAttributes,
     SampleJob,
     SampleJobCgroup,
@@ -15,6 +14,7 @@ from ccagent.records.envelopes import (
     SampleProcessGpu,
     SampleSystem,
 )
+from ccagent.records.json_encoding import ErrorObject
 from ccagent.views.table.sample import format_sample, is_system_user
 from ccagent.views.terminal import Style, width_of
 
