@@ -6,7 +6,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING
 
-from ccagent.log_handlers import SaidOnce
+from ccagent.log_handlers import RateLimitFilter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +22,7 @@ class MessageKeeper(logging.Handler):
 
     def __init__(self, level: str) -> None:
         super().__init__(level.upper())
-        self.addFilter(SaidOnce())
+        self.addFilter(RateLimitFilter())
         self._records: deque[tuple[str, str, float]] = deque(maxlen=_KEPT)
 
     def emit(self, record: logging.LogRecord) -> None:

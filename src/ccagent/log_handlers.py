@@ -11,7 +11,7 @@ Write = Callable[[int, str, float], None]
 """Writes one message: level, text, seconds since 1970."""
 
 
-class SaidOnce(logging.Filter):
+class RateLimitFilter(logging.Filter):
     """Passes equal warnings and errors, and all messages of one key, once per `period` seconds.
 
     Equal: in level and text. The first message after the period has the number of the others.
@@ -75,7 +75,7 @@ def send_to_stderr(library: logging.Logger, level: int, write: Write) -> None:
     handler.write = write
     handler.setLevel(logging.NOTSET)
     if not own:
-        handler.addFilter(SaidOnce())
+        handler.addFilter(RateLimitFilter())
         library.addHandler(handler)
     library.propagate = False
     library.setLevel(level)

@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from ccagent.log import logger
-from ccagent.log_handlers import SaidOnce, StderrHandler
+from ccagent.log_handlers import RateLimitFilter, StderrHandler
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -18,7 +18,7 @@ def written_lines() -> Generator[list[str]]:
     """Yield the list that gets each written line."""
     lines: list[str] = []
     handler = StderrHandler(lambda level, text, when: lines.append(text))
-    handler.addFilter(SaidOnce())
+    handler.addFilter(RateLimitFilter())
     library = logger.library()
     level = library.level
     library.setLevel(logging.WARNING)
