@@ -36,7 +36,7 @@ import ccagent.agents.sonar.sources.checks, ccagent.machine.bpf.checks
 import ccagent.machine.cgroup.checks, ccagent.machine.gpu.checks
 import ccagent.machine.procfs.checks, ccagent.machine.program_checks
 for name in ccagent.registry.AGENTS:
-    ccagent.registry.agent_class(name)
+    ccagent.registry.load_agent(name)
 os.setgroups([])
 os.setgid({NOBODY})
 os.setuid({NOBODY})
