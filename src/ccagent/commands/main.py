@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from ccagent import __version__
-from ccagent.commands.agent_command import HELP, make_agent_command
-from ccagent.commands.loading import configure_log, load, run_daemon
+from ccagent.commands.agent_command import HELP, configure_log, load, make_agent_command, run_daemon
 from ccagent.config.command_options import HelpfulGroup, add_common_options, add_file_options
 from ccagent.errors import ConfigurationError
 from ccagent.service.signals import CLOSED_PIPE, INTERRUPTED, allow_interrupts

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ccagent.commands.loading import load
+from ccagent.commands.agent_command import load
 from ccagent.config.command_options import HelpfulGroup, add_common_options, add_file_options
 from ccagent.errors import ConfigurationError
 

@@ -25,14 +25,9 @@ from ccagent.machine.checks import CheckResult
 from ccagent.registry import AGENTS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from ccagent.config.configuration import Configuration
-
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
     from ccagent.doctor.finding import AgentCheck
 
     GeneralCheck = Callable[[Site], Iterable[Finding]]
