@@ -96,14 +96,10 @@ def assess_host(name: str) -> Finding:
     """Return whether the host name of records is unique."""
     if name not in _COMMON_NAMES:
         return Finding(_AREA, "host name", "good", name)
-    return Finding(
-        _AREA,
-        "host name",
-        "problem",
-        f"{name}, the name of many hosts",
-        "set the host's name (hostnamectl hostname NAME), or hostname in the configuration",
-        ["all: records of different nodes can't be distinguished"],
-    )
+    found = f"{name}, the name of many hosts"
+    fix = "set the host's name (hostnamectl hostname NAME), or hostname in the configuration"
+    impact = ["all: records of different nodes can't be distinguished"]
+    return Finding(_AREA, "host name", "problem", found, fix, impact)
 
 
 def assess_cluster(name: str, *, is_configured: bool) -> Finding:
@@ -112,14 +108,10 @@ def assess_cluster(name: str, *, is_configured: bool) -> Finding:
         return Finding(_AREA, "cluster name", "good", f"{name}, as configured")
     if name != "local":
         return Finding(_AREA, "cluster name", "good", f"{name}, the domain of the host")
-    return Finding(
-        _AREA,
-        "cluster name",
-        "problem",
-        "local, for the host's name has no domain and none is configured",
-        'set cluster = "NAME" in the configuration',
-        ["all: records of different clusters can't be distinguished"],
-    )
+    found = "local, for the host's name has no domain and none is configured"
+    fix = 'set cluster = "NAME" in the configuration'
+    impact = ["all: records of different clusters can't be distinguished"]
+    return Finding(_AREA, "cluster name", "problem", found, fix, impact)
 
 
 def describe_user(identity: Identity, name: str) -> Finding:

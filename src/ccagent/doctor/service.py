@@ -47,38 +47,25 @@ def check_directories(site: Site) -> Iterator[Finding]:
     """Yield a problem for each directory of ccagent that other users can write."""
     if not site.node.is_live:
         return
+    fix = "use a directory that only root and the user of the service can write to"
+    impact = ["files of other users there are refused: a lock, queue or file may not work"]
     for key, reason in unsafe_places(site.configuration):
-        yield Finding(
-            _AREA,
-            key,
-            "problem",
-            reason,
-            "use a directory that only root and the user of the service can write to",
-            ["files of other users there are refused: a lock, queue or file may not work"],
-        )
+        yield Finding(_AREA, key, "problem", reason, fix, impact)
 
 
 def assess_sinks(sinks: Mapping[str, SinkCounters]) -> Iterator[Finding]:
     """Yield a problem for each error of a sink that a running daemon reports."""
     for name, counters in sinks.items():
         if counters.restarts:
-            yield Finding(
-                _AREA,
-                f"thread of sink {name}",
-                "problem",
-                f"continued after {counters.restarts} unforeseen errors since it started",
-                "look for the error in the log (journalctl -u ccagent) and report it",
-                [f"sink {name}: pauses after each error; messages stay in the queue"],
-            )
+            found = f"continued after {counters.restarts} unforeseen errors since it started"
+            fix = "look for the error in the log (journalctl -u ccagent) and report it"
+            impact = [f"sink {name}: pauses after each error; messages stay in the queue"]
+            yield Finding(_AREA, f"thread of sink {name}", "problem", found, fix, impact)
         if counters.queue_error:
-            yield Finding(
-                _AREA,
-                f"queue of sink {name}",
-                "problem",
-                counters.queue_error,
-                "see the finding `outbox`, and the log (journalctl -u ccagent)",
-                [f"sink {name}: the queue is in memory, and is lost with the process"],
-            )
+            found, subject = counters.queue_error, f"queue of sink {name}"
+            fix = "see the finding `outbox`, and the log (journalctl -u ccagent)"
+            impact = [f"sink {name}: the queue is in memory, and is lost with the process"]
+            yield Finding(_AREA, subject, "problem", found, fix, impact)
 
 
 def _check_lock(site: Site) -> Iterator[Finding]:
@@ -98,15 +85,10 @@ def _check_lock(site: Site) -> Iterator[Finding]:
     if not refusal:
         yield Finding(_AREA, "lock-directory", "good", directory)
         return
-    yield Finding(
-        _AREA,
-        "lock-directory",
-        "problem",
-        f"{directory}: {refusal}",
-        "create it for the user of the service (RuntimeDirectory=ccagent)",
-        ["ccagent run: does not start"],
-        ["the daemon"],
-    )
+    found, stops = f"{directory}: {refusal}", ["the daemon"]
+    fix = "create it for the user of the service (RuntimeDirectory=ccagent)"
+    impact = ["ccagent run: does not start"]
+    yield Finding(_AREA, "lock-directory", "problem", found, fix, impact, stops)
 
 
 def list_runtime_directories(unit: str) -> set[str]:

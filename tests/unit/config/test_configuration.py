@@ -9,6 +9,7 @@ import pytest
 from ccagent.config.configuration import check
 from ccagent.config.warnings import find_warnings
 from ccagent.errors import ConfigurationError
+from ccagent.registry import TABLES, load_table
 
 ENVELOPES = {"url": "dir:/srv/files"}
 LINES = {"url": "http://store/api/write/", "format": "line"}
@@ -51,3 +52,12 @@ def test_an_agent_that_a_daemon_would_never_run_is_a_warning() -> None:
     agents: dict[str, Any] = {"sample": {}, "sysinfo": {"on-startup": True}}
     (warning,) = find_warnings(check(configuration(agents, a=ENVELOPES), "test"))
     assert warning.startswith("agents.sample.every: missing")
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_an_optional_table_has_settings_and_a_check(name: str) -> None:
+    kind, check_more = load_table(name)
+    settings = kind()
+    check_more(settings)
+    assert check({name: {}}, "test").table(kind) == settings
+    assert check({}, "test").table(kind) is None
