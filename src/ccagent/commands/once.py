@@ -5,8 +5,10 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
 from ccagent import log
-from ccagent.agents.base import build_agent
+from ccagent.agents.base import agent_class, build_agent
 from ccagent.config.options import load_configuration, public_url
 from ccagent.errors import CcagentError, ConfigurationError, ProgramError, RejectedError
 from ccagent.log import logger, printable
@@ -21,9 +23,12 @@ if TYPE_CHECKING:
     from ccagent.machine.node import Node
     from ccagent.queue.queue import Queue
     from ccagent.records.encoding import Profile
-    from ccagent.records.message import Message
+    from ccagent.records.message import Format, Message
     from ccagent.transports.base import Transport
 
+
+_EXTRAS = {"sample": ["job-cgroups"]}
+"""Extras that an agent's table needs, by agent."""
 
 _LOOK = 3600.0
 _HELD = 4 * 1024 * 1024
@@ -211,8 +216,6 @@ def sample_once(
         return 0
     allow_interrupts()  # not earlier: an interrupt during its import would crash msgspec
     if _is_for_people(options):
-        from ccagent.views.table.printing import print_table
-
         return 0 if print_table(configuration, agent) else 1
     return 0 if run_once(configuration, agent) else 1
 
@@ -269,3 +272,37 @@ def _print(configuration: Configuration, sink: str, found: list[Message]) -> Non
         sys.stdout.write("\n".join(lines) + "\n")
     except AttributeError:
         raise RejectedError("standard output: it is closed") from None
+
+
+def print_table(configuration: Configuration, name: str) -> bool:
+    """Sample with an agent and print a table. Return whether the agent could read anything.
+
+    Raise ProgramError after the time limit, RejectedError if standard output is closed.
+    """
+    from ccagent.views.output import find_style, find_width, print_lines
+    from ccagent.views.table.records import format_records
+
+    node = configuration.settings.make_node()
+    agent = _build_for_table(configuration, name)
+    agent.is_only_sample = True
+    limit = agent.settings.time_limit
+    width, style = find_width(), find_style()
+    try:
+        with time_limit(limit.seconds, f"agent {name}: not finished after {limit}"):
+            node.clock.sleep(agent.prepare(node))
+            records = agent.sample(node)
+            outputs: dict[str, Any] = getattr(agent, "outputs", {})
+            units = {output.name: output.unit for output in outputs.values() if output is not None}
+            lines = format_records(records, units, width, style)
+    finally:
+        agent.close()
+    print_lines(lines)
+    return not agent.is_blind
+
+
+def _build_for_table(configuration: Configuration, name: str) -> Agent[Any]:
+    """Make the agent, in the format that its table needs."""
+    kind, settings = agent_class(name), configuration.agents[name]
+    extras = [*dict.fromkeys([*settings.extras, *_EXTRAS.get(name, [])])]
+    wanted: Format = "sonar" if "sonar" in kind.formats else "line"
+    return kind(structs.replace(settings, extras=extras), frozenset({wanted}))
