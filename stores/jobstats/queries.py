@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -60,7 +61,7 @@ class TopRow(msgspec.Struct, frozen=True):
 
 
 class TopAnswer(msgspec.Struct, frozen=True):
-    """The groups with the largest sums."""
+    """The groups with the largest sums. note: why there are none, or why their names are empty."""
 
     begins: str
     ends: str
@@ -68,6 +69,7 @@ class TopAnswer(msgspec.Struct, frozen=True):
     sort: str
     columns: tuple[str, ...]
     rows: list[TopRow]
+    note: str = ""
 
 
 class JobTotal(msgspec.Struct, frozen=True):
@@ -102,7 +104,9 @@ class JobAnswer(msgspec.Struct, frozen=True):
 
 
 def find_top(connection: Connection[Any], request: TopRequest) -> TopAnswer:
-    """Return the groups with the largest sums."""
+    """Return the groups with the largest sums. Raise QueryError for an unknown operation."""
+    for name in request.columns:
+        _check_operation(connection, name)
     filters = [_FILTERS[name].format(value) for name, value in request.filters.items()]
     needs_jobs = request.by in _OF_JOBS or not _OF_JOBS.isdisjoint(request.filters)
     jobs = _JOBS if needs_jobs else sql.SQL("")
@@ -128,16 +132,18 @@ def find_top(connection: Connection[Any], request: TopRequest) -> TopAnswer:
         "(ARRAY(SELECT time_series_id FROM used)) OFFSET 0) m "
         "USING (time_series_id){} GROUP BY 1 ORDER BY {} DESC, 1 LIMIT {}"
     ).format(used, _KEYS[request.by], sums, jobs, order, request.limit)
+    rows = [
+        TopRow(key, dict(zip(request.columns, map(int, values), strict=True)))
+        for key, *values in connection.execute(query)
+    ]
     return TopAnswer(
         request.range.begins.isoformat(),
         request.range.ends.isoformat(),
         request.by,
         request.sort,
         request.columns,
-        [
-            TopRow(key, dict(zip(request.columns, map(int, values), strict=True)))
-            for key, *values in connection.execute(query)
-        ],
+        rows,
+        _find_note(connection, has_rows=bool(rows), needs_jobs=needs_jobs),
     )
 
 
@@ -192,6 +198,41 @@ def find_job(connection: Connection[Any], request: JobRequest) -> JobAnswer | No
         ],
         [JobRate(*key, rate) for key, rate in sorted(rates.items())],
     )
+
+
+def _check_operation(connection: Connection[Any], name: str) -> None:
+    """Raise QueryError if no record ever had an operation: its sums would all be 0."""
+    known = {*COLUMNS["ost"], *COLUMNS["mdt"]}
+    if name in known:
+        return
+    for kind in KINDS:
+        query = sql.SQL("SELECT FROM {} WHERE (seen).others ? {} LIMIT 1")
+        if connection.execute(query.format(sql.Identifier(f"{kind}_last"), name)).rowcount:
+            return
+    near = difflib.get_close_matches(name, known, 1)
+    hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}"
+    raise QueryError(f"no record has the operation {name!r}: {hint}")
+
+
+def _find_note(connection: Connection[Any], *, has_rows: bool, needs_jobs: bool) -> str:
+    """Return why a result is empty, or lacks what only Slurm knows; else an empty text."""
+    if not has_rows:
+        latest = connection.execute(
+            "SELECT greatest((SELECT max((seen).timestamp) FROM ost_last), "
+            "(SELECT max((seen).timestamp) FROM mdt_last))"
+        ).fetchone()
+        if latest is None or latest[0] is None:
+            return "the store has no observations"
+        moment = latest[0].astimezone(UTC)
+        return (
+            f"nothing matches; the latest observation of all is of {moment:%Y-%m-%dT%H:%M:%S} UTC"
+        )
+    if needs_jobs and not connection.execute("SELECT FROM jobs LIMIT 1").rowcount:
+        return (
+            "the store has no jobs of Slurm, which have accounts and partitions: "
+            "let the agent `jobs` send them to /job"
+        )
+    return ""
 
 
 def _find_slurm(connection: Connection[Any], job: str) -> dict[str, str | None]:

@@ -83,7 +83,10 @@ def top(*, wheres: tuple[str, ...], form: Any, **options: Any) -> None:
     from ccagent.stores.jobstats.client import ask_top
     from ccagent.stores.jobstats.tables import format_top
 
-    click.echo(format_top(ask_top(place, values), form), nl=False)
+    answer = ask_top(place, values)
+    click.echo(format_top(answer, form), nl=False)
+    if answer.note and form != "json":
+        click.echo(answer.note, err=True)
 
 
 @jobstats.command()
