@@ -26,7 +26,11 @@ _MOST_DELTAS = 500_000
 
 _KEYS: dict[TopGroup, sql.SQL] = {
     # An entry of a login node has no job; use program and user instead.
-    "job": sql.SQL("coalesce(m.job, m.executable || '.' || m.user_id, m.entry_id)"),
+    "job": sql.SQL(
+        "coalesce(m.job, m.executable || '.' || m.user_id, m.entry_id)"
+        " || coalesce('@' || m.cluster, '')"
+    ),
+    "cluster": sql.SQL("coalesce(m.cluster, '')"),
     "user": sql.SQL("coalesce(m.\"user\", m.user_id::text, '')"),
     "node": sql.SQL("coalesce(m.nodename, '')"),
     "target": sql.SQL("m.target"),
@@ -37,7 +41,8 @@ _KEYS: dict[TopGroup, sql.SQL] = {
 }
 _OF_JOBS = frozenset({"account", "project", "partition"})
 _FILTERS: dict[str, sql.SQL] = {
-    "job": sql.SQL("m.job = {}"),
+    "job": sql.SQL("(m.job = {0} OR m.job = {1} AND coalesce(m.cluster, '') = {2})"),
+    "cluster": sql.SQL("m.cluster = {}"),
     "user": sql.SQL('(m."user" = {0} OR m.user_id::text = {0})'),
     "node": sql.SQL("m.nodename = {}"),
     "target": sql.SQL("m.target = {}"),
@@ -48,9 +53,12 @@ _FILTERS: dict[str, sql.SQL] = {
 }
 _JOBS = sql.SQL("""
     LEFT JOIN (
-        SELECT DISTINCT ON (job_id) job_id, account, partition
-        FROM jobs ORDER BY job_id, reported DESC
-    ) j ON j.job_id = m.job_id""")
+        SELECT
+            job_id, cluster, account, partition,
+            row_number() OVER (PARTITION BY job_id ORDER BY reported DESC) = 1 AS is_last
+        FROM jobs
+    ) j ON j.job_id = m.job_id
+        AND CASE WHEN m.cluster IS NULL THEN j.is_last ELSE j.cluster = m.cluster END""")
 
 
 class TopRow(msgspec.Struct, frozen=True):
@@ -107,7 +115,9 @@ def find_top(connection: Connection[Any], request: TopRequest) -> TopAnswer:
     """Return the groups with the largest sums. Raise QueryError for an unknown operation."""
     for name in request.columns:
         _check_operation(connection, name)
-    filters = [_FILTERS[name].format(value) for name, value in request.filters.items()]
+    filters = [
+        _FILTERS[name].format(value, *_split_job(value)) for name, value in request.filters.items()
+    ]
     needs_jobs = request.by in _OF_JOBS or not _OF_JOBS.isdisjoint(request.filters)
     jobs = _JOBS if needs_jobs else sql.SQL("")
     wanted: sql.Composable = sql.SQL("")
@@ -149,14 +159,19 @@ def find_top(connection: Connection[Any], request: TopRequest) -> TopAnswer:
 
 def find_job(connection: Connection[Any], request: JobRequest) -> JobAnswer | None:
     """Return the I/O of a job; None if the job is unknown. Raise QueryError."""
-    series = dict(
-        connection.execute(
-            "SELECT time_series_id, target FROM metadata "
-            "WHERE job = %(job)s OR job IS NULL AND entry_id = %(job)s",
-            {"job": request.job},
-        ).fetchall()
-    )
-    slurm = _find_slurm(connection, request.job)
+    job, cluster = _split_job(request.job)
+    rows = connection.execute(
+        "SELECT time_series_id, target, cluster FROM metadata "
+        "WHERE job = %(whole)s OR job IS NULL AND entry_id = %(whole)s "
+        "OR job = %(job)s AND coalesce(cluster, '') = %(cluster)s",
+        {"whole": request.job, "job": job, "cluster": cluster},
+    ).fetchall()
+    series = {series_id: target for series_id, target, _ in rows}
+    clusters = {name for *_, name in rows}
+    if len(clusters) > 1:
+        known = ", ".join(sorted(f"{job}@{name or ''}" for name in clusters))
+        raise QueryError(f"several clusters have a job {request.job}: request one of {known}")
+    slurm = _find_slurm(connection, job, next(iter(clusters), cluster))
     if not series and not slurm:
         return None
     begins, ends = request.range
@@ -235,13 +250,22 @@ def _find_note(connection: Connection[Any], *, has_rows: bool, needs_jobs: bool)
     return ""
 
 
-def _find_slurm(connection: Connection[Any], job: str) -> dict[str, str | None]:
+def _split_job(text: str) -> tuple[str, str | None]:
+    """Return the job and the cluster of `JOB@CLUSTER`, which is "" in `JOB@`; else the text."""
+    job, at, cluster = text.rpartition("@")
+    return (job, cluster) if at else (text, None)
+
+
+def _find_slurm(
+    connection: Connection[Any], job: str, cluster: str | None
+) -> dict[str, str | None]:
     if not (job.isascii() and job.isdigit() and len(job) < 19):
         return {}
     cursor = connection.execute(
         "SELECT cluster, user_name, account, partition, job_name, state, start_time::text, "
-        "end_time::text FROM jobs WHERE job_id = %s ORDER BY reported DESC LIMIT 1",
-        [int(job)],
+        "end_time::text FROM jobs WHERE job_id = %(job)s "
+        "AND coalesce(cluster = nullif(%(cluster)s, ''), true) ORDER BY reported DESC LIMIT 1",
+        {"job": int(job), "cluster": cluster},
     )
     row = cursor.fetchone()
     if row is None or cursor.description is None:

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
     from ccagent.stores.jobstats.client import StorePlace
 
-_BY = ("job", "user", "node", "target", "executable", "account", "project", "partition")
+_BY = (
+    "job", "user", "node", "target", "executable", "cluster", "account", "project", "partition",
+)  # fmt: skip
 _TOP = ("by", "sort", "columns", "limit")
 _FORMS = click.Choice(["table", "json", "csv"])
 

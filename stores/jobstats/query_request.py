@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
 TopGroup = Literal[
-    "job", "user", "node", "target", "executable", "account", "project", "partition"
+    "job", "user", "node", "target", "executable", "cluster", "account", "project", "partition"
 ]  # fmt: skip
 GROUPS: tuple[TopGroup, ...] = get_args(TopGroup)
-FILTERS = ("job", "user", "node", "target", "executable", "account", "project", "partition")
+FILTERS: tuple[str, ...] = GROUPS
 
 _GROUP_NAMES: dict[str, TopGroup] = {name: name for name in GROUPS}
 _LONGEST = 1024

@@ -30,8 +30,8 @@ class ServingLimits(NamedTuple):
     connections, of_address: maximum of all connections, and per IPv4 address or IPv6 /64 network.
     seconds: time limit for a complete request, and for a stalled read of the response.
     request: maximum bytes of a request; with `body`, of its head. body: maximum bytes of a body, if
-    the application has a lower limit, and a response for it. unlimited: addresses without a limit of
-    their own: proxies. refused: called with the address of each connection beyond a limit.
+    the application has a lower limit, and a response for it. unlimited: addresses without a limit
+    of their own: proxies. refused: called with the address of each connection beyond a limit.
     """
 
     connections: int
