@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     import psycopg
 
+    from ccagent.stores.jobstats.live import LiveAnswer
     from ccagent.stores.jobstats.queries import JobAnswer, TopAnswer
 
     T = TypeVar("T")
@@ -54,6 +55,16 @@ def ask_top(place: StorePlace, values: dict[str, str]) -> TopAnswer:
     from ccagent.stores.jobstats.queries import TopAnswer
 
     return _decode(_ask_store(place, "/top", values), TopAnswer)
+
+
+def ask_live(place: StorePlace, values: dict[str, str]) -> LiveAnswer:
+    """Return the rates of targets and jobs. Raise ConfigurationError, UnansweredError."""
+    from ccagent.stores.jobstats.live import LiveAnswer, find_live, parse_live
+
+    if place.database:
+        request = _parsed(lambda: parse_live(values, datetime.now(UTC)))
+        return _ask_database(place, lambda connection: find_live(connection, request))
+    return _decode(_ask_store(place, "/live", values), LiveAnswer)
 
 
 def ask_job(place: StorePlace, job: str, values: dict[str, str]) -> JobAnswer | None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _MOST_DELTAS = 500_000
 """Maximum number of deltas of a job query, which need some 200 MB of memory."""
 
-_KEYS: dict[TopGroup, sql.SQL] = {
+KEYS: dict[TopGroup, sql.SQL] = {
     # An entry of a login node has no job; use program and user instead.
     "job": sql.SQL(
         "coalesce(m.job, m.executable || '.' || m.user_id, m.entry_id)"
@@ -39,8 +39,8 @@ _KEYS: dict[TopGroup, sql.SQL] = {
     "project": sql.SQL("coalesce(j.account, '')"),
     "partition": sql.SQL("coalesce(j.partition, '')"),
 }
-_OF_JOBS = frozenset({"account", "project", "partition"})
-_FILTERS: dict[str, sql.SQL] = {
+OF_JOBS = frozenset({"account", "project", "partition"})
+FILTERS: dict[str, sql.SQL] = {
     "job": sql.SQL("(m.job = {0} OR m.job = {1} AND coalesce(m.cluster, '') = {2})"),
     "cluster": sql.SQL("m.cluster = {}"),
     "user": sql.SQL('(m."user" = {0} OR m.user_id::text = {0})'),
@@ -51,10 +51,10 @@ _FILTERS: dict[str, sql.SQL] = {
     "project": sql.SQL("j.account = {}"),
     "partition": sql.SQL("j.partition = {}"),
 }
-_JOBS = sql.SQL("""
+JOBS = sql.SQL("""
     LEFT JOIN (
         SELECT
-            job_id, cluster, account, partition,
+            job_id, cluster, account, partition, user_name, state,
             row_number() OVER (PARTITION BY job_id ORDER BY reported DESC) = 1 AS is_last
         FROM jobs
     ) j ON j.job_id = m.job_id
@@ -116,10 +116,10 @@ def find_top(connection: Connection[Any], request: TopRequest) -> TopAnswer:
     for name in request.columns:
         _check_operation(connection, name)
     filters = [
-        _FILTERS[name].format(value, *_split_job(value)) for name, value in request.filters.items()
+        FILTERS[name].format(value, *split_job(value)) for name, value in request.filters.items()
     ]
-    needs_jobs = request.by in _OF_JOBS or not _OF_JOBS.isdisjoint(request.filters)
-    jobs = _JOBS if needs_jobs else sql.SQL("")
+    needs_jobs = request.by in OF_JOBS or not OF_JOBS.isdisjoint(request.filters)
+    jobs = JOBS if needs_jobs else sql.SQL("")
     wanted: sql.Composable = sql.SQL("")
     if filters:
         wanted = sql.SQL(
@@ -141,7 +141,7 @@ def find_top(connection: Connection[Any], request: TopRequest) -> TopAnswer:
         "JOIN (SELECT * FROM metadata WHERE time_series_id = ANY "
         "(ARRAY(SELECT time_series_id FROM used)) OFFSET 0) m "
         "USING (time_series_id){} GROUP BY 1 ORDER BY {} DESC, 1 LIMIT {}"
-    ).format(used, _KEYS[request.by], sums, jobs, order, request.limit)
+    ).format(used, KEYS[request.by], sums, jobs, order, request.limit)
     rows = [
         TopRow(key, dict(zip(request.columns, map(int, values), strict=True)))
         for key, *values in connection.execute(query)
@@ -159,7 +159,7 @@ def find_top(connection: Connection[Any], request: TopRequest) -> TopAnswer:
 
 def find_job(connection: Connection[Any], request: JobRequest) -> JobAnswer | None:
     """Return the I/O of a job; None if the job is unknown. Raise QueryError."""
-    job, cluster = _split_job(request.job)
+    job, cluster = split_job(request.job)
     rows = connection.execute(
         "SELECT time_series_id, target, cluster FROM metadata "
         "WHERE job = %(whole)s OR job IS NULL AND entry_id = %(whole)s "
@@ -250,7 +250,7 @@ def _find_note(connection: Connection[Any], *, has_rows: bool, needs_jobs: bool)
     return ""
 
 
-def _split_job(text: str) -> tuple[str, str | None]:
+def split_job(text: str) -> tuple[str, str | None]:
     """Return the job and the cluster of `JOB@CLUSTER`, which is "" in `JOB@`; else the text."""
     job, at, cluster = text.rpartition("@")
     return (job, cluster) if at else (text, None)

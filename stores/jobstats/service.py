@@ -21,6 +21,7 @@ from ccagent.stores.jobstats.job_records import (
     find_shared_ids,
     store_jobs,
 )
+from ccagent.stores.jobstats.live import find_live
 from ccagent.stores.jobstats.queries import find_job, find_top
 from ccagent.stores.jobstats.series_cache import SeriesCache
 from ccagent.stores.jobstats.series_ids import ClusterRules, EntryFormats, read_namespaces
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from ccagent.stores.jobstats.export_query import ExportRequest
+    from ccagent.stores.jobstats.live import LiveAnswer, LiveRequest
     from ccagent.stores.jobstats.partitions import TimePartitions
     from ccagent.stores.jobstats.queries import JobAnswer, TopAnswer
     from ccagent.stores.jobstats.query_request import JobRequest, TopRequest
@@ -140,6 +142,10 @@ class JobstatsService:
     def top(self, request: TopRequest) -> TopAnswer:
         """Return the groups with the largest sums. Raise DatabaseAwayError."""
         return self.ask(lambda connection: find_top(connection, request))
+
+    def live(self, request: LiveRequest) -> LiveAnswer:
+        """Return the rates of targets and jobs at a time. Raise DatabaseAwayError."""
+        return self.ask(lambda connection: find_live(connection, request))
 
     def job(self, request: JobRequest) -> JobAnswer | None:
         """Return the I/O of a job; None if unknown. Raise DatabaseAwayError, QueryError."""
