@@ -265,6 +265,7 @@ def ask_questions(store: RunningJobstatsStore, server: PostgresServer, rows: int
         ("top of an hour, by job", "/top?last=1h"),
         ("top of an hour, by user, sorted by open", "/top?last=1h&by=user&sort=open"),
         ("top of an hour, one user's jobs", "/top?last=1h&user=17"),
+        ("live", "/live"),
         ("top of a day, by job", "/top?last=24h"),
     ):
         times: list[float] = []

@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 import msgspec
 from psycopg import sql
 
-from ccagent.stores.jobstats.operations import COLUMNS, KINDS, MDT, sums_table
+from ccagent.stores.jobstats.operations import (
+    COLUMNS,
+    KINDS,
+    METADATA,
+    file_system_of,
+    sums_table,
+)
 from ccagent.stores.jobstats.queries import FILTERS, JOBS, KEYS, split_job
 from ccagent.stores.jobstats.query_request import (
     QueryError,
@@ -42,9 +48,6 @@ _ORDERS: dict[str, LiveOrder] = {name: name for name in ORDERS}
 _HOUR = timedelta(hours=1)
 _LONGEST = timedelta(hours=6)
 """Maximum time that is searched for the start of a high rate."""
-
-_METADATA = tuple(name for name in MDT if name not in {"samedir_rename", "crossdir_rename"})
-"""Operations of an MDT. The two left out are counted as `rename`, too."""
 
 _DATA = ("read", "write")
 _TIMES = ("read_usecs", "write_usecs")
@@ -172,7 +175,7 @@ class _Part(NamedTuple):
 
     @property
     def file_system(self) -> str:
-        return self.target.rpartition("-")[0] or self.target
+        return file_system_of(self.target)
 
 
 class _JobRates:
@@ -206,7 +209,7 @@ class _JobRates:
 
     @property
     def operations(self) -> float:
-        return sum(self.metadata[name] for name in _METADATA)
+        return sum(self.metadata[name] for name in METADATA)
 
     @property
     def latency(self) -> float | None:
@@ -297,7 +300,7 @@ def _hour_before(connection: Connection[Any], request: LiveRequest) -> dict[str,
     pieces = find_pieces(connection, TimeRange(ends - _HOUR, ends))
     found: dict[str, float] = {}
     for kind in KINDS:
-        names = ("read_bytes", "write_bytes") if kind == "ost" else _METADATA
+        names = ("read_bytes", "write_bytes") if kind == "ost" else METADATA
         total = sql.SQL(" + ").join(sql.Identifier(f"{name}_delta") for name in names)
         rows = sql.SQL(" UNION ALL ").join(
             sql.SQL(
@@ -353,7 +356,7 @@ def _describe_targets(parts: Sequence[_Part], before: Mapping[str, float]) -> li
     for target, rates in sorted(sums.items()):
         is_ost = kinds[target] == "ost"
         transferred = rates["read_bytes"] + rates["write_bytes"]
-        counted = COLUMNS["ost"][2:] if is_ost else _METADATA
+        counted = COLUMNS["ost"][2:] if is_ost else METADATA
         operations = sum(rates[name] for name in counted)
         usual = before.get(target, 0.0)
         found.append(
@@ -375,8 +378,8 @@ def _describe_targets(parts: Sequence[_Part], before: Mapping[str, float]) -> li
 def _describe_job(connection: Connection[Any], job: _JobRates, at: datetime) -> LiveJob:
     """Return a job's rates, and since when they are as high."""
     of_bytes, of_metadata = job.shares
-    dominant = max(_METADATA, key=lambda name: job.metadata[name])
-    counted = {"read_bytes", "write_bytes"} if of_bytes >= of_metadata else {*_METADATA}
+    dominant = max(METADATA, key=lambda name: job.metadata[name])
+    counted = {"read_bytes", "write_bytes"} if of_bytes >= of_metadata else {*METADATA}
     deltas = connection.execute(
         "SELECT since, timestamp, operation, delta FROM series_deltas(%s, %s, %s)",
         [job.series, at - _LONGEST, at],

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import difflib
 import functools
-from datetime import UTC, datetime
+from collections import defaultdict
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from psycopg import sql
 
-from ccagent.stores.jobstats.operations import COLUMNS, KINDS, sums_table
+from ccagent.stores.jobstats.operations import (
+    COLUMNS,
+    KINDS,
+    METADATA,
+    file_system_of,
+    kind_by_name,
+    sums_table,
+)
 from ccagent.stores.jobstats.query_request import QueryError
 from ccagent.stores.jobstats.sums import find_pieces
 
@@ -18,9 +26,11 @@ if TYPE_CHECKING:
     from psycopg import Connection
 
     from ccagent.stores.jobstats.operations import TargetKind
-    from ccagent.stores.jobstats.query_request import JobRequest, TopGroup, TopRequest
+    from ccagent.stores.jobstats.query_request import JobRequest, TimeRange, TopGroup, TopRequest
     from ccagent.stores.jobstats.sums import TimePiece
 
+_LONGEST_RANKED = timedelta(days=8)
+_FILE_SYSTEM = sql.SQL("regexp_replace(m.target, '-[^-]*$', '')")
 _MOST_DELTAS = 500_000
 """Maximum number of deltas of a job query, which need some 200 MB of memory."""
 
@@ -100,6 +110,24 @@ class JobRate(msgspec.Struct, frozen=True):
     rate: float
 
 
+class JobFileSystem(msgspec.Struct, frozen=True):
+    """I/O of a job on a file system.
+
+    metadata: operations of its MDTs. latency: mean time of reads and writes in us; None if servers
+    don't report it. bytes_rank, metadata_rank: among all `jobs` on the file system in this time, 1
+    is the largest; 0 if the time is too long for a comparison.
+    """
+
+    file_system: str
+    read_bytes: int
+    write_bytes: int
+    metadata: int
+    latency: float | None
+    bytes_rank: int
+    metadata_rank: int
+    jobs: int
+
+
 class JobAnswer(msgspec.Struct, frozen=True):
     """I/O of a job in a time range. slurm: the job's data from Slurm."""
 
@@ -109,6 +137,7 @@ class JobAnswer(msgspec.Struct, frozen=True):
     slurm: dict[str, str | None]
     totals: list[JobTotal]
     rates: list[JobRate]
+    file_systems: list[JobFileSystem] = []
 
 
 def find_top(connection: Connection[Any], request: TopRequest) -> TopAnswer:
@@ -212,7 +241,90 @@ def find_job(connection: Connection[Any], request: JobRequest) -> JobAnswer | No
             for (target, operation), (total, peak) in sorted(totals.items())
         ],
         [JobRate(*key, rate) for key, rate in sorted(rates.items())],
+        _sum_file_systems(
+            {key: int(total) for key, (total, _) in totals.items()},
+            _find_ranks(connection, request.range, ids),
+        ),
     )
+
+
+def _sum_file_systems(
+    totals: dict[tuple[str, str], int], ranks: dict[str, tuple[int, int, int]]
+) -> list[JobFileSystem]:
+    """Return the sums by file system of totals by target and operation."""
+    data: dict[str, defaultdict[str, int]] = {}
+    metadata: defaultdict[str, int] = defaultdict(int)
+    for (target, operation), total in totals.items():
+        name = file_system_of(target)
+        sums = data.setdefault(name, defaultdict(int))
+        if kind_by_name(target) == "mdt":
+            metadata[name] += total if operation in METADATA else 0
+        else:
+            sums[operation] += total
+    return [
+        JobFileSystem(
+            name,
+            sums["read_bytes"],
+            sums["write_bytes"],
+            metadata[name],
+            (sums["read_usecs"] + sums["write_usecs"]) / (sums["read"] + sums["write"])
+            if sums["read_usecs"] + sums["write_usecs"] and sums["read"] + sums["write"]
+            else None,
+            *ranks.get(name, (0, 0, 0)),
+        )
+        for name, sums in sorted(data.items())
+    ]
+
+
+def _find_ranks(
+    connection: Connection[Any], wanted: TimeRange, series: list[Any]
+) -> dict[str, tuple[int, int, int]]:
+    """Return by file system a job's ranks by bytes and metadata operations, and the number of jobs.
+
+    series: of the job. There is no result if the time is too long.
+    """
+    if wanted.ends - wanted.begins > _LONGEST_RANKED:
+        return {}
+    rows: list[sql.Composed] = []
+    for piece in find_pieces(connection, wanted):
+        for kind in KINDS:
+            names = ("read_bytes", "write_bytes") if kind == "ost" else METADATA
+            total = sql.SQL(" + ").join(sql.Identifier(f"{name}_delta") for name in names)
+            values = (total, sql.SQL("0")) if kind == "ost" else (sql.SQL("0"), total)
+            rows.append(
+                sql.SQL(
+                    "SELECT time_series_id, {} AS bytes, {} AS metadata FROM {} "
+                    "WHERE timestamp > {} AND timestamp <= {}"
+                ).format(
+                    *values,
+                    sql.Identifier(sums_table(kind) if piece.is_summed else kind),
+                    piece.begins,
+                    piece.ends,
+                )
+            )
+    query = sql.SQL(
+        "WITH used AS MATERIALIZED ("
+        "  SELECT time_series_id, sum(bytes) AS bytes, sum(metadata) AS metadata "
+        "  FROM ({}) r GROUP BY 1"
+        "), ranked AS ("
+        "  SELECT {} AS name, bool_or(time_series_id = ANY ({})) AS is_wanted,"
+        "    rank() OVER (PARTITION BY {} ORDER BY sum(u.bytes) DESC) AS bytes,"
+        "    rank() OVER (PARTITION BY {} ORDER BY sum(u.metadata) DESC) AS metadata,"
+        "    count(*) OVER (PARTITION BY {}) AS jobs"
+        "  FROM used u JOIN (SELECT * FROM metadata WHERE time_series_id = ANY "
+        "  (ARRAY(SELECT time_series_id FROM used)) OFFSET 0) m USING (time_series_id) "
+        "  GROUP BY 1, {}"
+        ") SELECT name, bytes, metadata, jobs FROM ranked WHERE is_wanted"
+    ).format(
+        sql.SQL(" UNION ALL ").join(rows),
+        _FILE_SYSTEM,
+        series,
+        _FILE_SYSTEM,
+        _FILE_SYSTEM,
+        _FILE_SYSTEM,
+        KEYS["job"],
+    )
+    return {name: tuple(ranks) for name, *ranks in connection.execute(query)}
 
 
 def _check_operation(connection: Connection[Any], name: str) -> None:

@@ -133,12 +133,13 @@ def live(*, every: str, once: bool, is_json: bool, wheres: tuple[str, ...], **op
 
 @jobstats.command()
 @_with_range
+@click.option("--series", is_flag=True, help="Also totals by target, and rates over time.")
 @click.option("--step", metavar="DURATION", help="Rates in even steps, interpolated.")
 @click.option("--format", "form", type=_FORMS, default="table", show_default=True)
 @click.argument("job")
 @_with_place
-def job(job: str, step: str | None, form: Any, **options: Any) -> None:
-    """Show totals and rates of JOB by target and operation; exit status 1 if JOB is unknown."""
+def job(job: str, *, series: bool, step: str | None, form: Any, **options: Any) -> None:
+    """Show the I/O of JOB by file system, and its rank; exit status 1 if JOB is unknown."""
     values, place = _split(options)
     if step:
         values["step"] = step
@@ -149,7 +150,7 @@ def job(job: str, step: str | None, form: Any, **options: Any) -> None:
     if answer is None:
         click.echo(f"no such job: {job!r}", err=True)
         sys.exit(1)
-    click.echo(format_job(answer, form), nl=False)
+    click.echo(format_job(answer, form, has_series=series or bool(step)), nl=False)
 
 
 @jobstats.command()

@@ -17,6 +17,7 @@ from ccagent.agents.lustre.jobstats.records import time_series_id
 from ccagent.config.secret import secret_text
 from ccagent.errors import ConfigurationError
 from ccagent.machine.hostlist import expand
+from ccagent.stores.jobstats.operations import file_system_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -81,7 +82,7 @@ class ClusterRules:
             self._nodes.get(node)
             or self._nodes.get(node.partition(".")[0])
             or self._formats.get(form or "")
-            or self._file_systems.get(target.rpartition("-")[0])
+            or self._file_systems.get(file_system_of(target))
         )
 
 

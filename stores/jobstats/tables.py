@@ -87,12 +87,19 @@ def _latency(microseconds: float | None) -> str:
     return f"{microseconds / 1000:.2f} ms"
 
 
+def _rank(rank: int, jobs: int) -> str:
+    return f"{rank} of {jobs} jobs" if rank else "-"
+
+
 def _factor(value: float | None) -> str:
     return "new" if value is None else f"{value:.1f} times"
 
 
-def format_job(answer: JobAnswer, form: AnswerForm) -> str:
-    """Return totals and rates of a job as text; in CSV only the rates."""
+def format_job(answer: JobAnswer, form: AnswerForm, *, has_series: bool = True) -> str:
+    """Return the I/O of a job as text; in CSV only the rates.
+
+    has_series: also totals by target and operation, and rates over time.
+    """
     if form == "json":
         return _json(answer)
     if form == "csv":
@@ -106,6 +113,20 @@ def format_job(answer: JobAnswer, form: AnswerForm) -> str:
         head += f"{printable(', '.join(known))}\n"
     if not answer.totals:
         return head + "nothing was read or written\n"
+    summary = _table(
+        ["file system", "read", "write", "metadata", "latency", "by bytes", "by metadata"],
+        [
+            [
+                one.file_system, *_transfers(one.read_bytes, one.write_bytes),
+                format_amount("metadata", one.metadata), _latency(one.latency),
+                _rank(one.bytes_rank, one.jobs), _rank(one.metadata_rank, one.jobs),
+            ]
+            for one in answer.file_systems
+        ],
+        left=1,
+    )  # fmt: skip
+    if not has_series:
+        return f"{head}\n{summary}"
     totals = _table(
         ["target", "operation", "total", "per second", "peak per second"],
         [
@@ -117,7 +138,7 @@ def format_job(answer: JobAnswer, form: AnswerForm) -> str:
         ],
         left=2,
     )  # fmt: skip
-    return f"{head}\n{totals}" + (f"\n{_rates(answer)}" if answer.rates else "")
+    return f"{head}\n{summary}\n{totals}" + (f"\n{_rates(answer)}" if answer.rates else "")
 
 
 def format_amount(operation: str, value: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -83,6 +84,22 @@ def test_the_command_prints_both_tables(store: RunningJobstatsStore) -> None:
     assert (done.returncode, done.stdout.splitlines()[1]) == (
         0, "no records in the 300 s before this time",
     )  # fmt: skip
+
+
+def test_a_job_begins_with_its_summary(store: RunningJobstatsStore) -> None:
+    fill(store)
+    other = {"entry_id": "8:1002:c3"}
+    store.post([record(0, {"write_bytes": 0}, **other), record(60, {"write_bytes": 9}, **other)])
+    arguments = ("job", "7", "--url", store.url, "--from", at(0), "--to", at(122))
+    done = ask_commands(*arguments)
+    summary = done.stdout.split("\n\n")[1].splitlines()
+    assert [cell.strip() for cell in re.split(r"  +", summary[1])] == [
+        "fs", "0 B", "6.9 MiB", "0", "0.50 ms", "1 of 3 jobs", "2 of 3 jobs",
+    ]  # fmt: skip
+    assert len(summary) == 2
+    assert re.search(
+        r"fs-OST0000  write_bytes +6.9 MiB", ask_commands(*arguments, "--series").stdout
+    )
 
 
 @pytest.mark.parametrize(
