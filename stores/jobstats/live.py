@@ -22,7 +22,7 @@ from ccagent.stores.jobstats.operations import (
     file_system_of,
     sums_table,
 )
-from ccagent.stores.jobstats.queries import FILTERS, JOBS, KEYS, split_job
+from ccagent.stores.jobstats.queries import FILTERS, JOBS, KEYS, added, split_job
 from ccagent.stores.jobstats.query_request import (
     QueryError,
     TimeRange,
@@ -151,10 +151,12 @@ def find_live(connection: Connection[Any], request: LiveRequest) -> LiveAnswer:
     before = _hour_before(connection, request)
     jobs = [job for job in _add_up(parts) if job.is_wanted and job.weight(request.sort)]
     jobs.sort(key=lambda job: (-job.weight(request.sort), job.job, job.file_system))
+    shown = jobs[: request.limit]
+    growth = _find_growth(connection, shown, request.at)
     return LiveAnswer(
         at,
         _describe_targets(parts, before),
-        [_describe_job(connection, job, request.at) for job in jobs[: request.limit]],
+        [_describe_job(job, deltas) for job, deltas in zip(shown, growth, strict=True)],
     )
 
 
@@ -300,14 +302,12 @@ def _hour_before(connection: Connection[Any], request: LiveRequest) -> dict[str,
     pieces = find_pieces(connection, TimeRange(ends - _HOUR, ends))
     found: dict[str, float] = {}
     for kind in KINDS:
-        names = ("read_bytes", "write_bytes") if kind == "ost" else METADATA
-        total = sql.SQL(" + ").join(sql.Identifier(f"{name}_delta") for name in names)
         rows = sql.SQL(" UNION ALL ").join(
             sql.SQL(
                 "SELECT time_series_id, sum({}) AS total FROM {} "
                 "WHERE timestamp > {} AND timestamp <= {} GROUP BY 1"
             ).format(
-                total,
+                added(kind),
                 sql.Identifier(sums_table(kind) if piece.is_summed else kind),
                 piece.begins,
                 piece.ends,
@@ -375,22 +375,10 @@ def _describe_targets(parts: Sequence[_Part], before: Mapping[str, float]) -> li
     return found
 
 
-def _describe_job(connection: Connection[Any], job: _JobRates, at: datetime) -> LiveJob:
-    """Return a job's rates, and since when they are as high."""
-    of_bytes, of_metadata = job.shares
+def _describe_job(job: _JobRates, deltas: Sequence[tuple[float, float, float]]) -> LiveJob:
+    """Return a job's rates, and since when they are as high. deltas: as for `find_beginning`."""
     dominant = max(METADATA, key=lambda name: job.metadata[name])
-    counted = {"read_bytes", "write_bytes"} if of_bytes >= of_metadata else {*METADATA}
-    deltas = connection.execute(
-        "SELECT since, timestamp, operation, delta FROM series_deltas(%s, %s, %s)",
-        [job.series, at - _LONGEST, at],
-    ).fetchall()
-    since, factor = find_beginning(
-        [
-            (since.timestamp(), timestamp.timestamp(), float(delta))
-            for since, timestamp, operation, delta in deltas
-            if since is not None and since < timestamp and operation in counted
-        ]
-    )
+    since, factor = find_beginning(deltas)
     return LiveJob(
         job.job,
         job.file_system,
@@ -408,6 +396,33 @@ def _describe_job(connection: Connection[Any], job: _JobRates, at: datetime) -> 
         datetime.fromtimestamp(since, UTC).isoformat(timespec="seconds"),
         factor,
     )
+
+
+def _find_growth(
+    connection: Connection[Any], jobs: Sequence[_JobRates], at: datetime
+) -> list[list[tuple[float, float, float]]]:
+    """Return for each job the growth of the counters of its larger share, by interval in s."""
+    found: list[list[tuple[float, float, float]]] = [[] for _ in jobs]
+    kinds: list[TargetKind] = [
+        "ost" if of_bytes >= of_metadata else "mdt"
+        for of_bytes, of_metadata in (job.shares for job in jobs)
+    ]
+    for kind in KINDS:
+        owners = {
+            series: found[number]
+            for number, job in enumerate(jobs)
+            if kinds[number] == kind
+            for series in job.series
+        }
+        query = sql.SQL(
+            "SELECT time_series_id, extract(epoch FROM since)::float8, "
+            "extract(epoch FROM timestamp)::float8, ({})::float8 FROM {} "
+            "WHERE time_series_id = ANY (%s) AND timestamp > %s AND timestamp <= %s "
+            "AND since < timestamp"
+        ).format(added(kind), sql.Identifier(kind))
+        for series, *interval in connection.execute(query, [list(owners), at - _LONGEST, at]):
+            owners[series].append(tuple(interval))
+    return found
 
 
 def find_beginning(deltas: Sequence[tuple[float, float, float]]) -> tuple[float, float | None]:

@@ -288,15 +288,13 @@ def _find_ranks(
     rows: list[sql.Composed] = []
     for piece in find_pieces(connection, wanted):
         for kind in KINDS:
-            names = ("read_bytes", "write_bytes") if kind == "ost" else METADATA
-            total = sql.SQL(" + ").join(sql.Identifier(f"{name}_delta") for name in names)
-            values = (total, sql.SQL("0")) if kind == "ost" else (sql.SQL("0"), total)
+            values = added(kind), sql.SQL("0")
             rows.append(
                 sql.SQL(
                     "SELECT time_series_id, {} AS bytes, {} AS metadata FROM {} "
                     "WHERE timestamp > {} AND timestamp <= {}"
                 ).format(
-                    *values,
+                    *(values if kind == "ost" else reversed(values)),
                     sql.Identifier(sums_table(kind) if piece.is_summed else kind),
                     piece.begins,
                     piece.ends,
@@ -360,6 +358,12 @@ def _find_note(connection: Connection[Any], *, has_rows: bool, needs_jobs: bool)
             "let the agent `jobs` send them to /job"
         )
     return ""
+
+
+def added(kind: TargetKind) -> sql.Composed:
+    """Return the sum of a row's deltas: bytes of an OST, metadata operations of an MDT."""
+    names = ("read_bytes", "write_bytes") if kind == "ost" else METADATA
+    return sql.SQL(" + ").join(sql.Identifier(f"{name}_delta") for name in names)
 
 
 def split_job(text: str) -> tuple[str, str | None]:
