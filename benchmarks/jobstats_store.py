@@ -1,7 +1,7 @@
 """Cost of the jobstats store: CPU and memory of storing, duration of queries.
 
     python benchmarks/jobstats_store.py [--observations 4]
-    python benchmarks/jobstats_store.py --queries [--rows 10000000]
+    python benchmarks/jobstats_store.py --queries [--rows 10000000] [--days 1]
     python benchmarks/jobstats_store.py --queries --timescale
     python benchmarks/jobstats_store.py --partitions [--timescale]
 
@@ -13,7 +13,7 @@ writes the metadata of the series.
 Partitions: the cost of records of new and of known series, in store and database, with 3 and with
 91 partitions, beside a binary COPY of the same rows into a table without index.
 
-Queries: SQL fills a table with rows of one day, 720 observations of each series. Then queries are
+Queries: SQL fills a table with rows of some days, 720 observations of each series. Then queries are
 sent to the running store over HTTP. The median of many is printed.
 """
 
@@ -166,7 +166,7 @@ def measure_partitions(*, is_timescale: bool) -> None:
                 if is_timescale:
                     connection.execute("CREATE EXTENSION timescaledb")
                 migrate(connection, SeriesTableSettings())
-                now = datetime.now(UTC)
+                now = datetime.now(UTC).replace(microsecond=0)
                 days = [now - timedelta(days=each) for each in range(partitions)]
                 if not is_timescale:
                     TimePartitions(86400).ensure(connection, days)
@@ -209,19 +209,18 @@ def copy_rows(url: str, server: PostgresServer) -> float:
     return spent / 80_000 * 1e6
 
 
-def fill(url: str, rows: int) -> None:
-    """Fill a table with rows of a day."""
+def fill(url: str, rows: int, days: int, now: datetime) -> None:
+    """Fill a table with rows of some days."""
     series = rows // OBSERVATIONS
-    now = datetime.now(UTC).replace(microsecond=0)
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(_FILL_METADATA, [series])
         for k in range(1, OBSERVATIONS + 1):
-            moment = now - timedelta(seconds=EVERY * (OBSERVATIONS - k))
+            moment = now - timedelta(seconds=EVERY * days * (OBSERVATIONS - k))
             connection.execute(_FILL, {"t": moment, "series": series, "k": k})
         connection.execute("VACUUM ANALYZE")
 
 
-def measure_queries(rows: int, *, is_timescale: bool) -> None:
+def measure_queries(rows: int, days: int, *, is_timescale: bool) -> None:
     """Print the duration of queries."""
     with (
         PostgresServer(has_timescale=is_timescale) as server,
@@ -234,29 +233,36 @@ def measure_queries(rows: int, *, is_timescale: bool) -> None:
         with psycopg.connect(url, autocommit=True) as connection:
             migrate(connection, SeriesTableSettings())
             partitions = None if is_timescale else TimePartitions(86400)
-            now = datetime.now(UTC)
+            now = datetime.now(UTC).replace(microsecond=0)
             if partitions is not None:
-                partitions.ensure(connection, [now - timedelta(days=1), now])
+                partitions.ensure(
+                    connection, [now - timedelta(days=day) for day in range(days + 1)]
+                )
             begin = time.perf_counter()
-            fill(url, rows)
+            fill(url, rows, days, now)
             print(f"filled with {rows:,} rows in {time.perf_counter() - begin:.0f} s", flush=True)
             begin = time.perf_counter()
             quarters = 0
-            while done := sum_up(connection, partitions, now, timedelta(days=2)):
+            while done := sum_up(connection, partitions, now, timedelta(days=days + 2)):
                 quarters += done
             took = time.perf_counter() - begin
             print(f"summed {quarters} quarters of an hour in {took:.0f} s", flush=True)
         with RunningJobstatsStore(Path(directory), "--database", url) as store:
-            ask_questions(store, server, rows)
+            ask_questions(store, server, rows, days, now)
             if is_timescale:
                 with psycopg.connect(url, autocommit=True) as connection:
                     connection.execute("SELECT compress_chunk(c) FROM show_chunks('ost') c")
                 print("compressed")
-                ask_questions(store, server, rows)
+                ask_questions(store, server, rows, days, now)
 
 
-def ask_questions(store: RunningJobstatsStore, server: PostgresServer, rows: int) -> None:
-    """Print the median duration of each query, and its CPU in store and PostgreSQL."""
+def ask_questions(
+    store: RunningJobstatsStore, server: PostgresServer, rows: int, days: int, latest: datetime
+) -> None:
+    """Print the median duration of each query, and its CPU in store and PostgreSQL.
+
+    latest: of the observations.
+    """
     jobs = rows // OBSERVATIONS // 5
     for name, path in (
         ("nothing", "/status"),
@@ -265,7 +271,8 @@ def ask_questions(store: RunningJobstatsStore, server: PostgresServer, rows: int
         ("top of an hour, by job", "/top?last=1h"),
         ("top of an hour, by user, sorted by open", "/top?last=1h&by=user&sort=open"),
         ("top of an hour, one user's jobs", "/top?last=1h&user=17"),
-        ("top of a day, by job", "/top?last=24h"),
+        ("live", f"/live?at={latest:%Y-%m-%dT%H:%M:%S}"),
+        ("top of all days, by job", f"/top?last={days}d"),
     ):
         times: list[float] = []
         questions = 5 if "day" in name else QUESTIONS
@@ -290,13 +297,14 @@ def main() -> None:
     parser.add_argument("--observations", type=int, default=4)
     parser.add_argument("--queries", action="store_true")
     parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--days", type=int, default=1)
     parser.add_argument("--timescale", action="store_true")
     parser.add_argument("--partitions", action="store_true")
     options = parser.parse_args()
     if options.partitions:
         measure_partitions(is_timescale=options.timescale)
     elif options.queries:
-        measure_queries(options.rows, is_timescale=options.timescale)
+        measure_queries(options.rows, options.days, is_timescale=options.timescale)
     else:
         measure_storing(options.observations)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import os
 import time
 from datetime import UTC, datetime
@@ -15,6 +14,9 @@ import psycopg
 
 from ccagent.errors import ConfigurationError, LockedError
 from ccagent.log import printable
+from ccagent.net.http_client import HTTP_ERRORS, HttpConnection
+from ccagent.net.tls import make_unverified_context
+from ccagent.net.urls import Server
 from ccagent.senders import describe_sender
 from ccagent.stores.jobstats.database import Database, DatabaseAwayError, describe_error
 from ccagent.stores.jobstats.embedded import EmbeddedPostgres
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 
 _START_WITHIN = 120.0
 _SECONDS = 5.0
+_LARGEST = 1 << 20
 
 
 @contextlib.contextmanager
@@ -151,36 +154,24 @@ def _describe_database(
 
 def _ask_store(settings: JobstatsStoreSettings) -> tuple[list[str], bool]:
     """Return the counters of the running store as lines, and whether it responds."""
-    import ssl
-
     host, port = split_address(settings.listen)
-    host = host or "localhost"
-    connection = (
-        http.client.HTTPSConnection(
-            host,
-            port,
-            timeout=_SECONDS,
-            # The certificate may not name the address of `listen`.
-            context=ssl._create_unverified_context(),  # noqa: S323, SLF001
-        )
-        if settings.tls.certificate
-        else http.client.HTTPConnection(host, port, timeout=_SECONDS)
+    context = make_unverified_context() if settings.tls.certificate else None
+    connection = HttpConnection(
+        Server(host or "localhost", port), context, _SECONDS, largest=_LARGEST
     )
     try:
-        connection.request("GET", "/status")
-        answer = connection.getresponse()
-        body = answer.read(1 << 20)
-    except (OSError, http.client.HTTPException) as error:
-        return [f"store         no store answers at {settings.listen}: {error}"], False
+        answer = connection.get("/status", {})
+    except HTTP_ERRORS as error:
+        reason = connection.explain(error)
+        return [f"store         no store answers at {settings.listen}: {reason}"], False
     finally:
         connection.close()
     if answer.status == 401:
         return [f"store         runs at {settings.listen}; its numbers need a token"], True
     try:
-        numbers = msgspec.json.decode(body, type=dict[str, Any])
+        numbers = msgspec.json.decode(answer.body, type=dict[str, Any])
     except msgspec.MsgspecError:
-        reason = printable(answer.reason)
-        return [f"store         {settings.listen}: {answer.status} {reason}"], False
+        return [f"store         {settings.listen}: status {answer.status}"], False
     senders = numbers.pop("senders", [])
     return [
         *(f"{name:16} {value}" for name, value in numbers.items()),

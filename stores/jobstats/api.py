@@ -21,6 +21,7 @@ from ccagent.stores.jobstats.bodies import BodyError, BodyLimits
 from ccagent.stores.jobstats.database import DatabaseAwayError, describe_error
 from ccagent.stores.jobstats.export_query import parse_export
 from ccagent.stores.jobstats.job_records import RefusedEnvelopeError
+from ccagent.stores.jobstats.live import parse_live
 from ccagent.stores.jobstats.own_metrics import describe_numbers
 from ccagent.stores.jobstats.query_request import QueryError, parse_job, parse_top
 from ccagent.stores.jobstats.refusals import RefusedArrayError
@@ -62,6 +63,7 @@ class JobstatsApi:
         return Starlette(
             routes=[
                 Route("/top", self._guard(self._top), methods=["GET"]),
+                Route("/live", self._guard(self._live), methods=["GET"]),
                 Route("/job/{job:path}", self._guard(self._job), methods=["GET"]),
                 Route("/export", self._guard(self._export), methods=["GET"]),
                 Route("/status", self._guard(self._status), methods=["GET"]),
@@ -145,6 +147,11 @@ class JobstatsApi:
         self._login(request, "reader")
         wanted = parse_top(dict(request.query_params), datetime.now(UTC))
         return _answer(200, await self._read(lambda: self._service.top(wanted)))
+
+    async def _live(self, request: Request) -> Response:
+        self._login(request, "reader")
+        wanted = parse_live(dict(request.query_params), datetime.now(UTC))
+        return _answer(200, await self._read(lambda: self._service.live(wanted)))
 
     async def _job(self, request: Request) -> Response:
         self._login(request, "reader")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import zlib
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
 
 _PIECE = 64 << 10
 _GZIP = 16 + zlib.MAX_WBITS
+
+MOST_SKIPPED = 256 << 20
+"""Maximum bytes that are received after the limit of a body, before the response."""
 
 
 class BodyError(CcagentError):
@@ -41,6 +45,7 @@ class BodyLimits:
     ) -> bytes:
         """Return a complete body. Its bytes count until `release`. Raise BodyError."""
         if length is not None and length.isdigit() and int(length) > self.most:
+            await self._skip(chunks)
             raise BodyError(413, f"{length} bytes, more than {self.most} (limits.body)")
         if encoding not in {"", "identity", "gzip"}:
             raise BodyError(415, "Content-Encoding: only gzip is supported")
@@ -57,6 +62,12 @@ class BodyLimits:
                         self._check(size)
             if inflate is not None and not inflate.eof:
                 raise BodyError(400, "gzip: the body is incomplete")  # noqa: TRY301
+        except BodyError as error:
+            self.held -= size
+            if error.status == 413:
+                parts.clear()
+                await self._skip(chunks)
+            raise
         except TimeoutError:
             self.held -= size
             raise BodyError(408, f"no complete body within {self.seconds:g} s") from None
@@ -69,6 +80,19 @@ class BodyLimits:
     def release(self, body: bytes) -> None:
         """Subtract a body that is no longer in memory."""
         self.held -= len(body)
+
+    async def _skip(self, chunks: AsyncIterator[bytes]) -> None:
+        """Receive the rest of a body that is too large, as far as the limits permit.
+
+        A client that still sends when the connection is closed gets a reset, not the response.
+        """
+        skipped = 0
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.seconds):
+                async for chunk in chunks:
+                    skipped += len(chunk)
+                    if skipped > MOST_SKIPPED:
+                        break
 
     def _check(self, size: int) -> None:
         if size > self.most:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import http.client
 import ssl
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
 import msgspec
 
 from ccagent.config.secret import read_secret
 from ccagent.errors import CcagentError, ConfigurationError
 from ccagent.log import printable
+from ccagent.net.http_client import HTTP_ERRORS, HttpConnection
+from ccagent.net.urls import Server, split_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,12 +21,12 @@ if TYPE_CHECKING:
 
     import psycopg
 
+    from ccagent.stores.jobstats.live import LiveAnswer
     from ccagent.stores.jobstats.queries import JobAnswer, TopAnswer
 
     T = TypeVar("T")
 
 _SECONDS = 120.0
-_PIECE = 1 << 18
 _LARGEST = 256 << 20
 
 
@@ -54,6 +55,16 @@ def ask_top(place: StorePlace, values: dict[str, str]) -> TopAnswer:
     from ccagent.stores.jobstats.queries import TopAnswer
 
     return _decode(_ask_store(place, "/top", values), TopAnswer)
+
+
+def ask_live(place: StorePlace, values: dict[str, str]) -> LiveAnswer:
+    """Return the rates of targets and jobs. Raise ConfigurationError, UnansweredError."""
+    from ccagent.stores.jobstats.live import LiveAnswer, find_live, parse_live
+
+    if place.database:
+        request = _parsed(lambda: parse_live(values, datetime.now(UTC)))
+        return _ask_database(place, lambda connection: find_live(connection, request))
+    return _decode(_ask_store(place, "/live", values), LiveAnswer)
 
 
 def ask_job(place: StorePlace, job: str, values: dict[str, str]) -> JobAnswer | None:
@@ -142,86 +153,74 @@ def _ask_store(
     place: StorePlace, path: str, values: dict[str, str], unknown: int = 0
 ) -> bytes | None:
     """Return the body of a response; None for the status `unknown`."""
-    connection, answer = _request(place, path, values)
+    connection, target, headers = _prepare(place, path, values)
     try:
-        if answer.status == unknown:
-            return None
-        _check(place, answer)
-        return answer.read(_LARGEST)
-    except (OSError, http.client.HTTPException) as error:
-        raise UnansweredError(f"{place.url}: {_reason(error)}") from None
+        answer = connection.get(target, headers)
+    except HTTP_ERRORS as error:
+        raise UnansweredError(f"{place.url}: {_reason(connection, error)}") from None
     finally:
         connection.close()
+    if answer.status == unknown:
+        return None
+    _check(place, answer.status, answer.body)
+    return answer.body
 
 
 def _stream(place: StorePlace, path: str, values: dict[str, str]) -> Iterator[bytes]:
-    connection, answer = _request(place, path, values)
+    connection, target, headers = _prepare(place, path, values)
     try:
-        _check(place, answer)
-        while piece := answer.read1(_PIECE):
-            yield piece
-        # An incomplete response lacks the last chunk. read1 does not detect that.
-        if not answer.isclosed():
-            raise UnansweredError(f"{place.url}: the response is incomplete")
-    except (OSError, http.client.HTTPException) as error:
-        raise UnansweredError(f"{place.url}: {_reason(error)}") from None
+        status, pieces = connection.stream(target, headers)
+        if status != 200:
+            _check(place, status, b"".join(pieces))
+        yield from pieces
+    except HTTP_ERRORS as error:
+        raise UnansweredError(f"{place.url}: {_reason(connection, error)}") from None
     finally:
         connection.close()
 
 
-def _request(
+def _prepare(
     place: StorePlace, path: str, values: dict[str, str]
-) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
-    try:
-        target = urlsplit(place.url)
-        host, port = target.hostname, target.port
-    except ValueError:
-        host = port = None
-        target = urlsplit("")
-    if target.scheme not in {"http", "https"} or not host or target.username:
+) -> tuple[HttpConnection, str, dict[str, str]]:
+    """Return a connection, and the target and the headers of a request."""
+    url = split_url(place.url)
+    if url.scheme not in {"http", "https"}:
         raise ConfigurationError("url: expected http://HOST:PORT or https://HOST:PORT")
     headers = {"Accept": "application/json"}
     if place.token_file:
         headers["Authorization"] = f"Bearer {read_secret(place.token_file)}"
-    if target.scheme == "https":
+    context = None
+    if url.scheme == "https":
         try:
             context = ssl.create_default_context(cafile=place.ca_file or None)
         except (OSError, ssl.SSLError) as error:
             raise ConfigurationError(f"ca-file: {place.ca_file}: {error}") from None
-        connection: http.client.HTTPConnection = http.client.HTTPSConnection(
-            host, port, timeout=_SECONDS, context=context
-        )
-    else:
-        connection = http.client.HTTPConnection(host, port, timeout=_SECONDS)
     query = f"?{urlencode(values, errors='surrogateescape')}" if values else ""
-    try:
-        connection.request("GET", f"{target.path.rstrip('/')}{path}{query}", headers=headers)
-        return connection, connection.getresponse()
-    except (OSError, http.client.HTTPException, UnicodeError) as error:
-        connection.close()
-        raise UnansweredError(f"{place.url}: {_reason(error)}") from None
+    server = Server(url.hostname or "", url.port or (443 if context else 80))
+    connection = HttpConnection(server, context, _SECONDS, largest=_LARGEST)
+    return connection, f"{url.path.rstrip('/')}{path}{query}", headers
 
 
-def _check(place: StorePlace, answer: http.client.HTTPResponse) -> None:
-    if answer.status == 200:
+def _check(place: StorePlace, status: int, body: bytes) -> None:
+    """Raise ConfigurationError or UnansweredError for a refusal."""
+    if status == 200:
         return
-    text = answer.read(65536).decode("utf-8", "replace")
+    text = body[:65536].decode("utf-8", "replace")
     try:
         reason = msgspec.json.decode(text, type=dict[str, Any]).get("error", "")
     except msgspec.MsgspecError:
         reason = text
-    message = printable(str(reason)[:500]) or printable(answer.reason)
-    if answer.status == 400:
+    message = printable(str(reason)[:500])
+    if status == 400:
         raise ConfigurationError(message)
-    if answer.status == 401:
+    if status == 401:
         message += ": give the token's file with --token-file"
-    raise UnansweredError(f"{place.url}: {answer.status} {message}")
+    raise UnansweredError(f"{place.url}: {status} {message}")
 
 
-def _reason(error: Exception) -> str:
-    if isinstance(error, ConnectionRefusedError):
-        return "connection refused: is the store running?"
-    return printable(str(error)) or type(error).__name__
+def _reason(connection: HttpConnection, error: Exception) -> str:
+    text = printable(connection.explain(error))
+    return f"{text}: is the store running?" if text == "connection refused" else text
 
 
 def _decode(body: bytes | None, kind: type[T]) -> T:

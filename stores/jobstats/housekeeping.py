@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from psycopg import Connection
 
     from ccagent.stores.jobstats.database import Database
-    from ccagent.stores.jobstats.series_ids import EntryFormats
+    from ccagent.stores.jobstats.series_ids import ClusterRules, EntryFormats
     from ccagent.stores.jobstats.settings import SeriesTableSettings
 
 _LOCK = 0x6A6F62736B656570  # "jobskeep"
@@ -38,6 +38,17 @@ DELETE FROM {table}_last l WHERE (seen).timestamp < %s
         SELECT FROM {table} o WHERE o.time_series_id = l.time_series_id AND o.server = l.server
     )
 """
+_FIND_RULES = "SELECT value FROM store_options WHERE name = 'clusters'"
+_KEEP_RULES = """
+INSERT INTO store_options VALUES ('clusters', %s)
+ON CONFLICT (name) DO UPDATE SET value = excluded.value
+"""
+_SET_CLUSTERS = """
+UPDATE metadata m SET cluster = n.name
+FROM unnest(%s::uuid[], %s::text[]) AS n (time_series_id, name)
+WHERE m.time_series_id = n.time_series_id
+"""
+_BATCH = 10_000
 _REMOVE_JOBS = "DELETE FROM jobs WHERE coalesce(end_time, reported) < %s AND reported < %s"
 
 
@@ -46,6 +57,7 @@ def prepare_database(
     settings: SeriesTableSettings,
     formats: EntryFormats,
     namespaces: dict[str, UUID],
+    clusters: ClusterRules,
 ) -> TimePartitions | None:
     """Migrate a database. Return the creator of its partitions; None with TimescaleDB.
 
@@ -58,6 +70,7 @@ def prepare_database(
             for form in formats.names:
                 if form not in namespaces:
                     namespaces[form] = _find_namespace(connection, form)
+            _apply_clusters(connection, clusters)
             return _prepare_tables(connection, settings)
         except psycopg.Error as error:
             if isinstance(error, psycopg.OperationalError) or is_transient(error):
@@ -67,6 +80,27 @@ def prepare_database(
             raise ConfigurationError(
                 f"database {database.place}: {describe_error(error)}"
             ) from None
+
+
+def _apply_clusters(connection: Connection[Any], clusters: ClusterRules) -> None:
+    """Set the cluster of all series again, after the rules have changed."""
+    with connection.transaction():
+        found = connection.execute(_FIND_RULES).fetchone()
+        if clusters.text == (found[0] if found else "{}"):
+            return
+        rows = connection.execute(
+            "SELECT time_series_id, target, nodename, format, cluster FROM metadata"
+        ).fetchall()
+        changed = [
+            (series, new)
+            for series, target, node, form, old in rows
+            if (new := clusters.find(target, node, form)) != old
+        ]
+        for begin in range(0, len(changed), _BATCH):
+            ids, names = zip(*changed[begin : begin + _BATCH], strict=True)
+            connection.execute(_SET_CLUSTERS, [list(ids), list(names)])
+        connection.execute(_KEEP_RULES, [clusters.text])
+    logger.info("clusters: the rules have changed, and %d series with them", len(changed))
 
 
 def _prepare_tables(

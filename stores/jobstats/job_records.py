@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -33,6 +33,22 @@ ON CONFLICT (job_id, cluster) DO UPDATE SET
     start_time = excluded.start_time, end_time = excluded.end_time, reported = excluded.reported
 WHERE jobs.reported <= excluded.reported
 """
+
+
+_SHARED = """
+SELECT count(DISTINCT job_id), array_agg(DISTINCT cluster)
+FROM (
+    SELECT job_id, cluster, count(*) OVER (PARTITION BY job_id) AS clusters FROM jobs
+) j
+WHERE clusters > 1
+"""
+
+
+class SharedJobIds(NamedTuple):
+    """The number of job ids that several clusters have used, and the names of these clusters."""
+
+    number: int
+    clusters: list[str]
 
 
 class RefusedEnvelopeError(CcagentError):
@@ -73,6 +89,12 @@ def store_jobs(connection: Connection[Any], rows: list[tuple[Any, ...]]) -> None
     """Insert or update rows. Keep a row with a later report."""
     if rows:
         connection.execute(_UPSERT, [list(column) for column in zip(*rows, strict=True)])
+
+
+def find_shared_ids(connection: Connection[Any]) -> SharedJobIds:
+    """Return the job ids that several clusters have used: without rules they are one job."""
+    found = connection.execute(_SHARED).fetchone()
+    return SharedJobIds(found[0], found[1] or []) if found else SharedJobIds(0, [])
 
 
 def _row(cluster: str, job: SlurmJob, reported: datetime) -> tuple[Any, ...]:

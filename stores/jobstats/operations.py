@@ -20,6 +20,9 @@ OST = (
     "set_info", "quotactl",
 )  # fmt: skip
 
+METADATA = tuple(name for name in MDT if name not in {"samedir_rename", "crossdir_rename"})
+"""Operations of an MDT that are added up. The two left out are counted as `rename`, too."""
+
 COLUMNS: dict[TargetKind, tuple[str, ...]] = {"ost": OST, "mdt": MDT}
 """The counter columns of the tables. Other operations are in the column `others`."""
 
@@ -53,6 +56,11 @@ def kind_by_name(target: str) -> TargetKind | None:
     if match is None:
         return None
     return "mdt" if match[1] == "MDT" else "ost"
+
+
+def file_system_of(target: str) -> str:
+    """Return the file system of a target: its name without its last part."""
+    return target.rpartition("-")[0] or target
 
 
 def kind_by_operations(fields: Iterable[str]) -> TargetKind:

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
     from ccagent.stores.jobstats.client import StorePlace
 
-_BY = ("job", "user", "node", "target", "executable", "account", "project", "partition")
+_BY = (
+    "job", "user", "node", "target", "executable", "cluster", "account", "project", "partition",
+)  # fmt: skip
+_LIVE = ("at", "window", "sort", "limit")
 _TOP = ("by", "sort", "columns", "limit")
 _FORMS = click.Choice(["table", "json", "csv"])
 
@@ -74,26 +77,69 @@ def jobstats() -> None:
 def top(*, wheres: tuple[str, ...], form: Any, **options: Any) -> None:
     """List the largest jobs, users, nodes, targets, programs, accounts or partitions by I/O."""
     values, place = _split(options)
-    values |= {name: str(options[name]) for name in _TOP if options[name]}
-    for where in wheres:
-        name, equals, value = where.partition("=")
-        if not equals or name not in _BY:
-            raise click.UsageError(f"--where: expected NAME=VALUE with one of {', '.join(_BY)}")
-        values[name] = value
+    values |= {name: str(options[name]) for name in _TOP if options[name]} | _filters(wheres)
     from ccagent.stores.jobstats.client import ask_top
     from ccagent.stores.jobstats.tables import format_top
 
-    click.echo(format_top(ask_top(place, values), form), nl=False)
+    answer = ask_top(place, values)
+    click.echo(format_top(answer, form), nl=False)
+    if answer.note and form != "json":
+        click.echo(answer.note, err=True)
+
+
+@jobstats.command()
+@click.option("--every", metavar="DURATION", default="10s", show_default=True, help="Refresh.")
+@click.option("--once", is_flag=True, help="Print the tables once, then exit.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON once, then exit.")
+@click.option("--at", metavar="TIME", help="An earlier time, such as 14:10; prints once.")
+@click.option("--window", metavar="DURATION", help="Maximum age of records; by default 5m.")
+@click.option(
+    "--sort",
+    type=click.Choice(["share", "bytes", "metadata", "latency"]),
+    default="share",
+    show_default=True,
+    help="Order of jobs, largest first.",
+)
+@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True)
+@click.option("--where", "wheres", metavar="NAME=VALUE", multiple=True, help="As in top.")
+@_with_place
+def live(*, every: str, once: bool, is_json: bool, wheres: tuple[str, ...], **options: Any) -> None:
+    """Show who uses the file systems now: targets above, jobs below, the largest share first."""
+    values, place = _split(options)
+    values |= _filters(wheres)
+    values |= {
+        name: str(options[name]) for name in ("at", "window", "sort", "limit") if options[name]
+    }
+    import msgspec
+
+    from ccagent.config.duration import Duration
+    from ccagent.stores.jobstats.client import ask_live
+    from ccagent.stores.jobstats.tables import format_live
+
+    try:
+        seconds = max(1.0, Duration(every).seconds)
+    except ValueError as error:
+        raise click.UsageError(f"--every: {error}") from None
+    answer = ask_live(place, values)
+    if is_json:
+        click.echo(msgspec.json.encode(answer))
+    elif once or options["at"] or not sys.stdout.isatty():
+        click.echo(format_live(answer), nl=False)
+    else:
+        from ccagent.stores.jobstats.live_screen import show_live
+
+        show_live(lambda changed: ask_live(place, values | changed), answer, seconds)
 
 
 @jobstats.command()
 @_with_range
+@click.option("--series", is_flag=True, help="Also totals by target, and rates over time.")
 @click.option("--step", metavar="DURATION", help="Rates in even steps, interpolated.")
 @click.option("--format", "form", type=_FORMS, default="table", show_default=True)
 @click.argument("job")
 @_with_place
-def job(job: str, step: str | None, form: Any, **options: Any) -> None:
-    """Show totals and rates of JOB by target and operation; exit status 1 if JOB is unknown."""
+def job(job: str, *, series: bool, step: str | None, form: Any, **options: Any) -> None:
+    """Show the I/O of JOB by file system, and its rank; exit status 1 if JOB is unknown."""
     values, place = _split(options)
     if step:
         values["step"] = step
@@ -104,7 +150,7 @@ def job(job: str, step: str | None, form: Any, **options: Any) -> None:
     if answer is None:
         click.echo(f"no such job: {job!r}", err=True)
         sys.exit(1)
-    click.echo(format_job(answer, form), nl=False)
+    click.echo(format_job(answer, form, has_series=series or bool(step)), nl=False)
 
 
 @jobstats.command()
@@ -122,6 +168,17 @@ def export(target: str, *, anonymous: bool, **options: Any) -> None:
     click.echo(f"exported: {write_export(place, values, target)} observations")
 
 
+def _filters(wheres: tuple[str, ...]) -> dict[str, str]:
+    """Return the parameters of --where."""
+    values: dict[str, str] = {}
+    for where in wheres:
+        name, equals, value = where.partition("=")
+        if not equals or name not in _BY:
+            raise click.UsageError(f"--where: expected NAME=VALUE with one of {', '.join(_BY)}")
+        values[name] = value
+    return values
+
+
 def _split(options: dict[str, Any]) -> tuple[dict[str, str], StorePlace]:
     """Return the parameters of the time range, and the address of the store."""
     from ccagent.stores.jobstats.client import StorePlace
@@ -130,7 +187,7 @@ def _split(options: dict[str, Any]) -> tuple[dict[str, str], StorePlace]:
     values = {
         key: options[name]
         for key, name in (("last", "last"), ("from", "from_"), ("to", "to"))
-        if options[name]
+        if options.get(name)
     }
     need_query_packages()
     return values, StorePlace(

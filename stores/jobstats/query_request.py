@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
 TopGroup = Literal[
-    "job", "user", "node", "target", "executable", "account", "project", "partition"
+    "job", "user", "node", "target", "executable", "cluster", "account", "project", "partition"
 ]  # fmt: skip
 GROUPS: tuple[TopGroup, ...] = get_args(TopGroup)
-FILTERS = ("job", "user", "node", "target", "executable", "account", "project", "partition")
+FILTERS: tuple[str, ...] = GROUPS
 
 _GROUP_NAMES: dict[str, TopGroup] = {name: name for name in GROUPS}
 _LONGEST = 1024
@@ -69,10 +69,10 @@ def parse_range(values: Mapping[str, str], now: datetime) -> TimeRange:
     last, begin, end = values.get("last"), values.get("from"), values.get("to")
     if last and begin:
         raise QueryError("last and from can't be combined")
-    ends = _moment("to", end) if end else now
+    ends = parse_moment("to", end) if end else now
     try:
         begins = (
-            _moment("from", begin)
+            parse_moment("from", begin)
             if begin
             else ends - timedelta(seconds=Duration(last or "1h").seconds)
         )
@@ -96,17 +96,13 @@ def parse_top(values: Mapping[str, str], now: datetime) -> TopRequest:
     shown = tuple(dict.fromkeys(names if sort in names else [sort, *names]))
     if len(shown) > _MOST_COLUMNS:
         raise QueryError(f"columns: at most {_MOST_COLUMNS} are permitted")
-    filters = {name: values[name] for name in FILTERS if values.get(name)}
-    for name, value in filters.items():
-        if len(value) > _LONGEST or not value.isprintable():
-            raise QueryError(f"{name}: {printable(value[:40])!r} is not a name")
     return TopRequest(
         parse_range(values, now),
         group,
         sort,
         shown,
-        _number(values, "limit", 20, 100_000),
-        filters,
+        parse_number(values, "limit", 20, 100_000),
+        parse_filters(values),
     )
 
 
@@ -116,15 +112,9 @@ def parse_job(job: str, values: Mapping[str, str], now: datetime) -> JobRequest:
         raise QueryError("job: not a job id")
     check_names(values, _RANGE | {"step"})
     found = parse_range(values, now)
-    text = values.get("step")
-    step = None
-    if text:
-        try:
-            step = timedelta(seconds=Duration(text).seconds)
-        except (ValueError, OverflowError) as error:
-            raise QueryError(f"step: {error}") from None
-        if not step or (found.ends - found.begins) / step > _MOST_STEPS:
-            raise QueryError(f"step: too short: at most {_MOST_STEPS} steps are permitted")
+    step = parse_duration("step", values["step"]) if values.get("step") else None
+    if step is not None and (found.ends - found.begins) / step > _MOST_STEPS:
+        raise QueryError(f"step: too short: at most {_MOST_STEPS} steps are permitted")
     return JobRequest(found, job, step)
 
 
@@ -135,7 +125,28 @@ def _operation(text: str) -> str:
     return name
 
 
-def _moment(key: str, text: str) -> datetime:
+def parse_filters(values: Mapping[str, str]) -> dict[str, str]:
+    """Return the names to filter by. Raise QueryError."""
+    filters = {name: values[name] for name in FILTERS if values.get(name)}
+    for name, value in filters.items():
+        if len(value) > _LONGEST or not value.isprintable():
+            raise QueryError(f"{name}: {printable(value[:40])!r} is not a name")
+    return filters
+
+
+def parse_duration(key: str, text: str) -> timedelta:
+    """Parse a duration above 0. Raise QueryError."""
+    try:
+        found = timedelta(seconds=Duration(text).seconds)
+    except (ValueError, OverflowError) as error:
+        raise QueryError(f"{key}: {error}") from None
+    if not found:
+        raise QueryError(f"{key}: expected more than 0")
+    return found
+
+
+def parse_moment(key: str, text: str) -> datetime:
+    """Parse a time, UTC without an offset. Raise QueryError."""
     try:
         found = datetime.fromisoformat(text.strip())
         return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
@@ -145,7 +156,8 @@ def _moment(key: str, text: str) -> datetime:
         ) from None
 
 
-def _number(values: Mapping[str, str], key: str, default: int, most: int) -> int:
+def parse_number(values: Mapping[str, str], key: str, default: int, most: int) -> int:
+    """Parse a number from 1 to `most`. Raise QueryError."""
     text = values.get(key)
     if not text:
         return default

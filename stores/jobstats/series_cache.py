@@ -13,7 +13,7 @@ from psycopg.pq import Format
 
 from ccagent.log import logger
 from ccagent.stores.jobstats.refusals import RefusedRecord
-from ccagent.stores.jobstats.series_ids import EntryFormats, make_series_id
+from ccagent.stores.jobstats.series_ids import ClusterRules, EntryFormats, make_series_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -36,11 +36,12 @@ _MOST_NAMED = 5
 _INSERT = """
 INSERT INTO metadata (
     time_series_id, target, entry_id, kind, job_id, job, user_id, "user", group_id, process_id,
-    nodename, executable, format, malformed
+    nodename, executable, format, malformed, cluster
 )
 SELECT * FROM unnest(
     %s::uuid[], %s::text[], %s::text[], %s::text[], %s::bigint[], %s::text[], %s::bigint[],
-    %s::text[], %s::bigint[], %s::bigint[], %s::text[], %s::text[], %s::text[], %s::boolean[]
+    %s::text[], %s::bigint[], %s::bigint[], %s::text[], %s::text[], %s::text[], %s::boolean[],
+    %s::text[]
 )
 ON CONFLICT DO NOTHING
 """
@@ -105,12 +106,14 @@ class SeriesCache:
         self,
         formats: EntryFormats,
         namespaces: Mapping[str, UUID],
+        clusters: ClusterRules,
         *,
         monotonic: Callable[[], float] = time.monotonic,
         most: int = _MOST,
     ) -> None:
         self._formats = formats
         self._namespaces = namespaces
+        self._clusters = clusters
         self._monotonic = monotonic
         self._most = most
         self._known: dict[SeriesKey, KnownSeries] = {}
@@ -261,6 +264,7 @@ class SeriesCache:
             parts.get("executable"),
             form,
             is_malformed,
+            self._clusters.find(each.target, parts.get("nodename"), form),
         )
 
 

@@ -23,6 +23,7 @@ from ccagent.service.notify import Notifier
 from ccagent.stores.accepting import handle_accept_errors, plan_connections
 from ccagent.stores.collecting import shorten_collections
 from ccagent.stores.jobstats.api import JobstatsApi
+from ccagent.stores.jobstats.bodies import MOST_SKIPPED
 from ccagent.stores.jobstats.database import DatabaseAwayError
 from ccagent.stores.jobstats.service import JobstatsService
 from ccagent.stores.jobstats.tokens import TokenTable
@@ -164,7 +165,8 @@ class JobstatsServer:
             max(1, most // 2),
             # A body that comes too slowly gets an answer before its connection ends.
             limits.time.seconds + _ANSWER_WITHIN,
-            _LARGEST_HEAD + 2 * parse_size(limits.body),
+            _LARGEST_HEAD,
+            parse_size(limits.body) + MOST_SKIPPED,
             refused=self._service.count_refused_connection,
         )
 

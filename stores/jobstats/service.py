@@ -15,10 +15,16 @@ from ccagent.stores.jobstats.database import Database, DatabaseAwayError, descri
 from ccagent.stores.jobstats.export_query import export_rows
 from ccagent.stores.jobstats.housekeeping import keep_house, prepare_database
 from ccagent.stores.jobstats.ingest import ArrayIngest, StoredArray
-from ccagent.stores.jobstats.job_records import decode_jobs, store_jobs
+from ccagent.stores.jobstats.job_records import (
+    SharedJobIds,
+    decode_jobs,
+    find_shared_ids,
+    store_jobs,
+)
+from ccagent.stores.jobstats.live import find_live
 from ccagent.stores.jobstats.queries import find_job, find_top
 from ccagent.stores.jobstats.series_cache import SeriesCache
-from ccagent.stores.jobstats.series_ids import EntryFormats, read_namespaces
+from ccagent.stores.jobstats.series_ids import ClusterRules, EntryFormats, read_namespaces
 from ccagent.stores.jobstats.sums import sum_up
 
 if TYPE_CHECKING:
@@ -26,6 +32,7 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from ccagent.stores.jobstats.export_query import ExportRequest
+    from ccagent.stores.jobstats.live import LiveAnswer, LiveRequest
     from ccagent.stores.jobstats.partitions import TimePartitions
     from ccagent.stores.jobstats.queries import JobAnswer, TopAnswer
     from ccagent.stores.jobstats.query_request import JobRequest, TopRequest
@@ -51,12 +58,14 @@ class JobstatsService:
             password_file=settings.password_file,
         )
         self._formats = EntryFormats(settings.formats)
+        self._clusters = ClusterRules(settings.clusters)
         self._namespaces = (
             read_namespaces(settings.namespaces_file) if settings.namespaces_file else {}
         )
         self._partitions: TimePartitions | None = None
         self._cache: SeriesCache | None = None
         self._ingest: ArrayIngest | None = None
+        self._shared_ids = SharedJobIds(0, [])
         self.began = time.time()
         self.senders = SenderTable()
         """What each sender has cost."""
@@ -70,11 +79,11 @@ class JobstatsService:
         """Migrate the database and prepare ingest. Raise ConfigurationError, DatabaseAwayError."""
         settings = self.settings
         partitions = prepare_database(
-            self.database, settings.series, self._formats, self._namespaces
+            self.database, settings.series, self._formats, self._namespaces, self._clusters
         )
         self.database.open()
         self._partitions = partitions
-        self._cache = SeriesCache(self._formats, self._namespaces)
+        self._cache = SeriesCache(self._formats, self._namespaces, self._clusters)
         self._ingest = ArrayIngest(
             self.database,
             self._cache,
@@ -134,6 +143,10 @@ class JobstatsService:
         """Return the groups with the largest sums. Raise DatabaseAwayError."""
         return self.ask(lambda connection: find_top(connection, request))
 
+    def live(self, request: LiveRequest) -> LiveAnswer:
+        """Return the rates of targets and jobs at a time. Raise DatabaseAwayError."""
+        return self.ask(lambda connection: find_live(connection, request))
+
     def job(self, request: JobRequest) -> JobAnswer | None:
         """Return the I/O of a job; None if unknown. Raise DatabaseAwayError, QueryError."""
         return self.ask(lambda connection: find_job(connection, request))
@@ -166,6 +179,8 @@ class JobstatsService:
             with self.database.connect_alone() as connection:
                 series = self.settings.series
                 dropped = keep_house(connection, series, self._partitions, datetime.now(UTC))
+                if not self.settings.clusters:
+                    self._shared_ids = find_shared_ids(connection)
         except DatabaseAwayError as error:
             logger.warning("retention: %s; retrying later", error)
         except psycopg.Error as error:
@@ -173,6 +188,14 @@ class JobstatsService:
         else:
             if dropped:
                 logger.info("retention: dropped %d partitions", dropped)
+            if self._shared_ids.number:
+                logger.warning(
+                    "%d job ids are of several clusters (%s), and their I/O is added: "
+                    "configure [clusters.NAME]",
+                    self._shared_ids.number,
+                    ", ".join(self._shared_ids.clusters),
+                    key="jobstats clusters",
+                )
 
     def sum_up(self) -> None:
         """Compute missing sums. Failures are logged and retried later."""
@@ -192,6 +215,7 @@ class JobstatsService:
             counters = self._ingest.counters
             found |= {name: getattr(counters, name) for name in counters.__struct_fields__}
             found["series_cached"] = len(self._cache)
+            found["shared_job_ids"] = self._shared_ids.number
         return found
 
     def count_refused(self, records: int, identity: str) -> None:

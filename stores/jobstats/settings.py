@@ -8,7 +8,8 @@ from msgspec import Meta
 
 from ccagent.config.duration import Duration
 from ccagent.config.settings import Settings
-from ccagent.errors import ConfigurationError
+from ccagent.errors import ConfigurationError, UnparsableError
+from ccagent.machine.hostlist import expand
 from ccagent.stores.metrics.settings import StoreTlsSettings, parse_size, split_address
 
 _LONGEST = 36500 * 86400.0
@@ -54,6 +55,18 @@ class SeriesTableSettings(Settings, frozen=True, kw_only=True):
     ] = Duration("7d")
 
 
+class ClusterRuleSettings(Settings, frozen=True, kw_only=True):
+    """The keys of `[clusters.NAME]`: an entry of any of them belongs to the cluster NAME."""
+
+    nodes: Annotated[tuple[str, ...], Meta(description="NodeRanges of the cluster's nodes")] = ()
+    formats: Annotated[
+        tuple[str, ...], Meta(description="formats of ids that only this cluster's clients use")
+    ] = ()
+    file_systems: Annotated[
+        tuple[str, ...], Meta(description="file systems that only this cluster uses")
+    ] = ()
+
+
 class JobstatsStoreSettings(Settings, frozen=True, kw_only=True):
     """All keys of the jobstats store's configuration."""
 
@@ -84,6 +97,9 @@ class JobstatsStoreSettings(Settings, frozen=True, kw_only=True):
     database_user: Annotated[
         str, Meta(description="as root: system user who runs PostgreSQL; empty: owner of data")
     ] = ""
+    clusters: Annotated[
+        dict[str, ClusterRuleSettings], Meta(description="rules for the cluster of a job, by name")
+    ] = {}
     series: SeriesTableSettings = SeriesTableSettings()
     tls: StoreTlsSettings = StoreTlsSettings()
     limits: IngestLimitSettings = IngestLimitSettings()
@@ -142,4 +158,17 @@ def _find_bad_formats(settings: JobstatsStoreSettings) -> list[str]:
             IdFormat(form)
         except ValueError as error:
             problems.append(f"formats: {error}")
+    for name, rule in settings.clusters.items():
+        key = f"clusters.{name}"
+        problems += [
+            f"{key}.formats: {form!r} is none of formats"
+            for form in rule.formats
+            if form not in settings.formats
+        ]
+        try:
+            expand(",".join(rule.nodes))
+        except UnparsableError as error:
+            problems.append(f"{key}.nodes: {error}")
+        if not (rule.nodes or rule.formats or rule.file_systems):
+            problems.append(f"{key}: expected nodes, formats or file-systems")
     return problems

@@ -13,6 +13,7 @@ from ccagent.log import printable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from ccagent.stores.jobstats.live import LiveAnswer
     from ccagent.stores.jobstats.queries import JobAnswer, TopAnswer
 
 AnswerForm = Literal["table", "json", "csv"]
@@ -38,8 +39,67 @@ def format_top(answer: TopAnswer, form: AnswerForm) -> str:
     )
 
 
-def format_job(answer: JobAnswer, form: AnswerForm) -> str:
-    """Return totals and rates of a job as text; in CSV only the rates."""
+def format_live(answer: LiveAnswer) -> str:
+    """Return targets and jobs as two tables."""
+    head = f"file systems at {answer.at[:19]} UTC\n"
+    if not answer.targets:
+        return f"{head}{answer.note}\n"
+    targets = _table(
+        ["target", "read/s", "write/s", "ops/s", "read", "write", "of last hour"],
+        [
+            [
+                one.target,
+                *_transfers(one.read_bytes, one.write_bytes),
+                format_amount("operations", one.operations),
+                _latency(one.read_latency),
+                _latency(one.write_latency),
+                _factor(one.factor),
+            ]
+            for one in answer.targets
+        ],
+        left=1,
+    )
+    jobs = _table(
+        ["job", "file system", "user", "account", "state", "nodes", "share", "read/s", "write/s",
+         "meta/s", "mostly", "latency", "since"],
+        [
+            [
+                one.job, one.file_system, one.user, one.account or "-", one.state or "-",
+                str(one.nodes), f"{one.share:.0%}",
+                *_transfers(one.read_bytes, one.write_bytes),
+                format_amount("operations", one.metadata), one.dominant or "-",
+                _latency(one.latency), f"{one.since[11:16]}, {_factor(one.factor)}",
+            ]
+            for one in answer.jobs
+        ],
+        left=5,
+    )  # fmt: skip
+    return f"{head}\n{targets}\n{jobs}"
+
+
+def _transfers(read: float, written: float) -> tuple[str, str]:
+    return format_amount("read_bytes", read), format_amount("write_bytes", written)
+
+
+def _latency(microseconds: float | None) -> str:
+    if microseconds is None:
+        return "-"
+    return f"{microseconds / 1000:.2f} ms"
+
+
+def _rank(rank: int, jobs: int) -> str:
+    return f"{rank} of {jobs} jobs" if rank else "-"
+
+
+def _factor(value: float | None) -> str:
+    return "new" if value is None else f"{value:.1f} times"
+
+
+def format_job(answer: JobAnswer, form: AnswerForm, *, has_series: bool = True) -> str:
+    """Return the I/O of a job as text; in CSV only the rates.
+
+    has_series: also totals by target and operation, and rates over time.
+    """
     if form == "json":
         return _json(answer)
     if form == "csv":
@@ -53,6 +113,20 @@ def format_job(answer: JobAnswer, form: AnswerForm) -> str:
         head += f"{printable(', '.join(known))}\n"
     if not answer.totals:
         return head + "nothing was read or written\n"
+    summary = _table(
+        ["file system", "read", "write", "metadata", "latency", "by bytes", "by metadata"],
+        [
+            [
+                one.file_system, *_transfers(one.read_bytes, one.write_bytes),
+                format_amount("metadata", one.metadata), _latency(one.latency),
+                _rank(one.bytes_rank, one.jobs), _rank(one.metadata_rank, one.jobs),
+            ]
+            for one in answer.file_systems
+        ],
+        left=1,
+    )  # fmt: skip
+    if not has_series:
+        return f"{head}\n{summary}"
     totals = _table(
         ["target", "operation", "total", "per second", "peak per second"],
         [
@@ -64,7 +138,7 @@ def format_job(answer: JobAnswer, form: AnswerForm) -> str:
         ],
         left=2,
     )  # fmt: skip
-    return f"{head}\n{totals}" + (f"\n{_rates(answer)}" if answer.rates else "")
+    return f"{head}\n{summary}\n{totals}" + (f"\n{_rates(answer)}" if answer.rates else "")
 
 
 def format_amount(operation: str, value: float) -> str:

@@ -16,7 +16,7 @@ from ccagent.net.network_errors import explain_network_error
 from ccagent.net.peer_text import hide_secrets
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from _typeshed import WriteableBuffer
 
@@ -33,6 +33,9 @@ _PART = 1024 * 1024
 
 _FRAMING = 2
 """Maximum bytes read for each byte of a body, for the framing of a transfer coding."""
+
+HTTP_ERRORS = (OSError, http.client.HTTPException, UnicodeError)
+"""Errors of a request without a complete answer."""
 
 _CLOSED = (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
 """Errors of a connection that the server has closed."""
@@ -83,6 +86,30 @@ class HttpConnection:
     def request_head(self, path: str, headers: dict[str, str]) -> HttpAnswer:
         """Request only the head of an answer (HEAD). Raise as `post` does."""
         return self._request("HEAD", path, None, headers)
+
+    def stream(self, path: str, headers: dict[str, str]) -> tuple[int, Iterator[bytes]]:
+        """Request a document over a new connection. Return its status and the pieces of its body.
+
+        The time limit is for each packet, and there is no limit of size. Raise as `post` does, also
+        between pieces.
+        """
+        self.close()
+        connection = self._connection = self._make_connection()
+        connection.response_class = http.client.HTTPResponse
+        connection.request("GET", path, headers=headers)
+        response = connection.getresponse()
+        return response.status, self._pieces(response)
+
+    def _pieces(self, response: http.client.HTTPResponse) -> Iterator[bytes]:
+        try:
+            while piece := response.read1(_PART):
+                yield piece
+            # An incomplete body lacks the last chunk, or bytes. read1 does not detect that.
+            if not response.isclosed() or response.length:
+                raise http.client.IncompleteRead(b"", response.length)
+        finally:
+            response.close()
+            self.close()
 
     def explain(self, error: Exception, secrets: Iterable[str] = ()) -> str:
         """Return the reason for a missing answer as a phrase without secrets."""

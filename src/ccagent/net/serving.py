@@ -29,14 +29,16 @@ class ServingLimits(NamedTuple):
 
     connections, of_address: maximum of all connections, and per IPv4 address or IPv6 /64 network.
     seconds: time limit for a complete request, and for a stalled read of the response.
-    request: maximum bytes of a request. unlimited: addresses without a limit of their own: proxies.
-    refused: called with the address of each connection beyond a limit.
+    request: maximum bytes of a request; with `body`, of its head. body: maximum bytes of a body, if
+    the application has a lower limit, and a response for it. unlimited: addresses without a limit
+    of their own: proxies. refused: called with the address of each connection beyond a limit.
     """
 
     connections: int
     of_address: int
     seconds: float = 30.0
     request: int = 128 << 10
+    body: int = 0
     unlimited: frozenset[str] = frozenset()
     refused: Callable[[str], None] | None = None
 
@@ -53,6 +55,7 @@ class LimitedConnection(HttpToolsProtocol):
         self._reading: asyncio.TimerHandle | None = None
         self._writing: asyncio.TimerHandle | None = None
         self._received = 0
+        self._has_head = False
         self._number = next(_NUMBERS)
         self.address = ""
         """The client's address or network."""
@@ -100,7 +103,8 @@ class LimitedConnection(HttpToolsProtocol):
         """Parse received data. Abort the connection if a request is too large."""
         self._received += len(data)
         super().data_received(data)
-        if self._reading is not None and self._received > self.limits.request:
+        limit = self.limits.body if self._has_head else 0
+        if self._reading is not None and self._received > (limit or self.limits.request):
             self.transport.abort()
 
     def on_message_begin(self) -> None:
@@ -109,10 +113,23 @@ class LimitedConnection(HttpToolsProtocol):
         if self._reading is None:
             self._reading = self.loop.call_later(self.limits.seconds, self.transport.abort)
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep a header field. Trailer fields are ignored."""
+        if not self._has_head:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Apply the limit of bodies, if there is one."""
+        super().on_headers_complete()
+        self._has_head = True
+        if self.limits.body:
+            self._received = 0
+
     def on_message_complete(self) -> None:
         """Cancel the time limit of the complete request."""
         self._stop_reading()
         self._received = 0
+        self._has_head = False
         super().on_message_complete()
 
     def pause_writing(self) -> None:

@@ -111,3 +111,13 @@ def make_tls_context(settings: ClientSettings) -> ssl.SSLContext:
                 f"{getattr(error, 'strerror', None) or error}"
             ) from error
     return context
+
+
+def make_unverified_context() -> ssl.SSLContext:
+    """Return a context for a server of this node, whose certificate may not name its address."""
+    import ssl
+
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context

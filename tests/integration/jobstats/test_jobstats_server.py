@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import http.client
 import json
 import os
 import socket
@@ -321,6 +322,42 @@ def test_it_serves_over_tls(tmp_path: Path, database: str) -> None:
 def ask_commands(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "ccagent", "jobstats", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def top(store: RunningJobstatsStore, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return ask_commands("top", "--url", store.url, *arguments)
+
+
+def test_top_refuses_an_operation_of_no_record(store: RunningJobstatsStore) -> None:
+    store.post([record(0, {"write_bytes": 1, "prealloc": 0}), record(60, {"prealloc": 7})])
+    done = top(store, "--sort", "opens")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "no record has the operation 'opens': did you mean 'open'?" in done.stderr
+    done = top(store, "--sort", "prealloc", "--from", "2020-01-01")
+    assert (done.returncode, done.stdout.splitlines()[0].split()[1]) == (0, "prealloc")
+
+
+def test_top_says_why_it_is_empty(store: RunningJobstatsStore) -> None:
+    assert top(store).stderr == "the store has no observations\n"
+    stored = record(0, {"write_bytes": 1})
+    store.post([stored])
+    latest = stored["timestamp"][:19]
+    assert top(store, "--from", "2020-01-01", "--to", "2020-01-02").stderr == (
+        f"nothing matches; the latest observation of all is of {latest} UTC\n"
+    )
+    accounts = top(store, "--from", "2020-01-01", "--by", "account")
+    assert "let the agent `jobs` send them to /job" in accounts.stderr
+
+
+def test_a_body_that_is_far_too_large_is_answered(store: RunningJobstatsStore) -> None:
+    answer = store.ask("POST", "/lustre", bytes(100 * 1024 * 1024))
+    assert answer.status == 413
+    pieces = (bytes(1024 * 1024) for _ in range(100))
+    connection = http.client.HTTPConnection("127.0.0.1", store.port, timeout=60)
+    connection.request("POST", "/lustre", pieces, encode_chunked=True,
+                       headers={"Transfer-Encoding": "chunked"})  # fmt: skip
+    assert connection.getresponse().status == 413
+    connection.close()
 
 
 def test_an_upgrade_is_ignored(store: RunningJobstatsStore, database: str) -> None:

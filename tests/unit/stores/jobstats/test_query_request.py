@@ -44,7 +44,7 @@ def test_the_sorted_operation_is_shown() -> None:
         ({"limit": "0"}, "limit: expected a number from 1 to 100000"),
         ({"limit": "1e3"}, "limit: expected a number"),
         ({"user": "a\0"}, "is not a name"),
-        ({"users": "a"}, "'users' is none of account, by, columns"),
+        ({"users": "a"}, "'users' is none of account, by, cluster"),
         ({"columns": ",".join(f"x{n}" for n in range(41))}, "columns: at most 40"),
     ],
 )

@@ -1,0 +1,122 @@
+"""Who uses the file systems now: a job that begins to hammer the MDS, and slow OSTs."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from ccagent.stores.jobstats.live import find_beginning
+from tests.integration.jobstats.test_jobstats_clusters import jobs
+from tests.integration.jobstats.test_jobstats_server import ask_commands
+from tests.support.jobstats_store import BEGIN, RunningJobstatsStore, record
+
+MINUTE = 60
+
+
+def at(minutes: float) -> str:
+    return (BEGIN + timedelta(minutes=minutes)).isoformat()
+
+
+def fill(store: RunningJobstatsStore) -> None:
+    """Two hours: a quiet job that writes, and one that opens files from minute 100 on."""
+    array: list[dict[str, Any]] = []
+    for minute in range(0, 122, 2):
+        seconds = minute * MINUTE
+        written = {"write_bytes": seconds * 1000, "write": seconds, "write_usecs": seconds * 500}
+        array.append(record(seconds, written, entry_id="7:1000:c1"))
+        opened = minute * 120 + max(0, minute - 100) * MINUTE * 500
+        metadata = {"target": "fs-MDT0000", "server": "m", "entry_id": "42:1001:c2"}
+        array.append(record(minute * MINUTE, {"open": opened, "close": opened // 2}, **metadata))
+    assert store.post(array).status == 200
+    assert store.ask("POST", "/job", jobs("fox", "physics")).status == 200
+
+
+def live(store: RunningJobstatsStore, minutes: float, more: str = "") -> Any:
+    moment = at(minutes).replace("+", "%2B")
+    answer = store.ask("GET", f"/live?at={moment}{more}")
+    assert answer.status == 200, answer.body
+    return answer.json()
+
+
+def test_a_job_that_hammers_the_mds_is_first(store: RunningJobstatsStore) -> None:
+    fill(store)
+    before = live(store, 98, "&sort=metadata")
+    assert before["jobs"][0]["metadata"] == pytest.approx(3.0)
+    found = live(store, 104, "&sort=metadata")["jobs"][0]
+    assert (found["job"], found["user"], found["account"]) == ("42", "u-fox", "physics")
+    assert (found["file_system"], found["nodes"], found["state"]) == ("fs", 1, "RUNNING")
+    assert found["metadata"] == pytest.approx(753.0)
+    assert (found["dominant"], found["dominant_rate"]) == ("open", pytest.approx(502.0))
+    assert found["since"] == at(100)
+    assert found["factor"] == pytest.approx(251.0, rel=0.01)
+    assert found["share"] == 1.0
+
+
+def test_targets_have_rates_latencies_and_their_hour_before(store: RunningJobstatsStore) -> None:
+    fill(store)
+    mdt, ost = live(store, 104)["targets"]
+    assert (ost["target"], ost["write_bytes"], ost["seconds"]) == ("fs-OST0000", 1000.0, 120.0)
+    assert (ost["write_latency"], ost["read_latency"]) == (500.0, None)
+    assert ost["factor"] == pytest.approx(1.0, rel=0.05)
+    assert mdt["factor"] == pytest.approx(251.0, rel=0.05)
+
+
+def test_filters_keep_the_share_of_all(store: RunningJobstatsStore) -> None:
+    fill(store)
+    (found,) = live(store, 104, "&user=1001&sort=metadata")["jobs"]
+    assert (found["job"], found["share"]) == ("42", 1.0)
+    assert [one["job"] for one in live(store, 104, "&node=c1")["jobs"]] == ["7"]
+
+
+def test_the_command_prints_both_tables(store: RunningJobstatsStore) -> None:
+    fill(store)
+    arguments = ("live", "--url", store.url, "--once")
+    done = ask_commands(*arguments, "--at", at(104), "--sort", "metadata")
+    assert done.returncode == 0, done.stderr
+    _, targets, listed = done.stdout.split("\n\n")
+    assert targets.splitlines()[2].split()[0] == "fs-OST0000"
+    assert "0.50 ms" in targets
+    assert listed.splitlines()[1].split()[:3] == ["42", "fs", "u-fox"]
+    done = ask_commands(*arguments)
+    assert (done.returncode, done.stdout.splitlines()[1]) == (
+        0, "no records in the 300 s before this time",
+    )  # fmt: skip
+
+
+def test_a_job_begins_with_its_summary(store: RunningJobstatsStore) -> None:
+    fill(store)
+    other = {"entry_id": "8:1002:c3"}
+    store.post([record(0, {"write_bytes": 0}, **other), record(60, {"write_bytes": 9}, **other)])
+    arguments = ("job", "7", "--url", store.url, "--from", at(0), "--to", at(122))
+    done = ask_commands(*arguments)
+    summary = done.stdout.split("\n\n")[1].splitlines()
+    assert [cell.strip() for cell in re.split(r"  +", summary[1])] == [
+        "fs", "0 B", "6.9 MiB", "0", "0.50 ms", "1 of 3 jobs", "2 of 3 jobs",
+    ]  # fmt: skip
+    assert len(summary) == 2
+    assert re.search(
+        r"fs-OST0000  write_bytes +6.9 MiB", ask_commands(*arguments, "--series").stdout
+    )
+
+
+@pytest.mark.parametrize(
+    ("deltas", "since", "factor"),
+    [
+        ([], 0.0, None),
+        ([(0, 60, 60)], 0, None),
+        ([(0, 3600, 3600), (3600, 3660, 600)], 3600, 10.0),
+        # Two targets whose readings differ by some seconds.
+        ([(0, 3600, 3600), (3600, 3660, 300), (3605, 3665, 300)], 3600, 9.6),
+        # A job that did nothing for some time.
+        ([(0, 60, 600), (60, 7200, 0), (7200, 7260, 600)], 7200, None),
+    ],
+)
+def test_the_beginning_of_a_rate(
+    deltas: list[tuple[float, float, float]], since: float, factor: float | None
+) -> None:
+    begins, times = find_beginning(deltas)
+    assert begins == since
+    assert times == (None if factor is None else pytest.approx(factor, rel=0.1))
