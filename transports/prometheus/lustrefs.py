@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from ccagent.agents.lustre.jobstats.entry import JobstatsEntry
+from ccagent.agents.lustre.jobstats.entry import JobstatsEntry, Target
 from ccagent.agents.lustre.jobstats.parser import parse
 from ccagent.agents.lustre.jobstats.source import JobstatsSource
-from ccagent.agents.lustre.jobstats.text_items import Target
 from ccagent.agents.lustre.statistics.readings import read_statistics
 from ccagent.errors import CcagentError, NotHereError
 from ccagent.transports.prometheus.collector import Collector

@@ -6,10 +6,9 @@ import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from ccagent.agents.lustre.jobstats.entry import JobstatsEntry
+from ccagent.agents.lustre.jobstats.entry import JobstatsEntry, Problem, Target
 from ccagent.agents.lustre.jobstats.parser import parse
 from ccagent.agents.lustre.jobstats.system_entries import SYSTEM, add
-from ccagent.agents.lustre.jobstats.text_items import Problem, Target
 from ccagent.errors import CcagentError, NotHereError
 from ccagent.log import logger
 

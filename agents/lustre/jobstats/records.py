@@ -10,10 +10,9 @@ from ccagent.records.envelopes import LARGEST_UINT
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from ccagent.agents.lustre.jobstats.entry import JobstatsEntry
+    from ccagent.agents.lustre.jobstats.entry import JobstatsEntry, Target
     from ccagent.agents.lustre.jobstats.entry_id import IdFormat
     from ccagent.agents.lustre.jobstats.series import Seen
-    from ccagent.agents.lustre.jobstats.text_items import Target
     from ccagent.machine.node import Node
 
 Value = str | int | float | bool | None

@@ -9,10 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.lustre.jobstats.entry import JobstatsEntry, OperationStat
+from ccagent.agents.lustre.jobstats.entry import (
+    ELSEWHERE,
+    JobstatsEntry,
+    OperationStat,
+    Problem,
+    Target,
+)
 from ccagent.agents.lustre.jobstats.entry_id import canonical
 from ccagent.agents.lustre.jobstats.parser import parse
-from ccagent.agents.lustre.jobstats.text_items import ELSEWHERE, Problem, Target
 from tests.support import lustre_reference as reference
 from tests.support.lustre_server import LAYOUTS, SimulatedTarget
 from tests.support.paths import DATA
@@ -92,7 +97,7 @@ class TestRecorded:
 
 def test_there_are_recordings_of_all_layouts() -> None:
     assert len([path for path in FILES if path.parent.name == "layouts"]) == 9
-    assert len([path for path in FILES if path.parent.name == "captures"]) == 11
+    assert len([path for path in FILES if path.parent.name == "captures"]) == 10
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -151,8 +156,6 @@ class TestFraming:
     def test_a_dump_may_be_indented(self, indentation: bytes) -> None:
         for path in FILES:
             text = path.read_bytes()
-            if b"wrapped" in path.name.encode():
-                continue
             indented = b"".join(indentation + line for line in text.splitlines(keepends=True))
             assert understood(indented, unused=True) == understood(text, unused=True)
 
@@ -299,18 +302,6 @@ class TestProblems:
         line = b"  parallel_rename_file: { samples: 3, unit: usecs, min: 1, max: 2, sum: 4 }\n"
         (entry,) = entries(HEADER + ENTRY + line)
         assert entry.stats["parallel_rename_file"] == OperationStat(3, "usecs", 1, 2, 4)
-
-    def test_a_line_that_a_terminal_wrapped_is_one(self) -> None:
-        whole = (
-            b"  read_bytes:      { samples: 7, unit: bytes, min: 1, max: 2, sum:  8, sumsq: 9 }\n"
-        )
-        zero = whole.replace(b"7", b"0")
-        for text in (whole, zero):
-            for place in (30, 55, 66):
-                wrapped = text[:place] + b"\n" + text[place:]
-                assert understood(HEADER + ENTRY + wrapped, unused=True) == understood(
-                    HEADER + ENTRY + text, unused=True
-                )
 
     def test_lines_outside_of_entries_are_told(self) -> None:
         assert [problem.text for problem in problems(HEADER + b"what is this\n" + ENTRY)] == [

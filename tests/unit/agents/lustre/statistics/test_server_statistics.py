@@ -24,7 +24,7 @@ SERVERS = [
     RECORDED / "params" / "recovery.txt",
     RECORDED / "captures" / "ex8761-lctl_with_jobstats.txt",
     RECORDED / "captures" / "params-6.2.0-r9_with_jobstats.txt",
-    RECORDED / "captures" / "valid2_wrapped_lines.txt",
+    RECORDED / "params" / "wrapped_lines.txt",
 ]
 Values = dict[tuple[str, str], float]
 
