@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
     from ccagent.agents.lustre.jobstats.records import RecordMaker, Value
-    from ccagent.agents.lustre.statistics.client_rates import ClientRates
+    from ccagent.agents.lustre.statistics.client_statistics import ClientRates
     from ccagent.errors import CcagentError
     from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
@@ -140,7 +140,7 @@ class LustreAgent(Agent[LustreSettings]):
 
     def checks(self, node: Node) -> Iterator[Check]:
         """Return the checks of targets, lctl, and mounted file systems."""
-        from ccagent.agents.lustre.checks import check_lustre
+        from ccagent.agents.lustre.jobstats.setup import check_lustre
 
         settings = self.settings
         return check_lustre(
@@ -209,9 +209,8 @@ class LustreAgent(Agent[LustreSettings]):
         return observation.failure
 
     def _statistics(self, node: Node, now: float, tags: dict[str, str]) -> Iterator[Point]:
-        from ccagent.agents.lustre.statistics.client_rates import ClientRates
-        from ccagent.agents.lustre.statistics.groups import points_of
-        from ccagent.agents.lustre.statistics.readings import read_statistics
+        from ccagent.agents.lustre.statistics.client_statistics import ClientRates
+        from ccagent.agents.lustre.statistics.groups import points_of, read_statistics
 
         settings = self.settings
         errors: list[str] = []

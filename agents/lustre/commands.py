@@ -59,11 +59,11 @@ def extend_command(
     def check(is_json: bool, common: Common) -> None:
         """Check the jobstats setup and possible data loss; exit status 1 for a problem."""
         from ccagent.agents.lustre.agent import LustreAgent, LustreSettings
-        from ccagent.agents.lustre.jobstats.setup import read_settings
-        from ccagent.agents.lustre.jobstats.setup_check import (
+        from ccagent.agents.lustre.jobstats.setup import (
             as_json,
             exit_status,
             findings,
+            read_settings,
             report,
         )
         from ccagent.machine.node import Node

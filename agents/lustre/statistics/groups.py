@@ -4,45 +4,45 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ccagent.agents.lustre.parameters import show_text
-from ccagent.agents.lustre.statistics import (
-    brw_stats,
-    client_rates,
-    client_statistics,
-    lnet,
-    server_statistics,
-)
-from ccagent.agents.lustre.statistics.metric import INTEGERS
-from ccagent.errors import UnparsableError
+from ccagent.agents.lustre.statistics import client_statistics, lnet, server_statistics
+from ccagent.agents.lustre.statistics.metric import INTEGERS, Parameter, parse_parameters, show_text
+from ccagent.errors import CcagentError, NotHereError, ProgramError, UnparsableError
 from ccagent.records.points import Point
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
-    from ccagent.agents.lustre.parameters import Parameter
     from ccagent.agents.lustre.statistics.metric import (
         Measurement,
         MetricGroup,
         Quantity,
         TargetScope,
     )
+    from ccagent.machine.node import Node
+
 
 GROUPS: dict[str, MetricGroup] = {
     **server_statistics.GROUPS,
-    **brw_stats.GROUPS,
+    **server_statistics.BRW_GROUPS,
     **lnet.GROUPS,
     **client_statistics.GROUPS,
 }
+
+
 """Groups by their name in the configuration."""
+
 
 METRICS: dict[str, Quantity] = {
     **server_statistics.METRICS,
-    **brw_stats.METRICS,
+    **server_statistics.BRW_METRICS,
     **lnet.METRICS,
     **client_statistics.METRICS,
-    **client_rates.METRICS,
+    **client_statistics.RATE_METRICS,
 }
+
+
 """Unit and meaning of every metric; a capital word in a name is a placeholder."""
+
 
 _SAME = ("osd-", "obdfilter.", "mdt.", "mgs.")
 
@@ -148,3 +148,48 @@ class _Values:
             value = places[None]
             if value in INTEGERS:
                 yield Point(name, tags, value, time)
+
+
+_OUTPUT_LIMIT = 64 * 1024 * 1024
+
+
+def read_statistics(
+    node: Node, groups: Collection[str], lctl: str, time_limit: float, errors: list[str]
+) -> list[Parameter]:
+    """Return the parameters, program outputs and files of the groups on this node.
+
+    Missing ones are skipped silently; other failures add a message to `errors`.
+    """
+    found: list[Parameter] = []
+    wanted = [GROUPS[name] for name in groups]
+    for program in dict.fromkeys(program for group in wanted for program in group.programs):
+        output = _run(node, [*program], time_limit, errors)
+        if output:
+            found.append(Parameter(" ".join(program), output))
+    # lctl stops at a pattern without a match, and servers differ in their parameters.
+    for pattern in dict.fromkeys(pattern for group in wanted for pattern in group.patterns):
+        output = _run(node, [lctl, "get_param", pattern], time_limit, errors)
+        found += parse_parameters(output)
+    for path in dict.fromkeys(path for group in wanted for path in group.files):
+        try:
+            found.append(Parameter(path, node.read(path)))
+        except NotHereError:
+            continue
+        except CcagentError as error:
+            errors.append(str(error))
+    return found
+
+
+def _run(node: Node, command: list[str], time_limit: float, errors: list[str]) -> bytes:
+    """Return the output of a program, up to a failure."""
+    parts: list[bytes] = []
+    try:
+        parts.extend(node.stream(command, time_limit=time_limit, output_limit=_OUTPUT_LIMIT))
+    except NotHereError:
+        return b""
+    except ProgramError as error:
+        if "No such file" not in str(error):
+            errors.append(str(error))
+    except CcagentError as error:
+        errors.append(str(error))
+    return b"".join(parts)

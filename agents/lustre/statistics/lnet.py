@@ -7,16 +7,16 @@ line in /sys/kernel/debug/lnet/stats: __proc_lnet_stats() in router_proc.c.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from ccagent.agents.lustre.parameters import show_text
-from ccagent.agents.lustre.statistics.indented import Block, parse_indented
 from ccagent.agents.lustre.statistics.metric import (
     Measurement,
     MetricGroup,
     Quantity,
     TargetScope,
     number,
+    show_text,
 )
 from ccagent.errors import UnparsableError
 
@@ -25,16 +25,70 @@ if TYPE_CHECKING:
 
     from ccagent.agents.lustre.statistics.metric import Complain
 
+
+class Block:
+    """A block: keys with a word, and keys with one nested block, or one per item."""
+
+    def __init__(self) -> None:
+        self.fields: dict[str, str] = {}
+        self.blocks: defaultdict[str, list[Block]] = defaultdict(list)
+        self._last = ""
+
+    def add(self, key: str, value: str) -> None:
+        """Parse a line. Deeper indented next lines belong to its key."""
+        self._last = key
+        if value:
+            self.fields[key] = value
+
+    def open(self) -> Block:
+        """Start a block below the key of the last line."""
+        block = Block()
+        self.blocks[self._last].append(block)
+        return block
+
+
+def parse_indented(content: bytes) -> Block:
+    """Return the outermost block. Skip lines without a colon. Never raises."""
+    root = Block()
+    opened = [(0, root)]
+    for line in content.decode("utf-8", "backslashreplace").split("\n"):
+        rest = line.lstrip(" ")
+        is_item = rest.startswith("- ")
+        if is_item:
+            rest = rest[2:].lstrip(" ")
+        column = len(line) - len(rest)
+        key, colon, value = rest.partition(":")
+        if not colon:
+            continue
+        # An item closes the previous item, whose keys are in the same column.
+        while opened[-1][0] > column or (is_item and opened[-1][0] == column):
+            opened.pop()
+        if opened[-1][0] < column:
+            opened.append((column, opened[-1][1].open()))
+        opened[-1][1].add(key.strip(), value.strip())
+    return root
+
+
 STATISTICS = ("lnetctl", "stats", "show")
+
+
 NETWORKS = ("lnetctl", "net", "show", "-v", "4")
+
+
 KERNEL_STATISTICS = "sys/kernel/debug/lnet/stats"
+
 
 _KERNEL_ORDER = (
     "msgs_alloc", "msgs_max", "errors", "send_count", "recv_count", "route_count", "drop_count",
     "send_length", "recv_length", "route_length", "drop_length",
 )  # fmt: skip
+
+
 _COUNTER = re.compile(r"[a-z][a-z0-9_]{0,40}", re.ASCII)
+
+
 _NETWORK = re.compile(r"[a-z][a-z0-9]{0,15}", re.ASCII)
+
 
 METRICS = {
     "lustre_lnet_msgs_alloc": Quantity("messages", "messages in flight"),

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from ccagent.agents.lustre.parameters import show_text
 from ccagent.agents.lustre.statistics.metric import (
     KINDS,
     Measurement,
@@ -17,12 +16,11 @@ from ccagent.agents.lustre.statistics.metric import (
     Quantity,
     TargetScope,
     number,
-    target,
-)
-from ccagent.agents.lustre.statistics.operations import (
     operation_metrics,
     operation_readings,
     parse_operations,
+    show_text,
+    target,
 )
 from ccagent.errors import UnparsableError
 
@@ -30,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ccagent.agents.lustre.statistics.metric import Complain
+
 
 _CAPACITY = {
     "kbytestotal": ("capacity_total", 1024),
@@ -41,10 +40,16 @@ _CAPACITY = {
     "tot_granted": ("granted_bytes", 1),
     "tot_pending": ("pending_bytes", 1),
 }
+
+
 _LOCKS = ("lock_count", "lock_unused_count", "lock_timeouts", "resource_count")
 
+
 RECOVERY = {"INACTIVE": 0, "COMPLETE": 1, "WAITING_FOR_CLIENTS": 2, "WAITING": 3, "RECOVERING": 4}
+
+
 """The number of each recovery status. With 2 and more, clients have to wait."""
+
 
 _RECOVERY_NUMBERS = {
     "connected_clients": "recovery_connected_clients",
@@ -53,7 +58,11 @@ _RECOVERY_NUMBERS = {
     "time_remaining": "recovery_time_remaining",
     "recovery_duration": "recovery_duration",
 }
+
+
 _NAMESPACE = re.compile(r"(?:mdt|filter)-([^.]+)_UUID|(MGS)")
+
+
 _CLIENT_NAMESPACE = re.compile(
     r"([A-Za-z0-9_-]{1,64})-(?:OST|MDT)[0-9a-f]{4}-(?:osc|mdc|osp|lwp)-\w{1,32}", re.ASCII
 )
@@ -248,4 +257,85 @@ GROUPS = {
         read_locks,
         tuple(f"ldlm.namespaces.*.{leaf}" for leaf in _LOCKS),
     ),
+}
+
+
+_TITLES = {
+    b"pages per bulk r/w": ("pages_per_bulk", "RPCs", "of up to BUCKET pages"),
+    b"discontiguous pages": ("discontiguous_pages", "RPCs", "with BUCKET gaps between pages"),
+    b"discontiguous blocks": ("discontiguous_blocks", "RPCs", "with BUCKET gaps between blocks"),
+    b"disk fragmented I/Os": ("fragments", "I/Os", "with BUCKET disk I/Os"),
+    b"disk I/Os in flight": ("in_flight", "I/Os", "started while BUCKET were in flight"),
+    b"I/O time (1/1000s)": ("io_time_ms", "I/Os", "that took up to BUCKET ms"),
+    b"disk I/O size": ("io_size", "I/Os", "of up to BUCKET bytes"),
+    b"block maps msec": ("block_maps_ms", "maps", "of blocks that took up to BUCKET ms"),
+}
+
+
+_WIDEST = max(map(len, _TITLES))
+
+
+_BUCKET = re.compile(rb"([0-9]{1,10})([KMG]?):")
+
+
+_FACTORS = {b"": 1, b"K": 1 << 10, b"M": 1 << 20, b"G": 1 << 30}
+
+
+_TIMES = (b"snapshot_time:", b"start_time:", b"elapsed_time:")
+
+
+BRW_METRICS = {
+    f"lustre_brw_{name}_{way}_BUCKET": Quantity(unit, f"{way}s {description}")
+    for name, unit, description in _TITLES.values()
+    for way in ("read", "write")
+}
+
+
+def read_brw_stats(
+    place: str, _leaf: str, value: bytes, complain: Complain
+) -> Iterator[Measurement]:
+    """Yield the counts of all buckets; report and skip an unparsable line.
+
+    Lines below an unknown title are skipped. Buckets are plain numbers (1M is 1048576), because
+    versions differ in their use of multiples.
+    """
+    where, _ = target(place)
+    name = ""
+    for line in value.split(b"\n"):
+        words = line.split(None, 8)
+        if not words or words[0] in _TIMES or words[0] == b"read":
+            continue
+        if words[0][-1:] != b":" or not words[0][:1].isdigit():
+            name = _title(line)
+            if not name:
+                complain(f"{show_text(line)} is no known title")
+        elif name:
+            try:
+                yield from _bucket(name, words, where)
+            except UnparsableError as error:
+                complain(f"{error}, in {show_text(line)}")
+
+
+def _title(line: bytes) -> str:
+    """Return the name of the histogram of a title line; empty for another line."""
+    known = _TITLES.get(line[: _WIDEST + 1].partition(b"  ")[0].rstrip())
+    return known[0] if known else ""
+
+
+def _bucket(name: str, words: list[bytes], place: TargetScope) -> Iterator[Measurement]:
+    found = _BUCKET.fullmatch(words[0])
+    if found is None or len(words) < 6 or words[4] != b"|":
+        raise UnparsableError("no bucket with reads and writes")
+    bucket = int(found[1]) * _FACTORS[found[2]]
+    for way, count in (("read", words[1]), ("write", words[5])):
+        entry = f"lustre_brw_{name}_{way}_"
+        yield Measurement(f"{entry}BUCKET", f"{entry}{bucket}", number(count), place)
+
+
+BRW_GROUPS = {
+    "brw-stats": MetricGroup(
+        re.compile(r"(?:osd-\w+|obdfilter)\.(?P<place>[^.]+)\.(?P<leaf>brw_stats)", re.ASCII),
+        read_brw_stats,
+        ("osd-*.*.brw_stats",),
+    )
 }

@@ -13,14 +13,12 @@ from hypothesis import strategies as st
 
 from ccagent.agents.lustre.jobstats.setup import (
     JobstatsSetting,
-    parse_settings,
-    read_settings,
-)
-from ccagent.agents.lustre.jobstats.setup_check import (
     SetupFinding,
     as_json,
     exit_status,
     findings,
+    parse_settings,
+    read_settings,
     report,
 )
 from ccagent.machine.node import Node

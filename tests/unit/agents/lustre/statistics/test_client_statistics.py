@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.lustre.parameters import Parameter, parse_parameters
-from ccagent.agents.lustre.statistics.client_rates import ClientRates
-from ccagent.agents.lustre.statistics.client_statistics import COUNTERS
+from ccagent.agents.lustre.statistics.client_statistics import COUNTERS, ClientRates
 from ccagent.agents.lustre.statistics.groups import METRICS, points_of
+from ccagent.agents.lustre.statistics.metric import Parameter, parse_parameters
 from ccagent.records.points import Point
 from tests.support.line_text import line
 from tests.support.paths import DATA

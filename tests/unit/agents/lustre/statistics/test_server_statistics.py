@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.lustre.parameters import Parameter, parse_parameters
 from ccagent.agents.lustre.statistics.groups import GROUPS, METRICS, points_of
+from ccagent.agents.lustre.statistics.metric import Parameter, parse_parameters
 from ccagent.agents.lustre.statistics.server_statistics import RECOVERY
 from tests.support.paths import DATA
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ccagent.agents.lustre.statistics.groups import GROUPS, METRICS, points_of
-from ccagent.agents.lustre.statistics.readings import read_statistics
+from ccagent.agents.lustre.statistics.groups import GROUPS, METRICS, points_of, read_statistics
 from tests.support.paths import ROOT
 from tests.support.tree import TreeNode
 
