@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from uuid import UUID
 
 from msgspec import Meta
@@ -13,7 +13,6 @@ from ccagent.agents.lustre.jobstats.entry_id import IdFormat
 from ccagent.agents.lustre.jobstats.points import JobTotals
 from ccagent.agents.lustre.jobstats.series import Series
 from ccagent.agents.lustre.jobstats.source import JobstatsSource, Source
-from ccagent.agents.lustre.jobstats.system_entries import SystemEntries, Treatment
 from ccagent.config.duration import Duration
 from ccagent.config.settings import nearest
 from ccagent.errors import NotHereError
@@ -72,7 +71,7 @@ class LustreSettings(AgentSettings, frozen=True, kw_only=True):
     ] = True
     sparse: Annotated[bool, Meta(description="omit zero counters; the receiver assumes 0")] = False
     system_entries: Annotated[
-        Treatment,
+        Literal["keep", "aggregate", "leave-out"],
         Meta(description="entries of system-users and system-executables; always counted"),
     ] = "keep"
     system_users: Annotated[tuple[int, ...], Meta(description="user ids of system entries")] = (0,)
@@ -130,9 +129,6 @@ class LustreAgent(Agent[LustreSettings]):
         self._series = Series(
             settings.state_file, settings.max_entries, settings.cleanup_interval.seconds
         )
-        self._system = SystemEntries(
-            settings.system_entries, settings.system_users, settings.system_executables
-        )
         self._counters = JobTotals(settings.max_jobs, self._series.totals)
         self._maker: RecordMaker | None = None
         self._before: float | None = None
@@ -184,8 +180,8 @@ class LustreAgent(Agent[LustreSettings]):
             self._series.forgets = True
         observation = Observation(
             now,
+            self.settings,
             self._series,
-            self._system,
             self._maker_for(node),
             self._counters if wants_points else None,
             wants_records="sonar" in self.wanted,

@@ -14,16 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ccagent.commands.command_options import Common
-    from ccagent.commands.options import Options
     from ccagent.config.configuration import Configuration
 
 
-def extend_command(
-    command: click.Command, configure: Callable[[Options], Configuration]
-) -> click.Group:
+def extend_command(command: click.Command, configure: Callable[..., Configuration]) -> click.Group:
     """Return the agent's command with `--input` and the command `check`.
 
-    configure: returns the configuration of the agent.
+    configure: returns the configuration of the agent for options and assignments of `--set`.
     """
     take_sample = command.callback
     if take_sample is None:
@@ -55,8 +52,15 @@ def extend_command(
 
     @group.command()
     @click.option("--json", "is_json", is_flag=True, help="As JSON.")
+    @click.option(
+        "--set",
+        "assignments",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Set a key of [agents.lustre]; repeatable.",
+    )
     @add_file_options
-    def check(is_json: bool, common: Common) -> None:
+    def check(is_json: bool, assignments: tuple[str, ...], common: Common) -> None:
         """Check the jobstats setup and possible data loss; exit status 1 for a problem."""
         from ccagent.agents.lustre.agent import LustreAgent, LustreSettings
         from ccagent.agents.lustre.jobstats.setup import (
@@ -68,7 +72,7 @@ def extend_command(
         )
         from ccagent.machine.node import Node
 
-        configuration = configure(common.options)
+        configuration = configure(common.options, assignments)
         settings = configuration.agents[LustreAgent.name]
         if not isinstance(settings, LustreSettings):
             raise ConfigurationError(f"{configuration.place}: agents.lustre: another agent's")

@@ -8,19 +8,21 @@ from typing import TYPE_CHECKING
 
 from ccagent.agents.lustre.jobstats.entry import JobstatsEntry, Problem, Target
 from ccagent.agents.lustre.jobstats.parser import parse
-from ccagent.agents.lustre.jobstats.system_entries import SYSTEM, add
-from ccagent.errors import CcagentError, NotHereError
+from ccagent.errors import CcagentError, NotHereError, UnparsableError
 from ccagent.log import logger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from ccagent.agents.lustre.agent import LustreSettings
     from ccagent.agents.lustre.jobstats.points import JobTotals
     from ccagent.agents.lustre.jobstats.records import RecordMaker, Value
-    from ccagent.agents.lustre.jobstats.series import Series
+    from ccagent.agents.lustre.jobstats.series import OperationCounters, Series
     from ccagent.agents.lustre.jobstats.source import JobstatsSource, Text
-    from ccagent.agents.lustre.jobstats.system_entries import SystemEntries
     from ccagent.machine.node import Node
+
+SYSTEM = "_system_"
+"""The id of the record of aggregated entries."""
 
 _PROBLEMS = 20
 _TAG = re.compile(r"[A-Za-z0-9_.\[\]-]{1,128}")
@@ -32,8 +34,8 @@ class Observation:
     def __init__(
         self,
         now: float,
+        settings: LustreSettings,
         series: Series,
-        system: SystemEntries,
         maker: RecordMaker,
         counters: JobTotals | None,
         *,
@@ -42,15 +44,18 @@ class Observation:
         self._now = now
         self._timestamp = timestamp(now)
         self._series = series
-        self._system = system
+        self._treatment = settings.system_entries
+        self._system_users = frozenset(settings.system_users)
+        self._system_executables = frozenset(settings.system_executables)
         self._maker = maker
         self._counters = counters
         self._wants_records = wants_records
         self._target = Target("", "")
         self._problems = 0
         self._hides_entries = False
-        self._hides_of_target = False
+        self._hides_of_target = self._has_entries = self._has_problems = False
         self._targets_read = 0
+        self._errors: list[CcagentError] = []
         self.failure: CcagentError | None = None
         """Error if no target could be read; NotHereError without a target; None if one was read."""
         self._entries = self._broken = self._malformed = self._system_entries = 0
@@ -64,7 +69,7 @@ class Observation:
         self._maker.begin()
         if self._counters is not None:
             self._counters.begin()
-        errors: list[CcagentError] = []
+        errors = self._errors
         for text in source.texts(node, errors):
             try:
                 yield from self._text(text)
@@ -105,12 +110,16 @@ class Observation:
 
     def _begin(self, target: Target) -> None:
         self._target = target
-        self._hides_of_target = False
+        self._hides_of_target = self._has_entries = self._has_problems = False
         self._series.begin_target(target.name)
 
     def _end(self, *, complete: bool) -> Iterator[dict[str, Value]]:
+        if complete and self._has_problems and not self._has_entries:
+            name = self._target.name
+            self._errors.append(UnparsableError(f"{name}: the text has no entry of job_stats"))
+            complete = False
         totals = self._series.system
-        if self._wants_records and self._system.treatment == "aggregate" and totals:
+        if self._wants_records and self._treatment == "aggregate" and totals:
             yield self._maker.make_system(self._target, SYSTEM, self._timestamp, totals)
         if complete:
             self._targets_read += 1
@@ -118,9 +127,13 @@ class Observation:
 
     def _entry(self, entry: JobstatsEntry) -> Sequence[dict[str, Value]]:
         maker, counters, target = self._maker, self._counters, self._target
+        self._has_entries = True
         form, parts = identity = maker.identity(entry.job_id)
-        is_system = self._system.is_system(parts)
-        treatment = self._system.treatment if is_system else "keep"
+        is_system = (
+            parts.get("user_id") in self._system_users
+            or parts.get("executable") in self._system_executables
+        )
+        treatment = self._treatment if is_system else "keep"
         wants_growth = counters is not None or treatment == "aggregate"
         seen = self._series.see(entry, wants_growth=wants_growth)
         if seen is None:
@@ -134,7 +147,7 @@ class Observation:
             self._broken += 1
             return ()
         if treatment == "aggregate":
-            add(self._series.system, seen.since)
+            _add(self._series.system, seen.since)
         if treatment != "keep":
             return ()
         if counters is not None:
@@ -159,6 +172,7 @@ class Observation:
 
     def _complain(self, problem: Problem) -> None:
         self._problems += 1
+        self._has_problems = True
         if problem.hides_entries:
             self._hides_entries = self._hides_of_target = True
         if self._problems <= _PROBLEMS:
@@ -171,6 +185,16 @@ class Observation:
 def timestamp(seconds: float) -> str:
     """Return a time in the format of the records, `2022-11-21T06:02:00.000+00:00`."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+
+
+def _add(totals: dict[str, int], since: dict[str, OperationCounters]) -> None:
+    """Add the deltas of an entry to counters with the names of records."""
+    for name, (samples, total, _) in since.items():
+        requests = name.removesuffix("_bytes")
+        if requests != name:
+            totals[name] = totals.get(name, 0) + total
+        if requests == name or requests not in since:
+            totals[requests] = totals.get(requests, 0) + samples
 
 
 def _tag(text: str) -> str:

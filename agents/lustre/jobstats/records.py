@@ -39,8 +39,6 @@ _CLOCK_STEP = 1.0
 _DIGITS = len(str(LARGEST_UINT))
 _BYTES = frozenset({b"read_bytes", b"write_bytes"})
 _NONE: dict[str, Value] = {}
-
-
 Identity = tuple[str, dict[str, str | int]]
 """The meaning of an entry id: its format (empty for none) and its parts."""
 

@@ -26,41 +26,20 @@ class KeptTotal(msgspec.Struct, array_like=True):
 
 
 Reset = Literal["start_time", "absent", "decreased", "snapshot_gap"]
-
-
 """Reason for a reset of an entry's counters; `snapshot_gap`: a possible reset."""
 
-
 _VERSION = 1
-
-
 _LARGEST_FILE = 1024**3
-
-
 _WORDS = 5
-
-
 _DAY = 86400.0
-
-
 _SHORTEST = 0.001
-
-
 """Resolution of times in records, in seconds."""
 
-
 _MAY_RUN_OVER = 2**63
-
-
 _REMEMBERED = itemgetter(0, 1, 2, 5, 6)
-
-
 """Kept fields of a line: operation, samples, unit, sum, sum of squares."""
 
-
 _BYTES = {b"read": b"read_bytes", b"write": b"write_bytes"}
-
-
 """Lustre 2.5 counts bytes under names that count requests in later versions."""
 
 

@@ -18,35 +18,16 @@ if TYPE_CHECKING:
 
 
 INTERVAL, STATS = _OF_TARGET = ("job_cleanup_interval", "job_stats")
-
-
 """Parameters of each target."""
 
-
 _OF_NODE = ("jobid_var", "jobid_name", "jobid_this_session")
-
-
 _PLACES = ("sys/fs/lustre", "proc/fs/lustre", "proc/sys/lustre")
-
-
 _TYPES = ("mdt", "obdfilter")
-
-
 _TARGET = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
-
-
 _LARGEST_FILE = 4096
-
-
 _LARGEST_OUTPUT = 1024 * 1024
-
-
 _LONGEST_VALUE = 100
-
-
 _VARIABLE = ("", "jobid_var")
-
-
 _Found = dict[tuple[str, str], str | None]
 
 
@@ -197,23 +178,13 @@ def _run(node: Node, command: list[str], time_limit: float) -> bytes | None:
 
 
 LONGEST_ID = 31
-
-
 """Maximum characters of an entry id: LUSTRE_JOBID_SIZE without the final zero."""
 
-
 USUAL_LENGTHS = {"e": 15, "h": 20, "H": 8, "j": 8, "u": 8, "g": 8, "p": 7}
-
-
 """Typical maximum length of each code. Executable names are never longer."""
 
-
 _CODE = re.compile(r"%(?:\.([0-9]{0,9}))?(.?)", re.DOTALL)
-
-
 _DEFAULT_INTERVAL = 600
-
-
 Level = Literal["ok", "warning", "problem"]
 
 
@@ -232,8 +203,6 @@ _LOSSES = {
     "session": "no job ids in sessions without jobid_this_session",
     "": "no job ids, only the other parts of jobid_name",
 }
-
-
 """Missing parts of a client's ids, by jobid_var."""
 
 
@@ -392,11 +361,7 @@ def _seconds(text: str | None) -> int | None:
 
 
 _AREA = "lustre"
-
-
 _CLIENT = ("proc/fs/lustre/llite", "sys/fs/lustre/llite")
-
-
 _SHOWN = 8
 
 

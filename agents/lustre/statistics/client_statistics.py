@@ -32,10 +32,7 @@ if TYPE_CHECKING:
 
 # The name of a mount is its file system and the address of its super block.
 _MOUNT = re.compile(r"([A-Za-z0-9_-]{1,64})-[0-9a-f]{8,16}", re.ASCII)
-
-
 NAMES = re.compile(r"llite\.(?P<place>[^.]+)\.(?P<leaf>stats)", re.ASCII)
-
 
 COUNTERS = {
     "lustre_read_bytes": Quantity("B", "read from the file system"),
@@ -49,10 +46,7 @@ COUNTERS = {
     "lustre_statfs": Quantity("requests", "statfs()"),
     "lustre_inode_permission": Quantity("requests", "permission checks"),
 }
-
-
 """Metrics of dashboards; sent with 0 if the operation never happened."""
-
 
 METRICS = COUNTERS | operation_metrics("lustre", "on the client")
 
@@ -90,10 +84,7 @@ def file_system(mount: str) -> str:
 
 
 GROUPS = {"llite": MetricGroup(NAMES, read_mount, ("llite.*.stats",))}
-
-
 _BANDWIDTHS = {"lustre_read_bytes": "lustre_read_bw", "lustre_write_bytes": "lustre_write_bw"}
-
 
 RATE_METRICS = {
     f"{name}_diff": Quantity(metric.unit, f"{metric.description}, since the previous sample")

@@ -27,10 +27,7 @@ GROUPS: dict[str, MetricGroup] = {
     **lnet.GROUPS,
     **client_statistics.GROUPS,
 }
-
-
 """Groups by their name in the configuration."""
-
 
 METRICS: dict[str, Quantity] = {
     **server_statistics.METRICS,
@@ -39,10 +36,7 @@ METRICS: dict[str, Quantity] = {
     **client_statistics.METRICS,
     **client_statistics.RATE_METRICS,
 }
-
-
 """Unit and meaning of every metric; a capital word in a name is a placeholder."""
-
 
 _SAME = ("osd-", "obdfilter.", "mdt.", "mgs.")
 

@@ -70,25 +70,16 @@ def parse_indented(content: bytes) -> Block:
 
 
 STATISTICS = ("lnetctl", "stats", "show")
-
-
 NETWORKS = ("lnetctl", "net", "show", "-v", "4")
-
-
 KERNEL_STATISTICS = "sys/kernel/debug/lnet/stats"
-
 
 _KERNEL_ORDER = (
     "msgs_alloc", "msgs_max", "errors", "send_count", "recv_count", "route_count", "drop_count",
     "send_length", "recv_length", "route_length", "drop_length",
 )  # fmt: skip
 
-
 _COUNTER = re.compile(r"[a-z][a-z0-9_]{0,40}", re.ASCII)
-
-
 _NETWORK = re.compile(r"[a-z][a-z0-9]{0,15}", re.ASCII)
-
 
 METRICS = {
     "lustre_lnet_msgs_alloc": Quantity("messages", "messages in flight"),

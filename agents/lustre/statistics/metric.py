@@ -15,11 +15,7 @@ if TYPE_CHECKING:
 
 
 _LONGEST_NAME = 512
-
-
 _NAME = re.compile(rb"[A-Za-z][\w@:-]*+(?:\.[^=\s]++)?")
-
-
 _LEFT_OUT = b".job_stats"
 
 
@@ -72,26 +68,14 @@ def show_text(text: str | bytes) -> str:
 
 
 INTEGERS = range(2**63)
-
-
 """Largest number to send: counters are unsigned, but integers of line protocol are signed."""
 
-
 _NUMBER = re.compile(rb"[0-9]{1,19}")
-
-
 _TARGET = re.compile(r"(?:[A-Za-z0-9_-]{1,64}-(OST|MDT)[0-9a-f]{4}|MGS)", re.ASCII)
-
-
 KINDS = {"ost": "OST", "mdt": "MDT", "mgs": "MGS"}
-
-
 """Kinds of targets: in metric names, and for display."""
 
-
 Complain = Callable[[str], None]
-
-
 """Callback for a message about unparsable text."""
 
 
@@ -167,11 +151,7 @@ def target(text: str) -> tuple[TargetScope, str]:
 
 
 _OPERATION = re.compile(rb"[a-z][a-z0-9_]{0,63}")
-
-
 _TIMES = frozenset({b"snapshot_time", b"start_time", b"elapsed_time"})
-
-
 _BYTES = "_bytes"
 
 

@@ -41,15 +41,9 @@ _CAPACITY = {
     "tot_pending": ("pending_bytes", 1),
 }
 
-
 _LOCKS = ("lock_count", "lock_unused_count", "lock_timeouts", "resource_count")
-
-
 RECOVERY = {"INACTIVE": 0, "COMPLETE": 1, "WAITING_FOR_CLIENTS": 2, "WAITING": 3, "RECOVERING": 4}
-
-
 """The number of each recovery status. With 2 and more, clients have to wait."""
-
 
 _RECOVERY_NUMBERS = {
     "connected_clients": "recovery_connected_clients",
@@ -59,9 +53,7 @@ _RECOVERY_NUMBERS = {
     "recovery_duration": "recovery_duration",
 }
 
-
 _NAMESPACE = re.compile(r"(?:mdt|filter)-([^.]+)_UUID|(MGS)")
-
 
 _CLIENT_NAMESPACE = re.compile(
     r"([A-Za-z0-9_-]{1,64})-(?:OST|MDT)[0-9a-f]{4}-(?:osc|mdc|osp|lwp)-\w{1,32}", re.ASCII
@@ -259,7 +251,6 @@ GROUPS = {
     ),
 }
 
-
 _TITLES = {
     b"pages per bulk r/w": ("pages_per_bulk", "RPCs", "of up to BUCKET pages"),
     b"discontiguous pages": ("discontiguous_pages", "RPCs", "with BUCKET gaps between pages"),
@@ -271,18 +262,10 @@ _TITLES = {
     b"block maps msec": ("block_maps_ms", "maps", "of blocks that took up to BUCKET ms"),
 }
 
-
 _WIDEST = max(map(len, _TITLES))
-
-
 _BUCKET = re.compile(rb"([0-9]{1,10})([KMG]?):")
-
-
 _FACTORS = {b"": 1, b"K": 1 << 10, b"M": 1 << 20, b"G": 1 << 30}
-
-
 _TIMES = (b"snapshot_time:", b"start_time:", b"elapsed_time:")
-
 
 BRW_METRICS = {
     f"lustre_brw_{name}_{way}_BUCKET": Quantity(unit, f"{way}s {description}")

@@ -99,10 +99,10 @@ def make_agent_command(name: str) -> click.Command:
     if extension is None:
         return command
 
-    def configure(options: Options) -> Configuration:
+    def configure(options: Options, assignments: tuple[str, ...] = ()) -> Configuration:
         from ccagent.commands.options import load_configuration
 
-        return load_configuration(options, agent=name)
+        return load_configuration(options, agent=name, assignments=assignments)
 
     extended: click.Command = import_module(extension).extend_command(command, configure)
     return extended

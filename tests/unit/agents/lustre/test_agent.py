@@ -22,6 +22,7 @@ from ccagent.errors import ConfigurationError, NotHereError
 from ccagent.records.encoding import encode
 from ccagent.records.message import Format
 from tests.support.lustre_server import SimulatedTarget
+from tests.support.running import CCAGENT
 from tests.support.tree import TreeNode
 
 NAMESPACE = "2e79b8a1-c4fc-45ba-9023-d16fdce6e3fe"
@@ -399,6 +400,21 @@ class TestSources:
         target.do("6:1001:n1", "sync", 1, now=100.0)
         (tmp_path / "text").write_bytes(target.parameter("2.15.2", 100.0))
         assert [r["snapshot_time"] is None for r in server.records()] == [False, True, False]
+
+    @pytest.mark.parametrize("garbage", ["yes 'no job_stats'", "cat /dev/zero"])
+    def test_text_that_is_no_job_stats_is_no_reading(self, tmp_path: Path, garbage: str) -> None:
+        lctl = tmp_path / "lctl"
+        lctl.write_text(
+            '#!/bin/sh\ncase "$*" in\n'
+            '"list_param obdfilter.*.job_stats") echo obdfilter.fs-OST0000.job_stats;;\n'
+            f'"get_param "*) {garbage} | head -c 3000000;;\n'
+            "*) exit 2\nesac\n"
+        )
+        lctl.chmod(0o755)
+        command = [*CCAGENT, "lustre", "--once", "--set", f"lctl={lctl}", "--set", "source=lctl"]
+        result = subprocess.run(command, capture_output=True, check=False)
+        assert result.returncode == 1
+        assert b"fs-OST0000: the text has no entry of job_stats" in result.stderr
 
     def test_a_target_that_hangs_costs_no_other(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +22,7 @@ from ccagent.agents.lustre.jobstats.setup import (
     read_settings,
     report,
 )
+from ccagent.commands.agent_command import make_agent_command
 from ccagent.machine.node import Node
 
 FORMATS = ["%j:%u:%H", "%e.%u"]
@@ -279,6 +281,15 @@ def test_lctl_without_its_modules_is_no_lustre_to_read(
     (found,) = findings(settings, every=60, formats=FORMATS)
     assert (found.level, found.subject) == ("problem", "lustre")
     assert "Lustre isn't loaded" in found.text
+
+
+def test_the_command_takes_keys_of_the_agent(lctl: Callable[[str], str]) -> None:
+    program = lctl(f"echo {OST}.job_cleanup_interval=300")
+    keys = ["--set", f"lctl={program}", "--set", "every=4m"]
+    result = CliRunner().invoke(make_agent_command("lustre"), ["check", "--json", *keys])
+    assert result.exit_code == 1
+    said = [one["text"] for one in json.loads(result.stdout) if one["subject"] == OST]
+    assert any("every 240 s is not less than half of job_cleanup_interval" in text for text in said)
 
 
 def test_files_that_are_not_what_they_seem(tmp_path: Path) -> None:

@@ -136,6 +136,11 @@ class TestFraming:
         assert found[0] == Target("fs-OST0000", "obdfilter")
         assert len(found) == 2
 
+    def test_a_header_of_the_requested_target_is_no_problem(self) -> None:
+        for header in (HEADER, HEADER.replace(b"=\n", b"=")):
+            found = list(parse([header + ENTRY], "fs-OST0000", "obdfilter"))
+            assert [type(item) for item in found] == [Target, JobstatsEntry]
+
     def test_colours_of_a_terminal_are_not_text(self) -> None:
         text = (HEADER + ENTRY).replace(b"job_stats=", b"\x1b[32mjob_stats\x1b[0m=")
         text = text.replace(b"25", b"\x1b[1m25\x1b[0m")
