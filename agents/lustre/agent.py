@@ -173,14 +173,18 @@ class LustreAgent(Agent[LustreSettings]):
         self, node: Node, now: float, tags: dict[str, str]
     ) -> Generator[Record, None, CcagentError | None]:
         """Yield records and points of jobstats. Return the error if no target could be read."""
-        from ccagent.agents.lustre.jobstats.observation import Observation
+        from ccagent.agents.lustre.jobstats.observation import Observation, SystemEntries
 
         wants_points = "line" in self.wanted
         if self.is_only_sample and not self.settings.state_file:
             self._series.forgets = True
         observation = Observation(
             now,
-            self.settings,
+            SystemEntries(
+                self.settings.system_entries,
+                self.settings.system_users,
+                self.settings.system_executables,
+            ),
             self._series,
             self._maker_for(node),
             self._counters if wants_points else None,

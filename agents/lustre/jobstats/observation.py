@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ccagent.agents.lustre.jobstats.entry import JobstatsEntry, Problem, Target
 from ccagent.agents.lustre.jobstats.parser import parse
@@ -14,7 +14,6 @@ from ccagent.log import logger
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ccagent.agents.lustre.agent import LustreSettings
     from ccagent.agents.lustre.jobstats.points import JobTotals
     from ccagent.agents.lustre.jobstats.records import RecordMaker, Value
     from ccagent.agents.lustre.jobstats.series import OperationCounters, Series
@@ -28,13 +27,21 @@ _PROBLEMS = 20
 _TAG = re.compile(r"[A-Za-z0-9_.\[\]-]{1,128}")
 
 
+class SystemEntries(NamedTuple):
+    """Entries of root and of job control, by user id or executable, and their treatment."""
+
+    treatment: Literal["keep", "aggregate", "leave-out"]
+    users: tuple[int, ...]
+    executables: tuple[str, ...]
+
+
 class Observation:
     """Reads all targets once, at `now` (seconds since 1970). counters: None without points."""
 
     def __init__(
         self,
         now: float,
-        settings: LustreSettings,
+        system: SystemEntries,
         series: Series,
         maker: RecordMaker,
         counters: JobTotals | None,
@@ -44,9 +51,7 @@ class Observation:
         self._now = now
         self._timestamp = timestamp(now)
         self._series = series
-        self._treatment = settings.system_entries
-        self._system_users = frozenset(settings.system_users)
-        self._system_executables = frozenset(settings.system_executables)
+        self._system = system
         self._maker = maker
         self._counters = counters
         self._wants_records = wants_records
@@ -119,7 +124,7 @@ class Observation:
             self._errors.append(UnparsableError(f"{name}: the text has no entry of job_stats"))
             complete = False
         totals = self._series.system
-        if self._wants_records and self._treatment == "aggregate" and totals:
+        if self._wants_records and self._system.treatment == "aggregate" and totals:
             yield self._maker.make_system(self._target, SYSTEM, self._timestamp, totals)
         if complete:
             self._targets_read += 1
@@ -130,10 +135,10 @@ class Observation:
         self._has_entries = True
         form, parts = identity = maker.identity(entry.job_id)
         is_system = (
-            parts.get("user_id") in self._system_users
-            or parts.get("executable") in self._system_executables
+            parts.get("user_id") in self._system.users
+            or parts.get("executable") in self._system.executables
         )
-        treatment = self._treatment if is_system else "keep"
+        treatment = self._system.treatment if is_system else "keep"
         wants_growth = counters is not None or treatment == "aggregate"
         seen = self._series.see(entry, wants_growth=wants_growth)
         if seen is None:

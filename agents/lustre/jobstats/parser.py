@@ -258,9 +258,9 @@ class _Parser:
         draft, given = self._draft, self._given
         if _HEADER.match(body):
             yield self._problem(text)
-        elif body not in {b"", _BODY} and target in {self._target, given}:
+        elif target is not None and body not in {b"", _BODY} and target in {self._target, given}:
             # `lctl get_param -H` prints the name of the parameter before each line.
-            if target != self._target:
+            if self._target is None:
                 yield self._start(target)
             line = self._line
             yield from self._read_lines(body + b"\n", 0, len(body) + 1)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
-from ccagent.agents.slurm.jobs.node_topology import number_hwthreads
+from ccagent.agents.slurm.cluster.sinfo import number_hwthreads
 from ccagent.agents.slurm.tres import count, count_gpus, total_memory
 from ccagent.machine.hostlist import expand
 from ccagent.records.events import Event
@@ -17,7 +17,7 @@ from ccagent.records.events import Event
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from ccagent.agents.slurm.jobs.node_topology import NodeTopology, Numbering
+    from ccagent.agents.slurm.cluster.sinfo import NodeTopology, Numbering
     from ccagent.agents.slurm.jobs.scontrol import JobDetails
     from ccagent.machine.node import Node
     from ccagent.records.envelopes import SlurmJob

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ccagent.agents.slurm.remembered import Remembered
+from ccagent.agents.slurm.rows import Remembered
 
 
 def test_a_text_is_parsed_once() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ccagent.agents.slurm.cluster.node_events import NodeState, node_events
+from ccagent.agents.slurm.cluster.sinfo import NodeState, node_events
 from ccagent.agents.slurm.jobs.agent import JobsAgent
 from ccagent.agents.slurm.jobs.events import Surroundings, start_event
 from ccagent.agents.slurm.jobs.scontrol import JobDetails, NodeShare
