@@ -11,8 +11,7 @@ import msgspec
 
 from ccagent.agents.slurm.rows import readable
 from ccagent.errors import UnparsableError
-from ccagent.machine.hostlist import expand, split
-from ccagent.machine.hostlist_compact import compact
+from ccagent.machine.hostlist import compact, expand, split
 from ccagent.records.envelopes import ClusterNodes, ClusterPartition
 from ccagent.records.events import Event
 

@@ -12,7 +12,7 @@ from ccagent.agents.slurm.rest.accounting_rows import Repair, make_rows
 from ccagent.agents.slurm.rest.client import RestClient
 from ccagent.agents.slurm.rest.forms import at, number
 from ccagent.errors import CcagentError, UnparsableError
-from ccagent.machine.hostlist_compact import compact
+from ccagent.machine.hostlist import compact
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
