@@ -6,6 +6,7 @@ import re
 from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from ccagent.agents.lustre.jobstats.source import run_until_failure
 from ccagent.errors import CcagentError, NotHereError
 from ccagent.machine.checks import Check, CheckResult, list_names
 from ccagent.machine.program_checks import require_program
@@ -25,7 +26,6 @@ _PLACES = ("sys/fs/lustre", "proc/fs/lustre", "proc/sys/lustre")
 _TYPES = ("mdt", "obdfilter")
 _TARGET = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 _LARGEST_FILE = 4096
-_LARGEST_OUTPUT = 1024 * 1024
 _LONGEST_VALUE = 100
 _VARIABLE = ("", "jobid_var")
 _Found = dict[tuple[str, str], str | None]
@@ -72,7 +72,8 @@ def read_settings(node: Node, lctl: str, time_limit: float) -> list[JobstatsSett
     deadline = node.clock.monotonic() + time_limit
     for arguments in _missing(found):
         left = deadline - node.clock.monotonic()
-        printed = _run(node, [lctl, "get_param", *arguments], left) if left > 0 else None
+        command = [lctl, "get_param", *arguments]
+        printed = run_until_failure(node, command, left, []) if left > 0 else None
         if printed is None:
             break
         _add(found, _VARIABLE, None)
@@ -162,19 +163,6 @@ def _missing(found: _Found) -> Iterator[list[str]]:
     if not of_targets or None in of_targets:
         yield from ([f"{kind}.*.{INTERVAL}"] for kind in _TYPES)
         yield from (["-N", f"{kind}.*.{STATS}"] for kind in _TYPES)
-
-
-def _run(node: Node, command: list[str], time_limit: float) -> bytes | None:
-    """Return the output of a program, up to a failure; None if the program is missing."""
-    printed = bytearray()
-    try:
-        for part in node.stream(command, time_limit=time_limit, output_limit=_LARGEST_OUTPUT):
-            printed += part
-    except NotHereError:
-        return None
-    except CcagentError:
-        pass
-    return bytes(printed)
 
 
 LONGEST_ID = 31

@@ -14,9 +14,7 @@ from ccagent.agents.lustre.statistics.metric import (
     INTEGERS,
     Measurement,
     MetricGroup,
-    Quantity,
     TargetScope,
-    operation_metrics,
     operation_readings,
     parse_operations,
     show_text,
@@ -34,21 +32,12 @@ if TYPE_CHECKING:
 _MOUNT = re.compile(r"([A-Za-z0-9_-]{1,64})-[0-9a-f]{8,16}", re.ASCII)
 NAMES = re.compile(r"llite\.(?P<place>[^.]+)\.(?P<leaf>stats)", re.ASCII)
 
-COUNTERS = {
-    "lustre_read_bytes": Quantity("B", "read from the file system"),
-    "lustre_write_bytes": Quantity("B", "written to the file system"),
-    "lustre_read_requests": Quantity("requests", "read calls"),
-    "lustre_write_requests": Quantity("requests", "write calls"),
-    "lustre_open": Quantity("requests", "files opened"),
-    "lustre_close": Quantity("requests", "files closed"),
-    "lustre_getattr": Quantity("requests", "stat() and similar calls"),
-    "lustre_setattr": Quantity("requests", "chmod(), chown(), utime() and similar calls"),
-    "lustre_statfs": Quantity("requests", "statfs()"),
-    "lustre_inode_permission": Quantity("requests", "permission checks"),
-}
+COUNTERS = (
+    "lustre_read_bytes", "lustre_write_bytes", "lustre_read_requests", "lustre_write_requests",
+    "lustre_open", "lustre_close", "lustre_getattr", "lustre_setattr", "lustre_statfs",
+    "lustre_inode_permission",
+)  # fmt: skip
 """Metrics of dashboards; sent with 0 if the operation never happened."""
-
-METRICS = COUNTERS | operation_metrics("lustre", "on the client")
 
 
 def read_mount(place: str, _leaf: str, value: bytes, complain: Complain) -> Iterator[Measurement]:
@@ -66,13 +55,10 @@ def read_mount(place: str, _leaf: str, value: bytes, complain: Complain) -> Iter
 
     for operation in parse_operations(value, drop_spoiled):
         for reading in operation_readings("lustre", where, operation):
-            if reading.name in COUNTERS:
-                missing.pop(reading.name, None)
-                yield reading._replace(entry=reading.name)
-            else:
-                yield reading
+            missing.pop(reading.name, None)
+            yield reading
     for name in missing:
-        yield Measurement(name, name, 0, where)
+        yield Measurement(name, 0, where)
 
 
 def file_system(mount: str) -> str:
@@ -85,14 +71,6 @@ def file_system(mount: str) -> str:
 
 GROUPS = {"llite": MetricGroup(NAMES, read_mount, ("llite.*.stats",))}
 _BANDWIDTHS = {"lustre_read_bytes": "lustre_read_bw", "lustre_write_bytes": "lustre_write_bw"}
-
-RATE_METRICS = {
-    f"{name}_diff": Quantity(metric.unit, f"{metric.description}, since the previous sample")
-    for name, metric in COUNTERS.items()
-} | {
-    name: Quantity("B/s", f"{COUNTERS[counter].description}, since the previous sample")
-    for counter, name in _BANDWIDTHS.items()
-}
 
 
 class ClientRates:
@@ -127,16 +105,16 @@ class ClientRates:
                     if known is None:
                         continue
                     since = reading.value - known if reading.value >= known else reading.value
-                    for place in (reading.place, None):
-                        sums = done.setdefault(place, {})
+                    for scope in (reading.scope, None):
+                        sums = done.setdefault(scope, {})
                         sums[reading.name] = sums.get(reading.name, 0) + since
         elapsed = moment - self._moment
         self._counters, self._moment = counters, moment
         node = done.pop(None, {})
         points: list[Point] = []
-        for place, sums in done.items():
-            if place is not None:
-                own = tags | {"stype": place.stype, "stype-id": place.stype_id}
+        for scope, sums in done.items():
+            if scope is not None:
+                own = tags | {"stype": scope.stype, "stype-id": scope.stype_id}
                 points += _points(sums, own, time, elapsed)
         points += _points(node, tags, time, elapsed)
         return points

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from ccagent.agents.lustre.statistics.metric import (
     Measurement,
     MetricGroup,
-    Quantity,
     TargetScope,
     number,
     show_text,
@@ -81,28 +80,6 @@ _KERNEL_ORDER = (
 _COUNTER = re.compile(r"[a-z][a-z0-9_]{0,40}", re.ASCII)
 _NETWORK = re.compile(r"[a-z][a-z0-9]{0,15}", re.ASCII)
 
-METRICS = {
-    "lustre_lnet_msgs_alloc": Quantity("messages", "messages in flight"),
-    "lustre_lnet_msgs_max": Quantity("messages", "maximum of messages in flight so far"),
-    "lustre_lnet_COUNTER_count": Quantity(
-        "messages", "messages sent, received, routed, dropped, failed"
-    ),
-    "lustre_lnet_COUNTER_length": Quantity("B", "bytes sent, received, routed, dropped"),
-    "lustre_lnet_COUNTER": Quantity("", "other counters of LNet: errors, rst_alloc"),
-    "lustre_lnet_network_COUNTER_count": Quantity("messages", "messages sent, received, dropped"),
-    "lustre_lnet_network_sent_MESSAGE": Quantity("messages", "messages sent, by kind"),
-    "lustre_lnet_network_received_MESSAGE": Quantity("messages", "messages received, by kind"),
-    "lustre_lnet_network_dropped_MESSAGE": Quantity("messages", "messages dropped, by kind"),
-    "lustre_lnet_network_health_EVENT": Quantity(
-        "events", "events that reduced the health of interfaces"
-    ),
-    "lustre_lnet_network_health_value": Quantity(
-        "", "health of the worst interface; 1000 is best", "min"
-    ),
-    "lustre_lnet_network_interfaces": Quantity("interfaces", "interfaces of a network"),
-    "lustre_lnet_network_interfaces_up": Quantity("interfaces", "interfaces with status up"),
-}
-
 
 def read_lnet(_place: str, leaf: str, value: bytes, complain: Complain) -> Iterator[Measurement]:
     """Yield the measurements of the text that `leaf` names: one of three formats."""
@@ -119,7 +96,7 @@ def read_statistics(value: bytes, complain: Complain) -> Iterator[Measurement]:
     if not blocks:
         raise UnparsableError(f"no statistics in {show_text(value)}")
     for counter, count in _numbers(blocks[0].fields, complain):
-        yield _node_reading(counter, count)
+        yield Measurement(f"lustre_lnet_{counter}", count)
 
 
 def read_kernel_statistics(value: bytes, complain: Complain) -> Iterator[Measurement]:
@@ -128,7 +105,7 @@ def read_kernel_statistics(value: bytes, complain: Complain) -> Iterator[Measure
     if len(words) != len(_KERNEL_ORDER):
         raise UnparsableError(f"{show_text(value)} are not {len(_KERNEL_ORDER)} numbers")
     for counter, count in _numbers(dict(zip(_KERNEL_ORDER, words, strict=True)), complain):
-        yield _node_reading(counter, count)
+        yield Measurement(f"lustre_lnet_{counter}", count)
 
 
 def read_networks(value: bytes, complain: Complain) -> Iterator[Measurement]:
@@ -150,25 +127,23 @@ def read_networks(value: bytes, complain: Complain) -> Iterator[Measurement]:
             yield from _interface(interface, place, complain)
 
 
-def _interface(interface: Block, place: TargetScope, complain: Complain) -> Iterator[Measurement]:
+def _interface(interface: Block, scope: TargetScope, complain: Complain) -> Iterator[Measurement]:
     prefix = "lustre_lnet_network_"
-    is_up = int(interface.fields.get("status") == "up")
-    yield Measurement(f"{prefix}interfaces", f"{prefix}interfaces", 1, place)
-    yield Measurement(f"{prefix}interfaces_up", f"{prefix}interfaces_up", is_up, place)
+    yield Measurement(f"{prefix}interfaces", 1, scope)
+    is_up = interface.fields.get("status") == "up"
+    yield Measurement(f"{prefix}interfaces_up", int(is_up), scope)
     for block in interface.blocks["statistics"]:
         for counter, count in _numbers(block.fields, complain):
             if counter.endswith("_count"):
-                yield Measurement(f"{prefix}COUNTER_count", prefix + counter, count, place)
+                yield Measurement(prefix + counter, count, scope)
     for way in ("sent", "received", "dropped"):
         for block in interface.blocks[f"{way}_stats"]:
             for kind, count in _numbers(block.fields, complain):
-                yield Measurement(f"{prefix}{way}_MESSAGE", f"{prefix}{way}_{kind}", count, place)
+                yield Measurement(f"{prefix}{way}_{kind}", count, scope)
     for block in interface.blocks["health stats"]:
         for event, count in _numbers(block.fields, complain):
-            if event == "health_value":
-                yield Measurement(prefix + event, prefix + event, count, place)
-            else:
-                yield Measurement(f"{prefix}health_EVENT", f"{prefix}health_{event}", count, place)
+            name = event if event == "health_value" else f"health_{event}"
+            yield Measurement(prefix + name, count, scope)
 
 
 def _numbers(fields: dict[str, str], complain: Complain) -> Iterator[tuple[str, int]]:
@@ -182,16 +157,6 @@ def _numbers(fields: dict[str, str], complain: Complain) -> Iterator[tuple[str, 
             yield counter, number(text.encode())
         except UnparsableError as error:
             complain(f"{counter}: {error}")
-
-
-def _node_reading(counter: str, value: int) -> Measurement:
-    name = f"lustre_lnet_{counter}"
-    if name in METRICS:
-        return Measurement(name, name, value)
-    for suffix in ("_count", "_length"):
-        if counter.endswith(suffix):
-            return Measurement(f"lustre_lnet_COUNTER{suffix}", name, value)
-    return Measurement("lustre_lnet_COUNTER", name, value)
 
 
 GROUPS = {

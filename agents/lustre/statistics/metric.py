@@ -1,10 +1,24 @@
-"""Metrics of Lustre statistics, and the combination of their values."""
+"""Parameters of `lctl get_param`, and measurements in their values.
+
+Sources: lctl(8), lctl-get_param(8). A one-line value is on the line of its name. A value of several
+lines follows it. An empty value may have either form:
+
+    obdfilter.scratch-OST0000.num_exports=12
+    obdfilter.scratch-OST0000.stats=
+    snapshot_time 1709306082.170995043 secs.nsecs
+    read_bytes 71482249 samples [bytes] 4096 1048576 58370831220736
+    ost.OSS.ost_seq.stats=snapshot_time 1709306082.171480402 secs.nsecs
+
+Operations: lprocfs_stats_seq_show() in lprocfs_status.c of Lustre. A line has the operation, the
+number of samples and a unit. Some also have minimum, maximum, sum and sum of squares. Minimum,
+maximum and squares are ignored: they cover the whole time since the start.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -72,29 +86,8 @@ INTEGERS = range(2**63)
 
 _NUMBER = re.compile(rb"[0-9]{1,19}")
 _TARGET = re.compile(r"(?:[A-Za-z0-9_-]{1,64}-(OST|MDT)[0-9a-f]{4}|MGS)", re.ASCII)
-KINDS = {"ost": "OST", "mdt": "MDT", "mgs": "MGS"}
-"""Kinds of targets: in metric names, and for display."""
-
 Complain = Callable[[str], None]
 """Callback for a message about unparsable text."""
-
-
-class Quantity(msgspec.Struct, frozen=True):
-    """Unit and meaning of a metric, and how scopes combine to the node value."""
-
-    unit: str
-    description: str
-    combined: Literal["sum", "max", "min"] = "sum"
-
-    def combine(self, values: Iterable[int]) -> int:
-        """Combine one or more values to one value."""
-        match self.combined:
-            case "sum":
-                return sum(values)
-            case "max":
-                return max(values)
-            case "min":
-                return min(values)
 
 
 class TargetScope(NamedTuple):
@@ -105,16 +98,11 @@ class TargetScope(NamedTuple):
 
 
 class Measurement(NamedTuple):
-    """One measured number: entry in the table of metrics, name, value, and scope.
+    """One measured number. Without a scope it is the node value."""
 
-    The entry differs from the name if the table has one entry for many names, with a capital word
-    as placeholder. Without a scope the number is the node value.
-    """
-
-    entry: str
     name: str
     value: int
-    place: TargetScope | None = None
+    scope: TargetScope | None = None
 
 
 class MetricGroup(msgspec.Struct, frozen=True):
@@ -186,23 +174,8 @@ def _operation(words: list[bytes]) -> Operation:
     return Operation(words[0].decode(), number(words[1]), unit, total)
 
 
-def operation_metrics(prefix: str, where: str) -> dict[str, Quantity]:
-    """Return the metrics of `operation_readings`, by name."""
-    return {
-        f"{prefix}_OPERATION": Quantity("requests", f"operations {where}"),
-        f"{prefix}_OPERATION_usecs": Quantity("us", f"time of operations, {where}"),
-        f"{prefix}_OPERATION_bytes": Quantity("B", f"bytes of operations that move data, {where}"),
-        f"{prefix}_OPERATION_requests": Quantity(
-            "requests", f"operations that move data, {where}: read, write"
-        ),
-        f"{prefix}_OPERATION_sum": Quantity(
-            "", f"sum of other counted items of operations {where}: pages, open files"
-        ),
-    }
-
-
 def operation_readings(
-    prefix: str, place: TargetScope, operation: Operation
+    prefix: str, scope: TargetScope, operation: Operation
 ) -> Iterator[Measurement]:
     """Yield number of samples and sum of an operation.
 
@@ -211,20 +184,16 @@ def operation_readings(
     """
     name, samples, unit, total = operation
     # Some versions print bytes with the unit reqs, so the name decides first.
-    if name.endswith(_BYTES) or unit == "bytes":
-        name = name.removesuffix(_BYTES)
-        if total is not None:
-            yield _reading(prefix, name, _BYTES, total, place)
-        elif not samples:
-            # An operation without samples has no sum.
-            yield _reading(prefix, name, _BYTES, 0, place)
-        yield _reading(prefix, name, "_requests", samples, place)
-        return
-    yield _reading(prefix, name, "", samples, place)
-    if total is not None:
+    moves_data = name.endswith(_BYTES) or unit == "bytes"
+    name = f"{prefix}_{name.removesuffix(_BYTES) if moves_data else name}"
+    if moves_data:
+        # An operation without samples has no sum.
+        total = 0 if total is None and not samples else total
+        kind = _BYTES
+    else:
+        yield Measurement(name, samples, scope)
         kind = "_usecs" if unit in {"usec", "usecs"} else "_sum"
-        yield _reading(prefix, name, kind, total, place)
-
-
-def _reading(prefix: str, name: str, suffix: str, value: int, place: TargetScope) -> Measurement:
-    return Measurement(f"{prefix}_OPERATION{suffix}", f"{prefix}_{name}{suffix}", value, place)
+    if total is not None:
+        yield Measurement(name + kind, total, scope)
+    if moves_data:
+        yield Measurement(f"{name}_requests", samples, scope)

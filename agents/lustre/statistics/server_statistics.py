@@ -1,7 +1,8 @@
-"""Parsers for a server's statistics: operations, space, exports, recovery, locks, health.
+"""Parsers for a server's statistics: operations, space, exports, recovery, locks, health, disk I/O.
 
 Source: Lustre Operations Manual, chapters Monitoring and Managing Recovery; the *_seq_show()
-functions of lprocfs_status.c and lprocfs_status_server.c, ldlm_resource.c, obdclass/linux-module.c.
+functions of lprocfs_status.c and lprocfs_status_server.c, ldlm_resource.c, obdclass/linux-module.c;
+brw_stats_show() of osd-ldiskfs and osd-zfs.
 """
 
 from __future__ import annotations
@@ -10,13 +11,10 @@ import re
 from typing import TYPE_CHECKING
 
 from ccagent.agents.lustre.statistics.metric import (
-    KINDS,
     Measurement,
     MetricGroup,
-    Quantity,
     TargetScope,
     number,
-    operation_metrics,
     operation_readings,
     parse_operations,
     show_text,
@@ -60,59 +58,6 @@ _CLIENT_NAMESPACE = re.compile(
 )
 
 
-def _metrics() -> dict[str, Quantity]:
-    table = operation_metrics("lustre_ost_stats", "on OSTs")
-    table |= operation_metrics("lustre_mdt_stats", "on MDTs")
-    for kind, title in KINDS.items():
-        name = f"lustre_{kind}"
-        table |= {
-            f"{name}_capacity_total": Quantity("B", f"size of {title}s"),
-            f"{name}_capacity_free": Quantity("B", f"free space of {title}s"),
-            f"{name}_capacity_available": Quantity(
-                "B", f"free space of {title}s, without the reserve of root"
-            ),
-            f"{name}_files_total": Quantity("files", f"inodes of {title}s"),
-            f"{name}_files_free": Quantity("files", f"free inodes of {title}s"),
-            f"{name}_dirty_bytes": Quantity(
-                "B", f"dirty data on clients, not yet written to {title}s"
-            ),
-            f"{name}_granted_bytes": Quantity("B", f"space on {title}s granted to clients"),
-            f"{name}_pending_bytes": Quantity("B", f"data being written to {title}s"),
-            f"{name}_exports": Quantity(
-                "connections", f"clients and servers connected to {title}s"
-            ),
-        }
-    for kind, title in (KINDS | {"client": "other servers' target"}).items():
-        name = f"lustre_{kind}"
-        table |= {
-            f"{name}_lock_count": Quantity("locks", f"locks on objects of {title}s"),
-            f"{name}_lock_unused_count": Quantity("locks", f"unused cached locks of {title}s"),
-            f"{name}_lock_timeouts": Quantity("locks", f"locks of {title}s that timed out"),
-            f"{name}_resource_count": Quantity("resources", f"locked objects of {title}s"),
-        }
-    statuses = ", ".join(f"{value} {status}" for status, value in RECOVERY.items())
-    return table | {
-        "lustre_recovery_status": Quantity("", f"recovery of targets: {statuses}", "max"),
-        "lustre_recovery_clients": Quantity(
-            "clients", "clients to recover after the start of a target"
-        ),
-        "lustre_recovery_connected_clients": Quantity(
-            "clients", "clients to recover that have reconnected"
-        ),
-        "lustre_recovery_completed_clients": Quantity("clients", "clients that have recovered"),
-        "lustre_recovery_evicted_clients": Quantity("clients", "clients evicted during recovery"),
-        "lustre_recovery_time_remaining": Quantity(
-            "s", "time until recovery ends at the latest", "max"
-        ),
-        "lustre_recovery_duration": Quantity("s", "duration of the last recovery", "max"),
-        "lustre_health": Quantity("", "1: healthy; 0: a device is unhealthy, or LBUG", "min"),
-        "lustre_unhealthy_devices": Quantity("devices", "devices reported unhealthy", "max"),
-    }
-
-
-METRICS = _metrics()
-
-
 def read_stats(place: str, leaf: str, value: bytes, complain: Complain) -> Iterator[Measurement]:
     """Yield the operations of a target from `obdfilter.*.stats` or `mdt.*.md_stats`."""
     where, _ = target(place)
@@ -127,7 +72,7 @@ def read_capacity(
     """Yield bytes or files of a target from `osd-*.*.kbytesfree` and similar parameters."""
     where, kind = target(place)
     name, factor = _CAPACITY[leaf]
-    yield _reading(f"lustre_{kind}_{name}", _number(value) * factor, where)
+    yield Measurement(f"lustre_{kind}_{name}", _number(value) * factor, where)
 
 
 def read_exports(
@@ -135,7 +80,7 @@ def read_exports(
 ) -> Iterator[Measurement]:
     """Yield the connections of a target from `*.*.num_exports`."""
     where, kind = target(place)
-    yield _reading(f"lustre_{kind}_exports", _number(value), where)
+    yield Measurement(f"lustre_{kind}_exports", _number(value), where)
 
 
 def read_recovery(
@@ -153,16 +98,16 @@ def read_recovery(
             if status is None:
                 complain(f"{show_text(text)} is no status of recovery")
             else:
-                yield _reading("lustre_recovery_status", status, where)
+                yield Measurement("lustre_recovery_status", status, where)
         elif name in _RECOVERY_NUMBERS:
             part, _, whole = text.partition(b"/")
             try:
-                yield _reading(f"lustre_{_RECOVERY_NUMBERS[name]}", _number(part), where)
+                yield Measurement(f"lustre_{_RECOVERY_NUMBERS[name]}", _number(part), where)
                 clients = max(clients, _number(whole)) if whole else clients
             except UnparsableError as error:
                 complain(f"{name}: {error}")
     if clients:
-        yield _reading("lustre_recovery_clients", clients, where)
+        yield Measurement("lustre_recovery_clients", clients, where)
 
 
 def read_health(
@@ -180,8 +125,8 @@ def read_health(
     devices = sum(line.endswith(b" reported unhealthy") for line in text.split(b"\n"))
     if not (devices or text in {b"healthy", b"LBUG"} or text.endswith(b"NOT HEALTHY")):
         raise UnparsableError(f"{show_text(text)} is neither healthy nor not")
-    yield Measurement("lustre_health", "lustre_health", int(text == b"healthy"))
-    yield Measurement("lustre_unhealthy_devices", "lustre_unhealthy_devices", devices)
+    yield Measurement("lustre_health", int(text == b"healthy"))
+    yield Measurement("lustre_unhealthy_devices", devices)
 
 
 def read_locks(place: str, leaf: str, value: bytes, _complain: Complain) -> Iterator[Measurement]:
@@ -199,19 +144,73 @@ def read_locks(place: str, leaf: str, value: bytes, _complain: Complain) -> Iter
         where, kind = target(own[1] or own[2])
     else:
         raise UnparsableError(f"{show_text(place)} is no name space of a target")
-    yield _reading(f"lustre_{kind}_{leaf}", _number(value), where)
+    yield Measurement(f"lustre_{kind}_{leaf}", _number(value), where)
 
 
 def _number(value: bytes) -> int:
     return number(value.strip())
 
 
-def _reading(name: str, value: int, place: TargetScope) -> Measurement:
-    return Measurement(name, name, value, place)
-
-
 def _names(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern, re.ASCII)
+
+
+_TITLES = {
+    b"pages per bulk r/w": "pages_per_bulk",
+    b"discontiguous pages": "discontiguous_pages",
+    b"discontiguous blocks": "discontiguous_blocks",
+    b"disk fragmented I/Os": "fragments",
+    b"disk I/Os in flight": "in_flight",
+    b"I/O time (1/1000s)": "io_time_ms",
+    b"disk I/O size": "io_size",
+    b"block maps msec": "block_maps_ms",
+}
+
+_WIDEST = max(map(len, _TITLES))
+_BUCKET = re.compile(rb"([0-9]{1,10})([KMG]?):")
+_FACTORS = {b"": 1, b"K": 1 << 10, b"M": 1 << 20, b"G": 1 << 30}
+_TIMES = (b"snapshot_time:", b"start_time:", b"elapsed_time:")
+
+
+def read_brw_stats(
+    place: str, _leaf: str, value: bytes, complain: Complain
+) -> Iterator[Measurement]:
+    """Yield the counts of all buckets of `brw_stats`; report and skip an unparsable line.
+
+    Each histogram has a title, and lines with a bucket and the counts and shares of reads and
+    writes, up to the last used bucket:
+
+                                   read | write
+        disk I/O size ios % cum % | ios % cum %
+        512K: 678 0 73 | 493 0 40
+
+    Lines below an unknown title are skipped. Buckets are plain numbers (1M is 1048576), because
+    versions differ in their use of multiples.
+    """
+    where, _ = target(place)
+    name = ""
+    for line in value.split(b"\n"):
+        words = line.split(None, 8)
+        if not words or words[0] in _TIMES or words[0] == b"read":
+            continue
+        if words[0][-1:] != b":" or not words[0][:1].isdigit():
+            name = _TITLES.get(line[: _WIDEST + 1].partition(b"  ")[0].rstrip(), "")
+            if not name:
+                complain(f"{show_text(line)} is no known title")
+        elif name:
+            try:
+                yield from _bucket(name, words, where)
+            except UnparsableError as error:
+                complain(f"{error}, in {show_text(line)}")
+
+
+def _bucket(name: str, words: list[bytes], scope: TargetScope) -> Iterator[Measurement]:
+    found = _BUCKET.fullmatch(words[0])
+    if found is None or len(words) < 6 or words[4] != b"|":
+        raise UnparsableError("no bucket with reads and writes")
+    bucket = int(found[1]) * _FACTORS[found[2]]
+    for way, count in (("read", words[1]), ("write", words[5])):
+        yield Measurement(f"lustre_brw_{name}_{way}_{bucket}", number(count), scope)
 
 
 GROUPS = {
@@ -244,81 +243,14 @@ GROUPS = {
         ("obdfilter.*.recovery_status", "mdt.*.recovery_status"),
     ),
     "health": MetricGroup(_names("health_check"), read_health, ("health_check",)),
+    "brw-stats": MetricGroup(
+        _names(r"(?:osd-\w+|obdfilter)\.(?P<place>[^.]+)\.(?P<leaf>brw_stats)"),
+        read_brw_stats,
+        ("osd-*.*.brw_stats",),
+    ),
     "locks": MetricGroup(
         _names(r"ldlm\.namespaces\.(?P<place>[^.]+)\.(?P<leaf>" + "|".join(_LOCKS) + ")"),
         read_locks,
         tuple(f"ldlm.namespaces.*.{leaf}" for leaf in _LOCKS),
     ),
-}
-
-_TITLES = {
-    b"pages per bulk r/w": ("pages_per_bulk", "RPCs", "of up to BUCKET pages"),
-    b"discontiguous pages": ("discontiguous_pages", "RPCs", "with BUCKET gaps between pages"),
-    b"discontiguous blocks": ("discontiguous_blocks", "RPCs", "with BUCKET gaps between blocks"),
-    b"disk fragmented I/Os": ("fragments", "I/Os", "with BUCKET disk I/Os"),
-    b"disk I/Os in flight": ("in_flight", "I/Os", "started while BUCKET were in flight"),
-    b"I/O time (1/1000s)": ("io_time_ms", "I/Os", "that took up to BUCKET ms"),
-    b"disk I/O size": ("io_size", "I/Os", "of up to BUCKET bytes"),
-    b"block maps msec": ("block_maps_ms", "maps", "of blocks that took up to BUCKET ms"),
-}
-
-_WIDEST = max(map(len, _TITLES))
-_BUCKET = re.compile(rb"([0-9]{1,10})([KMG]?):")
-_FACTORS = {b"": 1, b"K": 1 << 10, b"M": 1 << 20, b"G": 1 << 30}
-_TIMES = (b"snapshot_time:", b"start_time:", b"elapsed_time:")
-
-BRW_METRICS = {
-    f"lustre_brw_{name}_{way}_BUCKET": Quantity(unit, f"{way}s {description}")
-    for name, unit, description in _TITLES.values()
-    for way in ("read", "write")
-}
-
-
-def read_brw_stats(
-    place: str, _leaf: str, value: bytes, complain: Complain
-) -> Iterator[Measurement]:
-    """Yield the counts of all buckets; report and skip an unparsable line.
-
-    Lines below an unknown title are skipped. Buckets are plain numbers (1M is 1048576), because
-    versions differ in their use of multiples.
-    """
-    where, _ = target(place)
-    name = ""
-    for line in value.split(b"\n"):
-        words = line.split(None, 8)
-        if not words or words[0] in _TIMES or words[0] == b"read":
-            continue
-        if words[0][-1:] != b":" or not words[0][:1].isdigit():
-            name = _title(line)
-            if not name:
-                complain(f"{show_text(line)} is no known title")
-        elif name:
-            try:
-                yield from _bucket(name, words, where)
-            except UnparsableError as error:
-                complain(f"{error}, in {show_text(line)}")
-
-
-def _title(line: bytes) -> str:
-    """Return the name of the histogram of a title line; empty for another line."""
-    known = _TITLES.get(line[: _WIDEST + 1].partition(b"  ")[0].rstrip())
-    return known[0] if known else ""
-
-
-def _bucket(name: str, words: list[bytes], place: TargetScope) -> Iterator[Measurement]:
-    found = _BUCKET.fullmatch(words[0])
-    if found is None or len(words) < 6 or words[4] != b"|":
-        raise UnparsableError("no bucket with reads and writes")
-    bucket = int(found[1]) * _FACTORS[found[2]]
-    for way, count in (("read", words[1]), ("write", words[5])):
-        entry = f"lustre_brw_{name}_{way}_"
-        yield Measurement(f"{entry}BUCKET", f"{entry}{bucket}", number(count), place)
-
-
-BRW_GROUPS = {
-    "brw-stats": MetricGroup(
-        re.compile(r"(?:osd-\w+|obdfilter)\.(?P<place>[^.]+)\.(?P<leaf>brw_stats)", re.ASCII),
-        read_brw_stats,
-        ("osd-*.*.brw_stats",),
-    )
 }
