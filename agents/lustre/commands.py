@@ -67,7 +67,7 @@ def extend_command(command: click.Command, configure: Callable[..., Configuratio
             as_json,
             exit_status,
             findings,
-            read_settings,
+            read_setup,
             report,
         )
         from ccagent.machine.node import Node
@@ -77,7 +77,7 @@ def extend_command(command: click.Command, configure: Callable[..., Configuratio
         if not isinstance(settings, LustreSettings):
             raise ConfigurationError(f"{configuration.place}: agents.lustre: another agent's")
         found = findings(
-            read_settings(Node(), settings.lctl, settings.target_time_limit.seconds),
+            read_setup(Node(), settings.lctl, settings.target_time_limit.seconds),
             every=settings.every.seconds if settings.every is not None else None,
             formats=settings.formats,
         )

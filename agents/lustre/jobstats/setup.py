@@ -1,4 +1,9 @@
-"""Jobstats parameters of this node: from files, and from lctl if there is no file."""
+"""Setup of Jobstats on this node, its check by `ccagent lustre check`, and the doctor's checks.
+
+Parameters are read from files, and from lctl if there is no file. Sources: Lustre manual, "Lustre
+Jobstats"; lustre_get_jobid() and jobid_interpret_string() in lustre/obdclass/jobid.c;
+lprocfs_job_cleanup() in lustre/obdclass/lprocfs_jobstats.c.
+"""
 
 from __future__ import annotations
 
@@ -25,48 +30,45 @@ _OF_NODE = ("jobid_var", "jobid_name", "jobid_this_session")
 _PLACES = ("sys/fs/lustre", "proc/fs/lustre", "proc/sys/lustre")
 _TYPES = ("mdt", "obdfilter")
 _TARGET = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
+_NAME = re.compile(
+    rf"(?:{'|'.join(_TYPES)})\.{_TARGET.pattern}\.(?:{'|'.join(_OF_TARGET)})|{'|'.join(_OF_NODE)}"
+)
 _LARGEST_FILE = 4096
 _LONGEST_VALUE = 100
-_VARIABLE = ("", "jobid_var")
-_Found = dict[tuple[str, str], str | None]
+
+Setup = dict[str, str | None]
+"""Values of parameters by name, `jobid_var`, `mdt.fs-MDT0000.job_stats`; None if unknown.
+
+The value of an existing `job_stats` is empty.
+"""
 
 
-class JobstatsSetting(NamedTuple):
-    """A parameter. target: `mdt.fs-MDT0000`, empty for a parameter of the node.
-
-    value: None if unknown. The value of an existing `job_stats` is empty.
-    """
-
-    name: str
-    target: str
-    value: str | None
-
-
-def parse_settings(content: bytes) -> list[JobstatsSetting]:
+def parse_setup(content: bytes) -> Setup:
     """Parse the output of `lctl get_param`, with any other parameters; the last value counts.
 
     A bare `mdt.fs-MDT0000.job_stats` comes from `lctl get_param -N`.
     """
-    found: _Found = {}
-    waiting: tuple[str, str] | None = None
+    found: Setup = {}
+    waiting = ""
     for line in content.decode("utf-8", "backslashreplace").split("\n"):
         name, equals, value = line.partition("=")
-        key = _key(name.strip())
-        if key is not None and (equals or key[1] == STATS):
-            found[key] = "" if key[1] == STATS else _value(value)
-            waiting = None if found[key] or key[1] == STATS else key
-        elif waiting is not None and line.strip():
+        name = name.strip()
+        is_stats = name.endswith(STATS)
+        if _NAME.fullmatch(name) and (equals or is_stats):
+            found[name] = "" if is_stats else _value(value)
+            waiting = "" if found[name] or is_stats else name
+        elif waiting and line.strip():
             # lctl prints a value on a separate line if it doesn't fit into 80 columns.
             if not equals and not line.startswith("error:"):
                 found[waiting] = _value(line)
-            waiting = None
-    return _settings(found)
+            waiting = ""
+    return found
 
 
-def read_settings(node: Node, lctl: str, time_limit: float) -> list[JobstatsSetting]:
+def read_setup(node: Node, lctl: str, time_limit: float) -> Setup:
     """Read the parameters from /sys and /proc, and missing ones through `lctl`.
 
-    time_limit: seconds for all queries together. Without Lustre the list is empty.
+    time_limit: seconds for all queries together. Without Lustre there are no parameters.
     """
     found = _from_files(node)
     deadline = node.clock.monotonic() + time_limit
@@ -76,22 +78,16 @@ def read_settings(node: Node, lctl: str, time_limit: float) -> list[JobstatsSett
         printed = run_until_failure(node, command, left, []) if left > 0 else None
         if printed is None:
             break
-        _add(found, _VARIABLE, None)
-        for name, target, value in parse_settings(printed):
-            _add(found, (target, name), value)
-    for target in {target for target, _ in found if target}:
+        for name, value in ({"jobid_var": None} | parse_setup(printed)).items():
+            _add(found, name, value)
+    for target in _targets(found):
         for name in _OF_TARGET:
-            _add(found, (target, name), None)
-    return _settings(found)
+            found.setdefault(f"{target}.{name}", None)
+    return found
 
 
-def _key(name: str) -> tuple[str, str] | None:
-    """Return target and name of a Jobstats parameter; None for another parameter."""
-    kind, _, rest = name.partition(".")
-    target, _, parameter = rest.partition(".")
-    if kind in _TYPES and parameter in _OF_TARGET and _TARGET.fullmatch(target):
-        return f"{kind}.{target}", parameter
-    return ("", name) if name in _OF_NODE else None
+def _targets(setup: Setup) -> list[str]:
+    return sorted({target for name in setup if (target := name.rpartition(".")[0])})
 
 
 def _value(text: str) -> str:
@@ -108,29 +104,25 @@ def printable(text: str) -> str:
     return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
 
 
-def _settings(found: _Found) -> list[JobstatsSetting]:
-    return [JobstatsSetting(name, target, value) for (target, name), value in sorted(found.items())]
-
-
-def _from_files(node: Node) -> _Found:
-    found: _Found = {}
+def _from_files(node: Node) -> Setup:
+    found: Setup = {}
     for place in _PLACES:
         if _list(node, place) is None:
             continue
         for name in _OF_NODE:
-            _add(found, ("", name), _read(node, f"{place}/{name}"))
+            _add(found, name, _read(node, f"{place}/{name}"))
         # Later versions have the interval below /sys; job_stats is still below /proc.
         for kind in _TYPES:
             for target in filter(_TARGET.fullmatch, _list(node, f"{place}/{kind}") or []):
                 directory, key = f"{place}/{kind}/{target}", f"{kind}.{target}"
                 names = _list(node, directory)
                 if names is not None:
-                    _add(found, (key, INTERVAL), _read(node, f"{directory}/{INTERVAL}"))
-                    _add(found, (key, STATS), "" if STATS in names else None)
+                    _add(found, f"{key}.{INTERVAL}", _read(node, f"{directory}/{INTERVAL}"))
+                    _add(found, f"{key}.{STATS}", "" if STATS in names else None)
     return found
 
 
-def _add(found: _Found, key: tuple[str, str], value: str | None) -> None:
+def _add(found: Setup, key: str, value: str | None) -> None:
     if found.get(key) is None:
         found[key] = value
 
@@ -153,13 +145,13 @@ def _read(node: Node, path: str) -> str | None:
     return _value(content.decode("utf-8", "backslashreplace"))
 
 
-def _missing(found: _Found) -> Iterator[list[str]]:
+def _missing(found: Setup) -> Iterator[list[str]]:
     """Yield the lctl arguments for parameters without a file.
 
     One parameter at a time: a version that lacks one fails, and may not print the rest.
     """
-    yield from ([name] for name in _OF_NODE if found.get(("", name)) is None)
-    of_targets = [value for (target, _), value in found.items() if target]
+    yield from ([name] for name in _OF_NODE if found.get(name) is None)
+    of_targets = [value for name, value in found.items() if "." in name]
     if not of_targets or None in of_targets:
         yield from ([f"{kind}.*.{INTERVAL}"] for kind in _TYPES)
         yield from (["-N", f"{kind}.*.{STATS}"] for kind in _TYPES)
@@ -194,17 +186,14 @@ _LOSSES = {
 """Missing parts of a client's ids, by jobid_var."""
 
 
-def findings(
-    settings: Sequence[JobstatsSetting], *, every: float | None, formats: Sequence[str]
-) -> list[SetupFinding]:
+def findings(known: Setup, *, every: float | None, formats: Sequence[str]) -> list[SetupFinding]:
     """Return findings for an agent with the interval `every` (s) and these `formats`."""
-    known = {(one.target, one.name): one.value for one in settings}
     if not known:
         return [SetupFinding("problem", "lustre", "no Lustre on this node")]
     if all(value is None for value in known.values()):
         text = "can't read any parameter: Lustre isn't loaded, or this user has no permission"
         return [SetupFinding("problem", "lustre", text)]
-    targets = sorted({target for target, _ in known if target})
+    targets = _targets(known)
     found = list(_of_variable(known, is_server=bool(targets)))
     for subject, text in _made_formats(known):
         found += _of_format(subject, text, formats)
@@ -241,8 +230,8 @@ def _safe(finding: SetupFinding) -> SetupFinding:
     return SetupFinding(finding.level, printable(finding.subject), printable(finding.text))
 
 
-def _of_variable(known: _Found, *, is_server: bool) -> Iterator[SetupFinding]:
-    variable, session = known.get(_VARIABLE), known.get(("", "jobid_this_session"))
+def _of_variable(known: Setup, *, is_server: bool) -> Iterator[SetupFinding]:
+    variable, session = known.get("jobid_var"), known.get("jobid_this_session")
     if variable is None:
         yield SetupFinding(
             "warning", "jobid_var", "unknown, and so are the ids that this node sends"
@@ -261,9 +250,9 @@ def _of_variable(known: _Found, *, is_server: bool) -> Iterator[SetupFinding]:
         yield SetupFinding("ok", "jobid_this_session", f"{session}: {text}")
 
 
-def _made_formats(known: _Found) -> Iterator[tuple[str, str]]:
+def _made_formats(known: Setup) -> Iterator[tuple[str, str]]:
     """Yield the formats of the ids of this node, each with the parameter that causes it."""
-    variable, name = known.get(_VARIABLE), known.get(("", "jobid_name"))
+    variable, name = known.get("jobid_var"), known.get("jobid_name")
     if variable == "disable":
         return
     if variable == "procname_uid":
@@ -312,10 +301,10 @@ def _usual_length(text: str) -> int:
     return length
 
 
-def _of_target(target: str, known: _Found, every: float | None) -> Iterator[SetupFinding]:
-    if known.get((target, STATS), "") is None:
+def _of_target(target: str, known: Setup, every: float | None) -> Iterator[SetupFinding]:
+    if known.get(f"{target}.{STATS}", "") is None:
         yield SetupFinding("problem", target, "has no job_stats: can't collect its jobstats")
-    interval = _seconds(known.get((target, INTERVAL)))
+    interval = _seconds(known.get(f"{target}.{INTERVAL}"))
     if interval is None:
         text = f"{INTERVAL} is unknown (default {_DEFAULT_INTERVAL} s): can't check the cadence"
         yield SetupFinding("warning", target, text)
@@ -335,8 +324,8 @@ def _of_target(target: str, known: _Found, every: float | None) -> Iterator[Setu
         yield SetupFinding("problem", target, text)
 
 
-def _without_cadence(known: _Found) -> SetupFinding:
-    intervals = [_seconds(value) for (_, name), value in known.items() if name == INTERVAL]
+def _without_cadence(known: Setup) -> SetupFinding:
+    intervals = [_seconds(value) for name, value in known.items() if name.endswith(INTERVAL)]
     shortest = min(filter(None, intervals), default=_DEFAULT_INTERVAL)
     text = f"no cadence is configured; set less than {shortest / 2:g} s, else entries are lost"
     return SetupFinding("warning", "every", text)
