@@ -70,6 +70,13 @@ class LustreSettings(AgentSettings, frozen=True, kw_only=True):
         bool, Meta(description="add names of users that this server knows; not for an input")
     ] = True
     sparse: Annotated[bool, Meta(description="omit zero counters; the receiver assumes 0")] = False
+    details: Annotated[
+        tuple[Literal["usecs", "min", "max", "sumsq", "hist"], ...],
+        Meta(
+            description="numbers of operations besides samples and bytes, where the server has "
+            "them: usecs (sum of times), min, max, sumsq, hist"
+        ),
+    ] = ("usecs",)
     system_entries: Annotated[
         Literal["keep", "aggregate", "leave-out"],
         Meta(description="entries of system-users and system-executables; always counted"),
@@ -245,6 +252,7 @@ class LustreAgent(Agent[LustreSettings]):
                 sparse=settings.sparse,
                 short_hosts=settings.short_hosts,
                 user_names=settings.user_names and not settings.input,
+                details=settings.details,
                 is_recorded=bool(settings.input),
             )
         return self._maker

@@ -6,6 +6,9 @@ from typing import NamedTuple
 
 import msgspec
 
+FACTORS = {b"": 1, b"K": 1 << 10, b"M": 1 << 20, b"G": 1 << 30}
+"""Multiples in the buckets of histograms."""
+
 NOT_UNDERSTOOD = "can't be parsed"
 BREAKS_OFF = "the text breaks off in this entry; entry skipped"
 LACKS_TIME = "an entry without snapshot_time; entry skipped"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from hashlib import sha1
 from typing import TYPE_CHECKING
 
+from ccagent.agents.lustre.jobstats.entry import FACTORS
 from ccagent.records.envelopes import LARGEST_UINT
 
 if TYPE_CHECKING:
@@ -34,6 +36,11 @@ _FIELDS = frozenset({
     "job_id", "user_id", "user", "group_id", "nodename", "executable", "process_id", "malformed",
     "reset", "clock_step",
 })  # fmt: skip
+_NUMBERS = {"min": 3, "max": 4, "sumsq": 6}
+"""Details that are numbers of a line of an entry, and their place in it."""
+
+_HIST = 7
+_BUCKET = re.compile(rb" *(\d{1,10})([KMG]?): *(\d{1,20}) *")
 _REMEMBERED = 1000
 _CLOCK_STEP = 1.0
 _DIGITS = len(str(LARGEST_UINT))
@@ -47,6 +54,7 @@ class RecordMaker:
     """Builds records.
 
     namespaces: namespaces of time_series_id by format; key "" for ids without a format.
+    details: other numbers of operations than samples and bytes: usecs, min, max, sumsq, hist.
     is_recorded: the text may be from another machine with an unknown boot time.
     """
 
@@ -59,6 +67,7 @@ class RecordMaker:
         sparse: bool,
         short_hosts: bool,
         user_names: bool,
+        details: tuple[str, ...] = (),
         is_recorded: bool = False,
     ) -> None:
         self._node = node
@@ -70,6 +79,9 @@ class RecordMaker:
         self._namespaces = {name: uuid.bytes for name, uuid in namespaces.items()}
         self._short_hosts = short_hosts
         self._user_names = user_names
+        self._has_usecs = "usecs" in details
+        self._numbers = [(f"_{name}", _NUMBERS[name]) for name in details if name in _NUMBERS]
+        self._has_hist = "hist" in details
         self._dense: dict[str, dict[str, Value]] = (
             {} if sparse else {kind: dict.fromkeys(names, 0) for kind, names in OPERATIONS.items()}
         )
@@ -163,9 +175,22 @@ class RecordMaker:
                 record[of_bytes] = int(total) if len(total) < _DIGITS else _uint(total)
                 if not record.get(short):
                     record[short] = _uint(line[1])
+                name = of_bytes
             else:
                 samples = line[1]
                 record[name] = int(samples) if len(samples) < _DIGITS else _uint(samples)
+                if total and self._has_usecs and line[2] == b"usecs":
+                    record[f"{name}_usecs"] = _uint(total)
+            if self._numbers or self._has_hist:
+                self._add_details(name, line, record)
+
+    def _add_details(self, name: str, line: tuple[bytes, ...], record: dict[str, Value]) -> None:
+        for suffix, place in self._numbers:
+            if line[place]:
+                record[name + suffix] = _uint(line[place])
+        if self._has_hist:
+            for size, unit, count in _BUCKET.findall(line[_HIST]):
+                record[f"{name}_hist_{int(size) * FACTORS[unit]}"] = _uint(count)
 
     def _name(self, operation: bytes) -> tuple[str, str, str, bool]:
         """Return the names of an operation's counters: samples (twice) and bytes.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from ccagent.agents.lustre.jobstats.entry import FACTORS
 from ccagent.agents.lustre.statistics.metric import (
     Measurement,
     MetricGroup,
@@ -168,7 +169,6 @@ _TITLES = {
 
 _WIDEST = max(map(len, _TITLES))
 _BUCKET = re.compile(rb"([0-9]{1,10})([KMG]?):")
-_FACTORS = {b"": 1, b"K": 1 << 10, b"M": 1 << 20, b"G": 1 << 30}
 _TIMES = (b"snapshot_time:", b"start_time:", b"elapsed_time:")
 
 
@@ -208,7 +208,7 @@ def _bucket(name: str, words: list[bytes], scope: TargetScope) -> Iterator[Measu
     found = _BUCKET.fullmatch(words[0])
     if found is None or len(words) < 6 or words[4] != b"|":
         raise UnparsableError("no bucket with reads and writes")
-    bucket = int(found[1]) * _FACTORS[found[2]]
+    bucket = int(found[1]) * FACTORS[found[2]]
     for way, count in (("read", words[1]), ("write", words[5])):
         yield Measurement(f"lustre_brw_{name}_{way}_{bucket}", number(count), scope)
 

@@ -22,6 +22,7 @@ from ccagent.errors import ConfigurationError, NotHereError
 from ccagent.records.encoding import encode
 from ccagent.records.message import Format
 from tests.support.lustre_server import SimulatedTarget
+from tests.support.paths import DATA
 from tests.support.running import CCAGENT
 from tests.support.tree import TreeNode
 
@@ -112,6 +113,34 @@ class TestRecords:
             "nodename": "r01c01",
             "time_series_id": "af854063-c381-585f-b551-ce0b6c4440a3",
         }
+
+    @pytest.mark.parametrize(
+        ("details", "numbers"),
+        [
+            (None, {"write_usecs": 7019021, "punch_usecs": 5259}),
+            ([], {}),
+            (
+                ["min", "max", "sumsq"],
+                {
+                    "write_bytes_min": 4096,
+                    "write_bytes_max": 16777216,
+                    "write_bytes_sumsq": 166064207635152896,
+                    "punch_max": 354,
+                },
+            ),
+            (["hist"], {"write_bytes_hist_4096": 1, "write_bytes_hist_16777216": 665}),
+        ],
+    )
+    def test_numbers_besides_samples_and_bytes(
+        self, tmp_path: Path, details: list[str] | None, numbers: dict[str, int]
+    ) -> None:
+        server = Server(tmp_path, **({} if details is None else {"details": details}))
+        text = (DATA / "lustre/captures/jobstats_2.14.0_ddn162.txt").read_bytes()
+        server.write(text.partition(b"\n")[2], "obdfilter/es01a-OST0001")
+        record = next(one for one in server.records() if one["entry_id"].startswith("SLURM_JOB20"))
+        assert numbers.items() <= record.items()
+        assert ("write_usecs" in record) == (details is None)
+        assert ("write_bytes_min" in record) == ("min" in (details or ()))
 
     def test_a_new_series_begins_with_zeros_at_the_observation_before(self, server: Server) -> None:
         server.write("job_stats:\n")
