@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 # The name of a mount is its file system and the address of its super block.
 _MOUNT = re.compile(r"([A-Za-z0-9_-]{1,64})-[0-9a-f]{8,16}", re.ASCII)
-NAMES = re.compile(r"llite\.(?P<place>[^.]+)\.(?P<leaf>stats)", re.ASCII)
+NAMES = re.compile(r"llite\.(?P<owner>[^.]+)\.(?P<leaf>stats)", re.ASCII)
 
 COUNTERS = (
     "lustre_read_bytes", "lustre_write_bytes", "lustre_read_requests", "lustre_write_requests",
@@ -40,12 +40,12 @@ COUNTERS = (
 """Metrics of dashboards; sent with 0 if the operation never happened."""
 
 
-def read_mount(place: str, _leaf: str, value: bytes, complain: Complain) -> Iterator[Measurement]:
+def read_mount(owner: str, _leaf: str, value: bytes, complain: Complain) -> Iterator[Measurement]:
     """Yield the operations of a mount, with its file system as scope.
 
     A file system mounted twice has two such parameters: their values are summed.
     """
-    where = TargetScope("filesystem", file_system(place))
+    scope = TargetScope("filesystem", file_system(owner))
     # The kernel omits operations that never happened.
     missing = dict.fromkeys(COUNTERS) if b"snapshot_time" in value else {}
 
@@ -54,11 +54,11 @@ def read_mount(place: str, _leaf: str, value: bytes, complain: Complain) -> Iter
         complain(sentence)
 
     for operation in parse_operations(value, drop_spoiled):
-        for reading in operation_readings("lustre", where, operation):
+        for reading in operation_readings("lustre", scope, operation):
             missing.pop(reading.name, None)
             yield reading
     for name in missing:
-        yield Measurement(name, 0, where)
+        yield Measurement(name, 0, scope)
 
 
 def file_system(mount: str) -> str:
@@ -97,7 +97,7 @@ class ClientRates:
             before = self._counters.get(name)
             counters[name] = now = {}
             with contextlib.suppress(UnparsableError):
-                for reading in read_mount(found["place"], "stats", value, lambda _: None):
+                for reading in read_mount(found["owner"], "stats", value, lambda _: None):
                     if reading.name not in COUNTERS:
                         continue
                     now[reading.name] = reading.value

@@ -114,9 +114,9 @@ def _readings(
                     continue
                 seen.add(key)
             complaints = _Complaints()
-            target, leaf = fields.get("place", ""), fields.get("leaf", "")
+            owner, leaf = fields.get("owner", ""), fields.get("leaf", "")
             try:
-                yield from group.read(target, leaf, value, complaints)
+                yield from group.read(owner, leaf, value, complaints)
             except UnparsableError as error:
                 complaints(str(error))
             if complaints.count:

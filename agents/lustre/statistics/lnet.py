@@ -81,7 +81,7 @@ _COUNTER = re.compile(r"[a-z][a-z0-9_]{0,40}", re.ASCII)
 _NETWORK = re.compile(r"[a-z][a-z0-9]{0,15}", re.ASCII)
 
 
-def read_lnet(_place: str, leaf: str, value: bytes, complain: Complain) -> Iterator[Measurement]:
+def read_lnet(_owner: str, leaf: str, value: bytes, complain: Complain) -> Iterator[Measurement]:
     """Yield the measurements of the text that `leaf` names: one of three formats."""
     if leaf == " ".join(NETWORKS):
         return read_networks(value, complain)
@@ -122,9 +122,9 @@ def read_networks(value: bytes, complain: Complain) -> Iterator[Measurement]:
         if _NETWORK.fullmatch(name) is None:
             complain(f"{show_text(name)} is no network")
             continue
-        place = TargetScope("network", name)
+        scope = TargetScope("network", name)
         for interface in network.blocks["local NI(s)"]:
-            yield from _interface(interface, place, complain)
+            yield from _interface(interface, scope, complain)
 
 
 def _interface(interface: Block, scope: TargetScope, complain: Complain) -> Iterator[Measurement]:

@@ -110,7 +110,7 @@ class MetricGroup(msgspec.Struct, frozen=True):
 
     patterns: arguments of `lctl get_param`. programs, files (below /): their output or content is
     passed as a parameter named after the command or path. names: matches the group's parameters,
-    with optional groups `place` and `leaf`. read: parses these two and the value; raises
+    with optional groups `owner` and `leaf`. read: parses these two and the value; raises
     UnparsableError if the whole value is unparsable.
     """
 

@@ -59,36 +59,36 @@ _CLIENT_NAMESPACE = re.compile(
 )
 
 
-def read_stats(place: str, leaf: str, value: bytes, complain: Complain) -> Iterator[Measurement]:
+def read_stats(owner: str, leaf: str, value: bytes, complain: Complain) -> Iterator[Measurement]:
     """Yield the operations of a target from `obdfilter.*.stats` or `mdt.*.md_stats`."""
-    where, _ = target(place)
+    scope, _ = target(owner)
     prefix = "lustre_mdt_stats" if leaf == "md_stats" else "lustre_ost_stats"
     for operation in parse_operations(value, complain):
-        yield from operation_readings(prefix, where, operation)
+        yield from operation_readings(prefix, scope, operation)
 
 
 def read_capacity(
-    place: str, leaf: str, value: bytes, _complain: Complain
+    owner: str, leaf: str, value: bytes, _complain: Complain
 ) -> Iterator[Measurement]:
     """Yield bytes or files of a target from `osd-*.*.kbytesfree` and similar parameters."""
-    where, kind = target(place)
+    scope, kind = target(owner)
     name, factor = _CAPACITY[leaf]
-    yield Measurement(f"lustre_{kind}_{name}", _number(value) * factor, where)
+    yield Measurement(f"lustre_{kind}_{name}", _number(value) * factor, scope)
 
 
 def read_exports(
-    place: str, _leaf: str, value: bytes, _complain: Complain
+    owner: str, _leaf: str, value: bytes, _complain: Complain
 ) -> Iterator[Measurement]:
     """Yield the connections of a target from `*.*.num_exports`."""
-    where, kind = target(place)
-    yield Measurement(f"lustre_{kind}_exports", _number(value), where)
+    scope, kind = target(owner)
+    yield Measurement(f"lustre_{kind}_exports", _number(value), scope)
 
 
 def read_recovery(
-    place: str, _leaf: str, value: bytes, complain: Complain
+    owner: str, _leaf: str, value: bytes, complain: Complain
 ) -> Iterator[Measurement]:
     """Yield the values of `*.*.recovery_status`, lines like `completed_clients: 4/8`."""
-    where, _ = target(place)
+    scope, _ = target(owner)
     clients = 0
     for line in value.split(b"\n"):
         key, _, text = line.partition(b":")
@@ -99,20 +99,20 @@ def read_recovery(
             if status is None:
                 complain(f"{show_text(text)} is no status of recovery")
             else:
-                yield Measurement("lustre_recovery_status", status, where)
+                yield Measurement("lustre_recovery_status", status, scope)
         elif name in _RECOVERY_NUMBERS:
             part, _, whole = text.partition(b"/")
             try:
-                yield Measurement(f"lustre_{_RECOVERY_NUMBERS[name]}", _number(part), where)
+                yield Measurement(f"lustre_{_RECOVERY_NUMBERS[name]}", _number(part), scope)
                 clients = max(clients, _number(whole)) if whole else clients
             except UnparsableError as error:
                 complain(f"{name}: {error}")
     if clients:
-        yield Measurement("lustre_recovery_clients", clients, where)
+        yield Measurement("lustre_recovery_clients", clients, scope)
 
 
 def read_health(
-    _place: str, _leaf: str, value: bytes, _complain: Complain
+    _owner: str, _leaf: str, value: bytes, _complain: Complain
 ) -> Iterator[Measurement]:
     """Yield the health of the node from `health_check`.
 
@@ -130,22 +130,22 @@ def read_health(
     yield Measurement("lustre_unhealthy_devices", devices)
 
 
-def read_locks(place: str, leaf: str, value: bytes, _complain: Complain) -> Iterator[Measurement]:
+def read_locks(owner: str, leaf: str, value: bytes, _complain: Complain) -> Iterator[Measurement]:
     """Yield the locks of a name space, `ldlm.namespaces.filter-scratch-OST0000_UUID.lock_count`.
 
     Locks that the node holds as a client of other servers' targets are summed per file system,
     because there may be thousands of targets. Locks of MGCs, for the configuration, are ignored.
     """
-    if place.startswith("MGC"):
+    if owner.startswith("MGC"):
         return
-    if client := _CLIENT_NAMESPACE.fullmatch(place):
-        where = TargetScope("filesystem", client[1])
+    if client := _CLIENT_NAMESPACE.fullmatch(owner):
+        scope = TargetScope("filesystem", client[1])
         kind = "client"
-    elif own := _NAMESPACE.fullmatch(place):
-        where, kind = target(own[1] or own[2])
+    elif own := _NAMESPACE.fullmatch(owner):
+        scope, kind = target(own[1] or own[2])
     else:
-        raise UnparsableError(f"{show_text(place)} is no name space of a target")
-    yield Measurement(f"lustre_{kind}_{leaf}", _number(value), where)
+        raise UnparsableError(f"{show_text(owner)} is no name space of a target")
+    yield Measurement(f"lustre_{kind}_{leaf}", _number(value), scope)
 
 
 def _number(value: bytes) -> int:
@@ -173,7 +173,7 @@ _TIMES = (b"snapshot_time:", b"start_time:", b"elapsed_time:")
 
 
 def read_brw_stats(
-    place: str, _leaf: str, value: bytes, complain: Complain
+    owner: str, _leaf: str, value: bytes, complain: Complain
 ) -> Iterator[Measurement]:
     """Yield the counts of all buckets of `brw_stats`; report and skip an unparsable line.
 
@@ -187,7 +187,7 @@ def read_brw_stats(
     Lines below an unknown title are skipped. Buckets are plain numbers (1M is 1048576), because
     versions differ in their use of multiples.
     """
-    where, _ = target(place)
+    scope, _ = target(owner)
     name = ""
     for line in value.split(b"\n"):
         words = line.split(None, 8)
@@ -199,7 +199,7 @@ def read_brw_stats(
                 complain(f"{show_text(line)} is no known title")
         elif name:
             try:
-                yield from _bucket(name, words, where)
+                yield from _bucket(name, words, scope)
             except UnparsableError as error:
                 complain(f"{error}, in {show_text(line)}")
 
@@ -215,14 +215,16 @@ def _bucket(name: str, words: list[bytes], scope: TargetScope) -> Iterator[Measu
 
 GROUPS = {
     "stats": MetricGroup(
-        _names(r"obdfilter\.(?P<place>[^.]+)\.(?P<leaf>stats)"), read_stats, ("obdfilter.*.stats",)
+        _names(r"obdfilter\.(?P<owner>[^.]+)\.(?P<leaf>stats)"),
+        read_stats,
+        ("obdfilter.*.stats",),
     ),
     "md-stats": MetricGroup(
-        _names(r"mdt\.(?P<place>[^.]+)\.(?P<leaf>md_stats)"), read_stats, ("mdt.*.md_stats",)
+        _names(r"mdt\.(?P<owner>[^.]+)\.(?P<leaf>md_stats)"), read_stats, ("mdt.*.md_stats",)
     ),
     "capacity": MetricGroup(
         _names(
-            r"(?:osd-\w+|obdfilter|mdt|mgs)\.(?P<place>[^.]+)\.(?P<leaf>"
+            r"(?:osd-\w+|obdfilter|mdt|mgs)\.(?P<owner>[^.]+)\.(?P<leaf>"
             + "|".join(_CAPACITY)
             + ")"
         ),
@@ -233,23 +235,23 @@ GROUPS = {
         ),
     ),
     "exports": MetricGroup(
-        _names(r"(?:obdfilter|mdt|mgs)\.(?P<place>[^.]+)\.(?P<leaf>num_exports)"),
+        _names(r"(?:obdfilter|mdt|mgs)\.(?P<owner>[^.]+)\.(?P<leaf>num_exports)"),
         read_exports,
         ("obdfilter.*.num_exports", "mdt.*.num_exports", "mgs.*.num_exports"),
     ),
     "recovery": MetricGroup(
-        _names(r"(?:obdfilter|mdt|mgs)\.(?P<place>[^.]+)\.(?P<leaf>recovery_status)"),
+        _names(r"(?:obdfilter|mdt|mgs)\.(?P<owner>[^.]+)\.(?P<leaf>recovery_status)"),
         read_recovery,
         ("obdfilter.*.recovery_status", "mdt.*.recovery_status"),
     ),
     "health": MetricGroup(_names("health_check"), read_health, ("health_check",)),
     "brw-stats": MetricGroup(
-        _names(r"(?:osd-\w+|obdfilter)\.(?P<place>[^.]+)\.(?P<leaf>brw_stats)"),
+        _names(r"(?:osd-\w+|obdfilter)\.(?P<owner>[^.]+)\.(?P<leaf>brw_stats)"),
         read_brw_stats,
         ("osd-*.*.brw_stats",),
     ),
     "locks": MetricGroup(
-        _names(r"ldlm\.namespaces\.(?P<place>[^.]+)\.(?P<leaf>" + "|".join(_LOCKS) + ")"),
+        _names(r"ldlm\.namespaces\.(?P<owner>[^.]+)\.(?P<leaf>" + "|".join(_LOCKS) + ")"),
         read_locks,
         tuple(f"ldlm.namespaces.*.{leaf}" for leaf in _LOCKS),
     ),

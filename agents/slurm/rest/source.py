@@ -159,9 +159,8 @@ class RestSource:
         """Close the connection."""
         self._client.close()
 
-    def read_queue(self, node: Node) -> Iterator[QueueRow]:
+    def read_queue(self, node: Node) -> Iterator[QueueRow]:  # noqa: ARG002
         """Yield the jobs that slurmctld has, and keep the details of those that run."""
-        del node
         self._running = {}
         self._repair = Repair(self._client.version())
         for job in self._client.records("slurm", "jobs"):
@@ -179,16 +178,18 @@ class RestSource:
         query = {"start_time": f"uts{now - seconds}", "end_time": f"uts{now}"}
         return self._rows("jobs", query)
 
-    def read_ids(self, node: Node, ids: Sequence[str]) -> Iterator[list[bytes]]:
+    def read_ids(self, node: Node, ids: Sequence[str]) -> Iterator[list[bytes]]:  # noqa: ARG002
         """Yield the rows of accounting for these jobs, with all their steps."""
-        del node
         return self._rows("jobs", {"step": ",".join(ids)})
 
     def read_details(
-        self, node: Node, names: Sequence[str], *, with_script: bool
+        self,
+        node: Node,
+        names: Sequence[str],
+        *,
+        with_script: bool,  # noqa: ARG002
     ) -> dict[str, JobDetails]:
         """Return the details of running jobs: their CPUs and cards, without text and script."""
-        del with_script
         topology = self.read_topology(node)
         return {
             name: JobDetails("", list_shares(self._running[name], topology, self._sockets))
@@ -196,9 +197,8 @@ class RestSource:
             if name in self._running
         }
 
-    def read_topology(self, node: Node) -> dict[str, NodeTopology]:
+    def read_topology(self, node: Node) -> dict[str, NodeTopology]:  # noqa: ARG002
         """Return cores and threads of the nodes; empty if slurmrestd does not answer."""
-        del node
         if not self._topology:
             try:
                 for one in self._client.records("slurm", "nodes"):
@@ -215,9 +215,8 @@ class RestSource:
                 self._complain(f"hwthreads of running jobs are missing: {error}")
         return self._topology
 
-    def partition_lines(self, node: Node) -> bytes:
+    def partition_lines(self, node: Node) -> bytes:  # noqa: ARG002
         """Return partitions and their nodes, as lines of sinfo: `normal|c1-[1-2]|`."""
-        del node
         lines: list[bytes] = []
         for one in self._client.records("slurm", "partitions"):
             nodes = one.get("nodes")
@@ -225,9 +224,8 @@ class RestSource:
             lines.append(b"|".join((forms.text(one.get("name")), forms.text(hosts), b"")))
         return b"\n".join(lines)
 
-    def node_lines(self, node: Node) -> bytes:
+    def node_lines(self, node: Node) -> bytes:  # noqa: ARG002
         """Return the nodes by their states, as lines of sinfo: `c1-[8-10]|down+not_responding|`."""
-        del node
         groups: dict[bytes, list[str]] = {}
         for one in self._client.records("slurm", "nodes"):
             groups.setdefault(_states(one), []).append(forms.text(one.get("name")).decode())
@@ -241,9 +239,8 @@ class RestSource:
             lines.append(b"|".join((hosts.encode(), states, b"")))
         return b"\n".join(lines)
 
-    def node_state_lines(self, node: Node) -> bytes:
+    def node_state_lines(self, node: Node) -> bytes:  # noqa: ARG002
         """Return the state and use of each node, with the columns of sinfo.STATE_FIELDS."""
-        del node
         return b"\n".join(
             b"|".join((
                 forms.text(one.get("name")),
@@ -256,9 +253,8 @@ class RestSource:
             for one in self._client.records("slurm", "nodes")
         )  # fmt: skip
 
-    def running_lines(self, node: Node) -> bytes:
+    def running_lines(self, node: Node) -> bytes:  # noqa: ARG002
         """Return the nodes of each running job, one job per line."""
-        del node
         return b"\n".join(
             row.nodes
             for row in map(make_row, self._client.records("slurm", "jobs"))
