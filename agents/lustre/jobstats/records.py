@@ -86,7 +86,7 @@ class RecordMaker:
             {} if sparse else {kind: dict.fromkeys(names, 0) for kind, names in OPERATIONS.items()}
         )
         self._users: dict[int, str] = {}
-        self._names: dict[bytes, tuple[str, str, str, bool]] = {}
+        self._names: dict[bytes, tuple[str, str, str, bool, str]] = {}
 
     def identity(self, entry_id: str) -> Identity:
         """Return the meaning of an id."""
@@ -163,11 +163,12 @@ class RecordMaker:
         are the reads. An operation with the name of a field is omitted.
         """
         names = self._names
+        has_details = self._has_hist or self._numbers != []
         for line in entry.lines:
             known = names.get(line[0])
             if known is None:
                 known = self._name(line[0])
-            name, short, of_bytes, counts_bytes = known
+            name, short, of_bytes, counts_bytes, usecs = known
             total = line[5]
             if not name:
                 continue
@@ -179,9 +180,9 @@ class RecordMaker:
             else:
                 samples = line[1]
                 record[name] = int(samples) if len(samples) < _DIGITS else _uint(samples)
-                if total and self._has_usecs and line[2] == b"usecs":
-                    record[f"{name}_usecs"] = _uint(total)
-            if self._numbers or self._has_hist:
+                if usecs and total and line[2] == b"usecs":
+                    record[usecs] = int(total) if len(total) < _DIGITS else _uint(total)
+            if has_details:
                 self._add_details(name, line, record)
 
     def _add_details(self, name: str, line: tuple[bytes, ...], record: dict[str, Value]) -> None:
@@ -192,17 +193,18 @@ class RecordMaker:
             for size, unit, count in _BUCKET.findall(line[_HIST]):
                 record[f"{name}_hist_{int(size) * FACTORS[unit]}"] = _uint(count)
 
-    def _name(self, operation: bytes) -> tuple[str, str, str, bool]:
-        """Return the names of an operation's counters: samples (twice) and bytes.
+    def _name(self, operation: bytes) -> tuple[str, str, str, bool, str]:
+        """Return the names of an operation's counters: samples (twice), bytes; last, times.
 
-        The first name is empty for an operation that is not counted. Also return whether it always
-        counts bytes.
+        The first name is empty for an operation that is not counted, the last one without times.
+        Also return whether the operation always counts bytes.
         """
         name = operation.decode("ascii", "replace")
         if name in _FIELDS:
             name = ""
         short = name.removesuffix("_bytes")
-        known = (name, short, f"{short}_bytes", operation in _BYTES)
+        usecs = f"{name}_usecs" if self._has_usecs else ""
+        known = (name, short, f"{short}_bytes", operation in _BYTES, usecs)
         if len(self._names) < _REMEMBERED:
             self._names[operation] = known
         return known

@@ -5,39 +5,23 @@ Source: the backend's REST API `start_job` and `stop_job`. It rejects unknown fi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
 from ccagent.agents.slurm.cluster.sinfo import number_hwthreads
+from ccagent.agents.slurm.jobs.job_rows import ENDED
 from ccagent.agents.slurm.tres import count, count_gpus, total_memory
 from ccagent.machine.hostlist import expand
 from ccagent.records.events import Event
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from ccagent.agents.slurm.cluster.sinfo import NodeTopology, Numbering
     from ccagent.agents.slurm.jobs.scontrol import JobDetails
     from ccagent.machine.node import Node
     from ccagent.records.envelopes import SlurmJob
-
-_ENDED = {
-    "BOOT_FAIL": "boot_fail",
-    "CANCELLED": "cancelled",
-    "COMPLETED": "completed",
-    "DEADLINE": "deadline",
-    "FAILED": "failed",
-    "LAUNCH_FAILED": "failed",
-    "NODE_FAIL": "node_fail",
-    "OUT_OF_MEMORY": "out_of_memory",
-    "PREEMPTED": "preempted",
-    "REQUEUED": "cancelled",  # the run has ended for an unknown reason
-    "RESIZING": "completed",
-    "REVOKED": "cancelled",
-    "TIMEOUT": "timeout",
-}
-"""Slurm's states and the backend's states. The backend accepts no other state."""
 
 _LARGEST = 480 * 1024
 """Maximum characters of an event: NATS rejects messages above 1 MiB, and escaping doubles
@@ -167,7 +151,7 @@ def stop_event(node: Node, job: SlurmJob, begin: int, end: int) -> Event:
         cluster=node.cluster,
         start_time=begin,
         stop_time=max(begin, end),
-        job_state=_ENDED.get(job.job_state, "failed"),
+        job_state=ENDED.get(job.job_state, "failed"),
     )
     return Event("job", "job", _tags(node, "stop_job"), payload, end)
 
@@ -211,21 +195,17 @@ def _requested_memory(job: SlurmJob) -> int:
 
 def _bound(event: Event, payload: StartJob) -> Event:
     """Shorten a too large event: drop the script, then the text, then details of nodes."""
-    replace = msgspec.structs.replace
     meta_data = payload.meta_data
-    smaller: tuple[Callable[[], StartJob], ...] = (
-        lambda: replace(payload, meta_data=replace(meta_data, job_script="")),
-        lambda: replace(payload, meta_data=JobMetaData(job_name=meta_data.job_name)),
-        lambda: replace(
-            payload,
-            meta_data=JobMetaData(job_name=meta_data.job_name),
-            resources=tuple(Resource(one.hostname) for one in payload.resources),
-        ),
+    smaller: tuple[dict[str, Any], ...] = (
+        {"meta_data": msgspec.structs.replace(meta_data, job_script="")},
+        {"meta_data": JobMetaData(job_name=meta_data.job_name)},
+        {"resources": tuple(Resource(one.hostname) for one in payload.resources)},
     )
-    for reduce in smaller:
+    for parts in smaller:
         if len(event.encode_line()[1]) <= _LARGEST:
             break
-        event = Event(event.name, event.subject, event.tags, reduce(), event.time)
+        payload = msgspec.structs.replace(payload, **parts)
+        event = Event(event.name, event.subject, event.tags, payload, event.time)
     return event
 
 
