@@ -186,6 +186,13 @@ IMITATIONS = [
 ]
 
 
+PARTS_OF_IDS = st.sampled_from([
+    b"\n", b"- job_id:", b"- job_id: y", b"snapshot_time:1", b"  start_time:1", b"elapsed_time:",
+    b"job_stats:", b"mdt.a.job_stats=", b"obdfilter.b-OST1.job_stats=", b"a:{ samples:1, unit:b}",
+    b"a:{ samples:0, unit:b}", b"abcd=", b" ", b"x", b"\r", b"\x1b[1m", b"}", b'"', b"\xff",
+])  # fmt: skip
+
+
 class TestImitations:
     """Ids with line breaks, which versions up to 2.7 print as they are."""
 
@@ -207,6 +214,19 @@ class TestImitations:
             f"11317854:17627127:r01c0{number}" for number in range(1, 5)
         ]
         assert any(isinstance(item, Problem) for item in found)
+
+    @given(
+        st.lists(PARTS_OF_IDS, max_size=6).map(b"".join).filter(lambda raw: len(raw) <= 31),
+        st.sampled_from([(), ("fs-OST0000", "obdfilter")]),
+    )
+    def test_no_id_alters_or_hides_others(self, raw: bytes, given: tuple[str, ...]) -> None:
+        others = [ENTRY.replace(b"r01c01", b"r01c0%d" % number) for number in range(2, 6)]
+        hostile = ENTRY.replace(b"11317854:17627127:r01c01", raw)
+        whole = list(parse([HEADER + b"".join(others)], *given))
+        found = list(parse([HEADER + others[0] + hostile + b"".join(others[1:])], *given))
+        assert [item for item in found if item in whole] == whole
+        assert not any(isinstance(item, Problem) and item.hides_entries for item in found)
+        assert len([item for item in found if isinstance(item, Target)]) == 1
 
     def test_a_text_has_no_other_target_than_it_was_asked_for(self) -> None:
         other = HEADER.replace(b"OST0000", b"OST0001")
