@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _MOUNT = re.compile(r"([A-Za-z0-9_-]{1,64})-[0-9a-f]{8,16}", re.ASCII)
 NAMES = re.compile(r"llite\.(?P<owner>[^.]+)\.(?P<leaf>stats)", re.ASCII)
 
-COUNTERS = (
+COUNTERS: tuple[str, ...] = (
     "lustre_read_bytes", "lustre_write_bytes", "lustre_read_requests", "lustre_write_requests",
     "lustre_open", "lustre_close", "lustre_getattr", "lustre_setattr", "lustre_statfs",
     "lustre_inode_permission",
