@@ -228,36 +228,25 @@ class JobsAgent(Agent[JobsSettings]):
         if not runs:
             return []
         from ccagent.agents.slurm.jobs.events import Surroundings, start_event, stop_event
-        from ccagent.agents.slurm.jobs.scontrol import name_of
+        from ccagent.agents.slurm.jobs.scontrol import NO_DETAILS, name_of
 
         surroundings = Surroundings(
             self.settings.sub_cluster, self.settings.hwthread_numbering, {}, self._gpus
         )
         source = self._open_source()
         started = [name_of(run.job) for run in runs if run.is_start_new and run.job.nodes]
-        details = (
-            source.read_details(node, started, with_script=self.settings.job_script)
-            if started
-            else {}
-        )
+        details = source.read_details(node, started, with_script=self.settings.job_script)
         if any(found.nodes for found in details.values()):
             surroundings = surroundings._replace(topology=source.read_topology(node))
         events: list[Event] = []
         for run in runs:
             try:
                 if run.is_start_new:
-                    start = start_event(
-                        node,
-                        run.job,
-                        submit=run.submit,
-                        begin=run.begin,
-                        sharing=run.sharing,
-                        details=details.get(name_of(run.job)),
-                        surroundings=surroundings,
-                    )
+                    known = details.get(name_of(run.job), NO_DETAILS)
+                    start = start_event(node, run, known, surroundings)
                     events += [start] if start is not None else []
                 if run.end:
-                    events.append(stop_event(node, run.job, run.begin, run.end))
+                    events.append(stop_event(node, run))
             except CcagentError as error:
                 self._complain(f"job {run.job.job_id}: no event: {error}")
         return events
@@ -287,13 +276,13 @@ class JobsAgent(Agent[JobsSettings]):
     def _fill_cards(
         self, node: Node, source: ProgramSource | RestSource, jobs: list[SlurmJob]
     ) -> Iterator[SlurmJob]:
-        from ccagent.agents.slurm.jobs.scontrol import name_of
+        from ccagent.agents.slurm.jobs.scontrol import NO_DETAILS, name_of
 
         running = [name_of(job) for job in jobs if job.job_state in _RUNNING and not job.job_step]
-        details = source.read_details(node, running, with_script=False) if running else {}
+        details = source.read_details(node, running, with_script=False)
         for job in jobs:
-            known = None if job.job_step else details.get(name_of(job))
-            cards = [one.gres for one in known.nodes.values() if one.gres] if known else []
+            known = NO_DETAILS if job.job_step else details.get(name_of(job), NO_DETAILS)
+            cards = [one.gres for one in known.nodes.values() if one.gres]
             yield msgspec.structs.replace(job, gres_detail=cards) if cards else job
 
     def _open_source(self) -> ProgramSource | RestSource:

@@ -50,6 +50,9 @@ class JobDetails(NamedTuple):
     script: str = ""
 
 
+NO_DETAILS = JobDetails("", {})
+
+
 def new_token() -> str:
     """Return a random host name that users can't guess."""
     return f"x{os.urandom(12).hex()}"

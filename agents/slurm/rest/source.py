@@ -190,11 +190,11 @@ class RestSource:
         with_script: bool,  # noqa: ARG002
     ) -> dict[str, JobDetails]:
         """Return the details of running jobs: their CPUs and cards, without text and script."""
-        topology = self.read_topology(node)
+        known = [name for name in names if name in self._running]
+        topology = self.read_topology(node) if known else {}
         return {
             name: JobDetails("", list_shares(self._running[name], topology, self._sockets))
-            for name in names
-            if name in self._running
+            for name in known
         }
 
     def read_topology(self, node: Node) -> dict[str, NodeTopology]:  # noqa: ARG002
