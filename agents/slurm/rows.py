@@ -1,4 +1,4 @@
-"""Splitter of the output of Slurm tools into rows, safe against any text of users.
+"""Rows in the output of Slurm's tools, safe against any text of users, and recurring values.
 
 Each run has a new random delimiter, so users can't write it into a job's name. A row ends with the
 last line break before the first delimiter of the next row. So only the first field must be without

@@ -1,4 +1,4 @@
-"""Parsers for a client's statistics: operations of its mounts, `llite.*.stats`.
+"""A client's statistics: operations of its mounts, `llite.*.stats`, and their rates.
 
 Source: lproc_llite.c of Lustre. Metric names are those of ClusterCockpit's collector; the web front
 end expects them.

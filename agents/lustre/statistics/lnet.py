@@ -47,7 +47,17 @@ class Block:
 
 
 def parse_indented(content: bytes) -> Block:
-    """Return the outermost block. Skip lines without a colon. Never raises."""
+    """Return the outermost block of lnetctl's text, a small subset of YAML.
+
+        net:
+            - net type: tcp
+              local NI(s):
+                - nid: 172.16.0.24@tcp
+                  statistics:
+                      send_count: 464970
+
+    Skip lines without a colon. Never raises.
+    """
     root = Block()
     opened = [(0, root)]
     for line in content.decode("utf-8", "backslashreplace").split("\n"):

@@ -1,4 +1,7 @@
-"""Partitions and nodes of the cluster, from sinfo."""
+"""Partitions and nodes of the cluster, from sinfo: records, events with states, and topology.
+
+Source of the events: the REST API `nodestate` of ClusterCockpit's backend.
+"""
 
 from __future__ import annotations
 
@@ -234,7 +237,11 @@ def parse_topology(content: bytes, complain: Callable[[str], None]) -> dict[str,
 def number_hwthreads(
     cpus: Iterable[int], topology: NodeTopology | None, numbering: Numbering
 ) -> list[int]:
-    """Return the hardware threads of Slurm's `cpus`, sorted, in the chosen numbering."""
+    """Return the hardware threads of Slurm's `cpus`, sorted, in the chosen numbering.
+
+    Slurm numbers CPUs by socket, core and thread: the threads of a core are neighbours. On most
+    machines Linux numbers the first threads of all cores, then the second threads.
+    """
     if numbering == "slurm" or topology is None or topology.threads <= 1:
         return sorted(cpus)
     cores, threads = topology

@@ -1,4 +1,4 @@
-"""Digests of sent records, kept across restarts."""
+"""Sent records: batches for envelopes, and digests kept across restarts."""
 
 from __future__ import annotations
 
