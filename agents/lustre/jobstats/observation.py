@@ -63,7 +63,8 @@ class Observation:
         self._errors: list[CcagentError] = []
         self.failure: CcagentError | None = None
         """Error if no target could be read; NotHereError without a target; None if one was read."""
-        self._entries = self._broken = self._malformed = self._system_entries = 0
+        self.counts = dict.fromkeys(("entries", "broken", "malformed", "system"), 0)
+        """Number of entries, and of broken, malformed (no configured format) and system entries."""
 
     def records(self, source: JobstatsSource, node: Node) -> Iterator[dict[str, Value]]:
         """Yield the records during reading. A failing target is skipped and logged.
@@ -143,13 +144,12 @@ class Observation:
         seen = self._series.see(entry, wants_growth=wants_growth)
         if seen is None:
             return ()  # the kernel printed the entry twice
-        self._entries += 1
-        if is_system:
-            self._system_entries += 1
-        if not form:
-            self._malformed += 1
+        counts = self.counts
+        counts["entries"] += 1
+        counts["system"] += is_system
+        counts["malformed"] += not form
+        counts["broken"] += entry.is_broken
         if entry.is_broken:
-            self._broken += 1
             return ()
         if treatment == "aggregate":
             _add(self._series.system, seen.since)
@@ -164,16 +164,6 @@ class Observation:
             return (record,)
         begin = timestamp(seen.begins_after)
         return (maker.make_beginning(target, entry, identity, begin), record)
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """Number of entries, and of broken, malformed (no configured format) and system entries."""
-        return {
-            "entries": self._entries,
-            "broken": self._broken,
-            "malformed": self._malformed,
-            "system": self._system_entries,
-        }
 
     def _complain(self, problem: Problem) -> None:
         self._problems += 1

@@ -102,12 +102,7 @@ class RecordMaker:
         self, target: Target, entry: JobstatsEntry, identity: Identity, timestamp: str, seen: Seen
     ) -> dict[str, Value]:
         """Return the record of an entry with its current counters."""
-        record: dict[str, Value] = {
-            "target": target.name,
-            "entry_id": entry.job_id,
-            "server": self._node.hostname,
-            "timestamp": timestamp,
-        }
+        record = self._head(target, entry.job_id, timestamp)
         if not (self._is_recorded and entry.since_boot):
             boot = self.boot_time() if entry.since_boot else 0.0
             record["snapshot_time"] = _seconds(entry.snapshot, boot)
@@ -128,15 +123,9 @@ class RecordMaker:
         """Return the record that marks the start of a series: all counters are 0."""
         counters: dict[str, Value] = {}
         self._count(entry, counters)
-        record: dict[str, Value] = {
-            "target": target.name,
-            "entry_id": entry.job_id,
-            "server": self._node.hostname,
-            "timestamp": timestamp,
-            "snapshot_time": None,
-            **self._dense.get(target.kind, _NONE),
-            **dict.fromkeys(counters, 0),
-        }
+        record = self._head(target, entry.job_id, timestamp)
+        record["snapshot_time"] = None
+        record |= self._dense.get(target.kind, _NONE) | dict.fromkeys(counters, 0)
         if self._step_before:
             record["clock_step"] = self._step_before
         self._identify(record, identity)
@@ -146,14 +135,17 @@ class RecordMaker:
         self, target: Target, entry_id: str, timestamp: str, totals: dict[str, int]
     ) -> dict[str, Value]:
         """Return the record of all entries that are aggregated."""
+        record = self._head(target, entry_id, timestamp)
+        record["snapshot_time"] = None
+        record |= self._dense.get(target.kind, _NONE)
+        return record | {name: min(value, LARGEST_UINT) for name, value in totals.items()}
+
+    def _head(self, target: Target, entry_id: str, timestamp: str) -> dict[str, Value]:
         return {
             "target": target.name,
             "entry_id": entry_id,
             "server": self._node.hostname,
             "timestamp": timestamp,
-            "snapshot_time": None,
-            **self._dense.get(target.kind, _NONE),
-            **{name: min(value, LARGEST_UINT) for name, value in totals.items()},
         }
 
     def _count(self, entry: JobstatsEntry, record: dict[str, Value]) -> None:
