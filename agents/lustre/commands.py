@@ -50,7 +50,12 @@ def extend_command(command: click.Command, configure: Callable[..., Configuratio
         invoke_without_command=True,
     )
 
-    @group.command()
+    group.add_command(_make_check(configure))
+    return group
+
+
+def _make_check(configure: Callable[..., Configuration]) -> click.Command:
+    @click.command()
     @click.option("--json", "is_json", is_flag=True, help="As JSON.")
     @click.option(
         "--set",
@@ -84,4 +89,4 @@ def extend_command(command: click.Command, configure: Callable[..., Configuratio
         click.echo(as_json(found).decode() if is_json else report(found))
         sys.exit(exit_status(found))
 
-    return group
+    return check
