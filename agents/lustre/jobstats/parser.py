@@ -65,15 +65,15 @@ _WHOLE = (b"}", b"=", _BODY)
 
 
 def parse(
-    chunks: Iterable[bytes], target: str = "", kind: str = "", *, unused: bool = False
+    chunks: Iterable[bytes], target: str = "", kind: str = ""
 ) -> Iterator[Target | JobstatsEntry | Problem]:
     """Parse text in pieces of any size, with constant memory. Yield its items in order.
 
     target, kind: the requested target; the text then has no other target. Without them, header
     lines name the targets, and text without header belongs to targets `unnamed-1`, `unnamed-2`...
-    Other parameters are skipped. unused: also return operations without samples.
+    Other parameters are skipped. Entries have their operations with samples.
     """
-    parser = _Parser(target, kind, unused=unused)
+    parser = _Parser(target, kind)
     rest = b""
     for chunk in chunks:
         text = rest + chunk if rest else chunk
@@ -131,11 +131,9 @@ class _Draft:
             return LACKS_TIME
         return CONTRADICTS if len({line[0] for line in self.lines}) < len(self.lines) else ""
 
-    def entry(self, *, keeps_unused: bool) -> JobstatsEntry:
-        """Return the entry, with unused operations if `keeps_unused`."""
-        lines = [] if self.is_broken else self.lines
-        if not keeps_unused:
-            lines = [line for line in lines if line[1].lstrip(b"0")]
+    def entry(self) -> JobstatsEntry:
+        """Return the entry with its operations with samples."""
+        lines = [line for line in self.lines if line[1].lstrip(b"0") and not self.is_broken]
         return JobstatsEntry(
             self.job_id, self.snapshot, self.start, self._since_boot, lines, self.is_broken
         )
@@ -148,8 +146,7 @@ class _Parser:
     as in a dump from which `grep` has removed unused operations.
     """
 
-    def __init__(self, target: str, kind: str, *, unused: bool) -> None:
-        self._keeps_unused = unused
+    def __init__(self, target: str, kind: str) -> None:
         self._given = Target(target, kind) if target else None
         self._target: Target | None = None
         self._awaits_body = False
@@ -298,14 +295,14 @@ class _Parser:
         if not draft.is_broken and (reason := draft.fault()):
             draft.is_broken = True
             yield Problem(self._name, draft.line, draft.job_id, reason)
-        yield draft.entry(keeps_unused=self._keeps_unused)
+        yield draft.entry()
         self._entries += 1
         if draft.is_broken or self._layout is not None or not (self._shape or self._is_first):
             return
         shape = _shape_of(draft)
         self._shape = shape if self._is_first or shape == self._shape else None
         self._is_first = False
-        if self._shape and self._entries >= ENTRIES_BEFORE_LAYOUT and not self._keeps_unused:
+        if self._shape and self._entries >= ENTRIES_BEFORE_LAYOUT:
             self._layout = entry_layout(self._shape)
 
     def _problem(

@@ -38,11 +38,11 @@ def pieces(text: bytes, size: int) -> list[bytes]:
     return [text[i : i + size] for i in range(0, len(text), size)]
 
 
-def understood(text: bytes, *, unused: bool, size: int = 1 << 20) -> list[tuple[object, ...]]:
+def understood(text: bytes, *, size: int = 1 << 20) -> list[tuple[object, ...]]:
     """Return target, id, times and numbers of each entry."""
     found: list[tuple[object, ...]] = []
     target = ""
-    for item in parse(pieces(text, size), unused=unused):
+    for item in parse(pieces(text, size)):
         assert not isinstance(item, Problem), item
         if isinstance(item, Target):
             target = item.name
@@ -54,7 +54,7 @@ def understood(text: bytes, *, unused: bool, size: int = 1 << 20) -> list[tuple[
     return found
 
 
-def expected(text: bytes, *, unused: bool) -> list[tuple[object, ...]]:
+def expected(text: bytes) -> list[tuple[object, ...]]:
     return [
         (
             entry.target,
@@ -64,7 +64,7 @@ def expected(text: bytes, *, unused: bool) -> list[tuple[object, ...]]:
             {
                 name: OperationStat(s.samples, s.unit, s.min, s.max, s.sum, s.sumsq, s.hist)
                 for name, s in entry.stats.items()
-                if unused or s.samples
+                if s.samples
             },
         )
         for entry in reference.parse(text)
@@ -80,19 +80,18 @@ def problems(text: bytes) -> list[Problem]:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-@pytest.mark.parametrize("unused", [True, False])
 class TestRecorded:
-    def test_every_field_is_what_the_reference_says(self, path: Path, unused: bool) -> None:
+    def test_every_field_is_what_the_reference_says(self, path: Path) -> None:
         text = path.read_bytes()
-        found = understood(text, unused=unused)
-        assert found == expected(text, unused=unused)
+        found = understood(text)
+        assert found == expected(text)
         assert len(found) == text.count(b"- job_id:")
 
-    def test_it_does_not_matter_how_it_comes(self, path: Path, unused: bool) -> None:
+    def test_it_does_not_matter_how_it_comes(self, path: Path) -> None:
         text = path.read_bytes()
-        whole = understood(text, unused=unused)
+        whole = understood(text)
         for size in (1, 17, 4096):
-            assert understood(text, unused=unused, size=size) == whole
+            assert understood(text, size=size) == whole
 
 
 def test_there_are_recordings_of_all_layouts() -> None:
@@ -108,7 +107,7 @@ def test_what_a_version_prints_is_understood(layout: str, kind: str) -> None:
         for job in ("11317854:17627127:r01c01", "kworker/0:1.0", "a b\\c"):
             target.do(job, operation, number + 1, 4096, now=1_700_000_000.0)
     text = target.parameter(layout, 1_700_000_010.0)
-    assert understood(text, unused=True) == expected(text, unused=True)
+    assert understood(text) == expected(text)
     assert len(entries(text)) == 3
 
 
@@ -122,9 +121,7 @@ class TestFraming:
     def test_each_line_may_have_the_name_before_it(self) -> None:
         prefix = b"obdfilter.fs-OST0000.job_stats="
         lines = [prefix + line for line in (b"job_stats:\n" + ENTRY).splitlines(keepends=True)]
-        assert understood(b"".join(lines) * 1, unused=True) == understood(
-            HEADER + ENTRY, unused=True
-        )
+        assert understood(b"".join(lines) * 1) == understood(HEADER + ENTRY)
 
     def test_without_names_targets_are_told_apart(self) -> None:
         text = b"job_stats:\n" + ENTRY + b"job_stats:\njob_stats:\n" + ENTRY
@@ -144,29 +141,29 @@ class TestFraming:
     def test_colours_of_a_terminal_are_not_text(self) -> None:
         text = (HEADER + ENTRY).replace(b"job_stats=", b"\x1b[32mjob_stats\x1b[0m=")
         text = text.replace(b"25", b"\x1b[1m25\x1b[0m")
-        assert understood(text, unused=True) == understood(HEADER + ENTRY, unused=True)
+        assert understood(text) == understood(HEADER + ENTRY)
 
     def test_other_parameters_around_say_nothing(self) -> None:
         text = b"health_check=healthy\n" + HEADER + ENTRY + b"memused=1\nabc\n  x: 1\n"
-        assert understood(text, unused=True) == understood(HEADER + ENTRY, unused=True)
+        assert understood(text) == understood(HEADER + ENTRY)
 
     def test_line_ends_of_another_system(self) -> None:
         for path in FILES:
             text = path.read_bytes()
             dos = text.replace(b"\n", b"\r\n")
             for size in (1 << 20, 4096, 17):
-                assert understood(dos, unused=False, size=size) == understood(text, unused=False)
+                assert understood(dos, size=size) == understood(text)
 
     @pytest.mark.parametrize("indentation", [b" ", b"    ", b"\t"])
     def test_a_dump_may_be_indented(self, indentation: bytes) -> None:
         for path in FILES:
             text = path.read_bytes()
             indented = b"".join(indentation + line for line in text.splitlines(keepends=True))
-            assert understood(indented, unused=True) == understood(text, unused=True)
+            assert understood(indented) == understood(text)
 
     def test_entries_may_be_indented_below_the_name(self) -> None:
         indented = b"".join(b"  " + line for line in ENTRY.splitlines(keepends=True))
-        assert understood(HEADER + indented, unused=True) == understood(HEADER + ENTRY, unused=True)
+        assert understood(HEADER + indented) == understood(HEADER + ENTRY)
 
 
 IMITATIONS = [
