@@ -9,8 +9,7 @@ Source: lprocfs_jobstats.c of these Lustre versions. Output of `lctl get_param` 
       write_bytes: { samples: 25, unit: bytes, min: 1048576, max: 16777216, sum: 26214400 }
 
 Up to 2.7, ids are printed unescaped, including line breaks. An id that imitates a header line must
-not move entries of others to another target. An id has at most 31 bytes: too short for a time and
-an operation. So a header line is one only after an entry with both.
+not move entries of others to another target: `can_end_before` uses that an id has at most 31 bytes.
 """
 
 from __future__ import annotations
@@ -108,10 +107,20 @@ class _Draft:
         escaped = is_escaped(self.snapshot, since_boot=self._since_boot)
         return canonical(self._raw_id, is_escaped=escaped)
 
-    @property
-    def is_complete(self) -> bool:
-        """True with a time and an operation, for which an id of a user is too short."""
-        return self.snapshot != b"" and self.lines != []
+    def can_end_before(self, target: Target | None) -> bool:
+        """Return whether a line that starts a target or a parameter (None) ends the entry.
+
+        Otherwise it is part of the id: an id is too short for a time, and the name of a target or
+        an operation.
+        """
+        return self.snapshot != b"" and (target is not None or self.lines != [])
+
+    def add(self, line: tuple[bytes, ...]) -> None:
+        """Add the line of an operation."""
+        if len(self.lines) < _MOST_OPERATIONS:
+            self.lines.append(line)
+        else:
+            self.is_broken = True
 
     def add_time(self, time: re.Match[bytes]) -> bool:
         """Add a time; return False if it is not of this entry: it has another, or operations."""
@@ -194,7 +203,7 @@ class _Parser:
         draft = self._draft
         # Lines of an entry are indented, but for times since boot.
         belongs_to_entry = cut_line[:1].isspace() or cut_line[:1] == b"s"
-        if draft is not None and (belongs_to_entry or not draft.snapshot or self._is_cut(draft)):
+        if draft is not None and (belongs_to_entry or self._is_cut(draft)):
             draft.is_broken = True
             yield Problem(self._name, draft.line, draft.job_id, BREAKS_OFF, hides_entries=True)
         elif cut_line and (self._target or self._given):
@@ -202,7 +211,9 @@ class _Parser:
         yield from self._finish()
 
     def _is_cut(self, draft: _Draft) -> bool:
-        """Return whether an entry has only the first operations of the entry before."""
+        """Return whether an entry has only its id, or the first operations of the entry before."""
+        if not (draft.snapshot or draft.lines):
+            return True
         if self._shape is None or self._entries < _ENOUGH:
             return False
         usual, own = self._shape.operations, _shape_of(draft).operations
@@ -225,8 +236,7 @@ class _Parser:
             elif match[0]:
                 self._line += 1
                 if self._draft is not None:
-                    self._draft.lines.append(match[: NUMBERS + 1])
-                    self._draft.is_broken |= len(self._draft.lines) > _MOST_OPERATIONS
+                    self._draft.add(match[: NUMBERS + 1])
                 elif self._target is not None:
                     shown = match[0] + b": " + match[1]
                     yield self._problem(shown, LACKS_ID, hides_entries=True)
@@ -241,7 +251,7 @@ class _Parser:
         if time is not None and draft is not None:
             if not draft.add_time(time):
                 # It is the time of an entry with a damaged job id.
-                yield self._problem(text, LACKS_ID, hides_entries=draft.is_complete)
+                yield self._problem(text, LACKS_ID, hides_entries=draft.can_end_before(None))
         elif text == _BODY or _HEADER.fullmatch(text) or _PARAMETER.match(text):
             yield from self._read_header(text)
         elif self._target or self._given:
@@ -264,7 +274,7 @@ class _Parser:
             self._line = line
         elif text == _BODY and self._awaits_body:
             self._awaits_body = False
-        elif (draft is not None and not draft.is_complete) or (
+        elif (draft is not None and not draft.can_end_before(target)) or (
             given is not None and (self._target or (text != _BODY and target != given))
         ):
             yield self._problem(text, ELSEWHERE)

@@ -75,6 +75,18 @@ def entries(text: bytes) -> list[JobstatsEntry]:
     return [item for item in parse([text]) if isinstance(item, JobstatsEntry)]
 
 
+def understood_with_problems(text: bytes) -> list[tuple[str, str]]:
+    """Return target and id of each entry that counts."""
+    found: list[tuple[str, str]] = []
+    target = ""
+    for item in parse([text]):
+        if isinstance(item, Target):
+            target = item.name
+        elif isinstance(item, JobstatsEntry) and not item.is_broken:
+            found.append((target, item.job_id))
+    return found
+
+
 def problems(text: bytes) -> list[Problem]:
     return [item for item in parse([text]) if isinstance(item, Problem)]
 
@@ -214,16 +226,27 @@ class TestImitations:
 
     @given(
         st.lists(PARTS_OF_IDS, max_size=6).map(b"".join).filter(lambda raw: len(raw) <= 31),
+        st.integers(0, 4),
         st.sampled_from([(), ("fs-OST0000", "obdfilter")]),
     )
-    def test_no_id_alters_or_hides_others(self, raw: bytes, given: tuple[str, ...]) -> None:
+    def test_no_id_alters_or_hides_others(
+        self, raw: bytes, place: int, given: tuple[str, ...]
+    ) -> None:
         others = [ENTRY.replace(b"r01c01", b"r01c0%d" % number) for number in range(2, 6)]
         hostile = ENTRY.replace(b"11317854:17627127:r01c01", raw)
         whole = list(parse([HEADER + b"".join(others)], *given))
-        found = list(parse([HEADER + others[0] + hostile + b"".join(others[1:])], *given))
+        text = HEADER + b"".join([*others[:place], hostile, *others[place:]])
+        found = list(parse([text], *given))
         assert [item for item in found if item in whole] == whole
         assert not any(isinstance(item, Problem) and item.hides_entries for item in found)
         assert len([item for item in found if isinstance(item, Target)]) == 1
+
+    def test_an_entry_that_breaks_off_leaves_the_next_target_its_own(self) -> None:
+        other = HEADER.replace(b"OST0000", b"OST0001")
+        for number in (2, 3):
+            cut = b"".join(ENTRY.splitlines(keepends=True)[:number])
+            found = understood_with_problems(HEADER + cut + other + ENTRY)
+            assert found[-1] == ("fs-OST0001", "11317854:17627127:r01c01")
 
     def test_a_text_has_no_other_target_than_it_was_asked_for(self) -> None:
         other = HEADER.replace(b"OST0000", b"OST0001")
