@@ -6,7 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ccagent.agents.lustre.jobstats.entry import (
@@ -229,6 +229,7 @@ class TestImitations:
         st.integers(0, 4),
         st.sampled_from([(), ("fs-OST0000", "obdfilter")]),
     )
+    @example(raw=b"\na:{ samples:1, unit:b}", place=4, given=())
     def test_no_id_alters_or_hides_others(
         self, raw: bytes, place: int, given: tuple[str, ...]
     ) -> None:
