@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from ccagent.agents.lustre.jobstats.entry import JobstatsEntry
+from ccagent.agents.lustre.jobstats.entry import JobstatsEntry, Target
 from ccagent.agents.lustre.jobstats.parser import parse
 from ccagent.agents.lustre.jobstats.source import JobstatsSource
-from ccagent.agents.lustre.jobstats.text_items import Target
-from ccagent.agents.lustre.statistics.readings import read_statistics
+from ccagent.agents.lustre.statistics.groups import read_statistics
 from ccagent.errors import CcagentError, NotHereError
 from ccagent.exporter.collector import Collector
 from ccagent.exporter.family import counter, gauge
@@ -18,7 +17,7 @@ from ccagent.exporter.lustrefs_tables import GROUPS, read_parameter
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ccagent.agents.lustre.parameters import Parameter
+    from ccagent.agents.lustre.statistics.metric import Parameter
     from ccagent.exporter.family import Family, Labels, Rows
     from ccagent.exporter.settings import ExporterSettings
     from ccagent.exporter.sources import NodeSources

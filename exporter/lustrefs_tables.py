@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from ccagent.agents.lustre.statistics.brw_stats import read_brw_stats
-from ccagent.agents.lustre.statistics.indented import parse_indented
-from ccagent.agents.lustre.statistics.lnet import NETWORKS, STATISTICS
-from ccagent.agents.lustre.statistics.operations import parse_operations
+from ccagent.agents.lustre.statistics.lnet import NETWORKS, STATISTICS, parse_indented
+from ccagent.agents.lustre.statistics.metric import parse_operations
 from ccagent.agents.lustre.statistics.server_statistics import (
     RECOVERY,
+    read_brw_stats,
     read_health,
     read_recovery,
 )

@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
+from ccagent.config import tls_keys
 from ccagent.config.duration import Duration
 from ccagent.transports.base import SinkSettings
 
@@ -17,17 +18,11 @@ class NetworkSinkSettings(SinkSettings, frozen=True, kw_only=True):
 
     user: Annotated[str, Meta(description="user of the password")] = ""
     password_file: Annotated[str, Meta(description="file with the password")] = ""
-    ca_file: Annotated[
-        str, Meta(description="certificates to trust; empty: those of the system")
-    ] = ""
-    certificate_file: Annotated[str, Meta(description="client certificate")] = ""
-    key_file: Annotated[str, Meta(description="key of the client certificate, not encrypted")] = ""
-    insecure: Annotated[
-        bool, Meta(description="do not verify the server; a warning at each start")
-    ] = False
-    allow_cleartext: Annotated[
-        bool, Meta(description="send a password or token unencrypted to another machine")
-    ] = False
+    ca_file: tls_keys.CaFile = ""
+    certificate_file: tls_keys.CertificateFile = ""
+    key_file: tls_keys.KeyFile = ""
+    insecure: tls_keys.Insecure = False
+    allow_cleartext: tls_keys.AllowCleartext = False
     time_limit: Annotated[
         Duration, Meta(description="maximum time for a connection, and for each answer")
     ] = Duration("10s")

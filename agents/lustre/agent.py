@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from uuid import UUID
 
 from msgspec import Meta
@@ -13,7 +13,6 @@ from ccagent.agents.lustre.jobstats.entry_id import IdFormat
 from ccagent.agents.lustre.jobstats.points import JobTotals
 from ccagent.agents.lustre.jobstats.series import Series
 from ccagent.agents.lustre.jobstats.source import JobstatsSource, Source
-from ccagent.agents.lustre.jobstats.system_entries import SystemEntries, Treatment
 from ccagent.config.duration import Duration
 from ccagent.errors import NotHereError, nearest
 from ccagent.log import logger
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
     from ccagent.agents.lustre.jobstats.records import RecordMaker, Value
-    from ccagent.agents.lustre.statistics.client_rates import ClientRates
+    from ccagent.agents.lustre.statistics.client_statistics import ClientRates
     from ccagent.errors import CcagentError
     from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
@@ -70,8 +69,15 @@ class LustreSettings(AgentSettings, frozen=True, kw_only=True):
         bool, Meta(description="add names of users that this server knows; not for an input")
     ] = True
     sparse: Annotated[bool, Meta(description="omit zero counters; the receiver assumes 0")] = False
+    details: Annotated[
+        tuple[Literal["usecs", "min", "max", "sumsq", "hist"], ...],
+        Meta(
+            description="numbers of operations besides samples and bytes, where the server has "
+            "them: usecs (sum of times), min, max, sumsq, hist"
+        ),
+    ] = ("usecs",)
     system_entries: Annotated[
-        Treatment,
+        Literal["keep", "aggregate", "leave-out"],
         Meta(description="entries of system-users and system-executables; always counted"),
     ] = "keep"
     system_users: Annotated[tuple[int, ...], Meta(description="user ids of system entries")] = (0,)
@@ -129,9 +135,6 @@ class LustreAgent(Agent[LustreSettings]):
         self._series = Series(
             settings.state_file, settings.max_entries, settings.cleanup_interval.seconds
         )
-        self._system = SystemEntries(
-            settings.system_entries, settings.system_users, settings.system_executables
-        )
         self._counters = JobTotals(settings.max_jobs, self._series.totals)
         self._maker: RecordMaker | None = None
         self._before: float | None = None
@@ -139,7 +142,7 @@ class LustreAgent(Agent[LustreSettings]):
 
     def checks(self, node: Node) -> Iterator[Check]:
         """Return the checks of targets, lctl, and mounted file systems."""
-        from ccagent.agents.lustre.checks import check_lustre
+        from ccagent.agents.lustre.jobstats.setup import check_lustre
 
         settings = self.settings
         return check_lustre(
@@ -176,15 +179,19 @@ class LustreAgent(Agent[LustreSettings]):
         self, node: Node, now: float, tags: dict[str, str]
     ) -> Generator[Record, None, CcagentError | None]:
         """Yield records and points of jobstats. Return the error if no target could be read."""
-        from ccagent.agents.lustre.jobstats.observation import Observation
+        from ccagent.agents.lustre.jobstats.observation import Observation, SystemEntries
 
         wants_points = "line" in self.wanted
         if self.is_only_sample and not self.settings.state_file:
             self._series.forgets = True
         observation = Observation(
             now,
+            SystemEntries(
+                self.settings.system_entries,
+                self.settings.system_users,
+                self.settings.system_executables,
+            ),
             self._series,
-            self._system,
             self._maker_for(node),
             self._counters if wants_points else None,
             wants_records="sonar" in self.wanted,
@@ -208,9 +215,8 @@ class LustreAgent(Agent[LustreSettings]):
         return observation.failure
 
     def _statistics(self, node: Node, now: float, tags: dict[str, str]) -> Iterator[Point]:
-        from ccagent.agents.lustre.statistics.client_rates import ClientRates
-        from ccagent.agents.lustre.statistics.groups import points_of
-        from ccagent.agents.lustre.statistics.readings import read_statistics
+        from ccagent.agents.lustre.statistics.client_statistics import ClientRates
+        from ccagent.agents.lustre.statistics.groups import points_of, read_statistics
 
         settings = self.settings
         errors: list[str] = []
@@ -245,6 +251,7 @@ class LustreAgent(Agent[LustreSettings]):
                 sparse=settings.sparse,
                 short_hosts=settings.short_hosts,
                 user_names=settings.user_names and not settings.input,
+                details=settings.details,
                 is_recorded=bool(settings.input),
             )
         return self._maker

@@ -15,15 +15,12 @@ if TYPE_CHECKING:
 
     from ccagent.config.command_options import Common
     from ccagent.config.configuration import Configuration
-    from ccagent.config.options import Options
 
 
-def extend_command(
-    command: click.Command, configure: Callable[[Options], Configuration]
-) -> click.Group:
+def extend_command(command: click.Command, configure: Callable[..., Configuration]) -> click.Group:
     """Return the agent's command with `--input` and the command `check`.
 
-    configure: returns the configuration of the agent.
+    configure: returns the configuration of the agent for options and assignments of `--set`.
     """
     take_sample = command.callback
     if take_sample is None:
@@ -53,31 +50,43 @@ def extend_command(
         invoke_without_command=True,
     )
 
-    @group.command()
+    group.add_command(_make_check(configure))
+    return group
+
+
+def _make_check(configure: Callable[..., Configuration]) -> click.Command:
+    @click.command()
     @click.option("--json", "is_json", is_flag=True, help="As JSON.")
+    @click.option(
+        "--set",
+        "assignments",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Set a key of [agents.lustre]; repeatable.",
+    )
     @add_file_options
-    def check(is_json: bool, common: Common) -> None:
+    def check(is_json: bool, assignments: tuple[str, ...], common: Common) -> None:
         """Check the jobstats setup and possible data loss; exit status 1 for a problem."""
         from ccagent.agents.lustre.agent import LustreAgent, LustreSettings
-        from ccagent.agents.lustre.jobstats.setup import read_settings
-        from ccagent.agents.lustre.jobstats.setup_check import (
+        from ccagent.agents.lustre.jobstats.setup import (
             as_json,
             exit_status,
             findings,
+            read_setup,
             report,
         )
         from ccagent.machine.node import Node
 
-        configuration = configure(common.options)
+        configuration = configure(common.options, assignments)
         settings = configuration.agents[LustreAgent.name]
         if not isinstance(settings, LustreSettings):
             raise ConfigurationError(f"{configuration.place}: agents.lustre: another agent's")
         found = findings(
-            read_settings(Node(), settings.lctl, settings.target_time_limit.seconds),
+            read_setup(Node(), settings.lctl, settings.target_time_limit.seconds),
             every=settings.every.seconds if settings.every is not None else None,
             formats=settings.formats,
         )
         click.echo(as_json(found).decode() if is_json else report(found))
         sys.exit(exit_status(found))
 
-    return group
+    return check

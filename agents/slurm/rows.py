@@ -1,4 +1,4 @@
-"""Splitter of the output of Slurm tools into rows, safe against any text of users.
+"""Rows in the output of Slurm's tools, safe against any text of users, and recurring values.
 
 Each run has a new random delimiter, so users can't write it into a job's name. A row ends with the
 last line break before the first delimiter of the next row. So only the first field must be without
@@ -8,10 +8,11 @@ line breaks; the last field may contain any text.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
+
 
 _LARGEST_FIELD = 1024 * 1024
 _PIECE = 24 * 1024
@@ -57,3 +58,33 @@ def _cut(parts: Iterable[bytes]) -> Iterator[bytes]:
             yield part
         else:
             yield from (part[begin : begin + _PIECE] for begin in range(0, len(part), _PIECE))
+
+
+def readable(content: bytes) -> str:
+    r"""Decode UTF-8; invalid bytes become `\xff`."""
+    return content.decode("utf-8", "backslashreplace")
+
+
+_LARGEST = 16_384
+
+Text = TypeVar("Text")
+Value = TypeVar("Value")
+
+
+class Remembered(dict[Text, Value]):
+    """Results of a function by text. At the maximum number of texts, all are dropped.
+
+    Exceptions are not cached. This takes half the time of functools.lru_cache.
+    """
+
+    def __init__(self, function: Callable[[Text], Value]) -> None:
+        super().__init__()
+        self._function = function
+
+    def __missing__(self, text: Text) -> Value:
+        """Return and cache the result of the function. Raise as the function does."""
+        value = self._function(text)
+        if len(self) >= _LARGEST:
+            self.clear()
+        self[text] = value
+        return value

@@ -51,16 +51,8 @@ class _Reader:
         """The target's name was there, its line `job_stats:` not yet."""
         self.elsewhere = False
         """The lines are those of another parameter."""
-        self.begun = ""
-        """The beginning of a stat line whose braces are still open."""
 
     def line(self, line: str) -> None:
-        if self.begun:
-            if not _begins_something(line):
-                self.stat(self.begun + " " + line)
-                return
-            self.begun = ""
-
         if line.startswith("- job_id:"):
             self.job_id(line)
         elif line == "job_stats:":
@@ -121,10 +113,6 @@ class _Reader:
     def stat(self, line: str) -> None:
         if self.entry is None:
             return
-        if line.count("{") > line.count("}"):
-            self.begun = line
-            return
-        self.begun = ""
         name, _, braced = line.partition(":")
         stat = _stat(braced.strip())
         if stat is not None:
@@ -159,16 +147,6 @@ def canonical(raw: bytes) -> str:
     return result
 
 
-def _begins_something(line: str) -> bool:
-    return (
-        line.startswith("- job_id:")
-        or line == "job_stats:"
-        or _is_parameter(line)
-        or _is_time(line)
-        or _is_stat(line)
-    )
-
-
 def _is_parameter(line: str) -> bool:
     """`name=`, with or without a value, in the first column."""
     return not line.startswith((" ", "-")) and "=" in line
@@ -179,9 +157,8 @@ def _is_time(line: str) -> bool:
 
 
 def _is_stat(line: str) -> bool:
-    """`name: {`, but not the histogram, which may stand at the beginning of a wrapped line."""
-    name, _, value = line.partition(":")
-    return value.strip().startswith("{") and name.strip() != "hist"
+    """`name: {`."""
+    return line.partition(":")[2].strip().startswith("{")
 
 
 def _job_id(text: str) -> str:

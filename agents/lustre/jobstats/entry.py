@@ -1,10 +1,42 @@
-"""Entries of job_stats: operations of one job id on a target."""
+"""Items of the text of job_stats: targets, entries of job ids, and problems."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 import msgspec
+
+FACTORS = {b"": 1, b"K": 1 << 10, b"M": 1 << 20, b"G": 1 << 30}
+"""Multiples in the buckets of histograms."""
+
+NOT_UNDERSTOOD = "can't be parsed"
+BREAKS_OFF = "the text breaks off in this entry; entry skipped"
+LACKS_TIME = "an entry without snapshot_time; entry skipped"
+CONTRADICTS = "an entry has two lines of one operation; entry skipped"
+LACKS_ID = "a line of an entry without job id; line skipped"
+CUT = "the text breaks off"
+ELSEWHERE = "is part of a job id or of a text that was not requested"
+
+
+class Target(NamedTuple):
+    """Start of the text of a target. kind: `mdt`, `obdfilter`, or empty if unknown."""
+
+    name: str
+    kind: str
+
+
+class Problem(NamedTuple):
+    """A part of the text that is not used.
+
+    line: line number in the text. text: start of the line, or the id of its entry. hides_entries:
+    other entries of the target may be missing in the text although they exist.
+    """
+
+    target: str
+    line: int
+    text: str
+    reason: str = NOT_UNDERSTOOD
+    hides_entries: bool = False
 
 
 class OperationStat(NamedTuple):
@@ -38,19 +70,20 @@ class JobstatsEntry(msgspec.Struct, gc=False):
 
     @property
     def stats(self) -> dict[str, OperationStat]:
-        """The numbers by operation; of a duplicate operation the last."""
+        """The numbers by operation."""
         return {line[0].decode("ascii", "replace"): parse_stat(line) for line in self.lines}
 
 
 def parse_stat(line: tuple[bytes, ...]) -> OperationStat:
     """Return the numbers of an operation from the words of its line."""
-    _, samples, unit, low, high, total, squares, hist = line[:8]
+    _, samples, unit, *numbers, hist = line[:8]
+    low, high, total, squares = (int(word) if word else None for word in numbers)
     return OperationStat(
         int(samples),
         unit.decode("ascii", "replace"),
-        int(low) if low else None,
-        int(high) if high else None,
-        int(total) if total else None,
-        int(squares) if squares else None,
+        low,
+        high,
+        total,
+        squares,
         hist.decode("ascii", "replace").strip() if hist else None,
     )

@@ -1,7 +1,7 @@
 """Patterns of the lines of an entry, and of a whole entry.
 
 All entries of a target have the same operations in the same order. So a pattern built from the
-first entries matches any other entry at once, and checks that no line is missing.
+first entries matches any other entry at once.
 """
 
 from __future__ import annotations
@@ -40,15 +40,19 @@ LINES = re.compile(
 )
 """Any line: the eight groups of a stat, or a job id with its line end, or another line."""
 
-STAT = re.compile(_STAT)
 _STATS = re.compile(rb"^" + _STAT, re.MULTILINE).findall
 _HEAD = (
     # Most ids are printed unquoted, or in quotes without escapes.
     rb"- job_id:(?: {10}|[ \t]*+)(?:([ !#-\[\]-~][ -\[\]-~]*+)|\"([ !#-\[\]-~]*+)\"|([^\n]*+))\n"
     + _INDENTATION + rb"snapshot_time( *+)" + _SECONDS
 )  # fmt: skip
-TIME = re.compile(_INDENTATION + rb"(snapshot|start|elapsed)_time( *+)" + _SECONDS)
-"""A time: its name, the spaces before the colon (only for times since boot), and seconds."""
+TIME = re.compile(
+    _INDENTATION + rb"(?:(snapshot|start)_time( *+)" + _SECONDS + rb"|elapsed_time *+:[^\n]*+\n)"
+)
+"""A time: its name, the spaces before the colon (only for times since boot), and seconds.
+
+The elapsed time is not used. It is negative after a step of the server's clock.
+"""
 
 NUMBERS = 7
 """Number of values of a stat: samples, unit, min, max, sum, sumsq and hist."""

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from ccagent.agents.lustre.jobstats.entry import JobstatsEntry
+from ccagent.agents.lustre.jobstats.entry import JobstatsEntry, Problem, Target
 from ccagent.agents.lustre.jobstats.parser import parse
-from ccagent.agents.lustre.jobstats.system_entries import SYSTEM, add
-from ccagent.agents.lustre.jobstats.text_items import Problem, Target
-from ccagent.errors import CcagentError, NotHereError
+from ccagent.errors import CcagentError, NotHereError, UnparsableError
 from ccagent.log import logger
 
 if TYPE_CHECKING:
@@ -18,13 +16,23 @@ if TYPE_CHECKING:
 
     from ccagent.agents.lustre.jobstats.points import JobTotals
     from ccagent.agents.lustre.jobstats.records import RecordMaker, Value
-    from ccagent.agents.lustre.jobstats.series import Series
+    from ccagent.agents.lustre.jobstats.series import OperationCounters, Series
     from ccagent.agents.lustre.jobstats.source import JobstatsSource, Text
-    from ccagent.agents.lustre.jobstats.system_entries import SystemEntries
     from ccagent.machine.node import Node
+
+SYSTEM = "_system_"
+"""The id of the record of aggregated entries."""
 
 _PROBLEMS = 20
 _TAG = re.compile(r"[A-Za-z0-9_.\[\]-]{1,128}")
+
+
+class SystemEntries(NamedTuple):
+    """Entries of root and of job control, by user id or executable, and their treatment."""
+
+    treatment: Literal["keep", "aggregate", "leave-out"]
+    users: tuple[int, ...]
+    executables: tuple[str, ...]
 
 
 class Observation:
@@ -33,8 +41,8 @@ class Observation:
     def __init__(
         self,
         now: float,
-        series: Series,
         system: SystemEntries,
+        series: Series,
         maker: RecordMaker,
         counters: JobTotals | None,
         *,
@@ -50,11 +58,13 @@ class Observation:
         self._target = Target("", "")
         self._problems = 0
         self._hides_entries = False
-        self._hides_of_target = False
+        self._hides_of_target = self._has_entries = self._has_problems = False
         self._targets_read = 0
+        self._errors: list[CcagentError] = []
         self.failure: CcagentError | None = None
         """Error if no target could be read; NotHereError without a target; None if one was read."""
-        self._entries = self._broken = self._malformed = self._system_entries = 0
+        self.counts = dict.fromkeys(("entries", "broken", "malformed", "system"), 0)
+        """Number of entries, and of broken, malformed (no configured format) and system entries."""
 
     def records(self, source: JobstatsSource, node: Node) -> Iterator[dict[str, Value]]:
         """Yield the records during reading. A failing target is skipped and logged.
@@ -65,7 +75,7 @@ class Observation:
         self._maker.begin()
         if self._counters is not None:
             self._counters.begin()
-        errors: list[CcagentError] = []
+        errors = self._errors
         for text in source.texts(node, errors):
             try:
                 yield from self._text(text)
@@ -106,10 +116,14 @@ class Observation:
 
     def _begin(self, target: Target) -> None:
         self._target = target
-        self._hides_of_target = False
+        self._hides_of_target = self._has_entries = self._has_problems = False
         self._series.begin_target(target.name)
 
     def _end(self, *, complete: bool) -> Iterator[dict[str, Value]]:
+        if complete and self._has_problems and not self._has_entries:
+            name = self._target.name
+            self._errors.append(UnparsableError(f"{name}: the text has no entry of job_stats"))
+            complete = False
         totals = self._series.system
         if self._wants_records and self._system.treatment == "aggregate" and totals:
             yield self._maker.make_system(self._target, SYSTEM, self._timestamp, totals)
@@ -119,23 +133,26 @@ class Observation:
 
     def _entry(self, entry: JobstatsEntry) -> Sequence[dict[str, Value]]:
         maker, counters, target = self._maker, self._counters, self._target
+        self._has_entries = True
         form, parts = identity = maker.identity(entry.job_id)
-        is_system = self._system.is_system(parts)
+        is_system = (
+            parts.get("user_id") in self._system.users
+            or parts.get("executable") in self._system.executables
+        )
         treatment = self._system.treatment if is_system else "keep"
         wants_growth = counters is not None or treatment == "aggregate"
         seen = self._series.see(entry, wants_growth=wants_growth)
         if seen is None:
             return ()  # the kernel printed the entry twice
-        self._entries += 1
-        if is_system:
-            self._system_entries += 1
-        if not form:
-            self._malformed += 1
+        counts = self.counts
+        counts["entries"] += 1
+        counts["system"] += is_system
+        counts["malformed"] += not form
+        counts["broken"] += entry.is_broken
         if entry.is_broken:
-            self._broken += 1
             return ()
         if treatment == "aggregate":
-            add(self._series.system, seen.since)
+            _add(self._series.system, seen.since)
         if treatment != "keep":
             return ()
         if counters is not None:
@@ -148,18 +165,9 @@ class Observation:
         begin = timestamp(seen.begins_after)
         return (maker.make_beginning(target, entry, identity, begin), record)
 
-    @property
-    def counts(self) -> dict[str, int]:
-        """Number of entries, and of broken, malformed (no configured format) and system entries."""
-        return {
-            "entries": self._entries,
-            "broken": self._broken,
-            "malformed": self._malformed,
-            "system": self._system_entries,
-        }
-
     def _complain(self, problem: Problem) -> None:
         self._problems += 1
+        self._has_problems = True
         if problem.hides_entries:
             self._hides_entries = self._hides_of_target = True
         if self._problems <= _PROBLEMS:
@@ -172,6 +180,16 @@ class Observation:
 def timestamp(seconds: float) -> str:
     """Return a time in the format of the records, `2022-11-21T06:02:00.000+00:00`."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+
+
+def _add(totals: dict[str, int], since: dict[str, OperationCounters]) -> None:
+    """Add the deltas of an entry to counters with the names of records."""
+    for name, (samples, total, _) in since.items():
+        requests = name.removesuffix("_bytes")
+        if requests != name:
+            totals[name] = totals.get(name, 0) + total
+        if requests == name or requests not in since:
+            totals[requests] = totals.get(requests, 0) + samples
 
 
 def _tag(text: str) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ccagent.agents.lustre.jobstats.kept_total import KeptTotal
+from ccagent.agents.lustre.jobstats.series import KeptTotal
 from ccagent.records.line_protocol.encoding import NAME
 from ccagent.records.points import Point
 

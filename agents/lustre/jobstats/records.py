@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from hashlib import sha1
 from typing import TYPE_CHECKING
 
+from ccagent.agents.lustre.jobstats.entry import FACTORS
 from ccagent.records.envelopes import LARGEST_UINT
 
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from ccagent.agents.lustre.jobstats.entry import JobstatsEntry
+    from ccagent.agents.lustre.jobstats.entry import JobstatsEntry, Target
     from ccagent.agents.lustre.jobstats.entry_id import IdFormat
     from ccagent.agents.lustre.jobstats.series import Seen
-    from ccagent.agents.lustre.jobstats.text_items import Target
     from ccagent.machine.node import Node
 
 Value = str | int | float | bool | None
@@ -35,13 +36,16 @@ _FIELDS = frozenset({
     "job_id", "user_id", "user", "group_id", "nodename", "executable", "process_id", "malformed",
     "reset", "clock_step",
 })  # fmt: skip
+_NUMBERS = {"min": 3, "max": 4, "sumsq": 6}
+"""Details that are numbers of a line of an entry, and their place in it."""
+
+_HIST = 7
+_BUCKET = re.compile(rb" *(\d{1,10})([KMG]?): *(\d{1,20}) *")
 _REMEMBERED = 1000
 _CLOCK_STEP = 1.0
 _DIGITS = len(str(LARGEST_UINT))
 _BYTES = frozenset({b"read_bytes", b"write_bytes"})
 _NONE: dict[str, Value] = {}
-
-
 Identity = tuple[str, dict[str, str | int]]
 """The meaning of an entry id: its format (empty for none) and its parts."""
 
@@ -50,6 +54,7 @@ class RecordMaker:
     """Builds records.
 
     namespaces: namespaces of time_series_id by format; key "" for ids without a format.
+    details: other numbers of operations than samples and bytes: usecs, min, max, sumsq, hist.
     is_recorded: the text may be from another machine with an unknown boot time.
     """
 
@@ -62,6 +67,7 @@ class RecordMaker:
         sparse: bool,
         short_hosts: bool,
         user_names: bool,
+        details: tuple[str, ...] = (),
         is_recorded: bool = False,
     ) -> None:
         self._node = node
@@ -73,11 +79,14 @@ class RecordMaker:
         self._namespaces = {name: uuid.bytes for name, uuid in namespaces.items()}
         self._short_hosts = short_hosts
         self._user_names = user_names
+        self._has_usecs = "usecs" in details
+        self._numbers = [(f"_{name}", _NUMBERS[name]) for name in details if name in _NUMBERS]
+        self._has_hist = "hist" in details
         self._dense: dict[str, dict[str, Value]] = (
             {} if sparse else {kind: dict.fromkeys(names, 0) for kind, names in OPERATIONS.items()}
         )
         self._users: dict[int, str] = {}
-        self._names: dict[bytes, tuple[str, str, str, bool]] = {}
+        self._names: dict[bytes, tuple[str, str, str, bool, str]] = {}
 
     def identity(self, entry_id: str) -> Identity:
         """Return the meaning of an id."""
@@ -93,12 +102,7 @@ class RecordMaker:
         self, target: Target, entry: JobstatsEntry, identity: Identity, timestamp: str, seen: Seen
     ) -> dict[str, Value]:
         """Return the record of an entry with its current counters."""
-        record: dict[str, Value] = {
-            "target": target.name,
-            "entry_id": entry.job_id,
-            "server": self._node.hostname,
-            "timestamp": timestamp,
-        }
+        record = self._head(target, entry.job_id, timestamp)
         if not (self._is_recorded and entry.since_boot):
             boot = self.boot_time() if entry.since_boot else 0.0
             record["snapshot_time"] = _seconds(entry.snapshot, boot)
@@ -119,15 +123,9 @@ class RecordMaker:
         """Return the record that marks the start of a series: all counters are 0."""
         counters: dict[str, Value] = {}
         self._count(entry, counters)
-        record: dict[str, Value] = {
-            "target": target.name,
-            "entry_id": entry.job_id,
-            "server": self._node.hostname,
-            "timestamp": timestamp,
-            "snapshot_time": None,
-            **self._dense.get(target.kind, _NONE),
-            **dict.fromkeys(counters, 0),
-        }
+        record = self._head(target, entry.job_id, timestamp)
+        record["snapshot_time"] = None
+        record |= self._dense.get(target.kind, _NONE) | dict.fromkeys(counters, 0)
         if self._step_before:
             record["clock_step"] = self._step_before
         self._identify(record, identity)
@@ -137,14 +135,17 @@ class RecordMaker:
         self, target: Target, entry_id: str, timestamp: str, totals: dict[str, int]
     ) -> dict[str, Value]:
         """Return the record of all entries that are aggregated."""
+        record = self._head(target, entry_id, timestamp)
+        record["snapshot_time"] = None
+        record |= self._dense.get(target.kind, _NONE)
+        return record | {name: min(value, LARGEST_UINT) for name, value in totals.items()}
+
+    def _head(self, target: Target, entry_id: str, timestamp: str) -> dict[str, Value]:
         return {
             "target": target.name,
             "entry_id": entry_id,
             "server": self._node.hostname,
             "timestamp": timestamp,
-            "snapshot_time": None,
-            **self._dense.get(target.kind, _NONE),
-            **{name: min(value, LARGEST_UINT) for name, value in totals.items()},
         }
 
     def _count(self, entry: JobstatsEntry, record: dict[str, Value]) -> None:
@@ -154,11 +155,12 @@ class RecordMaker:
         are the reads. An operation with the name of a field is omitted.
         """
         names = self._names
+        has_details = self._has_hist or self._numbers != []
         for line in entry.lines:
             known = names.get(line[0])
             if known is None:
                 known = self._name(line[0])
-            name, short, of_bytes, counts_bytes = known
+            name, short, of_bytes, counts_bytes, usecs = known
             total = line[5]
             if not name:
                 continue
@@ -166,21 +168,35 @@ class RecordMaker:
                 record[of_bytes] = int(total) if len(total) < _DIGITS else _uint(total)
                 if not record.get(short):
                     record[short] = _uint(line[1])
+                name = of_bytes
             else:
                 samples = line[1]
                 record[name] = int(samples) if len(samples) < _DIGITS else _uint(samples)
+                if usecs and total and line[2] == b"usecs":
+                    record[usecs] = int(total) if len(total) < _DIGITS else _uint(total)
+            if has_details:
+                self._add_details(name, line, record)
 
-    def _name(self, operation: bytes) -> tuple[str, str, str, bool]:
-        """Return the names of an operation's counters: samples (twice) and bytes.
+    def _add_details(self, name: str, line: tuple[bytes, ...], record: dict[str, Value]) -> None:
+        for suffix, place in self._numbers:
+            if line[place]:
+                record[name + suffix] = _uint(line[place])
+        if self._has_hist:
+            for size, unit, count in _BUCKET.findall(line[_HIST]):
+                record[f"{name}_hist_{int(size) * FACTORS[unit]}"] = _uint(count)
 
-        The first name is empty for an operation that is not counted. Also return whether it always
-        counts bytes.
+    def _name(self, operation: bytes) -> tuple[str, str, str, bool, str]:
+        """Return the names of an operation's counters: samples (twice), bytes; last, times.
+
+        The first name is empty for an operation that is not counted, the last one without times.
+        Also return whether the operation always counts bytes.
         """
         name = operation.decode("ascii", "replace")
         if name in _FIELDS:
             name = ""
         short = name.removesuffix("_bytes")
-        known = (name, short, f"{short}_bytes", operation in _BYTES)
+        usecs = f"{name}_usecs" if self._has_usecs else ""
+        known = (name, short, f"{short}_bytes", operation in _BYTES, usecs)
         if len(self._names) < _REMEMBERED:
             self._names[operation] = known
         return known

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
-from ccagent.agents.lustre.jobstats.kept_total import KeptTotal
 from ccagent.agents.state_file import read_state, write_state
 from ccagent.log import logger
 
@@ -15,6 +14,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ccagent.agents.lustre.jobstats.entry import JobstatsEntry
+
+
+class KeptTotal(msgspec.Struct, array_like=True):
+    """stype, stype_id: scope. seen: seconds since 1970. counters: by metric, as MessagePack."""
+
+    stype: str
+    stype_id: str
+    seen: float
+    counters: bytes
+
 
 Reset = Literal["start_time", "absent", "decreased", "snapshot_gap"]
 """Reason for a reset of an entry's counters; `snapshot_gap`: a possible reset."""

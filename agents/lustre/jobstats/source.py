@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError, ProgramError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from ccagent.machine.node import Node
 
@@ -18,6 +18,7 @@ DIRECTORY = "proc/fs/lustre"
 Source = Literal["auto", "files", "lctl"]
 
 _OUTPUT_LIMIT = 4 * 1024**3
+_PARAMETERS_LIMIT = 64 * 1024 * 1024
 _LISTING_LIMIT = 1024 * 1024
 _NAME = re.compile(r"(mdt|obdfilter)\.([^\s=]{1,255}?)\.job_stats=?")
 
@@ -119,3 +120,22 @@ class JobstatsSource:
         command = [self._lctl, "get_param", f"{kind}.{name}.job_stats"]
         chunks = node.stream(command, time_limit=self._time_limit, output_limit=_OUTPUT_LIMIT)
         return Text(name, kind, chunks)
+
+
+def run_until_failure(
+    node: Node, command: Sequence[str], time_limit: float, errors: list[str]
+) -> bytes | None:
+    """Return the output of a program, up to a failure; None if the program is missing.
+
+    A failure adds a message to `errors`, unless a parameter is missing.
+    """
+    output = bytearray()
+    try:
+        for part in node.stream(command, time_limit=time_limit, output_limit=_PARAMETERS_LIMIT):
+            output += part
+    except NotHereError:
+        return None
+    except CcagentError as error:
+        if "No such file" not in str(error):
+            errors.append(str(error))
+    return bytes(output)

@@ -1,4 +1,4 @@
-"""Parsers for a client's statistics: operations of its mounts, `llite.*.stats`.
+"""A client's statistics: operations of its mounts, `llite.*.stats`, and their rates.
 
 Source: lproc_llite.c of Lustre. Metric names are those of ClusterCockpit's collector; the web front
 end expects them.
@@ -6,55 +6,46 @@ end expects them.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import TYPE_CHECKING
 
-from ccagent.agents.lustre.parameters import show_text
 from ccagent.agents.lustre.statistics.metric import (
+    INTEGERS,
     Measurement,
     MetricGroup,
-    Quantity,
     TargetScope,
-)
-from ccagent.agents.lustre.statistics.operations import (
-    operation_metrics,
     operation_readings,
     parse_operations,
+    show_text,
 )
 from ccagent.errors import UnparsableError
+from ccagent.records.points import Point
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
-    from ccagent.agents.lustre.statistics.metric import Complain
+    from ccagent.agents.lustre.statistics.metric import Complain, Parameter
+
 
 # The name of a mount is its file system and the address of its super block.
 _MOUNT = re.compile(r"([A-Za-z0-9_-]{1,64})-[0-9a-f]{8,16}", re.ASCII)
-NAMES = re.compile(r"llite\.(?P<place>[^.]+)\.(?P<leaf>stats)", re.ASCII)
+NAMES = re.compile(r"llite\.(?P<owner>[^.]+)\.(?P<leaf>stats)", re.ASCII)
 
-COUNTERS = {
-    "lustre_read_bytes": Quantity("B", "read from the file system"),
-    "lustre_write_bytes": Quantity("B", "written to the file system"),
-    "lustre_read_requests": Quantity("requests", "read calls"),
-    "lustre_write_requests": Quantity("requests", "write calls"),
-    "lustre_open": Quantity("requests", "files opened"),
-    "lustre_close": Quantity("requests", "files closed"),
-    "lustre_getattr": Quantity("requests", "stat() and similar calls"),
-    "lustre_setattr": Quantity("requests", "chmod(), chown(), utime() and similar calls"),
-    "lustre_statfs": Quantity("requests", "statfs()"),
-    "lustre_inode_permission": Quantity("requests", "permission checks"),
-}
+COUNTERS: tuple[str, ...] = (
+    "lustre_read_bytes", "lustre_write_bytes", "lustre_read_requests", "lustre_write_requests",
+    "lustre_open", "lustre_close", "lustre_getattr", "lustre_setattr", "lustre_statfs",
+    "lustre_inode_permission",
+)  # fmt: skip
 """Metrics of dashboards; sent with 0 if the operation never happened."""
 
-METRICS = COUNTERS | operation_metrics("lustre", "on the client")
 
-
-def read_mount(place: str, _leaf: str, value: bytes, complain: Complain) -> Iterator[Measurement]:
+def read_mount(owner: str, _leaf: str, value: bytes, complain: Complain) -> Iterator[Measurement]:
     """Yield the operations of a mount, with its file system as scope.
 
     A file system mounted twice has two such parameters: their values are summed.
     """
-    where = TargetScope("filesystem", file_system(place))
+    scope = TargetScope("filesystem", file_system(owner))
     # The kernel omits operations that never happened.
     missing = dict.fromkeys(COUNTERS) if b"snapshot_time" in value else {}
 
@@ -63,14 +54,11 @@ def read_mount(place: str, _leaf: str, value: bytes, complain: Complain) -> Iter
         complain(sentence)
 
     for operation in parse_operations(value, drop_spoiled):
-        for reading in operation_readings("lustre", where, operation):
-            if reading.name in COUNTERS:
-                missing.pop(reading.name, None)
-                yield reading._replace(entry=reading.name)
-            else:
-                yield reading
+        for reading in operation_readings("lustre", scope, operation):
+            missing.pop(reading.name, None)
+            yield reading
     for name in missing:
-        yield Measurement(name, name, 0, where)
+        yield Measurement(name, 0, scope)
 
 
 def file_system(mount: str) -> str:
@@ -82,3 +70,62 @@ def file_system(mount: str) -> str:
 
 
 GROUPS = {"llite": MetricGroup(NAMES, read_mount, ("llite.*.stats",))}
+_BANDWIDTHS = {"lustre_read_bytes": "lustre_read_bw", "lustre_write_bytes": "lustre_write_bw"}
+
+
+class ClientRates:
+    """Keeps the counters of each mount; forgets removed mounts."""
+
+    def __init__(self) -> None:
+        self._counters: dict[str, dict[str, int]] = {}
+        self._moment = 0.0
+
+    def points(
+        self, parameters: Iterable[Parameter], tags: dict[str, str], time: float, moment: float
+    ) -> list[Point]:
+        """Return the points of one sample, those of file systems before those of the node.
+
+        moment: seconds of a monotonic clock. A new mount has no delta yet, because the start of its
+        counters is unknown. A counter that fell was reset to 0.
+        """
+        counters: dict[str, dict[str, int]] = {}
+        done: dict[TargetScope | None, dict[str, int]] = {}
+        for name, value in parameters:
+            found = NAMES.fullmatch(name)
+            if found is None or name in counters:
+                continue
+            before = self._counters.get(name)
+            counters[name] = now = {}
+            with contextlib.suppress(UnparsableError):
+                for reading in read_mount(found["owner"], "stats", value, lambda _: None):
+                    if reading.name not in COUNTERS:
+                        continue
+                    now[reading.name] = reading.value
+                    known = None if before is None else before.get(reading.name)
+                    if known is None:
+                        continue
+                    since = reading.value - known if reading.value >= known else reading.value
+                    for scope in (reading.scope, None):
+                        sums = done.setdefault(scope, {})
+                        sums[reading.name] = sums.get(reading.name, 0) + since
+        elapsed = moment - self._moment
+        self._counters, self._moment = counters, moment
+        node = done.pop(None, {})
+        points: list[Point] = []
+        for scope, sums in done.items():
+            if scope is not None:
+                own = tags | {"stype": scope.stype, "stype-id": scope.stype_id}
+                points += _points(sums, own, time, elapsed)
+        points += _points(node, tags, time, elapsed)
+        return points
+
+
+def _points(
+    sums: dict[str, int], tags: dict[str, str], time: float, elapsed: float
+) -> Iterator[Point]:
+    for name, since in sums.items():
+        if since not in INTEGERS:
+            continue
+        yield Point(f"{name}_diff", tags, since, time)
+        if name in _BANDWIDTHS and elapsed > 0:
+            yield Point(_BANDWIDTHS[name], tags, since / elapsed, time)

@@ -4,45 +4,39 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ccagent.agents.lustre.parameters import show_text
-from ccagent.agents.lustre.statistics import (
-    brw_stats,
-    client_rates,
-    client_statistics,
-    lnet,
-    server_statistics,
-)
-from ccagent.agents.lustre.statistics.metric import INTEGERS
-from ccagent.errors import UnparsableError
+from ccagent.agents.lustre.jobstats.source import run_until_failure
+from ccagent.agents.lustre.statistics import client_statistics, lnet, server_statistics
+from ccagent.agents.lustre.statistics.metric import INTEGERS, Parameter, parse_parameters, show_text
+from ccagent.errors import CcagentError, NotHereError, UnparsableError
 from ccagent.records.points import Point
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
-    from ccagent.agents.lustre.parameters import Parameter
     from ccagent.agents.lustre.statistics.metric import (
         Measurement,
         MetricGroup,
-        Quantity,
         TargetScope,
     )
+    from ccagent.machine.node import Node
+
 
 GROUPS: dict[str, MetricGroup] = {
     **server_statistics.GROUPS,
-    **brw_stats.GROUPS,
     **lnet.GROUPS,
     **client_statistics.GROUPS,
 }
 """Groups by their name in the configuration."""
 
-METRICS: dict[str, Quantity] = {
-    **server_statistics.METRICS,
-    **brw_stats.METRICS,
-    **lnet.METRICS,
-    **client_statistics.METRICS,
-    **client_rates.METRICS,
+_COMBINED: dict[str, Callable[[Iterable[int]], int]] = {
+    "lustre_health": min,
+    "lustre_lnet_network_health_value": min,
+    "lustre_recovery_duration": max,
+    "lustre_recovery_status": max,
+    "lustre_recovery_time_remaining": max,
+    "lustre_unhealthy_devices": max,
 }
-"""Unit and meaning of every metric; a capital word in a name is a placeholder."""
+"""How the node value of a metric combines those of its scopes; all others are summed."""
 
 _SAME = ("osd-", "obdfilter.", "mdt.", "mgs.")
 
@@ -57,14 +51,50 @@ def points_of(
     """Yield the points of the parameters that belong to `groups`, names of GROUPS.
 
     Values of targets, file systems and networks have `stype` and `stype-id`. The node value, with
-    `tags` alone, combines them as defined in METRICS. It comes last, because a consumer without
+    `tags` alone, combines them. It comes last, because a consumer without
     these tags keeps the last value of a name. A repeated parameter counts once. Unparsable values
     are skipped, with one message per parameter in `errors`.
     """
-    values = _Values()
-    for reading in _readings(parameters, [GROUPS[name] for name in groups], errors):
-        values.add(reading)
-    yield from values.points(tags, time, errors)
+    metrics = _values_of(_readings(parameters, [GROUPS[name] for name in groups], errors))
+    for name, values in metrics.items():
+        if None not in values:
+            values[None] = _COMBINED.get(name, sum)(values.values())
+        for scope, value in values.items():
+            if value not in INTEGERS:
+                errors.append(f"{name}: {value} is too large to send")
+            elif scope is not None:
+                own = tags | {"stype": scope.stype, "stype-id": scope.stype_id}
+                yield Point(name, own, value, time)
+    for name, values in metrics.items():
+        if values[None] in INTEGERS:
+            yield Point(name, tags, values[None], time)
+
+
+def _values_of(
+    readings: Iterable[Measurement],
+) -> dict[str, dict[TargetScope | None, int]]:
+    """Return the values of each metric by scope, in the order of reading."""
+    metrics: dict[str, dict[TargetScope | None, int]] = {}
+    for name, value, scope in readings:
+        values = metrics.setdefault(name, {})
+        combine = _COMBINED.get(name, sum)
+        if scope not in values:
+            values[scope] = value
+        elif scope is not None or combine is not sum:
+            values[scope] = combine((values[scope], value))
+    return metrics
+
+
+class _Complaints:
+    """Keeps the first message about a parameter and counts all."""
+
+    def __init__(self) -> None:
+        self.first = ""
+        self.count = 0
+
+    def __call__(self, sentence: str) -> None:
+        self.first = self.first or sentence
+        self.count += 1
 
 
 def _readings(
@@ -84,67 +114,38 @@ def _readings(
                     continue
                 seen.add(key)
             complaints = _Complaints()
+            owner, leaf = fields.get("owner", ""), fields.get("leaf", "")
             try:
-                yield from group.read(
-                    fields.get("place", ""), fields.get("leaf", ""), value, complaints
-                )
+                yield from group.read(owner, leaf, value, complaints)
             except UnparsableError as error:
                 complaints(str(error))
-            if complaints.first:
-                errors.append(f"{show_text(name)}: {complaints}")
+            if complaints.count:
+                more = f" (and {complaints.count - 1} more)" if complaints.count > 1 else ""
+                errors.append(f"{show_text(name)}: {complaints.first}{more}")
 
 
-class _Complaints:
-    """Keeps the first message about a parameter and counts further ones."""
+def read_statistics(
+    node: Node, groups: Collection[str], lctl: str, time_limit: float, errors: list[str]
+) -> list[Parameter]:
+    """Return the parameters, program outputs and files of the groups on this node.
 
-    def __init__(self) -> None:
-        self.first = ""
-        self._others = 0
-
-    def __call__(self, sentence: str) -> None:
-        if self.first:
-            self._others += 1
-        else:
-            self.first = sentence
-
-    def __str__(self) -> str:
-        return f"{self.first} (and {self._others} more)" if self._others else self.first
-
-
-class _Values:
-    """The values of each metric by scope, in the order of reading."""
-
-    def __init__(self) -> None:
-        self._entries: dict[str, str] = {}
-        self._values: dict[str, dict[TargetScope | None, int]] = {}
-
-    def add(self, reading: Measurement) -> None:
-        """Add a measurement to the values of its metric and scope."""
-        entry = self._entries.setdefault(reading.name, reading.entry)
-        places = self._values.setdefault(reading.name, {})
-        known = places.get(reading.place)
-        metric = METRICS[entry]
-        if known is None:
-            places[reading.place] = reading.value
-        elif reading.place is not None or metric.combined != "sum":
-            places[reading.place] = metric.combine((known, reading.value))
-
-    def points(self, tags: dict[str, str], time: float, errors: list[str]) -> Iterator[Point]:
-        """Yield the points of all scopes; the points of the node come last."""
-        of_places: dict[TargetScope, dict[str, str]] = {}
-        for name, places in self._values.items():
-            if None not in places:
-                places[None] = METRICS[self._entries[name]].combine(places.values())
-            for place, value in places.items():
-                if value not in INTEGERS:
-                    errors.append(f"{name}: {value} is too large to send")
-                elif place is not None:
-                    own = of_places.get(place)
-                    if own is None:
-                        own = tags | {"stype": place.stype, "stype-id": place.stype_id}
-                        of_places[place] = own
-                    yield Point(name, own, value, time)
-        for name, places in self._values.items():
-            value = places[None]
-            if value in INTEGERS:
-                yield Point(name, tags, value, time)
+    Missing ones are skipped silently; other failures add a message to `errors`.
+    """
+    wanted = [GROUPS[name] for name in groups]
+    found = [
+        Parameter(" ".join(program), output)
+        for program in dict.fromkeys(program for group in wanted for program in group.programs)
+        if (output := run_until_failure(node, program, time_limit, errors))
+    ]
+    # lctl stops at a pattern without a match, and servers differ in their parameters.
+    for pattern in dict.fromkeys(pattern for group in wanted for pattern in group.patterns):
+        command = (lctl, "get_param", pattern)
+        found += parse_parameters(run_until_failure(node, command, time_limit, errors) or b"")
+    for path in dict.fromkeys(path for group in wanted for path in group.files):
+        try:
+            found.append(Parameter(path, node.read(path)))
+        except NotHereError:
+            continue
+        except CcagentError as error:
+            errors.append(str(error))
+    return found

@@ -7,16 +7,15 @@ line in /sys/kernel/debug/lnet/stats: __proc_lnet_stats() in router_proc.c.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from ccagent.agents.lustre.parameters import show_text
-from ccagent.agents.lustre.statistics.indented import Block, parse_indented
 from ccagent.agents.lustre.statistics.metric import (
     Measurement,
     MetricGroup,
-    Quantity,
     TargetScope,
     number,
+    show_text,
 )
 from ccagent.errors import UnparsableError
 
@@ -24,6 +23,60 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ccagent.agents.lustre.statistics.metric import Complain
+
+
+class Block:
+    """A block: keys with a word, and keys with one nested block, or one per item."""
+
+    def __init__(self) -> None:
+        self.fields: dict[str, str] = {}
+        self.blocks: defaultdict[str, list[Block]] = defaultdict(list)
+        self._last = ""
+
+    def add(self, key: str, value: str) -> None:
+        """Parse a line. Deeper indented next lines belong to its key."""
+        self._last = key
+        if value:
+            self.fields[key] = value
+
+    def open(self) -> Block:
+        """Start a block below the key of the last line."""
+        block = Block()
+        self.blocks[self._last].append(block)
+        return block
+
+
+def parse_indented(content: bytes) -> Block:
+    """Return the outermost block of lnetctl's text, a small subset of YAML.
+
+        net:
+            - net type: tcp
+              local NI(s):
+                - nid: 172.16.0.24@tcp
+                  statistics:
+                      send_count: 464970
+
+    Skip lines without a colon. Never raises.
+    """
+    root = Block()
+    opened = [(0, root)]
+    for line in content.decode("utf-8", "backslashreplace").split("\n"):
+        rest = line.lstrip(" ")
+        is_item = rest.startswith("- ")
+        if is_item:
+            rest = rest[2:].lstrip(" ")
+        column = len(line) - len(rest)
+        key, colon, value = rest.partition(":")
+        if not colon:
+            continue
+        # An item closes the previous item, whose keys are in the same column.
+        while opened[-1][0] > column or (is_item and opened[-1][0] == column):
+            opened.pop()
+        if opened[-1][0] < column:
+            opened.append((column, opened[-1][1].open()))
+        opened[-1][1].add(key.strip(), value.strip())
+    return root
+
 
 STATISTICS = ("lnetctl", "stats", "show")
 NETWORKS = ("lnetctl", "net", "show", "-v", "4")
@@ -33,33 +86,12 @@ _KERNEL_ORDER = (
     "msgs_alloc", "msgs_max", "errors", "send_count", "recv_count", "route_count", "drop_count",
     "send_length", "recv_length", "route_length", "drop_length",
 )  # fmt: skip
+
 _COUNTER = re.compile(r"[a-z][a-z0-9_]{0,40}", re.ASCII)
 _NETWORK = re.compile(r"[a-z][a-z0-9]{0,15}", re.ASCII)
 
-METRICS = {
-    "lustre_lnet_msgs_alloc": Quantity("messages", "messages in flight"),
-    "lustre_lnet_msgs_max": Quantity("messages", "maximum of messages in flight so far"),
-    "lustre_lnet_COUNTER_count": Quantity(
-        "messages", "messages sent, received, routed, dropped, failed"
-    ),
-    "lustre_lnet_COUNTER_length": Quantity("B", "bytes sent, received, routed, dropped"),
-    "lustre_lnet_COUNTER": Quantity("", "other counters of LNet: errors, rst_alloc"),
-    "lustre_lnet_network_COUNTER_count": Quantity("messages", "messages sent, received, dropped"),
-    "lustre_lnet_network_sent_MESSAGE": Quantity("messages", "messages sent, by kind"),
-    "lustre_lnet_network_received_MESSAGE": Quantity("messages", "messages received, by kind"),
-    "lustre_lnet_network_dropped_MESSAGE": Quantity("messages", "messages dropped, by kind"),
-    "lustre_lnet_network_health_EVENT": Quantity(
-        "events", "events that reduced the health of interfaces"
-    ),
-    "lustre_lnet_network_health_value": Quantity(
-        "", "health of the worst interface; 1000 is best", "min"
-    ),
-    "lustre_lnet_network_interfaces": Quantity("interfaces", "interfaces of a network"),
-    "lustre_lnet_network_interfaces_up": Quantity("interfaces", "interfaces with status up"),
-}
 
-
-def read_lnet(_place: str, leaf: str, value: bytes, complain: Complain) -> Iterator[Measurement]:
+def read_lnet(_owner: str, leaf: str, value: bytes, complain: Complain) -> Iterator[Measurement]:
     """Yield the measurements of the text that `leaf` names: one of three formats."""
     if leaf == " ".join(NETWORKS):
         return read_networks(value, complain)
@@ -74,7 +106,7 @@ def read_statistics(value: bytes, complain: Complain) -> Iterator[Measurement]:
     if not blocks:
         raise UnparsableError(f"no statistics in {show_text(value)}")
     for counter, count in _numbers(blocks[0].fields, complain):
-        yield _node_reading(counter, count)
+        yield Measurement(f"lustre_lnet_{counter}", count)
 
 
 def read_kernel_statistics(value: bytes, complain: Complain) -> Iterator[Measurement]:
@@ -83,7 +115,7 @@ def read_kernel_statistics(value: bytes, complain: Complain) -> Iterator[Measure
     if len(words) != len(_KERNEL_ORDER):
         raise UnparsableError(f"{show_text(value)} are not {len(_KERNEL_ORDER)} numbers")
     for counter, count in _numbers(dict(zip(_KERNEL_ORDER, words, strict=True)), complain):
-        yield _node_reading(counter, count)
+        yield Measurement(f"lustre_lnet_{counter}", count)
 
 
 def read_networks(value: bytes, complain: Complain) -> Iterator[Measurement]:
@@ -100,30 +132,28 @@ def read_networks(value: bytes, complain: Complain) -> Iterator[Measurement]:
         if _NETWORK.fullmatch(name) is None:
             complain(f"{show_text(name)} is no network")
             continue
-        place = TargetScope("network", name)
+        scope = TargetScope("network", name)
         for interface in network.blocks["local NI(s)"]:
-            yield from _interface(interface, place, complain)
+            yield from _interface(interface, scope, complain)
 
 
-def _interface(interface: Block, place: TargetScope, complain: Complain) -> Iterator[Measurement]:
+def _interface(interface: Block, scope: TargetScope, complain: Complain) -> Iterator[Measurement]:
     prefix = "lustre_lnet_network_"
-    is_up = int(interface.fields.get("status") == "up")
-    yield Measurement(f"{prefix}interfaces", f"{prefix}interfaces", 1, place)
-    yield Measurement(f"{prefix}interfaces_up", f"{prefix}interfaces_up", is_up, place)
+    yield Measurement(f"{prefix}interfaces", 1, scope)
+    is_up = interface.fields.get("status") == "up"
+    yield Measurement(f"{prefix}interfaces_up", int(is_up), scope)
     for block in interface.blocks["statistics"]:
         for counter, count in _numbers(block.fields, complain):
             if counter.endswith("_count"):
-                yield Measurement(f"{prefix}COUNTER_count", prefix + counter, count, place)
+                yield Measurement(prefix + counter, count, scope)
     for way in ("sent", "received", "dropped"):
         for block in interface.blocks[f"{way}_stats"]:
             for kind, count in _numbers(block.fields, complain):
-                yield Measurement(f"{prefix}{way}_MESSAGE", f"{prefix}{way}_{kind}", count, place)
+                yield Measurement(f"{prefix}{way}_{kind}", count, scope)
     for block in interface.blocks["health stats"]:
         for event, count in _numbers(block.fields, complain):
-            if event == "health_value":
-                yield Measurement(prefix + event, prefix + event, count, place)
-            else:
-                yield Measurement(f"{prefix}health_EVENT", f"{prefix}health_{event}", count, place)
+            name = event if event == "health_value" else f"health_{event}"
+            yield Measurement(prefix + name, count, scope)
 
 
 def _numbers(fields: dict[str, str], complain: Complain) -> Iterator[tuple[str, int]]:
@@ -137,16 +167,6 @@ def _numbers(fields: dict[str, str], complain: Complain) -> Iterator[tuple[str, 
             yield counter, number(text.encode())
         except UnparsableError as error:
             complain(f"{counter}: {error}")
-
-
-def _node_reading(counter: str, value: int) -> Measurement:
-    name = f"lustre_lnet_{counter}"
-    if name in METRICS:
-        return Measurement(name, name, value)
-    for suffix in ("_count", "_length"):
-        if counter.endswith(suffix):
-            return Measurement(f"lustre_lnet_COUNTER{suffix}", name, value)
-    return Measurement("lustre_lnet_COUNTER", name, value)
 
 
 GROUPS = {

@@ -1,7 +1,8 @@
-"""Parsers for a server's statistics: operations, space, exports, recovery, locks, health.
+"""Parsers for a server's statistics: operations, space, exports, recovery, locks, health, disk I/O.
 
 Source: Lustre Operations Manual, chapters Monitoring and Managing Recovery; the *_seq_show()
-functions of lprocfs_status.c and lprocfs_status_server.c, ldlm_resource.c, obdclass/linux-module.c.
+functions of lprocfs_status.c and lprocfs_status_server.c, ldlm_resource.c, obdclass/linux-module.c;
+brw_stats_show() of osd-ldiskfs and osd-zfs.
 """
 
 from __future__ import annotations
@@ -9,20 +10,16 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from ccagent.agents.lustre.parameters import show_text
+from ccagent.agents.lustre.jobstats.entry import FACTORS
 from ccagent.agents.lustre.statistics.metric import (
-    KINDS,
     Measurement,
     MetricGroup,
-    Quantity,
     TargetScope,
     number,
-    target,
-)
-from ccagent.agents.lustre.statistics.operations import (
-    operation_metrics,
     operation_readings,
     parse_operations,
+    show_text,
+    target,
 )
 from ccagent.errors import UnparsableError
 
@@ -30,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ccagent.agents.lustre.statistics.metric import Complain
+
 
 _CAPACITY = {
     "kbytestotal": ("capacity_total", 1024),
@@ -41,8 +39,8 @@ _CAPACITY = {
     "tot_granted": ("granted_bytes", 1),
     "tot_pending": ("pending_bytes", 1),
 }
-_LOCKS = ("lock_count", "lock_unused_count", "lock_timeouts", "resource_count")
 
+_LOCKS = ("lock_count", "lock_unused_count", "lock_timeouts", "resource_count")
 RECOVERY = {"INACTIVE": 0, "COMPLETE": 1, "WAITING_FOR_CLIENTS": 2, "WAITING": 3, "RECOVERING": 4}
 """The number of each recovery status. With 2 and more, clients have to wait."""
 
@@ -53,95 +51,44 @@ _RECOVERY_NUMBERS = {
     "time_remaining": "recovery_time_remaining",
     "recovery_duration": "recovery_duration",
 }
+
 _NAMESPACE = re.compile(r"(?:mdt|filter)-([^.]+)_UUID|(MGS)")
+
 _CLIENT_NAMESPACE = re.compile(
     r"([A-Za-z0-9_-]{1,64})-(?:OST|MDT)[0-9a-f]{4}-(?:osc|mdc|osp|lwp)-\w{1,32}", re.ASCII
 )
 
 
-def _metrics() -> dict[str, Quantity]:
-    table = operation_metrics("lustre_ost_stats", "on OSTs")
-    table |= operation_metrics("lustre_mdt_stats", "on MDTs")
-    for kind, title in KINDS.items():
-        name = f"lustre_{kind}"
-        table |= {
-            f"{name}_capacity_total": Quantity("B", f"size of {title}s"),
-            f"{name}_capacity_free": Quantity("B", f"free space of {title}s"),
-            f"{name}_capacity_available": Quantity(
-                "B", f"free space of {title}s, without the reserve of root"
-            ),
-            f"{name}_files_total": Quantity("files", f"inodes of {title}s"),
-            f"{name}_files_free": Quantity("files", f"free inodes of {title}s"),
-            f"{name}_dirty_bytes": Quantity(
-                "B", f"dirty data on clients, not yet written to {title}s"
-            ),
-            f"{name}_granted_bytes": Quantity("B", f"space on {title}s granted to clients"),
-            f"{name}_pending_bytes": Quantity("B", f"data being written to {title}s"),
-            f"{name}_exports": Quantity(
-                "connections", f"clients and servers connected to {title}s"
-            ),
-        }
-    for kind, title in (KINDS | {"client": "other servers' target"}).items():
-        name = f"lustre_{kind}"
-        table |= {
-            f"{name}_lock_count": Quantity("locks", f"locks on objects of {title}s"),
-            f"{name}_lock_unused_count": Quantity("locks", f"unused cached locks of {title}s"),
-            f"{name}_lock_timeouts": Quantity("locks", f"locks of {title}s that timed out"),
-            f"{name}_resource_count": Quantity("resources", f"locked objects of {title}s"),
-        }
-    statuses = ", ".join(f"{value} {status}" for status, value in RECOVERY.items())
-    return table | {
-        "lustre_recovery_status": Quantity("", f"recovery of targets: {statuses}", "max"),
-        "lustre_recovery_clients": Quantity(
-            "clients", "clients to recover after the start of a target"
-        ),
-        "lustre_recovery_connected_clients": Quantity(
-            "clients", "clients to recover that have reconnected"
-        ),
-        "lustre_recovery_completed_clients": Quantity("clients", "clients that have recovered"),
-        "lustre_recovery_evicted_clients": Quantity("clients", "clients evicted during recovery"),
-        "lustre_recovery_time_remaining": Quantity(
-            "s", "time until recovery ends at the latest", "max"
-        ),
-        "lustre_recovery_duration": Quantity("s", "duration of the last recovery", "max"),
-        "lustre_health": Quantity("", "1: healthy; 0: a device is unhealthy, or LBUG", "min"),
-        "lustre_unhealthy_devices": Quantity("devices", "devices reported unhealthy", "max"),
-    }
-
-
-METRICS = _metrics()
-
-
-def read_stats(place: str, leaf: str, value: bytes, complain: Complain) -> Iterator[Measurement]:
+def read_stats(owner: str, leaf: str, value: bytes, complain: Complain) -> Iterator[Measurement]:
     """Yield the operations of a target from `obdfilter.*.stats` or `mdt.*.md_stats`."""
-    where, _ = target(place)
+    scope, _ = target(owner)
     prefix = "lustre_mdt_stats" if leaf == "md_stats" else "lustre_ost_stats"
     for operation in parse_operations(value, complain):
-        yield from operation_readings(prefix, where, operation)
+        yield from operation_readings(prefix, scope, operation)
 
 
 def read_capacity(
-    place: str, leaf: str, value: bytes, _complain: Complain
+    owner: str, leaf: str, value: bytes, _complain: Complain
 ) -> Iterator[Measurement]:
     """Yield bytes or files of a target from `osd-*.*.kbytesfree` and similar parameters."""
-    where, kind = target(place)
+    scope, kind = target(owner)
     name, factor = _CAPACITY[leaf]
-    yield _reading(f"lustre_{kind}_{name}", _number(value) * factor, where)
+    yield Measurement(f"lustre_{kind}_{name}", _number(value) * factor, scope)
 
 
 def read_exports(
-    place: str, _leaf: str, value: bytes, _complain: Complain
+    owner: str, _leaf: str, value: bytes, _complain: Complain
 ) -> Iterator[Measurement]:
     """Yield the connections of a target from `*.*.num_exports`."""
-    where, kind = target(place)
-    yield _reading(f"lustre_{kind}_exports", _number(value), where)
+    scope, kind = target(owner)
+    yield Measurement(f"lustre_{kind}_exports", _number(value), scope)
 
 
 def read_recovery(
-    place: str, _leaf: str, value: bytes, complain: Complain
+    owner: str, _leaf: str, value: bytes, complain: Complain
 ) -> Iterator[Measurement]:
     """Yield the values of `*.*.recovery_status`, lines like `completed_clients: 4/8`."""
-    where, _ = target(place)
+    scope, _ = target(owner)
     clients = 0
     for line in value.split(b"\n"):
         key, _, text = line.partition(b":")
@@ -152,20 +99,20 @@ def read_recovery(
             if status is None:
                 complain(f"{show_text(text)} is no status of recovery")
             else:
-                yield _reading("lustre_recovery_status", status, where)
+                yield Measurement("lustre_recovery_status", status, scope)
         elif name in _RECOVERY_NUMBERS:
             part, _, whole = text.partition(b"/")
             try:
-                yield _reading(f"lustre_{_RECOVERY_NUMBERS[name]}", _number(part), where)
+                yield Measurement(f"lustre_{_RECOVERY_NUMBERS[name]}", _number(part), scope)
                 clients = max(clients, _number(whole)) if whole else clients
             except UnparsableError as error:
                 complain(f"{name}: {error}")
     if clients:
-        yield _reading("lustre_recovery_clients", clients, where)
+        yield Measurement("lustre_recovery_clients", clients, scope)
 
 
 def read_health(
-    _place: str, _leaf: str, value: bytes, _complain: Complain
+    _owner: str, _leaf: str, value: bytes, _complain: Complain
 ) -> Iterator[Measurement]:
     """Yield the health of the node from `health_check`.
 
@@ -179,50 +126,105 @@ def read_health(
     devices = sum(line.endswith(b" reported unhealthy") for line in text.split(b"\n"))
     if not (devices or text in {b"healthy", b"LBUG"} or text.endswith(b"NOT HEALTHY")):
         raise UnparsableError(f"{show_text(text)} is neither healthy nor not")
-    yield Measurement("lustre_health", "lustre_health", int(text == b"healthy"))
-    yield Measurement("lustre_unhealthy_devices", "lustre_unhealthy_devices", devices)
+    yield Measurement("lustre_health", int(text == b"healthy"))
+    yield Measurement("lustre_unhealthy_devices", devices)
 
 
-def read_locks(place: str, leaf: str, value: bytes, _complain: Complain) -> Iterator[Measurement]:
+def read_locks(owner: str, leaf: str, value: bytes, _complain: Complain) -> Iterator[Measurement]:
     """Yield the locks of a name space, `ldlm.namespaces.filter-scratch-OST0000_UUID.lock_count`.
 
     Locks that the node holds as a client of other servers' targets are summed per file system,
     because there may be thousands of targets. Locks of MGCs, for the configuration, are ignored.
     """
-    if place.startswith("MGC"):
+    if owner.startswith("MGC"):
         return
-    if client := _CLIENT_NAMESPACE.fullmatch(place):
-        where = TargetScope("filesystem", client[1])
+    if client := _CLIENT_NAMESPACE.fullmatch(owner):
+        scope = TargetScope("filesystem", client[1])
         kind = "client"
-    elif own := _NAMESPACE.fullmatch(place):
-        where, kind = target(own[1] or own[2])
+    elif own := _NAMESPACE.fullmatch(owner):
+        scope, kind = target(own[1] or own[2])
     else:
-        raise UnparsableError(f"{show_text(place)} is no name space of a target")
-    yield _reading(f"lustre_{kind}_{leaf}", _number(value), where)
+        raise UnparsableError(f"{show_text(owner)} is no name space of a target")
+    yield Measurement(f"lustre_{kind}_{leaf}", _number(value), scope)
 
 
 def _number(value: bytes) -> int:
     return number(value.strip())
 
 
-def _reading(name: str, value: int, place: TargetScope) -> Measurement:
-    return Measurement(name, name, value, place)
-
-
 def _names(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern, re.ASCII)
 
 
+_TITLES = {
+    b"pages per bulk r/w": "pages_per_bulk",
+    b"discontiguous pages": "discontiguous_pages",
+    b"discontiguous blocks": "discontiguous_blocks",
+    b"disk fragmented I/Os": "fragments",
+    b"disk I/Os in flight": "in_flight",
+    b"I/O time (1/1000s)": "io_time_ms",
+    b"disk I/O size": "io_size",
+    b"block maps msec": "block_maps_ms",
+}
+
+_WIDEST = max(map(len, _TITLES))
+_BUCKET = re.compile(rb"([0-9]{1,10})([KMG]?):")
+_TIMES = (b"snapshot_time:", b"start_time:", b"elapsed_time:")
+
+
+def read_brw_stats(
+    owner: str, _leaf: str, value: bytes, complain: Complain
+) -> Iterator[Measurement]:
+    """Yield the counts of all buckets of `brw_stats`; report and skip an unparsable line.
+
+    Each histogram has a title, and lines with a bucket and the counts and shares of reads and
+    writes, up to the last used bucket:
+
+                                   read | write
+        disk I/O size ios % cum % | ios % cum %
+        512K: 678 0 73 | 493 0 40
+
+    Lines below an unknown title are skipped. Buckets are plain numbers (1M is 1048576), because
+    versions differ in their use of multiples.
+    """
+    scope, _ = target(owner)
+    name = ""
+    for line in value.split(b"\n"):
+        words = line.split(None, 8)
+        if not words or words[0] in _TIMES or words[0] == b"read":
+            continue
+        if words[0][-1:] != b":" or not words[0][:1].isdigit():
+            name = _TITLES.get(line[: _WIDEST + 1].partition(b"  ")[0].rstrip(), "")
+            if not name:
+                complain(f"{show_text(line)} is no known title")
+        elif name:
+            try:
+                yield from _bucket(name, words, scope)
+            except UnparsableError as error:
+                complain(f"{error}, in {show_text(line)}")
+
+
+def _bucket(name: str, words: list[bytes], scope: TargetScope) -> Iterator[Measurement]:
+    found = _BUCKET.fullmatch(words[0])
+    if found is None or len(words) < 6 or words[4] != b"|":
+        raise UnparsableError("no bucket with reads and writes")
+    bucket = int(found[1]) * FACTORS[found[2]]
+    for way, count in (("read", words[1]), ("write", words[5])):
+        yield Measurement(f"lustre_brw_{name}_{way}_{bucket}", number(count), scope)
+
+
 GROUPS = {
     "stats": MetricGroup(
-        _names(r"obdfilter\.(?P<place>[^.]+)\.(?P<leaf>stats)"), read_stats, ("obdfilter.*.stats",)
+        _names(r"obdfilter\.(?P<owner>[^.]+)\.(?P<leaf>stats)"),
+        read_stats,
+        ("obdfilter.*.stats",),
     ),
     "md-stats": MetricGroup(
-        _names(r"mdt\.(?P<place>[^.]+)\.(?P<leaf>md_stats)"), read_stats, ("mdt.*.md_stats",)
+        _names(r"mdt\.(?P<owner>[^.]+)\.(?P<leaf>md_stats)"), read_stats, ("mdt.*.md_stats",)
     ),
     "capacity": MetricGroup(
         _names(
-            r"(?:osd-\w+|obdfilter|mdt|mgs)\.(?P<place>[^.]+)\.(?P<leaf>"
+            r"(?:osd-\w+|obdfilter|mdt|mgs)\.(?P<owner>[^.]+)\.(?P<leaf>"
             + "|".join(_CAPACITY)
             + ")"
         ),
@@ -233,18 +235,23 @@ GROUPS = {
         ),
     ),
     "exports": MetricGroup(
-        _names(r"(?:obdfilter|mdt|mgs)\.(?P<place>[^.]+)\.(?P<leaf>num_exports)"),
+        _names(r"(?:obdfilter|mdt|mgs)\.(?P<owner>[^.]+)\.(?P<leaf>num_exports)"),
         read_exports,
         ("obdfilter.*.num_exports", "mdt.*.num_exports", "mgs.*.num_exports"),
     ),
     "recovery": MetricGroup(
-        _names(r"(?:obdfilter|mdt|mgs)\.(?P<place>[^.]+)\.(?P<leaf>recovery_status)"),
+        _names(r"(?:obdfilter|mdt|mgs)\.(?P<owner>[^.]+)\.(?P<leaf>recovery_status)"),
         read_recovery,
         ("obdfilter.*.recovery_status", "mdt.*.recovery_status"),
     ),
     "health": MetricGroup(_names("health_check"), read_health, ("health_check",)),
+    "brw-stats": MetricGroup(
+        _names(r"(?:osd-\w+|obdfilter)\.(?P<owner>[^.]+)\.(?P<leaf>brw_stats)"),
+        read_brw_stats,
+        ("osd-*.*.brw_stats",),
+    ),
     "locks": MetricGroup(
-        _names(r"ldlm\.namespaces\.(?P<place>[^.]+)\.(?P<leaf>" + "|".join(_LOCKS) + ")"),
+        _names(r"ldlm\.namespaces\.(?P<owner>[^.]+)\.(?P<leaf>" + "|".join(_LOCKS) + ")"),
         read_locks,
         tuple(f"ldlm.namespaces.*.{leaf}" for leaf in _LOCKS),
     ),

@@ -1,17 +1,28 @@
-"""Partitions and nodes of the cluster, from sinfo."""
+"""Partitions and nodes of the cluster, from sinfo: records, events with states, and topology.
+
+Source of the events: the REST API `nodestate` of ClusterCockpit's backend.
+"""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections import Counter
+from contextlib import suppress
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from ccagent.agents.slurm.text import readable
+import msgspec
+
+from ccagent.agents.slurm.rows import readable
 from ccagent.errors import UnparsableError
 from ccagent.machine.hostlist import compact, expand, split
 from ccagent.records.envelopes import ClusterNodes, ClusterPartition
+from ccagent.records.points import Event
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
+
+    from ccagent.machine.node import Node
+
 
 PARTITIONS = "Partition:|,NodeList:|"
 NODES = "NodeList:|,StateComplete:|"
@@ -19,11 +30,6 @@ NODES = "NodeList:|,StateComplete:|"
 _STATE = re.compile(r"[A-Z][A-Z0-9_]*", re.ASCII)
 _FLAGS = "*~#!%$@^-+"
 """Suffixes of a state, see sinfo(1), NODE STATE CODES. A default partition has `*`."""
-
-
-def command(program: str, fields: str, *options: str) -> list[str]:
-    """Return the command for `fields` of all partitions, including hidden ones."""
-    return [program, "--noheader", "--all", *options, f"--Format={fields}"]
 
 
 def parse_partitions(content: bytes, complain: Callable[[str], None]) -> list[ClusterPartition]:
@@ -98,3 +104,145 @@ def _lines(content: bytes, complain: Callable[[str], None]) -> Iterable[tuple[st
             complain(f"sinfo: not two fields: {odd!r}")
     if odd and not is_any_right:
         raise UnparsableError(f"sinfo: no line has two fields: {odd!r}")
+
+
+STATE_FIELDS = "NodeList:|,StateComplete:|,CPUsState:|,AllocMem:|,GresUsed:|"
+"""Output format of sinfo, one line per node and partition.
+
+NodeList is the node name that jobs use. Several nodes may share a NodeHost.
+"""
+
+_LARGEST_EVENT = 400 * 1024
+"""Maximum characters of the nodes in an event: NATS rejects messages above 1 MiB."""
+
+_GPUS = re.compile(r"gpu(?::[^,:()]+)?:(\d+)", re.ASCII)
+_BACKEND_STATES = {
+    "ALLOCATED": "allocated",
+    "COMPLETING": "allocated",
+    "MIXED": "mixed",
+    "IDLE": "idle",
+    "RESERVED": "reserved",
+    "DOWN": "down",
+    "NOT_RESPONDING": "down",
+    "FAIL": "down",
+    "FAILING": "down",
+    "POWERED_DOWN": "down",
+    "DRAIN": "down",
+    "DRAINED": "down",
+    "DRAINING": "down",
+}
+"""Slurm's states and the backend's states. The backend accepts several states per node."""
+
+
+class NodeState(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """A node. memory_allocated: MB."""
+
+    hostname: str
+    states: list[str]
+    cpus_allocated: int
+    memory_allocated: int
+    gpus_allocated: int
+    jobs_running: int
+
+
+class NodeStates(msgspec.Struct, frozen=True):
+    """The nodes of a cluster."""
+
+    cluster: str
+    nodes: list[NodeState]
+
+
+def running_jobs(content: bytes) -> Counter[str]:
+    """Return the number of jobs on each node. content: the node list of one job per line."""
+    counts = Counter[str]()
+    for line in readable(content).splitlines():
+        with suppress(UnparsableError):  # a job without nodes so far
+            counts.update(expand(line.strip()))
+    return counts
+
+
+def parse_node_states(
+    content: bytes, jobs: Counter[str], complain: Callable[[str], None]
+) -> list[NodeState]:
+    """Parse lines `c1-1|mixed|2/6/0/8|300|gpu:a100:1(IDX:0)|`, one per node and partition."""
+    found: dict[str, NodeState] = {}
+    for line in readable(content).splitlines():
+        fields = [field.strip() for field in line.split("|")]
+        try:
+            host, states, cpus, memory, gres = fields[:5]
+            words = [word.rstrip("*~#!%$@^-").upper() for word in states.split("+")]
+            found[host] = NodeState(
+                hostname=host,
+                states=list(
+                    dict.fromkeys(
+                        _BACKEND_STATES[word] for word in words if word in _BACKEND_STATES
+                    )
+                )
+                or ["unknown"],
+                cpus_allocated=int(cpus.partition("/")[0]),
+                memory_allocated=int(memory) if memory.isdecimal() else 0,
+                gpus_allocated=sum(map(int, _GPUS.findall(gres))),
+                jobs_running=jobs[host],
+            )
+        except ValueError:
+            complain(f"sinfo: not a line of a node: {line[:80]!r}")
+    return list(found.values())
+
+
+def node_events(node: Node, states: list[NodeState]) -> Iterator[Event]:
+    """Return the states of all nodes, in as many events as needed for their size."""
+    tags = {"hostname": node.hostname, "type": "node"}
+    now = node.clock.time()
+    part: list[NodeState] = []
+    size = 0
+    for state in states:
+        text = msgspec.json.encode(state)
+        # Line protocol escapes quotes and backslashes: two characters each.
+        length = len(text) + text.count(b'"') + text.count(b"\\") + 1
+        if part and size + length > _LARGEST_EVENT:
+            yield Event("nodestate", "slurm", tags, NodeStates(node.cluster, part), now)
+            part, size = [], 0
+        part.append(state)
+        size += length
+    if part:
+        yield Event("nodestate", "slurm", tags, NodeStates(node.cluster, part), now)
+
+
+Numbering = Literal["linux", "slurm"]
+
+TOPOLOGY_FIELDS = "NodeList:|,Sockets:|,Cores:|,Threads:|"
+"""Output format of sinfo, one line per node and partition."""
+
+
+class NodeTopology(NamedTuple):
+    """Cores of a node, and threads per core."""
+
+    cores: int
+    threads: int
+
+
+def parse_topology(content: bytes, complain: Callable[[str], None]) -> dict[str, NodeTopology]:
+    """Parse lines `c1-1|2|32|2|`. Return topologies by node; report bad lines to `complain`."""
+    found: dict[str, NodeTopology] = {}
+    for line in readable(content).splitlines():
+        fields = [field.strip() for field in line.split("|")]
+        try:
+            name, sockets, cores, threads = fields[:4]
+            found[name] = NodeTopology(int(sockets) * int(cores), int(threads))
+        except ValueError:
+            complain(f"sinfo: not a line of a node: {line[:80]!r}")
+    return found
+
+
+def number_hwthreads(
+    cpus: Iterable[int], topology: NodeTopology | None, numbering: Numbering
+) -> list[int]:
+    """Return the hardware threads of Slurm's `cpus`, sorted, in the chosen numbering.
+
+    Slurm numbers CPUs by socket, core and thread: the threads of a core are neighbours. On most
+    machines Linux numbers the first threads of all cores, then the second threads.
+    """
+    if numbering == "slurm" or topology is None or topology.threads <= 1:
+        return sorted(cpus)
+    cores, threads = topology
+    return sorted(cpu // threads + cpu % threads * cores for cpu in cpus)

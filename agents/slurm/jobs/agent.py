@@ -8,8 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from ccagent.agents.base import Agent, make_error
-from ccagent.agents.slurm.jobs.batch import JobBatch, SentRecords
-from ccagent.agents.slurm.jobs.node_topology import Numbering
+from ccagent.agents.slurm.cluster.sinfo import Numbering
 from ccagent.agents.slurm.rest.settings import SlurmSourceSettings, check_source
 from ccagent.config.duration import Duration
 from ccagent.errors import CcagentError, ConfigurationError, UnparsableError
@@ -23,8 +22,10 @@ from ccagent.records.message import FORMATS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ccagent.agents.slurm.jobs.round import JobSource, RoundOptions, Run
+    from ccagent.agents.slurm.jobs.program_source import ProgramSource
+    from ccagent.agents.slurm.jobs.round import RoundOptions, Run
     from ccagent.agents.slurm.jobs.state import SentState
+    from ccagent.agents.slurm.rest.source import RestSource
     from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
     from ccagent.records.envelopes import SlurmJob
@@ -107,7 +108,7 @@ class JobsAgent(Agent[JobsSettings]):
         self._until: int | None = None
         self._last_time = 0.0
         self._complaints = 0
-        self._source: JobSource | None = None
+        self._source: ProgramSource | RestSource | None = None
         self._repeated_at = 0.0
 
     def checks(self, node: Node) -> Iterator[Check]:
@@ -116,7 +117,7 @@ class JobsAgent(Agent[JobsSettings]):
 
         settings = self.settings
         if settings.source == "slurmrestd":
-            from ccagent.agents.slurm.rest.checks import check_rest
+            from ccagent.agents.slurm.rest.client import check_rest
 
             yield from check_rest(settings, ("slurmdb", "slurm"))
             return
@@ -137,6 +138,7 @@ class JobsAgent(Agent[JobsSettings]):
         of jobs that started or ended.
         """
         from ccagent.agents.slurm.jobs.round import JobsRound
+        from ccagent.agents.slurm.jobs.state import JobBatch, SentRecords
 
         now = node.clock.time()
         state = self._open()
@@ -226,42 +228,31 @@ class JobsAgent(Agent[JobsSettings]):
         if not runs:
             return []
         from ccagent.agents.slurm.jobs.events import Surroundings, start_event, stop_event
-        from ccagent.agents.slurm.jobs.scontrol import name_of
+        from ccagent.agents.slurm.jobs.scontrol import NO_DETAILS, name_of
 
         surroundings = Surroundings(
             self.settings.sub_cluster, self.settings.hwthread_numbering, {}, self._gpus
         )
         source = self._open_source()
         started = [name_of(run.job) for run in runs if run.is_start_new and run.job.nodes]
-        details = (
-            source.read_details(node, started, with_script=self.settings.job_script)
-            if started
-            else {}
-        )
+        details = source.read_details(node, started, with_script=self.settings.job_script)
         if any(found.nodes for found in details.values()):
             surroundings = surroundings._replace(topology=source.read_topology(node))
         events: list[Event] = []
         for run in runs:
             try:
                 if run.is_start_new:
-                    start = start_event(
-                        node,
-                        run.job,
-                        submit=run.submit,
-                        begin=run.begin,
-                        sharing=run.sharing,
-                        details=details.get(name_of(run.job)),
-                        surroundings=surroundings,
-                    )
+                    known = details.get(name_of(run.job), NO_DETAILS)
+                    start = start_event(node, run, known, surroundings)
                     events += [start] if start is not None else []
                 if run.end:
-                    events.append(stop_event(node, run.job, run.begin, run.end))
+                    events.append(stop_event(node, run))
             except CcagentError as error:
                 self._complain(f"job {run.job.job_id}: no event: {error}")
         return events
 
     def _with_cards(
-        self, node: Node, source: JobSource, jobs: Iterable[SlurmJob]
+        self, node: Node, source: ProgramSource | RestSource, jobs: Iterable[SlurmJob]
     ) -> Iterator[SlurmJob]:
         """Yield jobs in order; those that run with the cards of each node in gres_detail.
 
@@ -283,34 +274,26 @@ class JobsAgent(Agent[JobsSettings]):
         yield from self._fill_cards(node, source, held)
 
     def _fill_cards(
-        self, node: Node, source: JobSource, jobs: list[SlurmJob]
+        self, node: Node, source: ProgramSource | RestSource, jobs: list[SlurmJob]
     ) -> Iterator[SlurmJob]:
-        from ccagent.agents.slurm.jobs.scontrol import name_of
+        from ccagent.agents.slurm.jobs.scontrol import NO_DETAILS, name_of
 
         running = [name_of(job) for job in jobs if job.job_state in _RUNNING and not job.job_step]
-        details = source.read_details(node, running, with_script=False) if running else {}
+        details = source.read_details(node, running, with_script=False)
         for job in jobs:
-            known = None if job.job_step else details.get(name_of(job))
-            cards = [one.gres for one in known.nodes.values() if one.gres] if known else []
+            known = NO_DETAILS if job.job_step else details.get(name_of(job), NO_DETAILS)
+            cards = [one.gres for one in known.nodes.values() if one.gres]
             yield msgspec.structs.replace(job, gres_detail=cards) if cards else job
 
-    def _open_source(self) -> JobSource:
+    def _open_source(self) -> ProgramSource | RestSource:
         if self._source is None:
+            from ccagent.agents.slurm.jobs.program_source import SlurmPrograms, open_source
+
             settings = self.settings
-            if settings.source == "slurmrestd":
-                from ccagent.agents.slurm.rest.source import RestSource
-
-                self._source = RestSource(settings, self._complain)
-            else:
-                from ccagent.agents.slurm.jobs.program_source import ProgramSource, SlurmPrograms
-
-                self._source = ProgramSource(
-                    SlurmPrograms(
-                        settings.sacct, settings.squeue, settings.scontrol, settings.sinfo
-                    ),
-                    settings.command_time_limit.seconds,
-                    self._complain,
-                )
+            programs = SlurmPrograms(
+                settings.sinfo, settings.squeue, settings.sacct, settings.scontrol
+            )
+            self._source = open_source(settings, programs, self._complain)
         return self._source
 
     def close(self) -> None:

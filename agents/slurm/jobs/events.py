@@ -5,39 +5,24 @@ Source: the backend's REST API `start_job` and `stop_job`. It rejects unknown fi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
-from ccagent.agents.slurm.jobs.node_topology import number_hwthreads
+from ccagent.agents.slurm.cluster.sinfo import number_hwthreads
+from ccagent.agents.slurm.jobs.job_rows import ENDED
 from ccagent.agents.slurm.tres import count, count_gpus, total_memory
 from ccagent.machine.hostlist import expand
 from ccagent.records.points import Event
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from ccagent.agents.slurm.jobs.node_topology import NodeTopology, Numbering
+    from ccagent.agents.slurm.cluster.sinfo import NodeTopology, Numbering
+    from ccagent.agents.slurm.jobs.round import Run
     from ccagent.agents.slurm.jobs.scontrol import JobDetails
     from ccagent.machine.node import Node
     from ccagent.records.envelopes import SlurmJob
-
-_ENDED = {
-    "BOOT_FAIL": "boot_fail",
-    "CANCELLED": "cancelled",
-    "COMPLETED": "completed",
-    "DEADLINE": "deadline",
-    "FAILED": "failed",
-    "LAUNCH_FAILED": "failed",
-    "NODE_FAIL": "node_fail",
-    "OUT_OF_MEMORY": "out_of_memory",
-    "PREEMPTED": "preempted",
-    "REQUEUED": "cancelled",  # the run has ended for an unknown reason
-    "RESIZING": "completed",
-    "REVOKED": "cancelled",
-    "TIMEOUT": "timeout",
-}
-"""Slurm's states and the backend's states. The backend accepts no other state."""
 
 _LARGEST = 480 * 1024
 """Maximum characters of an event: NATS rejects messages above 1 MiB, and escaping doubles
@@ -113,19 +98,13 @@ class Surroundings(NamedTuple):
 
 
 def start_event(
-    node: Node,
-    job: SlurmJob,
-    *,
-    submit: int,
-    begin: int,
-    sharing: str,
-    details: JobDetails | None,
-    surroundings: Surroundings,
+    node: Node, run: Run, details: JobDetails, surroundings: Surroundings
 ) -> Event | None:
-    """Return the event of a job that started at `begin`; None for a job without nodes.
+    """Return the event of a run that started; None for a job without nodes.
 
-    sharing: OverSubscribe of squeue. Raise UnparsableError for too many or invalid nodes.
+    Raise UnparsableError for too many or invalid nodes.
     """
+    job = run.job
     hosts = [host for ranges in job.nodes for host in expand(ranges)]
     if not hosts:
         return None
@@ -140,40 +119,40 @@ def start_event(
         partition=job.partition,
         user=job.user_name,
         project=job.account,
-        submit_time=submit,
-        start_time=begin,
+        submit_time=run.submit,
+        start_time=run.begin,
         num_nodes=len(hosts),
         num_hwthreads=threads if is_whole else count(allocated, "cpu"),
         num_acc=count_gpus(allocated),
         smt=_threads_per_core(details, surroundings),
-        shared=_sharing(sharing),
+        shared=_sharing(run.sharing),
         walltime=max(0, job.time_limit - 2),
         requested_memory=_requested_memory(job),
         array_job_id=job.array_job_id,
         resources=resources,
         meta_data=JobMetaData(
             job_name=job.job_name,
-            slurm_info=details.text if details else "",
-            job_script=details.script if details else "",
+            slurm_info=details.text,
+            job_script=details.script,
         ),
     )
-    return _bound(Event("job", "job", _tags(node, "start_job"), payload, begin), payload)
+    return _bound(Event("job", "job", _tags(node, "start_job"), payload, run.begin), payload)
 
 
-def stop_event(node: Node, job: SlurmJob, begin: int, end: int) -> Event:
-    """Return the event of a job that started at `begin` and ended at `end`."""
+def stop_event(node: Node, run: Run) -> Event:
+    """Return the event of a run that ended."""
     payload = StopJob(
-        job_id=job.job_id,
+        job_id=run.job.job_id,
         cluster=node.cluster,
-        start_time=begin,
-        stop_time=max(begin, end),
-        job_state=_ENDED.get(job.job_state, "failed"),
+        start_time=run.begin,
+        stop_time=max(run.begin, run.end),
+        job_state=ENDED.get(run.job.job_state, "failed"),
     )
-    return Event("job", "job", _tags(node, "stop_job"), payload, end)
+    return Event("job", "job", _tags(node, "stop_job"), payload, run.end)
 
 
-def _resource(host: str, details: JobDetails | None, surroundings: Surroundings) -> Resource:
-    share = details.nodes.get(host) if details else None
+def _resource(host: str, details: JobDetails, surroundings: Surroundings) -> Resource:
+    share = details.nodes.get(host)
     if share is None:
         return Resource(host)
     topology = surroundings.topology.get(host)
@@ -185,10 +164,10 @@ def _resource(host: str, details: JobDetails | None, surroundings: Surroundings)
     )
 
 
-def _threads_per_core(details: JobDetails | None, surroundings: Surroundings) -> int:
+def _threads_per_core(details: JobDetails, surroundings: Surroundings) -> int:
     """Return the maximum hardware threads per core that a job uses; 0 if unknown."""
     most = 0
-    for host, share in details.nodes.items() if details else ():
+    for host, share in details.nodes.items():
         topology = surroundings.topology.get(host)
         if topology is not None and share.cpus:
             cores = {cpu // max(1, topology.threads) for cpu in share.cpus}
@@ -211,21 +190,17 @@ def _requested_memory(job: SlurmJob) -> int:
 
 def _bound(event: Event, payload: StartJob) -> Event:
     """Shorten a too large event: drop the script, then the text, then details of nodes."""
-    replace = msgspec.structs.replace
     meta_data = payload.meta_data
-    smaller: tuple[Callable[[], StartJob], ...] = (
-        lambda: replace(payload, meta_data=replace(meta_data, job_script="")),
-        lambda: replace(payload, meta_data=JobMetaData(job_name=meta_data.job_name)),
-        lambda: replace(
-            payload,
-            meta_data=JobMetaData(job_name=meta_data.job_name),
-            resources=tuple(Resource(one.hostname) for one in payload.resources),
-        ),
+    smaller: tuple[dict[str, Any], ...] = (
+        {"meta_data": msgspec.structs.replace(meta_data, job_script="")},
+        {"meta_data": JobMetaData(job_name=meta_data.job_name)},
+        {"resources": tuple(Resource(one.hostname) for one in payload.resources)},
     )
-    for reduce in smaller:
+    for parts in smaller:
         if len(event.encode_line()[1]) <= _LARGEST:
             break
-        event = Event(event.name, event.subject, event.tags, reduce(), event.time)
+        payload = msgspec.structs.replace(payload, **parts)
+        event = Event(event.name, event.subject, event.tags, payload, event.time)
     return event
 
 

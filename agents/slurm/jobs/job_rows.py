@@ -24,11 +24,25 @@ _NODES = FIELDS.index("NodeList")
 _SYSTEM_CPU = FIELDS.index("SystemCPU")
 _USER_CPU = FIELDS.index("UserCPU")
 
-ENDED = frozenset({
-    "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL",
-    "OUT_OF_MEMORY", "PREEMPTED", "REQUEUED", "RESIZING", "REVOKED", "TIMEOUT",
-})  # fmt: skip
-"""States of an ended run. A requeued or resized run continues in another row."""
+ENDED = {
+    "BOOT_FAIL": "boot_fail",
+    "CANCELLED": "cancelled",
+    "COMPLETED": "completed",
+    "DEADLINE": "deadline",
+    "FAILED": "failed",
+    "LAUNCH_FAILED": "failed",
+    "NODE_FAIL": "node_fail",
+    "OUT_OF_MEMORY": "out_of_memory",
+    "PREEMPTED": "preempted",
+    "REQUEUED": "cancelled",  # the run has ended for an unknown reason
+    "RESIZING": "completed",
+    "REVOKED": "cancelled",
+    "TIMEOUT": "timeout",
+}
+"""States of an ended run, and those of ClusterCockpit's backend, which accepts no other.
+
+A requeued or resized run continues in another row.
+"""
 
 _ENDED = frozenset(state.encode() for state in ENDED)
 _NO_NODES = frozenset({b"", b"None assigned"})

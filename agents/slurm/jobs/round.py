@@ -8,20 +8,19 @@ a window never shows: jobs that were never eligible.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.agents.slurm.jobs import job_rows, sacct, squeue
 from ccagent.agents.slurm.jobs.job_rows import END, START, SUBMIT, TIME_LIMIT
-from ccagent.agents.slurm.text import readable
+from ccagent.agents.slurm.rows import readable
 from ccagent.errors import CcagentError, UnparsableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
-    from ccagent.agents.slurm.jobs.node_topology import NodeTopology
-    from ccagent.agents.slurm.jobs.scontrol import JobDetails
-    from ccagent.agents.slurm.jobs.squeue import QueueRow
+    from ccagent.agents.slurm.jobs.program_source import ProgramSource
     from ccagent.agents.slurm.jobs.state import SentState
+    from ccagent.agents.slurm.rest.source import RestSource
     from ccagent.machine.node import Node
     from ccagent.records.envelopes import SlurmJob
 
@@ -35,40 +34,6 @@ _MARGIN = 60
 
 _UNKNOWN_TO_ACCOUNTING = 120
 """Seconds after which a job unknown to accounting is sent with the data of the queue."""
-
-
-class JobSource(Protocol):
-    """A source of jobs: Slurm's programs, or slurmrestd.
-
-    Rows of accounting have the columns and texts of sacct, the steps after their job. Each method
-    raises CcagentError if Slurm does not answer, except for details, which are then missing.
-    """
-
-    def read_queue(self, node: Node) -> Iterator[QueueRow]:
-        """Yield the jobs that slurmctld has."""
-        ...
-
-    def read_window(self, node: Node, seconds: int) -> Iterator[list[bytes]]:
-        """Yield the rows of accounting for all jobs that were eligible in the last `seconds`."""
-        ...
-
-    def read_ids(self, node: Node, ids: Sequence[str]) -> Iterator[list[bytes]]:
-        """Yield the rows of accounting for these jobs, with all their steps."""
-        ...
-
-    def read_details(
-        self, node: Node, names: Sequence[str], *, with_script: bool
-    ) -> dict[str, JobDetails]:
-        """Return the details of jobs by their names for scontrol."""
-        ...
-
-    def read_topology(self, node: Node) -> dict[str, NodeTopology]:
-        """Return cores and threads of the nodes."""
-        ...
-
-    def close(self) -> None:
-        """Close connections."""
-        ...
 
 
 class RoundOptions(NamedTuple):
@@ -115,7 +80,7 @@ class JobsRound:
     def __init__(
         self,
         node: Node,
-        source: JobSource,
+        source: ProgramSource | RestSource,
         options: RoundOptions,
         state: SentState,
         complain: Callable[[str], None],

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.agents.slurm import values
-from ccagent.agents.slurm.remembered import Remembered
-from ccagent.agents.slurm.text import readable
+from ccagent.agents.slurm.rows import Remembered, readable
 from ccagent.agents.slurm.tres import gres_detail, memory_per_node
 from ccagent.errors import UnparsableError
 from ccagent.log import logger
@@ -47,20 +46,11 @@ class JobId(NamedTuple):
 _PLAIN = JobId()
 
 
-def command(program: str, delimiter: str, seconds: int) -> list[str]:
-    """Return the command for all jobs that were eligible at some time in the last `seconds`."""
+def command(program: str, delimiter: str, *selection: str) -> list[str]:
+    """Return the command for the jobs of a selection: of a time window, or of ids."""
     return [
         program, "--allusers", "--noheader", "--parsable2", "--noconvert", "--duplicates",
-        f"--delimiter={delimiter}", f"--format={','.join(FIELDS)}",
-        f"--starttime=now-{seconds}seconds", "--endtime=now",
-    ]  # fmt: skip
-
-
-def command_by_id(program: str, delimiter: str, jobs: Sequence[str]) -> list[str]:
-    """Return the command for `jobs` by raw id. sacct then includes all their steps."""
-    return [
-        program, "--allusers", "--noheader", "--parsable2", "--noconvert", "--duplicates",
-        f"--delimiter={delimiter}", f"--format={','.join(FIELDS)}", f"--jobs={','.join(jobs)}",
+        f"--delimiter={delimiter}", f"--format={','.join(FIELDS)}", *selection,
     ]  # fmt: skip
 
 

@@ -13,7 +13,7 @@ import os
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from ccagent.agents.slurm.text import readable
+from ccagent.agents.slurm.rows import readable
 from ccagent.errors import UnparsableError
 from ccagent.machine.hostlist import expand
 
@@ -50,9 +50,7 @@ class JobDetails(NamedTuple):
     script: str = ""
 
 
-def command(program: str) -> list[str]:
-    """Return the command; scontrol reads its commands from standard input."""
-    return [program, "--details"]
+NO_DETAILS = JobDetails("", {})
 
 
 def new_token() -> str:

@@ -16,18 +16,21 @@ import msgspec
 from ccagent import PRODUCER, __version__
 from ccagent.agents.slurm.rest.forms import listed
 from ccagent.agents.slurm.rest.settings import VERSION, socket_path
+from ccagent.config.duration import Duration
 from ccagent.config.secret import read_secret
-from ccagent.errors import ConfigurationError, ProgramError, UnparsableError
+from ccagent.errors import CcagentError, ConfigurationError, ProgramError, UnparsableError
 from ccagent.log import logger
+from ccagent.machine.checks import Check, CheckResult
 from ccagent.net.http_client import HttpConnection
 from ccagent.net.peer_text import hide_secrets
 from ccagent.net.tls import make_tls_context
 from ccagent.net.urls import Server, split_url
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from ccagent.agents.slurm.rest.settings import SlurmSourceSettings
+
 
 NEWEST = 46
 OLDEST = 38
@@ -265,3 +268,35 @@ def _repair_utf8(body: bytes) -> bytes:
         text = body.decode("utf-8", "surrogateescape")
         return _SURROGATES.sub(lambda found: rf"\\x{ord(found[0]) - 0xDC00:02x}", text).encode()
     return body
+
+
+_SECONDS = Duration("5s")
+_SUBJECTS = {
+    "slurm": "controller of Slurm, by slurmrestd",
+    "slurmdb": "accounting of Slurm, by slurmrestd",
+}
+
+
+def check_rest(settings: SlurmSourceSettings, parts: Sequence[str]) -> Iterator[Check]:
+    """Yield a check of each part of the API, slurm or slurmdb. The queries are small."""
+    quick = msgspec.structs.replace(settings, command_time_limit=_SECONDS)
+    for part in parts:
+
+        def find(part: str = part) -> CheckResult:
+            return _find(quick, part)
+
+        yield Check("slurm", _SUBJECTS[part], find, "all of it", is_vital=True, is_query=True)
+
+
+def _find(settings: SlurmSourceSettings, part: str) -> CheckResult:
+    client = RestClient(settings, lambda _: None)
+    name = "clusters" if part == "slurmdb" else "pings"
+    where = "clusters" if part == "slurmdb" else "ping"
+    try:
+        count = sum(1 for _ in client.records(part, name, where=where))
+        version = client.version()
+    except CcagentError as error:
+        return CheckResult("problem", str(error), "check slurmrestd, url and jwt-file")
+    finally:
+        client.close()
+    return CheckResult("good", f"{settings.url} answers, API {version}, {name}: {count}")

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from ccagent.agents.base import AgentSettings
+from ccagent.config import tls_keys
 from ccagent.config.duration import Duration
 from ccagent.config.secret import read_secret
 from ccagent.errors import ConfigurationError
@@ -43,17 +44,11 @@ class SlurmSourceSettings(AgentSettings, frozen=True, kw_only=True):
             description="version of the API, as v0.0.41; empty: the newest known one of the server",
         ),
     ] = ""
-    ca_file: Annotated[
-        str, Meta(description="certificates to trust; empty: those of the system")
-    ] = ""
-    certificate_file: Annotated[str, Meta(description="client certificate")] = ""
-    key_file: Annotated[str, Meta(description="key of the client certificate, not encrypted")] = ""
-    insecure: Annotated[
-        bool, Meta(description="do not verify the server; a warning at each start")
-    ] = False
-    allow_cleartext: Annotated[
-        bool, Meta(description="send the token unencrypted to another machine")
-    ] = False
+    ca_file: tls_keys.CaFile = ""
+    certificate_file: tls_keys.CertificateFile = ""
+    key_file: tls_keys.KeyFile = ""
+    insecure: tls_keys.Insecure = False
+    allow_cleartext: tls_keys.AllowCleartext = False
     command_time_limit: Annotated[
         Duration, Meta(description="time after which a program is killed, or a request ends")
     ] = Duration("5m")

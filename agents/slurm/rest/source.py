@@ -4,22 +4,140 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ccagent.agents.slurm.jobs.node_topology import NodeTopology
-from ccagent.agents.slurm.jobs.scontrol import JobDetails, name_of_row
+from ccagent.agents.slurm.cluster.sinfo import NodeTopology
+from ccagent.agents.slurm.jobs.scontrol import JobDetails, NodeShare, name_of_row, parse_gpus
+from ccagent.agents.slurm.jobs.squeue import QueueRow
 from ccagent.agents.slurm.rest import forms
 from ccagent.agents.slurm.rest.accounting_rows import Repair, make_rows
 from ccagent.agents.slurm.rest.client import RestClient
 from ccagent.agents.slurm.rest.forms import at, number
-from ccagent.agents.slurm.rest.queue_rows import list_shares, make_row
 from ccagent.errors import CcagentError, UnparsableError
 from ccagent.machine.hostlist import compact
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from ccagent.agents.slurm.jobs.squeue import QueueRow
     from ccagent.agents.slurm.rest.settings import SlurmSourceSettings
     from ccagent.machine.node import Node
+
+
+_MOST_DIGITS = 5
+"""Maximum digits of the index of a socket or core."""
+
+_SHARING = {"none": b"NO", "true": b"NO", "user": b"USER", "mcs": b"MCS", "topo": b"TOPO"}
+"""Values of `shared` and `exclusive`, and those of squeue's OverSubscribe."""
+
+
+def make_row(job: Mapping[str, Any]) -> QueueRow:
+    """Return the row of squeue for a job that slurmctld has."""
+    state = forms.state(job.get("job_state"))
+    tres = forms.text(job.get("tres_alloc_str")) or forms.text(job.get("tres_req_str"))
+    return QueueRow(
+        shown_id=_shown_id(job),
+        raw_id=forms.digits(job.get("job_id")),
+        state=state,
+        submit=forms.moment(job.get("submit_time")),
+        start=forms.moment(job.get("start_time")),
+        end=forms.moment(job.get("end_time")),
+        user=forms.text(job.get("user_name")),
+        account=forms.text(job.get("account")),
+        partition=forms.text(job.get("partition")),
+        time_limit=_time_limit(job.get("time_limit")),
+        cpus=forms.digits(job.get("cpus")),
+        node_count=forms.digits(job.get("node_count")),
+        nodes=forms.text(job.get("nodes")),
+        priority=forms.digits(job.get("priority")),
+        reservation=forms.text(job.get("resv_name")),
+        tres=tres,
+        sharing=_sharing(job),
+        name=forms.text(job.get("name")),
+    )
+
+
+def list_shares(
+    job: Mapping[str, Any], topology: Mapping[str, NodeTopology], sockets: Mapping[str, int]
+) -> dict[str, NodeShare]:
+    """Return a running job's share of each node.
+
+    sockets: number of sockets by node. Cores are allocated whole, and a core's threads are
+    neighbours in Slurm's numbers. gres_detail has a text for each node of the job, in order.
+    """
+    gres = forms.words(job.get("gres_detail"))
+    shares: dict[str, NodeShare] = {}
+    for place, (name, cores) in enumerate(_allocated(job.get("job_resources"))):
+        total, threads = topology.get(name, (0, 0))
+        per_socket = total // max(1, sockets.get(name, 1))
+        cpus = [
+            (socket * per_socket + core) * threads + thread
+            for socket, core in cores
+            for thread in range(threads)  # none if the topology is unknown
+        ]
+        shown = gres[place] if place < len(gres) else ""
+        try:
+            gpus = parse_gpus(shown)
+        except UnparsableError:
+            gpus, shown = [], ""
+        shares[name] = NodeShare(sorted(cpus), gpus, shown)
+    return shares
+
+
+def _allocated(resources: Any) -> Iterator[tuple[str, list[tuple[int, int]]]]:
+    """Yield the name of each node, and the socket and index of its allocated cores.
+
+    Until v0.0.40 sockets and cores are objects by index; later they are lists.
+    """
+    nodes = at(resources, "allocated_nodes") or at(resources, "nodes", "allocation")
+    for node in forms.listed(nodes):
+        name = at(node, "nodename") or at(node, "name")
+        if isinstance(name, str):
+            yield (
+                name,
+                [
+                    (socket, core)
+                    for socket, parts in _by_index(at(node, "sockets"))
+                    for core, status in _by_index(at(parts, "cores"))
+                    if "ALLOCATED" in _words(status)
+                ],
+            )
+
+
+def _by_index(parts: Any) -> Iterator[tuple[int, Any]]:
+    for key, part in forms.fields(parts).items():
+        if key.isascii() and key.isdecimal() and len(key) <= _MOST_DIGITS:
+            yield int(key), part
+    for place, part in enumerate(forms.listed(parts)):
+        index = number(at(part, "index"))
+        yield place if index is None else index, part
+
+
+def _words(status: Any) -> list[str]:
+    found = at(status, "status") or status
+    return [word.upper() for word in forms.words(found)]
+
+
+def _shown_id(job: Mapping[str, Any]) -> bytes:
+    array, task = number(job.get("array_job_id")), number(job.get("array_task_id"))
+    if array:
+        tasks = forms.text(job.get("array_task_string"))
+        return b"%d_%d" % (array, task) if task is not None else b"%d_[%b]" % (array, tasks)
+    if het := number(job.get("het_job_id")):
+        return b"%d+%d" % (het, number(job.get("het_job_offset")) or 0)
+    return forms.digits(job.get("job_id"))
+
+
+def _time_limit(value: Any) -> bytes:
+    """Return a limit in minutes as squeue prints it. In v0.0.38 null is no limit."""
+    minutes = number(value)
+    if minutes is not None:
+        return forms.duration(minutes * 60)
+    return b"UNLIMITED" if value is None or forms.is_infinite(value) else b"NOT_SET"
+
+
+def _sharing(job: Mapping[str, Any]) -> bytes:
+    """Return OverSubscribe; `shared` is a text or a list, from v0.0.45 `exclusive`."""
+    found = [*forms.words(job.get("shared")), *forms.words(job.get("exclusive"))]
+    return next((_SHARING[word] for word in found if word in _SHARING), b"OK")
+
 
 _LIVE = frozenset({b"RUNNING", b"SUSPENDED", b"COMPLETING", b"CONFIGURING"})
 _MOST_PARTS = 4096
@@ -41,9 +159,8 @@ class RestSource:
         """Close the connection."""
         self._client.close()
 
-    def read_queue(self, node: Node) -> Iterator[QueueRow]:
+    def read_queue(self, node: Node) -> Iterator[QueueRow]:  # noqa: ARG002
         """Yield the jobs that slurmctld has, and keep the details of those that run."""
-        del node
         self._running = {}
         self._repair = Repair(self._client.version())
         for job in self._client.records("slurm", "jobs"):
@@ -61,26 +178,27 @@ class RestSource:
         query = {"start_time": f"uts{now - seconds}", "end_time": f"uts{now}"}
         return self._rows("jobs", query)
 
-    def read_ids(self, node: Node, ids: Sequence[str]) -> Iterator[list[bytes]]:
+    def read_ids(self, node: Node, ids: Sequence[str]) -> Iterator[list[bytes]]:  # noqa: ARG002
         """Yield the rows of accounting for these jobs, with all their steps."""
-        del node
         return self._rows("jobs", {"step": ",".join(ids)})
 
     def read_details(
-        self, node: Node, names: Sequence[str], *, with_script: bool
+        self,
+        node: Node,
+        names: Sequence[str],
+        *,
+        with_script: bool,  # noqa: ARG002
     ) -> dict[str, JobDetails]:
         """Return the details of running jobs: their CPUs and cards, without text and script."""
-        del with_script
-        topology = self.read_topology(node)
+        known = [name for name in names if name in self._running]
+        topology = self.read_topology(node) if known else {}
         return {
             name: JobDetails("", list_shares(self._running[name], topology, self._sockets))
-            for name in names
-            if name in self._running
+            for name in known
         }
 
-    def read_topology(self, node: Node) -> dict[str, NodeTopology]:
+    def read_topology(self, node: Node) -> dict[str, NodeTopology]:  # noqa: ARG002
         """Return cores and threads of the nodes; empty if slurmrestd does not answer."""
-        del node
         if not self._topology:
             try:
                 for one in self._client.records("slurm", "nodes"):
@@ -97,7 +215,7 @@ class RestSource:
                 self._complain(f"hwthreads of running jobs are missing: {error}")
         return self._topology
 
-    def partition_lines(self) -> bytes:
+    def partition_lines(self, node: Node) -> bytes:  # noqa: ARG002
         """Return partitions and their nodes, as lines of sinfo: `normal|c1-[1-2]|`."""
         lines: list[bytes] = []
         for one in self._client.records("slurm", "partitions"):
@@ -106,7 +224,7 @@ class RestSource:
             lines.append(b"|".join((forms.text(one.get("name")), forms.text(hosts), b"")))
         return b"\n".join(lines)
 
-    def node_lines(self) -> bytes:
+    def node_lines(self, node: Node) -> bytes:  # noqa: ARG002
         """Return the nodes by their states, as lines of sinfo: `c1-[8-10]|down+not_responding|`."""
         groups: dict[bytes, list[str]] = {}
         for one in self._client.records("slurm", "nodes"):
@@ -121,8 +239,8 @@ class RestSource:
             lines.append(b"|".join((hosts.encode(), states, b"")))
         return b"\n".join(lines)
 
-    def node_state_lines(self) -> bytes:
-        """Return the state and use of each node, with the columns of node_events.FIELDS."""
+    def node_state_lines(self, node: Node) -> bytes:  # noqa: ARG002
+        """Return the state and use of each node, with the columns of sinfo.STATE_FIELDS."""
         return b"\n".join(
             b"|".join((
                 forms.text(one.get("name")),
@@ -135,7 +253,7 @@ class RestSource:
             for one in self._client.records("slurm", "nodes")
         )  # fmt: skip
 
-    def running_lines(self) -> bytes:
+    def running_lines(self, node: Node) -> bytes:  # noqa: ARG002
         """Return the nodes of each running job, one job per line."""
         return b"\n".join(
             row.nodes

@@ -131,10 +131,10 @@ def make_agent_command(name: str) -> click.Command:
         configure_log(common.verbosity, configuration)
         run_daemon(lambda: configuration, serves_status=False)
 
-    def configure(options: Options) -> Configuration:
+    def configure(options: Options, assignments: tuple[str, ...] = ()) -> Configuration:
         from ccagent.config.options import load_configuration
 
-        return load_configuration(options, agent=name)
+        return load_configuration(options, agent=name, assignments=assignments)
 
     extended: click.Command = command
     for module in _EXTENSIONS.get(name, ()):

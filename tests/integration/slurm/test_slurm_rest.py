@@ -130,7 +130,7 @@ def test_cpus_and_cards_of_a_running_job(slurm: SlurmCluster, rest: Rest) -> Non
     job = ("-p", "accel", "-n3", "--gres=gpu:a100:2", "--wrap=sleep 300")
     number = slurm.submit("alice", *job)
     slurm.wait_for(number, {"RUNNING"})
-    programs = [str(slurm.programs / name) for name in ("sacct", "squeue", "scontrol", "sinfo")]
+    programs = [str(slurm.programs / name) for name in ("sinfo", "squeue", "sacct", "scontrol")]
     complaints: list[str] = []
     by_programs = ProgramSource(SlurmPrograms(*programs), 60, complaints.append)
     try:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ccagent.agents.lustre.checks import assess_targets
+from ccagent.agents.lustre.jobstats.setup import assess_targets
 from ccagent.doctor.sinks import assess_sink
 from ccagent.errors import (
     CcagentError,

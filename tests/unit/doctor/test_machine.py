@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.lustre.checks import find_clients, find_targets
+from ccagent.agents.lustre.jobstats.setup import find_clients, find_targets
 from ccagent.agents.lustre.jobstats.source import JobstatsSource
 from ccagent.agents.metrics.perf.call import explain_error
 from ccagent.agents.metrics.perf.checks import assess_counters, find_counters

@@ -22,6 +22,8 @@ from ccagent.errors import ConfigurationError, NotHereError
 from ccagent.records.encoding import encode
 from ccagent.records.message import Format
 from tests.support.lustre_server import SimulatedTarget
+from tests.support.paths import DATA
+from tests.support.running import CCAGENT
 from tests.support.tree import TreeNode
 
 NAMESPACE = "2e79b8a1-c4fc-45ba-9023-d16fdce6e3fe"
@@ -111,6 +113,34 @@ class TestRecords:
             "nodename": "r01c01",
             "time_series_id": "af854063-c381-585f-b551-ce0b6c4440a3",
         }
+
+    @pytest.mark.parametrize(
+        ("details", "numbers"),
+        [
+            (None, {"write_usecs": 7019021, "punch_usecs": 5259}),
+            ([], {}),
+            (
+                ["min", "max", "sumsq"],
+                {
+                    "write_bytes_min": 4096,
+                    "write_bytes_max": 16777216,
+                    "write_bytes_sumsq": 166064207635152896,
+                    "punch_max": 354,
+                },
+            ),
+            (["hist"], {"write_bytes_hist_4096": 1, "write_bytes_hist_16777216": 665}),
+        ],
+    )
+    def test_numbers_besides_samples_and_bytes(
+        self, tmp_path: Path, details: list[str] | None, numbers: dict[str, int]
+    ) -> None:
+        server = Server(tmp_path, **({} if details is None else {"details": details}))
+        text = (DATA / "lustre/captures/jobstats_2.14.0_ddn162.txt").read_bytes()
+        server.write(text.partition(b"\n")[2], "obdfilter/es01a-OST0001")
+        record = next(one for one in server.records() if one["entry_id"].startswith("SLURM_JOB20"))
+        assert numbers.items() <= record.items()
+        assert ("write_usecs" in record) == (details is None)
+        assert ("write_bytes_min" in record) == ("min" in (details or ()))
 
     def test_a_new_series_begins_with_zeros_at_the_observation_before(self, server: Server) -> None:
         server.write("job_stats:\n")
@@ -399,6 +429,21 @@ class TestSources:
         target.do("6:1001:n1", "sync", 1, now=100.0)
         (tmp_path / "text").write_bytes(target.parameter("2.15.2", 100.0))
         assert [r["snapshot_time"] is None for r in server.records()] == [False, True, False]
+
+    @pytest.mark.parametrize("garbage", ["yes 'no job_stats'", "cat /dev/zero"])
+    def test_text_that_is_no_job_stats_is_no_reading(self, tmp_path: Path, garbage: str) -> None:
+        lctl = tmp_path / "lctl"
+        lctl.write_text(
+            '#!/bin/sh\ncase "$*" in\n'
+            '"list_param obdfilter.*.job_stats") echo obdfilter.fs-OST0000.job_stats;;\n'
+            f'"get_param "*) {garbage} | head -c 3000000;;\n'
+            "*) exit 2\nesac\n"
+        )
+        lctl.chmod(0o755)
+        command = [*CCAGENT, "lustre", "--once", "--set", f"lctl={lctl}", "--set", "source=lctl"]
+        result = subprocess.run(command, capture_output=True, check=False)
+        assert result.returncode == 1
+        assert b"fs-OST0000: the text has no entry of job_stats" in result.stderr
 
     def test_a_target_that_hangs_costs_no_other(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.slurm.rows import new_delimiter, split_rows
+from ccagent.agents.slurm.rows import Remembered, new_delimiter, split_rows
 
 DELIMITER = b"\x1f0123\x1f"
 
@@ -50,3 +51,30 @@ def test_large_parts_are_split_as_small_ones() -> None:
     output = b"".join(DELIMITER.join(row) + b"\n" for row in rows)
     assert len(output) > 5 * 24 * 1024
     assert list(split_rows([output], DELIMITER, 3)) == rows
+
+
+def test_a_text_is_parsed_once() -> None:
+    parsed: list[str] = []
+
+    def parse(text: str) -> int:
+        parsed.append(text)
+        return int(text)
+
+    numbers = Remembered(parse)
+    assert [numbers[text] for text in ("7", "8", "7")] == [7, 8, 7]
+    assert parsed == ["7", "8"]
+
+
+def test_an_error_is_not_remembered() -> None:
+    numbers = Remembered(int)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="odd"):
+            numbers["odd"]
+    assert not numbers
+
+
+def test_memory_is_bounded() -> None:
+    numbers = Remembered(int)
+    for number in range(40_000):
+        assert numbers[str(number)] == number
+    assert len(numbers) <= 16_384

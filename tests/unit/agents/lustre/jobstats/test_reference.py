@@ -82,24 +82,6 @@ def test_other_parameters_are_around_it() -> None:
     assert [list(entry.stats)[-1] for entry in entries] == ["migrate", "migrate"]
 
 
-def test_wrapped_lines_are_put_together() -> None:
-    (entry,) = parsed("captures/valid2_wrapped_lines.txt")
-    assert entry.stats["open"] == ReferenceStat(1, "usecs", 185, 185, 185, 34225)
-    assert entry.stats["close"] == ReferenceStat(1, "usecs", 51, 51, 51, 2601)
-    assert entry.stats["parallel_rename_dir"] == ReferenceStat(0, "usecs", 0, 0, 0, 0)
-
-
-def test_a_line_wrapped_before_its_histogram() -> None:
-    (entry,) = parse(
-        b"job_stats:\n- job_id:          a\n  read_bytes:      { samples: 1, unit: bytes,\n"
-        b"hist: { 4K: 1 } }\n  open:            { samples: 2, unit:  reqs }\n"
-    )
-    assert entry.stats == {
-        "read_bytes": ReferenceStat(1, "bytes", hist="4K: 1"),
-        "open": ReferenceStat(2, "reqs"),
-    }
-
-
 def test_without_names_targets_are_numbered() -> None:
     entry = b"- job_id:          a\n  snapshot_time:   1\n"
     twice = parse(b"job_stats:\n" + entry + b"job_stats:\njob_stats:\n" + entry)

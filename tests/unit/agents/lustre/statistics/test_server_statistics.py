@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.lustre.parameters import Parameter, parse_parameters
-from ccagent.agents.lustre.statistics.groups import GROUPS, METRICS, points_of
+from ccagent.agents.lustre.statistics.groups import GROUPS, points_of
+from ccagent.agents.lustre.statistics.metric import Parameter, parse_parameters
 from ccagent.agents.lustre.statistics.server_statistics import RECOVERY
-from tests.support.paths import DATA
+from tests.support.paths import DATA, ROOT
 
+DOCUMENT = ROOT / "agents" / "lustre" / "statistics.md"
 RECORDED = DATA / "lustre"
 NODE = {"cluster": "fox", "hostname": "oss1", "type": "node"}
 SERVERS = [
@@ -24,7 +25,7 @@ SERVERS = [
     RECORDED / "params" / "recovery.txt",
     RECORDED / "captures" / "ex8761-lctl_with_jobstats.txt",
     RECORDED / "captures" / "params-6.2.0-r9_with_jobstats.txt",
-    RECORDED / "captures" / "valid2_wrapped_lines.txt",
+    RECORDED / "params" / "wrapped_lines.txt",
 ]
 Values = dict[tuple[str, str], float]
 
@@ -288,7 +289,7 @@ def test_each_status_of_recovery_is_a_number_that_the_table_explains(status: str
         f"mdt.fs-MDT0000.recovery_status=\nstatus: {status}\n".encode(), "recovery"
     )
     number = values["lustre_recovery_status", "fs-MDT0000"]
-    assert f"{number} {status}" in METRICS["lustre_recovery_status"].description
+    assert f"{number} {status}" in DOCUMENT.read_text()
 
 
 def test_what_is_not_understood_of_recovery_costs_only_itself() -> None:

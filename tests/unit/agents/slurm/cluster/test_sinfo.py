@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.slurm.cluster import node_events, sinfo
+from ccagent.agents.slurm.cluster import sinfo
 from ccagent.agents.slurm.cluster.agent import ClusterAgent, ClusterSettings
 from ccagent.machine.node import Node
 from ccagent.records.encoding import encode
@@ -194,8 +193,7 @@ def test_the_states_of_nodes_are_an_event(program: Callable[[str], str]) -> None
 
 
 def test_running_jobs_are_counted_by_node() -> None:
-    counts = Counter[str]()
-    node_events.running_jobs(b"c[1-2]\nc2\n\nc[\n", counts)
+    counts = sinfo.running_jobs(b"c[1-2]\nc2\n\nc[\n")
     assert counts == {"c1": 1, "c2": 2}
 
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from ccagent.agents.slurm.cluster.node_events import NodeState, node_events
+from ccagent.agents.slurm.cluster.sinfo import NodeState, node_events
 from ccagent.agents.slurm.jobs.agent import JobsAgent
 from ccagent.agents.slurm.jobs.events import Surroundings, start_event
+from ccagent.agents.slurm.jobs.round import Run
 from ccagent.agents.slurm.jobs.scontrol import JobDetails, NodeShare
 from ccagent.config.duration import Duration
 from ccagent.errors import ConfigurationError
@@ -340,10 +341,8 @@ def test_an_event_that_is_too_large_loses_its_text_first() -> None:
     )
 
     def start(details: JobDetails) -> dict[str, Any]:
-        event = start_event(
-            NODE, record, submit=1, begin=2, sharing="NO", details=details,
-            surroundings=Surroundings(),
-        )  # fmt: skip
+        run = Run(record, submit=1, begin=2, end=0, is_start_new=True, sharing="NO")
+        event = start_event(NODE, run, details, Surroundings())
         assert event is not None
         text = line(event)
         assert len(text) < 512 * 1024

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.slurm.jobs import scontrol
-from ccagent.agents.slurm.jobs.node_topology import (
+from ccagent.agents.slurm.cluster.sinfo import (
     NodeTopology,
     Numbering,
     number_hwthreads,
     parse_topology,
 )
+from ccagent.agents.slurm.jobs import scontrol
 from ccagent.agents.slurm.jobs.scontrol import JobDetails, NodeShare
 from ccagent.errors import UnparsableError
 from ccagent.records.envelopes import SlurmJob

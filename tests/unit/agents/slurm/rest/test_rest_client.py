@@ -14,7 +14,7 @@ import pytest
 from ccagent.agents.slurm.cluster.agent import ClusterAgent, ClusterSettings
 from ccagent.agents.slurm.jobs.agent import JobsAgent, JobsSettings
 from ccagent.agents.slurm.rest import client
-from ccagent.agents.slurm.rest.checks import check_rest
+from ccagent.agents.slurm.rest.client import check_rest
 from ccagent.config.duration import Duration
 from ccagent.errors import ConfigurationError
 from ccagent.machine.hostlist import expand

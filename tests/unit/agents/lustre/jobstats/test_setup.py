@@ -8,21 +8,20 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ccagent.agents.lustre.jobstats.setup import (
-    JobstatsSetting,
-    parse_settings,
-    read_settings,
-)
-from ccagent.agents.lustre.jobstats.setup_check import (
     SetupFinding,
     as_json,
     exit_status,
     findings,
+    parse_setup,
+    read_setup,
     report,
 )
+from ccagent.commands.agent_command import make_agent_command
 from ccagent.machine.node import Node
 
 FORMATS = ["%j:%u:%H", "%e.%u"]
@@ -37,19 +36,13 @@ SERVER = {
 }
 
 
-def setting(parameter: str, value: str | None) -> JobstatsSetting:
-    target, _, name = parameter.rpartition(".")
-    return JobstatsSetting(name, target, value)
-
-
 def judged(
     parameters: Mapping[str, str | None],
     *,
     every: float | None = 60,
     formats: list[str] = FORMATS,
 ) -> list[SetupFinding]:
-    settings = [setting(name, value) for name, value in parameters.items()]
-    return findings(settings, every=every, formats=formats)
+    return findings(dict(parameters), every=every, formats=formats)
 
 
 def about(subject: str, found: list[SetupFinding]) -> list[tuple[str, str]]:
@@ -66,12 +59,12 @@ def test_parameters_of_a_server() -> None:
         b"mdt.fs-MDT0000.job_cleanup_interval=600\n"
         b"obdfilter.fs-OST0000.job_cleanup_interval=0\n"
     )
-    assert parse_settings(content) == [
-        JobstatsSetting("jobid_name", "", "%e.%u"),
-        JobstatsSetting("jobid_var", "", "disable"),
-        JobstatsSetting("job_cleanup_interval", "mdt.fs-MDT0000", "600"),
-        JobstatsSetting("job_cleanup_interval", "obdfilter.fs-OST0000", "0"),
-    ]
+    assert parse_setup(content) == {
+        "jobid_name": "%e.%u",
+        "jobid_var": "disable",
+        "mdt.fs-MDT0000.job_cleanup_interval": "600",
+        "obdfilter.fs-OST0000.job_cleanup_interval": "0",
+    }
 
 
 @pytest.mark.parametrize(
@@ -88,17 +81,17 @@ def test_parameters_of_a_server() -> None:
 )
 def test_values_however_they_stand_there(line: str) -> None:
     content = f"memused=1\n{line}\nhealth_check=healthy\n".encode()
-    assert parse_settings(content) == [JobstatsSetting("jobid_name", "", "%j:%u:%H")]
+    assert parse_setup(content) == {"jobid_name": "%j:%u:%H"}
 
 
 def test_an_empty_value_takes_none_from_the_next_line() -> None:
     for following in ("jobid_name=%e.%u", "error: get_param: no such parameter", "memused=1", ""):
-        found = parse_settings(f"jobid_var=\n{following}\n".encode())
-        assert JobstatsSetting("jobid_var", "", "") in found
+        found = parse_setup(f"jobid_var=\n{following}\n".encode())
+        assert found["jobid_var"] == ""
 
 
 def test_a_value_of_two_lines_is_its_first() -> None:
-    assert parse_settings(b"jobid_var=A\nB\n") == [JobstatsSetting("jobid_var", "", "A")]
+    assert parse_setup(b"jobid_var=A\nB\n") == {"jobid_var": "A"}
 
 
 def test_names_of_job_stats_with_and_without_what_is_in_them() -> None:
@@ -109,11 +102,11 @@ def test_names_of_job_stats_with_and_without_what_is_in_them() -> None:
         b"job_stats:\n"
         b"- job_id:          jobid_var=disable\n"
     )
-    assert parse_settings(content) == [
-        JobstatsSetting("job_stats", "mdt.fs-MDT0000", ""),
-        JobstatsSetting("job_stats", "obdfilter.fs-OST0000", ""),
-        JobstatsSetting("job_stats", "obdfilter.fs-OST0001", ""),
-    ]
+    assert parse_setup(content) == {
+        "mdt.fs-MDT0000.job_stats": "",
+        "obdfilter.fs-OST0000.job_stats": "",
+        "obdfilter.fs-OST0001.job_stats": "",
+    }
 
 
 @pytest.mark.parametrize(
@@ -130,12 +123,12 @@ def test_names_of_job_stats_with_and_without_what_is_in_them() -> None:
     ],
 )
 def test_other_parameters_are_none_of_these(line: str) -> None:
-    assert parse_settings(line.encode()) == []
+    assert parse_setup(line.encode()) == {}
 
 
 def test_what_is_not_printable_is_written_out() -> None:
-    (found,) = parse_settings(b"jobid_name=%j\x1b[31m\xff\xe2\x80\xa8%u\n")
-    assert found.value == r"%j\x1b[31m\xff\u2028%u"
+    found = parse_setup(b"jobid_name=%j\x1b[31m\xff\xe2\x80\xa8%u\n")
+    assert found["jobid_name"] == r"%j\x1b[31m\xff\u2028%u"
 
 
 LINES = st.sampled_from(
@@ -146,8 +139,7 @@ LINES = st.sampled_from(
 
 @given(st.one_of(st.binary(), st.lists(LINES).map(b"".join)))
 def test_whatever_lctl_prints_each_finding_is_one_printable_line(content: bytes) -> None:
-    settings = parse_settings(content)
-    assert len({(one.name, one.target) for one in settings}) == len(settings)
+    settings = parse_setup(content)
     found = findings(settings, every=60, formats=FORMATS)
     lines = report(found).split("\n")
     assert len(lines) == len(found) >= 1
@@ -166,10 +158,6 @@ def write(root: Path, files: dict[str, str]) -> Node:
     return Node(root=str(root), hostname="oss1", cluster="fox")
 
 
-def as_dict(settings: list[JobstatsSetting]) -> dict[str, str | None]:
-    return {f"{one.target}.{one.name}".lstrip("."): one.value for one in settings}
-
-
 @pytest.fixture
 def lctl(tmp_path: Path) -> Callable[[str], str]:
     def make(script: str) -> str:
@@ -184,7 +172,7 @@ def lctl(tmp_path: Path) -> Callable[[str], str]:
 @pytest.mark.parametrize("place", ["sys/fs/lustre", "proc/fs/lustre", "proc/sys/lustre"])
 def test_a_client_of_any_version(tmp_path: Path, place: str) -> None:
     node = write(tmp_path, {f"{place}/jobid_var": "SLURM_JOB_ID\n", f"{place}/jobid_name": "%j\n"})
-    assert as_dict(read_settings(node, "/nowhere/lctl", 1)) == {
+    assert read_setup(node, "/nowhere/lctl", 1) == {
         "jobid_var": "SLURM_JOB_ID",
         "jobid_name": "%j",
         "jobid_this_session": None,
@@ -200,8 +188,8 @@ def test_a_server_of_any_version(tmp_path: Path, place: str) -> None:
         "proc/fs/lustre/obdfilter/fs-OST0000/job_stats": "job_stats:\n",
         "proc/fs/lustre/mdt/num_refs": "2\n",
     }
-    settings = read_settings(write(tmp_path, files), "/nowhere/lctl", 1)
-    assert as_dict(settings) == {
+    settings = read_setup(write(tmp_path, files), "/nowhere/lctl", 1)
+    assert settings == {
         "jobid_var": "disable",
         "jobid_name": None,
         "jobid_this_session": None,
@@ -213,8 +201,8 @@ def test_a_server_of_any_version(tmp_path: Path, place: str) -> None:
 
 
 def test_a_node_without_lustre(tmp_path: Path) -> None:
-    settings = read_settings(write(tmp_path, {"proc/stat": "cpu"}), "/nowhere/lctl", 1)
-    assert settings == []
+    settings = read_setup(write(tmp_path, {"proc/stat": "cpu"}), "/nowhere/lctl", 1)
+    assert settings == {}
     assert findings(settings, every=60, formats=FORMATS) == [
         SetupFinding("problem", "lustre", "no Lustre on this node")
     ]
@@ -230,8 +218,8 @@ def test_lctl_tells_what_files_do_not(tmp_path: Path, lctl: Callable[[str], str]
         "*) echo \"error: get_param: param_path '$2': No such file or directory\" >&2; exit 2;;\n"
         "esac"
     )
-    settings = read_settings(Node(root=str(tmp_path), cluster="fox"), program, 10)
-    assert as_dict(settings) == {
+    settings = read_setup(Node(root=str(tmp_path), cluster="fox"), program, 10)
+    assert settings == {
         "jobid_var": "session",
         "jobid_name": "%j:%u:%H",
         f"{MDT}.job_cleanup_interval": "600",
@@ -249,10 +237,10 @@ def test_lctl_is_not_asked_for_what_files_tell(tmp_path: Path, lctl: Callable[[s
     }
     node = write(tmp_path, files)
     program = lctl(f"echo asked >> {tmp_path}/log")
-    assert len(read_settings(node, program, 10)) == 5
+    assert len(read_setup(node, program, 10)) == 5
     assert not (tmp_path / "log").exists()
     (tmp_path / "sys/fs/lustre/jobid_this_session").unlink()
-    read_settings(node, program, 10)
+    read_setup(node, program, 10)
     assert (tmp_path / "log").read_text() == "asked\n"
 
 
@@ -260,8 +248,8 @@ def test_what_lctl_printed_before_it_failed_counts(
     tmp_path: Path, lctl: Callable[[str], str]
 ) -> None:
     program = lctl(f"echo {OST}.job_cleanup_interval=300; echo error >&2; exit 5")
-    settings = read_settings(Node(root=str(tmp_path), cluster="fox"), program, 10)
-    assert as_dict(settings)[f"{OST}.job_cleanup_interval"] == "300"
+    settings = read_setup(Node(root=str(tmp_path), cluster="fox"), program, 10)
+    assert settings[f"{OST}.job_cleanup_interval"] == "300"
 
 
 def test_lctl_that_hangs_costs_the_time_limit_once(
@@ -269,18 +257,27 @@ def test_lctl_that_hangs_costs_the_time_limit_once(
 ) -> None:
     program = lctl('test "$2" = jobid_var && echo jobid_var=disable; exec sleep 60')
     begin = time.monotonic()
-    settings = read_settings(Node(root=str(tmp_path), cluster="fox"), program, 0.5)
+    settings = read_setup(Node(root=str(tmp_path), cluster="fox"), program, 0.5)
     assert time.monotonic() - begin < 5
-    assert settings == [JobstatsSetting("jobid_var", "", "disable")]
+    assert settings == {"jobid_var": "disable"}
 
 
 def test_lctl_without_its_modules_is_no_lustre_to_read(
     tmp_path: Path, lctl: Callable[[str], str]
 ) -> None:
-    settings = read_settings(Node(root=str(tmp_path), cluster="fox"), lctl("exit 2"), 10)
+    settings = read_setup(Node(root=str(tmp_path), cluster="fox"), lctl("exit 2"), 10)
     (found,) = findings(settings, every=60, formats=FORMATS)
     assert (found.level, found.subject) == ("problem", "lustre")
     assert "Lustre isn't loaded" in found.text
+
+
+def test_the_command_takes_keys_of_the_agent(lctl: Callable[[str], str]) -> None:
+    program = lctl(f"echo {OST}.job_cleanup_interval=300")
+    keys = ["--set", f"lctl={program}", "--set", "every=4m"]
+    result = CliRunner().invoke(make_agent_command("lustre"), ["check", "--json", *keys])
+    assert result.exit_code == 1
+    said = [one["text"] for one in json.loads(result.stdout) if one["subject"] == OST]
+    assert any("every 240 s is not less than half of job_cleanup_interval" in text for text in said)
 
 
 def test_files_that_are_not_what_they_seem(tmp_path: Path) -> None:
@@ -292,7 +289,7 @@ def test_files_that_are_not_what_they_seem(tmp_path: Path) -> None:
             "sys/fs/lustre/obdfilter/a\nb/job_cleanup_interval": "600\n",
         },
     )
-    assert as_dict(read_settings(node, "/nowhere/lctl", 1)) == {
+    assert read_setup(node, "/nowhere/lctl", 1) == {
         "jobid_var": None,
         "jobid_name": r"%j\n%u\x1b[2J",
         "jobid_this_session": None,
@@ -302,8 +299,8 @@ def test_files_that_are_not_what_they_seem(tmp_path: Path) -> None:
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     node = write(tmp_path, {"sys/fs/lustre/jobid_var/file": "", "proc/fs/lustre/mdt/file": ""})
     (tmp_path / "proc/fs/lustre/mdt/fs-MDT0000").symlink_to("fs-MDT0000")
-    settings = read_settings(node, "/nowhere/lctl", 1)
-    assert as_dict(settings) == {
+    settings = read_setup(node, "/nowhere/lctl", 1)
+    assert settings == {
         "jobid_var": None,
         "jobid_name": None,
         "jobid_this_session": None,

@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.lustre.parameters import Parameter, parse_parameters, show_text
-from ccagent.agents.lustre.statistics.groups import GROUPS, METRICS, points_of
+from ccagent.agents.lustre.statistics.groups import GROUPS, points_of
+from ccagent.agents.lustre.statistics.metric import Parameter, parse_parameters, show_text
 from ccagent.records.line_protocol.encoding import NAME
 from ccagent.records.points import Point
 from tests.support.line_text import line
-from tests.support.paths import DATA
+from tests.support.paths import DATA, ROOT
 
+DOCUMENT = ROOT / "agents" / "lustre" / "statistics.md"
 RECORDED = DATA / "lustre"
 DUMPS = sorted((RECORDED / "params").glob("*.txt")) + sorted((RECORDED / "captures").glob("*.txt"))
 NODE = {"cluster": "fox", "hostname": "oss1", "type": "node"}
@@ -205,16 +206,12 @@ def test_what_errors_show_is_short_and_printable(text: str | bytes, expected: st
     assert show_text(text) == expected
 
 
-def test_every_metric_has_a_name_that_can_be_sent_and_a_description() -> None:
-    assert [name for name in METRICS if not NAME.fullmatch(name)] == []
-    assert [name for name in METRICS if not name.startswith("lustre_")] == []
-    assert [name for name, metric in METRICS.items() if not metric.description] == []
-
-
-def test_every_point_of_the_recorded_dumps_is_in_the_table_of_metrics() -> None:
-    table = [re.compile(re.sub("[A-Z]+", "[a-z0-9_]+", name)) for name in METRICS]
+def test_every_point_of_the_recorded_dumps_is_documented() -> None:
+    names = re.findall(r"(?m)^\| `(lustre_\w+)` \| ", DOCUMENT.read_text())
+    table = [re.compile(re.sub("[A-Z]+", "[a-z0-9_]+", name)) for name in names]
     for path in DUMPS:
         for point in points_of(parse_parameters(path.read_bytes()), GROUPS, NODE, 60.0, []):
+            assert NAME.fullmatch(point.name)
             assert any(name.fullmatch(point.name) for name in table), point.name
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.slurm.jobs.batch import JobBatch, SentRecords
+from ccagent.agents.slurm.jobs.state import JobBatch, SentRecords
 from ccagent.records.envelopes import SlurmJob
 
 
