@@ -14,7 +14,7 @@ from ccagent.config.settings import Settings, nearest
 from ccagent.errors import ConfigurationError, NotPermittedError, UnparsableError
 from ccagent.machine.hostlist import expand
 from ccagent.machine.private_files import open_trusted
-from ccagent.views.job.facts import NodeHardware
+from ccagent.views.job.figures import NodeHardware
 from ccagent.views.job.thresholds import JobThresholds
 
 if TYPE_CHECKING:

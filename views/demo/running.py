@@ -21,7 +21,7 @@ from ccagent.stores.metrics.catalogue import WILDCARD
 from ccagent.stores.metrics.server import StoreServer
 from ccagent.stores.metrics.settings import StoredMetricSettings, StoreSettings, check_settings
 from ccagent.views.demo.history import CLUSTER, EVERY, SimulatedCluster
-from ccagent.views.web.links import node_link
+from ccagent.views.web.addresses import node_link
 from ccagent.views.web.settings import WebSettings
 
 if TYPE_CHECKING:

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from ccagent.views.job.facts import JobSeries, NodeHardware
-from ccagent.views.job.figures import CardFigures, JobFigures, NodeFigures
+from ccagent.views.job.figures import CardFigures, JobFigures, JobSeries, NodeFigures, NodeHardware
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ccagent.views.job.facts import JobFacts
+    from ccagent.views.job.figures import JobFacts
 
 _GAPS = 200
 """Number of gaps between samples that determine the usual gap."""

@@ -16,7 +16,7 @@ from ccagent.net.http_client import LimitedResponse
 from ccagent.net.network_errors import explain_network_error
 from ccagent.net.tls import make_tls_context
 from ccagent.transports.http.settings import server_of_url
-from ccagent.views.job.facts import (
+from ccagent.views.job.figures import (
     CARD_METRICS,
     JOB_METRICS,
     LARGEST_VALUE,
@@ -24,7 +24,7 @@ from ccagent.views.job.facts import (
     JobFacts,
     JobSeries,
 )
-from ccagent.views.job.parts import (
+from ccagent.views.job.mounts import (
     LATE,
     MOST_PARTS,
     JobPartSums,

@@ -8,8 +8,8 @@ from msgspec import structs
 
 from ccagent.cli.once import time_limit
 from ccagent.config.registry import agent_class
-from ccagent.views.output import find_style, find_width, print_lines
 from ccagent.views.table.records import format_records
+from ccagent.views.terminal import find_style, find_width, print_lines
 
 if TYPE_CHECKING:
     from ccagent.agents.base import Agent

@@ -5,9 +5,8 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, NamedTuple
 
-from ccagent.views.table.layout import TableColumn, format_rows
-from ccagent.views.terminal import clean, cut
-from ccagent.views.units import short_size, short_time
+from ccagent.views.amounts import short_size, short_time
+from ccagent.views.terminal import TableColumn, clean, cut, format_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

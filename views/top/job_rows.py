@@ -1,4 +1,4 @@
-"""The row of a job: sums over its processes, and deltas of its control group."""
+"""The row of a job: sums over its processes, deltas of its control group, its environment."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import structs
 
-from ccagent.views.top.notes import find_notes
-from ccagent.views.top.snapshot import TopJob
+from ccagent.errors import CcagentError
+from ccagent.views.top.snapshot import TopJob, find_notes
 
 if TYPE_CHECKING:
     from collections import deque
+    from collections.abc import Iterable
 
     from ccagent.agents.sonar.process import Process
     from ccagent.machine.cgroup.counters import JobCounters
-    from ccagent.views.top.job_environment import JobEnvironment
+    from ccagent.machine.node import Node
     from ccagent.views.top.snapshot import TopCard
 
 
@@ -144,3 +145,63 @@ def _elapsed(delta: JobDelta) -> float | None:
 def _limit(environment: JobEnvironment) -> float | None:
     seconds = environment.end - environment.start
     return float(seconds) if environment.start and seconds > 0 else None
+
+
+_MOST_ASKED = 4
+_LONGEST = 256
+_DIGITS = 12
+_CPUS = b"SLURM_CPUS_ON_NODE"
+
+
+class JobEnvironment(NamedTuple):
+    """The variables that Slurm sets in the environment of a job.
+
+    start, end: seconds since 1970, 0: unknown. cpus: on this node, 0: unknown.
+    """
+
+    name: str = ""
+    partition: str = ""
+    start: int = 0
+    end: int = 0
+    cpus: int = 0
+
+
+def parse_job_environment(content: bytes) -> JobEnvironment | None:
+    """Parse /proc/PID/environ. Return None if it lacks Slurm's variables.
+
+    Users can change their environment: these values are only displayed.
+    """
+    found: dict[bytes, bytes] = {}
+    for entry in content.split(b"\0"):
+        name, equals, value = entry.partition(b"=")
+        if equals and (name.startswith(b"SLURM_JOB_") or name == _CPUS):
+            found.setdefault(name, value)
+
+    def text(name: bytes) -> str:
+        return found.get(name, b"")[:_LONGEST].decode("utf-8", "replace")
+
+    def number(name: bytes, digits: int) -> int:
+        value = found.get(name, b"")
+        return int(value) if value.isdigit() and len(value) <= digits else 0
+
+    if not found.keys() - {_CPUS}:
+        return None
+    return JobEnvironment(
+        text(b"SLURM_JOB_NAME"),
+        text(b"SLURM_JOB_PARTITION"),
+        number(b"SLURM_JOB_START_TIME", _DIGITS),
+        number(b"SLURM_JOB_END_TIME", _DIGITS),
+        number(_CPUS, 5),
+    )
+
+
+def read_job_environment(node: Node, pids: Iterable[int]) -> JobEnvironment | None:
+    """Return the job's variables from the first process that has them; None if none has."""
+    for pid in sorted(pids)[:_MOST_ASKED]:
+        try:
+            found = parse_job_environment(node.read(f"proc/{pid}/environ"))
+        except CcagentError:
+            continue
+        if found is not None:
+            return found
+    return None

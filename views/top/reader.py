@@ -6,10 +6,20 @@ import os
 from collections import deque
 from typing import TYPE_CHECKING
 
+from ccagent.agents.jobio.deltas import is_idle
+from ccagent.agents.jobio.usage import (
+    JobIoUsage,
+    bytes_read,
+    bytes_written,
+    metadata_operations,
+    read_calls,
+    write_calls,
+)
 from ccagent.agents.sonar.jobs.selection import ProcessSelection
 from ccagent.agents.sonar.sources.registry import open_source
 from ccagent.config.registry import GPU_VENDORS
-from ccagent.errors import CcagentError
+from ccagent.errors import CcagentError, NotHereError, NotPermittedError
+from ccagent.machine.bpf import pins
 from ccagent.machine.cgroup.counters import JobCgroups, JobCounters
 from ccagent.machine.cgroup.jobs import job_directories
 from ccagent.machine.gpu.presence import is_any_present
@@ -18,22 +28,131 @@ from ccagent.machine.procfs.cpulist import parse_cpu_list
 from ccagent.machine.procfs.loadavg import parse_loadavg
 from ccagent.machine.procfs.meminfo import compute_used_memory, parse_meminfo
 from ccagent.machine.procfs.stat import parse_kernel_stat
-from ccagent.views.top.cards import CardWatch
-from ccagent.views.top.job_environment import JobEnvironment, read_job_environment
-from ccagent.views.top.job_rows import JobDelta, make_job
-from ccagent.views.top.mounts import MountWatch
-from ccagent.views.top.snapshot import TopCard, TopProcess, TopSnapshot
+from ccagent.views.top.job_rows import JobDelta, JobEnvironment, make_job, read_job_environment
+from ccagent.views.top.snapshot import TopCard, TopMount, TopProcess, TopSnapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
     from typing import TypeVar
 
+    from ccagent.agents.jobio.usage import MountUse
     from ccagent.agents.sonar.jobs.allocations import Allocations
     from ccagent.agents.sonar.process import Process
     from ccagent.machine.gpu.gpus import GpuReading, Gpus
     from ccagent.machine.node import Node
 
     T = TypeVar("T")
+
+
+class CardWatch:
+    """The start of the idle time of each card."""
+
+    def __init__(self) -> None:
+        self._idle_since: dict[int, float] = {}
+
+    def watch(
+        self,
+        reading: GpuReading,
+        owners: dict[int, int],
+        now: float,
+        node: Node,
+        processes: list[Process],
+    ) -> tuple[TopCard, ...]:
+        """Return the cards of a reading. owners: jobs by card, from Slurm's allocations."""
+        by_pid = {process.pid: process for process in processes} if reading.cards else {}
+        used: dict[int, Process] = {}
+        for pid, uses in reading.processes.items():
+            process = by_pid.get(pid)
+            for use in uses:
+                if process is not None:
+                    used.setdefault(use.index, process)
+        idle = self._idle_since
+        self._idle_since = {}
+        found: list[TopCard] = []
+        for card in reading.cards:
+            index = card.index
+            if index in reading.partitioned:
+                continue
+            is_unknown = index in reading.without_utilization or card.failing > 0
+            if not card.ce_util and not is_unknown:
+                self._idle_since[index] = idle.get(index, now)
+            process = used.get(index)
+            found.append(
+                TopCard(
+                    index=index,
+                    utilization=None if is_unknown else float(card.ce_util),
+                    memory=1024 * card.memory,
+                    memory_percent=None
+                    if index in reading.without_memory
+                    else float(card.memory_util),
+                    power=card.power,
+                    power_limit=card.power_limit,
+                    temperature=card.temperature,
+                    is_failing=card.failing > 0,
+                    job=owners.get(index, process.job if process is not None else 0),
+                    user=node.user(process.uid) if process is not None else "",
+                    idle=now - self._idle_since.get(index, now),
+                )
+            )
+        return tuple(found)
+
+
+NOT_LOADED = "I/O by mount is not counted here; as root: ccagent kernel load --io"
+NOT_PERMITTED = (
+    "I/O by mount: this user may not read it; as root: ccagent kernel load --io --group NAME"
+)
+
+
+class MountWatch:
+    """A reader of the counters of mounts. Rates are since the previous reading."""
+
+    def __init__(self, directory: str = pins.DIRECTORY) -> None:
+        self._usage = JobIoUsage(directory)
+
+    def read(self, node: Node, living: Collection[int]) -> tuple[tuple[TopMount, ...], str]:
+        """Return the mounts of running jobs and of jobs with I/O, and a note if values are missing.
+
+        living: ids of the jobs on this node.
+        """
+        try:
+            use = self._usage.read(node)
+        except CcagentError as error:
+            return (), explain_mounts(error)
+        if use.seconds <= 0:
+            return (), ""
+        found = tuple(
+            _rates(one, use.seconds)
+            for one in use.mounts
+            if one.job in living or not is_idle(one.delta)
+        )
+        return found, f"{use.lost} calls are not counted" if use.lost else ""
+
+
+def explain_mounts(error: CcagentError) -> str:
+    """Return the reason for which mounts are unknown, and the fix."""
+    match error:
+        case NotHereError():
+            return NOT_LOADED
+        case NotPermittedError():
+            return NOT_PERMITTED
+        case _:
+            return f"I/O by mount: {error}"
+
+
+def _rates(use: MountUse, seconds: float) -> TopMount:
+    delta = use.delta
+    return TopMount(
+        job=use.job,
+        point=use.mount.point,
+        type=use.mount.type,
+        source=use.mount.source,
+        read=bytes_read(delta) / seconds,
+        written=bytes_written(delta) / seconds,
+        reads=read_calls(delta) / seconds,
+        writes=write_calls(delta) / seconds,
+        metadata=metadata_operations(delta) / seconds,
+    )
+
 
 _HISTORY = 20
 _ENVIRONMENT_EVERY = 15

@@ -13,20 +13,25 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route, Router
 
 from ccagent.log import logger
-from ccagent.views.web import links
-from ccagent.views.web.context import PageRequest, split_keys
+from ccagent.views.web import addresses
+from ccagent.views.web.access import Sessions
+from ccagent.views.web.addresses import decode_segment
+from ccagent.views.web.context import NotAllowedError, PageRequest, split_keys
 from ccagent.views.web.data.job_search import JobSearchError
-from ccagent.views.web.file_replies import answer_bokeh, answer_static
-from ccagent.views.web.not_allowed import NotAllowedError
-from ccagent.views.web.page_cache import TimedCache, pack_page
 from ccagent.views.web.pages.cluster_page import make_cluster_page
 from ccagent.views.web.pages.job_page import make_job_page
 from ccagent.views.web.pages.jobs_page import make_jobs_page
 from ccagent.views.web.pages.node_page import make_node_page
 from ccagent.views.web.rendering import bokeh_version, render
-from ccagent.views.web.replies import ZOOM_POLICY, GuardedApplication, reply
-from ccagent.views.web.segments import decode_segment
-from ccagent.views.web.sessions import Sessions
+from ccagent.views.web.replies import (
+    ZOOM_POLICY,
+    GuardedApplication,
+    TimedCache,
+    answer_bokeh,
+    answer_static,
+    pack_page,
+    reply,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable
@@ -35,8 +40,8 @@ if TYPE_CHECKING:
 
     from ccagent.views.web.access import PageAccess, Viewer
     from ccagent.views.web.context import PageSources
-    from ccagent.views.web.page_cache import MadePage
     from ccagent.views.web.plots import PagePlot
+    from ccagent.views.web.replies import MadePage
 
 _MOST_PAGES = 64 << 20
 _MOST_MODELS = 128 << 20
@@ -219,7 +224,7 @@ class PageApplication:
         known = self._sources.store.root.children
         names = sorted({*known, *await self._sources.jobs.clusters()})
         if len(names) == 1:
-            return RedirectResponse(links.cluster_link(names[0]), 302)
+            return RedirectResponse(addresses.cluster_link(names[0]), 302)
         found = [
             {
                 "name": name,
@@ -244,12 +249,12 @@ class PageApplication:
             nodes = [one for one in known if text in known[one].children]
             cluster = runs[-1].cluster if runs else (nodes[0] if nodes else "")
         if not text or not cluster:
-            return RedirectResponse(links.jobs_link(cluster) if cluster else "/", 302)
+            return RedirectResponse(addresses.jobs_link(cluster) if cluster else "/", 302)
         if any(viewer.may_see(run.user) for run in await self._sources.jobs.runs(cluster, text)):
-            return RedirectResponse(links.job_link(cluster, text), 302)
+            return RedirectResponse(addresses.job_link(cluster, text), 302)
         if self._sources.find_node(cluster, text) is not None:
-            return RedirectResponse(links.node_link(cluster, text), 302)
-        return RedirectResponse(links.jobs_link(cluster, q=text), 302)
+            return RedirectResponse(addresses.node_link(cluster, text), 302)
+        return RedirectResponse(addresses.jobs_link(cluster, q=text), 302)
 
     async def _any_job(self, request: Request) -> Response:
         """Redirect from a job's number to its page, in any cluster."""
@@ -260,7 +265,7 @@ class PageApplication:
         runs = [one for one in await self._sources.jobs.runs("", name) if viewer.may_see(one.user)]
         if not runs:
             raise HTTPException(404, "the store has no such job")
-        return RedirectResponse(links.job_link(runs[-1].cluster, name), 302)
+        return RedirectResponse(addresses.job_link(runs[-1].cluster, name), 302)
 
     async def _login(self, request: Request) -> Response:
         def show(place: str, problem: str, status: int) -> Response:

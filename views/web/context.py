@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ccagent.views.web.data.history import HistoryReader
-from ccagent.views.web.data.measured import JobReports
-from ccagent.views.web.data.metric_units import UNKNOWN, shown_metrics
-from ccagent.views.web.data.newest import NewestValues
-from ccagent.views.web.data.node_series import SeriesFinder
+from ccagent.errors import CcagentError
+from ccagent.views.web.data.jobs import JobReports
+from ccagent.views.web.data.nodes import (
+    UNKNOWN,
+    HistoryReader,
+    NewestValues,
+    SeriesFinder,
+    shown_metrics,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,7 +22,7 @@ if TYPE_CHECKING:
     from ccagent.views.job.thresholds import JobThresholds
     from ccagent.views.web.access import Viewer
     from ccagent.views.web.data.job_search import JobSearch
-    from ccagent.views.web.data.metric_units import ShownMetric
+    from ccagent.views.web.data.nodes import ShownMetric
     from ccagent.views.web.settings import WebSettings
 
 
@@ -81,3 +85,7 @@ class PageRequest(NamedTuple):
 def split_keys(text: str) -> frozenset[str]:
     """Return the keys in the query's parameter `plot`: the parts between commas, and the whole."""
     return frozenset((text, *text.split(","))) if text else frozenset()
+
+
+class NotAllowedError(CcagentError):
+    """The viewer may not see the page. The message is for the viewer."""

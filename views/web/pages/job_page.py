@@ -8,9 +8,7 @@ import msgspec
 import numpy as np
 from markupsafe import Markup
 
-from ccagent.views.job.text import format_report
-from ccagent.views.terminal import Style
-from ccagent.views.web.amounts import (
+from ccagent.views.amounts import (
     format_age,
     format_duration,
     format_number,
@@ -18,25 +16,23 @@ from ccagent.views.web.amounts import (
     format_share,
     format_time,
 )
-from ccagent.views.web.data.job_parts import end_of_values, read_parts
-from ccagent.views.web.data.measured import job_level, read_values
-from ccagent.views.web.links import job_link, node_link
-from ccagent.views.web.not_allowed import NotAllowedError
-from ccagent.views.web.pages.job_parts import ShownParts, describe_energy, show_parts
-from ccagent.views.web.pages.job_plots import JobPlots
-from ccagent.views.web.pages.job_row import ShownVerdict, describe_size, show_verdict
+from ccagent.views.job.formats import format_report
+from ccagent.views.terminal import Style
+from ccagent.views.web.addresses import AHEAD, ShownTime, job_link, node_link, read_times
+from ccagent.views.web.context import NotAllowedError
+from ccagent.views.web.data.jobs import end_of_values, job_level, read_parts, read_values
+from ccagent.views.web.drawing import draw_meter
+from ccagent.views.web.pages.job_plots import JobPlots, ShownParts, describe_energy, show_parts
+from ccagent.views.web.pages.jobs_page import ShownVerdict, describe_size, show_verdict
 from ccagent.views.web.plots import PagePlot
-from ccagent.views.web.svg.meters import draw_meter
-from ccagent.views.web.times import AHEAD, ShownTime, read_times
-from ccagent.views.web.words import STATES, shown_text
+from ccagent.views.web.rendering import STATES, shown_text
 
 if TYPE_CHECKING:
     from ccagent.stores.metrics.job_table import StoredJob
-    from ccagent.views.job.efficiency import UsedShare
-    from ccagent.views.job.figures import NodeFigures
-    from ccagent.views.job.report import JobReport
+    from ccagent.views.job.figures import NodeFigures, UsedShare
+    from ccagent.views.job.rules import JobReport
     from ccagent.views.web.context import PageRequest, PageSources
-    from ccagent.views.web.data.measured import JobSummary
+    from ccagent.views.web.data.jobs import JobSummary
 
 _MOST_NODES = 256
 _NO_GPU = ("none", "no GPU was asked for")

@@ -8,18 +8,15 @@ import msgspec
 import numpy as np
 from markupsafe import Markup
 
-from ccagent.views.web.amounts import format_age, format_number, format_quantity, format_share
+from ccagent.views.amounts import format_age, format_number, format_quantity, format_share
+from ccagent.views.web.addresses import ShownTime, jobs_link, read_times
 from ccagent.views.web.data.buckets import make_grid, read_means
-from ccagent.views.web.data.job_plots import NamedSeries, make_plot
 from ccagent.views.web.data.job_search import JobFilter
-from ccagent.views.web.links import jobs_link
+from ccagent.views.web.drawing import draw_heat_map, draw_meter
 from ccagent.views.web.pages.cluster_page import ShownTile
-from ccagent.views.web.pages.job_row import JobRow, make_row
-from ccagent.views.web.plots import PagePlot
-from ccagent.views.web.svg.grids import draw_heat_map
-from ccagent.views.web.svg.meters import draw_meter
-from ccagent.views.web.times import ShownTime, read_times
-from ccagent.views.web.words import STATES, shown_text
+from ccagent.views.web.pages.jobs_page import JobRow, make_row
+from ccagent.views.web.plots import NamedSeries, PagePlot, make_plot
+from ccagent.views.web.rendering import STATES, shown_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +25,7 @@ if TYPE_CHECKING:
     from ccagent.stores.metrics.job_table import StoredJob
     from ccagent.stores.metrics.levels import StoreLevel
     from ccagent.views.web.context import PageRequest, PageSources
-    from ccagent.views.web.data.newest import NodeNow
+    from ccagent.views.web.data.nodes import NodeNow
 
 _MOST_METRICS = 150
 _MOST_ROWS = 256

@@ -7,8 +7,7 @@ import asyncio
 import pytest
 
 from ccagent.views.demo.jobs import DemoJob, demo_jobs
-from ccagent.views.job.report import JobReport
-from ccagent.views.job.rules import RULES
+from ccagent.views.job.rules import RULES, JobReport
 from tests.support.page_site import PageSite
 
 SHOWN = [job for job in demo_jobs() if job.shows]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ccagent.views.job import amounts
+from ccagent.views import amounts
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ccagent.views.job.amounts import GB
-from ccagent.views.job.efficiency import UsedShare, compute_efficiency
+from ccagent.views.amounts import GB
+from ccagent.views.job.figures import UsedShare, compute_efficiency
 from tests.unit.views.job.support import HOUR, card, job, node
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ccagent.config.duration import Duration
-from ccagent.views.job.amounts import GB
+from ccagent.views.amounts import GB
 from ccagent.views.job.figures import JobFigures
 from tests.unit.views.job.support import HOUR, card, job, levels, node, text
 

@@ -9,12 +9,12 @@ import pytest
 
 from ccagent.errors import CcagentError
 from ccagent.views.job.figures import JobFigures
-from ccagent.views.job.mounts import JobMounts, format_mounts, read_mounts
-from ccagent.views.job.output import encode_report
-from ccagent.views.job.report import make_report
-from ccagent.views.job.text import format_report
+from ccagent.views.job.formats import encode_report, format_report
+from ccagent.views.job.local import read_mounts
+from ccagent.views.job.mounts import JobMounts, format_mounts
+from ccagent.views.job.rules import make_report
 from ccagent.views.terminal import Style
-from ccagent.views.top.mounts import NOT_LOADED
+from ccagent.views.top.reader import NOT_LOADED
 from tests.support.job_io import JobIoNode
 from tests.support.tree import TreeNode
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from ccagent.views.job.output import encode_report
+from ccagent.views.job.formats import encode_report
 from tests.unit.views.job.support import card, job, node, report
 
 

@@ -6,10 +6,15 @@ import pytest
 
 from ccagent.stores.metrics.part_tags import MOUNT, NETWORK, part_name
 from ccagent.views.job.figures import JobFigures, NodeFigures
-from ccagent.views.job.mounts import format_mounts, format_network
-from ccagent.views.job.parts import JobPartSums, part_metrics, sum_of_rates
-from ccagent.views.job.report import make_report
-from ccagent.views.job.text import format_report
+from ccagent.views.job.formats import format_report
+from ccagent.views.job.mounts import (
+    JobPartSums,
+    format_mounts,
+    format_network,
+    part_metrics,
+    sum_of_rates,
+)
+from ccagent.views.job.rules import make_report
 from ccagent.views.terminal import Style
 
 HOME = part_name({"mountpoint": "/home", "fstype": "nfs4", "source": "nfs1:/home"}, MOUNT)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ccagent.views.job.amounts import GB
+from ccagent.views.amounts import GB
 from tests.unit.views.job.support import HOUR, card, job, levels, node, text
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from ccagent.views.job.amounts import GB
+from ccagent.views.amounts import GB
 from ccagent.views.job.figures import JobFigures
-from ccagent.views.job.summary import encode_summary
+from ccagent.views.job.formats import encode_summary
 from tests.unit.views.job.support import card, job, node, report
 
 

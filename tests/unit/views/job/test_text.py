@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from ccagent.views.job.amounts import GB
+from ccagent.views.amounts import GB
 from ccagent.views.job.figures import JobFigures
-from ccagent.views.job.text import format_report
+from ccagent.views.job.formats import format_report
 from ccagent.views.terminal import Style, width_of
 from tests.unit.views.job.support import HOUR, card, job, node, report
 

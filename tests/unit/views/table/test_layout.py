@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.views.table.layout import TableColumn, format_rows
-from ccagent.views.terminal import Style, width_of
+from ccagent.views.terminal import Style, TableColumn, format_rows, width_of
 
 COLUMNS = (
     TableColumn("NAME"), TableColumn("SIZE", True, 1), TableColumn("NOTE", rank=2),

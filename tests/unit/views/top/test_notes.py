@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from ccagent.views.top.notes import MEANINGS, find_notes, letters
-from ccagent.views.top.snapshot import TopCard
+from ccagent.views.top.snapshot import MEANINGS, TopCard, find_notes, letters
 from tests.unit.views.top.support import G, top_job
 
 

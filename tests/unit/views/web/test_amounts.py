@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from ccagent.views.web.amounts import (
+from ccagent.views.amounts import (
     format_age,
     format_duration,
     format_number,

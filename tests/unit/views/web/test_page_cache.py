@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from ccagent.views.web.page_cache import TimedCache, pack_page
+from ccagent.views.web.replies import TimedCache, pack_page
 
 
 class Clock:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.views.web.segments import decode_segment, encode_segment
+from ccagent.views.web.addresses import decode_segment, encode_segment
 
 
 @given(st.text(min_size=1, max_size=40))

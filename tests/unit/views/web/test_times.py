@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ccagent.views.web.times import read_times
+from ccagent.views.web.addresses import read_times
 
 NOW = 1_800_000_000
 

@@ -10,9 +10,7 @@ import pytest
 from ccagent.stores.metrics.catalogue import MetricCatalogue, StoredMetric
 from ccagent.stores.metrics.store import MetricStore
 from ccagent.views.web.data.buckets import make_grid
-from ccagent.views.web.data.history import ClusterHistory, HistoryReader
-from ccagent.views.web.data.metric_units import shown_metrics
-from ccagent.views.web.data.node_series import SeriesFinder
+from ccagent.views.web.data.nodes import ClusterHistory, HistoryReader, SeriesFinder, shown_metrics
 
 NOW = 1_800_000_000
 METRICS = shown_metrics("clustercockpit")

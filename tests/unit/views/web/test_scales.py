@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.views.web.svg.scales import find_top, time_ticks, value_ticks
+from ccagent.views.web.drawing import find_top, time_ticks, value_ticks
 
 
 @given(st.floats(1e-9, 1e15))

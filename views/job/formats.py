@@ -1,13 +1,19 @@
-"""The report of a job as text for terminals."""
+"""The report of a job as text, as JSON, and as a summary for Slurm's AdminComment."""
 
 from __future__ import annotations
 
+import base64
+import gzip
+import json
+import math
 import textwrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from ccagent.errors import UnparsableError
 from ccagent.machine.hostlist_compact import compact
-from ccagent.views.job.amounts import (
+from ccagent.views.amounts import (
     clock,
     core_time,
     cores,
@@ -22,11 +28,16 @@ from ccagent.views.terminal import Style, clean, cut
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ccagent.views.job.efficiency import UsedShare
-    from ccagent.views.job.figures import CardFigures, JobFigures
-    from ccagent.views.job.finding import JobFinding
+    from ccagent.views.job.figures import (
+        CardFigures,
+        JobFigures,
+        JobFinding,
+        NodeFigures,
+        UsedShare,
+    )
     from ccagent.views.job.mounts import JobMounts
-    from ccagent.views.job.report import JobReport
+    from ccagent.views.job.rules import JobReport
+
 
 _BAR = 42
 _LABEL = 8
@@ -193,3 +204,88 @@ def _fold(text: str, first: str, more: str, width: int) -> list[str]:
         text, max(20, width), initial_indent=first, subsequent_indent=more, drop_whitespace=True,
         break_on_hyphens=False, break_long_words=True,
     )  # fmt: skip
+
+
+def describe_report(report: JobReport) -> dict[str, Any]:
+    """Return a report as an object for JSON. Unknown figures are null."""
+    efficiency = report.efficiency
+    shares = {name: getattr(efficiency, name) for name in efficiency.__struct_fields__}
+    figures = msgspec.to_builtins(report.figures)
+    coverage = report.figures.coverage
+    return {
+        "verdict": report.level,
+        "findings": msgspec.to_builtins(report.findings),
+        "hidden": msgspec.to_builtins(report.hidden),
+        "efficiency": {name: _describe_share(share) for name, share in shares.items()},
+        "samples": report.figures.samples,
+        "coverage": None if coverage is None else round(coverage, 3),
+        "job": figures,
+    }
+
+
+def encode_report(report: JobReport, mounts: JobMounts | None = None) -> bytes:
+    """Return a report as one line of JSON. mounts: of the job, if known."""
+    found = describe_report(report)
+    if mounts is not None:
+        found |= {"mounts": msgspec.to_builtins(mounts)}
+    return msgspec.json.encode(found) + b"\n"
+
+
+def _describe_share(share: UsedShare | None) -> dict[str, Any] | None:
+    if share is None:
+        return None
+    return {
+        "percent": round(share.percent, 3),
+        "used": share.used,
+        "total": share.total,
+        "parts": share.nodes,
+    }
+
+
+_FEWEST = 2
+"""Minimum of samples for a summary, as in jobstats."""
+
+
+def encode_summary(report: JobReport) -> str:
+    """Return the summary for reportseff and job_defense_shield: `JS1:` in Slurm's AdminComment.
+
+    Source: jobstats, docs/setup/summaries.md: base64 of gzip of JSON without spaces. `JS1:Short`
+    stands for a too short job, `JS1:None` for a job without data.
+    """
+    job = report.figures
+    if job.samples < _FEWEST:
+        is_early = any(one.level == "short" for one in report.findings)
+        return "JS1:Short" if is_early else "JS1:None"
+    text = json.dumps(summarize(job), separators=(",", ":")).encode()
+    # No time in gzip's header: the same job must have the same summary.
+    return f"JS1:{base64.b64encode(gzip.compress(text, mtime=0)).decode('ascii')}"
+
+
+def summarize(job: JobFigures) -> dict[str, Any]:
+    """Return the summary in the format of jobstats: memory in bytes, times in seconds."""
+    return {
+        "nodes": {node.name: _summarize_node(node) for node in job.nodes if node.samples},
+        "total_time": int(job.elapsed),
+        "gpus": job.gpu_count or 0,
+    }
+
+
+def _summarize_node(node: NodeFigures) -> dict[str, Any]:
+    """Return the summary of a node. Values without total are omitted: readers divide by totals."""
+    found: dict[str, Any] = {}
+    if node.memory_limit and node.memory_peak is not None:
+        found |= {"total_memory": int(node.memory_limit), "used_memory": int(node.memory_peak)}
+    if node.cores and node.cpu_seconds is not None:
+        found |= {"total_time": round(node.cpu_seconds, 1), "cpus": math.ceil(node.cores)}
+    total: dict[str, int] = {}
+    used: dict[str, int] = {}
+    share: dict[str, float] = {}
+    for card in node.cards:
+        # Readers treat a missing utilization as 0.
+        if card.memory_total and card.memory_peak is not None and card.utilization is not None:
+            total[card.card] = int(card.memory_total)
+            used[card.card] = int(card.memory_peak)
+            share[card.card] = round(card.utilization, 1)
+    if total:
+        found |= {"gpu_total_memory": total, "gpu_used_memory": used, "gpu_utilization": share}
+    return found

@@ -10,16 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccagent.views.web.data.buckets import SeriesBuckets, TimeGrid
-from ccagent.views.web.plots import PagePlot
-from ccagent.views.web.svg.grids import GridCell, draw_cells, draw_heat_map
-from ccagent.views.web.svg.lines import (
+from ccagent.views.web.drawing import (
+    GridCell,
     PlotLimit,
     PlotLine,
     band_path,
+    draw_cells,
+    draw_heat_map,
     draw_lines,
     draw_sparkline,
     line_path,
 )
+from ccagent.views.web.plots import PagePlot
 
 GRID = TimeGrid(1_800_000_000, 60, 4)
 NAN = float("nan")

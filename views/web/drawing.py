@@ -1,17 +1,23 @@
-"""Lines over time as SVG: bands from minimum to maximum, gaps for missing values, limits."""
+"""Drawings as SVG: lines over time, sparklines, heat maps, meters.
+
+Colours are distinguishable for colour-blind people: Okabe and Ito for series, viridis for shares.
+Pages use CSS classes, which dark mode can change: `s0` to `s7` for series, `h0` to `h9` for shares,
+`hx` for missing values. The cells of a heat map with one colour are one path: 10,000 cells take
+about 60 kB.
+"""
 
 from __future__ import annotations
 
+import math
+import time
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from markupsafe import Markup, escape
 
-from ccagent.views.web.amounts import base_of, format_clock, format_quantity
-from ccagent.views.web.svg.colours import series_class
-from ccagent.views.web.svg.scales import LARGEST, find_top, time_ticks, value_ticks
-from ccagent.views.web.words import escape_label
+from ccagent.views.amounts import base_of, format_clock, format_quantity
+from ccagent.views.web.rendering import escape_label
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,6 +25,64 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ccagent.views.web.data.buckets import SeriesBuckets, TimeGrid
+
+
+SERIES = 8
+"""Number of colours of series. The ninth series has the first colour, with dashes."""
+
+SHARES = 10
+
+
+def series_class(number: int) -> str:
+    """Return the CSS classes of a series, for colour and dashes."""
+    dashes = number // SERIES % 3
+    return f"s{number % SERIES}" + (f" d{dashes}" if dashes else "")
+
+
+def share_class(share: float | None) -> str:
+    """Return the CSS class of a share from 0 to 1; `hx` if it is missing."""
+    if share is None or not math.isfinite(share):
+        return "hx"
+    return f"h{min(SHARES - 1, max(0, int(share * SHARES)))}"
+
+
+_TIMES = (
+    10, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800,
+    1209600, 2592000,
+)  # fmt: skip
+_MOST_TICKS = 40
+LARGEST, _SMALLEST = 1e300, 1e-300
+"""Limits of values: beyond them floating point numbers have no round steps."""
+
+
+def find_top(largest: float) -> float:
+    """Return a round upper end for an axis from 0 that includes a value."""
+    if not math.isfinite(largest) or largest < _SMALLEST:
+        return 1.0
+    largest = min(largest, LARGEST)
+    power = 10.0 ** math.floor(math.log10(largest))
+    for step in (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0):
+        if largest <= step * power * (1 + 1e-9):
+            return step * power
+    return 10.0 * power
+
+
+def value_ticks(top: float, count: int = 4) -> list[float]:
+    """Return about `count` round values from 0 to `top`."""
+    raw = top / count
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(one * power for one in (1.0, 2.0, 2.5, 5.0, 10.0) if one * power >= raw * 0.999)
+    return [n * step for n in range(int(top / step + 1e-9) + 1)]
+
+
+def time_ticks(start: float, end: float, count: int = 6) -> list[int]:
+    """Return round times in the server's time zone between start and end."""
+    span = max(1.0, end - start)
+    step = next((one for one in _TIMES if span / one <= count), _TIMES[-1])
+    offset = time.localtime(start).tm_gmtoff
+    first = -int(-(start + offset) // step) * step - offset
+    return list(range(first, int(end) + 1, step))[:_MOST_TICKS]
+
 
 HEIGHT = 150
 """Height of the plot area in pixels."""
@@ -198,3 +262,99 @@ def _draw_line(line: PlotLine, upper: float) -> str:
 def _draw_limit(limit: PlotLimit, upper: float, grid: TimeGrid) -> str:
     height = _ROWS * (1 - min(limit.value, upper) / upper)
     return f'<path class="limit" d="M0 {height:.0f}H{max(1, grid.size - 1)}"/>'
+
+
+_CELL = 14
+_GAP = 2
+
+
+class GridCell(NamedTuple):
+    """A square: title, share from 0 to 1, address of its link."""
+
+    title: str
+    share: float | None
+    link: str = ""
+
+
+def draw_heat_map(
+    rows: NDArray[np.float64],
+    names: Sequence[str],
+    times: tuple[int, int],
+    *,
+    height: int = 12,
+    label: str = "",
+) -> Markup:
+    """Return a heat map with one row per name. rows: shares from 0 to 1 over time."""
+    count, columns = rows.shape
+    paths: dict[str, list[str]] = {}
+    for number, row in enumerate(rows.tolist()):
+        first, known = 0, share_class(row[0]) if row else ""
+        for column in range(1, columns + 1):
+            found = share_class(row[column]) if column < columns else ""
+            if found != known:
+                paths.setdefault(known, []).append(
+                    f"M{first} {number}h{column - first}v.9h{first - column}z"
+                )
+                first, known = column, found
+    body = "".join(f'<path class="{name}" d="{"".join(d)}"/>' for name, d in sorted(paths.items()))
+    labels = "".join(
+        f'<text x="92" y="{number * height + height - 2}">{escape_label(name[-16:])}</text>'
+        for number, name in enumerate(names)
+    )
+    start, end = times
+    span = max(1, end - start)
+    clock = "".join(
+        f'<text x="{100 * (tick - start) / span:.2f}%" y="12">{format_clock(tick, span)}</text>'
+        for tick in time_ticks(start, end)
+        if 0.03 < (tick - start) / span < 0.97
+    )
+    size = count * height
+    return Markup(  # noqa: S704 - names are escaped
+        f'<svg class="names" width="96" height="{size}" aria-hidden="true">{labels}</svg>'
+        f'<svg class="heat" role="img" aria-label="{escape_label(label)}" width="100%"'
+        f' height="{size}" viewBox="0 0 {max(1, columns)} {max(1, count)}"'
+        f' preserveAspectRatio="none">{body}</svg>'
+        f'<svg class="times" width="100%" height="16" aria-hidden="true">{clock}</svg>'
+    )
+
+
+def draw_cells(cells: Sequence[GridCell], across: int = 40, label: str = "") -> Markup:
+    """Return a grid of squares, each a link with a title."""
+    parts: list[str] = []
+    for number, cell in enumerate(cells):
+        x, y = number % across * _CELL, number // across * _CELL
+        square = (
+            f'<rect class="{share_class(cell.share)}" x="{x}" y="{y}" width="{_CELL - _GAP}"'
+            f' height="{_CELL - _GAP}"><title>{escape_label(cell.title)}</title></rect>'
+        )
+        if cell.link:
+            name = escape_label(cell.title)
+            square = f'<a href="{escape(cell.link)}" tabindex="-1" aria-label="{name}">{square}</a>'
+        parts.append(square)
+    rows = -(-len(cells) // across)
+    width, height = across * _CELL - _GAP, max(1, rows * _CELL - _GAP)
+    return Markup(  # noqa: S704 - titles and links are escaped
+        f'<svg class="cells" role="group" aria-label="{escape_label(label)}"'
+        f' viewBox="0 0 {width} {height}"'
+        f' width="{width}" height="{height}">{"".join(parts)}</svg>'
+    )
+
+
+def draw_meter(share: float | None, *, state: str = "ok", mark: float | None = None) -> Markup:
+    """Return a bar for a share from 0 to 1; hatched if the share is None.
+
+    state: `ok`, `hint` or `bad`, selects the colour. mark: a second level, such as the request or
+    a peak.
+    """
+    if share is None or not math.isfinite(share):
+        bar = '<rect class="unknown" width="100" height="10"/>'
+    else:
+        width = min(100.0, max(0.0, 100 * share))
+        bar = f'<rect class="fill {state}" width="{width:.1f}" height="10"/>'
+    if mark is not None and math.isfinite(mark):
+        place = min(99.4, max(0.0, 100 * mark))
+        bar += f'<rect class="mark" x="{place:.1f}" width=".6" height="10"/>'
+    return Markup(  # noqa: S704 - nothing but numbers and known words
+        '<svg class="meter" viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true">'
+        f'<rect class="track" width="100" height="10"/>{bar}</svg>'
+    )

@@ -1,13 +1,67 @@
-"""The time range of a page, from the query of its URL."""
+"""Addresses of pages: names as segments of a path, time ranges in the query.
+
+They are stable: they only contain names of clusters, nodes and jobs.
+Browsers resolve `..` and `%2e%2e`, and servers decode `%2F`. Therefore all characters except
+letters, digits, `.`, `-` and `_` are encoded as `~` and two hexadecimal digits per byte.
+"""
 
 from __future__ import annotations
 
 import re
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import urlencode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+_PLAIN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
+_ESCAPE = re.compile(rb"~([0-9A-F]{2})")
+_FORM = re.compile(r"(?:[A-Za-z0-9._-]|~[0-9A-F]{2})+")
+_KEPT = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
+_LONGEST = 3 * 1024
+
+
+def encode_segment(name: str) -> str:
+    """Return a name as a segment of a path."""
+    if _PLAIN.fullmatch(name):
+        return name
+    return "".join(
+        chr(byte) if byte in _KEPT else f"~{byte:02X}"
+        for byte in name.encode("utf-8", "surrogateescape")
+    )
+
+
+def decode_segment(text: str) -> str:
+    """Return the name of a segment. Raise ValueError if the encoding is invalid."""
+    if len(text) > _LONGEST or not _FORM.fullmatch(text):
+        raise ValueError("not the address of a page")
+    found = _ESCAPE.sub(lambda match: bytes([int(match[1], 16)]), text.encode("ascii"))
+    return found.decode("utf-8", "surrogateescape")
+
+
+def cluster_link(cluster: str) -> str:
+    """Return the address of a cluster."""
+    return f"/cluster/{encode_segment(cluster)}"
+
+
+def node_link(cluster: str, node: str) -> str:
+    """Return the address of a node."""
+    return f"{cluster_link(cluster)}/node/{encode_segment(node)}"
+
+
+def jobs_link(cluster: str, **query: str | int) -> str:
+    """Return the address of a list of jobs. query: parameters."""
+    chosen = {name: value for name, value in query.items() if value not in ("", 0)}
+    return f"{cluster_link(cluster)}/jobs" + (f"?{urlencode(chosen)}" if chosen else "")
+
+
+def job_link(cluster: str, job: str, start: int = 0) -> str:
+    """Return the address of a job; with `start` of one of its runs."""
+    link = f"{cluster_link(cluster)}/job/{encode_segment(job)}"
+    return f"{link}/{start}" if start else link
+
 
 RANGES = {
     "1h": 3600, "6h": 21600, "12h": 43200, "24h": 86400, "48h": 172800, "7d": 604800,

@@ -1,0 +1,409 @@
+"""Values of a cluster's nodes: newest values, and their use over time."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from ccagent.views.web.data.buckets import TimeGrid, find_frequency, mean_of, read_rows
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ccagent.agents.metrics.pipeline.presets import Preset
+    from ccagent.stores.metrics.groups import SeriesGroup, StoredSeries
+    from ccagent.stores.metrics.levels import StoreLevel
+    from ccagent.stores.metrics.store import MetricStore
+
+    Values = NDArray[np.float64]
+
+
+SILENT_AFTER = 3
+"""Number of intervals without a value after which a node is silent."""
+
+_AT_ONCE = 25
+_BACK = 8
+"""Rows before the newest row that are searched for late values."""
+
+
+class CardNow(NamedTuple):
+    """Newest values of a card. Shares are from 0 to 1, power in W. None: unknown."""
+
+    name: str
+    utilization: float | None
+    memory: float | None
+    power: float | None
+
+
+class NodeNow(NamedTuple):
+    """Newest values of a node. cpu: share from 0 to 1. Memory is in B, power in W. None: unknown.
+
+    last: time of the newest value. step: seconds between values.
+    """
+
+    name: str
+    last: int
+    step: int
+    cores: int
+    cpu: float | None
+    load: float | None
+    memory_used: float | None
+    memory_total: float | None
+    power: float | None
+    cards: tuple[CardNow, ...]
+
+    def is_silent(self, now: int) -> bool:
+        """Return whether the node has sent no values for three intervals."""
+        return now - self.last > SILENT_AFTER * self.step + self.step // 2
+
+
+class NewestValues:
+    """A reader of newest values, in base units."""
+
+    def __init__(
+        self, store: MetricStore, metrics: dict[str, ShownMetric], finder: SeriesFinder
+    ) -> None:
+        self._store = store
+        self._metrics = metrics
+        self._finder = finder
+
+    async def of_cluster(self, cluster: str) -> list[NodeNow]:
+        """Return all nodes of a cluster. Yields to the event loop in between."""
+        level = self._store.root.children.get(cluster)
+        found: list[NodeNow] = []
+        for number, node in enumerate(list(level.children.values()) if level else ()):
+            found.append(self.of_node(node))
+            if number % _AT_ONCE == _AT_ONCE - 1:
+                await asyncio.sleep(0)
+        return sorted(found, key=lambda one: one.name)
+
+    def of_node(self, level: StoreLevel) -> NodeNow:
+        """Return the newest values of a node."""
+        series = self._finder.of_node(level)
+        last, step = _newest_time(series)
+        oldest = last - (SILENT_AFTER + 1) * step
+        used = self._sum(series, "mem_used", oldest)
+        # The total is used + available, if the agent sends both.
+        free = self._sum(series, "mem_available", oldest)
+        cards = tuple(self._card(name, card, oldest) for name, card in series.cards)
+        power = self._total_power(series, oldest)
+        drawn = [card.power for card in cards if card.power is not None]
+        return NodeNow(
+            name=level.path[-1],
+            last=last,
+            step=step,
+            cores=series.cores,
+            cpu=self._cpu(series, oldest),
+            load=self._mean(series, "cpu_load", oldest),
+            memory_used=used,
+            memory_total=None if used is None or free is None else used + free,
+            power=(power or 0.0) + sum(drawn) if drawn else power,
+            cards=cards,
+        )
+
+    def _cpu(self, series: NodeSeries, oldest: int) -> float | None:
+        """Return the share of time without idle, else the share of programs and kernel."""
+        idle = self._mean(series, "cpu_idle", oldest)
+        if idle is not None:
+            return max(0.0, 100 - idle) / 100
+        parts = [self._mean(series, name, oldest) for name in ("cpu_user", "cpu_system")]
+        known = [one for one in parts if one is not None]
+        return sum(known) / 100 if known else None
+
+    def _card(self, name: str, card: dict[str, StoredSeries], oldest: int) -> CardNow:
+        def newest(metric: str) -> float | None:
+            found = card.get(metric)
+            value = newest_value(found, oldest) if found is not None else None
+            return None if value is None else value * self._factor(metric)
+
+        share = newest("acc_utilization")
+        return CardNow(
+            name,
+            None if share is None else share / 100,
+            newest("acc_mem_used"),
+            newest("acc_power"),
+        )
+
+    def _total_power(self, series: NodeSeries, oldest: int) -> float | None:
+        """Return the power of the node, else the sum of processors and memory, in W."""
+        for metrics in (("node_power",), ("psys_power",), ("cpu_power", "mem_power")):
+            parts = [self._sum(series, name, oldest) for name in metrics]
+            known = [one for one in parts if one is not None]
+            if known:
+                return sum(known)
+        return None
+
+    def _factor(self, metric: str) -> float:
+        return self._metrics[metric].factor if metric in self._metrics else 1.0
+
+    def _values(self, series: NodeSeries, metric: str, oldest: int) -> list[float]:
+        found = [newest_value(one, oldest) for one in series.metrics.get(metric, ())]
+        factor = self._factor(metric)
+        return [value * factor for value in found if value is not None]
+
+    def _sum(self, series: NodeSeries, metric: str, oldest: int) -> float | None:
+        values = self._values(series, metric, oldest)
+        return sum(values) if values else None
+
+    def _mean(self, series: NodeSeries, metric: str, oldest: int) -> float | None:
+        values = self._values(series, metric, oldest)
+        return sum(values) / len(values) if values else None
+
+
+def _newest_time(series: NodeSeries) -> tuple[int, int]:
+    """Return the time of a node's newest row, and its time step."""
+    last, step = 0, 60
+    for group in series.groups:
+        if group.head is not None:
+            end = group.time(group.head_first + group.head.rows - 1)
+            if end > last:
+                last, step = end, group.frequency
+    return last, step
+
+
+def newest_value(found: StoredSeries, oldest: int) -> float | None:
+    """Return the newest value of a series since a time; None without values."""
+    group, column = found
+    block = group.head
+    if block is None:
+        return None
+    values, rows = block.values, block.rows
+    for row in range(rows - 1, max(-1, rows - 1 - _BACK), -1):
+        value = float(values[row, column])
+        if value == value:  # noqa: PLR0124 - NaN
+            return value if group.time(block.first + row) >= oldest else None
+    if rows > _BACK:
+        return None
+    value_of_last = np.empty(1)
+    group.read(column, block.first - 1, 1, value_of_last)
+    is_there = not np.isnan(value_of_last[0]) and group.time(block.first - 1) >= oldest
+    return float(value_of_last[0]) if is_there else None
+
+
+OF_NODE = frozenset({
+    "cpu_idle", "cpu_user", "cpu_system", "cpu_load", "mem_used", "mem_available", "node_power",
+    "psys_power", "cpu_power", "mem_power",
+})  # fmt: skip
+OF_CARD = frozenset({"acc_utilization", "acc_mem_used", "acc_power"})
+_SECONDS = 60
+_MOST_NODES = 50_000
+
+
+class NodeSeries(NamedTuple):
+    """Series of a node and of its cards.
+
+    metrics: series of the node by metric, else of its parts. groups: all groups with these series.
+    cores: number of hardware threads.
+    """
+
+    metrics: dict[str, list[StoredSeries]]
+    cards: list[tuple[str, dict[str, StoredSeries]]]
+    groups: list[SeriesGroup]
+    cores: int
+
+
+class SeriesFinder:
+    """A search for the series of nodes, with a cache of a minute."""
+
+    def __init__(self, store: MetricStore) -> None:
+        self._store = store
+        self._generation = store.generation
+        self._known: dict[tuple[str, ...], tuple[float, StoreLevel, NodeSeries]] = {}
+
+    def of_node(self, level: StoreLevel) -> NodeSeries:
+        """Return the series of a node. New series may be missing for a minute."""
+        if self._generation != self._store.generation or len(self._known) > _MOST_NODES:
+            self._known.clear()  # series were removed
+            self._generation = self._store.generation
+        now = self._store.now()
+        found = self._known.get(level.path)
+        if found is not None and now < found[0] and found[1] is level:
+            return found[2]
+        made = _find(level)
+        self._known[level.path] = (now + _SECONDS, level, made)
+        return made
+
+
+def _find(level: StoreLevel) -> NodeSeries:
+    metrics = {name: [one] for name, one in level.series.items() if name in OF_NODE}
+    below: dict[str, list[StoredSeries]] = {}
+    cards: list[tuple[str, dict[str, StoredSeries]]] = []
+    cores = 0
+    for name, part in level.children.items():
+        if name.startswith("job"):
+            continue
+        cores += name.startswith("hwthread")
+        if name.startswith("accelerator"):
+            chosen = {metric: one for metric, one in part.series.items() if metric in OF_CARD}
+            cards.append((name.removeprefix("accelerator"), chosen))
+            continue
+        for metric, one in part.series.items():
+            if metric in OF_NODE and metric not in metrics:
+                below.setdefault(metric, []).append(one)
+    metrics |= below
+    series = [one for each in metrics.values() for one in each]
+    series += [one for _, card in cards for one in card.values()]
+    series += [one for _, one in zip(range(1), level.series.values(), strict=False)]
+    groups = {id(one.group): one.group for one in series}
+    return NodeSeries(metrics, sorted(cards, key=lambda one: one[0]), list(groups.values()), cores)
+
+
+class ShownMetric(NamedTuple):
+    """Base unit of a metric. factor: from the store's values to the base unit."""
+
+    unit: str
+    factor: float
+
+
+UNKNOWN = ShownMetric("", 1.0)
+
+
+@cache
+def shown_metrics(preset: Preset) -> dict[str, ShownMetric]:
+    """Return unit and factor of ccagent's metrics by their names in a store."""
+    from ccagent.agents.metrics.pipeline.presets import apply_preset
+    from ccagent.agents.metrics.readers.registry import READERS
+
+    found: dict[str, ShownMetric] = {}
+    for reader in READERS.values():
+        for name, metric in reader.metrics.items():
+            try:
+                output = apply_preset(preset, name, metric.unit)
+            except ValueError:
+                continue
+            # Pages show base units with suitable prefixes.
+            unit = metric.unit if output.factor else output.unit
+            factor = 1.0 / output.factor if output.factor else 1.0
+            found[output.name] = ShownMetric(unit, factor)
+    return found
+
+
+_SETTLED = 180
+"""Seconds after the end of a bucket in which its values usually arrive."""
+
+_FORGOTTEN_AFTER = 600
+"""Seconds after which all buckets are read again, for late values."""
+
+_MOST_KEPT = 16
+_CPU, _MEMORY, _GPU, _POWER = range(4)
+_KINDS = 4
+
+
+class ClusterHistory(NamedTuple):
+    """Values on a grid, in base units. cpu, gpu: percent, means over nodes and cards."""
+
+    cpu: Values
+    memory: Values
+    gpu: Values
+    power: Values
+
+
+class _Sums(NamedTuple):
+    """Sums and counts of values, one row per kind, one column per bucket."""
+
+    sums: Values
+    counts: Values
+
+
+class _Kept(NamedTuple):
+    """Sums of a grid until a time. Later buckets may still change."""
+
+    until: float
+    grid: TimeGrid
+    found: _Sums
+
+
+class HistoryReader:
+    """A reader of the use of clusters, with a cache of final buckets."""
+
+    def __init__(
+        self, store: MetricStore, metrics: dict[str, ShownMetric], finder: SeriesFinder
+    ) -> None:
+        self._store = store
+        self._metrics = metrics
+        self._finder = finder
+        self._kept: dict[tuple[str, int], _Kept] = {}
+
+    async def read(self, cluster: str, grid: TimeGrid) -> ClusterHistory:
+        """Return the use of a cluster. Yields to the event loop between nodes."""
+        now = self._store.now()
+        key = (cluster, grid.step)
+        kept = self._kept.get(key)
+        found = _Sums(np.zeros((_KINDS, grid.size)), np.zeros((_KINDS, grid.size)))
+        known = 0
+        if kept is not None and now < kept.until:
+            known = _take_over(kept, grid, found, int(now) - _SETTLED)
+        rest = TimeGrid(grid.start + known * grid.step, grid.step, grid.size - known)
+        if rest.size:
+            await self._add(cluster, rest, _Sums(found.sums[:, known:], found.counts[:, known:]))
+        until = kept.until if known and kept is not None else now + _FORGOTTEN_AFTER
+        self._kept.pop(key, None)
+        self._kept[key] = _Kept(until, grid, found)
+        if len(self._kept) > _MOST_KEPT:
+            del self._kept[next(iter(self._kept))]
+        sums = np.where(found.counts > 0, found.sums, np.nan)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            means = sums / found.counts
+        return ClusterHistory(means[_CPU], sums[_MEMORY], means[_GPU], sums[_POWER])
+
+    async def _add(self, cluster: str, grid: TimeGrid, into: _Sums) -> None:
+        level = self._store.root.children.get(cluster)
+        for number, node in enumerate(list(level.children.values()) if level else ()):
+            self._add_node(self._finder.of_node(node), grid, into)
+            if number % _AT_ONCE == _AT_ONCE - 1:
+                await asyncio.sleep(0)
+
+    def _add_node(self, node: NodeSeries, grid: TimeGrid, into: _Sums) -> None:
+        """Read all series of a node, and add them to the sums of their kinds."""
+        cpu = node.metrics.get("cpu_idle") or node.metrics.get("cpu_user") or []
+        memory, power = node.metrics.get("mem_used", []), _power(node)
+        cards = [card["acc_utilization"] for _, card in node.cards if "acc_utilization" in card]
+        power += [card["acc_power"] for _, card in node.cards if "acc_power" in card]
+        series = [*cpu, *memory, *cards, *power]
+        if not series:
+            return
+        rows = read_rows(series, grid, find_frequency(series, grid))
+        means = mean_of(rows.reshape(len(series), grid.size, -1), 2)
+        first, second, third = len(cpu), len(cpu) + len(memory), len(cpu) + len(memory) + len(cards)
+        if cpu:
+            used = mean_of(means[:first], 0)[None, :]
+            _add(into, _CPU, 100 - used if "cpu_idle" in node.metrics else used)
+        factor = self._metrics["mem_used"].factor if "mem_used" in self._metrics else 1.0
+        for kind, part in (
+            (_MEMORY, means[first:second] * factor),
+            (_GPU, means[second:third]),
+            (_POWER, means[third:]),
+        ):
+            if len(part):
+                _add(into, kind, part)
+
+
+def _add(into: _Sums, kind: int, rows: Values) -> None:
+    is_there = ~np.isnan(rows)
+    into.sums[kind] += np.where(is_there, rows, 0.0).sum(axis=0)
+    into.counts[kind] += is_there.sum(axis=0)
+
+
+def _power(node: NodeSeries) -> list[StoredSeries]:
+    """Return the series of the node's power, else of its processors and memory."""
+    for name in ("node_power", "psys_power"):
+        if name in node.metrics:
+            return list(node.metrics[name])
+    return [*node.metrics.get("cpu_power", ()), *node.metrics.get("mem_power", ())]
+
+
+def _take_over(kept: _Kept, grid: TimeGrid, into: _Sums, settled: int) -> int:
+    """Copy the final buckets from the cache. Return their number."""
+    shift = (grid.start - kept.grid.start) // grid.step
+    if shift < 0 or (grid.start - kept.grid.start) % grid.step:
+        return 0
+    last = min(kept.grid.size, (settled - kept.grid.start) // grid.step)
+    count = min(grid.size, last - shift)
+    if count <= 0:
+        return 0
+    into.sums[:, :count] = kept.found.sums[:, shift : shift + count]
+    into.counts[:, :count] = kept.found.counts[:, shift : shift + count]
+    return count
