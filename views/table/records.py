@@ -51,8 +51,6 @@ def format_records(
             continue
         lines += [""] * bool(lines) + _format_one(record, width, style)
     if points:
-        from ccagent.views.table.records import format_points
-
         lines += [""] * bool(lines) + format_points(points, units, width, style)
     return [line if "\x1b" in line else cut(line, width) for line in lines]
 
@@ -60,20 +58,12 @@ def format_records(
 def _format_one(record: Record, width: int, style: Style) -> list[str]:
     match record:
         case SampleEnvelope() if record.data is not None:
-            from ccagent.views.table.records import format_sample
-
             return format_sample(record.data.attributes, width, style)
         case SysinfoEnvelope() if record.data is not None:
-            from ccagent.views.table.records import format_sysinfo
-
             return format_sysinfo(record.data.attributes, width, style)
         case JobsEnvelope() if record.data is not None:
-            from ccagent.views.table.records import format_jobs
-
             return format_jobs(record.data.attributes, width, style)
         case ClusterEnvelope() if record.data is not None:
-            from ccagent.views.table.records import format_cluster
-
             return format_cluster(record.data.attributes, width, style)
         case SampleEnvelope() | SysinfoEnvelope() | JobsEnvelope() | ClusterEnvelope():
             return [clean(error.detail) for error in record.errors]
