@@ -40,7 +40,7 @@ def sample_once(
         return 0
     allow_interrupts()  # not earlier: an interrupt during its import would crash msgspec
     if _is_for_people(options):
-        from ccagent.views.table.printing import print_table
+        from ccagent.commands.dry_run import print_table
 
         return 0 if print_table(configuration, agent) else 1
     from ccagent.commands.once import run_once
