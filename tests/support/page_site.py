@@ -15,6 +15,7 @@ from ccagent.records.line_protocol.lines import Line
 from ccagent.stores.metrics.catalogue import MetricCatalogue, StoredMetric
 from ccagent.stores.metrics.job_events import JobEvents
 from ccagent.stores.metrics.job_table import JobTable
+from ccagent.stores.metrics.page_settings import WebSettings
 from ccagent.stores.metrics.store import MetricStore
 from ccagent.stores.metrics.tokens import TokenVerifier
 from ccagent.views.demo.history import CLUSTER, SimulatedCluster
@@ -23,7 +24,6 @@ from ccagent.views.web.access import PageAccess
 from ccagent.views.web.application import PageApplication
 from ccagent.views.web.context import PageSources
 from ccagent.views.web.data.job_search import JobSearch
-from ccagent.views.web.settings import WebSettings
 
 KEY = Ed25519PrivateKey.from_private_bytes(b"p" * 32)
 

@@ -18,11 +18,11 @@ from ccagent.log import logger
 from ccagent.machine.node import Node
 from ccagent.records.line_protocol.lines import Line
 from ccagent.stores.metrics.catalogue import WILDCARD
-from ccagent.stores.metrics.server import StoreServer
+from ccagent.stores.metrics.page_settings import WebSettings
 from ccagent.stores.metrics.settings import StoredMetricSettings, StoreSettings, check_settings
 from ccagent.views.demo.history import CLUSTER, EVERY, SimulatedCluster
 from ccagent.views.web.addresses import node_link
-from ccagent.views.web.settings import WebSettings
+from ccagent.views.web.serving import StoreWithPages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -41,7 +41,7 @@ _PDEATHSIG = 1
 _END_WITHIN = 5.0
 
 
-class DemoServer(StoreServer):
+class DemoServer(StoreWithPages):
     """A store with the history of a simulated cluster, which the demo continues."""
 
     def __init__(
@@ -164,7 +164,7 @@ def _own_page() -> str:
 
 def describe_demo(server: DemoServer, began: float) -> str:
     """Return the text for the user who has started the demo, with addresses and commands."""
-    pages = server.pages.url if server.pages is not None else ""
+    pages = server.pages.url
     job = 4711002
     return (
         f"ccagent demo: {pages}\n"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from ccagent.stores.metrics.page_settings import JobThresholds
 from ccagent.views.amounts import (
     GB,
     clock,
@@ -26,7 +27,6 @@ from ccagent.views.job.figures import (
     JudgedJob,
     compute_efficiency,
 )
-from ccagent.views.job.thresholds import JobThresholds
 from ccagent.views.job.use_rules import (
     judge_early_end,
     judge_gpu_share,

@@ -14,8 +14,6 @@ from urllib.parse import parse_qs, quote, urlsplit
 import msgspec
 from starlette.responses import RedirectResponse, Response
 
-from ccagent.config.secret import read_secret
-from ccagent.errors import ConfigurationError
 from ccagent.stores.metrics.tokens import READ, STAFF_ROLES, UnauthorizedError
 
 if TYPE_CHECKING:
@@ -23,8 +21,8 @@ if TYPE_CHECKING:
 
     from starlette.requests import HTTPConnection, Request
 
+    from ccagent.stores.metrics.page_settings import WebSettings
     from ccagent.stores.metrics.tokens import TokenVerifier
-    from ccagent.views.web.settings import WebSettings
 
 
 COOKIE = "ccagent-session"
@@ -56,7 +54,7 @@ class PageAccess:
         self._staff = frozenset(settings.staff)
         self._proxies = frozenset(settings.proxies)
         self._header = settings.proxy_header
-        self._secret = _read_secret(settings) if settings.proxies else ""
+        self._secret = settings.read_secret() if settings.proxies else ""
         self._is_behind_tls = settings.behind_tls
 
     @property
@@ -133,15 +131,6 @@ def _person(token: bytes) -> _Person:
         return msgspec.json.decode(text, type=_Person)
     except (ValueError, IndexError, msgspec.DecodeError):
         raise UnauthorizedError("token is malformed: sub or roles are not text") from None
-
-
-def _read_secret(settings: WebSettings) -> str:
-    if not settings.proxy_secret_file:
-        raise ConfigurationError("web.proxies: requires web.proxy-secret-file")
-    secret = read_secret(settings.proxy_secret_file)
-    if len(secret) < 16:
-        raise ConfigurationError(f"{settings.proxy_secret_file}: expected at least 16 characters")
-    return secret
 
 
 _LARGEST_FORM = 32 << 10

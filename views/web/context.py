@@ -18,12 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ccagent.stores.metrics.levels import StoreLevel
+    from ccagent.stores.metrics.page_settings import JobThresholds, WebSettings
     from ccagent.stores.metrics.store import MetricStore
-    from ccagent.views.job.thresholds import JobThresholds
     from ccagent.views.web.access import Viewer
     from ccagent.views.web.data.job_search import JobSearch
     from ccagent.views.web.data.nodes import ShownMetric
-    from ccagent.views.web.settings import WebSettings
 
 
 class PageSources:

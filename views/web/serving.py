@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 import sqlite3
+import time
 from typing import TYPE_CHECKING
 
 import uvicorn
@@ -15,6 +16,7 @@ from ccagent.log import logger
 from ccagent.net.serving import EmbeddedServer, ServingLimits, limit_connections
 from ccagent.net.urls import is_loopback
 from ccagent.stores.accepting import plan_connections
+from ccagent.stores.metrics.server import StoreServer
 from ccagent.stores.metrics.settings import split_address
 from ccagent.views.web.access import PageAccess
 from ccagent.views.web.application import PageApplication
@@ -22,6 +24,9 @@ from ccagent.views.web.context import PageSources
 from ccagent.views.web.data.job_search import JobSearch
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from typing import Any
+
     from ccagent.stores.metrics.settings import StoreSettings
     from ccagent.stores.metrics.store import MetricStore
     from ccagent.stores.metrics.tokens import TokenVerifier
@@ -120,3 +125,25 @@ class PageServer:
     def _bind(self) -> socket.socket:
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         return socket.create_server((self._host, self._port), family=family, backlog=256)
+
+
+class StoreWithPages(StoreServer):
+    """A metric store that serves its pages in the same process."""
+
+    def __init__(
+        self,
+        settings: StoreSettings,
+        now: Callable[[], float] = time.time,
+        simulated: frozenset[str] = frozenset(),
+    ) -> None:
+        """Read the stored data, and open the pages' socket.
+
+        Raise ConfigurationError, LockedError, OSError. simulated: clusters that the pages mark as
+        simulated.
+        """
+        super().__init__(settings, now)
+        self.pages = PageServer(settings, self.store, self.verifier, simulated=simulated)
+
+    def work(self) -> list[Coroutine[Any, Any, None]]:
+        """Return additional coroutines to run."""
+        return [*super().work(), self.pages.run()]

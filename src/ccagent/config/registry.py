@@ -1,4 +1,4 @@
-"""Registry of agents, transports and GPU vendors: their names and classes.
+"""Registry of agents, transports, GPU vendors and the store's pages: names and classes.
 
 Built-in classes are imported at first use. Installed entry points (groups `ccagent.agents`,
 `ccagent.transports` and `ccagent.gpus`) are searched only for names that are not built in.
@@ -56,6 +56,9 @@ GPU_VENDORS = {
 }
 """GPU vendors by the name in `gpu-vendors`."""
 
+STORE_WITH_PAGES = "ccagent.views.web.serving:StoreWithPages"
+"""The metric store with web pages, whose packages are imported only if pages are on."""
+
 
 def agent_class(name: str) -> type[Agent[Any]]:
     """Return the class of an agent. Raise ConfigurationError for an unknown name."""
@@ -76,6 +79,12 @@ def gpu_vendor_class(name: str) -> type[GpuVendor]:
     """Return the class of a GPU vendor. Raise ConfigurationError for an unknown name."""
     found: type[GpuVendor] = _load("GPU vendor", "ccagent.gpus", GPU_VENDORS, name)
     return found
+
+
+def store_with_pages_class() -> Any:
+    """Return the class of the metric store with web pages."""
+    module, _, name = STORE_WITH_PAGES.partition(":")
+    return getattr(import_module(module), name)
 
 
 def agent_names() -> list[str]:

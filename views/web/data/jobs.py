@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from ccagent.stores.metrics.groups import StoredSeries
     from ccagent.stores.metrics.job_table import StoredJob
     from ccagent.stores.metrics.levels import StoreLevel
+    from ccagent.stores.metrics.page_settings import JobThresholds
     from ccagent.stores.metrics.store import MetricStore
     from ccagent.views.job.mounts import JobMounts
-    from ccagent.views.job.thresholds import JobThresholds
     from ccagent.views.web.data.nodes import NewestValues, ShownMetric
 
 
