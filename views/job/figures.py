@@ -66,6 +66,12 @@ class NodeFigures(msgspec.Struct, frozen=True, kw_only=True):
     io_written: float | None = None
     cards: tuple[CardFigures, ...] = ()
 
+    @property
+    def gpu(self) -> float | None:
+        """Return the mean utilization of the cards that report it."""
+        known = [card.utilization for card in self.cards if card.utilization is not None]
+        return sum(known) / len(known) if known else None
+
 
 class JobFigures(msgspec.Struct, frozen=True, kw_only=True):
     """A job.

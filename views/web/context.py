@@ -76,6 +76,11 @@ class PageRequest(NamedTuple):
     points: int = 240
 
     @property
+    def only_user(self) -> str | None:
+        """Return the user whose jobs the viewer may see; None: all users."""
+        return None if self.viewer.is_staff else self.viewer.name
+
+    @property
     def chosen_plots(self) -> frozenset[str]:
         """Return the keys of the requested plots; empty: all plots."""
         return split_keys(self.query.get("plot", ""))

@@ -15,7 +15,14 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from ccagent import __version__
-from ccagent.views.amounts import format_age, format_duration, format_quantity, format_time
+from ccagent.views.amounts import (
+    format_age,
+    format_duration,
+    format_number,
+    format_quantity,
+    format_share,
+    format_time,
+)
 from ccagent.views.web import addresses
 from ccagent.views.web.addresses import RANGES
 
@@ -24,11 +31,11 @@ if TYPE_CHECKING:
 
 
 _SHOWN = "\N{REPLACEMENT CHARACTER}"
-_LONGEST = 256
+LONGEST_TEXT = 256
 _LONGEST_LABEL = 2000
 
 
-def shown_text(text: object, longest: int = _LONGEST) -> str:
+def shown_text(text: object, longest: int = LONGEST_TEXT) -> str:
     """Return a text with control characters and direction marks replaced, at most `longest` long.
 
     Such characters could move or hide other text. The templates escape markup.
@@ -123,6 +130,8 @@ def _environment() -> Environment:
         "duration": format_duration,
         "age": format_age,
         "moment": format_time,
+        "number": format_number,
+        "share": format_share,
     }
     names: dict[str, Any] = found.globals
     names |= {

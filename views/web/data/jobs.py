@@ -57,6 +57,7 @@ _AT_ONCE = 8
 class JobSummary(NamedTuple):
     """The data of a job in lists. spark: CPU use over time, in percent of the job's cores."""
 
+    job: StoredJob
     report: JobReport
     spark: NDArray[np.float64]
 
@@ -134,7 +135,7 @@ class JobReports:
         spark = np.full(_SPARKS, np.nan)
         if sparks and cores:
             spark = mean_of(np.array(sparks), 0) * len(sparks) / sum(cores)
-        return JobSummary(report, spark)
+        return JobSummary(job, report, spark)
 
     def _series(self, job: StoredJob, node: StoreLevel, stop: int) -> Iterator[JobSeries]:
         own = job_level(node, job.job)

@@ -55,6 +55,12 @@ class NodeNow(NamedTuple):
     power: float | None
     cards: tuple[CardNow, ...]
 
+    @property
+    def gpu(self) -> float | None:
+        """Return the mean utilization of the cards that report it."""
+        known = [card.utilization for card in self.cards if card.utilization is not None]
+        return sum(known) / len(known) if known else None
+
     def is_silent(self, now: int) -> bool:
         """Return whether the node has sent no values for three intervals."""
         return now - self.last > SILENT_AFTER * self.step + self.step // 2
