@@ -35,6 +35,11 @@ class Viewer(NamedTuple):
     name: str
     is_staff: bool
 
+    @property
+    def scope(self) -> Viewer:
+        """Return an equal value for all viewers who may see the same."""
+        return self._replace(name="") if self.is_staff else self
+
     def may_see(self, user: str) -> bool:
         """Return whether a person may see the jobs of a user."""
         return self.is_staff or (bool(self.name) and self.name == user)

@@ -82,13 +82,12 @@ class PageRequest(NamedTuple):
 
     @property
     def chosen_plots(self) -> frozenset[str]:
-        """Return the keys of the requested plots; empty: all plots."""
-        return split_keys(self.query.get("plot", ""))
+        """Return the keys in the parameter `plot`: the parts between commas, and the whole.
 
-
-def split_keys(text: str) -> frozenset[str]:
-    """Return the keys in the query's parameter `plot`: the parts between commas, and the whole."""
-    return frozenset((text, *text.split(","))) if text else frozenset()
+        Empty: all plots.
+        """
+        text = self.query.get("plot", "")
+        return frozenset((text, *text.split(","))) if text else frozenset()
 
 
 class NotAllowedError(CcagentError):

@@ -113,13 +113,13 @@ def reply(request: Request, page: MadePage, more: Mapping[str, str] | None = Non
         one.strip().removeprefix("W/")
         for one in request.headers.get("if-none-match", "").split(",")
     ]
-    if page.status == 200 and headers["ETag"] in known:
+    if headers["ETag"] in known:
         return Response(status_code=304, headers=headers)
     body = page.body
     if page.packed and "gzip" in request.headers.get("accept-encoding", ""):
         body = page.packed
         headers["Content-Encoding"] = "gzip"
-    return Response(body, page.status, headers, media_type=page.kind)
+    return Response(body, 200, headers, media_type=page.kind)
 
 
 T = TypeVar("T")
@@ -129,9 +129,8 @@ _FEWEST_TO_PACK = 1024
 
 
 class MadePage(NamedTuple):
-    """A page: status, media type, plain and compressed body, ETag."""
+    """A page: media type, plain and compressed body, ETag."""
 
-    status: int
     kind: str
     body: bytes
     packed: bytes
@@ -143,10 +142,10 @@ class MadePage(NamedTuple):
         return len(self.body) + len(self.packed)
 
 
-def pack_page(status: int, kind: str, body: bytes) -> MadePage:
+def pack_page(kind: str, body: bytes) -> MadePage:
     """Return a page with its compressed body."""
     packed = gzip.compress(body, 4, mtime=0) if len(body) >= _FEWEST_TO_PACK else b""
-    return MadePage(status, kind, body, packed, hashlib.blake2b(body, digest_size=12).hexdigest())
+    return MadePage(kind, body, packed, hashlib.blake2b(body, digest_size=12).hexdigest())
 
 
 class TimedCache(Generic[T]):

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from ccagent.views.job.figures import JobFinding, UsedShare
     from ccagent.views.web.context import PageRequest, PageSources
     from ccagent.views.web.data.jobs import JobSummary
-    from ccagent.views.web.plots import PagePlot
 
 EACH = 50
 _STATE = re.compile(r"[a-z_]+")
@@ -123,7 +122,7 @@ class JobsPage(msgspec.Struct, frozen=True, kw_only=True):
     limit: str
     jobs: list[dict[str, object]]
     verdicts: tuple[str, ...] = LEVELS
-    plots: tuple[PagePlot, ...] = ()
+    plots: tuple[()] = ()
 
     def as_csv(self) -> bytes:
         """Return CSV with one line per job."""
