@@ -273,6 +273,10 @@ _LARGEST_ROUNDING = 4
 """Maximum of threads per core."""
 
 
+Judgement = tuple[FindingLevel, str]
+"""The level of a finding, and a text with figure, threshold and option."""
+
+
 class JobFinding(msgspec.Struct, frozen=True):
     """A finding: the rule's name, the level, and a text with figure, threshold and option."""
 

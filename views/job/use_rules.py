@@ -7,13 +7,18 @@ from typing import TYPE_CHECKING
 
 from ccagent.views import amounts
 from ccagent.views.amounts import GB, clock, number, percent, plural, request_memory
-from ccagent.views.job.figures import JobFinding
 
 if TYPE_CHECKING:
-    from ccagent.views.job.figures import CardFigures, FindingLevel, JudgedJob, NodeFigures
+    from ccagent.views.job.figures import (
+        CardFigures,
+        FindingLevel,
+        JudgedJob,
+        Judgement,
+        NodeFigures,
+    )
 
 
-def judge_unused_nodes(job: JudgedJob) -> JobFinding | None:
+def judge_unused_nodes(job: JudgedJob) -> Judgement | None:
     """Find nodes with almost no CPU time."""
     if not job.is_long:
         return None
@@ -32,24 +37,20 @@ def judge_unused_nodes(job: JudgedJob) -> JobFinding | None:
     if len(unused) == len(job.figures.nodes):
         where = "The job" if len(unused) == 1 else f"None of the {len(unused)} nodes"
         does = "has used" if len(unused) == 1 else "has worked: at most"
-        return JobFinding(
-            "cpu-zero",
-            "BAD",
+        return "BAD", (
             f"{where} {does} {text}; {border}. Look at its output for what it waits for, or end it"
-            f" (scancel {job.figures.job}).",
+            f" (scancel {job.figures.job})."
         )
     names = ", ".join(node.name for node in unused[:4]) + (", ..." if len(unused) > 4 else "")
     left = len(job.figures.nodes) - len(unused)
-    return JobFinding(
-        "cpu-zero",
-        "BAD",
+    return "BAD", (
         f"{plural(len(unused), 'node')} of {len(job.figures.nodes)} did nothing ({names}): at most"
         f" {text}; {border}. Ask for {plural(left, 'node')} (--nodes={left}), or start the program"
-        " on all of them (srun, mpirun).",
+        " on all of them (srun, mpirun)."
     )
 
 
-def judge_serial(job: JudgedJob) -> JobFinding | None:
+def judge_serial(job: JudgedJob) -> Judgement | None:
     """Find jobs with the CPU time of one core on several cores."""
     used, limits, cores = job.efficiency.cpu, job.limits, job.cores
     if used is None or cores is None or not job.is_long or job.has_gpus:
@@ -60,17 +61,15 @@ def judge_serial(job: JudgedJob) -> JobFinding | None:
     if not limits.serial_from < work < limits.serial_to:
         return None
     unused = amounts.core_time(used.total - used.used)
-    return JobFinding(
-        "serial",
-        "BAD",
+    return "BAD", (
         f"one core's work on {number(cores)}: {percent(used.percent)} % is {amounts.cores(work)}"
         f" (between {number(limits.serial_from)} and {number(limits.serial_to)} counts as one);"
         f" {unused} unused. Ask for --cpus-per-task=1, or start the program with"
-        " threads.",
+        " threads."
     )
 
 
-def judge_low_cpu(job: JudgedJob) -> JobFinding | None:
+def judge_low_cpu(job: JudgedJob) -> Judgement | None:
     """Find a low CPU use of jobs without GPUs."""
     used, limits, cores = job.efficiency.cpu, job.limits, job.cores
     if used is None or not job.is_long or job.has_gpus:
@@ -95,14 +94,13 @@ def judge_low_cpu(job: JudgedJob) -> JobFinding | None:
                 f"Ask for {plural(enough, 'core')} (--ntasks or --cpus-per-task), or find out what"
                 " it waits for"
             )
-    return JobFinding(
-        "cpu-low",
+    return (
         level,
         f"{percent(share)} % CPU use{of_wanted}; {border}, the target is {target} %. {advice}.",
     )
 
 
-def judge_oversubscription(job: JudgedJob) -> JobFinding | None:
+def judge_oversubscription(job: JudgedJob) -> Judgement | None:
     """Find more running threads than cores, or on exclusive nodes a load above the cores."""
     limits = job.limits
     if not job.is_long:
@@ -115,18 +113,16 @@ def judge_oversubscription(job: JudgedJob) -> JobFinding | None:
             (node.load if job.figures.is_exclusive else None, limits.load_per_core, "load"),
         ):
             if value is not None and value > limit * node.cores:
-                return JobFinding(
-                    "oversubscribed",
-                    "hint",
+                return "hint", (
                     f"{number(value)} {thing} on {number(node.cores)} cores of {node.name}, above"
                     f" {number(limit)} a core: they take turns. Start"
                     f" {plural(int(node.cores), 'thread')} (OMP_NUM_THREADS), or ask for more"
-                    " (--cpus-per-task).",
+                    " (--cpus-per-task)."
                 )
     return None
 
 
-def judge_early_end(job: JudgedJob) -> JobFinding | None:
+def judge_early_end(job: JudgedJob) -> Judgement | None:
     """Find jobs without GPUs whose CPU use stopped long before their end."""
     if not job.is_long or job.has_gpus:
         return None
@@ -139,16 +135,14 @@ def judge_early_end(job: JudgedJob) -> JobFinding | None:
     limit = job.limits.ended_early
     if not known or first <= 0 or 100 * last / first >= limit:
         return None
-    return JobFinding(
-        "ended-early",
-        "hint",
+    return "hint", (
         f"{amounts.cores(last)} in use in the last third of {clock(job.figures.elapsed)}, after"
         f" {number(first)} in the first (less than {number(limit)} %): the work ended before the"
-        " job. End the script with it, or split the job (--dependency).",
+        " job. End the script with it, or split the job (--dependency)."
     )
 
 
-def judge_idle_gpus(job: JudgedJob) -> JobFinding | None:
+def judge_idle_gpus(job: JudgedJob) -> Judgement | None:
     """Find cards that were at 0 in all samples, or in all samples of a window before the end."""
     if not job.is_long:
         return None
@@ -166,18 +160,16 @@ def judge_idle_gpus(job: JudgedJob) -> JobFinding | None:
     since = max(0.0, job.figures.elapsed - shortest)
     verb = "has" if len(idle) == 1 else "have"
     end = "End the job" if job.figures.is_running else "End such a job"
-    return JobFinding(
-        "gpu-idle",
-        "BAD",
+    return "BAD", (
         f"{_names(job, idle)} {verb} been at 0 % for the last {clock(shortest)} (limit"
         f" {window}), idle since {clock(since)} after the start. {end} when its work on the GPU"
-        " is done, or do what follows in a job without GPU (--dependency).",
+        " is done, or do what follows in a job without GPU (--dependency)."
     )
 
 
 def _never_used(
     job: JudgedJob, unused: list[tuple[NodeFigures, CardFigures]], count: int
-) -> JobFinding:
+) -> Judgement:
     samples = min(card.samples for _, card in unused)
     verb = "wasn't" if len(unused) == 1 else "weren't"
     text = (
@@ -189,10 +181,10 @@ def _never_used(
         text += f" Ask for {plural(left, 'GPU')} (--gpus={left}), or make the program use all."
     else:
         text += " Ask for none (leave out --gpus), or find out why the program doesn't use it."
-    return JobFinding("gpu-idle", "BAD", text)
+    return "BAD", text
 
 
-def judge_low_gpus(job: JudgedJob) -> JobFinding | None:
+def judge_low_gpus(job: JudgedJob) -> Judgement | None:
     """Find a low mean use of all cards. Parts of cards are not judged, interactive jobs later."""
     if job.figures.has_gpu_share:
         return None
@@ -217,15 +209,13 @@ def judge_low_gpus(job: JudgedJob) -> JobFinding | None:
     fewer = (
         "ask for fewer GPUs (--gpus)" if used.nodes > 1 else "ask for a smaller GPU (--gpus=TYPE:1)"
     )
-    return JobFinding(
-        "gpu-low",
-        level,
+    return level, (
         f"{cards}: {percent(used.percent)} % use on average; {border}. Find out what the program"
-        f" waits for (input, CPU, small batches), or {fewer}.",
+        f" waits for (input, CPU, small batches), or {fewer}."
     )
 
 
-def judge_gpu_share(job: JudgedJob) -> JobFinding | None:
+def judge_gpu_share(job: JudgedJob) -> Judgement | None:
     """Find nodes where a job has more cores or memory per GPU than the node has."""
     limits = job.limits
     for node in job.figures.nodes:
@@ -236,26 +226,22 @@ def judge_gpu_share(job: JudgedJob) -> JobFinding | None:
             share, own = node.total_cores / all_cards, node.cores / cards
             if own > limits.gpu_share_cores * share:
                 fair = max(1, int(share * cards))
-                return JobFinding(
-                    "gpu-share",
-                    "hint",
+                return "hint", (
                     f"{number(own)} cores a GPU on {node.name}, whose share is {number(share)};"
                     f" above {number(limits.gpu_share_cores)} times that, GPUs are left without"
                     f" cores. Ask for {plural(fair, 'core')} there (--cpus-per-gpu="
-                    f"{max(1, int(share))}).",
+                    f"{max(1, int(share))})."
                 )
         if node.memory_limit and node.total_memory:
             share, own = node.total_memory / all_cards, node.memory_limit / cards
             needed = (node.memory_peak or 0) * (1 + limits.mem_margin / 100)
             if own > limits.gpu_share_memory * share and needed < node.memory_limit:
                 less = request_memory(max(needed / cards, GB / 10))
-                return JobFinding(
-                    "gpu-share",
-                    "hint",
+                return "hint", (
                     f"{number(own / GB)} GB a GPU on {node.name}, whose share is"
                     f" {number(share / GB)} GB; above {number(limits.gpu_share_memory)} times that,"
                     f" GPUs are left without memory. Try --mem-per-gpu={less}"
-                    f" (peak + {number(limits.mem_margin)} %).",
+                    f" (peak + {number(limits.mem_margin)} %)."
                 )
     return None
 
