@@ -14,13 +14,7 @@ from ccagent.views.amounts import (
 )
 from ccagent.views.terminal import Style, TableColumn, clean, cut, fill, format_rows, width_of
 from ccagent.views.top.snapshot import BAD, MEANINGS, letters
-from ccagent.views.top.state import (
-    ViewState,
-    select_cards,
-    select_jobs,
-    select_mounts,
-    select_processes,
-)
+from ccagent.views.top.state import ViewState, as_tree, select_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -236,7 +230,11 @@ def draw(
     if state.is_tree and state.view == "processes":
         rows = _indent(rows, [view.depths[n] for n in shown], title, width)
     body = [
-        ScreenLine(fill(text, width) if n == row else text, view.colour(view.rows[n]), n == row)
+        ScreenLine(
+            fill(text, width) if n == row else text,
+            _colour(view.rows[n]) if state.view == "jobs" else "",
+            n == row,
+        )
         for n, text in zip(shown, rows, strict=True)
     ]
     if not rows:
@@ -258,23 +256,20 @@ class _Selected(NamedTuple):
     above: list[str]
     depths: list[int]
 
-    def colour(self, row: Any) -> str:
-        """Return the part that selects the colour of a row."""
-        return _colour(row) if self.cells is NARROW_JOBS or self.cells is WIDE_JOBS else ""
-
 
 def _select(snapshot: TopSnapshot, state: ViewState, width: int) -> _Selected:
+    rows = select_rows(snapshot, state)
     if state.view == "jobs":
-        cells = WIDE_JOBS if width >= WIDE else NARROW_JOBS
-        return _Selected(cells, select_jobs(snapshot, state), [], [])
+        return _Selected(WIDE_JOBS if width >= WIDE else NARROW_JOBS, rows, [], [])
     if state.view == "cards":
-        return _Selected(CARDS, select_cards(snapshot, state), [], [])
+        return _Selected(CARDS, rows, [], [])
     if state.view == "mounts":
-        return _Selected(MOUNTS, select_mounts(snapshot, state), [], [])
+        return _Selected(MOUNTS, rows, [], [])
     above = [] if state.job is None else _describe_job(snapshot, state.job)
-    found = select_processes(snapshot, state)
-    rows, depths = [one for one, _ in found], [depth for _, depth in found]
-    return _Selected(PROCESSES, rows, above, depths)
+    tree = as_tree(rows) if state.is_tree else []
+    return _Selected(
+        PROCESSES, [one for one, _ in tree] or rows, above, [depth for _, depth in tree]
+    )
 
 
 def _table(view: _Selected, rows: Sequence[Any], width: int, *, is_ascii: bool) -> list[str]:
@@ -360,7 +355,7 @@ def _describe_job(snapshot: TopSnapshot, number: int) -> list[str]:
 
 def _describe_mounts(snapshot: TopSnapshot, number: int) -> list[str]:
     """Return one line per busiest mount of a job. Idle mounts are omitted."""
-    found = select_mounts(snapshot, ViewState(view="mounts", job=number))
+    found = select_rows(snapshot, ViewState(view="mounts", job=number))
     return [
         f"{one.point} {one.type}: {short_size(one.read)}B/s read, {short_size(one.written)}B/s"
         f" written; {short_rate(one.reads)} reads, {short_rate(one.writes)} writes,"
