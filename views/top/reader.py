@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import deque
 from typing import TYPE_CHECKING
 
 from ccagent.agents.jobio.deltas import is_idle
@@ -28,8 +27,8 @@ from ccagent.machine.procfs.cpulist import parse_cpu_list
 from ccagent.machine.procfs.loadavg import parse_loadavg
 from ccagent.machine.procfs.meminfo import compute_used_memory, parse_meminfo
 from ccagent.machine.procfs.stat import parse_kernel_stat
-from ccagent.views.top.job_rows import JobDelta, JobEnvironment, make_job, read_job_environment
-from ccagent.views.top.snapshot import TopCard, TopMount, TopProcess, TopSnapshot
+from ccagent.views.top.job_rows import Moment, WatchedJob, make_job, read_job_environment
+from ccagent.views.top.snapshot import TopCard, TopJob, TopMount, TopProcess, TopSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -154,25 +153,10 @@ def _rates(use: MountUse, seconds: float) -> TopMount:
     )
 
 
-_HISTORY = 20
 _ENVIRONMENT_EVERY = 15
 """Readings after which an unreadable environment of a job is read again."""
 
 _IDLE, _IOWAIT = 3, 4
-
-
-class _Watched:
-    """The state of a job between readings."""
-
-    def __init__(self, now: float) -> None:
-        self.since = now
-        self.history: deque[float] = deque(maxlen=_HISTORY)
-        self.counters: JobCounters | None = None
-        self.environment: JobEnvironment | None = None
-        self.environment_at = 0
-        self.cpus: int | None = None
-        self.start: float | None = None
-        self.user = ""
 
 
 class NodeReader:
@@ -187,7 +171,7 @@ class NodeReader:
         self._has_gpus = has_gpus
         self._cards = CardWatch()
         self._mounts = MountWatch()
-        self._jobs: dict[int, _Watched] = {}
+        self._jobs: dict[int, WatchedJob] = {}
         self._io: dict[int, tuple[int, int]] = {}
         self._ticks: dict[int, list[int]] = {}
         self._readings = 0
@@ -229,22 +213,24 @@ class NodeReader:
         by_job: dict[int, list[Process]] = {job: [] for job in counters}
         for process in processes:
             by_job.setdefault(process.job, []).append(process)
-        self._jobs = {job: self._jobs.get(job) or _Watched(now) for job in by_job}
-        jobs = [
-            make_job(
-                job, each, self._watch(job, each, counters.get(job), seconds, now),
-                rates, [card for card in cards if card.job == job and job], all_cpus=len(cpus),
+        self._jobs = {job: self._jobs.get(job) or WatchedJob(now) for job in by_job}
+        moment = Moment(seconds, now, node.clock.uptime(), node.clock.time())
+        jobs: list[TopJob] = []
+        for job, each in by_job.items():
+            watched = self._jobs[job]
+            self._update(watched, job, each, counters.get(job))
+            own = [card for card in cards if card.job == job and job]
+            jobs.append(make_job(
+                job, watched, each, moment, rates=rates, cards=own, all_cpus=len(cpus),
                 is_root=not self._uid,
-            )
-            for job, each in by_job.items()
-        ]  # fmt: skip
+            ))  # fmt: skip
         mounts, mounts_note = self._mounts.read(node, by_job)
         shown = tuple(self._show(process, rates, reading) for process in processes)
         return TopSnapshot(
             node=node.hostname,
             cluster=node.cluster,
-            time=node.clock.time(),
-            uptime=node.clock.uptime(),
+            time=moment.time,
+            uptime=moment.uptime,
             load=load.load1 if load is not None else 0.0,
             cpus=cpus,
             memory_used=1024.0 * _used(meminfo),
@@ -262,38 +248,22 @@ class NodeReader:
         kept = self._jobs.get(job)
         return None if kept is None else kept.counters
 
-    def _watch(
-        self, job: int, processes: list[Process], counters: JobCounters | None, seconds: float,
-        now: float,
-    ) -> JobDelta:  # fmt: skip
-        """Return the deltas of a job since the previous reading."""
-        kept = self._jobs[job]
-        is_due = self._readings >= kept.environment_at
-        if job and kept.environment is None and processes and is_due:
+    def _update(
+        self, watched: WatchedJob, job: int, processes: list[Process], counters: JobCounters | None
+    ) -> None:
+        """Read what is still unknown of a job, and keep the counters of this reading."""
+        is_due = self._readings >= watched.environment_at
+        if job and watched.environment is None and processes and is_due:
             pids = [process.pid for process in processes if process.uid]
-            kept.environment = read_job_environment(self._node, pids)
-            kept.environment_at = self._readings + _ENVIRONMENT_EVERY
-        if job and kept.cpus is None:
-            kept.cpus = self._count_cpus(job)
+            watched.environment = read_job_environment(self._node, pids)
+            watched.environment_at = self._readings + _ENVIRONMENT_EVERY
+        if job and watched.cpus is None:
+            watched.cpus = self._count_cpus(job)
         starts = [process.start_time for process in processes if process.start_time]
         if starts:
-            first = min(starts)
-            kept.start = first if kept.start is None else min(kept.start, first)
-        before, kept.counters = kept.counters, counters
-        kept.user = self._owner(processes) or kept.user
-        return JobDelta(
-            before=before,
-            counters=counters,
-            seconds=seconds,
-            environment=kept.environment or JobEnvironment(),
-            cpus=kept.cpus or (kept.environment.cpus if kept.environment else 0) or None,
-            uptime=self._node.clock.uptime(),
-            time=self._node.clock.time(),
-            start=kept.start,
-            history=kept.history,
-            watched=now - kept.since,
-            user=kept.user,
-        )
+            watched.start = min([*starts, *([] if watched.start is None else [watched.start])])
+        watched.before, watched.counters = watched.counters, counters
+        watched.user = self._owner(processes) or watched.user
 
     def _owner(self, processes: Iterable[Process]) -> str:
         """Return the user of a job: the owner of its first process that does not belong to root."""

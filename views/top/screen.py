@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ccagent.views.amounts import (
     short_number,
@@ -170,8 +170,6 @@ MOUNTS: tuple[MountCell, ...] = (
 )  # fmt: skip
 """Columns of mounts. Rates per second: bytes, calls, operations such as open and stat."""
 
-
-R = TypeVar("R")
 
 KEYS = "?help q quit /filter <>sort t tree p procs g GPU m mounts space pause +-interval"
 _PLAIN = Style()

@@ -69,11 +69,6 @@ class TopMount(msgspec.Struct, frozen=True, kw_only=True):
     metadata: float = 0.0
 
     @property
-    def transferred(self) -> float:
-        """Return the sum of read and written B/s."""
-        return self.read + self.written
-
-    @property
     def operations(self) -> float:
         """Return the sum of all operations per second."""
         return self.reads + self.writes + self.metadata
