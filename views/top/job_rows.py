@@ -81,7 +81,7 @@ def make_job(
     written: float | None = sum(one for _, one in own)
     if not own and not (is_root and processes):
         read, written = rate("io_read", 1.0), rate("io_write", 1.0)
-    memory = known.mem_rss if known is not None else None
+    memory: float | None = known.mem_rss if known is not None else None
     if memory is None:
         memory = 1024.0 * sum(process.resident_memory for process in processes)
     reported = [card.utilization for card in cards if card.utilization is not None]

@@ -23,6 +23,7 @@ from ccagent.views.job.measuring import JobMeasurement, usual_gap
 from ccagent.views.job.mounts import LATE, MOST_PARTS, JobPartSums, part_metrics
 from ccagent.views.job.rules import JobReport, make_report
 from ccagent.views.web.data.buckets import mean_of
+from ccagent.views.web.data.nodes import UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -69,14 +70,6 @@ class JobSummary(NamedTuple):
         return LEVELS.index(self.report.level), -waste
 
 
-class _KeptSummary(NamedTuple):
-    """A cached summary, valid until a time if the job's row in the table is unchanged."""
-
-    job: StoredJob
-    until: float
-    summary: JobSummary
-
-
 class JobReports:
     """The reports of jobs, with a cache."""
 
@@ -91,7 +84,8 @@ class JobReports:
         self._metrics = metrics
         self._newest = newest
         self._thresholds = thresholds
-        self._kept: OrderedDict[tuple[str, str, int], _KeptSummary] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, str, int], tuple[float, JobSummary]] = OrderedDict()
+        """Summaries and the ends of their validity, by cluster, job and start."""
 
     async def of_many(self, jobs: Sequence[StoredJob]) -> list[JobSummary]:
         """Return the summaries of jobs. Yields to the event loop in between."""
@@ -100,13 +94,12 @@ class JobReports:
     async def of_job(self, job: StoredJob) -> JobSummary:
         """Return the summary of a job. Yields to the event loop in between."""
         now = self._store.now()
-        key, known = (job.cluster, job.job, job.start), job._replace(footprint=None)
-        kept = self._kept.get(key)
-        if kept is not None and kept.job == known and now < kept.until:
-            self._kept.move_to_end(key)
-            return kept.summary
-        summary = await self._make(job, int(now))
-        self._kept[key] = _KeptSummary(known, _good_until(job, now), summary)
+        key = job.cluster, job.job, job.start
+        job = job._replace(footprint=None)
+        until, summary = self._kept.get(key, (0.0, None))
+        if summary is None or summary.job != job or now >= until:
+            summary = await self._make(job, int(now))
+            self._kept[key] = (_good_until(job, now), summary)
         self._kept.move_to_end(key)
         if len(self._kept) > _MOST_KEPT:
             self._kept.popitem(last=False)
@@ -138,34 +131,27 @@ class JobReports:
         return JobSummary(job, report, spark)
 
     def _series(self, job: StoredJob, node: StoreLevel, stop: int) -> Iterator[JobSeries]:
-        own = job_level(node, job.job)
-        if own is not None:
-            yield from self._read(own, JOB_METRICS, node, "", (job.start, stop))
-        yield from self._read(node, NODE_METRICS, node, "", (job.start, stop))
-        for address in job.details.cards.get(node.path[-1], ()):
-            card = node.children.get(f"accelerator{address}")
-            if card is not None:
-                yield from self._read(card, CARD_METRICS, node, address, (job.start, stop))
-
-    def _read(
-        self,
-        level: StoreLevel,
-        metrics: Iterable[str],
-        node: StoreLevel,
-        card: str,
-        times: tuple[int, int],
-    ) -> Iterator[JobSeries]:
-        for metric in metrics:
-            found = level.series.get(metric)
-            if found is None:
-                continue
-            factor = self._metrics[metric].factor if metric in self._metrics else 1.0
-            start, values = read_values(found, *times)
-            numbers = [
-                one * factor if abs(one * factor) < LARGEST_VALUE else None
-                for one in values.tolist()
-            ]
-            yield JobSeries(metric, node.path[-1], card, start, found.group.frequency, numbers)
+        """Yield the series of a job on a node: its own, of the node, of its cards."""
+        name = node.path[-1]
+        levels: list[tuple[str, StoreLevel | None, Iterable[str]]] = [
+            ("", job_level(node, job.job), JOB_METRICS), ("", node, NODE_METRICS),
+        ]  # fmt: skip
+        levels += [
+            (address, node.children.get(f"accelerator{address}"), CARD_METRICS)
+            for address in job.details.cards.get(name, ())
+        ]
+        for card, level, metrics in levels:
+            for metric in metrics:
+                if level is None or metric not in level.series:
+                    continue
+                found = level.series[metric]
+                factor = self._metrics.get(metric, UNKNOWN).factor
+                start, values = read_values(found, job.start, stop)
+                numbers = [
+                    one * factor if abs(one * factor) < LARGEST_VALUE else None
+                    for one in values.tolist()
+                ]
+                yield JobSeries(metric, name, card, start, found.group.frequency, numbers)
 
     def _hardware(self, node: StoreLevel) -> NodeHardware:
         found = self._newest.of_node(node)

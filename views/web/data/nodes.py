@@ -11,6 +11,8 @@ import numpy as np
 from ccagent.views.web.data.buckets import TimeGrid, find_frequency, mean_of, read_rows
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from numpy.typing import NDArray
 
     from ccagent.agents.metrics.pipeline.presets import Preset
@@ -91,72 +93,56 @@ class NewestValues:
         series = self._finder.of_node(level)
         last, step = _newest_time(series)
         oldest = last - (SILENT_AFTER + 1) * step
-        used = self._sum(series, "mem_used", oldest)
+
+        def newest(found: Iterable[StoredSeries], metric: str) -> list[float]:
+            factor = self._metrics.get(metric, UNKNOWN).factor
+            values = (newest_value(one, oldest) for one in found)
+            return [value * factor for value in values if value is not None]
+
+        def total(metric: str) -> float | None:
+            values = newest(series.metrics.get(metric, ()), metric)
+            return sum(values) if values else None
+
+        def mean(metric: str) -> float | None:
+            values = newest(series.metrics.get(metric, ()), metric)
+            return sum(values) / len(values) if values else None
+
+        def of_card(card: dict[str, StoredSeries], metric: str) -> float | None:
+            values = newest([card[metric]], metric) if metric in card else []
+            return values[0] if values else None
+
+        cards = tuple(
+            CardNow(
+                name,
+                None if (share := of_card(card, "acc_utilization")) is None else share / 100,
+                of_card(card, "acc_mem_used"),
+                of_card(card, "acc_power"),
+            )
+            for name, card in series.cards
+        )
+        # The share of time without idle, else the share of programs and kernel.
+        idle, parts = mean("cpu_idle"), [mean(name) for name in ("cpu_user", "cpu_system")]
+        busy = [one for one in parts if one is not None]
+        cpu = sum(busy) / 100 if busy else None
         # The total is used + available, if the agent sends both.
-        free = self._sum(series, "mem_available", oldest)
-        cards = tuple(self._card(name, card, oldest) for name, card in series.cards)
-        power = self._total_power(series, oldest)
-        drawn = [card.power for card in cards if card.power is not None]
+        used, free = total("mem_used"), total("mem_available")
+        # The power of the node, else the sum of processors and memory; and of the cards.
+        power: list[float] = []
+        for metrics in (("node_power",), ("psys_power",), ("cpu_power", "mem_power")):
+            power = power or [one for name in metrics if (one := total(name)) is not None]
+        power += [card.power for card in cards if card.power is not None]
         return NodeNow(
             name=level.path[-1],
             last=last,
             step=step,
             cores=series.cores,
-            cpu=self._cpu(series, oldest),
-            load=self._mean(series, "cpu_load", oldest),
+            cpu=cpu if idle is None else max(0.0, 100 - idle) / 100,
+            load=mean("cpu_load"),
             memory_used=used,
             memory_total=None if used is None or free is None else used + free,
-            power=(power or 0.0) + sum(drawn) if drawn else power,
+            power=sum(power) if power else None,
             cards=cards,
         )
-
-    def _cpu(self, series: NodeSeries, oldest: int) -> float | None:
-        """Return the share of time without idle, else the share of programs and kernel."""
-        idle = self._mean(series, "cpu_idle", oldest)
-        if idle is not None:
-            return max(0.0, 100 - idle) / 100
-        parts = [self._mean(series, name, oldest) for name in ("cpu_user", "cpu_system")]
-        known = [one for one in parts if one is not None]
-        return sum(known) / 100 if known else None
-
-    def _card(self, name: str, card: dict[str, StoredSeries], oldest: int) -> CardNow:
-        def newest(metric: str) -> float | None:
-            found = card.get(metric)
-            value = newest_value(found, oldest) if found is not None else None
-            return None if value is None else value * self._factor(metric)
-
-        share = newest("acc_utilization")
-        return CardNow(
-            name,
-            None if share is None else share / 100,
-            newest("acc_mem_used"),
-            newest("acc_power"),
-        )
-
-    def _total_power(self, series: NodeSeries, oldest: int) -> float | None:
-        """Return the power of the node, else the sum of processors and memory, in W."""
-        for metrics in (("node_power",), ("psys_power",), ("cpu_power", "mem_power")):
-            parts = [self._sum(series, name, oldest) for name in metrics]
-            known = [one for one in parts if one is not None]
-            if known:
-                return sum(known)
-        return None
-
-    def _factor(self, metric: str) -> float:
-        return self._metrics[metric].factor if metric in self._metrics else 1.0
-
-    def _values(self, series: NodeSeries, metric: str, oldest: int) -> list[float]:
-        found = [newest_value(one, oldest) for one in series.metrics.get(metric, ())]
-        factor = self._factor(metric)
-        return [value * factor for value in found if value is not None]
-
-    def _sum(self, series: NodeSeries, metric: str, oldest: int) -> float | None:
-        values = self._values(series, metric, oldest)
-        return sum(values) if values else None
-
-    def _mean(self, series: NodeSeries, metric: str, oldest: int) -> float | None:
-        values = self._values(series, metric, oldest)
-        return sum(values) / len(values) if values else None
 
 
 def _newest_time(series: NodeSeries) -> tuple[int, int]:
@@ -377,7 +363,7 @@ class HistoryReader:
         if cpu:
             used = mean_of(means[:first], 0)[None, :]
             _add(into, _CPU, 100 - used if "cpu_idle" in node.metrics else used)
-        factor = self._metrics["mem_used"].factor if "mem_used" in self._metrics else 1.0
+        factor = self._metrics.get("mem_used", UNKNOWN).factor
         for kind, part in (
             (_MEMORY, means[first:second] * factor),
             (_GPU, means[second:third]),
