@@ -10,12 +10,12 @@ import os
 import shutil
 import sys
 import unicodedata
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ccagent.errors import RejectedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import TextIO
 
 
@@ -163,13 +163,14 @@ _FEWEST = 4
 
 
 class TableColumn(NamedTuple):
-    """A column. is_right: right-aligned.
+    """A column. show: returns the text of a row. is_right: right-aligned.
 
     rank: 0 is never dropped; on a narrow terminal the highest rank is dropped first. most: maximum
     width; 0: no maximum, and the last column gets the remaining width.
     """
 
     title: str
+    show: Callable[[Any], str]
     is_right: bool = False
     rank: int = 0
     most: int = 0
@@ -178,7 +179,7 @@ class TableColumn(NamedTuple):
 
 def format_rows(
     columns: Sequence[TableColumn],
-    rows: Sequence[Sequence[str]],
+    rows: Iterable[Any],
     width: int,
     style: Style,
     *,
@@ -189,7 +190,7 @@ def format_rows(
 
     keeps_empty: keep columns without values, for a stable screen.
     """
-    cells = [[clean(cell, is_ascii=is_ascii) for cell in row] for row in rows]
+    cells = [[clean(column.show(row), is_ascii=is_ascii) for column in columns] for row in rows]
     wide = [
         max([width_of(column.title), *(width_of(row[number]) for row in cells)])
         for number, column in enumerate(columns)

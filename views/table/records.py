@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from functools import cache, partial
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ccagent.agents.slurm import tres
 from ccagent.machine.user_names import local_users
@@ -21,7 +22,7 @@ from ccagent.views.amounts import short_number, short_pair, short_percent, short
 from ccagent.views.terminal import TableColumn, clean, cut, format_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ccagent.records.envelopes import (
         ClusterAttributes,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
         SampleAttributes,
         SampleJob,
         SampleProcess,
+        SampleProcessGpu,
         SlurmJob,
         SysinfoAttributes,
     )
@@ -83,12 +85,15 @@ def _format_items(array: JsonArray, width: int, style: Style) -> list[str]:
     if not array.items:
         return [head]
     names = list(dict.fromkeys(name for item in array.items for name in item))
-    columns = [TableColumn(name.upper(), rank=place, most=24) for place, name in enumerate(names)]
-    rows = [
-        ["-" if item.get(name) is None else str(item.get(name)) for name in names]
-        for item in array.items[:_MOST_ITEMS]
+    columns = [
+        TableColumn(name.upper(), partial(_show_item, name), rank=place, most=24)
+        for place, name in enumerate(names)
     ]
-    return [head, "", *format_rows(columns, rows, width, style)]
+    return [head, "", *format_rows(columns, array.items[:_MOST_ITEMS], width, style)]
+
+
+def _show_item(name: str, item: dict[str, Any]) -> str:
+    return "-" if item.get(name) is None else str(item[name])
 
 
 _MOST_LINES = 50
@@ -96,19 +101,6 @@ _MOST_JOBS = 20
 _MOST_PROCESSES = 20
 _FIRST_USER = 1000
 """The first uid of ordinary users, as for `exclude-system-jobs`."""
-
-_JOBS = (
-    TableColumn("JOB"), TableColumn("USER", most=12), TableColumn("PROC", True, 2),
-    TableColumn("CPU%", True), TableColumn("MEM", True), TableColumn("MEM%", True, 1),
-    TableColumn("GPU", True, 3), TableColumn("GPU%", True, 1), TableColumn("READ", True, 4),
-    TableColumn("WRITE", True, 4), TableColumn("BUSIEST"),
-)  # fmt: skip
-_PROCESSES = (
-    TableColumn("PID", True), TableColumn("USER", most=12), TableColumn("JOB", True, 2, most=12),
-    TableColumn("CPU%", True), TableColumn("MEM", True), TableColumn("THR", True, 4),
-    TableColumn("CPU TIME", True, 3), TableColumn("GPU%", True, 5), TableColumn("READ", True, 6),
-    TableColumn("WRITE", True, 6), TableColumn("COMMAND"),
-)  # fmt: skip
 
 
 class _Group(NamedTuple):
@@ -134,6 +126,64 @@ class _Group(NamedTuple):
             return self.used
         return 1024.0 * sum(one.resident_memory for one in self.processes)
 
+    @property
+    def cards(self) -> list[SampleProcessGpu]:
+        return [use for one in self.processes for use in one.gpus]
+
+    @property
+    def busiest(self) -> str:
+        rank = attrgetter("cpu_util", "resident_memory")
+        return max(self.processes, key=rank).cmd if self.processes else ""
+
+
+_JOBS = (
+    TableColumn("JOB", lambda group: group.name),
+    TableColumn("USER", lambda group: group.user, most=12),
+    TableColumn("PROC", lambda group: str(sum(1 + one.rolledup for one in group.processes)), True,
+                2),
+    TableColumn("CPU%", lambda group: short_percent(group.cpu), True),
+    TableColumn("MEM", lambda group: short_pair(group.memory, group.limit), True),
+    TableColumn("MEM%", lambda group: short_percent(100 * group.memory / group.limit
+                                                    if group.limit else None), True, 1),
+    TableColumn("GPU", lambda group: str(len({use.index for use in group.cards}) or "-"), True, 3),
+    TableColumn("GPU%", lambda group: short_percent(_sum_gpu(group.cards)), True, 1),
+    TableColumn("READ", lambda group: _sum_kib(group.processes, "data_read"), True, 4),
+    TableColumn("WRITE", lambda group: _sum_kib(group.processes, "data_written"), True, 4),
+    TableColumn("BUSIEST", lambda group: group.busiest),
+)  # fmt: skip
+
+
+class _Row(NamedTuple):
+    """A process with its job and user."""
+
+    job: str
+    user: str
+    process: SampleProcess
+
+
+_PROCESSES = (
+    TableColumn("PID", lambda row: str(row.process.pid), True),
+    TableColumn("USER", lambda row: row.user, most=12),
+    TableColumn("JOB", lambda row: "-" if row.job.startswith("(") else row.job, True, 2, most=12),
+    TableColumn("CPU%", lambda row: short_percent(row.process.cpu_util), True),
+    TableColumn("MEM", lambda row: _sum_kib([row.process], "resident_memory"), True),
+    TableColumn("THR", lambda row: str(row.process.num_threads + 1), True, 4),
+    TableColumn("CPU TIME", lambda row: short_time(row.process.cpu_time), True, 3),
+    TableColumn("GPU%", lambda row: short_percent(_sum_gpu(row.process.gpus)), True, 5),
+    TableColumn("READ", lambda row: _sum_kib([row.process], "data_read"), True, 6),
+    TableColumn("WRITE", lambda row: _sum_kib([row.process], "data_written"), True, 6),
+    TableColumn("COMMAND", lambda row: row.process.cmd),
+)
+
+
+def _sum_gpu(uses: Sequence[SampleProcessGpu]) -> float | None:
+    return sum(use.gpu_util for use in uses) if uses else None
+
+
+def _sum_kib(processes: Iterable[SampleProcess], field: str) -> str:
+    """Return the sum of a field in KiB."""
+    return short_size(1024.0 * sum(getattr(one, field) for one in processes))
+
 
 def format_sample(sample: SampleAttributes, width: int, style: Style) -> list[str]:
     """Return a sample in at most 50 lines."""
@@ -145,7 +195,7 @@ def format_sample(sample: SampleAttributes, width: int, style: Style) -> list[st
         key=lambda one: (one.name != "(no job)", -one.cpu),
     )
     shown = [*jobs[:_MOST_JOBS], *others[: max(2, _MOST_JOBS - len(jobs))]]
-    lines += ["", *format_rows(_JOBS, [_job_cells(one) for one in shown], width, style)]
+    lines += ["", *format_rows(_JOBS, shown, width, style)]
     left = len(jobs) + len(others) - len(shown)
     if left:
         lines.append(f"and {left} more jobs and users")
@@ -187,7 +237,7 @@ def is_system_user(user: str) -> bool:
 def _describe_node(sample: SampleAttributes) -> str:
     system = sample.system
     parts = [
-        f"{sample.node} of {sample.cluster}  {sample.time[:19].replace('T', ' ')}",
+        f"{sample.node} of {sample.cluster}  {_show_time(sample.time)}",
         f"load {system.load1:g} {system.load5:g} {system.load15:g}",
         f"{len(system.cpus)} CPUs",
         f"memory {short_size(1024.0 * system.used_memory)} used",
@@ -198,57 +248,22 @@ def _describe_node(sample: SampleAttributes) -> str:
     return "  ".join(parts)
 
 
-def _job_cells(group: _Group) -> list[str]:
-    processes = group.processes
-    cards = {use.index for one in processes for use in one.gpus}
-    share = 100 * group.memory / group.limit if group.limit else None
-    busiest = max(processes, key=lambda one: (one.cpu_util, one.resident_memory), default=None)
-    return [
-        group.name,
-        group.user,
-        str(sum(1 + one.rolledup for one in processes)),
-        short_percent(group.cpu),
-        short_pair(group.memory, group.limit),
-        short_percent(share),
-        str(len(cards)) if cards else "-",
-        short_percent(sum(use.gpu_util for one in processes for use in one.gpus)) if cards else "-",
-        short_size(1024.0 * sum(one.data_read for one in processes)),
-        short_size(1024.0 * sum(one.data_written for one in processes)),
-        busiest.cmd if busiest is not None else "",
-    ]
-
-
 def _format_processes(groups: list[_Group], room: int, width: int, style: Style) -> list[str]:
-    each = [
-        (group.name, user, one)
+    rows = [
+        _Row(group.name, user, one)
         for group in groups
         for user, one in zip(group.users, group.processes, strict=True)
     ]
-    each.sort(key=lambda row: (-row[2].cpu_util, -row[2].resident_memory, row[2].pid))
-    shown = each[: max(1, min(room, _MOST_PROCESSES))]
-    lines = format_rows(_PROCESSES, [_process_cells(*row) for row in shown], width, style)
-    rest = [one for *_, one in each[len(shown) :]]
+    rows.sort(key=lambda row: (-row.process.cpu_util, -row.process.resident_memory,
+                               row.process.pid))  # fmt: skip
+    count = max(1, min(room, _MOST_PROCESSES))
+    lines = format_rows(_PROCESSES, rows[:count], width, style)
+    rest = [row.process for row in rows[count:]]
     if rest:
         cpu = short_percent(sum(one.cpu_util for one in rest))
-        memory = short_size(1024.0 * sum(one.resident_memory for one in rest))
+        memory = _sum_kib(rest, "resident_memory")
         lines.append(f"and {len(rest)} more processes: {cpu} % CPU, {memory} memory")
     return lines
-
-
-def _process_cells(job: str, user: str, one: SampleProcess) -> list[str]:
-    return [
-        str(one.pid),
-        user,
-        job if not job.startswith("(") else "-",
-        short_percent(one.cpu_util),
-        short_size(1024.0 * one.resident_memory),
-        str(one.num_threads + 1),
-        short_time(one.cpu_time),
-        short_percent(sum(use.gpu_util for use in one.gpus)) if one.gpus else "-",
-        short_size(1024.0 * one.data_read),
-        short_size(1024.0 * one.data_written),
-        one.cmd,
-    ]
 
 
 def _note_errors(sample: SampleAttributes) -> list[str]:
@@ -258,11 +273,31 @@ def _note_errors(sample: SampleAttributes) -> list[str]:
     return [f"incomplete: {sample.errors[0].detail}" + (f"; and {count - 1} more" * (count > 1))]
 
 
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+class _PointRow(NamedTuple):
+    """The values of a metric and scope."""
+
+    name: str
+    unit: str
+    part: str
+    values: list[float]
+
+    def show(self, reduce: Callable[[list[float]], float], least: int = 2) -> str:
+        return short_number(reduce(self.values)) if len(self.values) >= least else ""
+
+
 _METRICS = (
-    TableColumn("METRIC"), TableColumn("UNIT", rank=1), TableColumn("OF", most=40),
-    TableColumn("VALUE", True), TableColumn("MIN", True, 3), TableColumn("MAX", True, 3),
-    TableColumn("COUNT", True, 2),
-)  # fmt: skip
+    TableColumn("METRIC", lambda row: row.name),
+    TableColumn("UNIT", lambda row: row.unit, rank=1),
+    TableColumn("OF", lambda row: row.part, most=40),
+    TableColumn("VALUE", lambda row: row.show(_mean, 1) or "-", True),
+    TableColumn("MIN", lambda row: row.show(min), True, 3),
+    TableColumn("MAX", lambda row: row.show(max), True, 3),
+    TableColumn("COUNT", lambda row: row.show(len), True, 2),
+)
 _OWN = frozenset({"cluster", "hostname", "type", "type-id", "stype", "stype-id"})
 
 
@@ -280,16 +315,8 @@ def format_points(
         values = found.setdefault((point.name, _describe_part(point)), [])
         if math.isfinite(point.value):  # line protocol also omits non-finite values
             values.append(float(point.value))
-    rows = [
-        [
-            name, units.get(name, ""), part,
-            short_number(sum(values) / len(values)) if values else "-",
-            short_number(min(values)) if len(values) > 1 else "",
-            short_number(max(values)) if len(values) > 1 else "",
-            str(len(values)) if len(values) > 1 else "",
-        ]
-        for (name, part), values in sorted(found.items(), key=lambda item: item[0])
-    ]  # fmt: skip
+    rows = [_PointRow(name, units.get(name, ""), part, found[name, part])
+            for name, part in sorted(found)]  # fmt: skip
     if not rows:
         return ["no values"]
     return [place, "", *format_rows(_METRICS, rows, width, style)]
@@ -307,69 +334,78 @@ def _describe_part(point: Point) -> str:
     return " ".join([text, *others])
 
 
+def _resources(job: SlurmJob) -> str:
+    return job.allocated_resources or job.requested_resources
+
+
+def _limit(job: SlurmJob) -> str:
+    """Return the time limit: 0 unset, 1 infinite, n + 2 for n seconds."""
+    limit = job.time_limit
+    return short_time(limit - 2) if limit > 1 else "none" if limit == 1 else "-"
+
+
 _SLURM_JOBS = (
-    TableColumn("JOB", True), TableColumn("USER", most=12), TableColumn("PART", rank=3, most=10),
-    TableColumn("STATE", most=13), TableColumn("NODES", True, 2), TableColumn("CPUS", True),
-    TableColumn("GPUS", True, 4), TableColumn("MEM", True, 1), TableColumn("LIMIT", True, 5),
-    TableColumn("START", rank=6), TableColumn("NODELIST", rank=7, most=20), TableColumn("NAME"),
+    TableColumn("JOB", lambda job: str(job.job_id), True),
+    TableColumn("USER", lambda job: job.user_name, most=12),
+    TableColumn("PART", lambda job: job.partition, rank=3, most=10),
+    TableColumn("STATE", lambda job: job.job_state, most=13),
+    TableColumn("NODES", lambda job: str(tres.count(_resources(job), "node")
+                                         or job.requested_node_count), True, 2),
+    TableColumn("CPUS", lambda job: str(tres.count(_resources(job), "cpu") or job.requested_cpus),
+                True),
+    TableColumn("GPUS", lambda job: str(tres.count_gpus(_resources(job)) or "-"), True, 4),
+    TableColumn("MEM", lambda job: short_size(1024.0 * tres.total_memory(_resources(job)) or None),
+                True, 1),
+    TableColumn("LIMIT", _limit, True, 5),
+    TableColumn("START", lambda job: _show_time(job.start_time) or "-", rank=6),
+    TableColumn("NODELIST", lambda job: ",".join(job.nodes), rank=7, most=20),
+    TableColumn("NAME", lambda job: job.job_name),
 )  # fmt: skip
-_PARTITIONS = (TableColumn("PARTITION"), TableColumn("NODES"))
-_STATES = (TableColumn("STATE"), TableColumn("NODES"))
+_STATES = (
+    TableColumn("STATE", lambda one: "+".join(one.states)),
+    TableColumn("NODES", lambda one: ",".join(one.names)),
+)
+_PARTITIONS = (
+    TableColumn("PARTITION", lambda one: one.name),
+    TableColumn("NODES", lambda one: ",".join(one.nodes)),
+)
+
+
+def _show_time(time: str) -> str:
+    return time[:19].replace("T", " ")
 
 
 def format_jobs(jobs: JobsAttributes, width: int, style: Style) -> list[str]:
     """Return one line per job. Steps are only counted."""
     own = [job for job in jobs.slurm_jobs if not job.job_step]
     steps = len(jobs.slurm_jobs) - len(own)
-    head = f"{jobs.cluster}  {jobs.time[:19].replace('T', ' ')}  {len(own)} jobs, {steps} steps"
-    if not own:
-        return [head]
-    return [
-        head,
-        "",
-        *format_rows(_SLURM_JOBS, [_slurm_job_cells(job) for job in own], width, style),
-    ]
-
-
-def _slurm_job_cells(job: SlurmJob) -> list[str]:
-    resources = job.allocated_resources or job.requested_resources
-    memory = tres.total_memory(resources) * 1024.0
-    gpus = tres.count_gpus(resources)
-    limit = job.time_limit
-    return [
-        str(job.job_id),
-        job.user_name,
-        job.partition,
-        job.job_state,
-        str(tres.count(resources, "node") or job.requested_node_count),
-        str(tres.count(resources, "cpu") or job.requested_cpus),
-        str(gpus or "-"),
-        short_size(memory or None),
-        short_time(limit - 2) if limit > 1 else "none" if limit == 1 else "-",
-        job.start_time[:19].replace("T", " ") or "-",
-        ",".join(job.nodes),
-        job.job_name,
-    ]
+    head = f"{jobs.cluster}  {_show_time(jobs.time)}  {len(own)} jobs, {steps} steps"
+    return [head, "", *format_rows(_SLURM_JOBS, own, width, style)] if own else [head]
 
 
 def format_cluster(cluster: ClusterAttributes, width: int, style: Style) -> list[str]:
     """Return the numbers of nodes by state and by partition."""
-    states = [["+".join(one.states), ",".join(one.names)] for one in cluster.nodes]
-    partitions = [[one.name, ",".join(one.nodes)] for one in cluster.partitions]
     return [
-        f"{cluster.cluster}  {cluster.time[:19].replace('T', ' ')}",
+        f"{cluster.cluster}  {_show_time(cluster.time)}",
         "",
-        *format_rows(_STATES, states, width, style),
+        *format_rows(_STATES, cluster.nodes, width, style),
         "",
-        *format_rows(_PARTITIONS, partitions, width, style),
+        *format_rows(_PARTITIONS, cluster.partitions, width, style),
     ]
 
 
 _CARDS = (
-    TableColumn("GPU", True), TableColumn("MODEL"), TableColumn("MEM", True),
-    TableColumn("LIMIT", True, 2), TableColumn("DRIVER", rank=1), TableColumn("ADDRESS"),
-)  # fmt: skip
-_SOFTWARE = (TableColumn("SOFTWARE"), TableColumn("VERSION"))
+    TableColumn("GPU", lambda card: str(card.index), True),
+    TableColumn("MODEL", lambda card: f"{card.manufacturer} {card.model}".strip()),
+    TableColumn("MEM", lambda card: short_size(1024.0 * card.memory or None), True),
+    TableColumn("LIMIT", lambda card: f"{card.power_limit}W" if card.power_limit else "-", True, 2),
+    TableColumn("DRIVER", lambda card: card.driver, rank=1),
+    TableColumn("ADDRESS", lambda card: card.address),
+)
+_SOFTWARE = (
+    TableColumn("SOFTWARE", lambda one: one.name or one.key),
+    TableColumn("VERSION", lambda one: one.version),
+)
 
 
 def format_sysinfo(info: SysinfoAttributes, width: int, style: Style) -> list[str]:
@@ -386,16 +422,7 @@ def format_sysinfo(info: SysinfoAttributes, width: int, style: Style) -> list[st
     }
     lines = [cut(f"{name:8} {clean(text)}", width) for name, text in facts.items()]
     if info.cards:
-        rows = [
-            [
-                str(card.index), f"{card.manufacturer} {card.model}".strip(),
-                short_size(1024.0 * card.memory or None),
-                f"{card.power_limit}W" if card.power_limit else "-", card.driver, card.address,
-            ]
-            for card in info.cards
-        ]  # fmt: skip
-        lines += ["", *format_rows(_CARDS, rows, width, style)]
+        lines += ["", *format_rows(_CARDS, info.cards, width, style)]
     if info.software:
-        names = [[one.name or one.key, one.version] for one in info.software]
-        lines += ["", *format_rows(_SOFTWARE, names, width, style)]
+        lines += ["", *format_rows(_SOFTWARE, info.software, width, style)]
     return lines

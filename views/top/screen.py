@@ -17,11 +17,9 @@ from ccagent.views.top.snapshot import BAD, MEANINGS, letters
 from ccagent.views.top.state import ViewState, as_tree, select_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from ccagent.views.top.snapshot import TopCard, TopJob, TopMount, TopProcess, TopSnapshot
-
-    Cells = Sequence[tuple[TableColumn, Callable[[Any], str]]]
+    from ccagent.views.top.snapshot import TopCard, TopJob, TopSnapshot
 
 
 WIDE = 140
@@ -38,6 +36,10 @@ def history_signs(history: Sequence[float]) -> str:
 
 def _dash(value: int | None) -> str:
     return "-" if value is None else str(value)
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{short_percent(value)}%"
 
 
 def _pressures(job: TopJob) -> str:
@@ -65,108 +67,97 @@ def short_rate(rate: float) -> str:
     return "<1" if 0 < rate < 1 else short_number(round(rate))
 
 
+def _show_use(card: TopCard) -> str:
+    return "?" if card.utilization is None else short_percent(card.utilization)
+
+
 def _state(card: TopCard) -> str:
     if card.is_failing:
         return "failing"
     return f"idle {short_time(card.idle)}" if card.idle else ""
 
 
-JobCell = tuple[TableColumn, "Callable[[TopJob], str]"]
-
-NARROW_JOBS: tuple[JobCell, ...] = (
-    (TableColumn("JOB", least=8), _name),
-    (TableColumn("USER", rank=3, most=9, least=6), lambda job: job.user or "-"),
-    (TableColumn("CPUS", True, 5), lambda job: _dash(job.cpus)),
-    (TableColumn("CPU%", True, least=4), lambda job: f"{short_percent(job.cpu)}%"),
-    (TableColumn("MEM", rank=4, most=11, least=9),
-     lambda job: short_pair(job.memory, job.memory_limit)),
-    (TableColumn("MEM%", True, 1, least=4),
-     lambda job: "-" if _share(job) is None else f"{short_percent(_share(job))}%"),
-    (TableColumn("GPU", True, 6), lambda job: str(len(job.gpus)) if job.job else "-"),
-    (TableColumn("GPU%", True, 2),
-     lambda job: "-" if job.gpu is None else f"{short_percent(job.gpu)}%"),
-    (TableColumn("READ", True, 8, least=5), lambda job: short_size(job.read)),
-    (TableColumn("WRITE", True, 9, least=5), lambda job: short_size(job.written)),
-    (TableColumn("TIME", True, 7, least=7), lambda job: short_time(job.elapsed)),
-    (TableColumn("NOTE"), lambda job: letters(job.notes)),
+NARROW_JOBS: tuple[TableColumn, ...] = (
+    TableColumn("JOB", _name, least=8),
+    TableColumn("USER", lambda job: job.user or "-", rank=3, most=9, least=6),
+    TableColumn("CPUS", lambda job: _dash(job.cpus), True, 5),
+    TableColumn("CPU%", lambda job: f"{short_percent(job.cpu)}%", True, least=4),
+    TableColumn("MEM", lambda job: short_pair(job.memory, job.memory_limit),
+                rank=4, most=11, least=9),
+    TableColumn("MEM%", lambda job: _percent(_share(job)), True, 1, least=4),
+    TableColumn("GPU", lambda job: str(len(job.gpus)) if job.job else "-", True, 6),
+    TableColumn("GPU%", lambda job: _percent(job.gpu), True, 2),
+    TableColumn("READ", lambda job: short_size(job.read), True, 8, least=5),
+    TableColumn("WRITE", lambda job: short_size(job.written), True, 9, least=5),
+    TableColumn("TIME", lambda job: short_time(job.elapsed), True, 7, least=7),
+    TableColumn("NOTE", lambda job: letters(job.notes)),
 )  # fmt: skip
 """Columns of jobs at a width of 80. Narrower terminals drop WRITE first, MEM% last."""
 
-WIDE_JOBS: tuple[JobCell, ...] = (
-    (TableColumn("JOB", least=8), _name),
-    (TableColumn("NAME", most=14, least=8), lambda job: job.name),
-    (TableColumn("USER", most=9, least=6), lambda job: job.user or "-"),
-    (TableColumn("PART", most=8, rank=1), lambda job: job.partition),
-    (TableColumn("CPUS", True), lambda job: _dash(job.cpus)),
-    (TableColumn("CPU%", True, least=4), lambda job: f"{short_percent(job.cpu)}%"),
-    (TableColumn("HISTORY", most=20, least=20), lambda job: history_signs(job.history)),
-    (TableColumn("PROC", True, 9), lambda job: str(job.processes)),
-    (TableColumn("THR", True, 8), lambda job: str(job.threads)),
-    (TableColumn("MEM/LIMIT", most=11, least=9),
-     lambda job: short_pair(job.memory, job.memory_limit)),
-    (TableColumn("PEAK", True, 5), lambda job: short_size(job.peak)),
-    (TableColumn("CACHE", True, 6), lambda job: short_size(job.cache)),
-    (TableColumn("PSI c/m/i", rank=4), _pressures),
-    (TableColumn("GPU", True), lambda job: str(len(job.gpus)) if job.job else "-"),
-    (TableColumn("GPU%", True),
-     lambda job: "-" if job.gpu is None else f"{short_percent(job.gpu)}%"),
-    (TableColumn("GMEM", True, 3),
-     lambda job: "-" if job.gpu_memory is None else short_size(job.gpu_memory)),
-    (TableColumn("W", True, 7), lambda job: _dash(job.power)),
-    (TableColumn("READ", True, 2, least=5), lambda job: short_size(job.read)),
-    (TableColumn("WRITE", True, 2, least=5), lambda job: short_size(job.written)),
-    (TableColumn("TIME/LIMIT", True), _limits),
-    (TableColumn("NOTE"), lambda job: ", ".join(job.notes)),
+WIDE_JOBS: tuple[TableColumn, ...] = (
+    TableColumn("JOB", _name, least=8),
+    TableColumn("NAME", lambda job: job.name, most=14, least=8),
+    TableColumn("USER", lambda job: job.user or "-", most=9, least=6),
+    TableColumn("PART", lambda job: job.partition, most=8, rank=1),
+    TableColumn("CPUS", lambda job: _dash(job.cpus), True),
+    TableColumn("CPU%", lambda job: f"{short_percent(job.cpu)}%", True, least=4),
+    TableColumn("HISTORY", lambda job: history_signs(job.history), most=20, least=20),
+    TableColumn("PROC", lambda job: str(job.processes), True, 9),
+    TableColumn("THR", lambda job: str(job.threads), True, 8),
+    TableColumn("MEM/LIMIT", lambda job: short_pair(job.memory, job.memory_limit),
+                most=11, least=9),
+    TableColumn("PEAK", lambda job: short_size(job.peak), True, 5),
+    TableColumn("CACHE", lambda job: short_size(job.cache), True, 6),
+    TableColumn("PSI c/m/i", _pressures, rank=4),
+    TableColumn("GPU", lambda job: str(len(job.gpus)) if job.job else "-", True),
+    TableColumn("GPU%", lambda job: _percent(job.gpu), True),
+    TableColumn("GMEM", lambda job: short_size(job.gpu_memory), True, 3),
+    TableColumn("W", lambda job: _dash(job.power), True, 7),
+    TableColumn("READ", lambda job: short_size(job.read), True, 2, least=5),
+    TableColumn("WRITE", lambda job: short_size(job.written), True, 2, least=5),
+    TableColumn("TIME/LIMIT", _limits, True),
+    TableColumn("NOTE", lambda job: ", ".join(job.notes)),
 )  # fmt: skip
 """Columns of jobs at a width of 160."""
 
-ProcessCell = tuple[TableColumn, "Callable[[TopProcess], str]"]
-
-PROCESSES: tuple[ProcessCell, ...] = (
-    (TableColumn("PID", True, least=7), lambda one: str(one.pid)),
-    (TableColumn("USER", rank=2, most=9, least=6), lambda one: one.user),
-    (TableColumn("JOB", True, 8), lambda one: str(one.job) if one.job else "-"),
-    (TableColumn("CPU%", True, least=4), lambda one: short_percent(one.cpu)),
-    (TableColumn("RES", True, 1, least=4), lambda one: short_size(one.memory)),
-    (TableColumn("THR", True, 7, least=4), lambda one: str(one.threads)),
-    (TableColumn("TIME", True, 6, least=7), lambda one: short_time(one.cpu_time)),
-    (TableColumn("GPU", rank=3), lambda one: ",".join(map(str, sorted(set(one.gpus)))) or "-"),
-    (TableColumn("GPU-MEM", True, 3),
-     lambda one: "-" if one.gpu_memory is None else short_size(one.gpu_memory)),
-    (TableColumn("READ", True, 4, least=5), lambda one: short_size(one.read)),
-    (TableColumn("WRITE", True, 5, least=5), lambda one: short_size(one.written)),
-    (TableColumn("CMD"), lambda one: one.command),
+PROCESSES: tuple[TableColumn, ...] = (
+    TableColumn("PID", lambda one: str(one.pid), True, least=7),
+    TableColumn("USER", lambda one: one.user, rank=2, most=9, least=6),
+    TableColumn("JOB", lambda one: str(one.job) if one.job else "-", True, 8),
+    TableColumn("CPU%", lambda one: short_percent(one.cpu), True, least=4),
+    TableColumn("RES", lambda one: short_size(one.memory), True, 1, least=4),
+    TableColumn("THR", lambda one: str(one.threads), True, 7, least=4),
+    TableColumn("TIME", lambda one: short_time(one.cpu_time), True, 6, least=7),
+    TableColumn("GPU", lambda one: ",".join(map(str, sorted(set(one.gpus)))) or "-", rank=3),
+    TableColumn("GPU-MEM", lambda one: short_size(one.gpu_memory), True, 3),
+    TableColumn("READ", lambda one: short_size(one.read), True, 4, least=5),
+    TableColumn("WRITE", lambda one: short_size(one.written), True, 5, least=5),
+    TableColumn("CMD", lambda one: one.command),
 )  # fmt: skip
 
-CardCell = tuple[TableColumn, "Callable[[TopCard], str]"]
-
-CARDS: tuple[CardCell, ...] = (
-    (TableColumn("GPU", True), lambda one: str(one.index)),
-    (TableColumn("USE%", True),
-     lambda one: "?" if one.utilization is None else short_percent(one.utilization)),
-    (TableColumn("MEM", True), lambda one: short_size(one.memory)),
-    (TableColumn("MEM%", True), lambda one: short_percent(one.memory_percent)),
-    (TableColumn("W", True, 2), lambda one: str(one.power or "-")),
-    (TableColumn("LIMIT", True, 3), lambda one: str(one.power_limit or "-")),
-    (TableColumn("C", True, 4), lambda one: str(one.temperature or "-")),
-    (TableColumn("JOB", True), lambda one: str(one.job) if one.job else "-"),
-    (TableColumn("USER", most=12), lambda one: one.user or "-"),
-    (TableColumn("NOTE"),
-     _state),
+CARDS: tuple[TableColumn, ...] = (
+    TableColumn("GPU", lambda one: str(one.index), True),
+    TableColumn("USE%", _show_use, True),
+    TableColumn("MEM", lambda one: short_size(one.memory), True),
+    TableColumn("MEM%", lambda one: short_percent(one.memory_percent), True),
+    TableColumn("W", lambda one: str(one.power or "-"), True, 2),
+    TableColumn("LIMIT", lambda one: str(one.power_limit or "-"), True, 3),
+    TableColumn("C", lambda one: str(one.temperature or "-"), True, 4),
+    TableColumn("JOB", lambda one: str(one.job) if one.job else "-", True),
+    TableColumn("USER", lambda one: one.user or "-", most=12),
+    TableColumn("NOTE", _state),
 )  # fmt: skip
 
-MountCell = tuple[TableColumn, "Callable[[TopMount], str]"]
-
-MOUNTS: tuple[MountCell, ...] = (
-    (TableColumn("JOB", least=8), lambda one: str(one.job) if one.job else "(system)"),
-    (TableColumn("MOUNT", most=40, least=8), lambda one: one.point),
-    (TableColumn("TYPE", rank=4, most=8, least=5), lambda one: one.type),
-    (TableColumn("READ", True, least=5), lambda one: short_size(one.read)),
-    (TableColumn("WRITE", True, least=5), lambda one: short_size(one.written)),
-    (TableColumn("READS", True, 3, least=6), lambda one: short_rate(one.reads)),
-    (TableColumn("WRITES", True, 2, least=6), lambda one: short_rate(one.writes)),
-    (TableColumn("METADATA", True, 1), lambda one: short_rate(one.metadata)),
-    (TableColumn("SOURCE", rank=5), lambda one: one.source),
+MOUNTS: tuple[TableColumn, ...] = (
+    TableColumn("JOB", lambda one: str(one.job) if one.job else "(system)", least=8),
+    TableColumn("MOUNT", lambda one: one.point, most=40, least=8),
+    TableColumn("TYPE", lambda one: one.type, rank=4, most=8, least=5),
+    TableColumn("READ", lambda one: short_size(one.read), True, least=5),
+    TableColumn("WRITE", lambda one: short_size(one.written), True, least=5),
+    TableColumn("READS", lambda one: short_rate(one.reads), True, 3, least=6),
+    TableColumn("WRITES", lambda one: short_rate(one.writes), True, 2, least=6),
+    TableColumn("METADATA", lambda one: short_rate(one.metadata), True, 1),
+    TableColumn("SOURCE", lambda one: one.source, rank=5),
 )  # fmt: skip
 """Columns of mounts. Rates per second: bytes, calls, operations such as open and stat."""
 
@@ -224,7 +215,14 @@ def draw(
     row = max(0, min(state.row, count - 1))
     first = max(0, min(row - page // 2, count - page))
     shown = range(first, min(count, first + page))
-    title, *rows = _table(view, [view.rows[n] for n in shown], width, is_ascii=is_ascii)
+    title, *rows = format_rows(
+        view.columns,
+        [view.rows[n] for n in shown],
+        width,
+        _PLAIN,
+        is_ascii=is_ascii,
+        keeps_empty=True,
+    )
     if state.is_tree and state.view == "processes":
         rows = _indent(rows, [view.depths[n] for n in shown], title, width)
     body = [
@@ -249,7 +247,7 @@ def draw(
 class _Selected(NamedTuple):
     """The rows of a view, lines above them, and the depths of a tree."""
 
-    cells: Cells
+    columns: Sequence[TableColumn]
     rows: Sequence[Any]
     above: list[str]
     depths: list[int]
@@ -268,12 +266,6 @@ def _select(snapshot: TopSnapshot, state: ViewState, width: int) -> _Selected:
     return _Selected(
         PROCESSES, [one for one, _ in tree] or rows, above, [depth for _, depth in tree]
     )
-
-
-def _table(view: _Selected, rows: Sequence[Any], width: int, *, is_ascii: bool) -> list[str]:
-    columns = [column for column, _ in view.cells]
-    texts = [[show(row) for _, show in view.cells] for row in rows]
-    return format_rows(columns, texts, width, _PLAIN, is_ascii=is_ascii, keeps_empty=True)
 
 
 def _indent(rows: list[str], depths: list[int], title: str, width: int) -> list[str]:

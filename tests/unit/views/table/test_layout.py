@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ccagent.views.terminal import Style, TableColumn, format_rows, width_of
 
 COLUMNS = (
-    TableColumn("NAME"), TableColumn("SIZE", True, 1), TableColumn("NOTE", rank=2),
-    TableColumn("TEXT"),
+    TableColumn("NAME", itemgetter(0)), TableColumn("SIZE", itemgetter(1), True, 1),
+    TableColumn("NOTE", itemgetter(2), rank=2), TableColumn("TEXT", itemgetter(3)),
 )  # fmt: skip
 
 
@@ -27,7 +29,10 @@ def test_a_narrow_terminal_loses_the_highest_rank_first() -> None:
 
 
 def test_numbers_are_whole_or_left_out() -> None:
-    columns = (TableColumn("METRIC"), TableColumn("OF", most=40), TableColumn("VALUE", True))
+    columns = (
+        TableColumn("METRIC", itemgetter(0)), TableColumn("OF", itemgetter(1), most=40),
+        TableColumn("VALUE", itemgetter(2), True),
+    )  # fmt: skip
     rows = [["a_long_name_of_a_metric", "node", "123456"]]
     assert format_rows(columns, rows, 20, Style()) == [
         "METRIC   OF    VALUE",
