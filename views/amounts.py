@@ -47,15 +47,17 @@ def short_time(seconds: float | None) -> str:
     """Return a duration in seconds as `0:05`, `3:12:40` or `12d`."""
     if seconds is None:
         return "-"
-    whole = max(0, int(seconds))
-    days, rest = divmod(whole, 86400)
-    hours, rest = divmod(rest, 3600)
-    minutes, rest = divmod(rest, 60)
-    if days >= 10:
-        return f"{days}d"
+    days, hours, minutes, rest = _split_time(seconds)
     if days:
-        return f"{days}d{hours:02d}h"
+        return f"{days}d" if days >= 10 else f"{days}d{hours:02d}h"
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def _split_time(seconds: float) -> tuple[int, int, int, int]:
+    """Return days, hours, minutes and seconds."""
+    minutes, rest = divmod(max(0, int(seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return *divmod(hours, 24), minutes, rest
 
 
 def short_number(value: float) -> str:
@@ -78,13 +80,9 @@ _REQUEST_STEPS = ((30, 1), (100, 5), (1000, 10), (math.inf, 100))
 
 def clock(seconds: float) -> str:
     """Return seconds in Slurm's format: `0:41:07`, `3-02:00:00`."""
-    whole = max(0, int(seconds))
-    days, rest = divmod(whole, 86400)
-    hours, rest = divmod(rest, 3600)
-    minutes, rest = divmod(rest, 60)
-    if days:
-        return f"{days}-{hours:02d}:{minutes:02d}:{rest:02d}"
-    return f"{hours}:{minutes:02d}:{rest:02d}"
+    days, hours, minutes, rest = _split_time(seconds)
+    text = f"{minutes:02d}:{rest:02d}"
+    return f"{days}-{hours:02d}:{text}" if days else f"{hours}:{text}"
 
 
 def number(value: float) -> str:
@@ -191,18 +189,19 @@ def format_quantity(value: float | None, unit: str) -> str:
     """Return a value with unit and SI prefix: `1.5 GB`, `380 W`, `97 %`."""
     if value is None or not math.isfinite(value):
         return NOT_KNOWN
-    if unit == "%":
-        return f"{format_number(value)} %"
-    if unit in {"", "1/s", "degC"}:
-        shown = "°C" if unit == "degC" else unit
-        return f"{_with_prefix(value) if unit != 'degC' else format_number(value)} {shown}".strip()
-    if unit == "s":
-        return format_short_time(value)
-    size, step, base = abs(value), 0, base_of(unit)
-    while size >= base * 0.9995 and step < len(_PREFIXES) - 1:
-        size /= base
-        step += 1
-    return f"{format_number(math.copysign(size, value))} {_PREFIXES[step]}{unit}"
+    match unit:
+        case "%":
+            return f"{format_number(value)} %"
+        case "degC":
+            return f"{format_number(value)} °C"
+        case "s":
+            return _format_short_time(value)
+        case "" | "1/s" if abs(value) < 100_000:
+            return f"{format_number(value)} {unit}".rstrip()
+        case "" | "1/s":
+            return f"{_scale(value, 1000, 1.0)} {unit}".rstrip()
+        case _:
+            return _scale(value, base_of(unit), 0.9995, " ") + unit
 
 
 def base_of(unit: str) -> int:
@@ -210,22 +209,20 @@ def base_of(unit: str) -> int:
     return 1024 if unit == "B" else 1000
 
 
-def _with_prefix(value: float) -> str:
-    if abs(value) < 100_000:
-        return format_number(value)
+def _scale(value: float, base: int, border: float, space: str = "") -> str:
+    """Return a value with an SI prefix. border: share of the base from which the prefix changes."""
     size, step = abs(value), 0
-    while size >= 1000 and step < len(_PREFIXES) - 1:
-        size /= 1000
+    while size >= base * border and step < len(_PREFIXES) - 1:
+        size /= base
         step += 1
-    return f"{format_number(math.copysign(size, value))}{_PREFIXES[step]}"
+    return f"{format_number(math.copysign(size, value))}{space}{_PREFIXES[step]}"
 
 
-def format_short_time(seconds: float) -> str:
+def _format_short_time(seconds: float) -> str:
     """Return the duration of an operation in seconds as `1.2 ms` or `3 s`."""
-    for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
-        if abs(seconds) >= factor or unit == "µs":
-            return "0 s" if not seconds else f"{format_number(seconds / factor)} {unit}"
-    return NOT_KNOWN
+    size = abs(seconds)
+    factor, unit = (1.0, "s") if size >= 1 else (1e-3, "ms") if size >= 1e-3 else (1e-6, "µs")
+    return f"{format_number(seconds / factor)} {unit}" if seconds else "0 s"
 
 
 def format_share(part: float | None, whole: float | None) -> str:
@@ -237,17 +234,7 @@ def format_share(part: float | None, whole: float | None) -> str:
 
 def format_duration(seconds: float | None) -> str:
     """Return seconds in Slurm's format: `0:41:07`, `2-03:00:00`."""
-    if seconds is None:
-        return NOT_KNOWN
-    whole = max(0, int(seconds))
-    days, rest = divmod(whole, _DAY)
-    hours, rest = divmod(rest, 3600)
-    text = (
-        f"{hours:02}:{rest // 60:02}:{rest % 60:02}"
-        if days
-        else (f"{hours}:{rest // 60:02}:{rest % 60:02}")
-    )
-    return f"{days}-{text}" if days else text
+    return NOT_KNOWN if seconds is None else clock(seconds)
 
 
 def format_age(seconds: float | None) -> str:
