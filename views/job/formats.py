@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 _BAR = 42
 _LABEL = 8
+_INDENT = " " * _LABEL
 _LONGEST_NAME = 64
 _COLOURS = {"BAD": "bad", "hint": "hint", "ok": "good"}
 
@@ -53,7 +54,7 @@ def format_report(
     mounts: of the job, if known.
     """
     job = report.figures
-    lines = [_head(job, width), *_fold(_allocation(job), "", "", width)]
+    lines = [_head(job, width), *_fold(_allocation(job), width, "", "")]
     has_bars = width >= 72 and not style.is_plain
     for share in _shares(report):
         lines += _share_lines(share, style if has_bars else None, width)
@@ -65,7 +66,7 @@ def format_report(
         lines += _finding(finding, style, width)
     if report.hidden:
         names = ", ".join(sorted(one.rule for one in report.hidden))
-        lines += _fold(f"Then further advice follows: {names}.", " " * _LABEL, " " * _LABEL, width)
+        lines += _fold(f"Then further advice follows: {names}.", width)
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
@@ -75,10 +76,10 @@ def _mounts(mounts: JobMounts, nodes: int, width: int) -> list[str]:
     for name, texts in (("mounts", format_mounts(mounts)), ("network", format_network(mounts))):
         for number, text in enumerate(texts):
             label = f"{'' if number else name:{_LABEL}}"
-            lines += _fold(f"{label}{clean(text)}", "", " " * _LABEL, width)
+            lines += _fold(f"{label}{clean(text)}", width, "")
     if mounts.is_from_store and mounts.nodes < nodes:
         text = f"mounts and network of {mounts.nodes} of {nodes} nodes"
-        lines += _fold(text, " " * _LABEL, " " * _LABEL, width)
+        lines += _fold(text, width)
     return lines
 
 
@@ -161,7 +162,7 @@ def _share_lines(
         return [f"{label:{_LABEL}}unknown"]
     value = f"{percent(found.percent)} %"
     if style is None:
-        return _fold(f"{label:{_LABEL}}{value:>6} {text}", "", " " * _LABEL, width)
+        return _fold(f"{label:{_LABEL}}{value:>6} {text}", width, "")
     filled = min(_BAR, round(_BAR * found.percent / 100))
     bar = f"[{style.paint('bar', '|' * filled)}{' ' * (_BAR - filled)}]"
     begin = _LABEL + _BAR + 3
@@ -187,48 +188,43 @@ def _cards(job: JobFigures, width: int) -> list[str]:
     text = ", ".join(name(node.name, card) for node, card in ordered)
     if len(cards) > most:
         text = f"least used: {text}"
-    return _fold(text, " " * _LABEL, " " * _LABEL, width)
+    return _fold(text, width)
 
 
 def _finding(finding: JobFinding, style: Style, width: int) -> list[str]:
     text = clean(finding.text)
     if finding.rule != finding.level:
         text += f" [{finding.rule}]"
-    lines = _fold(text, " " * _LABEL, " " * _LABEL, width)
+    lines = _fold(text, width)
     level = style.paint(_COLOURS.get(finding.level, "dim"), finding.level)
     return [level + lines[0][len(finding.level) :], *lines[1:]]
 
 
-def _fold(text: str, first: str, more: str, width: int) -> list[str]:
+def _fold(text: str, width: int, first: str = _INDENT, more: str = _INDENT) -> list[str]:
     return textwrap.wrap(
         text, max(20, width), initial_indent=first, subsequent_indent=more, drop_whitespace=True,
         break_on_hyphens=False, break_long_words=True,
     )  # fmt: skip
 
 
-def describe_report(report: JobReport) -> dict[str, Any]:
-    """Return a report as an object for JSON. Unknown figures are null."""
-    efficiency = report.efficiency
-    shares = {name: getattr(efficiency, name) for name in efficiency.__struct_fields__}
-    figures = msgspec.to_builtins(report.figures)
+def encode_report(report: JobReport, mounts: JobMounts | None = None) -> bytes:
+    """Return a report as one line of JSON. Unknown figures are null. mounts: if known.""""""
+    shares = report.efficiency
     coverage = report.figures.coverage
-    return {
+    content: dict[str, Any] = {
         "verdict": report.level,
-        "findings": msgspec.to_builtins(report.findings),
-        "hidden": msgspec.to_builtins(report.hidden),
-        "efficiency": {name: _describe_share(share) for name, share in shares.items()},
+        "findings": report.findings,
+        "hidden": report.hidden,
+        "efficiency": {
+            name: _describe_share(getattr(shares, name)) for name in shares.__struct_fields__
+        },
         "samples": report.figures.samples,
         "coverage": None if coverage is None else round(coverage, 3),
-        "job": figures,
+        "job": report.figures,
     }
-
-
-def encode_report(report: JobReport, mounts: JobMounts | None = None) -> bytes:
-    """Return a report as one line of JSON. mounts: of the job, if known."""
-    found = describe_report(report)
     if mounts is not None:
-        found |= {"mounts": msgspec.to_builtins(mounts)}
-    return msgspec.json.encode(found) + b"\n"
+        content["mounts"] = mounts
+    return msgspec.json.encode(content) + b"\n"
 
 
 def _describe_share(share: UsedShare | None) -> dict[str, Any] | None:

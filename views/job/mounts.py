@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec import structs
 
 from ccagent.stores.metrics.part_tags import MOUNT, NETWORK, read_part
 from ccagent.views.amounts import plural, short_size
@@ -25,11 +26,11 @@ class JobMount(msgspec.Struct, frozen=True, kw_only=True):
     point: str
     type: str
     source: str
-    read: int
-    written: int
-    reads: int
-    writes: int
-    metadata: int
+    read: int = 0
+    written: int = 0
+    reads: int = 0
+    writes: int = 0
+    metadata: int = 0
 
 
 class JobNetwork(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,8 +41,8 @@ class JobNetwork(msgspec.Struct, frozen=True, kw_only=True):
 
     protocol: str
     is_loopback: bool
-    received: int
-    sent: int
+    received: int = 0
+    sent: int = 0
 
     @property
     def name(self) -> str:
@@ -103,9 +104,6 @@ NETWORK_METRICS = {
     "job_net_ports_received": "received", "job_net_ports_sent": "sent",
 }  # fmt: skip
 
-METRICS = {MOUNT[0]: MOUNT_METRICS, NETWORK[0]: NETWORK_METRICS}
-"""Fields by the first tag of a part. The name of a part starts with this tag."""
-
 MOST_PARTS = 5000
 """Maximum of parts. Parts of a job's first nodes are used."""
 
@@ -117,11 +115,13 @@ PORTS = "ports"
 
 
 def part_metrics(name: str) -> dict[str, str]:
-    """Return the metrics of a part with the fields of their sums; {} for other parts."""
-    for tag, metrics in METRICS.items():
-        if name.startswith(tag):
-            return metrics
-    return {}
+    """Return the metrics of a part with the fields of their sums; {} for other parts.
+
+    The name of a part starts with its first tag.
+    """
+    if name.startswith(MOUNT[0]):
+        return MOUNT_METRICS
+    return NETWORK_METRICS if name.startswith(NETWORK[0]) else {}
 
 
 def sum_of_rates(values: Sequence[float | None], step: int) -> float:
@@ -158,36 +158,21 @@ class JobPartSums:
         network: list[JobNetwork] = []
         for name, amounts in self._found.items():
             whole = {field: round(amount) for field, amount in amounts.items()}
-            mount, way = read_part(name, MOUNT), read_part(name, NETWORK)
-            if mount is not None:
-                mounts.append(_make_mount(mount, whole))
-            elif way is not None:
-                network.append(_make_network(way, whole))
+            if (tags := read_part(name, MOUNT)) is not None:
+                mount = JobMount(
+                    point=tags.get("mountpoint", ""), type=tags.get("fstype", ""),
+                    source=tags.get("source", ""),
+                )  # fmt: skip
+                mounts.append(structs.replace(mount, **whole))
+            elif (tags := read_part(name, NETWORK)) is not None:
+                traffic = JobNetwork(
+                    protocol=PORTS if tags.get("layer") == "port" else tags.get("proto", ""),
+                    is_loopback=tags.get("loopback") == "yes",
+                )
+                network.append(structs.replace(traffic, **whole))
         mounts.sort(key=lambda one: (-one.read - one.written, -one.metadata, one.point))
         network.sort(key=lambda one: (-one.received - one.sent, one.protocol, one.is_loopback))
         return JobMounts(
             mounts=tuple(mounts), network=tuple(network), is_from_store=True,
             nodes=len(self._nodes),
         )  # fmt: skip
-
-
-def _make_mount(tags: dict[str, str], amounts: dict[str, int]) -> JobMount:
-    return JobMount(
-        point=tags.get("mountpoint", ""),
-        type=tags.get("fstype", ""),
-        source=tags.get("source", ""),
-        read=amounts.get("read", 0),
-        written=amounts.get("written", 0),
-        reads=amounts.get("reads", 0),
-        writes=amounts.get("writes", 0),
-        metadata=amounts.get("metadata", 0),
-    )
-
-
-def _make_network(tags: dict[str, str], amounts: dict[str, int]) -> JobNetwork:
-    return JobNetwork(
-        protocol=PORTS if tags.get("layer") == "port" else tags.get("proto", ""),
-        is_loopback=tags.get("loopback") == "yes",
-        received=amounts.get("received", 0),
-        sent=amounts.get("sent", 0),
-    )
