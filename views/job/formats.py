@@ -208,7 +208,7 @@ def _fold(text: str, width: int, first: str = _INDENT, more: str = _INDENT) -> l
 
 
 def encode_report(report: JobReport, mounts: JobMounts | None = None) -> bytes:
-    """Return a report as one line of JSON. Unknown figures are null. mounts: if known.""""""
+    """Return a report as one line of JSON. Unknown figures are null. mounts: if known."""
     shares = report.efficiency
     coverage = report.figures.coverage
     content: dict[str, Any] = {

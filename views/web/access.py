@@ -85,9 +85,9 @@ class PageAccess:
         """Return the viewer of a request; None if a login is required."""
         if self.is_open:
             return Viewer("", is_staff=True)
-        named = self._named_by_proxy(request)
-        if named is not None:
-            return named
+        name = request.headers.get(self._header, "")
+        if name and len(name) <= _LONGEST_NAME and self._is_from_proxy(request):
+            return Viewer(name, is_staff=name in self._staff)
         token = request.cookies.get(COOKIE, "")
         given = request.headers.get("authorization", "")
         if given.lower().startswith("bearer "):
@@ -113,12 +113,6 @@ class PageAccess:
         # A token without roles and name belongs to a program, which may read everything.
         is_staff = bool(known & STAFF_ROLES) or name in self._staff or not (name or roles)
         return Viewer(name, is_staff=is_staff)
-
-    def _named_by_proxy(self, request: HTTPConnection) -> Viewer | None:
-        name = request.headers.get(self._header, "")
-        if not name or len(name) > _LONGEST_NAME or not self._is_from_proxy(request):
-            return None
-        return Viewer(name, is_staff=name in self._staff)
 
     def _is_from_proxy(self, request: HTTPConnection) -> bool:
         if request.client is None or request.client.host not in self._proxies:

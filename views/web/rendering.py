@@ -107,24 +107,12 @@ def bokeh_version() -> str:
 
 
 @cache
-def bokeh_links() -> str:
-    """Return the addresses of Bokeh's scripts, separated by spaces; "" without Bokeh."""
-    return " ".join(f"/bokeh/{bokeh_version()}/{name}" for name in BOKEH if bokeh_version())
-
-
-def static_link(name: str) -> str:
-    """Return the address of a static file."""
-    return f"/static/{static_version()}/{name}"
-
-
-@cache
 def _environment() -> Environment:
     found = Environment(
         loader=PackageLoader("ccagent.views.web"), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    filters: dict[str, Any] = found.filters
-    filters |= {
+    filters: dict[str, Any] = {
         "text": shown_text,
         "quantity": format_quantity,
         "duration": format_duration,
@@ -133,14 +121,15 @@ def _environment() -> Environment:
         "number": format_number,
         "share": format_share,
     }
-    names: dict[str, Any] = found.globals
-    names |= {
-        "static": static_link,
-        "bokeh": bokeh_links(),
+    names: dict[str, Any] = {
+        "static": lambda name: f"/static/{static_version()}/{name}",
+        "bokeh": " ".join(f"/bokeh/{bokeh_version()}/{name}" for name in BOKEH if bokeh_version()),
         "links": addresses,
         "ranges": list(RANGES),
         "version": __version__,
     }
+    found.filters.update(filters)
+    found.globals.update(names)
     return found
 
 

@@ -99,7 +99,10 @@ class PageServer:
                 ssl_keyfile=settings.tls.key or None,
             )
         )  # fmt: skip
-        self._listening = self._bind()
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        self._listening = socket.create_server(
+            (self._host, self._port), family=family, backlog=_BACKLOG
+        )
         self._scheme = "https" if settings.tls.certificate else "http"
         self.url = ""
         self.ready = asyncio.Event()
@@ -121,10 +124,6 @@ class PageServer:
             raise
         finally:
             self._jobs.close()
-
-    def _bind(self) -> socket.socket:
-        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
-        return socket.create_server((self._host, self._port), family=family, backlog=256)
 
 
 class StoreWithPages(StoreServer):
