@@ -293,19 +293,15 @@ class ClusterHistory(NamedTuple):
     power: Values
 
 
-class _Sums(NamedTuple):
-    """Sums and counts of values, one row per kind, one column per bucket."""
+class _KeptHistory(NamedTuple):
+    """The sums of a grid until a time. Later buckets may still change.
 
-    sums: Values
-    counts: Values
-
-
-class _Kept(NamedTuple):
-    """Sums of a grid until a time. Later buckets may still change."""
+    sums: array of sums and counts (2), by kind and bucket.
+    """
 
     until: float
     grid: TimeGrid
-    found: _Sums
+    sums: Values
 
 
 class HistoryReader:
@@ -317,85 +313,67 @@ class HistoryReader:
         self._store = store
         self._metrics = metrics
         self._finder = finder
-        self._kept: dict[tuple[str, int], _Kept] = {}
+        self._kept: dict[tuple[str, int], _KeptHistory] = {}
 
     async def read(self, cluster: str, grid: TimeGrid) -> ClusterHistory:
         """Return the use of a cluster. Yields to the event loop between nodes."""
         now = self._store.now()
-        key = (cluster, grid.step)
+        key = cluster, grid.step
         kept = self._kept.get(key)
-        found = _Sums(np.zeros((_KINDS, grid.size)), np.zeros((_KINDS, grid.size)))
-        known = 0
+        found = np.zeros((2, _KINDS, grid.size))
+        known, until = 0, now + _FORGOTTEN_AFTER
         if kept is not None and now < kept.until:
             known = _take_over(kept, grid, found, int(now) - _SETTLED)
+            until = kept.until if known else until
         rest = TimeGrid(grid.start + known * grid.step, grid.step, grid.size - known)
-        if rest.size:
-            await self._add(cluster, rest, _Sums(found.sums[:, known:], found.counts[:, known:]))
-        until = kept.until if known and kept is not None else now + _FORGOTTEN_AFTER
-        self._kept.pop(key, None)
-        self._kept[key] = _Kept(until, grid, found)
-        if len(self._kept) > _MOST_KEPT:
-            del self._kept[next(iter(self._kept))]
-        sums = np.where(found.counts > 0, found.sums, np.nan)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            means = sums / found.counts
-        return ClusterHistory(means[_CPU], sums[_MEMORY], means[_GPU], sums[_POWER])
-
-    async def _add(self, cluster: str, grid: TimeGrid, into: _Sums) -> None:
         level = self._store.root.children.get(cluster)
-        for number, node in enumerate(list(level.children.values()) if level else ()):
-            self._add_node(self._finder.of_node(node), grid, into)
+        nodes = list(level.children.values()) if level is not None and rest.size else []
+        for number, node in enumerate(nodes):
+            self._add_node(self._finder.of_node(node), rest, found[:, :, known:])
             if number % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)
+        self._kept.pop(key, None)
+        self._kept[key] = _KeptHistory(until, grid, found)
+        if len(self._kept) > _MOST_KEPT:
+            del self._kept[next(iter(self._kept))]
+        sums, counts = np.where(found[1] > 0, found[0], np.nan), found[1]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            means = sums / counts
+        return ClusterHistory(means[_CPU], sums[_MEMORY], means[_GPU], sums[_POWER])
 
-    def _add_node(self, node: NodeSeries, grid: TimeGrid, into: _Sums) -> None:
+    def _add_node(self, node: NodeSeries, grid: TimeGrid, into: Values) -> None:
         """Read all series of a node, and add them to the sums of their kinds."""
         cpu = node.metrics.get("cpu_idle") or node.metrics.get("cpu_user") or []
-        memory, power = node.metrics.get("mem_used", []), _power(node)
+        memory = node.metrics.get("mem_used", [])
         cards = [card["acc_utilization"] for _, card in node.cards if "acc_utilization" in card]
-        power += [card["acc_power"] for _, card in node.cards if "acc_power" in card]
+        power = next((node.metrics[one] for one in ("node_power", "psys_power")
+                      if one in node.metrics), None)  # fmt: skip
+        if power is None:  # of its processors and memory
+            power = [*node.metrics.get("cpu_power", ()), *node.metrics.get("mem_power", ())]
+        power = [*power, *(card["acc_power"] for _, card in node.cards if "acc_power" in card)]
         series = [*cpu, *memory, *cards, *power]
         if not series:
             return
         rows = read_rows(series, grid, find_frequency(series, grid))
         means = mean_of(rows.reshape(len(series), grid.size, -1), 2)
-        first, second, third = len(cpu), len(cpu) + len(memory), len(cpu) + len(memory) + len(cards)
+        ends = np.cumsum([len(cpu), len(memory), len(cards)])
+        parts = dict(zip(range(_KINDS), np.split(means, ends), strict=True))
         if cpu:
-            used = mean_of(means[:first], 0)[None, :]
-            _add(into, _CPU, 100 - used if "cpu_idle" in node.metrics else used)
-        factor = self._metrics.get("mem_used", UNKNOWN).factor
-        for kind, part in (
-            (_MEMORY, means[first:second] * factor),
-            (_GPU, means[second:third]),
-            (_POWER, means[third:]),
-        ):
-            if len(part):
-                _add(into, kind, part)
+            used = mean_of(parts[_CPU], 0)[None, :]
+            parts[_CPU] = 100 - used if "cpu_idle" in node.metrics else used
+        parts[_MEMORY] = parts[_MEMORY] * self._metrics.get("mem_used", UNKNOWN).factor
+        for kind, part in parts.items():
+            is_there = ~np.isnan(part)
+            into[0, kind] += np.where(is_there, part, 0.0).sum(axis=0)
+            into[1, kind] += is_there.sum(axis=0)
 
 
-def _add(into: _Sums, kind: int, rows: Values) -> None:
-    is_there = ~np.isnan(rows)
-    into.sums[kind] += np.where(is_there, rows, 0.0).sum(axis=0)
-    into.counts[kind] += is_there.sum(axis=0)
-
-
-def _power(node: NodeSeries) -> list[StoredSeries]:
-    """Return the series of the node's power, else of its processors and memory."""
-    for name in ("node_power", "psys_power"):
-        if name in node.metrics:
-            return list(node.metrics[name])
-    return [*node.metrics.get("cpu_power", ()), *node.metrics.get("mem_power", ())]
-
-
-def _take_over(kept: _Kept, grid: TimeGrid, into: _Sums, settled: int) -> int:
+def _take_over(kept: _KeptHistory, grid: TimeGrid, into: Values, settled: int) -> int:
     """Copy the final buckets from the cache. Return their number."""
-    shift = (grid.start - kept.grid.start) // grid.step
-    if shift < 0 or (grid.start - kept.grid.start) % grid.step:
-        return 0
+    shift, left = divmod(grid.start - kept.grid.start, grid.step)
     last = min(kept.grid.size, (settled - kept.grid.start) // grid.step)
     count = min(grid.size, last - shift)
-    if count <= 0:
+    if shift < 0 or left or count <= 0:
         return 0
-    into.sums[:, :count] = kept.found.sums[:, shift : shift + count]
-    into.counts[:, :count] = kept.found.counts[:, shift : shift + count]
+    into[:, :, :count] = kept.sums[:, :, shift : shift + count]
     return count
