@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -94,12 +94,11 @@ _MARGIN = 14
 
 
 class PlotLine(NamedTuple):
-    """A line of a plot. number: of its colour. has_band: also show minimum and maximum."""
+    """A line of a plot, with a band from minimum to maximum. number: of its colour."""
 
     name: str
     values: SeriesBuckets
     number: int = 0
-    has_band: bool = True
 
 
 class PlotLimit(NamedTuple):
@@ -132,13 +131,6 @@ def draw_lines(
         f"{escape(format_quantity(tick, unit))}</text>"
         for tick in ticks
     )
-    span = max(1, grid.end - grid.start)
-    times = "".join(
-        f'<text x="{100 * (tick - grid.start) / span:.2f}%" y="12">'
-        f"{format_clock(tick, span)}</text>"
-        for tick in time_ticks(grid.start, grid.end)
-        if 0.03 < (tick - grid.start) / span < 0.97
-    )
     body = (
         _draw_grid(ticks, upper, grid)
         + "".join(_draw_line(line, upper) for line in lines)
@@ -150,8 +142,19 @@ def draw_lines(
         f'<svg class="lines" role="img" aria-label="{escape_label(label)}" width="100%"'
         f' height="{height}" viewBox="0 {-_ROWS * _MARGIN / HEIGHT:.0f} {max(1, grid.size - 1)}'
         f' {_ROWS * height / HEIGHT:.0f}" preserveAspectRatio="none">{body}</svg>'
-        f'<svg class="times" width="100%" height="16" aria-hidden="true">{times}</svg>'
+        f"{_draw_times(grid.start, grid.end)}"
     )
+
+
+def _draw_times(start: int, end: int) -> str:
+    """Return the labels of a time axis."""
+    span = max(1, end - start)
+    labels = "".join(
+        f'<text x="{100 * (tick - start) / span:.2f}%" y="12">{format_clock(tick, span)}</text>'
+        for tick in time_ticks(start, end)
+        if 0.03 < (tick - start) / span < 0.97
+    )
+    return f'<svg class="times" width="100%" height="16" aria-hidden="true">{labels}</svg>'
 
 
 def _scale(highest: float, unit: str) -> float:
@@ -253,7 +256,7 @@ def _draw_line(line: PlotLine, upper: float) -> str:
     low, mean, high = line.values
     name = series_class(line.number)
     band = ""
-    if line.has_band and low is not high:
+    if low is not high:
         band = f'<path class="band {name}" d="{band_path(low, high, upper)}"/>'
     title = f"<title>{escape_label(line.name)}</title>"
     return f'{band}<path class="line {name}" d="{line_path(mean, upper)}">{title}</path>'
@@ -266,6 +269,7 @@ def _draw_limit(limit: PlotLimit, upper: float, grid: TimeGrid) -> str:
 
 _CELL = 14
 _GAP = 2
+_ACROSS = 40
 
 
 class GridCell(NamedTuple):
@@ -273,7 +277,7 @@ class GridCell(NamedTuple):
 
     title: str
     share: float | None
-    link: str = ""
+    link: str
 
 
 def draw_heat_map(
@@ -288,25 +292,15 @@ def draw_heat_map(
     count, columns = rows.shape
     paths: dict[str, list[str]] = {}
     for number, row in enumerate(rows.tolist()):
-        first, known = 0, share_class(row[0]) if row else ""
-        for column in range(1, columns + 1):
-            found = share_class(row[column]) if column < columns else ""
-            if found != known:
-                paths.setdefault(known, []).append(
-                    f"M{first} {number}h{column - first}v.9h{first - column}z"
-                )
-                first, known = column, found
+        column = 0
+        for name, cells in groupby(row, key=share_class):
+            width = len(list(cells))
+            paths.setdefault(name, []).append(f"M{column} {number}h{width}v.9h{-width}z")
+            column += width
     body = "".join(f'<path class="{name}" d="{"".join(d)}"/>' for name, d in sorted(paths.items()))
     labels = "".join(
         f'<text x="92" y="{number * height + height - 2}">{escape_label(name[-16:])}</text>'
         for number, name in enumerate(names)
-    )
-    start, end = times
-    span = max(1, end - start)
-    clock = "".join(
-        f'<text x="{100 * (tick - start) / span:.2f}%" y="12">{format_clock(tick, span)}</text>'
-        for tick in time_ticks(start, end)
-        if 0.03 < (tick - start) / span < 0.97
     )
     size = count * height
     return Markup(  # noqa: S704 - names are escaped
@@ -314,25 +308,25 @@ def draw_heat_map(
         f'<svg class="heat" role="img" aria-label="{escape_label(label)}" width="100%"'
         f' height="{size}" viewBox="0 0 {max(1, columns)} {max(1, count)}"'
         f' preserveAspectRatio="none">{body}</svg>'
-        f'<svg class="times" width="100%" height="16" aria-hidden="true">{clock}</svg>'
+        f"{_draw_times(*times)}"
     )
 
 
-def draw_cells(cells: Sequence[GridCell], across: int = 40, label: str = "") -> Markup:
+def draw_cells(cells: Sequence[GridCell], label: str = "") -> Markup:
     """Return a grid of squares, each a link with a title."""
     parts: list[str] = []
     for number, cell in enumerate(cells):
-        x, y = number % across * _CELL, number // across * _CELL
+        x, y = number % _ACROSS * _CELL, number // _ACROSS * _CELL
+        name = escape_label(cell.title)
         square = (
             f'<rect class="{share_class(cell.share)}" x="{x}" y="{y}" width="{_CELL - _GAP}"'
-            f' height="{_CELL - _GAP}"><title>{escape_label(cell.title)}</title></rect>'
+            f' height="{_CELL - _GAP}"><title>{name}</title></rect>'
         )
-        if cell.link:
-            name = escape_label(cell.title)
-            square = f'<a href="{escape(cell.link)}" tabindex="-1" aria-label="{name}">{square}</a>'
-        parts.append(square)
-    rows = -(-len(cells) // across)
-    width, height = across * _CELL - _GAP, max(1, rows * _CELL - _GAP)
+        parts.append(
+            f'<a href="{escape(cell.link)}" tabindex="-1" aria-label="{name}">{square}</a>'
+        )
+    rows = -(-len(cells) // _ACROSS)
+    width, height = _ACROSS * _CELL - _GAP, max(1, rows * _CELL - _GAP)
     return Markup(  # noqa: S704 - titles and links are escaped
         f'<svg class="cells" role="group" aria-label="{escape_label(label)}"'
         f' viewBox="0 0 {width} {height}"'
@@ -340,20 +334,16 @@ def draw_cells(cells: Sequence[GridCell], across: int = 40, label: str = "") -> 
     )
 
 
-def draw_meter(share: float | None, *, state: str = "ok", mark: float | None = None) -> Markup:
+def draw_meter(share: float | None, *, state: str = "ok") -> Markup:
     """Return a bar for a share from 0 to 1; hatched if the share is None.
 
-    state: `ok`, `hint` or `bad`, selects the colour. mark: a second level, such as the request or
-    a peak.
+    state: `ok`, `hint` or `bad`, selects the colour.
     """
     if share is None or not math.isfinite(share):
         bar = '<rect class="unknown" width="100" height="10"/>'
     else:
         width = min(100.0, max(0.0, 100 * share))
         bar = f'<rect class="fill {state}" width="{width:.1f}" height="10"/>'
-    if mark is not None and math.isfinite(mark):
-        place = min(99.4, max(0.0, 100 * mark))
-        bar += f'<rect class="mark" x="{place:.1f}" width=".6" height="10"/>'
     return Markup(  # noqa: S704 - nothing but numbers and known words
         '<svg class="meter" viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true">'
         f'<rect class="track" width="100" height="10"/>{bar}</svg>'

@@ -109,7 +109,7 @@ class PagePlot(msgspec.Struct, frozen=True, kw_only=True):
                 {
                     "name": shown_text(line.name),
                     "number": line.number,
-                    "band": line.has_band,
+                    "band": True,
                     "min": _numbers(line.values.low),
                     "mean": _numbers(line.values.mean),
                     "max": _numbers(line.values.high),
