@@ -82,13 +82,11 @@ SORTS: dict[TopView, tuple[str, ...]] = {view: tuple(rows.keys) for view, rows i
 INTERVALS = (1.0, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0)
 """Seconds between readings. Shorter intervals cost CPU time, and slow down GPUs."""
 
-_LETTERS = {"P": "CPU", "M": "MEM", "T": "TIME", "N": "PID"}
 _LONGEST = 60
 _OF_SCREEN = frozenset({"RESIZE", "REDRAW"})
 MOVES = frozenset({"UP", "DOWN", "PGUP", "PGDN", "HOME", "END"})
 """Keys that only move the selection."""
 
-_VIEWS: dict[str, TopView] = {"p": "processes", "g": "cards", "m": "mounts"}
 NAMES = {
     "F1": "?", "F3": "/", "F4": "/", "F5": "t", "F6": ">", "F10": "q", "h": "?", "k": "UP",
     "j": "DOWN", ",": "<", ".": ">", "r": "I", "G": "g", "ESC": "BACK", "LEFT": "<",
@@ -140,66 +138,15 @@ class ViewState(NamedTuple):
         if self.has_help:
             return self._replace(has_help=False, has_ended=key in {"q", "F10"})
         key = NAMES.get(key, key)
-        moved = self._move(key, rows, page)
-        if moved is not None:
-            return moved
-        if key == "ENTER":
-            if self.view != "jobs" or selected is None:
-                return self
-            return self._replace(job=selected, view="processes", row=0)
-        return self._toggle(key) or self._arrange(key)
-
-    def _toggle(self, key: str) -> ViewState | None:
-        """Return the state after a key that toggles a mode."""
-        match key:
-            case "?":
-                return self._replace(has_help=True)
-            case "q":
-                return self._replace(has_ended=True)
-            case "/":
-                return self._replace(is_typing=True, filter="")
-            case " ":
-                return self._replace(is_paused=not self.is_paused)
-            case "t":
-                return self._replace(is_tree=not self.is_tree, view="processes", row=0)
-            case "I":
-                return self._replace(is_reversed=not self.is_reversed, row=0)
-            case _:
-                return None
-
-    def _arrange(self, key: str) -> ViewState:
-        """Return the state after a key that selects view, column or interval."""
-        match key:
-            case "p" | "g" | "m":
-                return self._switch(_VIEWS[key])
-            case "BACK":
-                return self._back()
-            case "<" | ">":
-                return self._sort_by_neighbour(1 if key == ">" else -1)
-            case "+" | "-":
-                return self._replace(interval=_neighbour(self.interval, 1 if key == "+" else -1))
-            case _:
-                return self._sort_by(_LETTERS[key]) if key in _LETTERS else self
-
-    def _switch(self, view: TopView) -> ViewState:
-        """Return the state with the given view; with the view of jobs if it is the current view."""
-        if self.view == view:
-            return self._replace(view="jobs", job=None, row=0)
-        return self._replace(view=view, row=0)
-
-    def _back(self) -> ViewState:
-        if self.filter:
-            return self._replace(filter="", row=0)
-        return self._replace(view="jobs", job=None, row=0)
-
-    def _move(self, key: str, rows: int, page: int) -> ViewState | None:
         places = {
             "UP": self.row - 1, "DOWN": self.row + 1, "PGUP": self.row - page,
             "PGDN": self.row + page, "HOME": 0, "END": rows - 1,
         }  # fmt: skip
-        if key not in places:
-            return None
-        return self._replace(row=max(0, min(rows - 1, places[key])))
+        if key in places:
+            return self._replace(row=max(0, min(rows - 1, places[key])))
+        if key == "ENTER" and self.view == "jobs" and selected is not None:
+            return self._replace(job=selected, view="processes", row=0)
+        return _CHANGES[key](self) if key in _CHANGES else self
 
     def _type(self, key: str) -> ViewState:
         match key:
@@ -214,23 +161,53 @@ class ViewState(NamedTuple):
             case _:
                 return self
 
-    def _sort_by_neighbour(self, step: int) -> ViewState:
-        columns = SORTS[self.view]
-        return self._sort_by(columns[(columns.index(self.sort) + step) % len(columns)])
 
-    def _sort_by(self, column: str) -> ViewState:
-        if column == "PID" and self.view != "processes":
-            column = "JOB"
-        if column not in SORTS[self.view]:
-            return self
-        return self._replace(sorts=tuple({**dict(self.sorts), self.view: column}.items()), row=0)
+def _switch(state: ViewState, view: TopView) -> ViewState:
+    """Return the state with the given view; with the view of jobs if it is the current view."""
+    return _show_jobs(state) if state.view == view else state._replace(view=view, row=0)
 
 
-def _neighbour(interval: float, step: int) -> float:
-    """Return the next longer or shorter interval in seconds."""
-    if step > 0:
-        return next((one for one in INTERVALS if one > interval), INTERVALS[-1])
-    return next((one for one in reversed(INTERVALS) if one < interval), INTERVALS[0])
+def _show_jobs(state: ViewState) -> ViewState:
+    return state._replace(view="jobs", job=None, row=0)
+
+
+def _turn(state: ViewState, step: int) -> ViewState:
+    """Return the state sorted by a neighbouring column."""
+    columns = SORTS[state.view]
+    return _sort_by(state, columns[(columns.index(state.sort) + step) % len(columns)])
+
+
+def _sort_by(state: ViewState, column: str) -> ViewState:
+    if column not in SORTS[state.view]:
+        return state
+    return state._replace(sorts=tuple({**dict(state.sorts), state.view: column}.items()), row=0)
+
+
+_CHANGES: dict[str, Callable[[ViewState], ViewState]] = {
+    "?": lambda state: state._replace(has_help=True),
+    "q": lambda state: state._replace(has_ended=True),
+    "/": lambda state: state._replace(is_typing=True, filter=""),
+    " ": lambda state: state._replace(is_paused=not state.is_paused),
+    "t": lambda state: state._replace(is_tree=not state.is_tree, view="processes", row=0),
+    "I": lambda state: state._replace(is_reversed=not state.is_reversed, row=0),
+    "p": lambda state: _switch(state, "processes"),
+    "g": lambda state: _switch(state, "cards"),
+    "m": lambda state: _switch(state, "mounts"),
+    "BACK": lambda state: state._replace(filter="", row=0) if state.filter else _show_jobs(state),
+    "<": lambda state: _turn(state, -1),
+    ">": lambda state: _turn(state, 1),
+    "+": lambda state: state._replace(
+        interval=next((one for one in INTERVALS if one > state.interval), INTERVALS[-1])
+    ),
+    "-": lambda state: state._replace(
+        interval=next((one for one in INTERVALS[::-1] if one < state.interval), INTERVALS[0])
+    ),
+    "P": lambda state: _sort_by(state, "CPU"),
+    "M": lambda state: _sort_by(state, "MEM"),
+    "T": lambda state: _sort_by(state, "TIME"),
+    "N": lambda state: _sort_by(state, "PID" if state.view == "processes" else "JOB"),
+}
+"""The changes of the state by keys that don't move the selection."""
 
 
 def select_rows(snapshot: TopSnapshot, state: ViewState) -> list[Any]:
