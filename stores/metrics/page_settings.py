@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from typing import Annotated, Literal
 
@@ -136,6 +135,8 @@ class WebSettings(Settings, frozen=True, kw_only=True):
 
     def problems(self) -> list[str]:
         """Return the problems of the settings, each with its key."""
+        import ipaddress  # not for `ccagent job`, which reads thresholds
+
         found: list[str] = []
         for proxy in self.proxies:
             try:
