@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _HISTORY = 20
 
 
-class Moment(NamedTuple):
+class ReadingTime(NamedTuple):
     """The time of a reading in s: since the previous one (0: none), monotonic, after boot, 1970."""
 
     seconds: float
@@ -54,7 +54,7 @@ def make_job(
     job: int,
     watched: WatchedJob,
     processes: list[Process],
-    moment: Moment,
+    moment: ReadingTime,
     *,
     rates: dict[int, tuple[float, float]],
     cards: list[TopCard],
@@ -128,7 +128,7 @@ def _rate(watched: WatchedJob, seconds: float, field: str, scale: float) -> floa
     return None if old is None or new is None else max(0, new - old) * scale / seconds
 
 
-def _elapsed(start: float | None, environment: JobEnvironment, moment: Moment) -> float | None:
+def _elapsed(start: float | None, environment: JobEnvironment, moment: ReadingTime) -> float | None:
     """Return the seconds since the job's start. start: of the first process, after boot.
 
     Slurm's start time is used unless it is later than the start of the first process.

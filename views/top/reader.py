@@ -27,7 +27,7 @@ from ccagent.machine.procfs.cpulist import parse_cpu_list
 from ccagent.machine.procfs.loadavg import parse_loadavg
 from ccagent.machine.procfs.meminfo import compute_used_memory, parse_meminfo
 from ccagent.machine.procfs.stat import parse_kernel_stat
-from ccagent.views.top.job_rows import Moment, WatchedJob, make_job, read_job_environment
+from ccagent.views.top.job_rows import ReadingTime, WatchedJob, make_job, read_job_environment
 from ccagent.views.top.snapshot import TopCard, TopJob, TopMount, TopProcess, TopSnapshot
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ class NodeReader:
         for process in processes:
             by_job.setdefault(process.job, []).append(process)
         self._jobs = {job: self._jobs.get(job) or WatchedJob(now) for job in by_job}
-        moment = Moment(seconds, now, node.clock.uptime(), node.clock.time())
+        moment = ReadingTime(seconds, now, node.clock.uptime(), node.clock.time())
         jobs: list[TopJob] = []
         for job, each in by_job.items():
             watched = self._jobs[job]
