@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from ccagent.net.addresses import network
+from ccagent.net.urls import network
 
 _AT_ONCE = 5.0
 _NEW_AFTER = 1.0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ccagent.errors import UnparsableError
-from ccagent.machine.hostlist_compact import compact
+from ccagent.machine.hostlist import compact
 from ccagent.views.amounts import (
     clock,
     core_time,
