@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import structs
 
 from ccagent.errors import CcagentError
+from ccagent.machine.cgroup.counters import JobCounters
 from ccagent.views.top.snapshot import TopJob, find_notes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ccagent.agents.sonar.process import Process
-    from ccagent.machine.cgroup.counters import JobCounters
     from ccagent.machine.node import Node
     from ccagent.views.top.snapshot import TopCard
 
@@ -49,6 +50,18 @@ class WatchedJob:
         self.start: float | None = None
         self.user = ""
 
+    def rate(self, seconds: float, field: str, scale: float) -> float | None:
+        """Return the delta of a counter per second.
+
+        None without two readings of the same control groups.
+        """
+        before, counters = self.before, self.counters
+        if before is None or counters is None or not seconds or not counters.is_continued:
+            return None
+        old: int | None = getattr(before, field)
+        new: int | None = getattr(counters, field)
+        return None if old is None or new is None else max(0, new - old) * scale / seconds
+
 
 def make_job(
     job: int,
@@ -64,10 +77,7 @@ def make_job(
     """Return the row of a job. rates: B/s read and written, by pid. all_cpus: of the node."""
     environment = watched.environment or JobEnvironment()
     cpus = watched.cpus or environment.cpus or None
-
-    def rate(field: str, scale: float) -> float | None:
-        return _rate(watched, moment.seconds, field, scale)
-
+    rate = partial(watched.rate, moment.seconds)
     # Only the control group includes processes that have ended.
     cores = rate("cpu_time", 1e-9)
     if cores is None:
@@ -75,15 +85,13 @@ def make_job(
     cpu = 100 * cores / (cpus or all_cpus) if cpus or all_cpus else None
     if cpu is not None and moment.seconds:
         watched.history.append(cpu)
-    known = watched.counters
+    known = watched.counters or JobCounters()
     own = [rates[process.pid] for process in processes if process.pid in rates]
     read: float | None = sum(one for one, _ in own)
     written: float | None = sum(one for _, one in own)
     if not own and not (is_root and processes):
         read, written = rate("io_read", 1.0), rate("io_write", 1.0)
-    memory: float | None = known.mem_rss if known is not None else None
-    if memory is None:
-        memory = 1024.0 * sum(process.resident_memory for process in processes)
+    resident = 1024.0 * sum(process.resident_memory for process in processes)
     reported = [card.utilization for card in cards if card.utilization is not None]
     found = TopJob(
         job=job,
@@ -95,12 +103,12 @@ def make_job(
         cpu=cpu,
         processes=len(processes),
         threads=sum(1 + process.num_threads for process in processes),
-        memory=memory,
-        memory_limit=known.mem_limit if known is not None else None,
-        peak=known.mem_peak if known is not None else None,
-        charged=known.mem_used if known is not None else None,
-        cache=known.mem_file if known is not None else None,
-        oom_kills=known.oom_kills or 0 if known is not None else 0,
+        memory=resident if known.mem_rss is None else known.mem_rss,
+        memory_limit=known.mem_limit,
+        peak=known.mem_peak,
+        charged=known.mem_used,
+        cache=known.mem_file,
+        oom_kills=known.oom_kills or 0,
         pressure=(
             rate("pressure_cpu", 1e-4), rate("pressure_memory", 1e-4), rate("pressure_io", 1e-4),
         ),
@@ -116,16 +124,6 @@ def make_job(
         watched=moment.monotonic - watched.since,
     )  # fmt: skip
     return structs.replace(found, notes=find_notes(found, cards))
-
-
-def _rate(watched: WatchedJob, seconds: float, field: str, scale: float) -> float | None:
-    """Return the delta of a counter per second; None without two readings of the same groups."""
-    before, counters = watched.before, watched.counters
-    if before is None or counters is None or not seconds or not counters.is_continued:
-        return None
-    old: int | None = getattr(before, field)
-    new: int | None = getattr(counters, field)
-    return None if old is None or new is None else max(0, new - old) * scale / seconds
 
 
 def _elapsed(start: float | None, environment: JobEnvironment, moment: ReadingTime) -> float | None:
