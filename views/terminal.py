@@ -10,14 +10,19 @@ import os
 import shutil
 import sys
 import unicodedata
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+
+import msgspec
 
 from ccagent.errors import RejectedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import TextIO
 
+
+R = TypeVar("R")
 
 _SHOWN = "\N{REPLACEMENT CHARACTER}"
 _WIDE = frozenset("WF")
@@ -162,7 +167,7 @@ _FEWEST = 4
 """Minimum width of a text column."""
 
 
-class TableColumn(NamedTuple):
+class TableColumn(msgspec.Struct, Generic[R], frozen=True):
     """A column. show: returns the text of a row. is_right: right-aligned.
 
     rank: 0 is never dropped; on a narrow terminal the highest rank is dropped first. most: maximum
@@ -170,7 +175,7 @@ class TableColumn(NamedTuple):
     """
 
     title: str
-    show: Callable[[Any], str]
+    show: Callable[[R], str]
     is_right: bool = False
     rank: int = 0
     most: int = 0
@@ -178,8 +183,8 @@ class TableColumn(NamedTuple):
 
 
 def format_rows(
-    columns: Sequence[TableColumn],
-    rows: Iterable[Any],
+    columns: Sequence[TableColumn[R]],
+    rows: Iterable[R],
     width: int,
     style: Style,
     *,
@@ -216,7 +221,9 @@ def format_rows(
     return lines
 
 
-def _shrink(columns: Sequence[TableColumn], wide: list[int], shown: list[int], width: int) -> None:
+def _shrink(
+    columns: Sequence[TableColumn[Any]], wide: list[int], shown: list[int], width: int
+) -> None:
     """Shorten texts until all columns fit, then drop columns. Numbers are never cut."""
     full = list(wide)
     while len(shown) > 1:
@@ -236,13 +243,13 @@ def _total(wide: Sequence[int], shown: Sequence[int]) -> int:
     return sum(wide[number] + _GAP for number in shown)
 
 
-def _least(columns: Sequence[TableColumn], wide: Sequence[int], last: int) -> int:
+def _least(columns: Sequence[TableColumn[Any]], wide: Sequence[int], last: int) -> int:
     """Return the minimum width of the last column. Texts may be cut."""
     return wide[last] if columns[last].is_right else min(wide[last], 12)
 
 
 def _line(
-    columns: Sequence[TableColumn],
+    columns: Sequence[TableColumn[Any]],
     row: Sequence[str],
     wide: Sequence[int],
     shown: Sequence[int],

@@ -35,6 +35,7 @@ from ccagent.views.job.mounts import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from ccagent.agents.metrics.pipeline.presets import Preset
     from ccagent.views.job.mounts import JobMounts
     from ccagent.views.settings import ViewSettings
 
@@ -66,7 +67,7 @@ class StoreClient:
 
     def __init__(self, settings: ViewSettings) -> None:
         """settings: checked, with a store."""
-        self._preset = settings.preset
+        self._preset: Preset = settings.preset
         self._seconds = settings.time_limit.seconds
         self._target = urlsplit(settings.store)
         server = server_of_url(self._target)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from ccagent.records.envelopes import (
         ClusterAttributes,
+        ClusterNodes,
+        ClusterPartition,
         JobsAttributes,
         SampleAttributes,
         SampleJob,
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
         SampleProcessGpu,
         SlurmJob,
         SysinfoAttributes,
+        SysinfoGpuCard,
+        SysinfoSoftwareVersion,
     )
     from ccagent.records.message import Record
     from ccagent.views.terminal import Style
@@ -136,7 +140,7 @@ class _Group(NamedTuple):
         return max(self.processes, key=rank).cmd if self.processes else ""
 
 
-_JOBS = (
+_JOBS: tuple[TableColumn[_Group], ...] = (
     TableColumn("JOB", lambda group: group.name),
     TableColumn("USER", lambda group: group.user, most=12),
     TableColumn("PROC", lambda group: str(sum(1 + one.rolledup for one in group.processes)), True,
@@ -161,7 +165,7 @@ class _Row(NamedTuple):
     process: SampleProcess
 
 
-_PROCESSES = (
+_PROCESSES: tuple[TableColumn[_Row], ...] = (
     TableColumn("PID", lambda row: str(row.process.pid), True),
     TableColumn("USER", lambda row: row.user, most=12),
     TableColumn("JOB", lambda row: "-" if row.job.startswith("(") else row.job, True, 2, most=12),
@@ -289,7 +293,7 @@ class _PointRow(NamedTuple):
         return short_number(reduce(self.values)) if len(self.values) >= least else ""
 
 
-_METRICS = (
+_METRICS: tuple[TableColumn[_PointRow], ...] = (
     TableColumn("METRIC", lambda row: row.name),
     TableColumn("UNIT", lambda row: row.unit, rank=1),
     TableColumn("OF", lambda row: row.part, most=40),
@@ -344,7 +348,7 @@ def _limit(job: SlurmJob) -> str:
     return short_time(limit - 2) if limit > 1 else "none" if limit == 1 else "-"
 
 
-_SLURM_JOBS = (
+_SLURM_JOBS: tuple[TableColumn[SlurmJob], ...] = (
     TableColumn("JOB", lambda job: str(job.job_id), True),
     TableColumn("USER", lambda job: job.user_name, most=12),
     TableColumn("PART", lambda job: job.partition, rank=3, most=10),
@@ -361,11 +365,11 @@ _SLURM_JOBS = (
     TableColumn("NODELIST", lambda job: ",".join(job.nodes), rank=7, most=20),
     TableColumn("NAME", lambda job: job.job_name),
 )  # fmt: skip
-_STATES = (
+_STATES: tuple[TableColumn[ClusterNodes], ...] = (
     TableColumn("STATE", lambda one: "+".join(one.states)),
     TableColumn("NODES", lambda one: ",".join(one.names)),
 )
-_PARTITIONS = (
+_PARTITIONS: tuple[TableColumn[ClusterPartition], ...] = (
     TableColumn("PARTITION", lambda one: one.name),
     TableColumn("NODES", lambda one: ",".join(one.nodes)),
 )
@@ -394,7 +398,7 @@ def format_cluster(cluster: ClusterAttributes, width: int, style: Style) -> list
     ]
 
 
-_CARDS = (
+_CARDS: tuple[TableColumn[SysinfoGpuCard], ...] = (
     TableColumn("GPU", lambda card: str(card.index), True),
     TableColumn("MODEL", lambda card: f"{card.manufacturer} {card.model}".strip()),
     TableColumn("MEM", lambda card: short_size(1024.0 * card.memory or None), True),
@@ -402,7 +406,7 @@ _CARDS = (
     TableColumn("DRIVER", lambda card: card.driver, rank=1),
     TableColumn("ADDRESS", lambda card: card.address),
 )
-_SOFTWARE = (
+_SOFTWARE: tuple[TableColumn[SysinfoSoftwareVersion], ...] = (
     TableColumn("SOFTWARE", lambda one: one.name or one.key),
     TableColumn("VERSION", lambda one: one.version),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from ccagent.views.amounts import short_size, short_time
 from ccagent.views.terminal import TableColumn, clean, cut, format_rows
@@ -11,11 +11,13 @@ from ccagent.views.terminal import TableColumn, clean, cut, format_rows
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from ccagent.counters import SinkCounters
+    from ccagent.counters import AgentCounters, SinkCounters
     from ccagent.service.status import Status
     from ccagent.views.terminal import Style
 
-_AGENTS = (
+R = TypeVar("R")
+
+_AGENTS: tuple[TableColumn[tuple[str, AgentCounters]], ...] = (
     TableColumn("agent", lambda row: row[0], least=16),
     TableColumn("samples", lambda row: str(row[1].samples), True, least=8),
     TableColumn("errors", lambda row: str(row[1].errors), True, least=7),
@@ -23,7 +25,7 @@ _AGENTS = (
     TableColumn("seconds", lambda row: f"{row[1].seconds:.3f}", True, 1, least=9),
     TableColumn("CPU s", lambda row: f"{row[1].cpu_seconds:.3f}", True, 2, least=9),
 )
-_SINKS = (
+_SINKS: tuple[TableColumn[tuple[str, SinkCounters]], ...] = (
     TableColumn("sink", lambda row: row[0], least=16),
     TableColumn("queued", lambda row: str(row[1].queued), True, 2, least=8),
     TableColumn("backlog", lambda row: str(row[1].backlog), True, least=8),
@@ -40,7 +42,7 @@ def _if_read(show: Callable[[BacklogRow], str]) -> Callable[[BacklogRow], str]:
     return lambda row: "" if row.error else show(row)
 
 
-_QUEUES = (
+_QUEUES: tuple[TableColumn[BacklogRow], ...] = (
     TableColumn("sink", lambda row: row.sink, least=16),
     TableColumn("messages", _if_read(lambda row: str(row.messages)), True, least=9),
     TableColumn("bytes", _if_read(lambda row: short_size(row.size)), True, 1, least=9),
@@ -111,7 +113,7 @@ def _restarts(times: int) -> list[str]:
 
 
 def _with_notes(
-    columns: Sequence[TableColumn], rows: Iterable[Any], notes: list[list[str]], width: int,
+    columns: Sequence[TableColumn[R]], rows: Iterable[R], notes: list[list[str]], width: int,
     style: Style,
 ) -> list[str]:  # fmt: skip
     """Return the lines of a table, each followed by its notes."""

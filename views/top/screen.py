@@ -19,7 +19,7 @@ from ccagent.views.top.state import ViewState, as_tree, select_rows
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ccagent.views.top.snapshot import TopCard, TopJob, TopSnapshot
+    from ccagent.views.top.snapshot import TopCard, TopJob, TopMount, TopProcess, TopSnapshot
 
 
 WIDE = 140
@@ -77,7 +77,7 @@ def _state(card: TopCard) -> str:
     return f"idle {short_time(card.idle)}" if card.idle else ""
 
 
-NARROW_JOBS: tuple[TableColumn, ...] = (
+NARROW_JOBS: tuple[TableColumn[TopJob], ...] = (
     TableColumn("JOB", _name, least=8),
     TableColumn("USER", lambda job: job.user or "-", rank=3, most=9, least=6),
     TableColumn("CPUS", lambda job: _dash(job.cpus), True, 5),
@@ -94,7 +94,7 @@ NARROW_JOBS: tuple[TableColumn, ...] = (
 )  # fmt: skip
 """Columns of jobs at a width of 80. Narrower terminals drop WRITE first, MEM% last."""
 
-WIDE_JOBS: tuple[TableColumn, ...] = (
+WIDE_JOBS: tuple[TableColumn[TopJob], ...] = (
     TableColumn("JOB", _name, least=8),
     TableColumn("NAME", lambda job: job.name, most=14, least=8),
     TableColumn("USER", lambda job: job.user or "-", most=9, least=6),
@@ -120,7 +120,7 @@ WIDE_JOBS: tuple[TableColumn, ...] = (
 )  # fmt: skip
 """Columns of jobs at a width of 160."""
 
-PROCESSES: tuple[TableColumn, ...] = (
+PROCESSES: tuple[TableColumn[TopProcess], ...] = (
     TableColumn("PID", lambda one: str(one.pid), True, least=7),
     TableColumn("USER", lambda one: one.user, rank=2, most=9, least=6),
     TableColumn("JOB", lambda one: str(one.job) if one.job else "-", True, 8),
@@ -135,7 +135,7 @@ PROCESSES: tuple[TableColumn, ...] = (
     TableColumn("CMD", lambda one: one.command),
 )  # fmt: skip
 
-CARDS: tuple[TableColumn, ...] = (
+CARDS: tuple[TableColumn[TopCard], ...] = (
     TableColumn("GPU", lambda one: str(one.index), True),
     TableColumn("USE%", _show_use, True),
     TableColumn("MEM", lambda one: short_size(one.memory), True),
@@ -148,7 +148,7 @@ CARDS: tuple[TableColumn, ...] = (
     TableColumn("NOTE", _state),
 )  # fmt: skip
 
-MOUNTS: tuple[TableColumn, ...] = (
+MOUNTS: tuple[TableColumn[TopMount], ...] = (
     TableColumn("JOB", lambda one: str(one.job) if one.job else "(system)", least=8),
     TableColumn("MOUNT", lambda one: one.point, most=40, least=8),
     TableColumn("TYPE", lambda one: one.type, rank=4, most=8, least=5),
@@ -247,7 +247,7 @@ def draw(
 class _Selected(NamedTuple):
     """The rows of a view, lines above them, and the depths of a tree."""
 
-    columns: Sequence[TableColumn]
+    columns: Sequence[TableColumn[Any]]
     rows: Sequence[Any]
     above: list[str]
     depths: list[int]

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+import msgspec
 
-    from ccagent.views.top.snapshot import TopProcess, TopSnapshot
-
+from ccagent.views.top.snapshot import TopCard, TopJob, TopMount, TopProcess, TopSnapshot
 
 TopView = Literal["jobs", "processes", "cards", "mounts"]
 
 
-class _Rows(NamedTuple):
+R = TypeVar("R")
+
+
+class _Rows(msgspec.Struct, Generic[R], frozen=True):
     """The rows of a view: their source, the text for the filter, sort keys by column, ties."""
 
-    of: Callable[[TopSnapshot], Sequence[Any]]
-    text: Callable[[Any], str]
-    keys: dict[str, Callable[[Any], float]]
-    ties: Callable[[Any], tuple[Any, ...]]
+    of: Callable[[TopSnapshot], Sequence[R]]
+    text: Callable[[R], str]
+    keys: dict[str, Callable[[R], float]]
+    ties: Callable[[R], tuple[object, ...]]
 
 
-_ROWS: dict[TopView, _Rows] = {
-    "jobs": _Rows(
+_ROWS: dict[TopView, _Rows[Any]] = {
+    "jobs": _Rows[TopJob](
         lambda snapshot: snapshot.jobs,
         lambda job: f"{job.job or '(system)'} {job.user} {job.name} {job.partition}",
         {
@@ -37,7 +39,7 @@ _ROWS: dict[TopView, _Rows] = {
         },
         lambda job: (-job.job,),
     ),
-    "processes": _Rows(
+    "processes": _Rows[TopProcess](
         lambda snapshot: snapshot.processes,
         lambda one: f"{one.pid} {one.user} {one.command}",
         {
@@ -51,7 +53,7 @@ _ROWS: dict[TopView, _Rows] = {
         },
         lambda one: (-one.pid,),
     ),
-    "cards": _Rows(
+    "cards": _Rows[TopCard](
         lambda snapshot: snapshot.cards,
         lambda card: f"{card.index} {card.job} {card.user}",
         {
@@ -62,7 +64,7 @@ _ROWS: dict[TopView, _Rows] = {
         },
         lambda card: (-card.index,),
     ),
-    "mounts": _Rows(
+    "mounts": _Rows[TopMount](
         lambda snapshot: snapshot.mounts,
         lambda one: f"{one.job or '(system)'} {one.point} {one.type} {one.source}",
         {

@@ -106,6 +106,10 @@ def bokeh_version() -> str:
     return "".join(f"{status.st_size:x}{int(status.st_mtime):x}" for status in found)
 
 
+def _static_link(name: str) -> str:
+    return f"/static/{static_version()}/{name}"
+
+
 @cache
 def _environment() -> Environment:
     found = Environment(
@@ -122,7 +126,7 @@ def _environment() -> Environment:
         "share": format_share,
     }
     names: dict[str, Any] = {
-        "static": lambda name: f"/static/{static_version()}/{name}",
+        "static": _static_link,
         "bokeh": " ".join(f"/bokeh/{bokeh_version()}/{name}" for name in BOKEH if bokeh_version()),
         "links": addresses,
         "ranges": list(RANGES),

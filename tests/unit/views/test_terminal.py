@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from operator import itemgetter
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -64,7 +65,7 @@ def test_style_paints_nothing_without_colours() -> None:
     assert Style(has_colours=True).paint("bad", "x") == "\x1b[1;31mx\x1b[0m"
 
 
-COLUMNS = (
+COLUMNS: tuple[TableColumn[Any], ...] = (
     TableColumn("NAME", itemgetter(0)), TableColumn("SIZE", itemgetter(1), True, 1),
     TableColumn("NOTE", itemgetter(2), rank=2), TableColumn("TEXT", itemgetter(3)),
 )  # fmt: skip
@@ -84,7 +85,7 @@ def test_a_narrow_terminal_loses_the_highest_rank_first() -> None:
 
 
 def test_numbers_are_whole_or_left_out() -> None:
-    columns = (
+    columns: tuple[TableColumn[Any], ...] = (
         TableColumn("METRIC", itemgetter(0)), TableColumn("OF", itemgetter(1), most=40),
         TableColumn("VALUE", itemgetter(2), True),
     )  # fmt: skip

@@ -64,7 +64,7 @@ class JobPlots:
             key: str, title: str, metric: str, series: list[NamedSeries], **more: Any
         ) -> PagePlot:
             known = self._sources.metric(metric)
-            options = {"unit": known.unit, "factor": known.factor, **more}
+            options: dict[str, Any] = {"unit": known.unit, "factor": known.factor, **more}
             return make_plot(key, title, grid=grid, series=series, **options)
 
         several, figures = len(self._nodes) > 1, self._report.figures
