@@ -121,9 +121,11 @@ class NewestValues:
             for name, card in series.cards
         )
         # The share of time without idle, else the share of programs and kernel.
-        idle, parts = mean("cpu_idle"), [mean(name) for name in ("cpu_user", "cpu_system")]
-        busy = [one for one in parts if one is not None]
-        cpu = sum(busy) / 100 if busy else None
+        idle = mean("cpu_idle")
+        cpu = None if idle is None else max(0.0, 100 - idle) / 100
+        if cpu is None:
+            busy = [one for one in (mean("cpu_user"), mean("cpu_system")) if one is not None]
+            cpu = sum(busy) / 100 if busy else None
         # The total is used + available, if the agent sends both.
         used, free = total("mem_used"), total("mem_available")
         # The power of the node, else the sum of processors and memory; and of the cards.
@@ -136,7 +138,7 @@ class NewestValues:
             last=last,
             step=step,
             cores=series.cores,
-            cpu=cpu if idle is None else max(0.0, 100 - idle) / 100,
+            cpu=cpu,
             load=mean("cpu_load"),
             memory_used=used,
             memory_total=None if used is None or free is None else used + free,
@@ -356,16 +358,19 @@ class HistoryReader:
             return
         rows = read_rows(series, grid, find_frequency(series, grid))
         means = mean_of(rows.reshape(len(series), grid.size, -1), 2)
-        ends = np.cumsum([len(cpu), len(memory), len(cards)])
-        parts = dict(zip(range(_KINDS), np.split(means, ends), strict=True))
-        if cpu:
-            used = mean_of(parts[_CPU], 0)[None, :]
-            parts[_CPU] = 100 - used if "cpu_idle" in node.metrics else used
-        parts[_MEMORY] = parts[_MEMORY] * self._metrics.get("mem_used", UNKNOWN).factor
-        for kind, part in parts.items():
-            is_there = ~np.isnan(part)
-            into[0, kind] += np.where(is_there, part, 0.0).sum(axis=0)
-            into[1, kind] += is_there.sum(axis=0)
+        first, second = len(cpu), len(cpu) + len(memory)
+        third = second + len(cards)
+        used = mean_of(means[:first], 0)[None, :] if cpu else means[:0]
+        for kind, part in (
+            (_CPU, 100 - used if "cpu_idle" in node.metrics else used),
+            (_MEMORY, means[first:second] * self._metrics.get("mem_used", UNKNOWN).factor),
+            (_GPU, means[second:third]),
+            (_POWER, means[third:]),
+        ):
+            if len(part):
+                is_there = ~np.isnan(part)
+                into[0, kind] += np.where(is_there, part, 0.0).sum(axis=0)
+                into[1, kind] += is_there.sum(axis=0)
 
 
 def _take_over(kept: _KeptHistory, grid: TimeGrid, into: Values, settled: int) -> int:
