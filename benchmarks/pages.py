@@ -53,7 +53,7 @@ def serve(nodes: int) -> None:
                    began=24.0, limit=48)  # fmt: skip
 
     def announce(server: DemoServer) -> None:
-        print(server.pages.url if server.pages else "", flush=True)
+        print(server.pages.url, flush=True)
 
     run_demo("127.0.0.1:0", nodes, announce, [wide, *demo_jobs()] if nodes > 100 else None)
 

@@ -14,8 +14,8 @@ from ccagent.config.settings import Settings
 from ccagent.errors import ConfigurationError, NotPermittedError, UnparsableError, nearest
 from ccagent.machine.hostlist import expand
 from ccagent.service.private_files import open_trusted
-from ccagent.views.job.facts import NodeHardware
-from ccagent.views.job.thresholds import JobThresholds
+from ccagent.stores.metrics.page_settings import JobThresholds
+from ccagent.views.job.figures import NodeHardware
 
 if TYPE_CHECKING:
     from ccagent.transports.http.settings import HttpSettings

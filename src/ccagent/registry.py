@@ -1,4 +1,4 @@
-"""Registry of agents, transports, GPU vendors and tables: their names and classes.
+"""Registry of agents, transports, GPU vendors, tables and the store's pages: names and classes.
 
 Built-in classes are imported at first use. Installed entry points (groups `ccagent.agents`,
 `ccagent.transports` and `ccagent.gpus`) are searched only for names that are not built in.
@@ -60,6 +60,9 @@ TABLES = {
 }
 """Settings of the optional tables of a configuration, in the order of their checks."""
 
+STORE_WITH_PAGES = "ccagent.views.web.serving:StoreWithPages"
+"""The metric store with web pages, whose packages are imported only if pages are on."""
+
 TABLE_CHECKS = {"controls": "ccagent.controls.settings_checks:check_controls"}
 """Checks of such settings that need files or libraries. Their errors name whole keys."""
 
@@ -89,6 +92,11 @@ def load_table(name: str) -> tuple[Any, Callable[[Any], None]]:
     """Return the settings type and the check of an optional table."""
     place = TABLE_CHECKS.get(name)
     return _import(TABLES[name]), _import(place) if place else lambda _: None
+
+
+def store_with_pages_class() -> Any:
+    """Return the class of the metric store with web pages."""
+    return _import(STORE_WITH_PAGES)
 
 
 def agent_names() -> list[str]:

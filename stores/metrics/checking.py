@@ -78,9 +78,8 @@ def _check_nats(settings: StoreSettings) -> None:
 
 
 def _check_pages(settings: StoreSettings) -> None:
-    from ccagent.views.web.access import PageAccess
-
-    PageAccess(settings.web, None)
+    if settings.web.proxies:
+        settings.web.read_secret()
 
 
 def _check_engine(settings: StoreSettings) -> None:

@@ -136,12 +136,12 @@ def _settings(
     from ccagent.config.duration import Duration
     from ccagent.stores.metrics.catalogue import WILDCARD
     from ccagent.stores.metrics.configuration import read_settings
+    from ccagent.stores.metrics.page_settings import WebSettings
     from ccagent.stores.metrics.settings import (
         StoredMetricSettings,
         StoreSettings,
         check_settings,
     )
-    from ccagent.views.web.settings import WebSettings
 
     log.configure(verbose)
     context = click.get_current_context()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ccagent.log import logger
+from ccagent.registry import store_with_pages_class
 from ccagent.service.lock import Lock
 from ccagent.service.private_directories import make_directory
 from ccagent.stores.metrics.api import StoreApi
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ccagent.stores.metrics.settings import StoreSettings
-    from ccagent.views.web.serving import PageServer
 
 _LONGEST_RETENTION_PERIOD = 3600.0
 _LIMIT_DISK_EVERY = 5.0
@@ -54,12 +54,8 @@ class StoreServer(ListeningServer):
         self,
         settings: StoreSettings,
         now: Callable[[], float] = time.time,
-        simulated: frozenset[str] = frozenset(),
     ) -> None:
-        """Read the stored data. Raise ConfigurationError, LockedError, OSError.
-
-        simulated: clusters that the pages mark as simulated.
-        """
+        """Read the stored data. Raise ConfigurationError, LockedError, OSError."""
         super().__init__(settings)
         self.store = MetricStore(settings.catalogue(), now)
         directory = log_directory(settings)
@@ -117,13 +113,13 @@ class StoreServer(ListeningServer):
         )
         parts = StoreParts(self.store, self.ingest, self.housekeeper, self.connections, self.log)
         key = settings.jwt_public_key
-        verifier = TokenVerifier(key, now, frozenset(settings.web.staff)) if key else None
+        self.verifier = TokenVerifier(key, now, frozenset(settings.web.staff)) if key else None
         self.api = StoreApi(
             self.store,
             self.ingest,
             self.commit,
             log=self.log,
-            verifier=verifier,
+            verifier=self.verifier,
             limits=QueryLimits(settings.limits.values),
             largest_body=parse_size(settings.limits.body),
             bodies=parse_size(settings.limits.bodies),
@@ -133,7 +129,6 @@ class StoreServer(ListeningServer):
             source=self._make_archive(),
         )
         self._receiver = self.make_receiver(self.ingest, self.commit)
-        self.pages = _make_pages(settings, self.store, verifier, simulated)
 
     def work(self) -> list[Coroutine[Any, Any, None]]:
         """Return additional coroutines to run."""
@@ -148,8 +143,6 @@ class StoreServer(ListeningServer):
             found.append(self.repeat(seconds, self.checkpointer.write))
         if self._receiver is not None:
             found.append(self._receiver.run())
-        if self.pages is not None:
-            found.append(self.pages.run())
         return found
 
     async def end(self) -> None:
@@ -222,7 +215,9 @@ def run_store(settings: StoreSettings) -> None:
 
     async def main() -> None:
         if settings.engine == "memory":
-            await StoreServer(settings).run()
+            has_pages = bool(settings.web.listen)
+            server: type[StoreServer] = store_with_pages_class() if has_pages else StoreServer
+            await server(settings).run()
         else:
             from ccagent.stores.metrics.gateway_server import GatewayServer
 
@@ -232,18 +227,3 @@ def run_store(settings: StoreSettings) -> None:
     np.seterr(over="ignore", invalid="ignore")
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(main())
-
-
-def _make_pages(
-    settings: StoreSettings,
-    store: MetricStore,
-    verifier: TokenVerifier | None,
-    simulated: frozenset[str],
-) -> PageServer | None:
-    """Return the page server; None if pages are off. Raise ConfigurationError, OSError."""
-    if not settings.web.listen:
-        return None
-    # The packages of the extra are imported only if they are used.
-    from ccagent.views.web.serving import PageServer
-
-    return PageServer(settings, store, verifier, simulated=simulated)

@@ -12,7 +12,7 @@ from ccagent.config.duration import Duration
 from ccagent.config.settings import Settings
 from ccagent.errors import ConfigurationError
 from ccagent.stores.metrics.catalogue import WILDCARD, Aggregation, MetricCatalogue, StoredMetric
-from ccagent.views.web.settings import WebSettings
+from ccagent.stores.metrics.page_settings import WebSettings
 
 _SIZE = re.compile(r"([0-9]{1,9})\s*(B|KB|MB|GB|TB)", re.IGNORECASE)
 _STREAM = re.compile(r"[^\s.*>/\\]+")

@@ -132,8 +132,9 @@ def show_mounts() -> Result:
     Also the mounts of the report of the job.
     """
     from ccagent.machine.node import Node
-    from ccagent.views.job.mounts import format_mounts, read_mounts
-    from ccagent.views.top.mounts import MountWatch
+    from ccagent.views.job.local import read_mounts
+    from ccagent.views.job.mounts import format_mounts
+    from ccagent.views.top.reader import MountWatch
     from ccagent.views.top.screen import draw
     from ccagent.views.top.snapshot import TopSnapshot
     from ccagent.views.top.state import ViewState

@@ -15,15 +15,15 @@ from ccagent.records.line_protocol.decoding import Line
 from ccagent.stores.metrics.catalogue import MetricCatalogue, StoredMetric
 from ccagent.stores.metrics.job_events import JobEvents
 from ccagent.stores.metrics.job_table import JobTable
+from ccagent.stores.metrics.page_settings import WebSettings
 from ccagent.stores.metrics.store import MetricStore
 from ccagent.stores.metrics.tokens import TokenVerifier
-from ccagent.views.demo.history import CLUSTER, SimulatedCluster
+from ccagent.views.demo.cluster import CLUSTER, SimulatedCluster
 from ccagent.views.demo.jobs import DemoJob
 from ccagent.views.web.access import PageAccess
 from ccagent.views.web.application import PageApplication
 from ccagent.views.web.context import PageSources
 from ccagent.views.web.data.job_search import JobSearch
-from ccagent.views.web.settings import WebSettings
 
 KEY = Ed25519PrivateKey.from_private_bytes(b"p" * 32)
 
@@ -74,9 +74,8 @@ class PageSite:
         path = str(directory / "jobs.sqlite")
         self.table = JobTable(path)
         self.events = JobEvents(self.table)
-        for event in self.cluster.events():
-            self.start(event)
-        self.events.take_envelope(self.cluster.envelope())
+        for job in self.cluster.stored_jobs():
+            self.table.start(job)
         self.search = JobSearch(path)
         chosen = settings or WebSettings()
         self.sources = PageSources(self.store, self.search, chosen, simulated=frozenset({CLUSTER}))

@@ -29,10 +29,10 @@ def demo(web: str, nodes: int) -> None:
     began = time.monotonic()
     log.configure(0)
     need_store_extra(with_pages=True)
-    from ccagent.views.demo.running import describe_demo, run_demo
+    from ccagent.views.demo.running import run_demo
 
     def announce(server: DemoServer) -> None:
-        click.echo(describe_demo(server, began), nl=False)
+        click.echo(server.describe(began), nl=False)
 
     try:
         run_demo(web, nodes, announce)

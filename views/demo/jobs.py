@@ -1,17 +1,43 @@
-"""Simulated jobs: good jobs, and per verdict a job that gets it and a job just below it."""
+"""Simulated jobs, and their placement: per verdict a job that gets it and a job just below it."""
 
 from __future__ import annotations
 
-from typing import Literal
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
-from msgspec import structs
 
-from ccagent.views.demo.mounts import HOME, LOCAL, SCRATCH, DemoMount
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 Shape = Literal["steady", "starts-only", "stops", "fades", "waves", "grows"]
 
 FIRST_JOB = 4711001
+MIB = float(1 << 20)
+NODE_CORES = 64
+CPU_MEMORY, GPU_MEMORY, CARD_MEMORY = 256, 512, 80
+"""Memory of nodes without and with GPUs, and of a card, in GB (1024^3)."""
+
+CARDS = ("00000000:17:00.0", "00000000:65:00.0", "00000000:CA:00.0", "00000000:E3:00.0")
+
+
+class DemoMount(NamedTuple):
+    """I/O of a job on a mount of a node: B/s, calls per second, metadata operations per second."""
+
+    point: str
+    type: str
+    source: str
+    read: float
+    written: float
+    calls: float
+    metadata: float
+
+
+HOME = DemoMount("/home", "nfs4", "nfs1:/export/home", 2e4, 5e3, 4, 30)
+SCRATCH = DemoMount(
+    "/scratch", "lustre", "10.0.0.1@o2ib:10.0.0.2@o2ib:/scratch", 48 * MIB, 21 * MIB, 90, 7
+)
+LOCAL = DemoMount("/tmp", "xfs", "/dev/nvme0n1p2", 3e5, 2 * MIB, 40, 12)  # noqa: S108 - a name
 
 
 class DemoJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,123 +77,164 @@ class DemoJob(msgspec.Struct, frozen=True, kw_only=True):
     mounts: tuple[DemoMount, ...] = ()
 
 
+def _job(names: str, began: float, hours: float | None, limit: float, **more: Any) -> DemoJob:
+    """Return a job. names: name, user, account, and the verdict that the job demonstrates."""
+    name, user, account, shows = names.split(" ", 3)
+    return DemoJob(
+        name=name, user=user, account=account, shows=shows, began=began, hours=hours, limit=limit,
+        **more,
+    )  # fmt: skip
+
+
+def _gpu_job(
+    names: str, began: float, hours: float | None, limit: float, cpu: float, *,
+    gpu: tuple[float | None, ...], cores: int = 16, memory: float = 120, **more: Any,
+) -> DemoJob:  # fmt: skip
+    """Return a job in the partition `gpu`."""
+    more |= {"partition": "gpu", "cores": cores, "memory": memory, "cpu": cpu, "gpu": gpu}
+    return _job(names, began, hours, limit, **more)
+
+
 def demo_jobs() -> list[DemoJob]:
     """Return the jobs of a day. Jobs that demonstrate a verdict come first."""
-    return [*_shown(), *_good()]
-
-
-def _shown() -> list[DemoJob]:
-    gpu = DemoJob(name="", user="", account="", partition="gpu", cores=16, memory=120.0, began=1)
     return [
-        DemoJob(name="relax.sh", user="alice", account="phys", shows="ok", nodes=2, cores=32,
-                memory=120, began=3.4, hours=3.21, limit=4, mounts=(SCRATCH, HOME)),
-        structs.replace(gpu, name="train.py", user="bob", account="ml", shows="gpu-idle", cpu=0.4,
-                began=2.08, limit=24, gpu=(42, 0), mounts=(SCRATCH, LOCAL, HOME)),
-        structs.replace(gpu, name="train-2.py", user="bob", account="ml", shows="just not gpu-idle",
-                cpu=0.5, began=5, hours=4.3, limit=6, gpu=(61, 30)),
-        structs.replace(gpu, name="stalled.py", user="kim", account="ml", shows="gpu-idle", cpu=0.3,
-                began=6.2, limit=24, shape="starts-only", gpu=(83,)),
-        structs.replace(gpu, name="infer", user="kim", account="ml", shows="gpu-low", cpu=0.6,
-                began=7,
-                hours=5.1, limit=8, gpu=(11,), gpu_memory=0.2),
-        structs.replace(gpu, name="tune", user="kim", account="ml", shows="gpu-low hint", cpu=0.7,
-                began=9, hours=6.4, limit=8, gpu=(21,)),
-        structs.replace(gpu, name="tune-large", user="kim", account="ml", shows="just not gpu-low",
-                cpu=0.7, began=9, hours=6.2, limit=8, gpu=(27,), gpu_memory=0.7),
-        DemoJob(name="mpi-split", user="dave", account="chem", shows="cpu-zero", nodes=2, cores=32,
-                memory=96, cpu=(0.96, 0.0), began=4, hours=3.4, limit=4),
-        DemoJob(name="mpi-pair", user="dave", account="chem", shows="just not cpu-zero", nodes=2,
-                cores=32, memory=96, cpu=(0.97, 0.92), began=8, hours=3.2, limit=4),
-        DemoJob(name="pipeline", user="carol", account="bio", shows="cpu-low", cores=16, cpu=0.38,
-                began=10, hours=5.5, limit=8),
-        DemoJob(name="mapper", user="carol", account="bio", shows="cpu-low hint", cores=16,
-                cpu=0.73, began=12, hours=6, limit=8),
-        DemoJob(name="mapper-2", user="carol", account="bio", shows="just not cpu-low", cores=16,
-                cpu=0.83, began=14, hours=6, limit=8),
-        DemoJob(name="fit", user="dave", account="stat", shows="serial", cores=16, cpu=0.0618,
-                rss=0.81, began=9, hours=5, limit=6),
-        DemoJob(name="fit-threads", user="dave", account="stat", shows="just not serial", cores=16,
-                cpu=0.09, rss=0.81, began=15, hours=5, limit=6),
-        DemoJob(name="assemble", user="carol", account="bio", shows="mem-limit", cores=16,
-                cpu=0.71, shape="grows", rss=0.994, cache=0.006, oom_kills=3, pressure=4,
-                began=1.5, hours=0.685, limit=8, state="OUT_OF_MEMORY", exit_code=125),
-        DemoJob(name="matrix", user="erin", account="phys", shows="mem-limit hint", memory=64,
-                rss=0.93, began=6, hours=4, limit=6),
-        DemoJob(name="reclaim", user="erin", account="phys", shows="mem-limit hint", memory=16,
-                rss=0.86, cache=0.13, pressure=24, began=11, hours=4, limit=6),
-        DemoJob(name="matrix-2", user="erin", account="phys", shows="just not mem-limit",
-                memory=64, rss=0.86, cache=0.02, began=16, hours=4, limit=6),
-        DemoJob(name="convert", user="frank", account="geo", shows="mem-excess", memory=180,
-                rss=0.04, cache=0.7, began=5, hours=3, limit=4),
-        DemoJob(name="gridder", user="frank", account="geo", shows="mem-excess hint", memory=100,
-                rss=0.45, cache=0.3, began=9, hours=3, limit=4),
-        DemoJob(name="gridder-2", user="frank", account="geo", shows="just not mem-excess",
-                memory=100, rss=0.74, cache=0.2, began=13, hours=3, limit=4),
-        DemoJob(name="solver", user="grace", account="chem", shows="time", cores=32, memory=96,
-                began=12.5, hours=6, limit=6, state="TIMEOUT", exit_code=0),
-        DemoJob(name="quick", user="grace", account="chem", shows="time", cores=32, memory=96,
-                began=3, hours=1.2, limit=24),
-        DemoJob(name="guess", user="grace", account="chem", shows="time hint", cores=32, memory=96,
-                began=18, hours=5, limit=12),
-        DemoJob(name="planned", user="grace", account="chem", shows="just not time", cores=32,
-                memory=96, began=22, hours=5, limit=7.5),
-        DemoJob(name="omp-too-many", user="heidi", account="geo", shows="oversubscribed", cores=64,
-                memory=200, threads=2.6, began=4, limit=12, is_exclusive=True),
-        DemoJob(name="omp-right", user="heidi", account="geo", shows="just not oversubscribed",
-                cores=64, memory=200, threads=1.1, began=4, limit=12,
-                is_exclusive=True),
-        DemoJob(name="scatter", user="ivan", account="stat", shows="fragmented", nodes=4, cores=4,
-                memory=16, began=7, hours=4, limit=6),
-        DemoJob(name="whole", user="ivan", account="stat", shows="just not fragmented", nodes=2,
-                cores=40, memory=120, began=7, hours=4, limit=6),
-        DemoJob(name="loader", user="judy", account="ml", shows="gpu-share", partition="gpu",
-                cores=32, memory=120, cpu=0.85, began=8, hours=4, limit=6, gpu=(74,)),
-        DemoJob(name="loader-2", user="judy", account="ml", shows="just not gpu-share",
-                partition="gpu", cores=20, memory=100, cpu=0.85, began=13, hours=4, limit=6,
-                gpu=(77,)),
-        DemoJob(name="ensemble", user="mallory", account="geo", shows="ended-early", cores=32,
-                memory=96, shape="stops", cpu=0.99, began=8, hours=6, limit=8),
-        DemoJob(name="ensemble-2", user="mallory", account="geo", shows="just not ended-early",
-                cores=32, memory=96, shape="fades", cpu=0.99, began=15, hours=6, limit=8),
-        DemoJob(name="test.sh", user="alice", account="phys", shows="short", cores=2, memory=4,
-                began=0.9, hours=0.011, limit=1, state="FAILED", exit_code=1),
-        DemoJob(name="lossy", user="alice", account="phys", shows="unknown", cores=16, cpu=0.3,
-                began=10, hours=4, limit=6, kept=0.7),
-        DemoJob(name="mig", user="judy", account="ml", shows="unknown", partition="gpu", cores=8,
-                memory=48, began=3, limit=12, gpu=(None,)),
+        _job("relax.sh alice phys ok", 3.4, 3.21, 4, nodes=2, cores=32, memory=120,
+             mounts=(SCRATCH, HOME)),
+        _gpu_job("train.py bob ml gpu-idle", 2.08, None, 24, 0.4, gpu=(42, 0),
+                 mounts=(SCRATCH, LOCAL, HOME)),
+        _gpu_job("train-2.py bob ml just not gpu-idle", 5, 4.3, 6, 0.5, gpu=(61, 30)),
+        _gpu_job("stalled.py kim ml gpu-idle", 6.2, None, 24, 0.3, gpu=(83,), shape="starts-only"),
+        _gpu_job("infer kim ml gpu-low", 7, 5.1, 8, 0.6, gpu=(11,), gpu_memory=0.2),
+        _gpu_job("tune kim ml gpu-low hint", 9, 6.4, 8, 0.7, gpu=(21,)),
+        _gpu_job("tune-large kim ml just not gpu-low", 9, 6.2, 8, 0.7, gpu=(27,), gpu_memory=0.7),
+        _job("mpi-split dave chem cpu-zero", 4, 3.4, 4, nodes=2, cores=32, memory=96,
+             cpu=(0.96, 0.0)),
+        _job("mpi-pair dave chem just not cpu-zero", 8, 3.2, 4, nodes=2, cores=32, memory=96,
+             cpu=(0.97, 0.92)),
+        _job("pipeline carol bio cpu-low", 10, 5.5, 8, cores=16, cpu=0.38),
+        _job("mapper carol bio cpu-low hint", 12, 6, 8, cores=16, cpu=0.73),
+        _job("mapper-2 carol bio just not cpu-low", 14, 6, 8, cores=16, cpu=0.83),
+        _job("fit dave stat serial", 9, 5, 6, cores=16, cpu=0.0618, rss=0.81),
+        _job("fit-threads dave stat just not serial", 15, 5, 6, cores=16, cpu=0.09, rss=0.81),
+        _job("assemble carol bio mem-limit", 1.5, 0.685, 8, cores=16, cpu=0.71, shape="grows",
+             rss=0.994, cache=0.006, oom_kills=3, pressure=4, state="OUT_OF_MEMORY", exit_code=125),
+        _job("matrix erin phys mem-limit hint", 6, 4, 6, memory=64, rss=0.93),
+        _job("reclaim erin phys mem-limit hint", 11, 4, 6, memory=16, rss=0.86, cache=0.13,
+             pressure=24),
+        _job("matrix-2 erin phys just not mem-limit", 16, 4, 6, memory=64, rss=0.86, cache=0.02),
+        _job("convert frank geo mem-excess", 5, 3, 4, memory=180, rss=0.04, cache=0.7),
+        _job("gridder frank geo mem-excess hint", 9, 3, 4, memory=100, rss=0.45, cache=0.3),
+        _job("gridder-2 frank geo just not mem-excess", 13, 3, 4, memory=100, rss=0.74, cache=0.2),
+        _job("solver grace chem time", 12.5, 6, 6, cores=32, memory=96, state="TIMEOUT"),
+        _job("quick grace chem time", 3, 1.2, 24, cores=32, memory=96),
+        _job("guess grace chem time hint", 18, 5, 12, cores=32, memory=96),
+        _job("planned grace chem just not time", 22, 5, 7.5, cores=32, memory=96),
+        _job("omp-too-many heidi geo oversubscribed", 4, None, 12, cores=64, memory=200,
+             threads=2.6, is_exclusive=True),
+        _job("omp-right heidi geo just not oversubscribed", 4, None, 12, cores=64, memory=200,
+             threads=1.1, is_exclusive=True),
+        _job("scatter ivan stat fragmented", 7, 4, 6, nodes=4, cores=4, memory=16),
+        _job("whole ivan stat just not fragmented", 7, 4, 6, nodes=2, cores=40, memory=120),
+        _gpu_job("loader judy ml gpu-share", 8, 4, 6, 0.85, gpu=(74,), cores=32),
+        _gpu_job("loader-2 judy ml just not gpu-share", 13, 4, 6, 0.85, gpu=(77,), cores=20,
+                 memory=100),
+        _job("ensemble mallory geo ended-early", 8, 6, 8, cores=32, memory=96, shape="stops",
+             cpu=0.99),
+        _job("ensemble-2 mallory geo just not ended-early", 15, 6, 8, cores=32, memory=96,
+             shape="fades", cpu=0.99),
+        _job("test.sh alice phys short", 0.9, 0.011, 1, cores=2, memory=4, state="FAILED",
+             exit_code=1),
+        _job("lossy alice phys unknown", 10, 4, 6, cores=16, cpu=0.3, kept=0.7),
+        _gpu_job("mig judy ml unknown", 3, None, 12, 0.95, gpu=(None,), cores=8, memory=48),
+        *_good_jobs(),
     ]  # fmt: skip
 
 
-def _good() -> list[DemoJob]:
+def _good_jobs() -> list[DemoJob]:
     """Return jobs without findings that fill the cluster."""
     found: list[DemoJob] = []
-    people = (
-        ("alice", "phys"), ("erin", "phys"), ("grace", "chem"), ("carol", "bio"), ("frank", "geo"),
-    )  # fmt: skip
-    for number in range(80):
-        user, account = people[number % len(people)]
-        hours = 2.5 + number * 7 % 11 / 2
-        began = 23.5 - number * 13 % 23
-        is_running = began < hours + 0.5
-        found.append(
-            DemoJob(
-                name=("md", "cfd", "qm", "align", "climate")[number % 5] + f"-{number:02}",
-                user=user, account=account, nodes=(1, 1, 2, 1, 3)[number % 5],
-                cores=(16, 32, 64, 24, 64)[number % 5], memory=(48, 96, 200, 64, 220)[number % 5],
-                began=began, hours=None if is_running else hours, limit=round(hours * 1.2, 1),
-                cpu=0.9 + number % 7 / 100, rss=0.72 + number % 9 / 80,
-                shape=("steady", "waves")[number % 2],
-            )
-        )  # fmt: skip
-    for number in range(24):
-        hours, began = 4.0 + number % 4, 22.0 - 2.5 * number % 21
-        is_running = began < hours + 0.5
-        found.append(
-            DemoJob(
-                name=f"llm-{number}", user=("judy", "bob")[number % 2], account="ml",
-                partition="gpu", cores=32, memory=200, began=began,
-                hours=None if is_running else hours, limit=hours * 1.2, cpu=0.86,
-                gpu=(88.0, 91.0), gpu_memory=0.85, rss=0.74,
-            )
-        )  # fmt: skip
+    people = ("alice phys", "erin phys", "grace chem", "carol bio", "frank geo")
+    for n in range(80):
+        kind, hours, began = n % 5, 2.5 + n * 7 % 11 / 2, 23.5 - n * 13 % 23
+        found.append(_job(
+            f"{('md', 'cfd', 'qm', 'align', 'climate')[kind]}-{n:02} {people[kind]} ", began,
+            None if began < hours + 0.5 else hours, round(hours * 1.2, 1),
+            nodes=(1, 1, 2, 1, 3)[kind], cores=(16, 32, 64, 24, 64)[kind],
+            memory=(48, 96, 200, 64, 220)[kind], cpu=0.9 + n % 7 / 100, rss=0.72 + n % 9 / 80,
+            shape=("steady", "waves")[n % 2],
+        ))  # fmt: skip
+    for n in range(24):
+        hours, began = 4.0 + n % 4, 22.0 - 2.5 * n % 21
+        found.append(_gpu_job(
+            f"llm-{n} {('judy', 'bob')[n % 2]} ml ", began,
+            None if began < hours + 0.5 else hours, hours * 1.2, 0.86, gpu=(88.0, 91.0),
+            cores=32, memory=200, gpu_memory=0.85, rss=0.74,
+        ))  # fmt: skip
     return found
+
+
+class DemoNode(NamedTuple):
+    """A node and the addresses of its cards. memory: GB (1024^3)."""
+
+    name: str
+    memory: int
+    cards: tuple[str, ...]
+
+
+class PlacedPart(NamedTuple):
+    """The part of a node that is allocated to a job."""
+
+    node: DemoNode
+    cores: tuple[int, ...]
+    cards: tuple[int, ...]
+
+
+class PlacedJob(NamedTuple):
+    """A job with number, nodes, and times in seconds since 1970. stop: None: still running."""
+
+    number: int
+    job: DemoJob
+    start: int
+    stop: int | None
+    parts: tuple[PlacedPart, ...]
+
+
+def demo_nodes(count: int = 32) -> list[DemoNode]:
+    """Return the nodes. A quarter of them has GPUs."""
+    with_cards = count // 4
+    plain = [DemoNode(f"c{n:03}", CPU_MEMORY, ()) for n in range(1, count - with_cards + 1)]
+    return plain + [DemoNode(f"g{n:03}", GPU_MEMORY, CARDS) for n in range(1, with_cards + 1)]
+
+
+def place_jobs(jobs: Sequence[DemoJob], nodes: Sequence[DemoNode], now: int) -> list[PlacedJob]:
+    """Place each job on the first nodes with enough free resources, else omit the job."""
+    placed: list[PlacedJob] = []
+    for number, job in enumerate(jobs, FIRST_JOB):
+        start = now - int(job.began * 3600)
+        stop = None if job.hours is None else start + int(job.hours * 3600)
+        others = [
+            other
+            for other in placed
+            if other.start < (now + 12 * 3600 if stop is None else stop)
+            and start < (now + 12 * 3600 if other.stop is None else other.stop)
+        ]
+        rooms = (_find_room(job, node, others) for node in nodes)
+        parts = tuple(islice(filter(None, rooms), job.nodes))
+        if len(parts) == job.nodes:
+            placed.append(PlacedJob(number, job, start, stop, parts))
+    return placed
+
+
+def _find_room(job: DemoJob, node: DemoNode, others: Sequence[PlacedJob]) -> PlacedPart | None:
+    """Return the free cores and cards of a node for a job; None if it has too few."""
+    if bool(node.cards) != bool(job.gpu):
+        return None
+    used = [(other.job, part) for other in others for part in other.parts if part.node is node]
+    cores = {core for _, part in used for core in part.cores}
+    cards = {card for _, part in used for card in part.cards}
+    free = [core for core in range(NODE_CORES) if core not in cores][: job.cores]
+    free_cards = [card for card in range(len(node.cards)) if card not in cards][: len(job.gpu)]
+    memory = sum(other.memory for other, _ in used) + job.memory
+    if len(free) < job.cores or len(free_cards) < len(job.gpu) or memory > node.memory:
+        return None
+    return PlacedPart(node, tuple(free), tuple(free_cards))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
-import json
 import shutil
 import signal
 import sys
@@ -16,13 +15,12 @@ from typing import TYPE_CHECKING
 from ccagent.config.duration import Duration
 from ccagent.log import logger
 from ccagent.machine.node import Node
-from ccagent.records.line_protocol.decoding import Line
 from ccagent.stores.metrics.catalogue import WILDCARD
-from ccagent.stores.metrics.server import StoreServer
+from ccagent.stores.metrics.page_settings import WebSettings
 from ccagent.stores.metrics.settings import StoredMetricSettings, StoreSettings, check_settings
-from ccagent.views.demo.history import CLUSTER, EVERY, SimulatedCluster
-from ccagent.views.web.links import node_link
-from ccagent.views.web.settings import WebSettings
+from ccagent.views.demo.cluster import CLUSTER, EVERY, SimulatedCluster
+from ccagent.views.web.addresses import node_link
+from ccagent.views.web.serving import StoreWithPages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -39,9 +37,10 @@ _PDEATHSIG = 1
 """PR_SET_PDEATHSIG of <linux/prctl.h>."""
 
 _END_WITHIN = 5.0
+_SHOWN_JOB = 4711002
 
 
-class DemoServer(StoreServer):
+class DemoServer(StoreWithPages):
     """A store with the history of a simulated cluster, which the demo continues."""
 
     def __init__(
@@ -59,11 +58,10 @@ class DemoServer(StoreServer):
         self._announce = announce
         self._cluster = SimulatedCluster(int(self.store.now()), nodes, jobs)
         self._cluster.fill(self.store)
-        for event in self._cluster.events():
-            self.events.take(
-                Line("job", {"function": "start_job"}, "event", json.dumps(event), None)
-            )
-        self.events.take_envelope(self._cluster.envelope())
+        for job in self._cluster.stored_jobs():
+            self._jobs.start(job)
+            if job.stop is not None:
+                self.events.ended.append(job)
 
     def work(self) -> list[Coroutine[Any, Any, None]]:
         """Return the coroutines that run in addition to the store."""
@@ -76,34 +74,34 @@ class DemoServer(StoreServer):
         done = self._cluster.now - EVERY
         while True:
             now = int(self.store.now()) // EVERY * EVERY
-            for moment in range(done + EVERY, now + 1, EVERY):
-                for _, body in self._cluster.lines(moment):
-                    self.ingest.write(body, CLUSTER)
+            while done < now:
+                done += EVERY
+                for _ in self._cluster.go_on(self.store, done):
                     await asyncio.sleep(0)
-                done = moment
             await asyncio.sleep(EVERY - self.store.now() % EVERY + 0.5)
 
     async def _watch_node(self) -> None:
         """Run the agent that sends the metrics of this node, immediately and then periodically."""
         for cadence in (["--once"], ["--every", _LIVE]):
-            code, said = await self._run_agent(cadence)
-            if code:
-                last = said.decode("utf-8", "replace").strip().rpartition("\n")[2]
-                logger.warning("this node is not shown: %s", last or f"exit status {code}")
+            status, errors = await self._run_agent(cadence)
+            if status:
+                last = errors.decode("utf-8", "replace").strip().rpartition("\n")[2]
+                logger.warning("this node is not shown: %s", last or f"exit status {status}")
                 return
 
     async def _run_agent(self, cadence: list[str]) -> tuple[int, bytes]:
-        """Run the agent `metrics` once. Return its exit status and its output."""
+        """Run the agent `metrics`. Return its exit status and its standard error."""
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "ccagent", "metrics", "--no-config", *cadence,
             "--cluster", HERE, "--sink", f"http://127.0.0.1:{self.port}/api/write/?cluster={HERE}",
             "--format", "line", stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
-            preexec_fn=_end_with_parent,
+            # The agent ends with the demo, also after SIGKILL.
+            preexec_fn=lambda: _LIBC.prctl(_PDEATHSIG, signal.SIGTERM),
         )  # fmt: skip
         try:
-            _, said = await process.communicate()
-            return process.returncode or 0, said
+            _, errors = await process.communicate()
+            return process.returncode or 0, errors
         finally:
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
@@ -113,24 +111,24 @@ class DemoServer(StoreServer):
                 except TimeoutError:
                     process.kill()
 
-
-def _end_with_parent() -> None:
-    """Request a signal for this process at the death of its parent, also after SIGKILL."""
-    _LIBC.prctl(_PDEATHSIG, signal.SIGTERM)
+    def describe(self, began: float) -> str:
+        """Return the text for the user who has started the demo, with addresses and commands."""
+        pages = self.pages.url
+        own_page = f"{node_link(HERE, Node().hostname)[1:]}?range=1h"
+        return (
+            f"ccagent demo: {pages}\n"
+            f"  cluster demo   {pages}cluster/{CLUSTER}   simulated: a day of jobs on made-up"
+            " nodes\n"
+            f"  this node      {pages}{own_page}   live, every {_LIVE}\n"
+            f"  a job          {pages}job/{_SHOWN_JOB}\n"
+            f"  its report     ccagent job {_SHOWN_JOB} --store http://127.0.0.1:{self.port}\n"
+            f"Ready after {time.monotonic() - began:.1f} s."
+            " Ctrl-C ends it and removes everything.\n"
+        )
 
 
 def _end_by_signal(number: int, _frame: object) -> None:
     sys.exit(128 + number)
-
-
-def demo_settings(directory: str, web: str) -> StoreSettings:
-    """Return the settings of a store in a directory. web: address of the pages."""
-    every = StoredMetricSettings(frequency=Duration(_LIVE), aggregation="avg")
-    found = StoreSettings(
-        data=directory, listen="127.0.0.1:0", retention=Duration("49h"),
-        metrics={WILDCARD: every}, web=WebSettings(listen=web),
-    )  # fmt: skip
-    return check_settings(found, "demo")
 
 
 def run_demo(
@@ -139,38 +137,24 @@ def run_demo(
     announce: Callable[[DemoServer], None],
     jobs: list[DemoJob] | None = None,
 ) -> None:
-    """Run the demo until it is interrupted, then delete its data.
+    """Run the demo until it is interrupted, then delete its data. web: address of the pages.
 
     Raise ConfigurationError for invalid settings.
     """
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end_by_signal)
     directory = tempfile.mkdtemp(prefix="ccagent-demo-")
+    every = StoredMetricSettings(frequency=Duration(_LIVE), aggregation="avg")
+    settings = StoreSettings(
+        data=directory, listen="127.0.0.1:0", retention=Duration("49h"),
+        metrics={WILDCARD: every}, web=WebSettings(listen=web),
+    )  # fmt: skip
+
+    async def main() -> None:
+        await DemoServer(check_settings(settings, "demo"), nodes, announce, jobs).run()
+
     try:
-
-        async def main() -> None:
-            await DemoServer(demo_settings(directory, web), nodes, announce, jobs).run()
-
         with contextlib.suppress(KeyboardInterrupt):
             asyncio.run(main())
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-
-
-def _own_page() -> str:
-    """Return the URL path of this node's page."""
-    return f"{node_link(HERE, Node().hostname)[1:]}?range=1h"
-
-
-def describe_demo(server: DemoServer, began: float) -> str:
-    """Return the text for the user who has started the demo, with addresses and commands."""
-    pages = server.pages.url if server.pages is not None else ""
-    job = 4711002
-    return (
-        f"ccagent demo: {pages}\n"
-        f"  cluster demo   {pages}cluster/{CLUSTER}   simulated: a day of jobs on made-up nodes\n"
-        f"  this node      {pages}{_own_page()}   live, every {_LIVE}\n"
-        f"  a job          {pages}job/{job}\n"
-        f"  its report     ccagent job {job} --store http://127.0.0.1:{server.port}\n"
-        f"Ready after {time.monotonic() - began:.1f} s. Ctrl-C ends it and removes everything.\n"
-    )

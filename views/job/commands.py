@@ -9,7 +9,7 @@ import click
 
 if TYPE_CHECKING:
     from ccagent.views.job.mounts import JobMounts
-    from ccagent.views.job.report import JobReport
+    from ccagent.views.job.rules import JobReport
     from ccagent.views.settings import ViewSettings
 
 _WIDEST = 120
@@ -93,12 +93,11 @@ def _make_report(
 
     Raise ConfigurationError if the job is unknown, another CcagentError if the store fails.
     """
-    from ccagent.views.job.report import make_report
+    from ccagent.views.job.rules import make_report
 
     if is_local:
         from ccagent.machine.node import Node
-        from ccagent.views.job.local import measure_here
-        from ccagent.views.job.mounts import read_mounts
+        from ccagent.views.job.local import measure_here, read_mounts
 
         report = make_report(measure_here(int(job)), settings.thresholds)
         return report, read_mounts(Node(), int(job))
@@ -117,17 +116,17 @@ def _make_report(
 def _print(report: JobReport, form: str | None, mounts: JobMounts | None) -> None:
     """Print a report. mounts: of the job, if they are known."""
     if form == "json":
-        from ccagent.views.job.output import encode_report
+        from ccagent.views.job.formats import encode_report
 
         click.echo(encode_report(report, mounts), nl=False)
         return
     if form == "js1":
-        from ccagent.views.job.summary import encode_summary
+        from ccagent.views.job.formats import encode_summary
 
         click.echo(encode_summary(report))
         return
-    from ccagent.views.job.text import format_report
-    from ccagent.views.output import find_style, find_width, print_lines
+    from ccagent.views.job.formats import format_report
+    from ccagent.views.terminal import find_style, find_width, print_lines
 
     style, width = find_style(is_plain=form == "plain"), min(_WIDEST, find_width())
     text = format_report(report, style, width, mounts)

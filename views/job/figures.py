@@ -1,11 +1,19 @@
-"""Measured figures of a job, the input of reports and verdicts.
+"""Facts, series, measured figures and efficiency of a job, and findings about it.
 
 None means unknown, never 0. Memory is in bytes, time in seconds, shares in percent.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
 import msgspec
+
+from ccagent.stores.metrics.job_details import StoredJobDetails
+from ccagent.stores.metrics.page_settings import JobThresholds  # noqa: TC001 - of a structure
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class CardFigures(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +65,12 @@ class NodeFigures(msgspec.Struct, frozen=True, kw_only=True):
     io_read: float | None = None
     io_written: float | None = None
     cards: tuple[CardFigures, ...] = ()
+
+    @property
+    def gpu(self) -> float | None:
+        """Return the mean utilization of the cards that report it."""
+        known = [card.utilization for card in self.cards if card.utilization is not None]
+        return sum(known) / len(known) if known else None
 
 
 class JobFigures(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,3 +132,219 @@ class JobFigures(msgspec.Struct, frozen=True, kw_only=True):
             return None
         found = sum(min(node.samples, self.expected_samples) for node in self.nodes)
         return 100.0 * found / expected
+
+
+LARGEST_VALUE = 1e18
+"""Values from this number on are implausible and ignored."""
+
+
+class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """A job in the store's table of jobs: user, nodes, times, resources.
+
+    start, stop: seconds since 1970; stop: None for a running job. parts: names of its parts, such
+    as mounts, by node.
+    """
+
+    job: str
+    cluster: str = ""
+    user: str = ""
+    state: str = ""
+    start: int = 0
+    stop: int | None = None
+    nodes: tuple[str, ...] = ()
+    details: StoredJobDetails = StoredJobDetails()
+    parts: dict[str, list[str]] = {}
+
+
+class NodeHardware(msgspec.Struct, frozen=True, kw_only=True):
+    """The hardware of a node, as far as known. memory: B."""
+
+    cores: float | None = None
+    memory: float | None = None
+    cards: int | None = None
+
+
+class JobSeries(msgspec.Struct, frozen=True):
+    """Values of a metric of a job on a node, from `start` on, `step` seconds apart.
+
+    metric: ccagent's name. card: the address of a GPU, "" for the job itself. values: None:
+    missing; the base units are B, B/s and percent.
+    """
+
+    metric: str
+    node: str
+    card: str
+    start: int
+    step: int
+    values: list[float | None]
+
+    def present(self) -> list[float]:
+        """Return the values without the missing ones."""
+        return [value for value in self.values if value is not None]
+
+
+JOB_METRICS = {
+    "job_cpu_util": "%", "job_mem_rss": "B", "job_mem_used": "B", "job_mem_peak": "B",
+    "job_mem_limit": "B", "job_oom_kills": "", "job_pressure_memory": "%", "job_io_read": "B/s",
+    "job_io_write": "B/s", "job_gpu_util": "%", "job_gpus_idle": "",
+}  # fmt: skip
+"""Metrics of a job on a node (`stype=job`), with their base units."""
+
+CARD_METRICS = {"acc_utilization": "%", "acc_mem_used": "B", "acc_mem_share": "%"}
+"""Metrics of a GPU."""
+
+NODE_METRICS = {"cpu_load": ""}
+"""Metrics of a node, used for jobs with exclusive nodes."""
+
+
+class UsedShare(msgspec.Struct, frozen=True):
+    """A used part of a total. nodes: number of nodes (of GPUs: cards) that reported both."""
+
+    used: float
+    total: float
+    nodes: int
+
+    @property
+    def percent(self) -> float:
+        """Return the share in percent."""
+        return 100.0 * self.used / self.total
+
+
+class Efficiency(msgspec.Struct, frozen=True, kw_only=True):
+    """Shares of a job; None: unknown.
+
+    cpu: core seconds. memory: B of programs; charged: including page cache; both are sums of the
+    nodes' peaks. gpu: percent, summed over the cards that report it. gpu_memory: B. time: s, of the
+    limit.
+    """
+
+    cpu: UsedShare | None = None
+    memory: UsedShare | None = None
+    charged: UsedShare | None = None
+    gpu: UsedShare | None = None
+    gpu_memory: UsedShare | None = None
+    time: UsedShare | None = None
+
+
+def compute_efficiency(job: JobFigures) -> Efficiency:
+    """Return the shares of a job. Nodes without a figure are excluded from both of its sums."""
+    cards = job.cards
+    return Efficiency(
+        cpu=_cpu(job),
+        memory=_sum((node.memory_peak, node.memory_limit) for node in job.nodes),
+        charged=_sum((node.memory_charged, node.memory_limit) for node in job.nodes),
+        gpu=_sum((card.utilization, 100.0) for _, card in cards),
+        gpu_memory=_sum((card.memory_peak, card.memory_total) for _, card in cards),
+        time=_sum([(job.elapsed, job.time_limit)]),
+    )
+
+
+def _cpu(job: JobFigures) -> UsedShare | None:
+    """Return the core seconds of the samples; without samples those of Slurm's accounting."""
+    found = _sum(
+        (node.cpu_seconds, None if node.cores is None else node.cores * job.elapsed)
+        for node in job.nodes
+    )
+    if found is not None or job.accounted_cpu_seconds is None:
+        return found
+    cores = [node.cores for node in job.nodes]
+    known = [one for one in cores if one is not None]
+    if not known or len(known) < len(cores):
+        return None
+    return _sum([(job.accounted_cpu_seconds, sum(known) * job.elapsed)])
+
+
+def _sum(pairs: Iterable[tuple[float | None, float | None]]) -> UsedShare | None:
+    """Return the sums over complete pairs; None if there are none or the total is 0."""
+    known = [(used, total) for used, total in pairs if used is not None and total is not None]
+    total = sum(total for _, total in known)
+    if not known or total <= 0:
+        return None
+    return UsedShare(sum(used for used, _ in known), total, len(known))
+
+
+FindingLevel = Literal["BAD", "hint", "unknown", "short", "ok"]
+
+LEVELS: tuple[FindingLevel, ...] = ("BAD", "hint", "unknown", "short", "ok")
+"""Levels from worst to best."""
+
+
+_LARGEST_ROUNDING = 4
+"""Maximum of threads per core."""
+
+
+Judgement = tuple[FindingLevel, str]
+"""The level of a finding, and a text with figure, threshold and option."""
+
+
+class JobFinding(msgspec.Struct, frozen=True):
+    """A finding: the rule's name, the level, and a text with figure, threshold and option."""
+
+    rule: str
+    level: FindingLevel
+    text: str
+
+
+class JudgedJob(NamedTuple):
+    """A job as input of the rules."""
+
+    figures: JobFigures
+    efficiency: Efficiency
+    limits: JobThresholds
+
+    @property
+    def is_long(self) -> bool:
+        """Return whether the job ran longer than `min-runtime`, the minimum for rules about use."""
+        return self.figures.elapsed > self.limits.min_runtime.seconds
+
+    @property
+    def is_interactive(self) -> bool:
+        """Return whether the job's name has a prefix of `interactive-names`."""
+        return self.figures.name.startswith(tuple(self.limits.interactive_names))
+
+    @property
+    def has_gpus(self) -> bool:
+        """Return whether the job is known to have GPUs or parts of GPUs."""
+        return bool(self.figures.gpu_count) or self.figures.has_gpu_share
+
+    @property
+    def cores(self) -> float | None:
+        """Return the sum of cores over the nodes; None if a node's number is unknown."""
+        known = [node.cores for node in self.figures.nodes if node.cores]
+        return sum(known) if known and len(known) == len(self.figures.nodes) else None
+
+    @property
+    def wanted_cores(self) -> float | None:
+        """Return the requested cores if Slurm rounded the request up, else the allocated cores.
+
+        Slurm allocates whole cores with all their threads, and more cores for more memory.
+        """
+        cores, asked = self.cores, self.figures.asked_cores
+        if cores is None or not asked or self.figures.is_exclusive:
+            return cores
+        return float(asked) if asked < cores <= _LARGEST_ROUNDING * asked else cores
+
+    def has_samples_of(self, node: NodeFigures) -> bool:
+        """Return whether a node has enough samples for a verdict of BAD."""
+        expected = self.figures.expected_samples
+        return 100 * node.samples >= self.limits.coverage * expected
+
+    def has_use_of(self, card: CardFigures) -> bool:
+        """Return whether a GPU has enough samples for a verdict of BAD."""
+        return card.coverage is None or card.coverage >= self.limits.coverage
+
+    @property
+    def is_partial(self) -> bool:
+        """Return whether the job has too few samples for a verdict of BAD."""
+        coverage = self.figures.coverage
+        return coverage is not None and coverage < self.limits.coverage
+
+    @property
+    def is_out_of_memory(self) -> bool:
+        """Return whether the OOM killer ended processes of the job, by its state or counter."""
+        return self.figures.state == "OUT_OF_MEMORY" or self.kills > 0
+
+    @property
+    def kills(self) -> int:
+        """Return the number of processes that the OOM killer has ended."""
+        return sum(node.oom_kills or 0 for node in self.figures.nodes)

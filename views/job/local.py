@@ -8,11 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ccagent.agents.jobio.totals import read_totals
+from ccagent.agents.jobio.usage import (
+    bytes_read,
+    bytes_written,
+    metadata_operations,
+    read_calls,
+    write_calls,
+)
 from ccagent.config.settings import as_table
 from ccagent.errors import CcagentError, ConfigurationError
+from ccagent.machine.bpf import pins
 from ccagent.machine.node import Node
 from ccagent.views.job.figures import CardFigures, JobFigures, NodeFigures
-from ccagent.views.top.reader import NodeReader
+from ccagent.views.job.mounts import JobMount, JobMounts, JobNetwork
+from ccagent.views.top.reader import NodeReader, explain_mounts
 
 if TYPE_CHECKING:
     from ccagent.machine.cgroup.counters import JobCounters
@@ -123,3 +133,34 @@ def make_figures(
 def _number(counters: JobCounters | None, field: str) -> float | None:
     value: int | None = getattr(counters, field, None)
     return None if value is None else float(value)
+
+
+def read_mounts(node: Node, job: int, directory: str = pins.DIRECTORY) -> JobMounts:
+    """Return a job's I/O by mount and network, since the kernel programs count it."""
+    try:
+        uses, traffic, _ = read_totals(node, directory, job)
+    except CcagentError as error:
+        return JobMounts(note=explain_mounts(error))
+    mounts = (
+        JobMount(
+            point=use.mount.point,
+            type=use.mount.type,
+            source=use.mount.source,
+            read=bytes_read(use.total),
+            written=bytes_written(use.total),
+            reads=read_calls(use.total),
+            writes=write_calls(use.total),
+            metadata=metadata_operations(use.total),
+        )
+        for use in uses
+    )
+    network = (
+        JobNetwork(
+            protocol=use.protocol,
+            is_loopback=use.is_loopback,
+            received=use.total.received_bytes,
+            sent=use.total.sent_bytes,
+        )
+        for use in traffic
+    )
+    return JobMounts(mounts=tuple(mounts), network=tuple(network))

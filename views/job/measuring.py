@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from ccagent.views.job.facts import JobSeries, NodeHardware
-from ccagent.views.job.figures import CardFigures, JobFigures, NodeFigures
+from ccagent.views.job.figures import CardFigures, JobFigures, JobSeries, NodeFigures, NodeHardware
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ccagent.views.job.facts import JobFacts
+    from ccagent.views.job.figures import JobFacts
 
 _GAPS = 200
 """Number of gaps between samples that determine the usual gap."""
@@ -89,13 +88,9 @@ def measure_job(
 ) -> JobFigures:
     """Return the figures of a job. The series must be grouped by node."""
     measured = JobMeasurement(facts, now, hardware)
-    for name, each in groupby(series, key=_node_of):
+    for name, each in groupby(series, key=lambda one: one.node):
         measured.add(name, each)
     return measured.finish()
-
-
-def _node_of(series: JobSeries) -> str:
-    return series.node
 
 
 def _expect_samples(elapsed: float, period: float, *, is_running: bool) -> int:
@@ -144,13 +139,16 @@ def _measure_node(
     limit = max(values("job_mem_limit"), default=None)
     if limit is None and details.memory is not None:
         limit = details.memory / count
-    cores = details.cpus.get(name)
+    cores: float | None = details.cpus.get(name)
+    if cores is None and details.cores is not None:
+        cores = details.cores / count
+    read, written = values("job_io_read"), values("job_io_write")
     kills = max(values("job_oom_kills"), default=None)
     first, last = _measure_thirds(series.get(("job_cpu_util", "")))
     is_alone = details.is_exclusive is True
     return NodeFigures(
         name=name,
-        cores=cores if cores is not None else _divide(details.cores, count),
+        cores=cores,
         cpu_seconds=_mean(used) / 100 * elapsed if used else None,
         memory_limit=limit,
         memory_peak=max(resident, default=None),
@@ -164,8 +162,8 @@ def _measure_node(
         total_cores=hardware.cores,
         total_memory=hardware.memory,
         total_cards=hardware.cards,
-        io_read=_total(values("job_io_read"), elapsed),
-        io_written=_total(values("job_io_write"), elapsed),
+        io_read=_mean(read) * elapsed if read else None,
+        io_written=_mean(written) * elapsed if written else None,
         cards=_measure_cards(facts, name, series, elapsed),
     )
 
@@ -272,11 +270,3 @@ def _mean(values: list[float]) -> float:
 
 def _mean_or_none(values: list[float]) -> float | None:
     return _mean(values) if values else None
-
-
-def _total(rates: list[float], elapsed: float) -> float | None:
-    return _mean(rates) * elapsed if rates else None
-
-
-def _divide(amount: float | None, parts: int) -> float | None:
-    return None if amount is None else amount / parts

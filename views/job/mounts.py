@@ -1,28 +1,21 @@
-"""Mounts and network traffic of a job. For jobs on this node they are the kernel's counters."""
+"""Mounts and network traffic of a job, and their sums over the series of a store."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec import structs
 
-from ccagent.agents.jobio.totals import read_totals
-from ccagent.agents.jobio.usage import (
-    bytes_read,
-    bytes_written,
-    metadata_operations,
-    read_calls,
-    write_calls,
-)
-from ccagent.errors import CcagentError
-from ccagent.machine.bpf import pins
-from ccagent.views.job.amounts import plural
+from ccagent.stores.metrics.part_tags import MOUNT, NETWORK, read_part
+from ccagent.views.amounts import plural, short_size
+from ccagent.views.job.figures import LARGEST_VALUE
+from ccagent.views.job.measuring import usual_gap
 from ccagent.views.terminal import clean
-from ccagent.views.top.mounts import explain_mounts
-from ccagent.views.units import short_size
 
 if TYPE_CHECKING:
-    from ccagent.machine.node import Node
+    from collections.abc import Sequence
+
 
 _MOST = 5
 
@@ -33,11 +26,11 @@ class JobMount(msgspec.Struct, frozen=True, kw_only=True):
     point: str
     type: str
     source: str
-    read: int
-    written: int
-    reads: int
-    writes: int
-    metadata: int
+    read: int = 0
+    written: int = 0
+    reads: int = 0
+    writes: int = 0
+    metadata: int = 0
 
 
 class JobNetwork(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,8 +41,8 @@ class JobNetwork(msgspec.Struct, frozen=True, kw_only=True):
 
     protocol: str
     is_loopback: bool
-    received: int
-    sent: int
+    received: int = 0
+    sent: int = 0
 
     @property
     def name(self) -> str:
@@ -71,37 +64,6 @@ class JobMounts(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
     is_from_store: bool = False
     nodes: int = 1
-
-
-def read_mounts(node: Node, job: int, directory: str = pins.DIRECTORY) -> JobMounts:
-    """Return a job's I/O by mount and network, since the kernel programs count it."""
-    try:
-        uses, traffic, _ = read_totals(node, directory, job)
-    except CcagentError as error:
-        return JobMounts(note=explain_mounts(error))
-    mounts = (
-        JobMount(
-            point=use.mount.point,
-            type=use.mount.type,
-            source=use.mount.source,
-            read=bytes_read(use.total),
-            written=bytes_written(use.total),
-            reads=read_calls(use.total),
-            writes=write_calls(use.total),
-            metadata=metadata_operations(use.total),
-        )
-        for use in uses
-    )
-    network = (
-        JobNetwork(
-            protocol=use.protocol,
-            is_loopback=use.is_loopback,
-            received=use.total.received_bytes,
-            sent=use.total.sent_bytes,
-        )
-        for use in traffic
-    )
-    return JobMounts(mounts=tuple(mounts), network=tuple(network))
 
 
 def format_mounts(found: JobMounts) -> list[str]:
@@ -129,3 +91,88 @@ def _describe(one: JobMount) -> str:
         f" {short_size(one.written)}B written in {plural(one.writes, 'call')},"
         f" {plural(one.metadata, 'metadata operation')}"
     )
+
+
+MOUNT_METRICS = {
+    "job_fs_read": "read", "job_fs_write": "written", "job_fs_reads": "reads",
+    "job_fs_writes": "writes", "job_fs_metadata": "metadata",
+}  # fmt: skip
+"""Rates of a mount, and the fields of the sums."""
+
+NETWORK_METRICS = {
+    "job_net_received": "received", "job_net_sent": "sent",
+    "job_net_ports_received": "received", "job_net_ports_sent": "sent",
+}  # fmt: skip
+
+MOST_PARTS = 5000
+"""Maximum of parts. Parts of a job's first nodes are used."""
+
+LATE = 600
+"""Seconds after a job's end until its last reading: the maximum interval of `jobio`."""
+
+PORTS = "ports"
+"""Protocol name of the traffic through the ports of an exclusive node."""
+
+
+def part_metrics(name: str) -> dict[str, str]:
+    """Return the metrics of a part with the fields of their sums; {} for other parts.
+
+    The name of a part starts with its first tag.
+    """
+    if name.startswith(MOUNT[0]):
+        return MOUNT_METRICS
+    return NETWORK_METRICS if name.startswith(NETWORK[0]) else {}
+
+
+def sum_of_rates(values: Sequence[float | None], step: int) -> float:
+    """Return the amount for rates: each rate counts for the usual time between two values."""
+    places = [
+        number
+        for number, value in enumerate(values)
+        if value is not None and 0 <= value < LARGEST_VALUE
+    ]
+    # `places` has only indices of valid values.
+    total = sum(values[place] or 0.0 for place in places)
+    return total * step * max(1, usual_gap(places))
+
+
+class JobPartSums:
+    """Sums of the amounts of a job's parts over its nodes."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, dict[str, float]] = {}
+        """Amounts by name and field."""
+        self._nodes: set[str] = set()
+
+    def add(self, node: str, name: str, field: str, amount: float) -> None:
+        """Add an amount of a part on a node."""
+        self._nodes.add(node)
+        fields = self._found.setdefault(name, {})
+        fields[field] = fields.get(field, 0.0) + amount
+
+    def finish(self) -> JobMounts | None:
+        """Return the sums, the largest first; None without amounts."""
+        if not self._found:
+            return None
+        mounts: list[JobMount] = []
+        network: list[JobNetwork] = []
+        for name, amounts in self._found.items():
+            whole = {field: round(amount) for field, amount in amounts.items()}
+            if (tags := read_part(name, MOUNT)) is not None:
+                mount = JobMount(
+                    point=tags.get("mountpoint", ""), type=tags.get("fstype", ""),
+                    source=tags.get("source", ""),
+                )  # fmt: skip
+                mounts.append(structs.replace(mount, **whole))
+            elif (tags := read_part(name, NETWORK)) is not None:
+                traffic = JobNetwork(
+                    protocol=PORTS if tags.get("layer") == "port" else tags.get("proto", ""),
+                    is_loopback=tags.get("loopback") == "yes",
+                )
+                network.append(structs.replace(traffic, **whole))
+        mounts.sort(key=lambda one: (-one.read - one.written, -one.metadata, one.point))
+        network.sort(key=lambda one: (-one.received - one.sent, one.protocol, one.is_loopback))
+        return JobMounts(
+            mounts=tuple(mounts), network=tuple(network), is_from_store=True,
+            nodes=len(self._nodes),
+        )  # fmt: skip

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import http.client
-from typing import TYPE_CHECKING, Any
+from http.client import HTTPException
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlsplit
 
 import msgspec
@@ -12,11 +12,11 @@ from ccagent.agents.metrics.pipeline.presets import apply_preset
 from ccagent.config.secret import read_secret
 from ccagent.errors import ConfigurationError, NotHereError, NotPermittedError, UnparsableError
 from ccagent.log import printable
-from ccagent.net.http_client import LimitedResponse
+from ccagent.net.http_client import HttpConnection
 from ccagent.net.network_errors import explain_network_error
 from ccagent.net.tls import make_tls_context
 from ccagent.transports.http.settings import server_of_url
-from ccagent.views.job.facts import (
+from ccagent.views.job.figures import (
     CARD_METRICS,
     JOB_METRICS,
     LARGEST_VALUE,
@@ -24,7 +24,7 @@ from ccagent.views.job.facts import (
     JobFacts,
     JobSeries,
 )
-from ccagent.views.job.parts import (
+from ccagent.views.job.mounts import (
     LATE,
     MOST_PARTS,
     JobPartSums,
@@ -33,10 +33,13 @@ from ccagent.views.job.parts import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
+    from ccagent.agents.metrics.pipeline.presets import Preset
     from ccagent.views.job.mounts import JobMounts
     from ccagent.views.settings import ViewSettings
+
+T = TypeVar("T")
 
 _LARGEST = 256 << 20
 _AT_ONCE = 16
@@ -59,25 +62,23 @@ class _QueryAnswer(msgspec.Struct, frozen=True):
     results: list[list[_SeriesAnswer]]
 
 
-class _StoreResponse(LimitedResponse):
-    largest = _LARGEST + (1 << 20)
-
-
 class StoreClient:
-    """A client of one store, with a new connection per request."""
+    """A client of one store."""
 
     def __init__(self, settings: ViewSettings) -> None:
         """settings: checked, with a store."""
-        self._settings = settings
+        self._preset: Preset = settings.preset
+        self._seconds = settings.time_limit.seconds
         self._target = urlsplit(settings.store)
+        server = server_of_url(self._target)
+        self._path = self._target.path.rstrip("/")
+        self.place = f"{self._target.scheme}://{server}{self._target.path}"
+        """The store's URL without credentials."""
         self._headers = {"Content-Type": "application/json"}
         if settings.token_file:
             self._headers["Authorization"] = f"Bearer {read_secret(settings.token_file)}"
-
-    @property
-    def place(self) -> str:
-        """Return the store's URL without credentials."""
-        return f"{self._target.scheme}://{server_of_url(self._target)}{self._target.path}"
+        context = make_tls_context(settings.http()) if self._target.scheme == "https" else None
+        self._connection = HttpConnection(server, context, self._seconds, largest=_LARGEST + 1)
 
     def find_job(self, job: str, cluster: str = "") -> JobFacts:
         """Return the latest run of a job.
@@ -108,20 +109,11 @@ class StoreClient:
         """Yield the series of a job, grouped by node."""
         stop = int(now) + 1 if facts.stop is None else facts.stop
         for begin in range(0, len(facts.nodes), _AT_ONCE):
-            queries: list[dict[str, Any]] = []
-            wanted: list[tuple[str, str, str, float]] = []
-            for node in facts.nodes[begin : begin + _AT_ONCE]:
-                for query, asked in self._queries_of(facts, node):
-                    queries.append(query)
-                    wanted.append(asked)
-            found = self._query(facts, stop, queries)
-            for (metric, node, card, factor), results in zip(wanted, found, strict=False):
-                for one in results:
-                    if one.data and not one.error and one.resolution > 0:
-                        yield JobSeries(
-                            metric, node, card, one.start, one.resolution,
-                            [_in_base_unit(value, factor) for value in one.data],
-                        )  # fmt: skip
+            nodes = facts.nodes[begin : begin + _AT_ONCE]
+            queries = [one for node in nodes for one in self._queries_of(facts, node)]
+            for (metric, node, card, factor), found in self._query(facts, stop, queries):
+                values = [_in_base_unit(value, factor) for value in found.data]
+                yield JobSeries(metric, node, card, found.start, found.resolution, values)
 
     def read_mounts(self, facts: JobFacts, now: float) -> JobMounts | None:
         """Return the mounts and network traffic of a job; None if the store has none."""
@@ -129,31 +121,32 @@ class StoreClient:
         sums = JobPartSums()
         names = [(node, name) for node, each in facts.parts.items() for name in each]
         for begin in range(0, min(len(names), MOST_PARTS), _PARTS_AT_ONCE):
-            queries: list[dict[str, Any]] = []
-            wanted: list[tuple[str, str, str]] = []
-            for node, name in names[begin : begin + _PARTS_AT_ONCE]:
-                for metric, field in part_metrics(name).items():
-                    queries.append({
-                        "metric": metric, "host": node, "type": "job", "type-ids": [facts.job],
-                        "subtype": "", "subtype-ids": [name],
-                    })  # fmt: skip
-                    wanted.append((node, name, field))
-            found = self._query(facts, stop, queries)
-            for part, results in zip(wanted, found, strict=False):
-                for one in results:
-                    if one.data and not one.error and one.resolution > 0:
-                        sums.add(*part, sum_of_rates(one.data, one.resolution))
+            queries = [
+                (
+                    {"metric": metric, "host": node, "type": "job", "type-ids": [facts.job],
+                     "subtype": "", "subtype-ids": [name]},
+                    (node, name, field),
+                )
+                for node, name in names[begin : begin + _PARTS_AT_ONCE]
+                for metric, field in part_metrics(name).items()
+            ]  # fmt: skip
+            for part, found in self._query(facts, stop, queries):
+                sums.add(*part, sum_of_rates(found.data, found.resolution))
         return sums.finish()
 
     def _query(
-        self, facts: JobFacts, stop: int, queries: list[dict[str, Any]]
-    ) -> list[list[_SeriesAnswer]]:
+        self, facts: JobFacts, stop: int, queries: Sequence[tuple[dict[str, Any], T]]
+    ) -> Iterator[tuple[T, _SeriesAnswer]]:
+        """Yield the series that have values, each with the second item of its query."""
         body = msgspec.json.encode({
             "cluster": facts.cluster, "from": facts.start, "to": max(facts.start, stop),
-            "with-stats": False, "with-padding": False, "queries": queries,
+            "with-stats": False, "with-padding": False, "queries": [query for query, _ in queries],
         })  # fmt: skip
         answer: _QueryAnswer = self._decode(self._ask("/api/query/", body), _QueryAnswer)
-        return answer.results
+        for (_, key), results in zip(queries, answer.results, strict=False):
+            for one in results:
+                if one.data and not one.error and one.resolution > 0:
+                    yield key, one
 
     def _queries_of(
         self, facts: JobFacts, node: str
@@ -167,7 +160,7 @@ class StoreClient:
         ]
         for metrics, kind, numbers in parts:
             for metric, unit in metrics.items():
-                output = apply_preset(self._settings.preset, metric, unit)
+                output = apply_preset(self._preset, metric, unit)
                 for number in numbers:
                     query: dict[str, Any] = {"metric": output.name, "host": node}
                     if kind:
@@ -183,40 +176,31 @@ class StoreClient:
                 f"{self.place}: not the response of a metric store with a table of jobs: {error}"
             ) from error
 
-    def _ask(self, path: str, body: bytes = b"") -> bytes:
+    def _ask(self, path: str, body: bytes | None = None) -> bytes:
         """Return the body of a successful response.
 
         Raise NotHereError if the store can't be reached, NotPermittedError if it refuses the token,
         UnparsableError for any other response.
         """
-        seconds = self._settings.time_limit.seconds
-        server = server_of_url(self._target)
-        connection: http.client.HTTPConnection
-        if self._target.scheme == "https":
-            connection = http.client.HTTPSConnection(
-                *server, timeout=seconds, context=make_tls_context(self._settings.http())
-            )
-        else:
-            connection = http.client.HTTPConnection(*server, timeout=seconds)
-        connection.response_class = _StoreResponse
         try:
             # ClusterCockpit's store answers queries only as GET, with the query as body.
-            path = f"{self._target.path.rstrip('/')}{path}"
-            connection.request("GET", path, body or None, self._headers)
-            answer = connection.getresponse()
-            text = _read(answer)
-        except http.client.HTTPException as error:
+            answer = self._connection.get(f"{self._path}{path}", self._headers, body)
+        except HTTPException as error:
             raise UnparsableError(
                 f"{self.place}: the response is not HTTP: {printable(str(error))[:_SHOWN]}"
             ) from error
         except (OSError, UnicodeError) as error:
             reason = (
-                explain_network_error(error, seconds) or getattr(error, "strerror", None) or error
+                explain_network_error(error, self._seconds)
+                or getattr(error, "strerror", None)
+                or error
             )
             raise NotHereError(f"{self.place}: {reason}") from error
-        finally:
-            connection.close()
-        return self._check(answer.status, text)
+        if len(answer.body) > _LARGEST:
+            raise UnparsableError(
+                f"{self.place}: the response is not HTTP: more than {_LARGEST >> 20} MiB"
+            )
+        return self._check(answer.status, answer.body)
 
     def _check(self, status: int, text: bytes) -> bytes:
         if status == 200:
@@ -236,17 +220,3 @@ def _in_base_unit(value: float | None, factor: float) -> float | None:
     if value is None or not abs(value / factor) < LARGEST_VALUE:
         return None
     return value / factor
-
-
-def _read(answer: http.client.HTTPResponse) -> bytes:
-    """Read a response. Raise HTTPException if it is too long or incomplete."""
-    parts: list[bytes] = []
-    size = 0
-    while part := answer.read1(1 << 20):
-        parts.append(part)
-        size += len(part)
-        if size > _LARGEST:
-            raise http.client.HTTPException(f"more than {_LARGEST >> 20} MiB")
-    if answer.length:
-        raise http.client.IncompleteRead(b"", answer.length)
-    return b"".join(parts)

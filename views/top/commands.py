@@ -45,7 +45,7 @@ def top(
     """
     from ccagent import log
     from ccagent.machine.node import Node
-    from ccagent.views.output import is_terminal
+    from ccagent.views.terminal import is_terminal
     from ccagent.views.top.reader import NodeReader
     from ccagent.views.top.state import ViewState
 
@@ -87,8 +87,7 @@ def _print_screens(reader: NodeReader, state: ViewState, *, is_once: bool) -> No
     import time
 
     from ccagent.errors import ConfigurationError
-    from ccagent.views.output import find_width, print_lines
-    from ccagent.views.terminal import is_unicode
+    from ccagent.views.terminal import find_width, is_unicode, print_lines
     from ccagent.views.top.screen import draw
 
     is_ascii = not is_unicode(getattr(sys.stdout, "encoding", None))

@@ -1,71 +1,101 @@
-"""The row of a job: sums over its processes, and deltas of its control group."""
+"""The row of a job: sums over its processes, deltas of its control group, its environment."""
 
 from __future__ import annotations
 
+from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import structs
 
-from ccagent.views.top.notes import find_notes
-from ccagent.views.top.snapshot import TopJob
+from ccagent.errors import CcagentError
+from ccagent.machine.cgroup.counters import JobCounters
+from ccagent.views.top.snapshot import TopJob, find_notes
 
 if TYPE_CHECKING:
-    from collections import deque
+    from collections.abc import Iterable
 
     from ccagent.agents.sonar.process import Process
-    from ccagent.machine.cgroup.counters import JobCounters
-    from ccagent.views.top.job_environment import JobEnvironment
+    from ccagent.machine.node import Node
     from ccagent.views.top.snapshot import TopCard
 
 
-class JobDelta(NamedTuple):
-    """Deltas of a job since the previous reading.
+_HISTORY = 20
 
-    seconds: since the previous reading, 0 without one. uptime, time: of the node, now. start: of
-    the first process, in seconds after boot. history: the CPU use of this reading is appended.
-    """
 
-    before: JobCounters | None
-    counters: JobCounters | None
+class ReadingTime(NamedTuple):
+    """The time of a reading in s: since the previous one (0: none), monotonic, after boot, 1970."""
+
     seconds: float
-    environment: JobEnvironment
-    cpus: int | None
+    monotonic: float
     uptime: float
     time: float
-    start: float | None
-    history: deque[float]
-    watched: float
-    user: str
+
+
+class WatchedJob:
+    """A job between readings.
+
+    before, counters: of its control group, at the previous and at the last reading. start: of its
+    first process, in seconds after boot. history: CPU use in percent.
+    """
+
+    def __init__(self, now: float) -> None:
+        self.since = now
+        self.history: deque[float] = deque(maxlen=_HISTORY)
+        self.before: JobCounters | None = None
+        self.counters: JobCounters | None = None
+        self.environment: JobEnvironment | None = None
+        self.environment_at = 0
+        self.cpus: int | None = None
+        self.start: float | None = None
+        self.user = ""
+
+    def rate(self, seconds: float, field: str, scale: float) -> float | None:
+        """Return the delta of a counter per second.
+
+        None without two readings of the same control groups.
+        """
+        before, counters = self.before, self.counters
+        if before is None or counters is None or not seconds or not counters.is_continued:
+            return None
+        old: int | None = getattr(before, field)
+        new: int | None = getattr(counters, field)
+        return None if old is None or new is None else max(0, new - old) * scale / seconds
 
 
 def make_job(
     job: int,
+    watched: WatchedJob,
     processes: list[Process],
-    delta: JobDelta,
+    moment: ReadingTime,
+    *,
     rates: dict[int, tuple[float, float]],
     cards: list[TopCard],
-    *,
     all_cpus: int,
     is_root: bool,
 ) -> TopJob:
     """Return the row of a job. rates: B/s read and written, by pid. all_cpus: of the node."""
-    cores = _count_cores(processes, delta)
-    cpus = delta.cpus
+    environment = watched.environment or JobEnvironment()
+    cpus = watched.cpus or environment.cpus or None
+    rate = partial(watched.rate, moment.seconds)
+    # Only the control group includes processes that have ended.
+    cores = rate("cpu_time", 1e-9)
+    if cores is None:
+        cores = sum(process.cpu_util for process in processes) / 100
     cpu = 100 * cores / (cpus or all_cpus) if cpus or all_cpus else None
-    if cpu is not None and delta.seconds:
-        delta.history.append(cpu)
-    known, environment = delta.counters, delta.environment
+    if cpu is not None and moment.seconds:
+        watched.history.append(cpu)
+    known = watched.counters or JobCounters()
     own = [rates[process.pid] for process in processes if process.pid in rates]
     read: float | None = sum(one for one, _ in own)
     written: float | None = sum(one for _, one in own)
     if not own and not (is_root and processes):
-        read = _rate(delta, "io_read", 1.0)
-        written = _rate(delta, "io_write", 1.0)
+        read, written = rate("io_read", 1.0), rate("io_write", 1.0)
+    resident = 1024.0 * sum(process.resident_memory for process in processes)
     reported = [card.utilization for card in cards if card.utilization is not None]
-    elapsed = _elapsed(delta)
     found = TopJob(
         job=job,
-        user=delta.user if job else "",
+        user=watched.user if job else "",
         name=environment.name,
         partition=environment.partition,
         cpus=cpus if job else None,
@@ -73,16 +103,14 @@ def make_job(
         cpu=cpu,
         processes=len(processes),
         threads=sum(1 + process.num_threads for process in processes),
-        memory=_memory(processes, known),
-        memory_limit=known.mem_limit if known is not None else None,
-        peak=known.mem_peak if known is not None else None,
-        charged=known.mem_used if known is not None else None,
-        cache=known.mem_file if known is not None else None,
-        oom_kills=known.oom_kills or 0 if known is not None else 0,
+        memory=resident if known.mem_rss is None else known.mem_rss,
+        memory_limit=known.mem_limit,
+        peak=known.mem_peak,
+        charged=known.mem_used,
+        cache=known.mem_file,
+        oom_kills=known.oom_kills or 0,
         pressure=(
-            _rate(delta, "pressure_cpu", 1e-4),
-            _rate(delta, "pressure_memory", 1e-4),
-            _rate(delta, "pressure_io", 1e-4),
+            rate("pressure_cpu", 1e-4), rate("pressure_memory", 1e-4), rate("pressure_io", 1e-4),
         ),
         gpus=tuple(card.index for card in cards),
         gpu=sum(reported) / len(reported) if reported else None,
@@ -90,52 +118,22 @@ def make_job(
         power=sum(card.power for card in cards) if cards else None,
         read=read,
         written=written,
-        elapsed=elapsed if job else None,
+        elapsed=_elapsed(watched.start, environment, moment) if job else None,
         time_limit=_limit(environment) if job else None,
-        history=tuple(delta.history),
-        watched=delta.watched,
-    )
+        history=tuple(watched.history),
+        watched=moment.monotonic - watched.since,
+    )  # fmt: skip
     return structs.replace(found, notes=find_notes(found, cards))
 
 
-def _count_cores(processes: list[Process], delta: JobDelta) -> float:
-    """Return the cores in use, from the control group, else from the sum over processes.
-
-    Only the control group includes processes that have ended.
-    """
-    used = _rate(delta, "cpu_time", 1e-9)
-    if used is not None:
-        return used
-    return sum(process.cpu_util for process in processes) / 100
-
-
-def _rate(delta: JobDelta, field: str, scale: float) -> float | None:
-    """Return the delta of a counter per second; None without two readings of the same groups."""
-    if delta.before is None or delta.counters is None or not delta.seconds:
-        return None
-    if not delta.counters.is_continued:
-        return None
-    old: int | None = getattr(delta.before, field)
-    new: int | None = getattr(delta.counters, field)
-    if old is None or new is None:
-        return None
-    return max(0, new - old) * scale / delta.seconds
-
-
-def _memory(processes: list[Process], known: JobCounters | None) -> float:
-    if known is not None and known.mem_rss is not None:
-        return known.mem_rss
-    return 1024.0 * sum(process.resident_memory for process in processes)
-
-
-def _elapsed(delta: JobDelta) -> float | None:
-    """Return the seconds since the job's start.
+def _elapsed(start: float | None, environment: JobEnvironment, moment: ReadingTime) -> float | None:
+    """Return the seconds since the job's start. start: of the first process, after boot.
 
     Slurm's start time is used unless it is later than the start of the first process.
     """
-    first = None if delta.start is None else max(0.0, delta.uptime - delta.start)
-    if delta.environment.start:
-        since = delta.time - delta.environment.start
+    first = None if start is None else max(0.0, moment.uptime - start)
+    if environment.start:
+        since = moment.time - environment.start
         if since >= 0 and (first is None or since >= first):
             return since
     return first
@@ -144,3 +142,63 @@ def _elapsed(delta: JobDelta) -> float | None:
 def _limit(environment: JobEnvironment) -> float | None:
     seconds = environment.end - environment.start
     return float(seconds) if environment.start and seconds > 0 else None
+
+
+_MOST_ASKED = 4
+_LONGEST = 256
+_DIGITS = 12
+_CPUS = b"SLURM_CPUS_ON_NODE"
+
+
+class JobEnvironment(NamedTuple):
+    """The variables that Slurm sets in the environment of a job.
+
+    start, end: seconds since 1970, 0: unknown. cpus: on this node, 0: unknown.
+    """
+
+    name: str = ""
+    partition: str = ""
+    start: int = 0
+    end: int = 0
+    cpus: int = 0
+
+
+def parse_job_environment(content: bytes) -> JobEnvironment | None:
+    """Parse /proc/PID/environ. Return None if it lacks Slurm's variables.
+
+    Users can change their environment: these values are only displayed.
+    """
+    found: dict[bytes, bytes] = {}
+    for entry in content.split(b"\0"):
+        name, equals, value = entry.partition(b"=")
+        if equals and (name.startswith(b"SLURM_JOB_") or name == _CPUS):
+            found.setdefault(name, value)
+
+    def text(name: bytes) -> str:
+        return found.get(name, b"")[:_LONGEST].decode("utf-8", "replace")
+
+    def number(name: bytes, digits: int) -> int:
+        value = found.get(name, b"")
+        return int(value) if value.isdigit() and len(value) <= digits else 0
+
+    if not found.keys() - {_CPUS}:
+        return None
+    return JobEnvironment(
+        text(b"SLURM_JOB_NAME"),
+        text(b"SLURM_JOB_PARTITION"),
+        number(b"SLURM_JOB_START_TIME", _DIGITS),
+        number(b"SLURM_JOB_END_TIME", _DIGITS),
+        number(_CPUS, 5),
+    )
+
+
+def read_job_environment(node: Node, pids: Iterable[int]) -> JobEnvironment | None:
+    """Return the job's variables from the first process that has them; None if none has."""
+    for pid in sorted(pids)[:_MOST_ASKED]:
+        try:
+            found = parse_job_environment(node.read(f"proc/{pid}/environ"))
+        except CcagentError:
+            continue
+        if found is not None:
+            return found
+    return None

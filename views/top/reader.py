@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections import deque
 from typing import TYPE_CHECKING
 
+from ccagent.agents.jobio.deltas import is_idle
+from ccagent.agents.jobio.usage import (
+    JobIoUsage,
+    bytes_read,
+    bytes_written,
+    metadata_operations,
+    read_calls,
+    write_calls,
+)
 from ccagent.agents.sonar.jobs.selection import ProcessSelection
 from ccagent.agents.sonar.sources.registry import open_source
-from ccagent.errors import CcagentError
+from ccagent.errors import CcagentError, NotHereError, NotPermittedError
+from ccagent.machine.bpf import pins
 from ccagent.machine.cgroup.counters import JobCgroups, JobCounters
 from ccagent.machine.cgroup.jobs import job_directories
 from ccagent.machine.gpu.presence import is_any_present
@@ -18,16 +27,19 @@ from ccagent.machine.procfs.loadavg import parse_loadavg
 from ccagent.machine.procfs.meminfo import compute_used_memory, parse_meminfo
 from ccagent.machine.procfs.stat import parse_kernel_stat
 from ccagent.registry import GPU_VENDORS
-from ccagent.views.top.cards import CardWatch
-from ccagent.views.top.job_environment import JobEnvironment, read_job_environment
-from ccagent.views.top.job_rows import JobDelta, make_job
-from ccagent.views.top.mounts import MountWatch
-from ccagent.views.top.snapshot import TopCard, TopProcess, TopSnapshot
+from ccagent.views.top.job_rows import (
+    ReadingTime,
+    WatchedJob,
+    make_job,
+    read_job_environment,
+)
+from ccagent.views.top.snapshot import TopCard, TopJob, TopMount, TopProcess, TopSnapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
     from typing import TypeVar
 
+    from ccagent.agents.jobio.usage import MountUse
     from ccagent.agents.sonar.jobs.allocations import Allocations
     from ccagent.agents.sonar.process import Process
     from ccagent.machine.gpu.gpus import GpuReading, Gpus
@@ -35,25 +47,121 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-_HISTORY = 20
+
+class CardWatch:
+    """The start of the idle time of each card."""
+
+    def __init__(self) -> None:
+        self._idle_since: dict[int, float] = {}
+
+    def watch(
+        self,
+        reading: GpuReading,
+        owners: dict[int, int],
+        now: float,
+        node: Node,
+        processes: list[Process],
+    ) -> tuple[TopCard, ...]:
+        """Return the cards of a reading. owners: jobs by card, from Slurm's allocations."""
+        by_pid = {process.pid: process for process in processes} if reading.cards else {}
+        used: dict[int, Process] = {}
+        for pid, uses in reading.processes.items():
+            process = by_pid.get(pid)
+            for use in uses:
+                if process is not None:
+                    used.setdefault(use.index, process)
+        idle = self._idle_since
+        self._idle_since = {}
+        found: list[TopCard] = []
+        for card in reading.cards:
+            index = card.index
+            if index in reading.partitioned:
+                continue
+            is_unknown = index in reading.without_utilization or card.failing > 0
+            if not card.ce_util and not is_unknown:
+                self._idle_since[index] = idle.get(index, now)
+            process = used.get(index)
+            found.append(
+                TopCard(
+                    index=index,
+                    utilization=None if is_unknown else float(card.ce_util),
+                    memory=1024 * card.memory,
+                    memory_percent=None
+                    if index in reading.without_memory
+                    else float(card.memory_util),
+                    power=card.power,
+                    power_limit=card.power_limit,
+                    temperature=card.temperature,
+                    is_failing=card.failing > 0,
+                    job=owners.get(index, process.job if process is not None else 0),
+                    user=node.user(process.uid) if process is not None else "",
+                    idle=now - self._idle_since.get(index, now),
+                )
+            )
+        return tuple(found)
+
+
+NOT_LOADED = "I/O by mount is not counted here; as root: ccagent kernel load --io"
+NOT_PERMITTED = (
+    "I/O by mount: this user may not read it; as root: ccagent kernel load --io --group NAME"
+)
+
+
+class MountWatch:
+    """A reader of the counters of mounts. Rates are since the previous reading."""
+
+    def __init__(self, directory: str = pins.DIRECTORY) -> None:
+        self._usage = JobIoUsage(directory)
+
+    def read(self, node: Node, living: Collection[int]) -> tuple[tuple[TopMount, ...], str]:
+        """Return the mounts of running jobs and of jobs with I/O, and a note if values are missing.
+
+        living: ids of the jobs on this node.
+        """
+        try:
+            use = self._usage.read(node)
+        except CcagentError as error:
+            return (), explain_mounts(error)
+        if use.seconds <= 0:
+            return (), ""
+        found = tuple(
+            _rates(one, use.seconds)
+            for one in use.mounts
+            if one.job in living or not is_idle(one.delta)
+        )
+        return found, f"{use.lost} calls are not counted" if use.lost else ""
+
+
+def explain_mounts(error: CcagentError) -> str:
+    """Return the reason for which mounts are unknown, and the fix."""
+    match error:
+        case NotHereError():
+            return NOT_LOADED
+        case NotPermittedError():
+            return NOT_PERMITTED
+        case _:
+            return f"I/O by mount: {error}"
+
+
+def _rates(use: MountUse, seconds: float) -> TopMount:
+    delta = use.delta
+    return TopMount(
+        job=use.job,
+        point=use.mount.point,
+        type=use.mount.type,
+        source=use.mount.source,
+        read=bytes_read(delta) / seconds,
+        written=bytes_written(delta) / seconds,
+        reads=read_calls(delta) / seconds,
+        writes=write_calls(delta) / seconds,
+        metadata=metadata_operations(delta) / seconds,
+    )
+
+
 _ENVIRONMENT_EVERY = 15
 """Readings after which an unreadable environment of a job is read again."""
 
 _IDLE, _IOWAIT = 3, 4
-
-
-class _Watched:
-    """The state of a job between readings."""
-
-    def __init__(self, now: float) -> None:
-        self.since = now
-        self.history: deque[float] = deque(maxlen=_HISTORY)
-        self.counters: JobCounters | None = None
-        self.environment: JobEnvironment | None = None
-        self.environment_at = 0
-        self.cpus: int | None = None
-        self.start: float | None = None
-        self.user = ""
 
 
 class NodeReader:
@@ -68,7 +176,7 @@ class NodeReader:
         self._has_gpus = has_gpus
         self._cards = CardWatch()
         self._mounts = MountWatch()
-        self._jobs: dict[int, _Watched] = {}
+        self._jobs: dict[int, WatchedJob] = {}
         self._io: dict[int, tuple[int, int]] = {}
         self._ticks: dict[int, list[int]] = {}
         self._readings = 0
@@ -110,22 +218,24 @@ class NodeReader:
         by_job: dict[int, list[Process]] = {job: [] for job in counters}
         for process in processes:
             by_job.setdefault(process.job, []).append(process)
-        self._jobs = {job: self._jobs.get(job) or _Watched(now) for job in by_job}
-        jobs = [
-            make_job(
-                job, each, self._watch(job, each, counters.get(job), seconds, now),
-                rates, [card for card in cards if card.job == job and job], all_cpus=len(cpus),
+        self._jobs = {job: self._jobs.get(job) or WatchedJob(now) for job in by_job}
+        moment = ReadingTime(seconds, now, node.clock.uptime(), node.clock.time())
+        jobs: list[TopJob] = []
+        for job, each in by_job.items():
+            watched = self._jobs[job]
+            self._update(watched, job, each, counters.get(job))
+            own = [card for card in cards if card.job == job and job]
+            jobs.append(make_job(
+                job, watched, each, moment, rates=rates, cards=own, all_cpus=len(cpus),
                 is_root=not self._uid,
-            )
-            for job, each in by_job.items()
-        ]  # fmt: skip
+            ))  # fmt: skip
         mounts, mounts_note = self._mounts.read(node, by_job)
         shown = tuple(self._show(process, rates, reading) for process in processes)
         return TopSnapshot(
             node=node.hostname,
             cluster=node.cluster,
-            time=node.clock.time(),
-            uptime=node.clock.uptime(),
+            time=moment.time,
+            uptime=moment.uptime,
             load=load.load1 if load is not None else 0.0,
             cpus=cpus,
             memory_used=1024.0 * _used(meminfo),
@@ -143,38 +253,22 @@ class NodeReader:
         kept = self._jobs.get(job)
         return None if kept is None else kept.counters
 
-    def _watch(
-        self, job: int, processes: list[Process], counters: JobCounters | None, seconds: float,
-        now: float,
-    ) -> JobDelta:  # fmt: skip
-        """Return the deltas of a job since the previous reading."""
-        kept = self._jobs[job]
-        is_due = self._readings >= kept.environment_at
-        if job and kept.environment is None and processes and is_due:
+    def _update(
+        self, watched: WatchedJob, job: int, processes: list[Process], counters: JobCounters | None
+    ) -> None:
+        """Read what is still unknown of a job, and keep the counters of this reading."""
+        is_due = self._readings >= watched.environment_at
+        if job and watched.environment is None and processes and is_due:
             pids = [process.pid for process in processes if process.uid]
-            kept.environment = read_job_environment(self._node, pids)
-            kept.environment_at = self._readings + _ENVIRONMENT_EVERY
-        if job and kept.cpus is None:
-            kept.cpus = self._count_cpus(job)
+            watched.environment = read_job_environment(self._node, pids)
+            watched.environment_at = self._readings + _ENVIRONMENT_EVERY
+        if job and watched.cpus is None:
+            watched.cpus = self._count_cpus(job)
         starts = [process.start_time for process in processes if process.start_time]
         if starts:
-            first = min(starts)
-            kept.start = first if kept.start is None else min(kept.start, first)
-        before, kept.counters = kept.counters, counters
-        kept.user = self._owner(processes) or kept.user
-        return JobDelta(
-            before=before,
-            counters=counters,
-            seconds=seconds,
-            environment=kept.environment or JobEnvironment(),
-            cpus=kept.cpus or (kept.environment.cpus if kept.environment else 0) or None,
-            uptime=self._node.clock.uptime(),
-            time=self._node.clock.time(),
-            start=kept.start,
-            history=kept.history,
-            watched=now - kept.since,
-            user=kept.user,
-        )
+            watched.start = min([*starts, *([] if watched.start is None else [watched.start])])
+        watched.before, watched.counters = watched.counters, counters
+        watched.user = self._owner(processes) or watched.user
 
     def _owner(self, processes: Iterable[Process]) -> str:
         """Return the user of a job: the owner of its first process that does not belong to root."""

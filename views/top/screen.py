@@ -1,41 +1,166 @@
-"""The screen as text lines of a snapshot. No I/O, for tests."""
+"""The screen as text lines of a snapshot, and its columns. No I/O, for tests."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ccagent.views.table.layout import format_rows
-from ccagent.views.terminal import Style, clean, cut, fill, width_of
-from ccagent.views.top.columns import (
-    CARDS,
-    MOUNTS,
-    NARROW_JOBS,
-    PROCESSES,
-    WIDE,
-    WIDE_JOBS,
-    history_signs,
-    short_rate,
+from ccagent.views.amounts import (
+    short_number,
+    short_pair,
+    short_percent,
+    short_size,
+    short_time,
 )
-from ccagent.views.top.notes import BAD, MEANINGS
-from ccagent.views.top.ordering import (
-    select_cards,
-    select_jobs,
-    select_mounts,
-    select_processes,
-)
-from ccagent.views.top.state import ViewState
-from ccagent.views.units import short_size, short_time
+from ccagent.views.terminal import Style, TableColumn, clean, cut, fill, format_rows, width_of
+from ccagent.views.top.snapshot import BAD, MEANINGS, letters
+from ccagent.views.top.state import ViewState, as_tree, select_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from ccagent.views.table.layout import TableColumn
-    from ccagent.views.top.snapshot import TopJob, TopSnapshot
+    from ccagent.views.top.snapshot import TopCard, TopJob, TopMount, TopProcess, TopSnapshot
 
-    Cells = Sequence[tuple[TableColumn, Callable[[Any], str]]]
 
-R = TypeVar("R")
+WIDE = 140
+"""Minimum width for all columns of jobs."""
+
+_STEPS = "_.:-=+*#%@"
+"""Signs of CPU use, from 0 to 100 %."""
+
+
+def history_signs(history: Sequence[float]) -> str:
+    """Return one sign per reading, the newest at the right."""
+    return "".join(_STEPS[min(9, max(0, int(value / 10)))] for value in history)
+
+
+def _dash(value: int | None) -> str:
+    return "-" if value is None else str(value)
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{short_percent(value)}%"
+
+
+def _pressures(job: TopJob) -> str:
+    if all(one is None for one in job.pressure):
+        return "-"
+    return "/".join(short_percent(one) for one in job.pressure)
+
+
+def _limits(job: TopJob) -> str:
+    if job.time_limit is None:
+        return short_time(job.elapsed)
+    return f"{short_time(job.elapsed)}/{short_time(job.time_limit)}"
+
+
+def _share(job: TopJob) -> float | None:
+    return 100 * job.memory / job.memory_limit if job.memory_limit else None
+
+
+def _name(job: TopJob) -> str:
+    return str(job.job) if job.job else "(system)"
+
+
+def short_rate(rate: float) -> str:
+    """Return operations per second as an integer, or `<1`."""
+    return "<1" if 0 < rate < 1 else short_number(round(rate))
+
+
+def _show_use(card: TopCard) -> str:
+    return "?" if card.utilization is None else short_percent(card.utilization)
+
+
+def _state(card: TopCard) -> str:
+    if card.is_failing:
+        return "failing"
+    return f"idle {short_time(card.idle)}" if card.idle else ""
+
+
+NARROW_JOBS: tuple[TableColumn[TopJob], ...] = (
+    TableColumn("JOB", _name, least=8),
+    TableColumn("USER", lambda job: job.user or "-", rank=3, most=9, least=6),
+    TableColumn("CPUS", lambda job: _dash(job.cpus), True, 5),
+    TableColumn("CPU%", lambda job: f"{short_percent(job.cpu)}%", True, least=4),
+    TableColumn("MEM", lambda job: short_pair(job.memory, job.memory_limit),
+                rank=4, most=11, least=9),
+    TableColumn("MEM%", lambda job: _percent(_share(job)), True, 1, least=4),
+    TableColumn("GPU", lambda job: str(len(job.gpus)) if job.job else "-", True, 6),
+    TableColumn("GPU%", lambda job: _percent(job.gpu), True, 2),
+    TableColumn("READ", lambda job: short_size(job.read), True, 8, least=5),
+    TableColumn("WRITE", lambda job: short_size(job.written), True, 9, least=5),
+    TableColumn("TIME", lambda job: short_time(job.elapsed), True, 7, least=7),
+    TableColumn("NOTE", lambda job: letters(job.notes)),
+)  # fmt: skip
+"""Columns of jobs at a width of 80. Narrower terminals drop WRITE first, MEM% last."""
+
+WIDE_JOBS: tuple[TableColumn[TopJob], ...] = (
+    TableColumn("JOB", _name, least=8),
+    TableColumn("NAME", lambda job: job.name, most=14, least=8),
+    TableColumn("USER", lambda job: job.user or "-", most=9, least=6),
+    TableColumn("PART", lambda job: job.partition, most=8, rank=1),
+    TableColumn("CPUS", lambda job: _dash(job.cpus), True),
+    TableColumn("CPU%", lambda job: f"{short_percent(job.cpu)}%", True, least=4),
+    TableColumn("HISTORY", lambda job: history_signs(job.history), most=20, least=20),
+    TableColumn("PROC", lambda job: str(job.processes), True, 9),
+    TableColumn("THR", lambda job: str(job.threads), True, 8),
+    TableColumn("MEM/LIMIT", lambda job: short_pair(job.memory, job.memory_limit),
+                most=11, least=9),
+    TableColumn("PEAK", lambda job: short_size(job.peak), True, 5),
+    TableColumn("CACHE", lambda job: short_size(job.cache), True, 6),
+    TableColumn("PSI c/m/i", _pressures, rank=4),
+    TableColumn("GPU", lambda job: str(len(job.gpus)) if job.job else "-", True),
+    TableColumn("GPU%", lambda job: _percent(job.gpu), True),
+    TableColumn("GMEM", lambda job: short_size(job.gpu_memory), True, 3),
+    TableColumn("W", lambda job: _dash(job.power), True, 7),
+    TableColumn("READ", lambda job: short_size(job.read), True, 2, least=5),
+    TableColumn("WRITE", lambda job: short_size(job.written), True, 2, least=5),
+    TableColumn("TIME/LIMIT", _limits, True),
+    TableColumn("NOTE", lambda job: ", ".join(job.notes)),
+)  # fmt: skip
+"""Columns of jobs at a width of 160."""
+
+PROCESSES: tuple[TableColumn[TopProcess], ...] = (
+    TableColumn("PID", lambda one: str(one.pid), True, least=7),
+    TableColumn("USER", lambda one: one.user, rank=2, most=9, least=6),
+    TableColumn("JOB", lambda one: str(one.job) if one.job else "-", True, 8),
+    TableColumn("CPU%", lambda one: short_percent(one.cpu), True, least=4),
+    TableColumn("RES", lambda one: short_size(one.memory), True, 1, least=4),
+    TableColumn("THR", lambda one: str(one.threads), True, 7, least=4),
+    TableColumn("TIME", lambda one: short_time(one.cpu_time), True, 6, least=7),
+    TableColumn("GPU", lambda one: ",".join(map(str, sorted(set(one.gpus)))) or "-", rank=3),
+    TableColumn("GPU-MEM", lambda one: short_size(one.gpu_memory), True, 3),
+    TableColumn("READ", lambda one: short_size(one.read), True, 4, least=5),
+    TableColumn("WRITE", lambda one: short_size(one.written), True, 5, least=5),
+    TableColumn("CMD", lambda one: one.command),
+)  # fmt: skip
+
+CARDS: tuple[TableColumn[TopCard], ...] = (
+    TableColumn("GPU", lambda one: str(one.index), True),
+    TableColumn("USE%", _show_use, True),
+    TableColumn("MEM", lambda one: short_size(one.memory), True),
+    TableColumn("MEM%", lambda one: short_percent(one.memory_percent), True),
+    TableColumn("W", lambda one: str(one.power or "-"), True, 2),
+    TableColumn("LIMIT", lambda one: str(one.power_limit or "-"), True, 3),
+    TableColumn("C", lambda one: str(one.temperature or "-"), True, 4),
+    TableColumn("JOB", lambda one: str(one.job) if one.job else "-", True),
+    TableColumn("USER", lambda one: one.user or "-", most=12),
+    TableColumn("NOTE", _state),
+)  # fmt: skip
+
+MOUNTS: tuple[TableColumn[TopMount], ...] = (
+    TableColumn("JOB", lambda one: str(one.job) if one.job else "(system)", least=8),
+    TableColumn("MOUNT", lambda one: one.point, most=40, least=8),
+    TableColumn("TYPE", lambda one: one.type, rank=4, most=8, least=5),
+    TableColumn("READ", lambda one: short_size(one.read), True, least=5),
+    TableColumn("WRITE", lambda one: short_size(one.written), True, least=5),
+    TableColumn("READS", lambda one: short_rate(one.reads), True, 3, least=6),
+    TableColumn("WRITES", lambda one: short_rate(one.writes), True, 2, least=6),
+    TableColumn("METADATA", lambda one: short_rate(one.metadata), True, 1),
+    TableColumn("SOURCE", lambda one: one.source, rank=5),
+)  # fmt: skip
+"""Columns of mounts. Rates per second: bytes, calls, operations such as open and stat."""
+
 
 KEYS = "?help q quit /filter <>sort t tree p procs g GPU m mounts space pause +-interval"
 _PLAIN = Style()
@@ -90,11 +215,22 @@ def draw(
     row = max(0, min(state.row, count - 1))
     first = max(0, min(row - page // 2, count - page))
     shown = range(first, min(count, first + page))
-    title, *rows = _table(view, [view.rows[n] for n in shown], width, is_ascii=is_ascii)
+    title, *rows = format_rows(
+        view.columns,
+        [view.rows[n] for n in shown],
+        width,
+        _PLAIN,
+        is_ascii=is_ascii,
+        keeps_empty=True,
+    )
     if state.is_tree and state.view == "processes":
         rows = _indent(rows, [view.depths[n] for n in shown], title, width)
     body = [
-        ScreenLine(fill(text, width) if n == row else text, view.colour(view.rows[n]), n == row)
+        ScreenLine(
+            fill(text, width) if n == row else text,
+            _colour(view.rows[n]) if state.view == "jobs" else "",
+            n == row,
+        )
         for n, text in zip(shown, rows, strict=True)
     ]
     if not rows:
@@ -111,34 +247,25 @@ def draw(
 class _Selected(NamedTuple):
     """The rows of a view, lines above them, and the depths of a tree."""
 
-    cells: Cells
+    columns: Sequence[TableColumn[Any]]
     rows: Sequence[Any]
     above: list[str]
     depths: list[int]
 
-    def colour(self, row: Any) -> str:
-        """Return the part that selects the colour of a row."""
-        return _colour(row) if self.cells is NARROW_JOBS or self.cells is WIDE_JOBS else ""
-
 
 def _select(snapshot: TopSnapshot, state: ViewState, width: int) -> _Selected:
+    rows = select_rows(snapshot, state)
     if state.view == "jobs":
-        cells = WIDE_JOBS if width >= WIDE else NARROW_JOBS
-        return _Selected(cells, select_jobs(snapshot, state), [], [])
+        return _Selected(WIDE_JOBS if width >= WIDE else NARROW_JOBS, rows, [], [])
     if state.view == "cards":
-        return _Selected(CARDS, select_cards(snapshot, state), [], [])
+        return _Selected(CARDS, rows, [], [])
     if state.view == "mounts":
-        return _Selected(MOUNTS, select_mounts(snapshot, state), [], [])
+        return _Selected(MOUNTS, rows, [], [])
     above = [] if state.job is None else _describe_job(snapshot, state.job)
-    found = select_processes(snapshot, state)
-    rows, depths = [one for one, _ in found], [depth for _, depth in found]
-    return _Selected(PROCESSES, rows, above, depths)
-
-
-def _table(view: _Selected, rows: Sequence[Any], width: int, *, is_ascii: bool) -> list[str]:
-    columns = [column for column, _ in view.cells]
-    texts = [[show(row) for _, show in view.cells] for row in rows]
-    return format_rows(columns, texts, width, _PLAIN, is_ascii=is_ascii, keeps_empty=True)
+    tree = as_tree(rows) if state.is_tree else []
+    return _Selected(
+        PROCESSES, [one for one, _ in tree] or rows, above, [depth for _, depth in tree]
+    )
 
 
 def _indent(rows: list[str], depths: list[int], title: str, width: int) -> list[str]:
@@ -218,7 +345,7 @@ def _describe_job(snapshot: TopSnapshot, number: int) -> list[str]:
 
 def _describe_mounts(snapshot: TopSnapshot, number: int) -> list[str]:
     """Return one line per busiest mount of a job. Idle mounts are omitted."""
-    found = select_mounts(snapshot, ViewState(view="mounts", job=number))
+    found = select_rows(snapshot, ViewState(view="mounts", job=number))
     return [
         f"{one.point} {one.type}: {short_size(one.read)}B/s read, {short_size(one.written)}B/s"
         f" written; {short_rate(one.reads)} reads, {short_rate(one.writes)} writes,"

@@ -13,8 +13,7 @@ import time
 from typing import TYPE_CHECKING
 
 from ccagent.errors import NotHereError
-from ccagent.views.output import is_terminal
-from ccagent.views.terminal import is_unicode
+from ccagent.views.terminal import is_terminal, is_unicode
 from ccagent.views.top.screen import draw
 from ccagent.views.top.state import MOVES, NAMES
 

@@ -9,18 +9,21 @@ from __future__ import annotations
 import base64
 import hmac
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import parse_qs, quote, urlsplit
 
 import msgspec
+from starlette.responses import RedirectResponse, Response
 
-from ccagent.config.secret import read_secret
-from ccagent.errors import ConfigurationError
 from ccagent.stores.metrics.tokens import READ, STAFF_ROLES, UnauthorizedError
 
 if TYPE_CHECKING:
-    from starlette.requests import HTTPConnection
+    from collections.abc import Callable
 
+    from starlette.requests import HTTPConnection, Request
+
+    from ccagent.stores.metrics.page_settings import WebSettings
     from ccagent.stores.metrics.tokens import TokenVerifier
-    from ccagent.views.web.settings import WebSettings
+
 
 COOKIE = "ccagent-session"
 _LONGEST_NAME = 256
@@ -31,6 +34,11 @@ class Viewer(NamedTuple):
 
     name: str
     is_staff: bool
+
+    @property
+    def scope(self) -> Viewer:
+        """Return an equal value for all viewers who may see the same."""
+        return self._replace(name="") if self.is_staff else self
 
     def may_see(self, user: str) -> bool:
         """Return whether a person may see the jobs of a user."""
@@ -51,7 +59,7 @@ class PageAccess:
         self._staff = frozenset(settings.staff)
         self._proxies = frozenset(settings.proxies)
         self._header = settings.proxy_header
-        self._secret = _read_secret(settings) if settings.proxies else ""
+        self._secret = settings.read_secret() if settings.proxies else ""
         self._is_behind_tls = settings.behind_tls
 
     @property
@@ -77,9 +85,9 @@ class PageAccess:
         """Return the viewer of a request; None if a login is required."""
         if self.is_open:
             return Viewer("", is_staff=True)
-        named = self._named_by_proxy(request)
-        if named is not None:
-            return named
+        name = request.headers.get(self._header, "")
+        if name and len(name) <= _LONGEST_NAME and self._is_from_proxy(request):
+            return Viewer(name, is_staff=name in self._staff)
         token = request.cookies.get(COOKIE, "")
         given = request.headers.get("authorization", "")
         if given.lower().startswith("bearer "):
@@ -106,12 +114,6 @@ class PageAccess:
         is_staff = bool(known & STAFF_ROLES) or name in self._staff or not (name or roles)
         return Viewer(name, is_staff=is_staff)
 
-    def _named_by_proxy(self, request: HTTPConnection) -> Viewer | None:
-        name = request.headers.get(self._header, "")
-        if not name or len(name) > _LONGEST_NAME or not self._is_from_proxy(request):
-            return None
-        return Viewer(name, is_staff=name in self._staff)
-
     def _is_from_proxy(self, request: HTTPConnection) -> bool:
         if request.client is None or request.client.host not in self._proxies:
             return False
@@ -130,10 +132,85 @@ def _person(token: bytes) -> _Person:
         raise UnauthorizedError("token is malformed: sub or roles are not text") from None
 
 
-def _read_secret(settings: WebSettings) -> str:
-    if not settings.proxy_secret_file:
-        raise ConfigurationError("web.proxies: requires web.proxy-secret-file")
-    secret = read_secret(settings.proxy_secret_file)
-    if len(secret) < 16:
-        raise ConfigurationError(f"{settings.proxy_secret_file}: expected at least 16 characters")
-    return secret
+_LARGEST_FORM = 32 << 10
+_SECONDS = 12 * 3600
+_LONGEST_TOKEN = 3800
+"""Browsers silently drop cookies above 4,096 bytes."""
+
+
+class Sessions:
+    """Sessions of browsers: the token is stored in a cookie, and not on the server."""
+
+    def __init__(self, access: PageAccess) -> None:
+        self._access = access
+
+    def has_session(self, request: Request) -> bool:
+        """Return whether the request has the session's cookie."""
+        return self._access.takes_tokens and COOKIE in request.cookies
+
+    def ask_login(self, request: Request) -> Response:
+        """Redirect to the login page, with the address of the current page."""
+        query = f"?{request.url.query}" if request.url.query else ""
+        place = quote(f"{request.url.path}{query}"[:2000], safe="")
+        return RedirectResponse(f"/login?next={place}", 302)
+
+    async def log_in(self, request: Request, show: Callable[[str, str, int], Response]) -> Response:
+        """Check a token and set the cookie. show: builds the login page for errors."""
+        if not is_own_form(request):
+            return show("", "this form was sent by another site", 403)
+        form = await _read_form(request)
+        token, place = form.get("token", "").strip(), self.next_page(form.get("next", ""))
+        try:
+            self._access.check_token(token)
+        except UnauthorizedError as error:
+            return show(place, str(error), 403)
+        if len(token) > _LONGEST_TOKEN:
+            text = f"the token has more than {_LONGEST_TOKEN} characters; browsers do not store it"
+            return show(place, text, 403)
+        answer = RedirectResponse(place, 303)
+        # Not Strict: a link in a mail would then require a login. Requests with side effects are
+        # forms with a checked origin.
+        answer.set_cookie(
+            COOKIE, token, max_age=_SECONDS, httponly=True, samesite="lax",
+            secure=self._access.is_encrypted(request),
+        )  # fmt: skip
+        return answer
+
+    async def log_out(self, request: Request) -> Response:
+        """Delete the cookie."""
+        if not is_own_form(request):
+            return Response("this form was sent by another site\n", 403, media_type="text/plain")
+        answer = RedirectResponse("/login", 303)
+        answer.delete_cookie(
+            COOKIE, httponly=True, samesite="lax", secure=self._access.is_encrypted(request)
+        )
+        return answer
+
+    @staticmethod
+    def next_page(place: str) -> str:
+        """Return `place` if it is a path on this server, else `/`."""
+        is_own = place.startswith("/") and not place.startswith(("//", "/\\"))
+        is_plain = place.isascii() and place.isprintable() and "\\" not in place
+        return place if is_own and is_plain else "/"
+
+
+def is_own_form(request: Request) -> bool:
+    """Return whether a form was sent from a page of this server."""
+    site = request.headers.get("sec-fetch-site")
+    if site is not None:
+        return site == "same-origin"
+    origin = request.headers.get("origin", "")
+    return bool(origin) and urlsplit(origin).netloc == request.headers.get("host", "")
+
+
+async def _read_form(request: Request) -> dict[str, str]:
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > _LARGEST_FORM:
+            return {}
+    try:
+        found = parse_qs(body.decode("ascii", "replace"), max_num_fields=10)
+    except ValueError:
+        return {}
+    return {name: values[0] for name, values in found.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
 
@@ -12,21 +13,27 @@ from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route, Router
 
+from ccagent.errors import CcagentError
 from ccagent.log import logger
-from ccagent.views.web import links
-from ccagent.views.web.context import PageRequest, split_keys
+from ccagent.views.web import addresses
+from ccagent.views.web.access import Sessions
+from ccagent.views.web.addresses import decode_segment
+from ccagent.views.web.context import NotAllowedError, PageRequest
 from ccagent.views.web.data.job_search import JobSearchError
-from ccagent.views.web.file_replies import answer_bokeh, answer_static
-from ccagent.views.web.not_allowed import NotAllowedError
-from ccagent.views.web.page_cache import TimedCache, pack_page
 from ccagent.views.web.pages.cluster_page import make_cluster_page
 from ccagent.views.web.pages.job_page import make_job_page
-from ccagent.views.web.pages.jobs_page import make_jobs_page
+from ccagent.views.web.pages.jobs_page import JobsPage, make_jobs_page
 from ccagent.views.web.pages.node_page import make_node_page
 from ccagent.views.web.rendering import bokeh_version, render
-from ccagent.views.web.replies import ZOOM_POLICY, GuardedApplication, reply
-from ccagent.views.web.segments import decode_segment
-from ccagent.views.web.sessions import Sessions
+from ccagent.views.web.replies import (
+    ZOOM_POLICY,
+    GuardedApplication,
+    TimedCache,
+    answer_bokeh,
+    answer_static,
+    pack_page,
+    reply,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable
@@ -35,8 +42,8 @@ if TYPE_CHECKING:
 
     from ccagent.views.web.access import PageAccess, Viewer
     from ccagent.views.web.context import PageSources
-    from ccagent.views.web.page_cache import MadePage
     from ccagent.views.web.plots import PagePlot
+    from ccagent.views.web.replies import MadePage
 
 _MOST_PAGES = 64 << 20
 _MOST_MODELS = 128 << 20
@@ -44,6 +51,7 @@ _DRAWN, _ZOOMED, _WRITTEN = 240, 600, 6000
 """Maximum of points per series: in SVG, in the browser's plots, and in CSV."""
 
 _LONGEST_ADDRESS = 4096
+_FOR_PROGRAMS = ("/data/", "/csv/")
 _PARAMETERS = frozenset({
     "range", "from", "to", "q", "state", "verdict", "page", "plot", "zoom",
 })  # fmt: skip
@@ -65,6 +73,10 @@ PAGES = (
     PageKind("/cluster/{cluster}/job/{job}", "job.html", make_job_page),
     PageKind("/cluster/{cluster}/job/{job}/{start}", "job.html", make_job_page),
 )
+
+
+class _LoginRequiredError(CcagentError):
+    """The request has no valid login."""
 
 
 class PageApplication:
@@ -95,93 +107,61 @@ class PageApplication:
             Route("/job/{job}", self._any_job),
         ]
         for kind in PAGES:
-            routes += [
-                Route(kind.path, self._page(kind)),
-                Route(f"/data{kind.path}", self._data(kind)),
-                Route(f"/csv{kind.path}", self._csv(kind)),
-            ]
-        pages = ExceptionMiddleware(
-            Router(routes),
-            handlers={
-                HTTPException: self._refuse,
-                NotAllowedError: self._forbid,
-                JobSearchError: self._fail_search,
-            },
-        )
+            for prefix, answer in (("", self._page), ("/data", self._data), ("/csv", self._csv)):
+                routes.append(Route(f"{prefix}{kind.path}", partial(answer, kind)))
+        errors = (HTTPException, NotAllowedError, JobSearchError, _LoginRequiredError)
+        pages = ExceptionMiddleware(Router(routes), dict.fromkeys(errors, self._explain))
         self.app = GuardedApplication(pages, hosts, self._fail)
 
     # pages
 
-    def _page(self, kind: PageKind) -> Callable[[Request], Awaitable[Response]]:
-        async def answer(request: Request) -> Response:
-            viewer = self._access.find_viewer(request)
-            if viewer is None:
-                return self._ask_login(request)
-            wanted = _read_request(request, viewer, _DRAWN)
+    async def _page(self, kind: PageKind, request: Request) -> Response:
+        wanted = self._read_request(request, _DRAWN)
 
-            async def make() -> MadePage:
-                model = await self._model(kind, wanted)
-                return pack_page(200, "text/html", self._render(kind, wanted, request, model))
-
-            more = {"Content-Security-Policy": ZOOM_POLICY} if _zooms(wanted) else {}
-            return reply(request, await self._pages.get(_key(kind, wanted, viewer), make), more)
-
-        return answer
-
-    def _data(self, kind: PageKind) -> Callable[[Request], Awaitable[Response]]:
-        async def answer(request: Request) -> Response:
-            viewer = self._access.find_viewer(request)
-            if viewer is None:
-                raise HTTPException(401, "log in, or send a token")
-            wanted = _read_request(request, viewer, _ZOOMED)
-
-            async def make() -> MadePage:
-                model = await self._model(kind, wanted)
-                plots = _chosen(model.plots, wanted.query.get("plot", ""))
-                found = {
-                    "made": self._sources.now,
-                    "offset": time.localtime(self._sources.now).tm_gmtoff,
-                    "plots": [one.as_json() for one in plots],
-                }
-                if hasattr(model, "jobs") and hasattr(model, "as_csv"):
-                    found["jobs"] = model.jobs
-                return pack_page(200, "application/json", orjson.dumps(found))
-
-            scope = viewer._replace(name="") if viewer.is_staff else viewer
-            return reply(request, await self._pages.get(("data", _key(kind, wanted, scope)), make))
-
-        return answer
-
-    def _csv(self, kind: PageKind) -> Callable[[Request], Awaitable[Response]]:
-        async def answer(request: Request) -> Response:
-            viewer = self._access.find_viewer(request)
-            if viewer is None:
-                raise HTTPException(401, "log in, or send a token")
-            wanted = _read_request(request, viewer, _WRITTEN)
+        async def make() -> MadePage:
             model = await self._model(kind, wanted)
-            key = wanted.query.get("plot", "")
-            if not key and hasattr(model, "as_csv"):
-                body, name = model.as_csv(), "jobs"
-            else:
-                plots = [one for one in model.plots if one.key == key]
-                if not plots:
-                    raise HTTPException(404, "this page does not have the plot")
-                body, name = plots[0].as_csv(), plots[0].key
-            file = "".join(c if c.isascii() and c.isalnum() else "-" for c in name)[:80]
-            headers = {"Content-Disposition": f'attachment; filename="{file}.csv"'}
-            return Response(body, headers=headers, media_type="text/csv")
+            return pack_page("text/html", self._render(kind, wanted, request, model))
 
-        return answer
+        more = {"Content-Security-Policy": ZOOM_POLICY} if _zooms(wanted) else {}
+        return reply(request, await self._pages.get(_key(kind, wanted, wanted.viewer), make), more)
+
+    async def _data(self, kind: PageKind, request: Request) -> Response:
+        wanted = self._read_request(request, _ZOOMED)
+
+        async def make() -> MadePage:
+            model = await self._model(kind, wanted)
+            chosen = wanted.chosen_plots
+            found = {
+                "made": self._sources.now,
+                "offset": time.localtime(self._sources.now).tm_gmtoff,
+                "plots": [one.as_json() for one in model.plots if not chosen or one.key in chosen],
+            }
+            if isinstance(model, JobsPage):
+                found["jobs"] = model.jobs
+            return pack_page("application/json", orjson.dumps(found))
+
+        key = "data", _key(kind, wanted, wanted.viewer.scope)
+        return reply(request, await self._pages.get(key, make))
+
+    async def _csv(self, kind: PageKind, request: Request) -> Response:
+        wanted = self._read_request(request, _WRITTEN)
+        model = await self._model(kind, wanted)
+        key = wanted.query.get("plot", "")
+        if not key and isinstance(model, JobsPage):
+            body, name = model.as_csv(), "jobs"
+        else:
+            plot = next((one for one in model.plots if one.key == key), None)
+            if plot is None:
+                raise HTTPException(404, "this page does not have the plot")
+            body, name = plot.as_csv(), plot.key
+        file = "".join(c if c.isascii() and c.isalnum() else "-" for c in name)[:80]
+        headers = {"Content-Disposition": f'attachment; filename="{file}.csv"'}
+        return Response(body, headers=headers, media_type="text/csv")
 
     async def _model(self, kind: PageKind, wanted: PageRequest) -> Any:
         """Return the content of a page. Viewers with the same permissions share it."""
-        viewer = wanted.viewer
-        scope = viewer._replace(name="") if viewer.is_staff else viewer
-
-        async def make() -> Any:
-            return await kind.make(self._sources, wanted)
-
-        model = await self._models.get(_key(kind, wanted, scope), make)
+        key = _key(kind, wanted, wanted.viewer.scope)
+        model = await self._models.get(key, lambda: kind.make(self._sources, wanted))
         if model is None:
             raise HTTPException(404, "the store has no data of this name")
         return model
@@ -213,13 +193,11 @@ class PageApplication:
     # login, search, redirects
 
     async def _front(self, request: Request) -> Response:
-        viewer = self._access.find_viewer(request)
-        if viewer is None:
-            return self._ask_login(request)
+        viewer = self._find_viewer(request)
         known = self._sources.store.root.children
         names = sorted({*known, *await self._sources.jobs.clusters()})
         if len(names) == 1:
-            return RedirectResponse(links.cluster_link(names[0]), 302)
+            return RedirectResponse(addresses.cluster_link(names[0]), 302)
         found = [
             {
                 "name": name,
@@ -228,13 +206,11 @@ class PageApplication:
             for name in names
         ]
         values = {**self._common(request, viewer), "clusters": found}
-        page = pack_page(200, "text/html", render("front.html", values, self._sources.now))
+        page = pack_page("text/html", render("front.html", values, self._sources.now))
         return reply(request, page)
 
     async def _search(self, request: Request) -> Response:
-        viewer = self._access.find_viewer(request)
-        if viewer is None:
-            return self._ask_login(request)
+        viewer = self._find_viewer(request)
         text = request.query_params.get("q", "").strip()[:200]
         cluster = request.query_params.get("cluster", "")
         known = self._sources.store.root.children
@@ -244,23 +220,21 @@ class PageApplication:
             nodes = [one for one in known if text in known[one].children]
             cluster = runs[-1].cluster if runs else (nodes[0] if nodes else "")
         if not text or not cluster:
-            return RedirectResponse(links.jobs_link(cluster) if cluster else "/", 302)
+            return RedirectResponse(addresses.jobs_link(cluster) if cluster else "/", 302)
         if any(viewer.may_see(run.user) for run in await self._sources.jobs.runs(cluster, text)):
-            return RedirectResponse(links.job_link(cluster, text), 302)
+            return RedirectResponse(addresses.job_link(cluster, text), 302)
         if self._sources.find_node(cluster, text) is not None:
-            return RedirectResponse(links.node_link(cluster, text), 302)
-        return RedirectResponse(links.jobs_link(cluster, q=text), 302)
+            return RedirectResponse(addresses.node_link(cluster, text), 302)
+        return RedirectResponse(addresses.jobs_link(cluster, q=text), 302)
 
     async def _any_job(self, request: Request) -> Response:
         """Redirect from a job's number to its page, in any cluster."""
-        viewer = self._access.find_viewer(request)
-        if viewer is None:
-            return self._ask_login(request)
+        viewer = self._find_viewer(request)
         name = _decoded(request.path_params["job"])
         runs = [one for one in await self._sources.jobs.runs("", name) if viewer.may_see(one.user)]
         if not runs:
             raise HTTPException(404, "the store has no such job")
-        return RedirectResponse(links.job_link(runs[-1].cluster, name), 302)
+        return RedirectResponse(addresses.job_link(runs[-1].cluster, name), 302)
 
     async def _login(self, request: Request) -> Response:
         def show(place: str, problem: str, status: int) -> Response:
@@ -276,52 +250,57 @@ class PageApplication:
             return await self._sessions.log_in(request, show)
         return show(self._sessions.next_page(request.query_params.get("next", "")), "", 200)
 
-    def _ask_login(self, request: Request) -> Response:
-        return self._sessions.ask_login(request)
-
     # errors
 
-    async def _refuse(self, request: Request, error: Exception) -> Response:
-        status = getattr(error, "status_code", 500)
-        reason = str(getattr(error, "detail", ""))
-        answer = self._message(request, status, _HEADINGS.get(status, "Request failed"), reason)
-        answer.headers.update(getattr(error, "headers", None) or {})
-        return answer
-
-    async def _forbid(self, request: Request, error: Exception) -> Response:
-        return self._message(request, 403, "Not allowed", str(error))
-
-    async def _fail_search(self, request: Request, error: Exception) -> Response:
-        return self._message(request, 503, "Try again", str(error))
+    async def _explain(self, request: Request, error: Exception) -> Response:
+        """Return the page of an error that the viewer can do something about."""
+        match error:
+            case HTTPException():
+                answer = self._message(request, error.status_code, error.detail)
+                answer.headers.update(error.headers or {})
+                return answer
+            case _LoginRequiredError() if not request.url.path.startswith(_FOR_PROGRAMS):
+                return self._sessions.ask_login(request)
+            case _LoginRequiredError():
+                return self._message(request, 401, "log in, or send a token")
+            case NotAllowedError():
+                return self._message(request, 403, str(error))
+            case _:
+                return self._message(request, 503, str(error))
 
     def _fail(self, request: Request, error: Exception) -> Response:
         logger.error("page %s failed", request.url.path, exc_info=error)
-        text = "an error in the store; see its log"
-        return self._message(request, 500, "Request failed", text)
+        return self._message(request, 500, "an error in the store; see its log")
 
-    def _message(self, request: Request, status: int, heading: str, text: str) -> Response:
-        if request.url.path.startswith(("/data/", "/csv/")):
+    def _message(self, request: Request, status: int, text: str) -> Response:
+        if request.url.path.startswith(_FOR_PROGRAMS):
             return Response(f"{text}\n", status, media_type="text/plain")
         values = {
-            **self._common(request, self._access.find_viewer(request)),
-            "heading": heading, "text": text, "back": "/", "back_text": "All clusters",
+            **self._common(request, self._access.find_viewer(request)), "text": text,
+            "heading": _HEADINGS.get(status, "Request failed"),
         }  # fmt: skip
         return Response(render("message.html", values), status, media_type="text/html")
+
+    def _find_viewer(self, request: Request) -> Viewer:
+        viewer = self._access.find_viewer(request)
+        if viewer is None:
+            raise _LoginRequiredError
+        return viewer
+
+    def _read_request(self, request: Request, points: int) -> PageRequest:
+        """Parse a request. Raise HTTPException if a name is malformed or the URL is too long."""
+        viewer = self._find_viewer(request)
+        if len(request.url.query) > _LONGEST_ADDRESS:
+            raise HTTPException(400, "the address is too long")
+        names = {name: _decoded(str(text)) for name, text in request.path_params.items()}
+        query = {name: text for name, text in request.query_params.items() if name in _PARAMETERS}
+        return PageRequest(viewer, names, query, points)
 
 
 _HEADINGS = {
     400: "Not understood", 401: "Log in first", 403: "Not allowed", 404: "Not found",
-    405: "Not understood",
+    405: "Not understood", 503: "Try again",
 }  # fmt: skip
-
-
-def _read_request(request: Request, viewer: Viewer, points: int) -> PageRequest:
-    """Parse a request. Raise HTTPException if a name is malformed or the URL is too long."""
-    if len(request.url.query) > _LONGEST_ADDRESS:
-        raise HTTPException(400, "the address is too long")
-    names = {name: _decoded(str(text)) for name, text in request.path_params.items()}
-    query = {name: text for name, text in request.query_params.items() if name in _PARAMETERS}
-    return PageRequest(viewer, names, query, points)
 
 
 def _decoded(text: str) -> str:
@@ -352,8 +331,3 @@ def _size_of(model: Any) -> int:
     """Return the approximate size of a page's content in bytes."""
     plots: list[PagePlot] = [] if model is None else model.plots
     return 200_000 + sum(line.values.mean.nbytes * 3 for plot in plots for line in plot.lines)
-
-
-def _chosen(plots: list[PagePlot], keys: str) -> list[PagePlot]:
-    wanted = split_keys(keys)
-    return [one for one in plots if not wanted or one.key in wanted]

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ccagent.views.web.data.history import HistoryReader
-from ccagent.views.web.data.measured import JobReports
-from ccagent.views.web.data.metric_units import UNKNOWN, shown_metrics
-from ccagent.views.web.data.newest import NewestValues
-from ccagent.views.web.data.node_series import SeriesFinder
+from ccagent.errors import CcagentError
+from ccagent.views.web.data.jobs import JobReports
+from ccagent.views.web.data.nodes import (
+    UNKNOWN,
+    HistoryReader,
+    NewestValues,
+    SeriesFinder,
+    shown_metrics,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ccagent.stores.metrics.levels import StoreLevel
+    from ccagent.stores.metrics.page_settings import JobThresholds, WebSettings
     from ccagent.stores.metrics.store import MetricStore
-    from ccagent.views.job.thresholds import JobThresholds
     from ccagent.views.web.access import Viewer
     from ccagent.views.web.data.job_search import JobSearch
-    from ccagent.views.web.data.metric_units import ShownMetric
-    from ccagent.views.web.settings import WebSettings
+    from ccagent.views.web.data.nodes import ShownMetric
 
 
 class PageSources:
@@ -73,11 +76,19 @@ class PageRequest(NamedTuple):
     points: int = 240
 
     @property
+    def only_user(self) -> str | None:
+        """Return the user whose jobs the viewer may see; None: all users."""
+        return None if self.viewer.is_staff else self.viewer.name
+
+    @property
     def chosen_plots(self) -> frozenset[str]:
-        """Return the keys of the requested plots; empty: all plots."""
-        return split_keys(self.query.get("plot", ""))
+        """Return the keys in the parameter `plot`: the parts between commas, and the whole.
+
+        Empty: all plots.
+        """
+        text = self.query.get("plot", "")
+        return frozenset((text, *text.split(","))) if text else frozenset()
 
 
-def split_keys(text: str) -> frozenset[str]:
-    """Return the keys in the query's parameter `plot`: the parts between commas, and the whole."""
-    return frozenset((text, *text.split(","))) if text else frozenset()
+class NotAllowedError(CcagentError):
+    """The viewer may not see the page. The message is for the viewer."""

@@ -10,14 +10,18 @@ import msgspec
 import numpy as np
 from markupsafe import Markup
 
-from ccagent.views.web.amounts import format_quantity
-from ccagent.views.web.data.buckets import SeriesBuckets, TimeGrid
-from ccagent.views.web.svg.colours import series_class
-from ccagent.views.web.svg.lines import PlotLimit, PlotLine, draw_lines
-from ccagent.views.web.words import shown_text
+from ccagent.views.amounts import format_quantity
+from ccagent.views.web.data.buckets import SeriesBuckets, TimeGrid, find_frequency, read_buckets
+from ccagent.views.web.drawing import PlotLimit, PlotLine, draw_lines, series_class
+from ccagent.views.web.rendering import shown_text
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
+
+    from ccagent.stores.metrics.groups import StoredSeries
+
 
 MOST_LINES = 12
 """Maximum of lines. Plots with more lines show minimum, mean and maximum over the lines."""
@@ -105,7 +109,7 @@ class PagePlot(msgspec.Struct, frozen=True, kw_only=True):
                 {
                     "name": shown_text(line.name),
                     "number": line.number,
-                    "band": line.has_band,
+                    "band": True,
                     "min": _numbers(line.values.low),
                     "mean": _numbers(line.values.mean),
                     "max": _numbers(line.values.high),
@@ -154,3 +158,49 @@ def harmless(text: str) -> str:
 def _numbers(values: NDArray[np.float64]) -> list[float | None]:
     """Return values with five significant digits, and None for missing values."""
     return [None if value != value else float(f"{value:.5g}") for value in values.tolist()]  # noqa: PLR0124
+
+
+NamedSeries = tuple[str, "StoredSeries"]
+
+
+def make_plot(
+    key: str,
+    title: str,
+    unit: str,
+    grid: TimeGrid,
+    series: Sequence[NamedSeries],
+    *,
+    factor: float = 1.0,
+    what: str = "nodes",
+    top: float | None = None,
+    limits: Sequence[PlotLimit] = (),
+    reason: str = "",
+) -> PagePlot:
+    """Return a plot of named series; of many series, their minimum, mean and maximum."""
+    lines: list[PlotLine] = []
+    # Series with different steps are read separately.
+    by_step: dict[int, list[NamedSeries]] = {}
+    for one in series:
+        by_step.setdefault(find_frequency([one[1]], grid), []).append(one)
+    for named in by_step.values():
+        for (name, _), values in zip(
+            named, read_buckets([one for _, one in named], grid), strict=True
+        ):
+            lines.append(PlotLine(name, scaled(values, factor), len(lines)))
+    joined = join_lines(lines, what)
+    note = f"over {len(lines)} {what}" if len(joined) < len(lines) else ""
+    return PagePlot(
+        key=key, title=title, unit=unit, grid=grid, lines=tuple(joined), limits=tuple(limits),
+        top=top, note=note,
+        reason=reason or ("" if series else "not collected here"),
+    )  # fmt: skip
+
+
+def scaled(values: SeriesBuckets, factor: float) -> SeriesBuckets:
+    """Return buckets multiplied by a factor."""
+    if factor == 1.0:
+        return values
+    mean = values.mean * factor
+    if values.low is values.mean:
+        return SeriesBuckets(mean, mean, mean)
+    return SeriesBuckets(values.low * factor, mean, values.high * factor)

@@ -1,9 +1,10 @@
-"""HTML templates. All values are escaped, except markup that ccagent generates."""
+"""HTML templates and untrusted texts. All values are escaped, except markup of ccagent."""
 
 from __future__ import annotations
 
 import hashlib
 import time
+import unicodedata
 from functools import cache
 from importlib import resources
 from importlib.util import find_spec
@@ -11,15 +12,55 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from ccagent import __version__
-from ccagent.views.web import links
-from ccagent.views.web.amounts import format_age, format_duration, format_quantity, format_time
-from ccagent.views.web.times import RANGES
-from ccagent.views.web.words import shown_text
+from ccagent.views.amounts import (
+    format_age,
+    format_duration,
+    format_number,
+    format_quantity,
+    format_share,
+    format_time,
+)
+from ccagent.views.web import addresses
+from ccagent.views.web.addresses import RANGES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+_SHOWN = "\N{REPLACEMENT CHARACTER}"
+LONGEST_TEXT = 256
+_LONGEST_LABEL = 2000
+
+
+def shown_text(text: object, longest: int = LONGEST_TEXT) -> str:
+    """Return a text with control characters and direction marks replaced, at most `longest` long.
+
+    Such characters could move or hide other text. The templates escape markup.
+    """
+    found = str(text)[:longest]
+    if found.isascii() and found.isprintable():
+        return found
+    return "".join(
+        _SHOWN if unicodedata.category(one) in {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"} else one
+        for one in found
+    )
+
+
+def escape_label(text: object) -> Markup:
+    """Return a text for an attribute or a title of a drawing: shown, and escaped."""
+    return escape(shown_text(text, _LONGEST_LABEL))
+
+
+STATES = {
+    "ok": ("●", "ok"), "hint": ("▲", "hint"), "BAD": ("■", "BAD"), "unknown": ("◌", "unknown"),
+    "short": ("◌", "too short"), "busy": ("●", "busy"), "idle": ("○", "idle"),
+    "silent": ("✕", "silent"),
+}  # fmt: skip
+"""Shape and word by level. They make colours redundant."""
+
 
 STATIC = ("pages.css", "icon.svg", "live.js", "zoom.js")
 
@@ -65,14 +106,7 @@ def bokeh_version() -> str:
     return "".join(f"{status.st_size:x}{int(status.st_mtime):x}" for status in found)
 
 
-@cache
-def bokeh_links() -> str:
-    """Return the addresses of Bokeh's scripts, separated by spaces; "" without Bokeh."""
-    return " ".join(f"/bokeh/{bokeh_version()}/{name}" for name in BOKEH if bokeh_version())
-
-
-def static_link(name: str) -> str:
-    """Return the address of a static file."""
+def _static_link(name: str) -> str:
     return f"/static/{static_version()}/{name}"
 
 
@@ -82,22 +116,24 @@ def _environment() -> Environment:
         loader=PackageLoader("ccagent.views.web"), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    filters: dict[str, Any] = found.filters
-    filters |= {
+    filters: dict[str, Any] = {
         "text": shown_text,
         "quantity": format_quantity,
         "duration": format_duration,
         "age": format_age,
         "moment": format_time,
+        "number": format_number,
+        "share": format_share,
     }
-    names: dict[str, Any] = found.globals
-    names |= {
-        "static": static_link,
-        "bokeh": bokeh_links(),
-        "links": links,
+    names: dict[str, Any] = {
+        "static": _static_link,
+        "bokeh": " ".join(f"/bokeh/{bokeh_version()}/{name}" for name in BOKEH if bokeh_version()),
+        "links": addresses,
         "ranges": list(RANGES),
         "version": __version__,
     }
+    found.filters.update(filters)
+    found.globals.update(names)
     return found
 
 

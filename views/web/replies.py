@@ -1,19 +1,32 @@
-"""Responses of the pages' server: security headers, ETags, compression."""
+"""Responses of the pages' server: headers, ETags, compression, cached pages, static files."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+import gzip
+import hashlib
+import time
+from functools import lru_cache
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 import numpy as np
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ccagent.views.web.rendering import (
+    BOKEH,
+    bokeh_folder,
+    bokeh_version,
+    static_files,
+    static_version,
+)
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from ccagent.views.web.page_cache import MadePage
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:;"
@@ -100,10 +113,132 @@ def reply(request: Request, page: MadePage, more: Mapping[str, str] | None = Non
         one.strip().removeprefix("W/")
         for one in request.headers.get("if-none-match", "").split(",")
     ]
-    if page.status == 200 and headers["ETag"] in known:
+    if headers["ETag"] in known:
         return Response(status_code=304, headers=headers)
     body = page.body
     if page.packed and "gzip" in request.headers.get("accept-encoding", ""):
         body = page.packed
         headers["Content-Encoding"] = "gzip"
-    return Response(body, page.status, headers, media_type=page.kind)
+    return Response(body, 200, headers, media_type=page.kind)
+
+
+T = TypeVar("T")
+
+SECONDS = 25.0
+_FEWEST_TO_PACK = 1024
+
+
+class MadePage(NamedTuple):
+    """A page: media type, plain and compressed body, ETag."""
+
+    kind: str
+    body: bytes
+    packed: bytes
+    tag: str
+
+    @property
+    def size(self) -> int:
+        """Return the size in bytes."""
+        return len(self.body) + len(self.packed)
+
+
+def pack_page(kind: str, body: bytes) -> MadePage:
+    """Return a page with its compressed body."""
+    packed = gzip.compress(body, 4, mtime=0) if len(body) >= _FEWEST_TO_PACK else b""
+    return MadePage(kind, body, packed, hashlib.blake2b(body, digest_size=12).hexdigest())
+
+
+class TimedCache(Generic[T]):
+    """A cache with a time to live. Concurrent requests of a key share one computation.
+
+    most: maximum of the sum of sizes; the oldest entries are evicted first.
+    """
+
+    def __init__(
+        self,
+        most: int,
+        size: Callable[[T], int],
+        *,
+        seconds: float = SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._most = most
+        self._size_of = size
+        self._seconds = seconds
+        self._clock = clock
+        self._kept: dict[Hashable, tuple[float, T]] = {}
+        self._making: dict[Hashable, asyncio.Task[T]] = {}
+        self._size = 0
+        self.made = 0
+        """Number of computed entries."""
+
+    async def get(self, key: Hashable, make: Callable[[], Awaitable[T]]) -> T:
+        """Return the entry of a key, else the result of `make`. Raise the errors of `make`."""
+        found = self._kept.get(key)
+        if found is not None and self._clock() < found[0]:
+            return found[1]
+        task = self._making.get(key)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._make(key, make))
+            self._making[key] = task
+            task.add_done_callback(lambda _: self._making.pop(key, None))
+        # A closed connection must not cancel the computation for other viewers.
+        return await asyncio.shield(task)
+
+    async def _make(self, key: Hashable, make: Callable[[], Awaitable[T]]) -> T:
+        thing = await make()
+        self.made += 1
+        now = self._clock()
+        for old in [one for one, (until, _) in self._kept.items() if until <= now]:
+            self._drop(old)
+        self._drop(key)
+        self._kept[key] = (now + self._seconds, thing)
+        self._size += self._size_of(thing)
+        while self._size > self._most and self._kept:
+            self._drop(next(iter(self._kept)))
+        return thing
+
+    def _drop(self, key: Hashable) -> None:
+        found = self._kept.pop(key, None)
+        if found is not None:
+            self._size -= self._size_of(found[1])
+
+
+_FOR_EVER = "public, max-age=31536000, immutable"
+"""Caching without limit: addresses of static files contain a version."""
+
+_KINDS = {
+    "css": "text/css; charset=utf-8", "svg": "image/svg+xml",
+    "js": "text/javascript; charset=utf-8",
+}  # fmt: skip
+_MOST_PACKED = 64
+
+
+async def answer_static(request: Request) -> Response:
+    """Return a file of the package. Raise HTTPException (404) if it does not exist."""
+    name = request.path_params["name"]
+    body = static_files().get(name)
+    if body is None or request.path_params["version"] != static_version():
+        raise HTTPException(404, "no such file")
+    return _answer(request, body, _KINDS[name.rpartition(".")[2]])
+
+
+async def answer_bokeh(request: Request) -> Response:
+    """Return a file of the installed Bokeh. Raise HTTPException (404) if it does not exist."""
+    folder, name = bokeh_folder(), request.path_params["name"]
+    if folder is None or name not in BOKEH or request.path_params["version"] != bokeh_version():
+        raise HTTPException(404, "no such file")
+    return _answer(request, (folder / name).read_bytes(), _KINDS["js"])
+
+
+def _answer(request: Request, body: bytes, kind: str) -> Response:
+    headers = {"Cache-Control": _FOR_EVER, "Vary": "Accept-Encoding"}
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        body = _pack(body)
+        headers["Content-Encoding"] = "gzip"
+    return Response(body, 200, headers, media_type=kind)
+
+
+@lru_cache(maxsize=_MOST_PACKED)
+def _pack(body: bytes) -> bytes:
+    return gzip.compress(body, 9, mtime=0)

@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 import sqlite3
+import time
 from typing import TYPE_CHECKING
 
 import uvicorn
@@ -15,6 +16,7 @@ from ccagent.log import logger
 from ccagent.net.serving import EmbeddedServer, ServingLimits, limit_connections
 from ccagent.net.urls import is_loopback
 from ccagent.stores.accepting import plan_connections
+from ccagent.stores.metrics.server import StoreServer
 from ccagent.stores.metrics.settings import split_address
 from ccagent.views.web.access import PageAccess
 from ccagent.views.web.application import PageApplication
@@ -22,6 +24,9 @@ from ccagent.views.web.context import PageSources
 from ccagent.views.web.data.job_search import JobSearch
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from typing import Any
+
     from ccagent.stores.metrics.settings import StoreSettings
     from ccagent.stores.metrics.store import MetricStore
     from ccagent.stores.metrics.tokens import TokenVerifier
@@ -36,7 +41,7 @@ _LOCAL = ("localhost", "127.0.0.1", "[::1]")
 
 
 class PageServer:
-    """The HTTP server of the pages."""
+    """The HTTP server of the pages of a store."""
 
     def __init__(
         self,
@@ -50,43 +55,29 @@ class PageServer:
 
         Raise ConfigurationError for an unreadable table of jobs, OSError if listening fails.
         """
-        self._host, self._port = split_address(settings.web.listen)
-        access = PageAccess(settings.web, verifier)
-        is_local = is_loopback(self._host)
-        if not is_local and access.is_open:
-            logger.warning(
-                "pages: anyone who can connect to %s sees the jobs of all; set jwt-public-key or"
-                " web.proxies", settings.web.listen,
-            )  # fmt: skip
-        elif (
-            not (is_local or settings.tls.certificate or settings.web.behind_tls)
-            and access.takes_tokens
-        ):
-            logger.warning(
-                "pages: tokens are sent without TLS; set tls, or use a proxy with it and set"
-                " web.behind-tls"
-            )
+        self._host, port = split_address(settings.web.listen)
+        access, is_local = PageAccess(settings.web, verifier), is_loopback(self._host)
+        if not is_local:
+            _warn_of_risks(settings, access)
         try:
             self._jobs = JobSearch(os.path.join(settings.data, "jobs.sqlite"))
         except sqlite3.Error as error:
             raise ConfigurationError(f"{settings.data}: table of jobs: {error}") from error
         sources = PageSources(
             store, self._jobs, settings.web, thresholds=settings.web.thresholds,
-            simulated=simulated,
-            retention=int(settings.retention.seconds),
+            simulated=simulated, retention=int(settings.retention.seconds),
         )  # fmt: skip
         # DNS rebinding is only a risk for local pages without login.
         hosts = _LOCAL if is_local and access.is_open else ()
-        self.application = PageApplication(sources, access, hosts=hosts, is_demo=bool(simulated))
+        application = PageApplication(sources, access, hosts=hosts, is_demo=bool(simulated))
         plan = plan_connections(_MOST_CONNECTIONS, _BACKLOG, others=settings.limits.connections)
         limits = ServingLimits(
             plan.most, _MOST_OF_ADDRESS, unlimited=frozenset(settings.web.proxies)
         )
         self._server = EmbeddedServer(
             uvicorn.Config(
-                self.application.app, host=self._host, port=self._port, lifespan="off", ws="none",
-                http=limit_connections(limits),
-                backlog=plan.backlog,
+                application.app, host=self._host, port=port, lifespan="off", ws="none",
+                http=limit_connections(limits), backlog=plan.backlog,
                 log_config=None, log_level="error", access_log=False,
                 server_header=False, proxy_headers=False,
                 limit_concurrency=min(_MOST_AT_ONCE, plan.most), timeout_keep_alive=60,
@@ -94,20 +85,18 @@ class PageServer:
                 ssl_keyfile=settings.tls.key or None,
             )
         )  # fmt: skip
-        self._listening = self._bind()
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        self._listening = socket.create_server((self._host, port), family=family, backlog=_BACKLOG)
         self._scheme = "https" if settings.tls.certificate else "http"
         self.url = ""
-        self.ready = asyncio.Event()
 
     async def run(self) -> None:
         """Serve until cancelled."""
-        loop = asyncio.get_running_loop()
         port = self._listening.getsockname()[1]
         shown = f"[{self._host}]" if ":" in self._host else self._host or "localhost"
         self.url = f"{self._scheme}://{shown}:{port}/"
         logger.info("pages at %s", self.url)
-        serving = loop.create_task(self._server.serve(sockets=[self._listening]))
-        self.ready.set()
+        serving = asyncio.create_task(self._server.serve(sockets=[self._listening]))
         try:
             await asyncio.shield(serving)
         except asyncio.CancelledError:
@@ -117,6 +106,38 @@ class PageServer:
         finally:
             self._jobs.close()
 
-    def _bind(self) -> socket.socket:
-        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
-        return socket.create_server((self._host, self._port), family=family, backlog=256)
+
+def _warn_of_risks(settings: StoreSettings, access: PageAccess) -> None:
+    """Warn of pages that are open to other machines, and of tokens without TLS."""
+    if access.is_open:
+        logger.warning(
+            "pages: anyone who can connect to %s sees the jobs of all; set jwt-public-key or"
+            " web.proxies", settings.web.listen,
+        )  # fmt: skip
+    elif access.takes_tokens and not (settings.tls.certificate or settings.web.behind_tls):
+        logger.warning(
+            "pages: tokens are sent without TLS; set tls, or use a proxy with it and set"
+            " web.behind-tls"
+        )
+
+
+class StoreWithPages(StoreServer):
+    """A metric store that serves its pages in the same process."""
+
+    def __init__(
+        self,
+        settings: StoreSettings,
+        now: Callable[[], float] = time.time,
+        simulated: frozenset[str] = frozenset(),
+    ) -> None:
+        """Read the stored data, and open the pages' socket.
+
+        Raise ConfigurationError, LockedError, OSError. simulated: clusters that the pages mark as
+        simulated.
+        """
+        super().__init__(settings, now)
+        self.pages = PageServer(settings, self.store, self.verifier, simulated=simulated)
+
+    def work(self) -> list[Coroutine[Any, Any, None]]:
+        """Return additional coroutines to run."""
+        return [*super().work(), self.pages.run()]

@@ -279,8 +279,8 @@ def print_table(configuration: Configuration, name: str) -> bool:
 
     Raise ProgramError after the time limit, RejectedError if standard output is closed.
     """
-    from ccagent.views.output import find_style, find_width, print_lines
     from ccagent.views.table.records import format_records
+    from ccagent.views.terminal import find_style, find_width, print_lines
 
     node = configuration.settings.make_node()
     agent = _build_for_table(configuration, name)

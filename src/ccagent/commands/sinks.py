@@ -76,8 +76,8 @@ def outbox(ctx: click.Context, /, common: Common) -> None:
     """Show the queue of each sink and its dead letters; exit status 1 if one can't be read."""
     if ctx.invoked_subcommand is None:
         from ccagent.queue.commands import list_queues
-        from ccagent.views.output import find_style, find_width, print_lines
         from ccagent.views.table.status import format_queues
+        from ccagent.views.terminal import find_style, find_width, print_lines
 
         queues = list_queues(load(common, needs_file=True))
         print_lines(format_queues(queues, find_width(200), find_style()))

@@ -79,9 +79,9 @@ class HttpConnection:
         """Post a body and read the answer. Raise HTTPException or OSError."""
         return self._request("POST", path, body, headers)
 
-    def get(self, path: str, headers: dict[str, str]) -> HttpAnswer:
+    def get(self, path: str, headers: dict[str, str], body: bytes | None = None) -> HttpAnswer:
         """Request a document and read it. Raise as `post` does."""
-        return self._request("GET", path, None, headers)
+        return self._request("GET", path, body, headers)
 
     def request_head(self, path: str, headers: dict[str, str]) -> HttpAnswer:
         """Request only the head of an answer (HEAD). Raise as `post` does."""

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from ccagent.machine.bpf.io_hooks import HOOKS, OF_OLD_KERNELS
-from ccagent.views.top.mounts import NOT_LOADED
+from ccagent.views.top.reader import NOT_LOADED
 from tests.support.debian_machine import download_kernel, run_in_machine
 from tests.support.io_comparisons import FETCHING, differences
 from tests.support.io_lacking import HIDDEN

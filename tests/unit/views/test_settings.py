@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from ccagent.errors import ConfigurationError
+from ccagent.stores.metrics.page_settings import JobThresholds
 from ccagent.views.job.rules import RULE_NAMES
-from ccagent.views.job.thresholds import JobThresholds
 from ccagent.views.settings import ViewSettings, load_views
 from tests.support.documents import blocks
 from tests.support.paths import ROOT

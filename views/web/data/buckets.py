@@ -116,31 +116,25 @@ def bucket(rows: Values, grid: TimeGrid) -> list[SeriesBuckets]:
 
 def read_buckets(found: Sequence[StoredSeries], grid: TimeGrid) -> list[SeriesBuckets]:
     """Return the buckets of each series, read with the smallest time step of all series."""
-    made: list[SeriesBuckets] = []
-    for part in _in_parts(found, grid):
-        made += bucket(read_rows(part, grid, find_frequency(found, grid)), grid)
-    return made
+    return [one for rows in _read_in_parts(found, grid) for one in bucket(rows, grid)]
 
 
 def read_means(found: Sequence[StoredSeries], grid: TimeGrid) -> Values:
     """Return the mean of each bucket, one row per series."""
-    made = np.empty((len(found), grid.size))
-    first = 0
-    for part in _in_parts(found, grid):
-        rows = read_rows(part, grid, find_frequency(found, grid))
-        made[first : first + len(part)] = mean_of(rows.reshape(len(part), grid.size, -1), 2)
-        first += len(part)
-    return made
+    parts = [
+        mean_of(rows.reshape(len(rows), grid.size, -1), 2) for rows in _read_in_parts(found, grid)
+    ]
+    return np.concatenate(parts)
 
 
-def _in_parts(found: Sequence[StoredSeries], grid: TimeGrid) -> Iterator[Sequence[StoredSeries]]:
-    """Yield series in parts with a limited memory size of their rows."""
+def _read_in_parts(found: Sequence[StoredSeries], grid: TimeGrid) -> Iterator[Values]:
+    """Yield the rows of series in parts with a limited memory size."""
     if not found:
         return
-    each = grid.size * max(1, grid.step // find_frequency(found, grid))
-    count = max(1, _MOST_CELLS // each)
+    frequency = find_frequency(found, grid)
+    count = max(1, _MOST_CELLS // (grid.size * max(1, grid.step // frequency)))
     for begin in range(0, len(found), count):
-        yield found[begin : begin + count]
+        yield read_rows(found[begin : begin + count], grid, frequency)
 
 
 def find_frequency(found: Sequence[StoredSeries], grid: TimeGrid) -> int:

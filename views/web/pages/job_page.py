@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
 import numpy as np
 from markupsafe import Markup
 
-from ccagent.views.job.text import format_report
-from ccagent.views.terminal import Style
-from ccagent.views.web.amounts import (
+from ccagent.views.amounts import (
     format_age,
     format_duration,
     format_number,
@@ -18,91 +15,60 @@ from ccagent.views.web.amounts import (
     format_share,
     format_time,
 )
-from ccagent.views.web.data.job_parts import end_of_values, read_parts
-from ccagent.views.web.data.measured import job_level, read_values
-from ccagent.views.web.links import job_link, node_link
-from ccagent.views.web.not_allowed import NotAllowedError
-from ccagent.views.web.pages.job_parts import ShownParts, describe_energy, show_parts
-from ccagent.views.web.pages.job_plots import JobPlots
-from ccagent.views.web.pages.job_row import ShownVerdict, describe_size, show_verdict
-from ccagent.views.web.plots import PagePlot
-from ccagent.views.web.svg.meters import draw_meter
-from ccagent.views.web.times import AHEAD, ShownTime, read_times
-from ccagent.views.web.words import STATES, shown_text
+from ccagent.views.job.formats import format_report
+from ccagent.views.job.mounts import JobMounts
+from ccagent.views.terminal import Style
+from ccagent.views.web.addresses import AHEAD, ShownTime, read_times
+from ccagent.views.web.context import NotAllowedError
+from ccagent.views.web.data.jobs import end_of_values, job_level, read_parts, read_values
+from ccagent.views.web.pages.cluster_page import ShownTile
+from ccagent.views.web.pages.job_plots import JobPlots, describe_energy
+from ccagent.views.web.pages.jobs_page import ShownFinding, describe_size, show_finding, show_share
+from ccagent.views.web.rendering import shown_text
 
 if TYPE_CHECKING:
     from ccagent.stores.metrics.job_table import StoredJob
-    from ccagent.views.job.efficiency import UsedShare
-    from ccagent.views.job.figures import NodeFigures
-    from ccagent.views.job.report import JobReport
+    from ccagent.views.job.figures import NodeFigures, UsedShare
+    from ccagent.views.job.rules import JobReport
     from ccagent.views.web.context import PageRequest, PageSources
-    from ccagent.views.web.data.measured import JobSummary
+    from ccagent.views.web.plots import PagePlot
 
 _MOST_NODES = 256
-_NO_GPU = ("none", "no GPU was asked for")
+_MOST_RUNS = 20
+_MOST_NOTES = 8
+_MOST_METRICS = 300
 _FIRST = 4
-"""Keys of the plots in the first row."""
+"""Number of plots in the first row."""
+
+CpuUse = tuple[float | None, float | None, float | None]
+"""Minimum, mean and maximum of the cores in use."""
 
 
-class JobMeter(msgspec.Struct, frozen=True):
-    """One of the four meters."""
+class JobPage(NamedTuple):
+    """The content of the page.
 
-    label: str
-    value: str
-    detail: str
-    meter: Markup
-
-
-class ShownFinding(msgspec.Struct, frozen=True):
-    """A finding of the report."""
-
-    level: str
-    shape: str
-    word: str
-    rule: str
-    text: str
-
-
-class JobNodeRow(msgspec.Struct, frozen=True):
-    """A row of the table of nodes."""
-
-    name: str
-    link: str
-    cores: str
-    cpu: tuple[str, str, str]
-    memory: str
-    gpu: str
-    read: str
-    written: str
-    samples: int
-
-
-class JobRun(msgspec.Struct, frozen=True):
-    """A run of the job."""
-
-    link: str
-    text: str
-    is_this: bool
-
-
-class JobPage(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of the page."""
+    runs: the latest runs, if there are several. first: number of plots in the first row.
+    nodes_of_job: number of its nodes; nodes: the first ones. footprint: name, minimum, mean and
+    maximum of each metric. is_whole: the page shows the job's whole time.
+    """
 
     number: str
     name: str
+    start: int
     facts: list[tuple[str, str]]
-    runs: list[JobRun]
-    verdict: ShownVerdict
+    runs: list[StoredJob]
+    verdict: ShownFinding
     findings: list[ShownFinding]
     hidden: list[str]
-    meters: list[JobMeter]
+    meters: list[ShownTile]
     notes: list[str]
     plots: list[PagePlot]
     first: int
-    nodes: list[JobNodeRow]
+    nodes: list[tuple[NodeFigures, CpuUse]]
+    nodes_of_job: int
     imbalance: str
-    parts: ShownParts
-    footprint: list[tuple[str, str, str, str]]
+    mounts: JobMounts
+    footprint: list[list[str]]
     text: str
     times: ShownTime
     is_running: bool
@@ -124,86 +90,82 @@ async def make_job_page(sources: PageSources, request: PageRequest) -> JobPage |
         raise NotAllowedError(
             "You are not allowed to see this job: it is another user's. Ask its owner or the staff."
         )
-    summary = await sources.reports.of_job(job)
-    report, now = summary.report, sources.now
+    report, now = (await sources.reports.of_job(job)).report, sources.now
     stop = now if job.stop is None else job.stop
     parts = await read_parts(sources.store, job, end_of_values(job, runs, now))
-    times = _times(request, job, now, sources.oldest)
-    plots = JobPlots(sources, job, report).make(times.start, times.end, request.points)
+    if parts.energy is not None:
+        energy = describe_energy(parts.energy, len(job.nodes))
+    else:
+        energy = _estimate_energy(sources, job, stop)
+    is_whole = not any(request.query.get(name) for name in ("range", "from", "to"))
+    times = _whole_time(job, now, sources.oldest)
+    if not is_whole:
+        times = read_times(request.query, now, oldest=sources.oldest)
     is_old = job.stop is not None and job.stop < now - sources.retention
+    plots = JobPlots(sources, job, report).make(times.start, times.end, request.points)
     return JobPage(
         number=shown_text(job.job),
         name=shown_text(job.details.name),
-        facts=_facts(
-            job, report,
-            describe_energy(parts.energy, len(job.nodes))
-            if parts.energy
-            else _energy(sources, job, stop),
-        ),
-        runs=_runs(runs, job) if len(runs) > 1 else [],
-        verdict=show_verdict(summary),
-        findings=_findings(summary),
+        start=job.start,
+        facts=_facts(job, report, energy),
+        runs=runs[-_MOST_RUNS:] if len(runs) > 1 else [],
+        verdict=show_finding(report.findings[0]),
+        findings=[show_finding(one, len(one.text)) for one in report.findings],
         hidden=sorted(one.rule for one in report.hidden),
         meters=_meters(report),
         notes=_notes(sources, job, report, is_old=is_old, now=now),
         plots=[] if is_old else plots,
         first=_FIRST if report.figures.gpu_count else 2,
         nodes=[
-            _node_row(sources, job, node, stop) for node in report.figures.nodes[:_MOST_NODES]
+            (node, _cpu_use(sources, job, node.name, stop))
+            for node in report.figures.nodes[:_MOST_NODES]
         ],
+        nodes_of_job=len(job.nodes),
         imbalance=_imbalance(report),
-        parts=show_parts(parts.mounts, len(job.nodes)),
+        mounts=parts.mounts or JobMounts(),
         footprint=_footprint(sources, job) if is_old or job.footprint else [],
         text=format_report(report, Style(), 80, parts.mounts),
         times=times,
         is_running=job.stop is None,
-        is_whole=_is_whole(request),
-    )  # fmt: skip
+        is_whole=is_whole,
+    )
 
 
-def _times(request: PageRequest, job: StoredJob, now: int, oldest: int) -> ShownTime:
-    if not _is_whole(request):
-        return read_times(request.query, now, oldest=oldest)
-    # Clocks of other machines may be wrong.
+def _whole_time(job: StoredJob, now: int, oldest: int) -> ShownTime:
+    """Return the job's time. Clocks of other machines may be wrong."""
     stop = now if job.stop is None else min(max(job.stop, 0), now + AHEAD)
     start = min(max(job.start, oldest), stop)
     return ShownTime(start, max(stop, start + 60), "")
 
 
-def _is_whole(request: PageRequest) -> bool:
-    """Return whether the request has no time range: the page then shows the job's whole time."""
-    return not any(request.query.get(name) for name in ("range", "from", "to"))
-
-
 def _facts(job: StoredJob, report: JobReport, energy: str) -> list[tuple[str, str]]:
     details, figures = job.details, report.figures
-    limit = details.time_limit
     ran = format_duration(figures.elapsed)
-    if limit:
-        ran += f" of {format_duration(limit)} ({format_share(figures.elapsed, limit)})"
-    coverage = figures.coverage
-    samples = f"{figures.samples}" + (
-        "" if coverage is None else f", {format_number(min(100.0, coverage))} % of the expected"
-    )
+    if details.time_limit:
+        share = format_share(figures.elapsed, details.time_limit)
+        ran += f" of {format_duration(details.time_limit)} ({share})"
+    samples = f"{figures.samples}"
+    if figures.coverage is not None:
+        samples += f", {format_number(min(100.0, figures.coverage))} % of the expected"
     state = shown_text(figures.state) or "unknown"
     if details.exit_code:
         state += f", exit code {details.exit_code}"
-    found = [
-        ("user", shown_text(job.user) or "unknown"),
-        ("account", shown_text(details.account)),
-        ("partition", shown_text(details.partition)),
-        ("state", state),
-        ("size", describe_size(job, figures.gpu_count)),
-        ("start", format_time(job.start)),
-        ("end", "" if job.stop is None else format_time(job.stop)),
-        ("ran", ran),
-        ("samples", samples),
-        ("energy", energy),
-    ]
-    return [(name, text) for name, text in found if text]
+    facts = {
+        "user": shown_text(job.user) or "unknown",
+        "account": shown_text(details.account),
+        "partition": shown_text(details.partition),
+        "state": state,
+        "size": describe_size(job, figures.gpu_count),
+        "start": format_time(job.start),
+        "end": "" if job.stop is None else format_time(job.stop),
+        "ran": ran,
+        "samples": samples,
+        "energy": energy,
+    }
+    return [(name, text) for name, text in facts.items() if text]
 
 
-def _energy(sources: PageSources, job: StoredJob, stop: int) -> str:
+def _estimate_energy(sources: PageSources, job: StoredJob, stop: int) -> str:
     """Return an estimated energy: processors by the share of cores, and the job's cards."""
     joules, is_known = 0.0, False
     for name in job.nodes[:_MOST_NODES]:
@@ -213,86 +175,51 @@ def _energy(sources: PageSources, job: StoredJob, stop: int) -> str:
         total = sum(1 for one in node.children if one.startswith("hwthread"))
         cores = job.details.cpus.get(name) or (job.details.cores or 0) / max(1, len(job.nodes))
         share = 1.0 if job.details.is_exclusive else (cores / total if total else 0.0)
-        for metric in ("cpu_power", "mem_power"):
-            for series in node.find_series(metric):
-                watts = read_values(series, job.start, stop)[1]
-                if watts.size and not np.isnan(watts).all():
-                    joules += float(np.nanmean(watts)) * (stop - job.start) * share
-                    is_known = is_known or share > 0
+        series = [(one, share) for metric in ("cpu_power", "mem_power")
+                  for one in node.find_series(metric)]  # fmt: skip
         for address in job.details.cards.get(name, ()):
             card = node.children.get(f"accelerator{address}")
-            found = card.series.get("acc_power") if card is not None else None
-            watts = read_values(found, job.start, stop)[1] if found else np.empty(0)
+            if card is not None and "acc_power" in card.series:
+                series.append((card.series["acc_power"], 1.0))
+        for one, part in series:
+            watts = read_values(one, job.start, stop)[1]
             if watts.size and not np.isnan(watts).all():
-                joules += float(np.nanmean(watts)) * (stop - job.start)
-                is_known = True
+                joules += float(np.nanmean(watts)) * (stop - job.start) * part
+                is_known = is_known or part > 0
     if not is_known:
         return ""
     return f"about {format_quantity(joules / 3600, 'Wh')}, by its share of cores and its GPUs"
 
 
-def _runs(runs: list[StoredJob], job: StoredJob) -> list[JobRun]:
-    return [
-        JobRun(
-            job_link(run.cluster, run.job, run.start),
-            f"{format_time(run.start)}, {shown_text(run.state)}",
-            run.start == job.start,
-        )
-        for run in runs[-20:]
-    ]
-
-
-def _findings(summary: JobSummary) -> list[ShownFinding]:
-    return [
-        ShownFinding(one.level, *STATES[one.level], one.rule, shown_finding(one.text))
-        for one in summary.report.findings
-    ]
-
-
-def shown_finding(text: str) -> str:
-    """Return the text of a finding, with names made safe."""
-    return shown_text(text, len(text))
-
-
-def _meters(report: JobReport) -> list[JobMeter]:
+def _meters(report: JobReport) -> list[ShownTile]:
     shares, figures = report.efficiency, report.figures
     levels = {one.rule: one.level for one in report.findings}
 
-    def state(*rules: str) -> str:
-        found = {levels.get(rule) for rule in rules}
-        return "bad" if "BAD" in found else "hint" if "hint" in found else "ok"
+    def meter(label: str, share: UsedShare | None, detail: str, *rules: str) -> ShownTile:
+        level = {levels.get(rule) for rule in rules}
+        state = "bad" if "BAD" in level else "hint" if "hint" in level else "ok"
+        bar, text = show_share(share, state)
+        return ShownTile(label, text, detail, bar)
 
-    found: list[JobMeter] = [
-        _meter("CPU", shares.cpu, _of_cores(shares.cpu), state("cpu-low", "cpu-zero", "serial")),
-        _meter("Memory", shares.memory, _of_memory(report), state("mem-limit", "mem-excess")),
-    ]
+    cores = f"of {format_number(shares.cpu.total / 3600)} core hours" if shares.cpu else ""
     if figures.gpu_count:
-        cards = (
-            f"mean of {shares.gpu.nodes} GPUs"
-            if shares.gpu and shares.gpu.nodes > 1
-            else "of the GPU"
-        )
-        found.append(_meter("GPU", shares.gpu, cards, state("gpu-idle", "gpu-low")))
+        several = shares.gpu is not None and shares.gpu.nodes > 1
+        cards = f"mean of {shares.gpu.nodes} GPUs" if shares.gpu and several else "of the GPU"
+        gpu = meter("GPU", shares.gpu, cards, "gpu-idle", "gpu-low")
+    elif figures.has_gpu_share:
+        gpu = ShownTile("GPU", "unknown", "a part of one", Markup())
     else:
-        value, detail = ("unknown", "a part of one") if figures.has_gpu_share else _NO_GPU
-        found.append(JobMeter("GPU", value, detail, Markup()))
+        gpu = ShownTile("GPU", "none", "no GPU was asked for", Markup())
     limit = f"of {format_duration(figures.time_limit)}" if figures.time_limit else "no limit known"
-    found.append(_meter("Time", shares.time, limit, state("time")))
-    return found
+    return [
+        meter("CPU", shares.cpu, cores, "cpu-low", "cpu-zero", "serial"),
+        meter("Memory", shares.memory, _describe_memory(report), "mem-limit", "mem-excess"),
+        gpu,
+        meter("Time", shares.time, limit, "time"),
+    ]
 
 
-def _meter(label: str, share: UsedShare | None, detail: str, state: str) -> JobMeter:
-    if share is None:
-        return JobMeter(label, "unknown", detail, draw_meter(None))
-    value = format_share(share.used, share.total)
-    return JobMeter(label, value, detail, draw_meter(share.used / share.total, state=state))
-
-
-def _of_cores(share: UsedShare | None) -> str:
-    return "" if share is None else f"of {format_number(share.total / 3600)} core hours"
-
-
-def _of_memory(report: JobReport) -> str:
+def _describe_memory(report: JobReport) -> str:
     share, charged = report.efficiency.memory, report.efficiency.charged
     if share is None:
         return "" if charged is None else f"{format_quantity(charged.used, 'B')} with page cache"
@@ -306,69 +233,36 @@ def _notes(
     sources: PageSources, job: StoredJob, report: JobReport, *, is_old: bool, now: int
 ) -> list[str]:
     """Return notes on missing values and their reasons."""
-    figures = report.figures
-    found: list[str] = []
+    nodes = report.figures.nodes
     if is_old:
         days = format_age(sources.retention)
-        found.append(f"Ended; values are kept for {days}. Only the summary below remains.")
-        return found
-    told = [node for node in figures.nodes if node.samples]
-    if job.stop is None and figures.samples < 2:
-        found.append("Waiting for the second sample.")
-    elif len(told) < len(figures.nodes):
-        found.append(f"{len(told)} of {len(figures.nodes)} nodes have sent values for this job.")
+        return [f"Ended; values are kept for {days}. Only the summary below remains."]
+    notes: list[str] = []
+    told = sum(1 for node in nodes if node.samples)
+    if job.stop is None and report.figures.samples < 2:
+        notes.append("Waiting for the second sample.")
+    elif told < len(nodes):
+        notes.append(f"{told} of {len(nodes)} nodes have sent values for this job.")
     for name in job.nodes[:_MOST_NODES] if job.stop is None else ():
         node = sources.find_node(job.cluster, name)
         if node is None:
             continue
         seen = sources.newest.of_node(node)
         if seen.is_silent(now):
-            found.append(f"Node {shown_text(name)}: no values for {format_age(now - seen.last)}.")
-        level = job_level(node, job.job)
-        if level is None and not seen.is_silent(now):
-            found.append(f"Node {shown_text(name)} sends no values for this job.")
-    return found[:8]
+            notes.append(f"Node {shown_text(name)}: no values for {format_age(now - seen.last)}.")
+        elif job_level(node, job.job) is None:
+            notes.append(f"Node {shown_text(name)} sends no values for this job.")
+    return notes[:_MOST_NOTES]
 
 
-def _node_row(sources: PageSources, job: StoredJob, node: NodeFigures, stop: int) -> JobNodeRow:
-    cards = [card.utilization for card in node.cards]
-    known = [one for one in cards if one is not None]
-    gpu = (
-        "none"
-        if not cards
-        else (format_quantity(sum(known) / len(known), "%") if known else "unknown")
-    )
-    return JobNodeRow(
-        name=shown_text(node.name),
-        link=node_link(job.cluster, node.name),
-        cores=format_number(node.cores),
-        cpu=_cores_of(sources, job, node, stop),
-        memory=_memory_of(node),
-        gpu=gpu,
-        read=format_quantity(node.io_read, "B"),
-        written=format_quantity(node.io_written, "B"),
-        samples=node.samples,
-    )
-
-
-def _cores_of(
-    sources: PageSources, job: StoredJob, node: NodeFigures, stop: int
-) -> tuple[str, str, str]:
-    """Return minimum, mean and maximum of the cores in use on a node."""
-    place = sources.find_node(job.cluster, node.name)
-    level = job_level(place, job.job) if place is not None else None
-    series = level.series.get("job_cpu_util") if level is not None else None
+def _cpu_use(sources: PageSources, job: StoredJob, node: str, stop: int) -> CpuUse:
+    """Return the cores in use on a node."""
+    series = sources.store.find((job.cluster, node, f"job{job.job}"), "job_cpu_util")
     values = read_values(series, job.start, stop)[1] if series else np.empty(0)
     if not values.size or np.isnan(values).all():
-        return "unknown", "unknown", "unknown"
-    shown = (float(one(values)) / 100 for one in (np.nanmin, np.nanmean, np.nanmax))
-    low, mean, high = (format_number(one) for one in shown)
+        return None, None, None
+    low, mean, high = (float(one(values)) / 100 for one in (np.nanmin, np.nanmean, np.nanmax))
     return low, mean, high
-
-
-def _memory_of(node: NodeFigures) -> str:
-    text = format_quantity(node.memory_peak, "B")
-    return text if not node.memory_limit else f"{text} of {format_quantity(node.memory_limit, 'B')}"
 
 
 def _imbalance(report: JobReport) -> str:
@@ -384,9 +278,9 @@ def _imbalance(report: JobReport) -> str:
     )
 
 
-def _footprint(sources: PageSources, job: StoredJob) -> list[tuple[str, str, str, str]]:
-    found: list[tuple[str, str, str, str]] = []
-    for name, one in sorted((job.footprint or {}).items()):
+def _footprint(sources: PageSources, job: StoredJob) -> list[list[str]]:
+    rows: list[list[str]] = []
+    for name, one in sorted((job.footprint or {}).items())[:_MOST_METRICS]:
         metric = sources.metric(name)
         texts = [
             format_quantity(float(one[key]) * metric.factor, metric.unit)
@@ -394,5 +288,5 @@ def _footprint(sources: PageSources, job: StoredJob) -> list[tuple[str, str, str
             else "unknown"
             for key in ("min", "avg", "max")
         ]
-        found.append((shown_text(name), texts[0], texts[1], texts[2]))
-    return found[:300]
+        rows.append([shown_text(name), *texts])
+    return rows

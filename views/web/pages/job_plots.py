@@ -1,52 +1,46 @@
-"""The plots of a job: CPU, memory and its limit, GPUs, I/O, network, pressure, power."""
+"""The plots of a job: CPU, memory, GPUs, I/O, network, pressure, power; and its measured energy."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from ccagent.views.amounts import format_quantity
 from ccagent.views.web.data.buckets import make_grid
-from ccagent.views.web.data.job_plots import NamedSeries, make_plot
-from ccagent.views.web.data.measured import job_level
-from ccagent.views.web.svg.lines import PlotLimit
-from ccagent.views.web.words import shown_text
+from ccagent.views.web.data.jobs import job_level
+from ccagent.views.web.drawing import PlotLimit
+from ccagent.views.web.plots import NamedSeries, make_plot
+from ccagent.views.web.rendering import shown_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ccagent.stores.metrics.job_table import StoredJob
     from ccagent.stores.metrics.levels import StoreLevel
-    from ccagent.views.job.report import JobReport
+    from ccagent.views.job.rules import JobReport
     from ccagent.views.web.context import PageSources
-    from ccagent.views.web.data.buckets import TimeGrid
+    from ccagent.views.web.data.jobs import JobEnergyUse
     from ccagent.views.web.plots import PagePlot
 
 _MOST_NODES = 512
 _NO_JOBS = "not collected here: the reader cgroup-jobs of the agent metrics sends it"
 _NO_CARD = "unknown: the cards do not report it, for example with MIG"
-
-
-class _Wanted(NamedTuple):
-    """A plot of one metric of the job."""
-
-    key: str
-    title: str
-    metric: str
-
-
 _OF_JOB = (
-    _Wanted("read", "Read from block devices", "job_io_read"),
-    _Wanted("write", "Written to block devices", "job_io_write"),
-    _Wanted("wait-cpu", "Time waiting for a CPU", "job_pressure_cpu"),
-    _Wanted("wait-memory", "Time waiting for memory", "job_pressure_memory"),
-    _Wanted("wait-io", "Time waiting for disks", "job_pressure_io"),
+    ("read", "Read from block devices", "job_io_read"),
+    ("write", "Written to block devices", "job_io_write"),
+    ("wait-cpu", "Time waiting for a CPU", "job_pressure_cpu"),
+    ("wait-memory", "Time waiting for memory", "job_pressure_memory"),
+    ("wait-io", "Time waiting for disks", "job_pressure_io"),
 )
+"""Plots of a metric of the job: key, title, metric."""
+
 _OF_NODES = (
-    _Wanted("network-in", "Network of its nodes, received", "net_bytes_in"),
-    _Wanted("network-out", "Network of its nodes, sent", "net_bytes_out"),
-    _Wanted("fabric-in", "InfiniBand of its nodes, received", "ib_recv"),
-    _Wanted("fabric-out", "InfiniBand of its nodes, sent", "ib_xmit"),
-    _Wanted("power", "Power of the processors of its nodes", "cpu_power"),
+    ("network-in", "Network of its nodes, received", "net_bytes_in"),
+    ("network-out", "Network of its nodes, sent", "net_bytes_out"),
+    ("fabric-in", "InfiniBand of its nodes, received", "ib_recv"),
+    ("fabric-out", "InfiniBand of its nodes, sent", "ib_xmit"),
+    ("power", "Power of the processors of its nodes", "cpu_power"),
 )
+"""Plots of a metric of the nodes, if they have values."""
 
 
 class JobPlots:
@@ -62,97 +56,82 @@ class JobPlots:
 
     def make(self, start: int, end: int, points: int) -> list[PagePlot]:
         """Return the plots; the plots of the first row come first."""
-        grid = make_grid(start, end, self._step(), points)
-        plots = [self._cpu(grid), self._memory(grid)]
-        if self._report.figures.gpu_count:
-            plots += [self._gpu(grid), self._gpu_memory(grid)]
-        plots += [self._make(one, list(self._own(one.metric)), grid, _NO_JOBS) for one in _OF_JOB]
-        plots += [
-            made
-            for one in _OF_NODES
-            if not (made := self._make(one, list(self._of_nodes(one.metric)), grid)).is_empty
+        used = self._own("job_cpu_util")
+        step = min((one.group.frequency for _, one in used), default=60)
+        grid = make_grid(start, end, step, points)
+
+        def plot(
+            key: str, title: str, metric: str, series: list[NamedSeries], **more: Any
+        ) -> PagePlot:
+            known = self._sources.metric(metric)
+            options: dict[str, Any] = {"unit": known.unit, "factor": known.factor, **more}
+            return make_plot(key, title, grid=grid, series=series, **options)
+
+        several, figures = len(self._nodes) > 1, self._report.figures
+        has_own = any(job_level(node, self._job.job) is not None for node in self._nodes)
+        plots = [
+            plot("cpu", "Cores in use" + (" of each node" if several else ""), "", used, unit="",
+                 factor=0.01, reason="" if has_own else _NO_JOBS,
+                 limits=_limit("cores that the job has", [one.cores for one in figures.nodes])),
+            plot("memory", "Memory of programs" + (" on each node" if several else ""),
+                 "job_mem_rss", memory := self._memory(), unit="B",
+                 reason="" if memory else _NO_JOBS,
+                 limits=_limit("limit", [one.memory_limit for one in figures.nodes])),
+        ]  # fmt: skip
+        if figures.gpu_count:
+            cards = self._cards("acc_utilization")
+            plots += [
+                plot("gpu", "GPU use", "", cards, unit="%", what="GPUs", top=100.0,
+                     reason="" if cards else _NO_CARD),
+                plot("gpu-memory", "GPU memory", "acc_mem_used", self._cards("acc_mem_used"),
+                     unit="B", what="GPUs"),
+            ]  # fmt: skip
+        for key, title, metric in _OF_JOB:
+            own = self._own(metric)
+            plots.append(plot(key, title, metric, own, reason="" if own else _NO_JOBS))
+        of_nodes = [plot(*one, self._of_nodes(one[2])) for one in _OF_NODES]
+        return plots + [one for one in of_nodes if not one.is_empty]
+
+    def _own(self, metric: str) -> list[NamedSeries]:
+        levels = [(node, job_level(node, self._job.job)) for node in self._nodes]
+        return [
+            (shown_text(node.path[-1]), level.series[metric])
+            for node, level in levels
+            if level is not None and metric in level.series
         ]
-        return plots
 
-    def _step(self) -> int:
-        found = [one.group.frequency for _, one in self._own("job_cpu_util")]
-        return min(found, default=60)
+    def _memory(self) -> list[NamedSeries]:
+        """Return the memory of programs on each node; with the page cache on a single node."""
+        held = self._own("job_mem_rss")
+        if len(held) == 1:
+            charged = [("with page cache", one) for _, one in self._own("job_mem_used")]
+            return [("programs", held[0][1]), *charged]
+        return held or self._own("job_mem_used")
 
-    def _own(self, metric: str) -> Iterator[NamedSeries]:
-        for node in self._nodes:
-            level = job_level(node, self._job.job)
-            series = level.series.get(metric) if level is not None else None
-            if series is not None:
-                yield shown_text(node.path[-1]), series
-
-    def _of_nodes(self, metric: str) -> Iterator[NamedSeries]:
+    def _of_nodes(self, metric: str) -> list[NamedSeries]:
         several = len(self._nodes) > 1
-        for node in self._nodes:
-            parts = _parts(node, metric)
-            for part, series in parts:
-                name = shown_text(node.path[-1]) if several or not part else ""
-                yield f"{name} {part}".strip(), series
+        return [
+            (f"{shown_text(node.path[-1]) if several or not part else ''} {part}".strip(), series)
+            for node in self._nodes
+            for part, series in _parts(node, metric)
+        ]
 
-    def _cards(self, metric: str) -> Iterator[NamedSeries]:
+    def _cards(self, metric: str) -> list[NamedSeries]:
+        found: list[NamedSeries] = []
         for node in self._nodes:
             name = node.path[-1]
             for number, address in enumerate(self._job.details.cards.get(name, ())):
                 level = node.children.get(f"accelerator{address}")
-                series = level.series.get(metric) if level is not None else None
-                if series is not None:
+                if level is not None and metric in level.series:
                     where = f"{shown_text(name)} " if len(self._nodes) > 1 else ""
-                    yield f"{where}GPU {number}", series
+                    found.append((f"{where}GPU {number}", level.series[metric]))
+        return found
 
-    def _cpu(self, grid: TimeGrid) -> PagePlot:
-        """Return the plot of CPU use, in cores."""
-        cores = [node.cores for node in self._report.figures.nodes if node.cores]
-        alike = cores[0] if cores and len(set(cores)) == 1 else None
-        return make_plot(
-            "cpu", "Cores in use" + (" of each node" if len(self._nodes) > 1 else ""), "", grid,
-            list(self._own("job_cpu_util")), factor=0.01,
-            reason="" if self._has_own() else _NO_JOBS,
-            limits=[PlotLimit("cores that the job has", alike)] if alike else [],
-        )  # fmt: skip
 
-    def _memory(self, grid: TimeGrid) -> PagePlot:
-        limits = [node.memory_limit for node in self._report.figures.nodes if node.memory_limit]
-        held = list(self._own("job_mem_rss"))
-        if len(held) == 1:
-            held = [("programs", held[0][1])]
-            held += [("with page cache", one) for _, one in self._own("job_mem_used")]
-        elif not held:
-            held = list(self._own("job_mem_used"))
-        return make_plot(
-            "memory", "Memory of programs" + (" on each node" if len(self._nodes) > 1 else ""), "B",
-            grid, held, factor=self._sources.metric("job_mem_rss").factor,
-            limits=[PlotLimit("limit", limits[0])] if limits and len(set(limits)) == 1 else [],
-            reason="" if held else _NO_JOBS,
-        )  # fmt: skip
-
-    def _gpu(self, grid: TimeGrid) -> PagePlot:
-        found = list(self._cards("acc_utilization"))
-        return make_plot(
-            "gpu", "GPU use", "%", grid, found, what="GPUs", top=100.0,
-            reason="" if found else _NO_CARD,
-        )  # fmt: skip
-
-    def _gpu_memory(self, grid: TimeGrid) -> PagePlot:
-        return make_plot(
-            "gpu-memory", "GPU memory", "B", grid, list(self._cards("acc_mem_used")), what="GPUs",
-            factor=self._sources.metric("acc_mem_used").factor,
-        )  # fmt: skip
-
-    def _make(
-        self, one: _Wanted, series: list[NamedSeries], grid: TimeGrid, reason: str = ""
-    ) -> PagePlot:
-        metric = self._sources.metric(one.metric)
-        return make_plot(
-            one.key, one.title, metric.unit, grid, series, factor=metric.factor,
-            reason="" if series else reason,
-        )  # fmt: skip
-
-    def _has_own(self) -> bool:
-        return any(job_level(node, self._job.job) is not None for node in self._nodes)
+def _limit(name: str, amounts: list[float | None]) -> list[PlotLimit]:
+    """Return the limit of all nodes; none if they differ. Unknown limits are ignored."""
+    known = {one for one in amounts if one}
+    return [PlotLimit(name, known.pop())] if len(known) == 1 else []
 
 
 def _parts(node: StoreLevel, metric: str) -> Iterator[NamedSeries]:
@@ -163,3 +142,27 @@ def _parts(node: StoreLevel, metric: str) -> Iterator[NamedSeries]:
     for name, below in node.children.items():
         if metric in below.series and not name.startswith("job"):
             yield shown_text(name), below.series[metric]
+
+
+_PARTS = {"cpu": "processors", "memory": "memory", "gpu": "GPUs", "other": "other"}
+
+
+def describe_energy(found: JobEnergyUse, nodes: int) -> str:
+    """Return a text with a job's measured energy by part. nodes: number of nodes of the job."""
+    parts: dict[str, float] = {}
+    for (part, _), joules in found.joules.items():
+        parts[part] = parts.get(part, 0.0) + joules
+    known = [part for part in _PARTS if part in parts]
+    others = sorted(parts.keys() - _PARTS.keys())[:4]
+    texts = [
+        f"{_PARTS.get(part) or shown_text(part)} {_amount(parts[part])}" for part in known + others
+    ]
+    text = f"{_amount(sum(parts.values()))}: {', '.join(texts)}"
+    idle = sum(joules for (_, share), joules in found.joules.items() if share == "idle")
+    if idle:
+        text += f"; {_amount(idle)} of it idle"
+    return text if found.nodes == nodes else f"{text}; of {found.nodes} of {nodes} nodes"
+
+
+def _amount(joules: float) -> str:
+    return format_quantity(joules / 3600, "Wh")

@@ -5,24 +5,28 @@ from __future__ import annotations
 import csv
 import io
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlencode
 
 import msgspec
+import numpy as np
+from markupsafe import Markup
 
-from ccagent.views.job.finding import LEVELS
+from ccagent.views.amounts import format_duration, format_share
+from ccagent.views.job.figures import LEVELS
+from ccagent.views.web.addresses import ShownTime, cluster_link, read_times
 from ccagent.views.web.data.job_search import JobFilter
-from ccagent.views.web.links import cluster_link
-from ccagent.views.web.pages.job_row import JobRow, make_row
-from ccagent.views.web.plots import PagePlot, harmless
-from ccagent.views.web.times import ShownTime, read_times
+from ccagent.views.web.drawing import draw_meter, draw_sparkline
+from ccagent.views.web.plots import harmless
+from ccagent.views.web.rendering import LONGEST_TEXT, STATES, shown_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ccagent.stores.metrics.job_table import StoredJob
+    from ccagent.views.job.figures import JobFinding, UsedShare
     from ccagent.views.web.context import PageRequest, PageSources
-    from ccagent.views.web.data.measured import JobSummary
+    from ccagent.views.web.data.jobs import JobSummary
 
 EACH = 50
 _STATE = re.compile(r"[a-z_]+")
@@ -35,6 +39,73 @@ _STATES = (
 )  # fmt: skip
 
 
+class ShownFinding(NamedTuple):
+    """A finding: level, shape and word, rule and text."""
+
+    level: str
+    shape: str
+    word: str
+    rule: str
+    text: str
+
+
+class JobRow(NamedTuple):
+    """A row of a list of jobs. cpu, memory, gpu: a bar and its text; gpu: None without GPUs."""
+
+    job: StoredJob
+    state: str
+    size: str
+    ran: str
+    cpu: tuple[Markup, str]
+    memory: tuple[Markup, str]
+    gpu: tuple[Markup, str] | None
+    verdict: ShownFinding
+    spark: Markup
+
+
+def make_row(summary: JobSummary) -> JobRow:
+    """Return the row of a job."""
+    job, report, spark = summary
+    shares, gpus, limit = report.efficiency, report.figures.gpu_count, job.details.time_limit
+    bad = {one.rule.partition("-")[0] for one in report.findings if one.level == "BAD"}
+    has_line = bool((~np.isnan(spark)).any())
+    return JobRow(
+        job=job,
+        state=report.figures.state,
+        size=describe_size(job, gpus),
+        ran=format_duration(report.figures.elapsed)
+        + (f" of {format_duration(limit)}" if limit else ""),
+        cpu=show_share(shares.cpu, "bad" if bad & {"cpu", "serial"} else "ok"),
+        memory=show_share(shares.memory, "ok"),
+        gpu=show_share(shares.gpu, "bad" if "gpu" in bad else "ok") if gpus else None,
+        verdict=show_finding(report.findings[0]),
+        spark=draw_sparkline(spark, 100.0, "CPU use over time") if has_line else Markup(),
+    )
+
+
+def show_share(share: UsedShare | None, state: str) -> tuple[Markup, str]:
+    """Return a share of a report as bar and text; also for an unknown share."""
+    if share is None:
+        return draw_meter(None), "unknown"
+    return draw_meter(share.used / share.total, state=state), format_share(share.used, share.total)
+
+
+def show_finding(finding: JobFinding, longest: int = LONGEST_TEXT) -> ShownFinding:
+    """Return a finding with names made safe. The first finding of a report is its verdict."""
+    text = shown_text(finding.text, longest)
+    return ShownFinding(finding.level, *STATES[finding.level], finding.rule, text)
+
+
+def describe_size(job: StoredJob, gpus: int | None) -> str:
+    """Return a text with nodes, cores and GPUs of a job."""
+    parts = [f"{len(job.nodes)} nodes"] if len(job.nodes) != 1 else []
+    if job.details.cores:
+        parts.append(f"{job.details.cores} core" + ("s" if job.details.cores != 1 else ""))
+    if gpus:
+        parts.append(f"{gpus} GPU" + ("s" if gpus != 1 else ""))
+    return ", ".join(parts) or "1 node"
+
+
 class JobsPage(msgspec.Struct, frozen=True, kw_only=True):
     """The content of the page."""
 
@@ -44,24 +115,22 @@ class JobsPage(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     verdict: str
     states: list[str]
-    verdicts: list[str]
     count: int
     number: int
     before: str
     after: str
     limit: str
-    plots: list[PagePlot]
     jobs: list[dict[str, object]]
+    verdicts: tuple[str, ...] = LEVELS
+    plots: tuple[()] = ()
 
     def as_csv(self) -> bytes:
         """Return CSV with one line per job."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\r\n")
-        names = list(self.jobs[0]) if self.jobs else _FIELDS
-        writer.writerow(names)
+        writer.writerow(_FIELDS)
         for job in self.jobs:
-            values = [harmless(one) if isinstance(one, str) else one for one in job.values()]
-            writer.writerow(values)
+            writer.writerow(harmless(one) if isinstance(one, str) else one for one in job.values())
         return text.getvalue().encode("utf-8", "replace")
 
 
@@ -73,44 +142,39 @@ async def make_jobs_page(sources: PageSources, request: PageRequest) -> JobsPage
     state = state if _STATE.fullmatch(state) else ""
     verdict = query.get("verdict", "")
     verdict = verdict if verdict in LEVELS else ""
-    user = None if request.viewer.is_staff else request.viewer.name
-    wanted = JobFilter(cluster, times.start, times.end, text, state, user)
+    wanted = JobFilter(cluster, times.start, times.end, text, state, request.only_user)
     number = _page_number(query.get("page", ""))
-    each = EACH if request.points <= 240 else _MOST_WRITTEN
-    skip = (number - 1) * EACH if request.points <= 240 else 0
+    is_page = request.points <= 240
+    each, skip = (EACH, (number - 1) * EACH) if is_page else (_MOST_WRITTEN, 0)
     limit = ""
     if verdict:
-        found = await sources.jobs.find(wanted, _MOST_JUDGED)
-        summaries = await sources.reports.of_many(found)
-        pairs = [
-            one for one in zip(found, summaries, strict=True) if one[1].report.level == verdict
-        ]
-        pairs.sort(key=lambda one: one[1].rank)
-        count = len(pairs)
+        found = await sources.reports.of_many(await sources.jobs.find(wanted, _MOST_JUDGED))
         if len(found) == _MOST_JUDGED:
             limit = f"Only the latest {_MOST_JUDGED} jobs of this time; choose a shorter one."
-        pairs = pairs[skip : skip + each]
+        found = sorted(
+            (one for one in found if one.report.level == verdict), key=lambda one: one.rank
+        )
+        count = len(found)
+        found = found[skip : skip + each]
     else:
         count = await sources.jobs.count(wanted)
-        found = await sources.jobs.find(wanted, min(each, _MOST_JUDGED), skip)
+        jobs = await sources.jobs.find(wanted, min(each, _MOST_JUDGED), skip)
         if count > _MOST_JUDGED:
             limit = f"CSV and JSON have the latest {_MOST_JUDGED} of them."
-        pairs = list(zip(found, await sources.reports.of_many(found), strict=True))
+        found = await sources.reports.of_many(jobs)
     return JobsPage(
-        rows=[make_row(*one) for one in pairs[:EACH]],
+        rows=[make_row(one) for one in found[:EACH]],
         times=times,
         text=text,
         state=state,
         verdict=verdict,
         states=[*_STATES, *([state] if state and state not in _STATES else [])],
-        verdicts=list(LEVELS),
         count=count,
         number=number,
         before=_turn(cluster, query, number - 1) if number > 1 else "",
         after=_turn(cluster, query, number + 1) if skip + EACH < count else "",
         limit=limit,
-        plots=[],
-        jobs=[_described(*one) for one in pairs],
+        jobs=[_describe(one) for one in found],
     )
 
 
@@ -132,19 +196,18 @@ _FIELDS = [
 ]  # fmt: skip
 
 
-def _described(job: StoredJob, summary: JobSummary) -> dict[str, object]:
+def _describe(summary: JobSummary) -> dict[str, object]:
     """Return a job as an object for CSV and JSON. Unknown values are None."""
-    report, details = summary.report, job.details
-    shares = report.efficiency
-
-    def percent(name: str) -> float | None:
-        share = getattr(shares, name)
-        return None if share is None else round(share.percent, 2)
-
+    job, report, _ = summary
+    details, shares = job.details, report.efficiency
+    percents = [
+        None if share is None else round(share.percent, 2)
+        for share in (shares.cpu, shares.memory, shares.gpu, shares.time)
+    ]
     values = (
         job.job, job.user, details.account, details.name, details.partition, report.figures.state,
         job.start, round(report.figures.elapsed), details.time_limit, len(job.nodes), details.cores,
-        report.figures.gpu_count, percent("cpu"), percent("memory"), percent("gpu"),
-        percent("time"), report.level, " ".join(one.rule for one in report.findings),
+        report.figures.gpu_count, *percents, report.level,
+        " ".join(one.rule for one in report.findings),
     )  # fmt: skip
     return dict(zip(_FIELDS, values, strict=True))

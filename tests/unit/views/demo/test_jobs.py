@@ -1,16 +1,17 @@
-"""The simulated jobs: each verdict has one that gets it, and one that just does not."""
+"""The simulated jobs: a verdict has one that gets it, one that does not; nobody shares a core."""
 
 from __future__ import annotations
 
 import asyncio
+from itertools import combinations
 
 import pytest
 
-from ccagent.views.demo.jobs import DemoJob, demo_jobs
-from ccagent.views.job.report import JobReport
-from ccagent.views.job.rules import RULES
+from ccagent.views.demo.jobs import DemoJob, demo_jobs, demo_nodes, place_jobs
+from ccagent.views.job.rules import RULES, JobReport
 from tests.support.page_site import PageSite
 
+NOW = 1_800_000_000
 SHOWN = [job for job in demo_jobs() if job.shows]
 NAMES = {
     "unknown": {"unknown", "gpu-unknown"},
@@ -56,3 +57,25 @@ def test_no_good_job_needs_advice(reports: dict[str, JobReport]) -> None:
     good = {job.name for job in demo_jobs() if not job.shows} & reports.keys()
     assert len(good) > 30
     assert {name: reports[name].level for name in good} == dict.fromkeys(good, "ok")
+
+
+def test_jobs_that_overlap_share_neither_cores_nor_cards() -> None:
+    placed = place_jobs(demo_jobs(), demo_nodes(), NOW)
+    for one, other in combinations(placed, 2):
+        if one.start >= (other.stop or NOW) or other.start >= (one.stop or NOW):
+            continue
+        for part in one.parts:
+            for there in other.parts:
+                if part.node == there.node:
+                    assert not set(part.cores) & set(there.cores)
+                    assert not set(part.cards) & set(there.cards)
+
+
+def test_all_jobs_that_show_a_verdict_find_a_place() -> None:
+    placed = {one.job.name for one in place_jobs(demo_jobs(), demo_nodes(), NOW)}
+    assert {job.name for job in demo_jobs() if job.shows} <= placed
+
+
+def test_a_small_cluster_leaves_jobs_out() -> None:
+    placed = place_jobs(demo_jobs(), demo_nodes(4), NOW)
+    assert 0 < len(placed) < len(demo_jobs())

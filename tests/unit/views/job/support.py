@@ -6,10 +6,10 @@ from typing import Any
 
 from msgspec import structs
 
-from ccagent.views.job.amounts import GB
+from ccagent.stores.metrics.page_settings import JobThresholds
+from ccagent.views.amounts import GB
 from ccagent.views.job.figures import CardFigures, JobFigures, NodeFigures
-from ccagent.views.job.report import JobReport, make_report
-from ccagent.views.job.thresholds import JobThresholds
+from ccagent.views.job.rules import JobReport, make_report
 
 HOUR = 3600.0
 

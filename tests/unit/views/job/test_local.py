@@ -6,7 +6,7 @@ from typing import Any
 
 from ccagent.machine.cgroup.counters import JobCounters
 from ccagent.views.job.local import KeptJob, ask_daemon, make_figures
-from ccagent.views.job.report import JobReport, make_report
+from ccagent.views.job.rules import JobReport, make_report
 from tests.unit.views.top.support import CARDS, G, snapshot, top_job
 
 COUNTERS = JobCounters(

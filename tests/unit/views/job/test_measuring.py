@@ -8,8 +8,7 @@ import pytest
 from msgspec import structs
 
 from ccagent.stores.metrics.job_details import StoredJobDetails
-from ccagent.views.job.facts import JobFacts, JobSeries, NodeHardware
-from ccagent.views.job.figures import JobFigures
+from ccagent.views.job.figures import JobFacts, JobFigures, JobSeries, NodeHardware
 from ccagent.views.job.measuring import measure_job
 
 START = 1_800_000_000

@@ -6,9 +6,8 @@ from typing import Any
 
 from msgspec import structs
 
-from ccagent.views.top.notes import find_notes
 from ccagent.views.top.screen import draw
-from ccagent.views.top.snapshot import TopCard, TopJob, TopProcess, TopSnapshot
+from ccagent.views.top.snapshot import TopCard, TopJob, TopProcess, TopSnapshot, find_notes
 from ccagent.views.top.state import ViewState
 
 G = 1024.0**3

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from ccagent.errors import NotPermittedError
-from ccagent.views.top.mounts import NOT_LOADED, NOT_PERMITTED, MountWatch
-from ccagent.views.top.reader import NodeReader
+from ccagent.views.top.reader import NOT_LOADED, NOT_PERMITTED, MountWatch, NodeReader
 from ccagent.views.top.screen import draw
 from ccagent.views.top.snapshot import TopSnapshot
 from ccagent.views.top.state import ViewState

@@ -10,9 +10,9 @@ import pytest
 from starlette.requests import Request
 
 from ccagent.errors import ConfigurationError
+from ccagent.stores.metrics.page_settings import WebSettings
 from ccagent.stores.metrics.tokens import TokenVerifier, UnauthorizedError
 from ccagent.views.web.access import COOKIE, PageAccess, Viewer
-from ccagent.views.web.settings import WebSettings
 from tests.support.page_site import public_key, token
 
 

@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode
 
 import pytest
 
-from ccagent.views.web.settings import WebSettings
+from ccagent.stores.metrics.page_settings import WebSettings
 from tests.support.page_site import PageReply, PageSite, token
 
 HOSTILE = "<script>alert(1)</script>\"'\u202egnp.exe"

@@ -1,0 +1,302 @@
+"""Reports, file systems, network and energy of jobs, from the series in the store's memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from ccagent.stores.metrics.part_tags import JOB_ENERGY, read_part
+from ccagent.views.job.figures import (
+    CARD_METRICS,
+    JOB_METRICS,
+    LARGEST_VALUE,
+    LEVELS,
+    NODE_METRICS,
+    JobFacts,
+    JobSeries,
+    NodeHardware,
+)
+from ccagent.views.job.measuring import JobMeasurement, usual_gap
+from ccagent.views.job.mounts import LATE, MOST_PARTS, JobPartSums, part_metrics
+from ccagent.views.job.rules import JobReport, make_report
+from ccagent.views.web.data.buckets import mean_of
+from ccagent.views.web.data.nodes import UNKNOWN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from ccagent.stores.metrics.groups import StoredSeries
+    from ccagent.stores.metrics.job_table import StoredJob
+    from ccagent.stores.metrics.levels import StoreLevel
+    from ccagent.stores.metrics.page_settings import JobThresholds
+    from ccagent.stores.metrics.store import MetricStore
+    from ccagent.views.job.mounts import JobMounts
+    from ccagent.views.web.data.nodes import NewestValues, ShownMetric
+
+
+_MOST_KEPT = 5000
+_SETTLED = 300
+"""Seconds after a job's end in which its last values and its accounting usually arrive."""
+
+_LATE = 7200
+"""Seconds after a job's end in which values may still arrive from the agents' queues."""
+
+_FRESH, _FRESH_LATE = 55, 600
+"""Validity in seconds of reports: of running jobs, and of jobs whose values may arrive late."""
+
+_SPARKS = 40
+_MOST_NODES = 10_000
+_AT_ONCE = 8
+"""Number of a job's nodes between yields to the event loop."""
+
+
+class JobSummary(NamedTuple):
+    """The data of a job in lists. spark: CPU use over time, in percent of the job's cores."""
+
+    job: StoredJob
+    report: JobReport
+    spark: NDArray[np.float64]
+
+    @property
+    def rank(self) -> tuple[int, float]:
+        """Return a sort key: worst level first, then most unused CPU time."""
+        cpu = self.report.efficiency.cpu
+        waste = 0.0 if cpu is None else cpu.total - cpu.used
+        return LEVELS.index(self.report.level), -waste
+
+
+class JobReports:
+    """The reports of jobs, with a cache."""
+
+    def __init__(
+        self,
+        store: MetricStore,
+        metrics: dict[str, ShownMetric],
+        newest: NewestValues,
+        thresholds: JobThresholds | None = None,
+    ) -> None:
+        self._store = store
+        self._metrics = metrics
+        self._newest = newest
+        self._thresholds = thresholds
+        self._kept: OrderedDict[tuple[str, str, int], tuple[float, JobSummary]] = OrderedDict()
+        """Summaries and the ends of their validity, by cluster, job and start."""
+
+    async def of_many(self, jobs: Sequence[StoredJob]) -> list[JobSummary]:
+        """Return the summaries of jobs. Yields to the event loop in between."""
+        return [await self.of_job(job) for job in jobs]
+
+    async def of_job(self, job: StoredJob) -> JobSummary:
+        """Return the summary of a job. Yields to the event loop in between."""
+        now = self._store.now()
+        key = job.cluster, job.job, job.start
+        job = job._replace(footprint=None)
+        until, summary = self._kept.get(key, (0.0, None))
+        if summary is None or summary.job != job or now >= until:
+            summary = await self._make(job, int(now))
+            self._kept[key] = (_good_until(job, now), summary)
+        self._kept.move_to_end(key)
+        if len(self._kept) > _MOST_KEPT:
+            self._kept.popitem(last=False)
+        return summary
+
+    async def _make(self, job: StoredJob, now: int) -> JobSummary:
+        stop = now if job.stop is None else job.stop
+        facts = JobFacts(
+            job=job.job, cluster=job.cluster, user=job.user, state=job.state, start=job.start,
+            stop=job.stop, nodes=job.nodes, details=job.details,
+        )  # fmt: skip
+        cluster = self._store.root.children.get(job.cluster)
+        measured = JobMeasurement(facts, now)
+        sparks: list[NDArray[np.float64]] = []
+        for number, name in enumerate(job.nodes[:_MOST_NODES]):
+            node = cluster.children.get(name) if cluster is not None else None
+            if node is not None:
+                measured.add(name, self._series(job, node, stop), self._hardware(node))
+                used = job_level(node, job.job)
+                if used is not None and "job_cpu_util" in used.series:
+                    sparks.append(_spark(used.series["job_cpu_util"], job.start, stop))
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+        report = make_report(measured.finish(), self._thresholds)
+        cores = [node.cores for node in report.figures.nodes if node.cores]
+        spark = np.full(_SPARKS, np.nan)
+        if sparks and cores:
+            spark = mean_of(np.array(sparks), 0) * len(sparks) / sum(cores)
+        return JobSummary(job, report, spark)
+
+    def _series(self, job: StoredJob, node: StoreLevel, stop: int) -> Iterator[JobSeries]:
+        """Yield the series of a job on a node: its own, of the node, of its cards."""
+        name = node.path[-1]
+        levels: list[tuple[str, StoreLevel | None, Iterable[str]]] = [
+            ("", job_level(node, job.job), JOB_METRICS), ("", node, NODE_METRICS),
+        ]  # fmt: skip
+        levels += [
+            (address, node.children.get(f"accelerator{address}"), CARD_METRICS)
+            for address in job.details.cards.get(name, ())
+        ]
+        for card, level, metrics in levels:
+            for metric in metrics:
+                if level is None or metric not in level.series:
+                    continue
+                found = level.series[metric]
+                factor = self._metrics.get(metric, UNKNOWN).factor
+                start, values = read_values(found, job.start, stop)
+                numbers = [
+                    one * factor if abs(one * factor) < LARGEST_VALUE else None
+                    for one in values.tolist()
+                ]
+                yield JobSeries(metric, name, card, start, found.group.frequency, numbers)
+
+    def _hardware(self, node: StoreLevel) -> NodeHardware:
+        found = self._newest.of_node(node)
+        return NodeHardware(
+            cores=found.cores or None, memory=found.memory_total, cards=len(found.cards) or None
+        )
+
+
+def _good_until(job: StoredJob, now: float) -> float:
+    """Return the end of the validity of a summary computed now."""
+    if job.stop is None or now <= job.stop + _SETTLED:
+        return now + _FRESH
+    return now + _FRESH_LATE if now <= job.stop + _LATE else float("inf")
+
+
+def job_level(node: StoreLevel, job: str) -> StoreLevel | None:
+    """Return the level of a job on a node; None if it has none."""
+    return node.children.get(f"job{job}")
+
+
+def read_values(found: StoredSeries, start: int, end: int) -> tuple[int, NDArray[np.float64]]:
+    """Return the time of the first value, and the values of a series in [start, end)."""
+    group, column = found
+    first, last = group.bounds()
+    low = max(first, -((group.time(0) - start) // group.frequency))
+    high = min(last, -((group.time(0) - end) // group.frequency))
+    values = np.empty(max(0, high - low))
+    if values.size:
+        group.read(column, low, high - low, values)
+    return group.time(low), values
+
+
+def _spark(found: StoredSeries, start: int, stop: int) -> NDArray[np.float64]:
+    """Return a series downsampled to the points of a sparkline over [start, stop)."""
+    begin, values = read_values(found, start, stop)
+    row = np.full(_SPARKS, np.nan)
+    if not values.size or stop <= start:
+        return row
+    times = begin + found.group.frequency * np.arange(len(values))
+    places = np.clip((times - start) * _SPARKS // (stop - start), 0, _SPARKS - 1)
+    is_there = ~np.isnan(values)
+    sums = np.bincount(places[is_there], values[is_there], _SPARKS)
+    counts = np.bincount(places[is_there], minlength=_SPARKS)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(sums / counts)
+
+
+_MOST_NODES_OF_PARTS = 512
+_SOME = 200
+"""Number of values that determine the usual time between values."""
+
+_ENERGY = "job_energy"
+EnergyPart = tuple[str, str]
+"""Part and share of the energy, such as `cpu` and `active`."""
+
+
+class JobEnergyUse(NamedTuple):
+    """Measured energy of a job in J by part and share, and the number of nodes that sent it."""
+
+    joules: dict[EnergyPart, float]
+    nodes: int
+
+
+class JobParts(NamedTuple):
+    """The parts of a job. None: the store has no values."""
+
+    mounts: JobMounts | None
+    energy: JobEnergyUse | None
+
+
+async def read_parts(store: MetricStore, job: StoredJob, stop: int) -> JobParts:
+    """Return the parts of a job. stop: the end of its values. Yields to the event loop."""
+    sums, joules = JobPartSums(), dict[EnergyPart, float]()
+    nodes = parts = 0
+    for name in job.nodes[:_MOST_NODES_OF_PARTS]:
+        node = store.root.find((job.cluster, name))
+        level = job_level(node, job.job) if node is not None else None
+        if level is None:
+            continue
+        parts += len(level.children)
+        for part, below in level.children.items() if parts <= MOST_PARTS else ():
+            for metric, field in part_metrics(part).items():
+                if metric in below.series:
+                    amount = _sum_rates(below.series[metric], job.start, stop)
+                    if amount is not None:
+                        sums.add(name, part, field, amount)
+        found = {
+            key: amount
+            for key, series in _energy_series(level)
+            if (amount := _growth(series, job.start, stop)) is not None
+        }
+        nodes += bool(found)
+        for key, amount in found.items():
+            joules[key] = joules.get(key, 0.0) + amount
+        await asyncio.sleep(0)
+    return JobParts(sums.finish(), JobEnergyUse(joules, nodes) if joules else None)
+
+
+def end_of_values(job: StoredJob, runs: list[StoredJob], now: int) -> int:
+    """Return the time before which values belong to this run of a job.
+
+    The last values arrive after the end of a run, and before the start of the next run.
+    """
+    if job.stop is None:
+        return now + 1
+    later = [run.start for run in runs if run.start > job.start]
+    return min([job.stop + LATE, *later])
+
+
+def _sum_rates(series: StoredSeries, start: int, stop: int) -> float | None:
+    """Return the amount for a series of rates; None without values.
+
+    Each rate counts for the usual time between two values.
+    """
+    values = read_values(series, start, stop)[1]
+    places = np.flatnonzero((values >= 0) & (values < LARGEST_VALUE))
+    if not places.size:
+        return None
+    gap = max(1, usual_gap(places[: _SOME + 1].tolist()))
+    return float(values[places].sum()) * gap * series.group.frequency
+
+
+def _energy_series(level: StoreLevel) -> Iterator[tuple[EnergyPart, StoredSeries]]:
+    """Yield the energy counters of a job on a node. Part and share are tags, or in the name."""
+    for name, below in level.children.items():
+        tags = read_part(name, JOB_ENERGY)
+        if tags is not None and _ENERGY in below.series:
+            yield (tags["part"], tags.get("share", "")), below.series[_ENERGY]
+    for metric, series in level.series.items():
+        words = metric.removeprefix(f"{_ENERGY}_").split("_")
+        if metric.startswith(f"{_ENERGY}_") and len(words) == 2:
+            yield (words[0], words[1]), series
+
+
+def _growth(series: StoredSeries, start: int, stop: int) -> float | None:
+    """Return the delta of a job's counter over [start, stop); None without values.
+
+    After a reset the counter counts from 0.
+    """
+    begin, values = read_values(series, 0, stop)
+    times = begin + series.group.frequency * np.arange(len(values))
+    is_good = (values >= 0) & (values < LARGEST_VALUE)
+    before, during = values[is_good & (times < start)], values[is_good & (times >= start)]
+    if not during.size:
+        return None
+    known = np.concatenate([before[-1:] if before.size else [0.0], during])
+    grown = np.diff(known)
+    return float(np.where(grown < 0, known[1:], grown).sum())

@@ -1,1 +1,0 @@
-"""Generation of SVG: lines, meters, sparklines, heat maps."""
