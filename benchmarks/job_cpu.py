@@ -34,11 +34,11 @@ from msgspec import convert, json
 
 from benchmarks.fork_storm import JOBS, job_cgroups, join, used
 from ccagent.agents.sonar.agent import SampleAgent
-from ccagent.agents.sonar.jobs.selection import ProcessSelection
+from ccagent.agents.sonar.process import ProcessSelection
 from ccagent.agents.sonar.settings import SampleSettings
-from ccagent.agents.sonar.sources.preferred import PreferredSource
 from ccagent.agents.sonar.sources.procfs import ProcfsSource
 from ccagent.agents.sonar.sources.psutil_source import PsutilSource
+from ccagent.agents.sonar.sources.registry import PreferredSource
 from ccagent.machine.node import Node
 from ccagent.records.encoding import Profile, encode_each
 

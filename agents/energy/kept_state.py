@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ccagent.agents.energy.accounts import JobAccount, NodeAccount
-from ccagent.agents.energy.domains import DomainKind, EnergyDomain
+from ccagent.agents.energy.accounts import DomainKind, EnergyDomain, JobAccount, NodeAccount
 from ccagent.agents.energy.job_states import JobState, NodeSnapshot
 from ccagent.agents.energy.sources.base import Kept
 from ccagent.agents.state_file import read_state, write_state

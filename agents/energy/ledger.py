@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ccagent.agents.energy.accounts import KEYS, EnergyKey, JobAccount, NodeAccount
-from ccagent.agents.energy.domains import NODE_METER, PART_OF, EnergyDomain, EnergyPart
+from ccagent.agents.energy.accounts import (
+    KEYS,
+    NODE_METER,
+    PART_OF,
+    EnergyDomain,
+    EnergyKey,
+    EnergyPart,
+    JobAccount,
+    NodeAccount,
+)
 from ccagent.agents.energy.sources.base import ALL_SOCKETS
-from ccagent.agents.energy.split.domain_split import (
+from ccagent.agents.energy.splitting import (
     SYSTEM,
     UNALLOCATED,
     DomainSplit,
@@ -19,10 +27,9 @@ from ccagent.machine.job_energy import JobEnergy, NodeEnergy
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ccagent.agents.energy.domains import MeasuredEnergy
-    from ccagent.agents.energy.node_use import NodeUse
-    from ccagent.agents.energy.split.domain_split import DomainUse
-    from ccagent.agents.energy.split.idle_floor import IdleFloor
+    from ccagent.agents.energy.accounts import MeasuredEnergy
+    from ccagent.agents.energy.job_states import NodeUse
+    from ccagent.agents.energy.splitting import DomainUse, IdleFloor
 
 _MOST_ACCOUNTS = 20_000
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ccagent.agents.energy.card_owners import CardOwners, CardUse, make_card_use
-from ccagent.agents.energy.domains import NODE_METER
-from ccagent.agents.energy.ended_jobs import EndedJob, EndedJobs
-from ccagent.agents.energy.ended_times import EndedTimes
-from ccagent.agents.energy.job_states import NodeSnapshot, StateReader
+from ccagent.agents.energy.accounts import NODE_METER
+from ccagent.agents.energy.cards import CardOwners, CardSource, CardUse, make_card_use
+from ccagent.agents.energy.ended_jobs import EndedJob, EndedJobs, EndedTimes
+from ccagent.agents.energy.job_states import NodeSnapshot, NodeUse, StateReader
 from ccagent.agents.energy.kept_state import (
     load_state,
     make_state,
@@ -18,11 +17,9 @@ from ccagent.agents.energy.kept_state import (
     save_state,
 )
 from ccagent.agents.energy.ledger import Ledger, TickTotals
-from ccagent.agents.energy.node_use import NodeUse
-from ccagent.agents.energy.sources.cards import CardSource
+from ccagent.agents.energy.sources.base import Measured, Sources
 from ccagent.agents.energy.sources.rapl import RaplSource
-from ccagent.agents.energy.sources.selection import Measured, Sources
-from ccagent.agents.energy.split.idle_floor import IdleFloor
+from ccagent.agents.energy.splitting import IdleFloor
 from ccagent.agents.metrics.pipeline.wrong_clock import ClockGuard
 from ccagent.machine.job_energy import publish_energy
 from ccagent.machine.keeper import Keeper
@@ -34,7 +31,7 @@ if TYPE_CHECKING:
     from ccagent.agents.energy.kept_state import EnergyState
     from ccagent.agents.energy.settings import EnergySettings
     from ccagent.agents.energy.sources.base import EnergySource
-    from ccagent.agents.energy.split.domain_split import DomainUse
+    from ccagent.agents.energy.splitting import DomainUse
     from ccagent.machine.node import Node
 
 _SKEW = 2.0
@@ -280,15 +277,15 @@ def make_sources(settings: EnergySettings, cards: CardSource) -> list[EnergySour
         if name not in settings.meters:
             continue
         if name == "pm-counters":
-            from ccagent.agents.energy.sources.pm_counters import PmCountersSource
+            from ccagent.agents.energy.sources.meters import PmCountersSource
 
             found.append(PmCountersSource())
         elif name == "hwmon":
-            from ccagent.agents.energy.sources.hwmon import HwmonEnergySource
+            from ccagent.agents.energy.sources.meters import HwmonEnergySource
 
             found.append(HwmonEnergySource())
         else:
-            from ccagent.agents.energy.sources.dcmi import DcmiSource
+            from ccagent.agents.energy.sources.meters import DcmiSource
 
             limit = settings.dcmi_time_limit.seconds
             found.append(DcmiSource(settings.dcmi_command, settings.dcmi_every.seconds, limit))

@@ -72,7 +72,7 @@ class FastAgent(Agent[FastSettings]):
 
     def checks(self, node: Node) -> Iterator[Check]:
         """Return the checks of the sources of the node's KPIs."""
-        from ccagent.agents.fast.kpis.node_kpis import NodeKpis
+        from ccagent.agents.fast.kpis.kpi_reading import NodeKpis
 
         return NodeKpis().checks(node)
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
 from ccagent.cli.command_options import add_common_options, make_group
-from ccagent.errors import ConfigurationError
+from ccagent.errors import ConfigurationError, NotHereError
+from ccagent.log import printable
+from ccagent.machine.clock import timestamp
+from ccagent.senders import describe_sender
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ccagent.agents.fast.messages.structures import BandwidthResponse
     from ccagent.agents.fast.settings import FastSettings
     from ccagent.cli.command_options import Common
     from ccagent.cli.options import Options
@@ -44,8 +48,6 @@ def _status_command(configure: Callable[[Options], Configuration]) -> click.Comm
 
         Exit status 1 if no daemon runs, or if it has no [agents.fast].
         """
-        from ccagent.agents.fast.status_text import read_details, status_text
-
         found = read_details(configure(common.options).settings.status_socket)
         if as_json:
             import json
@@ -68,7 +70,6 @@ def _bandwidth_command(configure: Callable[[Options], Configuration]) -> click.C
         """
         from ccagent.agents.fast.bandwidth.service import measure_now
         from ccagent.agents.fast.settings import check_extra
-        from ccagent.agents.fast.status_text import bandwidth_text
 
         check_extra("numpy", "mmbwmon")
         wanted = _core_list(cores)
@@ -89,9 +90,12 @@ def _reference_command(configure: Callable[[Options], Configuration]) -> click.C
 
         Takes about two seconds for each number of cores. Exit status 1 if the node is not idle.
         """
-        from ccagent.agents.fast.bandwidth.reference import measure_reference, write_reference
-        from ccagent.agents.fast.bandwidth.service import check_cores
-        from ccagent.agents.fast.bandwidth.topology import read_cpus
+        from ccagent.agents.fast.bandwidth.measurement import read_cpus
+        from ccagent.agents.fast.bandwidth.service import (
+            check_cores,
+            measure_reference,
+            write_reference,
+        )
         from ccagent.agents.fast.settings import check_extra
         from ccagent.errors import CcagentError
         from ccagent.machine.private_directories import make_directory
@@ -139,3 +143,79 @@ def _core_list(text: str) -> list[int]:
     if not 0 < len(cores) <= MOST_CORES:
         raise ConfigurationError(f"--cores: 1 to {MOST_CORES} cores")
     return cores
+
+
+def read_details(socket: str) -> dict[str, Any]:
+    """Return the state of the agent `fast` from the running daemon.
+
+    Raise CcagentError if missing.
+    """
+    from ccagent.daemon.status_socket import read_status
+
+    if not socket:
+        raise ConfigurationError("status-socket: none is set")
+    status = read_status(socket)
+    if "fast" not in status.agents:
+        raise NotHereError(f"{socket}: the daemon has no [agents.fast]")
+    return status.details.get("fast", {})
+
+
+def status_text(found: dict[str, Any]) -> str:
+    """Return the state of the agent for a terminal."""
+    if not found:
+        return "no broker is configured; KPIs go only to the sinks\n"
+    lines = [f"broker         {found['broker']}", f"state          {found['state']}"]
+    if found.get("error"):
+        lines.append(f"error          {found['error']}")
+    lines.append(_configuration(found.get("configuration")))
+    waiting, dropped = found.get("answers-waiting", 0), found.get("messages-dropped", 0)
+    lines.append(
+        f"answers        {waiting} waiting; {dropped} KPI reports dropped,"
+        f" {found.get('rounds-skipped', 0)} rounds skipped"
+    )
+    for machine in found.get("machines", []):
+        state = " (suspended)" if machine["suspended"] else ""
+        lines.append(f"machine        {machine['name']}, process {machine['process-id']}{state}")
+    lines += [f"not monitored  job {job}" for job in found.get("stopped-jobs", [])]
+    for job in found.get("job-status", []):
+        migration = "may be migrated" if job["migration"] else "must not be migrated"
+        lines.append(f"application    job {job['job']}: {migration}; {', '.join(job['supported'])}")
+    lines += [f"sender         {describe_sender(each)}" for each in found.get("senders", [])]
+    kpis = found.get("kpis")
+    if kpis:
+        lines.append(f"last KPIs      {timestamp(kpis['time'])}")
+        lines += _values(kpis["node"], "node")
+        for each in kpis["applications"]:
+            name = f"job {each['job-id']}" if each["job-id"] else f"machine {each['vm-name']}"
+            lines += _values(each["values"], name)
+    return "".join(f"{printable(line)}\n" for line in lines)
+
+
+def bandwidth_text(response: BandwidthResponse) -> str:
+    """Return a measurement for a terminal."""
+    cores = ",".join(map(str, response.cores))
+    if response.value is None:
+        return f"cores {cores}: not measured: {printable(response.details)}\n"
+    text = (
+        f"cores {cores}: {response.bandwidth / 1e9:.2f} GB/s, {response.value:.3f} of the idle"
+        f" reference; the probe ran {100 * response.cpu_share:.0f} % of its time\n"
+    )
+    return text if response.is_valid else f"{text}{printable(response.details)}\n"
+
+
+def _configuration(held: object) -> str:
+    if not isinstance(held, dict):
+        return "configuration  none yet"
+    values = cast("dict[str, Any]", held)
+    names = ", ".join(values["categories"]) or "all KPIs"
+    return (
+        f"configuration  {names}; every {values['repeat']} s;"
+        f" set by {values['sender']} at {timestamp(values['time'])}"
+    )
+
+
+def _values(values: dict[str, Any], name: str) -> list[str]:
+    return [
+        f"  {name:16} {kpi:38} {value if isinstance(value, str) else f'{value:,.1f}'}"
+        for kpi, value in values.items()
+    ]

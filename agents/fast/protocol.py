@@ -9,12 +9,13 @@ from __future__ import annotations
 import hashlib
 import random
 import threading
-from typing import TYPE_CHECKING, Literal
+import time
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from msgspec import structs
 
 from ccagent.agents.fast.bandwidth.service import BandwidthService
-from ccagent.agents.fast.kpis.relay import ApplicationRelay
+from ccagent.agents.fast.kpis.points import ApplicationRelay
 from ccagent.agents.fast.messages.decoding import decode
 from ccagent.agents.fast.messages.encoding import encode_fast
 from ccagent.agents.fast.messages.structures import (
@@ -31,7 +32,11 @@ from ccagent.agents.fast.messages.structures import (
     TaskAnswer,
 )
 from ccagent.agents.fast.session.kept_state import AcceptedConfiguration, PendingMeasurement
+from ccagent.config.configuration import OutboxSettings
+from ccagent.config.duration import Duration
 from ccagent.log import logger, printable, say
+from ccagent.queue.queue import Queue
+from ccagent.records.message import Message
 from ccagent.senders import SenderTable
 
 if TYPE_CHECKING:
@@ -39,12 +44,12 @@ if TYPE_CHECKING:
 
     from ccagent.agents.fast.kpis.applications import Applications, MonitoredApplication
     from ccagent.agents.fast.messages.structures import FastMessage
-    from ccagent.agents.fast.session.answers import AnswerQueue
     from ccagent.agents.fast.session.kept_state import StateKeeper
     from ccagent.agents.fast.session.topics import FastTopics
     from ccagent.agents.fast.settings import FastSettings
     from ccagent.machine.node import Node
     from ccagent.net.mqtt_broker import ReceivedMessage
+    from ccagent.queue.queue import QueueBatch
 
 ProtocolState = Literal["waiting for a configuration", "monitoring"]
 
@@ -53,6 +58,65 @@ _LONGEST_INIT_PAUSE = 300.0
 _LONGEST_REPEAT = 7 * 86400
 _JOBS_KNOWN_FOR = 10.0
 _LONGEST_TOPIC = 200
+_QUEUE_BYTES = 8 * 1024 * 1024
+_QUEUE_AGE = Duration("1d")
+_MOST_ANSWERS = 10_000
+
+
+class QueuedAnswer(NamedTuple):
+    """An answer to send. key: key of the request. number, batch: position in the queue."""
+
+    key: str
+    topic: str
+    payload: bytes
+    number: int
+    batch: QueueBatch
+
+
+class AnswerQueue:
+    """Keeps answers in order, on disk below `directory` if possible, else in memory."""
+
+    def __init__(self, directory: str, cluster: str, node: str) -> None:
+        self._cluster, self._node = cluster, node
+        self._queue = Queue(
+            "agents.fast",
+            OutboxSettings(directory=directory, max_bytes=_QUEUE_BYTES, max_age=_QUEUE_AGE),
+        )
+
+    def put(self, key: str, topic: str, payload: bytes) -> None:
+        """Queue an answer."""
+        message = Message(self._cluster, self._node, topic, "sonar", time.time(), payload, "", key)
+        self._queue.put([message])
+
+    def first(self) -> QueuedAnswer | None:
+        """Return the oldest answer; None without one."""
+        batch = self._queue.next_batch(1)
+        if not batch.messages:
+            return None
+        waiting = batch.messages[0]
+        message = waiting.message
+        return QueuedAnswer(message.id, message.kind, message.body, waiting.number, batch)
+
+    def keys(self) -> set[str]:
+        """Return the keys of all queued answers."""
+        found = self._queue.next_batch(_MOST_ANSWERS)
+        return {waiting.message.id for waiting in found.messages}
+
+    def remove(self, answer: QueuedAnswer) -> None:
+        """Delete an answer after the broker's confirmation."""
+        self._queue.remove(answer.batch, [answer.number])
+
+    def reject(self, answer: QueuedAnswer, reason: str) -> None:
+        """Move a rejected answer to the dead letters."""
+        self._queue.reject(answer.batch, answer.number, reason)
+
+    def count(self) -> int:
+        """Return the number of queued answers."""
+        return self._queue.count()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._queue.close()
 
 
 class FastProtocol:

@@ -8,7 +8,7 @@ from msgspec import structs
 
 from ccagent.agents.base import Agent, make_error
 from ccagent.agents.sonar.jobs.records import JobRecords
-from ccagent.agents.sonar.jobs.selection import ProcessSelection
+from ccagent.agents.sonar.process import ProcessSelection
 from ccagent.agents.sonar.settings import SampleSettings
 from ccagent.agents.sonar.sources.registry import open_source
 from ccagent.log import logger
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
     from ccagent.agents.sonar.jobs.allocations import Allocation, Allocations
     from ccagent.agents.sonar.jobs.cgroup_accounting import JobAccounts
-    from ccagent.agents.sonar.jobs.job_memory import JobMemoryReader, MemoryScale
-    from ccagent.agents.sonar.jobs.pss import JobPss
+    from ccagent.agents.sonar.jobs.job_memory import JobMemoryReader, JobPss, MemoryScale
     from ccagent.agents.sonar.process import Process, ProcessSource
     from ccagent.machine.cgroup.counters import JobCounters
     from ccagent.machine.checks import Check
@@ -146,7 +145,7 @@ class SampleAgent(Agent[SampleSettings]):
         if "line" in self.wanted:
             yield from self._points(samples[0][1], now, counters, values, pss)
             if reading is not None and reading.cards:
-                from ccagent.agents.sonar.gpu_points import gpu_points
+                from ccagent.agents.sonar.points import gpu_points
 
                 yield from gpu_points(samples[0][1], now, allocations, reading)
 
@@ -224,7 +223,7 @@ class SampleAgent(Agent[SampleSettings]):
 
             jobs = with_cgroups(jobs, counters, pss)
         if "job-energy" in self.settings.extras:
-            from ccagent.agents.sonar.jobs.energies import with_energies
+            from ccagent.agents.sonar.jobs.cgroup_accounting import with_energies
 
             jobs = with_energies(jobs)
         return jobs
@@ -335,7 +334,7 @@ class SampleAgent(Agent[SampleSettings]):
         if not self.settings.job_pss:
             return {}
         if self._pss is None:
-            from ccagent.agents.sonar.jobs.pss import JobPss
+            from ccagent.agents.sonar.jobs.job_memory import JobPss
 
             self._pss = JobPss()
         return self._pss.read(node, processes, errors)

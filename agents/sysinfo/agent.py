@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 from msgspec import Meta
 
 from ccagent.agents.base import Agent
-from ccagent.agents.sysinfo.software import SoftwareSettings, read_software
-from ccagent.agents.sysinfo.topology import read_drawing, split_command
+from ccagent.agents.sysinfo.software import (
+    SoftwareSettings,
+    read_drawing,
+    read_software,
+    split_command,
+)
 from ccagent.config.duration import Duration
 from ccagent.errors import (
     CcagentError,

@@ -14,10 +14,9 @@ import msgspec
 from ccagent.config.secret import read_secret
 from ccagent.errors import ConfigurationError, RejectedError, RetryableError
 from ccagent.transports.base import ProbeResult
-from ccagent.transports.http.posts import Post
 from ccagent.transports.http.settings import HttpSettings
-from ccagent.transports.http.transport import HttpTransport
-from ccagent.transports.kafka.topics import is_topic
+from ccagent.transports.http.transport import HttpTransport, Post
+from ccagent.transports.kafka.settings import is_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -9,7 +9,7 @@ from msgspec import Meta
 from ccagent.errors import ConfigurationError
 from ccagent.net.tls import check_network
 from ccagent.net.urls import Server, split_url
-from ccagent.transports.network import NetworkSinkSettings
+from ccagent.transports.base import NetworkSinkSettings
 from ccagent.transports.templates import check_template
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from msgspec import Meta
 from ccagent.errors import ConfigurationError
 from ccagent.net.mqtt_broker import check_broker
 from ccagent.transports import templates
-from ccagent.transports.network import NetworkSinkSettings
+from ccagent.transports.base import NetworkSinkSettings
 
 if TYPE_CHECKING:
     from urllib.parse import SplitResult

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ccagent.agents.jobio.deltas import is_idle
 from ccagent.agents.jobio.usage import (
     JobIoUsage,
     bytes_read,
     bytes_written,
+    is_idle,
     metadata_operations,
     read_calls,
     write_calls,

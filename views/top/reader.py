@@ -6,7 +6,7 @@ import os
 from collections import deque
 from typing import TYPE_CHECKING
 
-from ccagent.agents.sonar.jobs.selection import ProcessSelection
+from ccagent.agents.sonar.process import ProcessSelection
 from ccagent.agents.sonar.sources.registry import open_source
 from ccagent.config.registry import GPU_VENDORS
 from ccagent.errors import CcagentError

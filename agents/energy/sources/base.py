@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, get_args
 
-from ccagent.agents.energy.domains import EnergyDomain, MeasuredEnergy
+from ccagent.agents.energy.accounts import DomainKind, EnergyDomain, MeasuredEnergy
+from ccagent.errors import CcagentError, NotHereError
 from ccagent.machine.energy_counter import EnergyCounter, EnergyReading
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
@@ -24,6 +25,9 @@ _NEW = "it was read for the first time"
 
 Kept = dict[str, tuple[int, float, float]]
 """Last readings of counters: value, moment (s since boot), steady clock (s)."""
+
+_KINDS: tuple[DomainKind, ...] = get_args(DomainKind)
+Measured = dict["EnergyDomain", "MeasuredEnergy"]
 
 
 class EnergySource(ABC):
@@ -203,3 +207,139 @@ def read_all(
             values[key] = value
     errors += problems[:1]
     return values
+
+
+class PowerIntegral:
+    """Integrates the readings of one meter. longest_gap: maximum seconds between readings."""
+
+    def __init__(self, source: str, longest_gap: float) -> None:
+        self._source = source
+        self.longest_gap = longest_gap
+        self._last: tuple[int, float] | None = None
+        self._taken: float | None = None
+        self._energy = 0
+        self._flaw = ""
+
+    @property
+    def moment(self) -> float:
+        """Return the moment of the last reading; -1 without one."""
+        return -1.0 if self._last is None else self._last[1]
+
+    @property
+    def microwatts(self) -> int:
+        """Return the last power in uW."""
+        return 0 if self._last is None else self._last[0]
+
+    def add(self, microwatts: int, moment: float) -> None:
+        """Add a reading at a time of the clock since boot. An earlier time is ignored."""
+        before = self._last
+        if before is None:
+            self._last = microwatts, moment
+            self._taken = moment
+            return
+        seconds = moment - before[1]
+        if seconds <= 0:
+            return
+        self._last = microwatts, moment
+        if seconds > self.longest_gap:
+            self._flaw = self._flaw or f"{seconds:.0f} s between two readings of power"
+            return
+        self._energy += (before[0] + microwatts) * round(seconds * 1e6) // 2_000_000
+
+    def take(self) -> MeasuredEnergy | None:
+        """Return the energy since the last call in uJ; None before the second reading."""
+        if self._last is None or self._taken is None or self._last[1] <= self._taken:
+            return None
+        seconds = self._last[1] - self._taken
+        energy, flaw = 0 if self._flaw else self._energy, self._flaw
+        self._taken, self._energy, self._flaw = self._last[1], 0, ""
+        return MeasuredEnergy(energy, seconds, self._source, is_estimate=True, flaw=flaw)
+
+
+class SourceReadings(NamedTuple):
+    """The chosen domains. errors: errors of all sources. absent: reasons for missing sources."""
+
+    measured: Measured
+    errors: list[str]
+    absent: dict[str, str]
+
+
+def choose_domains(readings: Iterable[Measured]) -> Measured:
+    """Choose the source of each kind of domain: the first source with all domains of the kind.
+
+    If there is none, choose the first source with some of them, then the first source that would
+    have them. Two sources for one kind would measure the same energy twice.
+    """
+    readings = list(readings)
+    chosen: Measured = {}
+    for kind in _KINDS:
+        candidates: list[Measured] = []
+        for reading in readings:
+            own = {domain: each for domain, each in reading.items() if domain.kind == kind}
+            if own:
+                candidates.append(own)
+        if candidates:
+            best = max(candidates, key=_quality)
+            chosen.update(best)
+    return chosen
+
+
+def _quality(own: Measured) -> int:
+    valid = sum(not each.flaw for each in own.values())
+    return 2 if valid == len(own) else int(valid > 0)
+
+
+class Sources:
+    """The sources of a node, in order of preference."""
+
+    def __init__(self, sources: Sequence[EnergySource]) -> None:
+        self.all = sources
+        self._known: dict[str, set[EnergyDomain]] = {}
+
+    @property
+    def poll_interval(self) -> float:
+        """Return the seconds between two calls of `poll`; 0 if not needed."""
+        return min((each.poll_interval for each in self.all if each.poll_interval), default=0.0)
+
+    def poll(self, node: Node) -> None:
+        """Poll the sources that need it between two readings."""
+        for source in self.all:
+            if source.poll_interval:
+                try:
+                    source.poll(node)
+                except CcagentError:
+                    continue  # the next reading reports it
+
+    def read(self, node: Node) -> SourceReadings:
+        """Read all sources. A failing source is skipped, with its error.
+
+        Its domains are invalid meanwhile: otherwise their energy would count as `other`. A removed
+        domain is invalid once.
+        """
+        errors: list[str] = []
+        absent: dict[str, str] = {}
+        found: dict[str, Measured] = {}
+        for source in self.all:
+            source.prepare_reading(node)
+        for source in sorted(self.all, key=lambda each: not each.is_slow):
+            known = self._known.pop(source.name, set())
+            missing = NOT_READABLE
+            own: Measured = {}
+            try:
+                own = source.read(node)
+                self._known[source.name] = {*own}
+            except NotHereError as error:
+                absent[source.name] = missing = str(error)
+            except CcagentError as error:
+                errors.append(f"{source.name}: {error}")
+                self._known[source.name] = known
+            lost = MeasuredEnergy(0, 0.0, source.name, flaw=missing)
+            found[source.name] = dict.fromkeys(known - own.keys(), lost) | own
+            errors += [f"{source.name}: {text}" for text in source.errors]
+        readings = [found[source.name] for source in self.all if source.name in found]
+        return SourceReadings(choose_domains(readings), errors, absent)
+
+    def close(self) -> None:
+        """Close all sources."""
+        for source in self.all:
+            source.close()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ccagent.agents.fast.kpis.control_groups import (
+from ccagent.agents.fast.kpis.processes import (
     CPU_CONTROLLER,
     MEMORY_CONTROLLER,
     Groups,
     group_processes,
     machine_scopes,
+    read_start,
 )
-from ccagent.agents.fast.kpis.process_tree import read_start
 from ccagent.agents.fast.session.kept_state import MonitoredMachine
 from ccagent.errors import CcagentError
 from ccagent.log import logger

@@ -18,6 +18,38 @@ MachineEvent = Literal[
 VcpuMap = tuple[tuple[int, ...], ...]
 """The allowed host CPUs of each virtual CPU."""
 
+KpiScope = Literal["node", "application"]
+APPLICATION_MEMORY = "Application/VM memory usage"
+APPLICATION_CPU = "Application/VM Cpu usage"
+NODE_MEMORY = "Node memory usage"
+NODE_MEMORY_BANDWIDTH = "Node memory bandwidth"
+NODE_CPU = "Node Cpu usage"
+NODE_INTERCONNECT = "Node Network Interconnect bandwidth"
+COMMUNICATION = "communication intensity (network)"
+RUNTIME = "expected runtime"
+
+KPIS: dict[str, KpiScope] = {
+    APPLICATION_MEMORY: "application",
+    APPLICATION_CPU: "application",
+    NODE_MEMORY: "node",
+    NODE_MEMORY_BANDWIDTH: "node",
+    NODE_CPU: "node",
+    NODE_INTERCONNECT: "node",
+    COMMUNICATION: "node",
+    RUNTIME: "application",
+}
+"""All KPIs, in the order of the specification."""
+
+_KNOWN = {" ".join(name.casefold().split()): name for name in KPIS} | {
+    "vm memory usage": APPLICATION_MEMORY,
+    "application memory usage": APPLICATION_MEMORY,
+    "vm cpu usage": APPLICATION_CPU,
+    "application cpu usage": APPLICATION_CPU,
+    "node network bandwidth": NODE_INTERCONNECT,
+    "node interconnect bandwidth": NODE_INTERCONNECT,
+    "communication intensity": COMMUNICATION,
+}
+
 
 class FastMessage(msgspec.Struct, frozen=True, kw_only=True):
     """Base of all messages. id: id of a request, repeated in its answer; may be empty."""
@@ -209,3 +241,8 @@ class ApplicationKpis(FastMessage, frozen=True, kw_only=True):
 
     job: str
     values: dict[str, float | str]
+
+
+def find_kpi(name: str) -> str | None:
+    """Return the KPI of a name, ignoring case and spaces; None if unknown."""
+    return _KNOWN.get(" ".join(name.casefold().split()))

@@ -12,17 +12,31 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.agents.sonar.jobs.rollup import pids_of_ended
 from ccagent.agents.sonar.process import ENDED, Process
-from ccagent.agents.sonar.sources.ended_deltas import EndedDelta, EndedDeltas
-from ccagent.machine.bpf.ended_records import EndedKey
+from ccagent.errors import CcagentError, NotHereError, NotPermittedError
+from ccagent.machine.bpf.ended_records import EndedKey, parse_key, parse_raw
 from ccagent.machine.bpf.task_records import KERNEL_THREAD, Task, ticks
 from ccagent.machine.cgroup.jobs import CgroupMembership
 from ccagent.machine.procfs.process_files import command_text
 
 if TYPE_CHECKING:
-    from ccagent.agents.sonar.jobs.selection import ProcessSelection
+    from ccagent.agents.sonar.process import ProcessSelection
+    from ccagent.machine.bpf.ended_records import RawEndedReading, RawEntry
     from ccagent.machine.node import Node
 
+_LARGEST = 64 * 1024 * 1024
 _SECOND = 1_000_000_000
+
+_PRUNED_EVERY = 5
+"""Readings after which an entry that the kernel removed is removed here."""
+
+_MOST_KNOWN = 16_384
+"""Entries to keep: the kernel's own limit on most machines. Above 1.5 times this number, the
+entries unchanged for longest are removed.
+"""
+
+_KEPT_LONGER = 60 * _SECOND
+"""The kernel removes entries only when it is read."""
+
 _SHORT = _SECOND // 10
 """SHORT in ended.bpf.c, ns. The kernel may count processes with less CPU time without a group."""
 
@@ -39,6 +53,112 @@ _MOST_GROUPS = 1000
 Also the maximum number of users with a record of the remaining groups.
 """
 
+MembershipOf = Callable[[EndedKey], CgroupMembership]
+"""Returns the job and container of the processes of an entry."""
+
+
+class EndedDelta(NamedTuple):
+    """Processes that ended since the previous reading: their number and CPU time in ns."""
+
+    processes: int
+    runtime: int
+    in_container: bool = False
+
+    def plus(self, other: EndedDelta) -> EndedDelta:
+        """Return the sum of this delta and another."""
+        return EndedDelta(
+            self.processes + other.processes,
+            self.runtime + other.runtime,
+            self.in_container or other.in_container,
+        )
+
+
+class EndedDeltas:
+    """Computes the deltas of the kernel's sums between readings."""
+
+    def __init__(self, node: Node, path: str) -> None:
+        self._node = node
+        self._path = path
+        self._known: dict[bytes, RawEntry] = {}
+        self._base = self._counted = self._missing = self._lost = 0
+        self._read_at = 0
+        self._reading = 0
+
+    @property
+    def is_counting(self) -> bool:
+        """Return whether the last reading got the kernel's sums."""
+        return self._read_at > 0
+
+    @property
+    def entries(self) -> int:
+        """Return the number of entries with known last sums."""
+        return len(self._known)
+
+    def read(self, errors: list[str]) -> dict[EndedKey, EndedDelta]:
+        """Return the deltas by key; empty if the sums are not pinned or not readable."""
+        self._reading += 1
+        try:
+            reading = parse_raw(self._node.read(self._path, _LARGEST))
+        except CcagentError as error:
+            if not isinstance(error, NotHereError | NotPermittedError):
+                errors.append(str(error))
+            self._read_at = 0
+            return {}
+        return self._take(reading, errors)
+
+    def _take(self, reading: RawEndedReading, errors: list[str]) -> dict[EndedKey, EndedDelta]:
+        before, self._read_at = self._read_at, reading.header.time
+        known = self._known
+        deltas: dict[bytes, EndedDelta] = {}
+        late = 0
+        for entry in reading.entries:
+            key, processes, runtime, since, last = entry
+            old = known.get(key)
+            if old is not None and old[3] == since:
+                if processes > old[1]:
+                    deltas[key] = EndedDelta(processes - old[1], runtime - old[2])
+            elif before and since >= before:
+                deltas[key] = EndedDelta(processes, runtime)
+            known[key] = entry
+            late += last >= reading.header.time
+        if before and reading.total.processes >= self._base:
+            self._check(reading.total.processes, deltas, errors)
+        else:
+            # The total does not include processes that ended during the reading.
+            self._base = reading.total.processes + late
+            self._counted = self._missing = self._lost = 0
+        if self._reading % _PRUNED_EVERY == 0 or len(known) > _MOST_KNOWN * 3 // 2:
+            self._prune(reading.header.time - reading.kept - _KEPT_LONGER)
+        if not before:
+            return {}
+        return {parse_key(key): delta for key, delta in deltas.items()}
+
+    def _check(self, total: int, deltas: dict[bytes, EndedDelta], errors: list[str]) -> None:
+        """Compare the deltas with the total.
+
+        A process may be in the total of one reading and in the entries of the next. If it is still
+        missing then, it is lost.
+        """
+        self._counted += sum(delta.processes for delta in deltas.values())
+        missing = total - self._base - self._counted
+        lost = min(missing, self._missing)
+        self._missing = missing
+        if lost > self._lost:
+            errors.append(
+                f"/{self._path}: the CPU time of {lost - self._lost} ended processes was lost"
+            )
+            self._lost = lost
+
+    def _prune(self, oldest: int) -> None:
+        kept = {key: entry for key, entry in self._known.items() if entry[4] >= oldest}
+        if len(kept) > _MOST_KNOWN * 3 // 2:
+            kept = dict(sorted(kept.items(), key=_last)[-_MOST_KNOWN:])
+        self._known = kept
+
+
+def _last(item: tuple[bytes, RawEntry]) -> int:
+    return item[1][4]
+
 
 class _OwnerGroup(NamedTuple):
     """Owner of ended processes with shared records.
@@ -52,9 +172,6 @@ class _OwnerGroup(NamedTuple):
 
 
 _Commands = dict[str, EndedDelta]
-
-MembershipOf = Callable[[EndedKey], CgroupMembership]
-"""Returns the job and container of the processes of an entry."""
 
 
 class EndedProcesses:

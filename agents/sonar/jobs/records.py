@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from ccagent.agents.sonar.process import UNKNOWN_USER
+from ccagent.errors import NotHereError, VanishedError
 from ccagent.machine.procfs.process_files import DEFUNCT
 from ccagent.machine.system_state import pid_max
 from ccagent.records.envelopes import NO_FLOAT, SampleJob, SampleProcess, SampleProcessGpu
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ccagent.agents.sonar.jobs.allocations import Allocation
     from ccagent.agents.sonar.jobs.ended_streams import EndedStreams
     from ccagent.agents.sonar.jobs.rollup import SyntheticPids
@@ -22,7 +25,6 @@ if TYPE_CHECKING:
 ALLOCATED = "_allocated_gpus_"
 """The command of a record that lists a job's cards."""
 
-
 _CARRIED = 60.0
 """Seconds for which sonalyze repeats the last record of a stream in the sums of a job."""
 
@@ -30,6 +32,8 @@ _NO_GPUS: list[SampleProcessGpu] = []
 
 GroupKey = tuple[int, int, int]
 """Job id, epoch (0 for Slurm jobs), user id."""
+
+COMMAND = "_unknown_"
 
 
 class _KnownProcess:
@@ -128,8 +132,6 @@ class JobRecords:
         # A process of the last sample has ended since. It is not an unlisted GPU process.
         unlisted = on_cards.keys() - known.keys() - before.keys()
         if unlisted:
-            from ccagent.agents.sonar.jobs.unlisted_gpu_processes import make_unlisted_jobs
-
             jobs += make_unlisted_jobs(node, unlisted, on_cards, epoch)
         return jobs
 
@@ -262,3 +264,23 @@ def _record(process: Process, average: float, gpus: list[SampleProcessGpu]) -> S
         rolledup=process.rolledup,
         gpus=gpus,
     )
+
+
+def make_unlisted_jobs(
+    node: Node,
+    pids: Iterable[int],
+    on_cards: dict[int, list[SampleProcessGpu]],
+    epoch: int,
+) -> list[SampleJob]:
+    """Return one job for each unlisted GPU process, to show its use of a card.
+
+    A process in /proc that is not in the sample was excluded by the configuration; omit it.
+    """
+    jobs: list[SampleJob] = []
+    for pid in sorted(pids):
+        try:
+            node.owner(f"proc/{pid}")
+        except (NotHereError, VanishedError):
+            record = SampleProcess(cmd=COMMAND, pid=pid, gpus=on_cards[pid])
+            jobs.append(SampleJob(job=pid, user=UNKNOWN_USER, epoch=epoch, processes=[record]))
+    return jobs

@@ -13,16 +13,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ccagent.agents.sonar.jobs.attribution import EVERY, ZOMBIE, ProcessAttribution
-from ccagent.agents.sonar.jobs.cgroup_ids import CgroupMemberships
 from ccagent.agents.sonar.jobs.ended import EndedProcesses
 from ccagent.agents.sonar.process import (
+    Complaints,
     Process,
     ProcessEntry,
     first_utilization,
     make_process,
     utilization,
 )
-from ccagent.agents.sonar.sources.complaints import Complaints
 from ccagent.errors import CcagentError, NotHereError
 from ccagent.machine.bpf import pins
 from ccagent.machine.bpf.task_records import (
@@ -36,7 +35,8 @@ from ccagent.machine.bpf.task_records import (
     ticks,
 )
 from ccagent.machine.bpf.task_records import KERNEL_THREAD as IS_KERNEL_THREAD
-from ccagent.machine.cgroup.jobs import NO_MEMBERSHIP
+from ccagent.machine.cgroup.inodes import JobInodes
+from ccagent.machine.cgroup.jobs import NO_MEMBERSHIP, CgroupMembership
 from ccagent.machine.procfs.process_files import (
     KERNEL_THREAD,
     Io,
@@ -47,15 +47,78 @@ from ccagent.machine.procfs.process_files import (
 )
 
 if TYPE_CHECKING:
-    from ccagent.agents.sonar.jobs.selection import ProcessSelection
-    from ccagent.machine.cgroup.jobs import CgroupMembership
+    from ccagent.agents.sonar.process import ProcessSelection
+    from ccagent.machine.bpf.ended_records import EndedKey
     from ccagent.machine.node import Node
 
+_ROOT = 1
+"""The id of the cgroup at the root of a hierarchy."""
+
+_MOST = 10_000
 _SECOND = 1_000_000_000
 _NEVER = 1 << 62
 _OWNERS = slice(1, 7)
+
 _CGROUPS = slice(27, 33)
 """Slices of the fields of a Task: ppid to suid, and the cgroup ids."""
+
+
+class CgroupMemberships:
+    """Job memberships by cgroup id: from earlier reads of /proc, else from the cgroup file system.
+
+    descents: by process group, the job found through ancestors; 0 for none.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self.descents: dict[int, int] = {}
+        self._node = node
+        self._seen: dict[tuple[int, int], CgroupMembership | None] = {}
+        self._inodes = JobInodes()
+
+    def learn(self, task: Task, membership: CgroupMembership) -> CgroupMembership:
+        """Remember the membership read from /proc; return it, or a more specific one if known.
+
+        With cgroup v1, a process that has exited reads as outside of jobs. A cgroup with processes
+        of several memberships is ignored: the job is in another controller's path.
+        """
+        if membership == NO_MEMBERSHIP:
+            better = self.for_task(task)
+            if better.job:
+                return better
+        if membership.is_unknown:
+            return membership
+        if len(self._seen) >= _MOST:
+            self._seen.clear()
+        cgroups = (task.cgroup, task.cpuacct)
+        known = self._seen.setdefault(cgroups, membership)
+        if known is not None and known != membership:
+            self._seen[cgroups] = None
+        return membership
+
+    def for_task(self, task: Task) -> CgroupMembership:
+        """Return the membership of a process whose files can't be read."""
+        return self._of(task.cgroup, task.cpuacct, task.memory)
+
+    def for_ended(self, key: EndedKey) -> CgroupMembership:
+        """Return the membership of ended processes that the kernel has summed up."""
+        if key.is_slurms_own:
+            return NO_MEMBERSHIP
+        if key.job:
+            return CgroupMembership(key.job, "")
+        membership = self._of(key.cgroup, key.cpuacct)
+        if membership.job:
+            return membership
+        return membership._replace(job=self.descents.get(key.pgid, 0))
+
+    def _of(self, cgroup: int, cpuacct: int, memory: int = _ROOT) -> CgroupMembership:
+        known = self._seen.get((cgroup, cpuacct))
+        if known is not None:
+            return known
+        ids = (("v2", cgroup), ("cpuacct", cpuacct), ("memory", memory))
+        wanted = tuple(each for each in ids if each[1] > _ROOT)
+        if not wanted:
+            return NO_MEMBERSHIP
+        return CgroupMembership(self._inodes.job(self._node, wanted), "")
 
 
 class TaskEntry(ProcessEntry):

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from ccagent.agents.sonar.jobs.ancestry import Ancestry
-from ccagent.agents.sonar.jobs.containers import Containers
+from ccagent.agents.sonar.jobs.attribution import Ancestry, Containers
 from ccagent.agents.sonar.process import Process, kilobytes, utilization
 from ccagent.errors import CcagentError, ConfigurationError
 from ccagent.machine.cgroup.jobs import NO_MEMBERSHIP, CgroupMembership, find_membership
@@ -21,7 +20,7 @@ from ccagent.machine.procfs.process_files import DEFUNCT, STEP_DAEMON, parse_sta
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ccagent.agents.sonar.jobs.selection import ProcessSelection
+    from ccagent.agents.sonar.process import ProcessSelection
     from ccagent.machine.node import Node
     from ccagent.machine.procfs.process_files import ProcessStat
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ccagent.agents.energy.card_owners import CardOwners, CardUse, make_card_use
-from ccagent.agents.energy.split.domain_split import DomainClaim, DomainUse, split_domain
+from ccagent.agents.energy.cards import CardOwners, CardUse, make_card_use
+from ccagent.agents.energy.splitting import DomainClaim, DomainUse, split_domain
 from ccagent.machine.gpu.gpus import GpuReading
 from ccagent.records.envelopes import SampleGpu, SampleProcessGpu
 from tests.support.energy_tree import EnergyNode

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ccagent.agents.energy.ended_times import EndedTimes
-from ccagent.agents.energy.split.domain_split import SYSTEM
+from ccagent.agents.energy.ended_jobs import EndedTimes
+from ccagent.agents.energy.splitting import SYSTEM
 from ccagent.machine.bpf import ended_records
 from ccagent.machine.bpf.pinned_file import HEADER
 from tests.support.energy_tree import EnergyNode, make_meter

@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ccagent.agents.energy.domains import NODE_METER, EnergyDomain
+from ccagent.agents.energy.accounts import NODE_METER, EnergyDomain
 from ccagent.agents.energy.kept_state import KeptDomain, load_state, save_state
 from ccagent.agents.energy.meter import EnergyMeter, EnergyTick
-from ccagent.agents.energy.split.domain_split import SYSTEM, UNALLOCATED
+from ccagent.agents.energy.splitting import SYSTEM, UNALLOCATED
 from tests.support.energy_tree import (
     AMD_RANGE,
     GIB,

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, cast, get_args
 import pytest
 import yaml
 
+from ccagent.agents.fast.messages import documents
 from ccagent.agents.fast.messages import structures as fast
-from ccagent.agents.fast.messages import yaml_documents
 from ccagent.agents.fast.messages.decoding import Subject, decode
+from ccagent.agents.fast.messages.documents import LARGEST_PAYLOAD, parse_document
 from ccagent.agents.fast.messages.encoding import encode_fast
-from ccagent.agents.fast.messages.kpi_names import KPIS
-from ccagent.agents.fast.messages.yaml_documents import LARGEST_PAYLOAD, parse_document
+from ccagent.agents.fast.messages.structures import KPIS
 
 if TYPE_CHECKING:
-    from ccagent.agents.fast.messages.yaml_documents import Document
+    from ccagent.agents.fast.messages.documents import Document
 
 SUBJECTS = cast("tuple[Subject, ...]", get_args(Subject))
 
@@ -323,7 +323,7 @@ def _damaged(random: Random) -> bytes:
 def test_no_payload_makes_decoding_raise(
     loader: str, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(yaml_documents, "_LOADER", getattr(yaml, loader))
+    monkeypatch.setattr(documents, "_LOADER", getattr(yaml, loader))
     random = Random(20261122)
     refused = 0
     for _ in range(count):

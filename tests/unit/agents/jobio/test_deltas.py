@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.jobio.deltas import Deltas, add, is_idle, subtract
+from ccagent.agents.jobio.usage import Deltas, add, is_idle, subtract
 from ccagent.machine.bpf.io_records import JobTraffic
 
 STEPS = st.lists(st.tuples(*[st.integers(0, 10**9)] * 4), min_size=1, max_size=8)

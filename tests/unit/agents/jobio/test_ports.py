@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ccagent.agents.jobio.ports import ExclusivePorts, exclusive_job, living_jobs
+from ccagent.agents.jobio.points import ExclusivePorts, exclusive_job, living_jobs
 from tests.support.job_io import JobIoNode
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.sysinfo.topology import read_drawing, split_command
+from ccagent.agents.sysinfo.software import read_drawing, split_command
 from ccagent.errors import CcagentError, ProgramError
 from ccagent.machine.node import Node
 

@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 import pytest
 
-from ccagent.agents.energy.card_owners import list_processes
+from ccagent.agents.energy.cards import list_processes
 from ccagent.agents.energy.job_states import StateReader
-from ccagent.agents.fast.bandwidth.core_owners import find_owners
-from ccagent.agents.jobio.ports import living_jobs
-from ccagent.agents.sonar.jobs.selection import ProcessSelection
+from ccagent.agents.fast.bandwidth.service import find_owners
+from ccagent.agents.jobio.points import living_jobs
+from ccagent.agents.sonar.process import ProcessSelection
 from ccagent.agents.sonar.sources.bpf import BpfSource
 from ccagent.agents.sonar.sources.procfs import ProcfsSource
 from ccagent.controls.owner import find_jobs

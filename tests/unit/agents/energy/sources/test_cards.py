@@ -8,8 +8,8 @@ from typing import ClassVar
 
 import pytest
 
-from ccagent.agents.energy.sources import cards
-from ccagent.agents.energy.sources.cards import CardSource
+from ccagent.agents.energy import cards
+from ccagent.agents.energy.cards import CardSource
 from ccagent.machine.gpu import gpus
 from ccagent.machine.gpu.gpus import GpuReading
 from ccagent.machine.gpu.vendor import Detail

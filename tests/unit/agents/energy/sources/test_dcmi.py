@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.energy.domains import NODE_METER
-from ccagent.agents.energy.sources.dcmi import DcmiSource, parse_dcmi
+from ccagent.agents.energy.accounts import NODE_METER
+from ccagent.agents.energy.sources.meters import DcmiSource, parse_dcmi
 from ccagent.errors import NotHereError, ProgramError, UnparsableError
 from tests.support.energy_tree import EnergyNode
 

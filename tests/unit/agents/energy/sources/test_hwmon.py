@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from ccagent.agents.energy.accounts import NODE_METER, EnergyDomain
 from ccagent.agents.energy.checks import find_node_meter
-from ccagent.agents.energy.domains import NODE_METER, EnergyDomain
-from ccagent.agents.energy.sources.hwmon import HWMON, HwmonEnergySource, parse_microwatts
+from ccagent.agents.energy.sources.meters import HWMON, HwmonEnergySource, parse_microwatts
 from ccagent.errors import NotHereError, UnparsableError
 from tests.support.energy_tree import EnergyNode
 

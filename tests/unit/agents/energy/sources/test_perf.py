@@ -7,9 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from ccagent.agents.energy.domains import EnergyDomain
-from ccagent.agents.energy.sources.perf import PerfEnergySource, as_microjoules, parse_scale
-from ccagent.agents.energy.sources.rapl import RaplSource
+from ccagent.agents.energy.accounts import EnergyDomain
+from ccagent.agents.energy.sources.rapl import (
+    PerfEnergySource,
+    RaplSource,
+    as_microjoules,
+    parse_scale,
+)
 from ccagent.agents.metrics.perf.call import PerfEvent
 from ccagent.errors import NotHereError, NotPermittedError, UnparsableError
 from tests.support.energy_tree import EnergyNode

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.energy.domains import NODE_METER, EnergyDomain
-from ccagent.agents.energy.sources.pm_counters import (
+from ccagent.agents.energy.accounts import NODE_METER, EnergyDomain
+from ccagent.agents.energy.sources.meters import (
     PM_COUNTERS,
     PmCountersSource,
     find_domain,

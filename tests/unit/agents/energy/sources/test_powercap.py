@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ccagent.agents.energy.domains import EnergyDomain
-from ccagent.agents.energy.sources.powercap import PowercapSource
+from ccagent.agents.energy.accounts import EnergyDomain
+from ccagent.agents.energy.sources.rapl import PowercapSource
 from ccagent.errors import NotHereError, NotPermittedError
 from tests.support.energy_tree import AMD_RANGE, INTEL_RANGE, EnergyNode
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ccagent.agents.sonar.agent import SampleAgent
 from ccagent.agents.sonar.jobs.attribution import EVERY
-from ccagent.agents.sonar.jobs.selection import ProcessSelection
+from ccagent.agents.sonar.process import ProcessSelection
 from ccagent.agents.sonar.settings import SampleSettings
 from ccagent.agents.sonar.sources.procfs import ProcfsSource
 from ccagent.agents.sonar.sources.psutil_source import PsutilSource

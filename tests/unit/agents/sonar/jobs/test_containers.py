@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ccagent.agents.sonar.jobs.containers import Containers
+from ccagent.agents.sonar.jobs.attribution import Containers
 from tests.support.tree import TreeNode
 
 HOST = "22 27 0:21 / /proc rw - proc proc rw\n27 1 8:1 / / rw - ext4 /dev/sda1 rw\n"

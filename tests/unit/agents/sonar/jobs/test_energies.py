@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ccagent.agents.sonar.jobs.energies import with_energies
+from ccagent.agents.sonar.jobs.cgroup_accounting import with_energies
 from ccagent.machine.job_energy import JobEnergy, NodeEnergy, latest_energy, publish_energy
 from ccagent.records.envelopes import SampleJob, SampleJobEnergy
 

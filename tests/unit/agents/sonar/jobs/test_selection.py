@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ccagent.agents.sonar.jobs.selection import ProcessSelection
+from ccagent.agents.sonar.process import ProcessSelection
 from ccagent.machine.node import Node
 
 

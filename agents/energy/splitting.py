@@ -8,15 +8,45 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ccagent.agents.energy.split.apportion import apportion
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ccagent.agents.energy.accounts import DomainKind, EnergyDomain
+
 SYSTEM = -1
 """Key of the processes outside of jobs."""
+
 UNALLOCATED = -2
 """Key of the unallocated part."""
+
+WINDOW = 60.0
+"""Seconds without a job that form an idle window."""
+
+LEAST_WINDOWS = 3
+MOST_WINDOWS = 200
+_MOST_DOMAINS = 1000
+_QUANTILE = 0.05
+
+
+def apportion(amount: int, weights: Mapping[int, int]) -> dict[int, int]:
+    """Divide an amount in proportion to weights; the sum of the parts is the amount.
+
+    Each part is the exact quotient, rounded down or up. Of equal remainders the smaller key gets
+    more, so the order of the weights is irrelevant. Raise ValueError if all weights are 0, or if a
+    weight or the amount is negative.
+    """
+    whole = sum(weights.values())
+    if whole <= 0 or amount < 0 or min(weights.values()) < 0:
+        raise ValueError(f"cannot divide {amount} by weights whose sum is {whole}")
+    parts: dict[int, int] = {}
+    remainders: list[tuple[int, int]] = []
+    for key, weight in weights.items():
+        parts[key], remainder = divmod(amount * weight, whole)
+        remainders.append((-remainder, key))
+    missing = amount - sum(parts.values())
+    for _, key in sorted(remainders)[:missing]:
+        parts[key] += 1
+    return parts
 
 
 class DomainClaim(NamedTuple):
@@ -108,3 +138,42 @@ def bounds(active: int, claim: DomainClaim, busy: int, ratio: tuple[int, int]) -
     least = active * low * unit // below if below else 0
     most = -(-active * high * r // above) if above else 0
     return least, most
+
+
+class IdleFloor:
+    """Learns the idle power of each domain: the 5 % quantile of means over idle windows.
+
+    configured: watts by kind of domain; these are not learned.
+    """
+
+    def __init__(self, configured: Mapping[DomainKind, float]) -> None:
+        self._configured = dict(configured)
+        self.windows: dict[EnergyDomain, list[float]] = {}
+        self._open: dict[EnergyDomain, tuple[int, float]] = {}
+
+    def add(self, domain: EnergyDomain, energy: int, seconds: float, *, is_idle: bool) -> None:
+        """Add the uJ of a tick. A busy tick ends the window."""
+        if not is_idle:
+            self._open.pop(domain, None)
+            return
+        if domain not in self._open and len(self._open) >= _MOST_DOMAINS:
+            return
+        before = self._open.get(domain, (0, 0.0))
+        energy, seconds = before[0] + energy, before[1] + seconds
+        if seconds < WINDOW:
+            self._open[domain] = energy, seconds
+            return
+        self._open.pop(domain, None)
+        known = self.windows.setdefault(domain, [])
+        known.append(energy / 1e6 / seconds)
+        del known[:-MOST_WINDOWS]
+
+    def watts(self, domain: EnergyDomain) -> float | None:
+        """Return the idle power in W; None while it is unknown."""
+        configured = self._configured.get(domain.kind, 0.0)
+        if configured > 0:
+            return configured
+        known = self.windows.get(domain, [])
+        if len(known) < LEAST_WINDOWS:
+            return None
+        return sorted(known)[int(_QUANTILE * len(known))]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ccagent.agents.energy.domains import EnergyDomain
-from ccagent.agents.energy.split.idle_floor import LEAST_WINDOWS, MOST_WINDOWS, IdleFloor
+from ccagent.agents.energy.accounts import EnergyDomain
+from ccagent.agents.energy.splitting import LEAST_WINDOWS, MOST_WINDOWS, IdleFloor
 
 P0 = EnergyDomain("package", 0)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ccagent.agents.energy.split.apportion import apportion
+from ccagent.agents.energy.splitting import apportion
 
 AMOUNTS = st.integers(0, 10**15)
 WEIGHTS = st.dictionaries(st.integers(-2, 50), st.integers(0, 10**12), min_size=1, max_size=20)

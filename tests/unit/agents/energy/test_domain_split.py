@@ -8,7 +8,7 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.energy.split.domain_split import (
+from ccagent.agents.energy.splitting import (
     SYSTEM,
     UNALLOCATED,
     DomainClaim,
