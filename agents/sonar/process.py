@@ -205,7 +205,7 @@ class ProcessSelection:
         return not (self._users and node.user(uid) in self._users)
 
 
-class Complaints:
+class ProcessErrors:
     """Collects errors; `errors` are those of the current reading, for the envelope."""
 
     def __init__(self) -> None:

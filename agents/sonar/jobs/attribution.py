@@ -21,7 +21,7 @@ from ccagent.machine.procfs.process_files import KERNEL_THREAD, STEP_DAEMON, com
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ccagent.agents.sonar.process import Complaints, ProcessEntry, ProcessSelection
+    from ccagent.agents.sonar.process import ProcessEntry, ProcessErrors, ProcessSelection
     from ccagent.machine.node import Node
     from ccagent.machine.procfs.process_files import ProcessStat
 
@@ -142,12 +142,12 @@ class ProcessAttribution:
         node: Node,
         selection: ProcessSelection,
         entries: Mapping[str, ProcessEntry],
-        complaints: Complaints,
+        errors: ProcessErrors,
     ) -> None:
         self._node = node
         self._selection = selection
         self._entries = entries
-        self._complaints = complaints
+        self._errors = errors
         self._memberships: dict[bytes, CgroupMembership] = {}
         self._containers = Containers(node)
         self._ancestry: Ancestry | None = None
@@ -181,9 +181,9 @@ class ProcessAttribution:
             raise
         except NotPermittedError as error:
             membership = NO_MEMBERSHIP
-            self._complaints.log_once("cgroup", f"jobs of some processes are unknown: {error}")
+            self._errors.log_once("cgroup", f"jobs of some processes are unknown: {error}")
         except CcagentError as error:
-            self._complaints.errors.append(str(error))
+            self._errors.errors.append(str(error))
         self.apply(entry, membership)
 
     def read(self, entry: ProcessEntry) -> CgroupMembership:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from ccagent.agents.sonar.jobs.attribution import EVERY, ZOMBIE, ProcessAttribution
 from ccagent.agents.sonar.jobs.ended import EndedProcesses
 from ccagent.agents.sonar.process import (
-    Complaints,
     Process,
     ProcessEntry,
+    ProcessErrors,
     first_utilization,
     make_process,
     utilization,
@@ -151,8 +151,8 @@ class BpfSource:
         self._by_name: dict[str, TaskEntry] = {}
         self._reading = 0
         self._read_at = 0.0
-        self._complaints = Complaints()
-        self._attribution = ProcessAttribution(node, selection, self._by_name, self._complaints)
+        self._errors = ProcessErrors()
+        self._attribution = ProcessAttribution(node, selection, self._by_name, self._errors)
         self._memberships = CgroupMemberships(node)
         self._ended = EndedProcesses(node, selection, f"{directory.lstrip('/')}/{pins.ENDED}")
         if node.is_live and node.inode("proc/self/ns/pid") != pins.FIRST_PID_NAMESPACE:
@@ -166,7 +166,7 @@ class BpfSource:
     @property
     def errors(self) -> list[str]:
         """Return the errors of the last reading, one sentence each."""
-        return self._complaints.errors
+        return self._errors.errors
 
     def begin(self) -> None:
         """Take a first reading of CPU times."""
@@ -177,7 +177,7 @@ class BpfSource:
 
     def read(self) -> list[Process]:
         """Return all wanted processes, and records of processes ended since the last reading."""
-        self._complaints.begin_reading()
+        self._errors.begin_reading()
         # In this order, no process is both among the ended and the living.
         self._ended.read(self.errors)
         content = self._node.read(self._path, LARGEST_READING)

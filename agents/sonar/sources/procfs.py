@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 from ccagent.agents.sonar.jobs.attribution import ProcessAttribution
 from ccagent.agents.sonar.process import (
-    Complaints,
     Process,
     ProcessEntry,
+    ProcessErrors,
     first_utilization,
     make_process,
     utilization,
@@ -97,13 +97,13 @@ class ProcessFiles:
         self,
         node: Node,
         entries: Mapping[str, FileEntry],
-        complaints: Complaints,
+        errors: ProcessErrors,
         io_lines: tuple[bytes, bytes],
     ) -> None:
         self.descriptors = Descriptors(node, self._close_some)
         self._node = node
         self._entries = entries
-        self._complaints = complaints
+        self._errors = errors
         self._io_lines = io_lines
 
     def open_stat(self, name: str) -> FileEntry:
@@ -133,7 +133,7 @@ class ProcessFiles:
         except GONE:
             raise
         except CcagentError as error:
-            self._complaints.add(f"/{path}", error)
+            self._errors.add(f"/{path}", error)
             return _NO_MEMORY
 
     def read_io(self, entry: FileEntry) -> Io:
@@ -154,7 +154,7 @@ class ProcessFiles:
         except NotPermittedError:
             self.descriptors.close(entry.io)
             entry.io = UNUSED
-            self._complaints.log_once(
+            self._errors.log_once(
                 "io",
                 "I/O counters of some processes can't be read",
                 self._node,
@@ -162,7 +162,7 @@ class ProcessFiles:
                 "CAP_DAC_READ_SEARCH",
             )
         except CcagentError as error:
-            self._complaints.add(f"/{path}", error)
+            self._errors.add(f"/{path}", error)
         return _NO_IO
 
     def _close_some(self, count: int) -> None:
@@ -197,19 +197,19 @@ class ProcfsSource:
         self._entries: dict[str, FileEntry] = {}
         self._reading = 0
         self._began = 0.0
-        self._complaints = Complaints()
+        self._errors = ProcessErrors()
         lines = IO_OF_STORAGE if selection.storage_io else IO_OF_CALLS
-        self._files = ProcessFiles(node, self._entries, self._complaints, lines)
-        self._attribution = ProcessAttribution(node, selection, self._entries, self._complaints)
+        self._files = ProcessFiles(node, self._entries, self._errors, lines)
+        self._attribution = ProcessAttribution(node, selection, self._entries, self._errors)
 
     @property
     def errors(self) -> list[str]:
         """Return the errors of the last reading, one sentence each."""
-        return self._complaints.errors
+        return self._errors.errors
 
     def begin(self) -> None:
         """Open the files of every process and remember its CPU time."""
-        self._complaints.begin_reading()
+        self._errors.begin_reading()
         self._files.descriptors.ensure_room()
         self._reading += 1
         self._began = self._node.clock.monotonic()
@@ -218,7 +218,7 @@ class ProcfsSource:
 
     def read(self) -> list[Process]:
         """Return all wanted processes."""
-        self._complaints.begin_reading()
+        self._errors.begin_reading()
         self._files.descriptors.ensure_room()
         self._reading += 1
         reading, entries, monotonic = self._reading, self._entries, self._node.clock.monotonic
@@ -288,7 +288,7 @@ class ProcfsSource:
             self.errors.append(str(error))
             return []
         if self._node.is_live and names and "1" not in names:
-            self._complaints.log_once(
+            self._errors.log_once(
                 "hidepid",
                 "/proc shows only some processes: it is mounted with hidepid=2, and this user is "
                 "not in its gid= group",
@@ -306,7 +306,7 @@ class ProcfsSource:
             except GONE:
                 continue
             except NotPermittedError:
-                self._complaints.log_once(
+                self._errors.log_once(
                     "stat",
                     "processes of other users can't be read: /proc is mounted with hidepid=1, and "
                     "this user is not in its gid= group",
