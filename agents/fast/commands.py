@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from ccagent.cli.command_options import add_common_options, make_group
+from ccagent.commands.command_options import add_common_options, make_group
 from ccagent.errors import ConfigurationError, NotHereError
 from ccagent.log import printable
 from ccagent.machine.clock import timestamp
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from ccagent.agents.fast.messages.structures import BandwidthResponse
     from ccagent.agents.fast.settings import FastSettings
-    from ccagent.cli.command_options import Common
-    from ccagent.cli.options import Options
+    from ccagent.commands.command_options import Common
+    from ccagent.commands.options import Options
     from ccagent.config.configuration import Configuration
     from ccagent.machine.node import Node
 
@@ -98,7 +98,7 @@ def _reference_command(configure: Callable[[Options], Configuration]) -> click.C
         )
         from ccagent.agents.fast.settings import check_extra
         from ccagent.errors import CcagentError
-        from ccagent.machine.private_directories import make_directory
+        from ccagent.service.private_directories import make_directory
 
         check_extra("numpy", "reference")
         node, settings = _node_and_settings(configure(common.options))
@@ -150,7 +150,7 @@ def read_details(socket: str) -> dict[str, Any]:
 
     Raise CcagentError if missing.
     """
-    from ccagent.daemon.status_socket import read_status
+    from ccagent.service.status_socket import read_status
 
     if not socket:
         raise ConfigurationError("status-socket: none is set")

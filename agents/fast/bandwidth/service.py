@@ -23,8 +23,8 @@ from ccagent.errors import CcagentError, NotHereError, ProgramError
 from ccagent.log import logger
 from ccagent.machine.cgroup.jobs import job_directories
 from ccagent.machine.parsed import read_parsed
-from ccagent.machine.private_files import replace_file
 from ccagent.machine.procfs.cpulist import parse_cpu_list
+from ccagent.service.private_files import replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

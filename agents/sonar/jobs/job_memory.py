@@ -21,7 +21,7 @@ from ccagent.errors import (
     VanishedError,
 )
 from ccagent.log import logger
-from ccagent.machine.cgroup.job_files import FILES
+from ccagent.machine.cgroup.counters import FILES
 from ccagent.machine.cgroup.jobs import job_directories
 from ccagent.machine.parsed import FileErrors
 from ccagent.records.envelopes import LARGEST_UINT

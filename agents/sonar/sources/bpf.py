@@ -35,7 +35,7 @@ from ccagent.machine.bpf.task_records import (
     ticks,
 )
 from ccagent.machine.bpf.task_records import KERNEL_THREAD as IS_KERNEL_THREAD
-from ccagent.machine.cgroup.inodes import JobInodes
+from ccagent.machine.cgroup.files import JobInodes
 from ccagent.machine.cgroup.jobs import NO_MEMBERSHIP, CgroupMembership
 from ccagent.machine.procfs.process_files import (
     KERNEL_THREAD,
