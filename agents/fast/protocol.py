@@ -17,7 +17,6 @@ from msgspec import structs
 from ccagent.agents.fast.bandwidth.service import BandwidthService
 from ccagent.agents.fast.kpis.points import ApplicationRelay
 from ccagent.agents.fast.messages.decoding import decode
-from ccagent.agents.fast.messages.encoding import encode_fast
 from ccagent.agents.fast.messages.structures import (
     AgentInit,
     ApplicationKpis,
@@ -378,15 +377,15 @@ class FastProtocol:
 
     def _answer_measurement(self, pending: PendingMeasurement, response: BandwidthResponse) -> None:
         named = structs.replace(response, id=pending.id)
-        self._answers.put(pending.key, self._topics.bandwidth_response, encode_fast(named))
+        self._answers.put(pending.key, self._topics.bandwidth_response, named.encode())
         self.on_answer()
 
     def _answer(self, key: str, message: FastMessage) -> None:
-        self._answers.put(key, self._topics.status, encode_fast(message))
+        self._answers.put(key, self._topics.status, message.encode())
         self.on_answer()
 
     def _send_init(self) -> None:
-        self.publish(self._topics.status, encode_fast(AgentInit(source=self._node.hostname)))
+        self.publish(self._topics.status, AgentInit(source=self._node.hostname).encode())
         pause = self._init_pause * random.uniform(0.8, 1.2)  # noqa: S311
         self._init_at = self._node.clock.monotonic() + pause
         self._init_pause = min(2 * self._init_pause, _LONGEST_INIT_PAUSE)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from ccagent.agents.fast.kpis.applications import Applications
 from ccagent.agents.fast.kpis.kpi_reading import KpiReader
-from ccagent.agents.fast.messages.encoding import encode_fast
 from ccagent.agents.fast.messages.structures import AgentQuit, KpiReport
 from ccagent.agents.fast.protocol import AnswerQueue, FastProtocol
 from ccagent.agents.fast.session.kept_state import StateKeeper
@@ -113,17 +112,15 @@ class KpiRounds:
 def reports(source: str, found: KpiRound) -> Iterator[bytes]:
     """Yield one report per application, with the node's KPIs; one report without applications."""
     if not found.applications:
-        yield encode_fast(KpiReport(source=source, values=found.node))
+        yield KpiReport(source=source, values=found.node).encode()
     for application, values in found.applications:
-        yield encode_fast(
-            KpiReport(
-                source=source,
-                values=values | found.node,
-                job_id=application.job_id,
-                process_id=application.process_id,
-                vm_name=application.vm_name,
-            )
-        )
+        yield KpiReport(
+            source=source,
+            values=values | found.node,
+            job_id=application.job_id,
+            process_id=application.process_id,
+            vm_name=application.vm_name,
+        ).encode()
 
 
 class FastRuntime:
@@ -224,7 +221,7 @@ class FastRuntime:
             answers=answers,
             applications=applications,
         )
-        will = LastWill(self._topics.status, encode_fast(AgentQuit(source=node.hostname)))
+        will = LastWill(self._topics.status, AgentQuit(source=node.hostname).encode())
         name = fill_topic(settings.client_id, node.cluster, node.hostname, "fast", "")
         options = MqttOptions(settings.broker(), name, will, qos_hint=", which FAST needs")
         session = FastSession(options, protocol, answers, self._keeper)

@@ -1,4 +1,8 @@
-"""Typed access to the fields of a YAML document."""
+"""Bounded parser and writer of YAML for messages of peers, and typed access to their fields.
+
+PyYAML's parser yields events; tags never build Python objects. Every scalar stays text, so a job
+`0123` or a core `1:30` keeps its digits.
+"""
 
 from __future__ import annotations
 
@@ -181,13 +185,17 @@ def parse_document(payload: bytes) -> Document:
         raise UnparsableError(f"{len(payload)} bytes, at most {LARGEST_PAYLOAD} are read")
     try:
         text = payload.decode("utf-8")
-        return _Builder(_events(text)).build()
+        events = _events(text)
+        for event in events:
+            if isinstance(event, yaml.DocumentStartEvent):
+                return _value(events, next(events), 0)
     except UnicodeDecodeError:
         raise UnparsableError("not text in UTF-8") from None
     except yaml.YAMLError as error:
         raise UnparsableError(f"not YAML: {_sentence(error)}") from error
     except RecursionError:
         raise UnparsableError("nested too deeply") from None
+    return None
 
 
 def write_document(value: object) -> bytes:
@@ -205,46 +213,31 @@ def _events(text: str) -> Iterator[Any]:
         yield event
 
 
-class _Builder:
-    """Builds the first document from a stream of events."""
-
-    def __init__(self, events: Iterator[Any]) -> None:
-        self._events = events
-
-    def build(self) -> Document:
-        """Return the first document; None without one."""
-        for event in self._events:
-            if isinstance(event, yaml.DocumentStartEvent):
-                return self._value(next(self._events), 0)
-        return None
-
-    def _value(self, event: Any, depth: int) -> Document:
-        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-            raise UnparsableError("anchors and aliases are refused")
-        if getattr(event, "tag", None) not in {None, "!"}:
-            raise UnparsableError(f"the tag {str(event.tag)[:_LONGEST_SHOWN]!r} is refused")
-        if depth > _DEEPEST:
-            raise UnparsableError(f"nested more than {_DEEPEST} deep")
-        if isinstance(event, yaml.ScalarEvent):
-            return _scalar(event)
-        if isinstance(event, yaml.SequenceStartEvent):
-            found: list[Document] = []
-            while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
-                found.append(self._value(event, depth + 1))
-            return found
-        return self._map(depth)
-
-    def _map(self, depth: int) -> dict[str, Document]:
-        found: dict[str, Document] = {}
-        while not isinstance(event := next(self._events), yaml.MappingEndEvent):
-            key = self._value(event, depth + 1)
-            if not isinstance(key, str):
-                raise UnparsableError("a key that is not text")
-            key = key.strip()
-            if key in found:
-                raise UnparsableError(f"the key {key[:_LONGEST_SHOWN]!r} occurs twice")
-            found[key] = self._value(next(self._events), depth + 1)
-        return found
+def _value(events: Iterator[Any], event: Any, depth: int) -> Document:
+    """Return the value that begins with an event."""
+    if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
+        raise UnparsableError("anchors and aliases are refused")
+    if getattr(event, "tag", None) not in {None, "!"}:
+        raise UnparsableError(f"the tag {str(event.tag)[:_LONGEST_SHOWN]!r} is refused")
+    if depth > _DEEPEST:
+        raise UnparsableError(f"nested more than {_DEEPEST} deep")
+    if isinstance(event, yaml.ScalarEvent):
+        return _scalar(event)
+    if isinstance(event, yaml.SequenceStartEvent):
+        values: list[Document] = []
+        while not isinstance(event := next(events), yaml.SequenceEndEvent):
+            values.append(_value(events, event, depth + 1))
+        return values
+    found: dict[str, Document] = {}
+    while not isinstance(event := next(events), yaml.MappingEndEvent):
+        key = _value(events, event, depth + 1)
+        if not isinstance(key, str):
+            raise UnparsableError("a key that is not text")
+        key = key.strip()
+        if key in found:
+            raise UnparsableError(f"the key {key[:_LONGEST_SHOWN]!r} occurs twice")
+        found[key] = _value(events, next(events), depth + 1)
+    return found
 
 
 def _scalar(event: Any) -> str | None:
