@@ -6,12 +6,12 @@ from itertools import islice
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from ccagent.agents.energy.accounts import EnergyDomain
-from ccagent.agents.energy.job_states import list_pids
 from ccagent.agents.energy.sources.base import DomainCounters, EnergySource, Kept, PowerIntegral
 from ccagent.agents.energy.splitting import DomainClaim, DomainUse
 from ccagent.agents.sonar.jobs.allocations import Allocations
 from ccagent.agents.sonar.process import Process
 from ccagent.errors import CcagentError
+from ccagent.machine.cgroup.files import list_pids
 from ccagent.machine.cgroup.jobs import find_membership, job_directories
 from ccagent.machine.gpu.presence import is_any_present
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ccagent.agents.energy.sources.base import ALL_SOCKETS
 from ccagent.agents.energy.splitting import DomainClaim, DomainUse, apportion
 from ccagent.errors import CcagentError, NotHereError, VanishedError
-from ccagent.machine.cgroup.files import parse_amount, parse_fields, parse_limit
+from ccagent.machine.cgroup.files import list_pids, parse_amount, parse_fields, parse_limit
 from ccagent.machine.cgroup.jobs import V2, job_directories
 from ccagent.machine.parsed import FileErrors, read_parsed
 from ccagent.machine.procfs.cpulist import parse_cpu_list, parse_topology_id
@@ -17,7 +17,7 @@ from ccagent.machine.procfs.stat import parse_kernel_stat
 from ccagent.records.envelopes import LARGEST_UINT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from ccagent.agents.energy.accounts import EnergyDomain
     from ccagent.machine.cgroup.jobs import JobDirectory
@@ -30,8 +30,6 @@ _TRIES = 10
 
 _ASKED_PIDS = 32
 
-_DEEPEST = 4
-"""Cgroup levels below a job: step_0/user/task_0."""
 
 _CPUS = "sys/devices/system/cpu"
 _V1 = ("cpuacct", "cpuset", "memory")
@@ -206,18 +204,6 @@ class StateReader(FileErrors):
             sizes = self.try_parsed(node, "proc/meminfo", parse_meminfo) or {}
             self._memory = sizes.get("MemTotal", 0) * 1024
         return self._memory
-
-
-def list_pids(node: Node, path: str, depth: int = _DEEPEST) -> Iterator[int]:
-    """Yield the pids in a cgroup and the cgroups below it."""
-    try:
-        content = node.read(f"{path}/cgroup.procs")
-        names = node.directories(path) if depth else ()
-    except CcagentError:
-        return
-    yield from (int(word) for word in content.split() if word.isdigit() and len(word) <= 10)
-    for name in names:
-        yield from list_pids(node, f"{path}/{name}", depth - 1)
 
 
 class JobSpan(NamedTuple):

@@ -57,6 +57,7 @@ _LONGEST_INIT_PAUSE = 300.0
 _LONGEST_REPEAT = 7 * 86400
 _JOBS_KNOWN_FOR = 10.0
 _LONGEST_TOPIC = 200
+_REQUESTS = frozenset({"agent task", "bandwidth request"})
 _QUEUE_BYTES = 8 * 1024 * 1024
 _QUEUE_AGE = Duration("1d")
 _MOST_ANSWERS = 10_000
@@ -136,9 +137,9 @@ class FastProtocol:
         """Messages and refusals by topic."""
         self.lock = threading.RLock()
         """Held while the state is read or changed, never during publishing."""
-        self.publish: Callable[[str, bytes], object] = _nowhere
-        self.on_configured: Callable[[], None] = _nothing
-        self.on_answer: Callable[[], None] = _nothing
+        self.publish: Callable[[str, bytes], object] = lambda _topic, _payload: None
+        self.on_configured: Callable[[], None] = lambda: None
+        self.on_answer: Callable[[], None] = lambda: None
         self._node = node
         self._settings = settings
         self._topics = topics
@@ -219,10 +220,7 @@ class FastProtocol:
                 self._keeper.save()
         elif isinstance(message, ApplicationStatus | ApplicationKpis):
             self.relay.add(message, topic.job, self._node.clock.time())
-        elif isinstance(message, Refusal) and topic.subject not in {
-            "agent task",
-            "bandwidth request",
-        }:
+        elif isinstance(message, Refusal) and topic.subject not in _REQUESTS:
             self._log_refused(received.topic, topic.subject, message.reason)
         else:
             self._on_request(received, message)
@@ -270,12 +268,7 @@ class FastProtocol:
             reason = f"repeat: {message.repeat} s, at least {shortest:g} s (max-rate of the node)"
         elif message.repeat > _LONGEST_REPEAT:
             reason = f"repeat: {message.repeat} s, at most {_LONGEST_REPEAT} s"
-        self._answer(
-            key,
-            ConfigurationAnswer(
-                id=message.id, source=self._node.hostname, is_accepted=not reason, details=reason
-            ),
-        )
+        self._answer_configuration(key, message.id, reason)
         if reason:
             self._log_refused(sender, "configuration", reason)
             return
@@ -291,16 +284,7 @@ class FastProtocol:
 
     def _stop(self, message: StopMonitoring, sender: str, key: str) -> None:
         reason = self._applications.stop(self._node, message)
-        self._answer(
-            key,
-            TaskAnswer(
-                id=message.id,
-                source=self._node.hostname,
-                task="stop monitoring",
-                is_success=not reason,
-                details=reason,
-            ),
-        )
+        self._answer_task(key, message.id, "stop monitoring", reason)
         if reason:
             self._log_refused(sender, "stop monitoring", reason)
         else:
@@ -337,28 +321,13 @@ class FastProtocol:
     def _refuse(self, message: Refusal, sender: str, key: str) -> None:
         """Answer an invalid request in the form that its sender expects."""
         self._log_refused(sender, "request", message.reason)
-        source = self._node.hostname
         if message.task in {"request", "mmbwmon request"}:
             pending = PendingMeasurement(key=key, id=message.id, cores=())
             self._answer_measurement(pending, BandwidthResponse(cores=(), details=message.reason))
         elif message.task == "init agent":
-            self._answer(
-                key,
-                ConfigurationAnswer(
-                    id=message.id, source=source, is_accepted=False, details=message.reason
-                ),
-            )
+            self._answer_configuration(key, message.id, message.reason)
         elif message.task == "stop monitoring" or message.id:
-            self._answer(
-                key,
-                TaskAnswer(
-                    id=message.id,
-                    source=source,
-                    task=message.task,
-                    is_success=False,
-                    details=message.reason,
-                ),
-            )
+            self._answer_task(key, message.id, message.task, message.reason)
 
     def _log_refused(self, sender: str, kind: str, reason: str) -> None:
         """Count a refused message, and log one of its kind per hour."""
@@ -379,6 +348,22 @@ class FastProtocol:
         named = structs.replace(response, id=pending.id)
         self._answers.put(pending.key, self._topics.bandwidth_response, named.encode())
         self.on_answer()
+
+    def _answer_configuration(self, key: str, request: str, reason: str) -> None:
+        """Answer a configuration. request: its id. reason: why it is denied; empty: accepted."""
+        source = self._node.hostname
+        self._answer(
+            key,
+            ConfigurationAnswer(id=request, source=source, is_accepted=not reason, details=reason),
+        )
+
+    def _answer_task(self, key: str, request: str, task: str, reason: str) -> None:
+        """Answer a task. request: its id. reason: why it failed; empty: success."""
+        source = self._node.hostname
+        answer = TaskAnswer(
+            id=request, source=source, task=task, is_success=not reason, details=reason
+        )
+        self._answer(key, answer)
 
     def _answer(self, key: str, message: FastMessage) -> None:
         self._answers.put(key, self._topics.status, message.encode())
@@ -409,11 +394,3 @@ def _key(received: ReceivedMessage, message_id: str) -> str:
     if not message_id:
         digest.update(received.number.to_bytes(4, "big"))
     return digest.hexdigest()
-
-
-def _nothing() -> None:
-    pass
-
-
-def _nowhere(_topic: str, _payload: bytes) -> object:
-    return None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ccagent.errors import CcagentError
 from ccagent.log import printable
 from ccagent.machine.bpf.io_records import OTHER_DEVICES
+from ccagent.machine.cgroup.files import list_pids
 from ccagent.machine.cgroup.jobs import job_directories
 from ccagent.machine.procfs.mountinfo import MOUNTINFO, parse_mountinfo
 
@@ -44,7 +45,6 @@ _FILE_SYSTEMS = {
 
 _MOST_KNOWN = 10_000
 _MOST_PROCESSES = 4
-_DEEPEST = 4
 _LONGEST = 200
 _LONGEST_LIST = 1 << 20
 """Maximum of bytes of a job's mountinfo: users can create 100,000 mounts in a namespace."""
@@ -141,19 +141,8 @@ def _some_processes(node: Node, job: int) -> list[int]:
     found: list[int] = []
     for directory in directories:
         if directory.job == job:
-            found += _processes_below(node, directory.path, _DEEPEST)
+            found += list_pids(node, directory.path)
         if len(found) >= _MOST_PROCESSES:
             break
     # The last processes are more likely the job's than Slurm's.
     return sorted(set(found), reverse=True)[:_MOST_PROCESSES]
-
-
-def _processes_below(node: Node, path: str, depth: int) -> list[int]:
-    found: list[int] = []
-    try:
-        found += [int(word) for word in node.read(f"{path}/cgroup.procs").split() if word.isdigit()]
-        for name in node.directories(path) if depth else ():
-            found += _processes_below(node, f"{path}/{name}", depth - 1)
-    except CcagentError:
-        pass
-    return found

@@ -16,11 +16,12 @@ from ccagent.agents.fast.bandwidth.measurement import (
     read_cpus,
     read_processor,
 )
-from ccagent.agents.fast.kpis.processes import group_processes, machine_scopes, read_start
+from ccagent.agents.fast.kpis.processes import machine_scopes, read_start
 from ccagent.agents.fast.messages.structures import BandwidthResponse
 from ccagent.agents.state_file import read_state
 from ccagent.errors import CcagentError, NotHereError, ProgramError
 from ccagent.log import logger
+from ccagent.machine.cgroup.files import list_pids
 from ccagent.machine.cgroup.jobs import job_directories
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.cpulist import parse_cpu_list
@@ -166,7 +167,7 @@ def find_owners(
         for core in machine_cores(node, machine.process_id):
             owners.setdefault(core, f"machine {machine.name}")
     for name, directories in machine_scopes(node).items():
-        process = next((each for place in directories for each in group_processes(node, place)), 0)
+        process = next((each for place in directories for each in list_pids(node, place)), 0)
         if process and process not in suspended:
             for core in machine_cores(node, process):
                 owners.setdefault(core, f"machine {name}")

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
-from ccagent.machine.cgroup.files import parse_amount, parse_fields
+from ccagent.machine.cgroup.files import list_pids, parse_amount, parse_fields, parse_pids
 from ccagent.machine.cgroup.jobs import ROOT, V2
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.process_files import parse_stat
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from ccagent.machine.node import Node
 
@@ -22,7 +21,6 @@ CPU_CONTROLLER, MEMORY_CONTROLLER = "cpuacct", "memory"
 _MACHINE = re.compile(r"machine-qemu\\x2d[0-9]+\\x2d(.+)\.scope")
 _ESCAPED = re.compile(r"\\x([0-9a-f]{2})")
 _MACHINES = "machine.slice"
-_DEEPEST = 5
 _MOST_PROCESSES = 10_000
 _USAGE = {b"usage_usec": ("cpu", 1000)}
 
@@ -86,11 +84,6 @@ def parse_resident(content: bytes) -> int:
     return int(fields[1])
 
 
-def parse_processes(content: bytes) -> list[int]:
-    """Parse the pids in `children` or `cgroup.procs`; skip other words."""
-    return [int(word) for word in content.split() if word.isdigit() and len(word) <= 10]
-
-
 def _children(node: Node, process: int) -> list[int]:
     """Return the children of a process. Raise NotHereError if the kernel does not list them."""
     path = f"proc/{process}/task"
@@ -101,7 +94,7 @@ def _children(node: Node, process: int) -> list[int]:
     found: list[int] = []
     for thread in threads:
         try:
-            found += parse_processes(node.read_single(f"{path}/{thread}/children"))
+            found += parse_pids(node.read_single(f"{path}/{thread}/children"))
         except NotHereError:
             if thread == str(process) and read_start(node, process) is not None:
                 raise
@@ -196,23 +189,10 @@ def machine_scopes(node: Node) -> dict[str, list[str]]:
     return found
 
 
-def group_processes(node: Node, directory: str, depth: int = _DEEPEST) -> Iterator[int]:
-    """Yield the processes in a cgroup and the cgroups below it."""
-    with contextlib.suppress(CcagentError):  # a threaded cgroup (v2) lists no processes
-        yield from parse_processes(node.read(f"{directory}/cgroup.procs"))
-    if depth:
-        try:
-            below = node.directories(directory)
-        except CcagentError:
-            return
-        for name in below:
-            yield from group_processes(node, f"{directory}/{name}", depth - 1)
-
-
 def _holds_only(node: Node, directory: str, tree: Collection[int]) -> bool:
     """Return whether a cgroup contains processes of the tree and no others."""
     is_used = False
-    for count, process in enumerate(group_processes(node, directory)):
+    for count, process in enumerate(list_pids(node, directory)):
         if process not in tree or count > _MOST_PROCESSES:
             return False
         is_used = True
