@@ -6,7 +6,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from ccagent.agents.energy.accounts import EnergyDomain
-from ccagent.agents.energy.sources.base import DomainCounters, EnergySource, Kept, PowerIntegral
+from ccagent.agents.energy.sources.base import EnergySource, PowerIntegral
 from ccagent.agents.energy.splitting import DomainClaim, DomainUse
 from ccagent.agents.sonar.jobs.allocations import Allocations
 from ccagent.agents.sonar.process import Process
@@ -161,12 +161,12 @@ class CardSource(EnergySource):
 
     name: ClassVar[str] = "cards"
     is_slow: ClassVar[bool] = True
+    is_kept: ClassVar[bool] = True
 
     def __init__(self, settings: GpuSettings) -> None:
-        super().__init__()
+        super().__init__("gpu")
         self._settings = settings
         self._gpus: Gpus | None = None
-        self._counters = DomainCounters("gpu")
         self._integrals: dict[int, PowerIntegral] = {}
         self._was_asked = False
         self.reading: GpuReading | None = None
@@ -220,14 +220,6 @@ class CardSource(EnergySource):
             if (taken := integral.take()) is not None:
                 found[EnergyDomain("card", card.index)] = taken
         return found
-
-    def keep(self) -> Kept:
-        """Return the last readings."""
-        return self._counters.keep()
-
-    def restore(self, kept: Kept) -> None:
-        """Continue after the readings of an earlier process."""
-        self._counters.restore(kept)
 
     def close(self) -> None:
         """Stop the processes of the libraries."""

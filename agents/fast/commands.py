@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from ccagent.commands.command_options import add_common_options, make_group
-from ccagent.errors import ConfigurationError, NotHereError
+from ccagent.errors import CcagentError, ConfigurationError, NotHereError, UnparsableError
 from ccagent.log import printable
 from ccagent.machine.clock import timestamp
 from ccagent.senders import describe_sender
@@ -34,13 +34,8 @@ def extend_command(
     configure: returns the configuration of the agent.
     """
     group = make_group(command)
-    for make in (_status_command, _bandwidth_command, _reference_command):
-        group.add_command(make(configure))
-    return group
 
-
-def _status_command(configure: Callable[[Options], Configuration]) -> click.Command:
-    @click.command()
+    @group.command()
     @click.option("--json", "as_json", is_flag=True, help="As JSON.")
     @add_common_options
     def status(as_json: bool, common: Common) -> None:
@@ -48,19 +43,15 @@ def _status_command(configure: Callable[[Options], Configuration]) -> click.Comm
 
         Exit status 1 if no daemon runs, or if it has no [agents.fast].
         """
-        found = read_details(configure(common.options).settings.status_socket)
+        details = read_details(configure(common.options).settings.status_socket)
         if as_json:
             import json
 
-            click.echo(json.dumps(found))
+            click.echo(json.dumps(details))
         else:
-            click.echo(status_text(found), nl=False)
+            click.echo(status_text(details), nl=False)
 
-    return status
-
-
-def _bandwidth_command(configure: Callable[[Options], Configuration]) -> click.Command:
-    @click.command()
+    @group.command()
     @click.option("--cores", required=True, metavar="LIST", help="Cores such as 0,1 or 0-3.")
     @add_common_options
     def mmbwmon(cores: str, common: Common) -> None:
@@ -79,46 +70,43 @@ def _bandwidth_command(configure: Callable[[Options], Configuration]) -> click.C
         if response.value is None or not response.is_valid:
             sys.exit(1)
 
-    return mmbwmon
-
-
-def _reference_command(configure: Callable[[Options], Configuration]) -> click.Command:
-    @click.command()
+    @group.command()
     @add_common_options
     def reference(common: Common) -> None:
         """Measure and keep the bandwidth of this idle node, by number of cores.
 
         Takes about two seconds for each number of cores. Exit status 1 if the node is not idle.
         """
-        from ccagent.agents.fast.bandwidth.measurement import read_cpus
-        from ccagent.agents.fast.bandwidth.service import (
-            check_cores,
-            measure_reference,
-            write_reference,
-        )
         from ccagent.agents.fast.settings import check_extra
-        from ccagent.errors import CcagentError
-        from ccagent.service.private_directories import make_directory
 
         check_extra("numpy", "reference")
-        node, settings = _node_and_settings(configure(common.options))
-        if not settings.state_directory:
-            raise ConfigurationError(f"{_KEPT_WHERE}: missing; set the directory for the reference")
-        try:
-            make_directory(settings.state_directory)
-        except OSError as error:
-            raise CcagentError(f"{settings.state_directory}: {error.strerror}") from error
-        reason = check_cores(node, read_cpus(node), ())
-        if reason:
-            raise CcagentError(f"the node is not idle: {reason}")
+        _measure_reference(*_node_and_settings(configure(common.options)))
 
-        def tell(count: int, bandwidth: float, share: float) -> None:
-            click.echo(f"{count:5} cores {bandwidth / 1e9:9.2f} GB/s  share {share:.2f}")
+    return group
 
-        found = measure_reference(node, tell)
-        click.echo(f"kept in {write_reference(settings.state_directory, found)}")
 
-    return reference
+def _measure_reference(node: Node, settings: FastSettings) -> None:
+    """Measure, print and write the reference. Raise CcagentError if the node is not idle."""
+    from ccagent.agents.fast.bandwidth import service
+    from ccagent.agents.fast.bandwidth.measurement import read_cpus
+    from ccagent.service.private_directories import make_directory
+
+    directory = settings.state_directory
+    if not directory:
+        raise ConfigurationError(f"{_KEPT_WHERE}: missing; set the directory for the reference")
+    try:
+        make_directory(directory)
+    except OSError as error:
+        raise CcagentError(f"{directory}: {error.strerror}") from error
+    reason = service.check_cores(node, read_cpus(node), ())
+    if reason:
+        raise CcagentError(f"the node is not idle: {reason}")
+
+    def tell(count: int, bandwidth: float, share: float) -> None:
+        click.echo(f"{count:5} cores {bandwidth / 1e9:9.2f} GB/s  share {share:.2f}")
+
+    reference = service.measure_reference(node, tell)
+    click.echo(f"kept in {service.write_reference(directory, reference)}")
 
 
 def _node_and_settings(configuration: Configuration) -> tuple[Node, FastSettings]:
@@ -133,7 +121,6 @@ def _node_and_settings(configuration: Configuration) -> tuple[Node, FastSettings
 def _core_list(text: str) -> list[int]:
     """Return the cores of a list such as `0,2-3`. Raise ConfigurationError if invalid."""
     from ccagent.agents.fast.messages.decoding import MOST_CORES
-    from ccagent.errors import UnparsableError
     from ccagent.machine.procfs.cpulist import parse_cpu_list
 
     try:

@@ -35,17 +35,19 @@ class EnergySource(ABC):
 
     name: name in `method` of records. errors: errors of the last reading. poll_interval: needed
     seconds between two calls of `poll`; 0: none. is_slow: read this source first, so the other
-    readings are close to the CPU times of jobs. is_patient: no later sample follows; wait for slow
-    programs.
+    readings are close to the CPU times of jobs. is_kept: its counters continue in the next process.
+    is_patient: no later sample follows; wait for slow programs.
     """
 
     name: ClassVar[str]
     is_slow: ClassVar[bool] = False
+    is_kept: ClassVar[bool] = False
 
-    def __init__(self) -> None:
+    def __init__(self, method: str = "") -> None:
         self.errors: list[str] = []
         self.poll_interval = 0.0
         self.is_patient = False
+        self._counters = DomainCounters(method or self.name)
 
     @abstractmethod
     def read(self, node: Node) -> dict[EnergyDomain, MeasuredEnergy]:
@@ -70,11 +72,11 @@ class EnergySource(ABC):
 
     def keep(self) -> Kept:
         """Return the last readings of counters that continue after this process."""
-        return {}
+        return self._counters.keep() if self.is_kept else {}
 
     def restore(self, kept: Kept) -> None:
         """Continue after readings of an earlier process of the same boot."""
-        del kept
+        self._counters.restore(kept)
 
     def close(self) -> None:  # noqa: B027 - overridden by sources with open files
         """Close open files and processes."""

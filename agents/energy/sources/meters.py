@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from ccagent.agents.energy.accounts import NODE_METER, EnergyDomain, MeasuredEnergy
 from ccagent.agents.energy.sources.base import (
     ALL_SOCKETS,
-    DomainCounters,
     EnergySource,
-    Kept,
     PowerIntegral,
     read_all,
 )
@@ -91,10 +89,9 @@ class HwmonEnergySource(EnergySource):
     name: ClassVar[str] = "hwmon"
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__("amd_energy")
         self._names: list[str] = []
         self._meters: dict[MeterFile, PowerIntegral] = {}
-        self._counters = DomainCounters("amd_energy")
         self._carried: dict[int, int] = {}
 
     def checks(self, node: Node) -> Iterator[Check]:
@@ -261,10 +258,10 @@ class PmCountersSource(EnergySource):
     """All counters of one scan of the controller."""
 
     name: ClassVar[str] = "pm_counters"
+    is_kept: ClassVar[bool] = True
 
     def __init__(self) -> None:
         super().__init__()
-        self._counters = DomainCounters(self.name)
         self._freshness: int = -1
         self._startup: int = -1
 
@@ -296,14 +293,6 @@ class PmCountersSource(EnergySource):
         self._freshness, self._startup = freshness, startup
         self._counters.add(node, values, _STALE)
         return self._counters.take()
-
-    def keep(self) -> Kept:
-        """Return the last readings."""
-        return self._counters.keep()
-
-    def restore(self, kept: Kept) -> None:
-        """Continue after the readings of an earlier process."""
-        self._counters.restore(kept)
 
     def _read_scan(self, node: Node) -> tuple[dict[str, int], int]:
         """Return the values of one scan, and the number of the scan."""

@@ -63,7 +63,6 @@ class PerfEnergySource(EnergySource):
         self._call = call or PerfCall()
         self._cpus: list[int] = []
         self._open: dict[str, tuple[int, float]] = {}
-        self._counters = DomainCounters(self.name)
 
     def checks(self, node: Node) -> Iterator[Check]:
         """Yield the check of the PMU."""
@@ -147,11 +146,11 @@ class PowercapSource(EnergySource):
     """Packages and their memory. `psys` includes packages; `core` and `uncore` are parts of one."""
 
     name: ClassVar[str] = "rapl"
+    is_kept: ClassVar[bool] = True
 
     def __init__(self) -> None:
         super().__init__()
         self._packages: dict[str, str] = {}
-        self._counters = DomainCounters(self.name)
 
     def checks(self, node: Node) -> Iterator[Check]:
         """Yield the check of RAPL."""
@@ -171,14 +170,6 @@ class PowercapSource(EnergySource):
     def poll(self, node: Node) -> None:
         """Read the counters to detect wraps."""
         self._add(node)
-
-    def keep(self) -> Kept:
-        """Return the last readings."""
-        return self._counters.keep()
-
-    def restore(self, kept: Kept) -> None:
-        """Continue after the readings of an earlier process."""
-        self._counters.restore(kept)
 
     def _find(self, node: Node, packages: dict[str, str]) -> None:
         """Find the zones to count, with their sockets."""
