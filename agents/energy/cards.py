@@ -9,7 +9,6 @@ from ccagent.agents.energy.accounts import EnergyDomain
 from ccagent.agents.energy.sources.base import EnergySource, PowerIntegral
 from ccagent.agents.energy.splitting import DomainClaim, DomainUse
 from ccagent.agents.sonar.jobs.allocations import Allocations
-from ccagent.agents.sonar.process import Process
 from ccagent.errors import CcagentError
 from ccagent.machine.cgroup.files import list_pids
 from ccagent.machine.cgroup.jobs import find_membership, job_directories
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from ccagent.agents.energy.accounts import MeasuredEnergy
+    from ccagent.agents.sonar.jobs.allocations import ProcessOfJob
     from ccagent.machine.checks import Check
     from ccagent.machine.gpu.gpus import GpuReading, Gpus
     from ccagent.machine.gpu.settings import GpuSettings
@@ -59,7 +59,7 @@ class CardOwners:
     def read(self, node: Node, reading: GpuReading) -> dict[int, CardUse]:
         """Return the use of each physical card by index."""
         processes = list(list_processes(node))
-        jobs = {process.pid: process.job for process in processes}
+        jobs = {pid: job for pid, job, _ in processes}
         allocations = self._allocations.read(node, processes, reading)
         card_of = _parents(reading)
         owners: dict[int, dict[int, int]] = {}
@@ -117,7 +117,7 @@ def make_card_use(use: CardUse, seen: Mapping[int, int], span: int) -> DomainUse
     return DomainUse(claims, parts, span)
 
 
-def list_processes(node: Node) -> Iterator[Process]:
+def list_processes(node: Node) -> Iterator[ProcessOfJob]:
     """Yield the processes in the cgroups of jobs."""
     try:
         directories = job_directories(node, _V1)
@@ -129,7 +129,7 @@ def list_processes(node: Node) -> Iterator[Process]:
                 uid = node.owner(f"proc/{pid}")
             except CcagentError:
                 continue
-            yield Process(pid, 0, 0, each.job, uid, "", in_container=False)
+            yield pid, each.job, uid
 
 
 def _job_of(node: Node, pid: int) -> int:

@@ -6,6 +6,8 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
 from ccagent.agents.fast.kpis.applications import Applications
 from ccagent.agents.fast.kpis.kpi_reading import KpiReader
 from ccagent.agents.fast.messages.structures import AgentQuit, KpiReport
@@ -164,36 +166,42 @@ class FastRuntime:
     def describe(self) -> dict[str, Any]:
         """Return the data of `ccagent fast status`."""
         session, protocol, rounds = self._session, self._protocol, self._rounds
-        found: dict[str, Any] = {"broker": self._settings.url, "state": "starting"}
+        status: dict[str, Any] = {"broker": self._settings.url, "state": "starting"}
         if session is None or protocol is None or rounds is None or self._answers is None:
-            return found
-        found["connected"] = session.is_connected
-        found["state"] = protocol.state if session.is_connected else "connecting"
-        found["error"] = session.error
-        found["answers-waiting"] = self._answers.count()
-        found["messages-dropped"] = session.dropped
-        found["rounds-skipped"] = rounds.skipped
-        found["senders"] = protocol.senders.dearest()
-        held = protocol.configuration
-        if held is not None:
-            found["configuration"] = {
-                "categories": [*held.categories],
-                "repeat": held.repeat,
-                "sender": held.sender,
-                "time": held.time,
-            }
-        found["machines"] = [
+            return status
+        status |= {
+            "connected": session.is_connected,
+            "state": protocol.state if session.is_connected else "connecting",
+            "error": session.error,
+            "answers-waiting": self._answers.count(),
+            "messages-dropped": session.dropped,
+            "rounds-skipped": rounds.skipped,
+            "senders": protocol.senders.dearest(),
+        }
+        if (held := protocol.configuration) is not None:
+            status["configuration"] = structs.asdict(held) | {"categories": [*held.categories]}
+        status["machines"] = [
             {"name": each.name, "process-id": each.process_id, "suspended": each.is_suspended}
             for each in self._keeper.state.machines
         ]
-        found["stopped-jobs"] = [*self._keeper.state.stopped_jobs]
-        found["job-status"] = [
+        status["stopped-jobs"] = [*self._keeper.state.stopped_jobs]
+        status["job-status"] = [
             {"job": job, "migration": each.is_migratable, "supported": [*each.supported]}
             for job, each in protocol.relay.statuses.items()
         ]
-        if rounds.last is not None:
-            found["kpis"] = _described(rounds.last)
-        return found
+        if (last := rounds.last) is not None:
+            status["kpis"] = {"time": last.time, "node": last.node} | {
+                "applications": [
+                    {
+                        "job-id": application.job_id,
+                        "process-id": application.process_id,
+                        "vm-name": application.vm_name,
+                        "values": values,
+                    }
+                    for application, values in last.applications
+                ]
+            }
+        return status
 
     def _run(self) -> None:
         """Lock the state directory, restore its state, and serve the session."""
@@ -225,11 +233,9 @@ class FastRuntime:
         name = fill_topic(settings.client_id, node.cluster, node.hostname, "fast", "")
         options = MqttOptions(settings.broker(), name, will, qos_hint=", which FAST needs")
         session = FastSession(options, protocol, answers, self._keeper)
+        status = self._topics.status
         rounds = KpiRounds(
-            node,
-            settings,
-            protocol,
-            lambda payload: session.publish(self._topics.status, payload),
+            node, settings, protocol, lambda payload: session.publish(status, payload)
         )
         protocol.publish = session.publish
         protocol.on_answer = session.look
@@ -266,19 +272,3 @@ class FastRuntime:
                 return True
             self._closing.wait(_LOCK_RETRIED)
         return False
-
-
-def _described(found: KpiRound) -> dict[str, Any]:
-    return {
-        "time": found.time,
-        "node": found.node,
-        "applications": [
-            {
-                "job-id": application.job_id,
-                "process-id": application.process_id,
-                "vm-name": application.vm_name,
-                "values": values,
-            }
-            for application, values in found.applications
-        ],
-    }

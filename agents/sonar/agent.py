@@ -298,7 +298,8 @@ class SampleAgent(Agent[SampleSettings]):
             from ccagent.agents.sonar.jobs.allocations import Allocations
 
             self._allocations = Allocations(self.settings.scontrol, self.settings.squeue)
-        return self._allocations.read(node, processes, reading)
+        owned = [(process.pid, process.job, process.uid) for process in processes]
+        return self._allocations.read(node, owned, reading)
 
     def _read_accounts(
         self, node: Node, errors: list[str]

@@ -68,7 +68,7 @@ def attribute(count: int) -> Result:
         "controls": sorted(find_jobs(node) or ()),
         "jobio": sorted(living_jobs(node)),
         "counters": sorted(JobCgroups().read(node)),
-        "energy": sorted({each.job for each in list_processes(node)}),
+        "energy": sorted({job for _, job, _ in list_processes(node)}),
         "exporter": {
             job: sorted({truth[pid] for pid in processes.of(node, job)[0] if pid in truth})
             for job in jobs

@@ -241,7 +241,8 @@ class NodeReader:
             from ccagent.agents.sonar.jobs.allocations import Allocations
 
             self._allocations = Allocations("scontrol", "squeue")
-        found = self._allocations.read(self._node, processes, reading)
+        owned = [(process.pid, process.job, process.uid) for process in processes]
+        found = self._allocations.read(self._node, owned, reading)
         return {index: one.job for one in found for index in one.cards}
 
     def _show(

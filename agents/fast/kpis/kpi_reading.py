@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ccagent.agents.fast.kpis.processes import (
@@ -24,7 +25,7 @@ from ccagent.agents.fast.messages.structures import (
 )
 from ccagent.agents.metrics.perf.reader import PerfReader
 from ccagent.agents.metrics.pipeline.rates import Rates
-from ccagent.agents.metrics.readers.base import NODE, Count, Gauge
+from ccagent.agents.metrics.readers.base import NODE, Count
 from ccagent.agents.metrics.readers.cpu import CpuReader, CpuSettings
 from ccagent.agents.metrics.readers.infiniband import InfinibandReader
 from ccagent.agents.metrics.readers.memory import MemoryReader
@@ -55,33 +56,27 @@ MonitoredKey = tuple[str, int, str]
 
 
 def read_bandwidth_counter(node: Node) -> int | None:
-    """Return the total B of memory traffic of all control groups; None if not counted.
+    """Return the total B of memory traffic of all L3 caches; None if not counted (resctrl).
 
-    The counter of a control group includes its monitoring groups.
+    The counter of a control group includes its monitoring groups. Source:
+    Documentation/filesystems/resctrl.rst of Linux.
     """
-    total, is_known = 0, False
-    for group in _groups(node):
+    try:
+        names = [name for name in node.directories(_ROOT) if name not in _NO_GROUPS]
+    except CcagentError:
+        return None
+    counters: list[int] = []
+    for group in [_ROOT, *(f"{_ROOT}/{name}" for name in names)][:_MOST]:
         try:
             caches = node.list(f"{group}/mon_data")
         except CcagentError:
             continue
         for cache in caches:
             if cache.startswith("mon_L3_"):
-                try:
-                    path = f"{group}/mon_data/{cache}/mbm_total_bytes"
-                    total += read_parsed(node, path, parse_amount)
-                except CcagentError:
-                    continue  # `Unavailable`, or the group was just removed
-                is_known = True
-    return total if is_known else None
-
-
-def _groups(node: Node) -> list[str]:
-    try:
-        names = node.directories(_ROOT)
-    except CcagentError:
-        return []
-    return [_ROOT, *(f"{_ROOT}/{name}" for name in names if name not in _NO_GROUPS)][:_MOST]
+                path = f"{group}/mon_data/{cache}/mbm_total_bytes"
+                with suppress(CcagentError):  # `Unavailable`, or the group was just removed
+                    counters.append(read_parsed(node, path, parse_amount))
+    return sum(counters) if counters else None
 
 
 class NodeKpis:
@@ -183,17 +178,12 @@ class NodeKpis:
         counts: list[Count] = []
         for each in reader.read(node):
             if isinstance(each, Count):
-                if each.scope == NODE:
-                    counts.append(each)
-            elif _is_of_node(each):
+                counts += [each] if each.scope == NODE else []
+            elif each.scope == NODE or each.scope.type == "socket":
                 found[each.metric] = found.get(each.metric, 0.0) + each.value
         rates = self._rates.setdefault(reader.name, Rates())
         now = node.clock.monotonic()
         return found | {metric: rate for metric, rate, _ in rates.of(counts, reader.metrics, now)}
-
-
-def _is_of_node(gauge: Gauge) -> bool:
-    return gauge.scope == NODE or gauge.scope.type == "socket"
 
 
 class ApplicationKpiValues(NamedTuple):
@@ -274,19 +264,16 @@ class KpiReader:
         if cpu is not None:
             self._before[key] = _Counted(source, cpu, now)
             old = before.get(key)
-            if APPLICATION_CPU in chosen and old is not None and old.source == source:
-                seconds = now - old.moment
-                if seconds > 0:
-                    share = 100.0 * max(0, cpu - old.cpu) / (seconds * 1e9 * cpus)
-                    values[APPLICATION_CPU] = round(share, 3)
+            is_same = old is not None and old.source == source and now > old.moment
+            if APPLICATION_CPU in chosen and old is not None and is_same:
+                share = 100.0 * max(0, cpu - old.cpu) / ((now - old.moment) * 1e9 * cpus)
+                values[APPLICATION_CPU] = round(share, 3)
         if APPLICATION_MEMORY in chosen and memory is not None:
             values[APPLICATION_MEMORY] = float(memory)
         if RUNTIME in chosen and application.start is not None:
             age = node.clock.uptime() - application.start / node.clock_ticks
-            settings = self._settings
-            values[RUNTIME] = level(
-                age, settings.runtime_medium.seconds, settings.runtime_high.seconds
-            )
+            medium, high = self._settings.runtime_medium, self._settings.runtime_high
+            values[RUNTIME] = level(age, medium.seconds, high.seconds)
         return {name: values[name] for name in KPIS if name in values}
 
     def _usage(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.errors import CcagentError, UnparsableError
 from ccagent.machine.cgroup.jobs import job_directories
@@ -144,23 +144,8 @@ def _short_names(nodes: str) -> frozenset[str]:
         return frozenset()
 
 
-class ProcessOfJob(Protocol):
-    """A process with its pid, job id (0: none) and user id."""
-
-    @property
-    def pid(self) -> int:
-        """The pid."""
-        ...
-
-    @property
-    def job(self) -> int:
-        """The job id, 0 for none."""
-        ...
-
-    @property
-    def uid(self) -> int:
-        """The user id."""
-        ...
+ProcessOfJob = tuple[int, int, int]
+"""Pid, job id (0: none) and user id of a process."""
 
 
 class Allocation(NamedTuple):
@@ -273,14 +258,14 @@ def _jobs(node: Node, processes: Sequence[ProcessOfJob]) -> dict[int, _JobHere]:
         known = jobs.setdefault(each.job, _JobHere(each.uid, devices, each.slurmd, []))
         if devices and not known.devices:
             jobs[each.job] = known._replace(devices=devices)
-    for process in processes:
-        if process.job:
-            job = jobs.get(process.job)
+    for pid, number, uid in processes:
+        if number:
+            job = jobs.get(number)
             if job is None:
-                job = jobs[process.job] = _JobHere(process.uid, "", "", [])
-            elif job.uid < 0 and process.uid != _DRIVER_UID:
-                job = jobs[process.job] = job._replace(uid=process.uid)
-            job.pids.append(process.pid)
+                job = jobs[number] = _JobHere(uid, "", "", [])
+            elif job.uid < 0 and uid != _DRIVER_UID:
+                job = jobs[number] = job._replace(uid=uid)
+            job.pids.append(pid)
     return jobs
 
 

@@ -118,7 +118,7 @@ def sampled(source: ProcfsSource | BpfSource) -> dict[int, int]:
 READERS: dict[str, Callable[[PinnedNode], object]] = {
     "metrics": lambda node: sorted(JobCgroups().read(node)),
     "energy": lambda node: sorted(StateReader().read(node).jobs),
-    "cards": lambda node: sorted({each.job for each in list_processes(node) if each.uid}),
+    "cards": lambda node: sorted({job for _, job, uid in list_processes(node) if uid}),
     "jobio": lambda node: sorted(living_jobs(node)),
     "controls": lambda node: sorted(find_jobs(node) or ()),
     "top and job": lambda node: sorted(

@@ -174,7 +174,8 @@ class Node:
     def read(self) -> list[Allocation]:
         source = ProcfsSource(self.tree, ProcessSelection())
         try:
-            return self.allocations.read(self.tree, source.read(), READING)
+            processes = [(each.pid, each.job, each.uid) for each in source.read()]
+            return self.allocations.read(self.tree, processes, READING)
         finally:
             source.close()
 
