@@ -1,4 +1,4 @@
-"""Ended jobs with unsent records, and Slurm's energy of each job for comparison."""
+"""Ended jobs with unsent records, their last CPU time, and Slurm's energy for comparison."""
 
 from __future__ import annotations
 
@@ -136,7 +136,11 @@ class EndedJobs:
 
 
 class EndedTimes:
-    """Sums the CPU time of ended processes by job. path: pinned iterator."""
+    """Sums the CPU time of ended processes by job. path: pinned iterator.
+
+    The cgroup of an ended job no longer exists, and its CPU time since the last tick is lost. All
+    processes of the job have ended, so the sum over them is its whole CPU time.
+    """
 
     def __init__(self, path: str = f"{pins.DIRECTORY}/{pins.ENDED}".lstrip("/")) -> None:
         self.errors: list[str] = []

@@ -143,6 +143,7 @@ def bounds(active: int, claim: DomainClaim, busy: int, ratio: tuple[int, int]) -
 class IdleFloor:
     """Learns the idle power of each domain: the 5 % quantile of means over idle windows.
 
+    The windows are of the idle node; idle power is never the minimum under load.
     configured: watts by kind of domain; these are not learned.
     """
 

@@ -138,7 +138,11 @@ def _network_points(maker: _Maker, tags: Tags, use: NetworkUse) -> Iterator[Poin
 
 
 class ExclusivePorts:
-    """Rates of all ports between two readings with the same exclusive job."""
+    """Rates of InfiniBand, RoCE and Omni-Path ports between readings with one exclusive job.
+
+    Kernel programs do not see data that goes from user space to the card. The ports count these
+    data, but for the whole node.
+    """
 
     def __init__(self) -> None:
         self._reader = InfinibandReader()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -64,6 +65,17 @@ class Process(msgspec.Struct, frozen=True, gc=False):
     is_ended: bool = False
 
 
+class OwnerGroup(NamedTuple):
+    """Owner of ended processes with shared records.
+
+    group: process group outside of jobs; 0 in jobs, and for groups without separate records.
+    """
+
+    job: int
+    group: int
+    uid: int
+
+
 class ProcessEntry:
     """One process, and the values derived from its files.
 
@@ -117,35 +129,34 @@ def make_process(entry: ProcessEntry, used: float, memory: Statm, io: Io, node: 
     )
 
 
-class ProcessSource(Protocol):
-    """A reader of all processes that the selection admits."""
+class ProcessSource(ABC):
+    """A reader of all processes that the selection admits.
 
-    @property
-    def name(self) -> str:
-        """Return the name of the source in the configuration."""
-        ...
+    name: the source in the configuration. counts_ended: the last reading included the CPU time of
+    ended processes.
+    """
 
-    @property
-    def counts_ended(self) -> bool:
-        """Return whether the last reading included the CPU time of ended processes."""
-        ...
+    name: str
+    counts_ended: bool = False
+
+    def __init__(self) -> None:
+        self._errors = ProcessErrors()
 
     @property
     def errors(self) -> list[str]:
         """Return the errors of the last reading, one sentence each."""
-        ...
+        return self._errors.errors
 
+    @abstractmethod
     def begin(self) -> None:
         """Take a first reading of CPU times; the next `read` returns utilisation since then."""
-        ...
 
+    @abstractmethod
     def read(self) -> list[Process]:
         """Return all wanted processes. Omit processes that end meanwhile, without an error."""
-        ...
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - only some sources keep files open
         """Close all open files."""
-        ...
 
 
 def utilization(ticks: int, seconds: float, clock_ticks: int) -> float:

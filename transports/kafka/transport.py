@@ -63,7 +63,10 @@ class KafkaOutcome(NamedTuple):
 
 
 class KafkaConnection:
-    """An idempotent producer. After a failure it may still have messages: then close it."""
+    """An idempotent producer. After a failure it may still have messages: then close it.
+
+    librdkafka sends in background threads, and reports the result of each message when polled.
+    """
 
     def __init__(self, settings: KafkaSettings, servers: Sequence[Server], cluster: str) -> None:
         """Create the producer. Raise ConfigurationError, ImportError."""

@@ -1,6 +1,7 @@
-"""Meters among hwmon chips: ACPI power meters, Grace's rails, and amd_energy.
+"""Meters of the node: hwmon chips, HPE Cray's board controller, and the BMC by DCMI.
 
-Source: Documentation/hwmon/acpi_power_meter.rst of Linux. Grace's names in power1_oem_info: Module,
+Chips: ACPI power meters, Grace's rails, and amd_energy. Source:
+Documentation/hwmon/acpi_power_meter.rst of Linux. Grace's names in power1_oem_info: Module,
 Grace, CPU and SysIO Power Socket N.
 """
 
@@ -255,7 +256,7 @@ def find_domain(name: str) -> EnergyDomain | None:
 
 
 class PmCountersSource(EnergySource):
-    """All counters of one scan of the controller."""
+    """Counters of HPE Cray's board controller, which scans at 10 Hz, of one scan each."""
 
     name: ClassVar[str] = "pm_counters"
     is_kept: ClassVar[bool] = True
@@ -330,7 +331,11 @@ def parse_dcmi(content: bytes) -> int:
 
 
 class DcmiSource(EnergySource):
-    """Queries the BMC at its own interval in the background; power is constant in between."""
+    """Queries the BMC at its own interval in the background; power is constant in between.
+
+    A call of ipmi-dcmi or ipmitool takes 10 ms to seconds, and some controllers sometimes fail.
+    Nodes of one chassis may share the reading.
+    """
 
     name: ClassVar[str] = "dcmi"
     is_slow: ClassVar[bool] = True

@@ -53,7 +53,10 @@ def as_microjoules(count: int, scale: float) -> int:
 
 
 class PerfEnergySource(EnergySource):
-    """Packages and memory by perf events; the events stay open. call: tests replace it."""
+    """Packages and memory by perf's PMU `power`; the events stay open. call: tests replace it.
+
+    The counters have 64 bits; the kernel handles their wraps.
+    """
 
     name: ClassVar[str] = "rapl"
 

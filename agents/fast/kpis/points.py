@@ -1,4 +1,4 @@
-"""Points of KPIs, for sites without a FAST scheduler."""
+"""Points of KPIs: those of a round, and those that applications publish."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import re
 import threading
 from typing import TYPE_CHECKING
 
-from ccagent.agents.fast.messages import structures
-from ccagent.agents.fast.messages.structures import ApplicationStatus
+from ccagent.agents.fast.messages import structures as fast
 from ccagent.log import logger
 from ccagent.records.line_protocol.encoding import Tags
 from ccagent.records.points import Point
@@ -16,18 +15,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from ccagent.agents.fast.kpis.kpi_reading import KpiRound, KpiValues
-    from ccagent.agents.fast.messages.structures import ApplicationKpis
     from ccagent.machine.node import Node
 
 METRICS = {
-    structures.APPLICATION_MEMORY: "fast_application_mem",
-    structures.APPLICATION_CPU: "fast_application_cpu",
-    structures.NODE_MEMORY: "fast_node_mem",
-    structures.NODE_MEMORY_BANDWIDTH: "fast_node_mem_bw",
-    structures.NODE_CPU: "fast_node_cpu",
-    structures.NODE_INTERCONNECT: "fast_node_interconnect",
-    structures.COMMUNICATION: "fast_communication_intensity",
-    structures.RUNTIME: "fast_expected_runtime",
+    fast.APPLICATION_MEMORY: "fast_application_mem",
+    fast.APPLICATION_CPU: "fast_application_cpu",
+    fast.NODE_MEMORY: "fast_node_mem",
+    fast.NODE_MEMORY_BANDWIDTH: "fast_node_mem_bw",
+    fast.NODE_CPU: "fast_node_cpu",
+    fast.NODE_INTERCONNECT: "fast_node_interconnect",
+    fast.COMMUNICATION: "fast_communication_intensity",
+    fast.RUNTIME: "fast_expected_runtime",
 }
 """Metric names by KPI."""
 
@@ -69,12 +67,14 @@ class ApplicationRelay:
     """Holds the messages of applications until the next sample."""
 
     def __init__(self) -> None:
-        self.statuses: dict[str, ApplicationStatus] = {}
+        self.statuses: dict[str, fast.ApplicationStatus] = {}
         """Last statuses of applications, by job."""
         self._values: dict[tuple[str, str], tuple[float, float]] = {}
         self._lock = threading.Lock()
 
-    def add(self, message: ApplicationStatus | ApplicationKpis, job: str, time: float) -> None:
+    def add(
+        self, message: fast.ApplicationStatus | fast.ApplicationKpis, job: str, time: float
+    ) -> None:
         """Accept a message for the job of its topic; refuse a message for another job."""
         if message.job != job:
             logger.warning(
@@ -83,7 +83,7 @@ class ApplicationRelay:
             )  # fmt: skip
             return
         with self._lock:
-            if isinstance(message, ApplicationStatus):
+            if isinstance(message, fast.ApplicationStatus):
                 if job in self.statuses or len(self.statuses) < _MOST_JOBS:
                     self.statuses[job] = message
                 return

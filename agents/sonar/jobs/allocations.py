@@ -1,4 +1,7 @@
-"""Cards that Slurm has allocated to jobs on this node, used or not."""
+"""Cards that Slurm has allocated to jobs on this node, used or not.
+
+Users can put anything into a job's environment and texts. This affects only their own job.
+"""
 
 from __future__ import annotations
 

@@ -77,7 +77,17 @@ def is_in_nested_pids(status: bytes) -> bool:
 
 
 class Containers:
-    """The mounts of process 1, and a comparison of other processes with it."""
+    """Detects processes in containers, by namespaces and root directory. See namespaces(7).
+
+    A process is in a container if it has another PID namespace than process 1, or another mount
+    namespace and another root directory or user namespace. Services of systemd have mount
+    namespaces of their own (PrivateTmp=, ProtectSystem=), with the root and the users of the
+    machine.
+
+    /proc/PID/ns is for the process's user and for CAP_SYS_PTRACE, and is read first: it is cheap.
+    Everybody may read the PIDs in nested namespaces (NSpid in `status`), the mounts, with other ids
+    in each namespace, and the map of users.
+    """
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -236,7 +246,11 @@ class ProcessAttribution:
 
 
 class Ancestry:
-    """Finds the job of a process by its ancestors.
+    """Finds the job of a process by its ancestors, if its cgroup has none (proctrack/linuxproc).
+
+    All processes of a step descend from slurmstepd, and the title of slurmstepd names the step. The
+    kernel records parents. Any user can choose process names and titles, so only processes of root
+    are trusted. The environment (SLURM_JOB_ID) is not read: the user controls all of it.
 
     look_up: returns the stat of a pid and the job last found through its ancestors (0 for none);
     None for an unknown pid.

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.agents.sonar.jobs.rollup import pids_of_ended
-from ccagent.agents.sonar.process import ENDED, Process
+from ccagent.agents.sonar.process import ENDED, OwnerGroup, Process
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError
 from ccagent.machine.bpf.ended_records import EndedKey, parse_key, parse_raw
 from ccagent.machine.bpf.task_records import KERNEL_THREAD, Task, ticks
@@ -74,7 +74,11 @@ class EndedDelta(NamedTuple):
 
 
 class EndedDeltas:
-    """Computes the deltas of the kernel's sums between readings."""
+    """Computes the deltas of the kernel's sums between readings.
+
+    Most entries do not change, and a burst of short processes makes many. So entries are kept as
+    raw bytes and numbers, and the key of an entry is parsed only after a change.
+    """
 
     def __init__(self, node: Node, path: str) -> None:
         self._node = node
@@ -160,17 +164,6 @@ def _last(item: tuple[bytes, RawEntry]) -> int:
     return item[1][4]
 
 
-class _OwnerGroup(NamedTuple):
-    """Owner of ended processes with shared records.
-
-    group: process group outside of jobs; 0 in jobs, and for groups without separate records.
-    """
-
-    job: int
-    group: int
-    uid: int
-
-
 _Commands = dict[str, EndedDelta]
 
 
@@ -183,7 +176,7 @@ class EndedProcesses:
         self._differences = EndedDeltas(node, path)
         self._deltas: dict[EndedKey, EndedDelta] = {}
         # CPU time already sent, ns: the kernel sums a process up a moment after its end.
-        self._sent: dict[_OwnerGroup, list[tuple[int, int]]] = {}
+        self._sent: dict[OwnerGroup, list[tuple[int, int]]] = {}
         self._reading = 0
         self._pids = pids_of_ended()
 
@@ -225,9 +218,9 @@ class EndedProcesses:
         self._pids.end_sample()
         return found
 
-    def _groups(self, membership_of: MembershipOf) -> dict[_OwnerGroup, _Commands]:
+    def _groups(self, membership_of: MembershipOf) -> dict[OwnerGroup, _Commands]:
         """Return the sums by owner and command, without the CPU time already sent."""
-        groups: dict[_OwnerGroup, _Commands] = {}
+        groups: dict[OwnerGroup, _Commands] = {}
         for key, delta in self._deltas.items():
             membership = membership_of(key)
             commands = groups.setdefault(_group(membership, key.pgid, key.euid), {})
@@ -243,7 +236,7 @@ class EndedProcesses:
                 self._subtract_short(group, commands)
         return groups
 
-    def _subtract(self, group: _OwnerGroup, commands: _Commands, most: int = 0) -> None:
+    def _subtract(self, group: OwnerGroup, commands: _Commands, most: int = 0) -> None:
         """Subtract the CPU time already sent for a group.
 
         With a nonzero `most`, subtract only debts below `most` ns.
@@ -260,14 +253,14 @@ class EndedProcesses:
         if kept:
             self._sent[group] = kept
 
-    def _subtract_short(self, group: _OwnerGroup, commands: _Commands) -> None:
+    def _subtract_short(self, group: OwnerGroup, commands: _Commands) -> None:
         """Subtract the CPU time already sent of processes that the kernel counts without group."""
         for other in [each for each in self._sent if not each.job and each.uid == group.uid]:
             self._subtract(other, commands, _SHORT)
 
     def _gather(
-        self, groups: dict[_OwnerGroup, _Commands], errors: list[str]
-    ) -> dict[_OwnerGroup, _Commands]:
+        self, groups: dict[OwnerGroup, _Commands], errors: list[str]
+    ) -> dict[OwnerGroup, _Commands]:
         """Merge the remainders of process groups outside of jobs by user.
 
         Remainders are commands below one clock tick in their group, and groups beyond _MOST_GROUPS.
@@ -293,7 +286,7 @@ class EndedProcesses:
             )
         return groups
 
-    def _of_group(self, group: _OwnerGroup, commands: _Commands, seconds: float) -> list[Process]:
+    def _of_group(self, group: OwnerGroup, commands: _Commands, seconds: float) -> list[Process]:
         """Return one record for each command of a group."""
         rest: dict[str, EndedDelta] = {}
         for name, delta in sorted(commands.items(), key=_runtime, reverse=True):
@@ -304,7 +297,7 @@ class EndedProcesses:
                 rest[kept] = rest.get(kept, EndedDelta(0, 0)).plus(delta)
         return [self._record(group, name, rest[name], seconds) for name in sorted(rest)]
 
-    def _record(self, group: _OwnerGroup, name: str, ended: EndedDelta, seconds: float) -> Process:
+    def _record(self, group: OwnerGroup, name: str, ended: EndedDelta, seconds: float) -> Process:
         text = f"{group.job}/{group.group}/{group.uid}/{name}{ENDED}"
         return Process(
             pid=self._pids.of(text),
@@ -330,8 +323,8 @@ class EndedProcesses:
         }
 
 
-def _group(place: CgroupMembership, process_group: int, uid: int) -> _OwnerGroup:
-    return _OwnerGroup(place.job, 0 if place.job else process_group, uid)
+def _group(membership: CgroupMembership, process_group: int, uid: int) -> OwnerGroup:
+    return OwnerGroup(membership.job, 0 if membership.job else process_group, uid)
 
 
 def _runtime(item: tuple[str, EndedDelta]) -> int:

@@ -149,9 +149,10 @@ def parse_pss(content: bytes) -> int:
 
 
 class JobPss:
-    """Sums over the processes of each Slurm job.
+    """Sums of the proportional set size of each Slurm job: shared pages are divided.
 
-    A job with a process that can't be read has no sum.
+    The kernel walks all pages of a process to compute it, so it is read only on demand. A job with
+    a process that can't be read has no sum.
     """
 
     def __init__(self) -> None:

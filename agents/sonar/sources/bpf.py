@@ -17,7 +17,7 @@ from ccagent.agents.sonar.jobs.ended import EndedProcesses
 from ccagent.agents.sonar.process import (
     Process,
     ProcessEntry,
-    ProcessErrors,
+    ProcessSource,
     first_utilization,
     make_process,
     utilization,
@@ -66,6 +66,7 @@ _CGROUPS = slice(27, 33)
 class CgroupMemberships:
     """Job memberships by cgroup id: from earlier reads of /proc, else from the cgroup file system.
 
+    An id is the inode number of the cgroup's directory, as in the kernel's records.
     descents: by process group, the job found through ancestors; 0 for none.
     """
 
@@ -132,7 +133,7 @@ class TaskEntry(ProcessEntry):
         self.raw = raw
 
 
-class BpfSource:
+class BpfSource(ProcessSource):
     """Reader of all wanted processes of the iterator; see the module's docstring.
 
     Every method raises CcagentError if the pinned file is missing, unreadable or of another
@@ -144,6 +145,7 @@ class BpfSource:
     def __init__(
         self, node: Node, selection: ProcessSelection, directory: str = pins.DIRECTORY
     ) -> None:
+        super().__init__()
         self._node = node
         self._selection = selection
         self._path = f"{directory.lstrip('/')}/{pins.TASKS}"
@@ -151,22 +153,11 @@ class BpfSource:
         self._by_name: dict[str, TaskEntry] = {}
         self._reading = 0
         self._read_at = 0.0
-        self._errors = ProcessErrors()
         self._attribution = ProcessAttribution(node, selection, self._by_name, self._errors)
         self._memberships = CgroupMemberships(node)
         self._ended = EndedProcesses(node, selection, f"{directory.lstrip('/')}/{pins.ENDED}")
         if node.is_live and node.inode("proc/self/ns/pid") != pins.FIRST_PID_NAMESPACE:
             raise NotHereError("the pids of this pid namespace are not the kernel's")
-
-    @property
-    def counts_ended(self) -> bool:
-        """Return whether the last reading included the CPU time of ended processes."""
-        return self._ended.is_counting
-
-    @property
-    def errors(self) -> list[str]:
-        """Return the errors of the last reading, one sentence each."""
-        return self._errors.errors
 
     def begin(self) -> None:
         """Take a first reading of CPU times."""
@@ -180,6 +171,7 @@ class BpfSource:
         self._errors.begin_reading()
         # In this order, no process is both among the ended and the living.
         self._ended.read(self.errors)
+        self.counts_ended = self._ended.is_counting
         content = self._node.read(self._path, LARGEST_READING)
         parse_header(content)
         self._reading += 1
@@ -239,9 +231,6 @@ class BpfSource:
             there = set(map(id, now))
             gone = [entry for entry in order if id(entry) not in there]
         return processes, fresh, gone
-
-    def close(self) -> None:
-        """Do nothing: no file stays open."""
 
     def _admit(
         self, fresh: list[TaskEntry], gone: list[TaskEntry], seconds: float

@@ -20,6 +20,7 @@ from ccagent.agents.sonar.process import (
     Process,
     ProcessEntry,
     ProcessErrors,
+    ProcessSource,
     first_utilization,
     make_process,
     utilization,
@@ -185,11 +186,10 @@ def parse_stat_of(name: str, content: bytes) -> ProcessStat:
         raise UnparsableError(f"/proc/{name}/stat: {error}") from error
 
 
-class ProcfsSource:
+class ProcfsSource(ProcessSource):
     """Reader of all wanted processes of /proc; see the module's docstring."""
 
     name = "procfs"
-    counts_ended = False
 
     def __init__(self, node: Node, selection: ProcessSelection) -> None:
         self._node = node
@@ -197,15 +197,10 @@ class ProcfsSource:
         self._entries: dict[str, FileEntry] = {}
         self._reading = 0
         self._began = 0.0
-        self._errors = ProcessErrors()
+        super().__init__()
         lines = IO_OF_STORAGE if selection.storage_io else IO_OF_CALLS
         self._files = ProcessFiles(node, self._entries, self._errors, lines)
         self._attribution = ProcessAttribution(node, selection, self._entries, self._errors)
-
-    @property
-    def errors(self) -> list[str]:
-        """Return the errors of the last reading, one sentence each."""
-        return self._errors.errors
 
     def begin(self) -> None:
         """Open the files of every process and remember its CPU time."""

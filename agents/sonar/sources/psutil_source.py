@@ -14,7 +14,7 @@ from ccagent.agents.sonar.jobs.attribution import ProcessAttribution
 from ccagent.agents.sonar.process import (
     Process,
     ProcessEntry,
-    ProcessErrors,
+    ProcessSource,
     first_utilization,
     make_process,
     utilization,
@@ -35,27 +35,21 @@ _STATES = {psutil.STATUS_ZOMBIE: b"Z", psutil.STATUS_DEAD: b"X"}
 _NO_IO = Io(0, 0, 0)
 
 
-class PsutilSource:
+class PsutilSource(ProcessSource):
     """Reader of all wanted processes of the live machine through psutil."""
 
     name = "psutil"
-    counts_ended = False
 
     def __init__(self, node: Node, selection: ProcessSelection) -> None:
         if not node.is_live:
             raise ConfigurationError("source = 'psutil' reads the live machine only")
+        super().__init__()
         self._node = node
         self._selection = selection
         self._entries: dict[str, ProcessEntry] = {}
-        self._errors = ProcessErrors()
         self._attribution = ProcessAttribution(node, selection, self._entries, self._errors)
         self._boot = psutil.boot_time()
         self._began = 0.0
-
-    @property
-    def errors(self) -> list[str]:
-        """Return the errors of the last reading, one sentence each."""
-        return self._errors.errors
 
     def begin(self) -> None:
         """Take a first reading of CPU times."""
@@ -80,9 +74,6 @@ class PsutilSource:
             except OSError as error:
                 self.errors.append(f"/proc/{process.pid}: {error.strerror}")
         return processes
-
-    def close(self) -> None:
-        """Do nothing: no file stays open."""
 
     def _take(self) -> list[tuple[psutil.Process, ProcessEntry, float]]:
         """Return the processes, their entries, and their utilisation in percent of one core."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Literal
 
+from ccagent.agents.sonar.process import ProcessSource
 from ccagent.errors import CcagentError, NotHereError
 from ccagent.log import logger
 from ccagent.machine.bpf import pins
 
 if TYPE_CHECKING:
-    from ccagent.agents.sonar.process import Process, ProcessSelection, ProcessSource
+    from ccagent.agents.sonar.process import Process, ProcessSelection
     from ccagent.agents.sonar.sources.bpf import BpfSource
     from ccagent.agents.sonar.sources.procfs import ProcfsSource
     from ccagent.machine.node import Node
@@ -33,7 +35,7 @@ def open_source(name: SourceName, node: Node, selection: ProcessSelection) -> Pr
     return ProcfsSource(node, selection)
 
 
-class PreferredSource:
+class PreferredSource(ProcessSource):
     """The cheapest source that works. Both return equal records; the unused one isn't imported.
 
     asked: the configuration names `bpf`. Then an iterator that was never loaded is logged too.
@@ -47,6 +49,7 @@ class PreferredSource:
         asked: bool = False,
         directory: str = pins.DIRECTORY,
     ) -> None:
+        self.name = "bpf"
         self._node = node
         self._selection = selection
         self._asked = asked
@@ -59,16 +62,6 @@ class PreferredSource:
             self._bpf = self._open_bpf()
         except CcagentError as error:
             self._fall_back(error)
-
-    @property
-    def name(self) -> str:
-        """Return the source of the last reading, `bpf` or `procfs`."""
-        return "bpf" if self._procfs is None else "procfs"
-
-    @property
-    def counts_ended(self) -> bool:
-        """Return whether the last reading included the CPU time of ended processes."""
-        return self._procfs is None and self._bpf is not None and self._bpf.counts_ended
 
     @property
     def errors(self) -> list[str]:
@@ -89,26 +82,29 @@ class PreferredSource:
 
     def read(self) -> list[Process]:
         """Return all wanted processes."""
-        if self._bpf is not None and self._procfs is not None:
-            # The iterator was loaded meanwhile, and its first reading was at the last sample.
-            self._procfs.close()
-            self._procfs = None
         if self._bpf is not None:
+            # If the iterator was loaded meanwhile, its first reading was at the last sample.
+            self.close()
+            self.name, self._procfs = "bpf", None
             try:
                 processes = self._bpf.read()
             except CcagentError as error:
                 self._fall_back(error)
             else:
-                self._was_used = True
+                self.counts_ended, self._was_used = self._bpf.counts_ended, True
                 return processes
         processes = self._open_procfs().read()
         self._readings += 1
         if self._readings % _RETRY_EVERY == 0:
-            self._try_again()
+            # Read the iterator once; the next reading then has utilisation.
+            with suppress(CcagentError):
+                bpf = self._open_bpf()
+                bpf.begin()
+                self._bpf = bpf
         return processes
 
     def close(self) -> None:
-        """Close the open source."""
+        """Close the files of /proc, if they are open."""
         if self._procfs is not None:
             self._procfs.close()
 
@@ -127,16 +123,7 @@ class PreferredSource:
         return self._procfs
 
     def _fall_back(self, error: CcagentError) -> None:
-        self._bpf = None
+        self.name, self.counts_ended, self._bpf = "procfs", False, None
         self._open_procfs()
         if self._asked or self._was_used or not isinstance(error, NotHereError):
             logger.warning("agent sample: source bpf: %s; processes are read from /proc", error)
-
-    def _try_again(self) -> None:
-        """Read the iterator once; the next reading then has utilisation."""
-        try:
-            bpf = self._open_bpf()
-            bpf.begin()
-        except CcagentError:
-            return
-        self._bpf = bpf
