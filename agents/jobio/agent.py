@@ -71,11 +71,7 @@ class JobIoAgent(Agent[JobIoSettings]):
         from ccagent.machine.bpf.io_hooks import missing_hooks
 
         missing = [hook.counts for hook in missing_hooks(self._last.features)]
-        return {
-            "lost": self._last.lost,
-            "missed": self._last.missed,
-            "not_counted": missing,
-        }
+        return {"lost": self._last.lost, "missed": self._last.missed, "not_counted": missing}
 
     def _read(self, node: Node) -> JobIoUse | None:
         try:

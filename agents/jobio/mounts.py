@@ -24,23 +24,11 @@ GONE = "unknown"
 """Mount point of file systems that are unmounted, or were mounted in an ended container."""
 
 _FILE_SYSTEMS = {
-    0xEF53: "ext4",
-    0x01021994: "tmpfs",
-    0x58465342: "xfs",
-    0x9123683E: "btrfs",
-    0x6969: "nfs",
-    0x65735546: "fuse",
-    0x794C7630: "overlay",
-    0x0BD00BD0: "lustre",
-    0x47504653: "gpfs",
-    0x19830326: "beegfs",
-    0x00C36400: "ceph",
-    0xFF534D42: "cifs",
-    0x01021997: "9p",
-    0x73717368: "squashfs",
-    0x2FC12FC1: "zfs",
-    0x958458F6: "hugetlbfs",
-}
+    0xEF53: "ext4", 0x01021994: "tmpfs", 0x58465342: "xfs", 0x9123683E: "btrfs",
+    0x6969: "nfs", 0x65735546: "fuse", 0x794C7630: "overlay", 0x0BD00BD0: "lustre",
+    0x47504653: "gpfs", 0x19830326: "beegfs", 0x00C36400: "ceph", 0xFF534D42: "cifs",
+    0x01021997: "9p", 0x73717368: "squashfs", 0x2FC12FC1: "zfs", 0x958458F6: "hugetlbfs",
+}  # fmt: skip
 """File system types by number in statfs(2), for file systems without a known mount."""
 
 _MOST_KNOWN = 10_000

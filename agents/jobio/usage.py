@@ -41,13 +41,6 @@ METADATA = (
 _LOAD = "as root: ccagent kernel load --io"
 
 
-class Delta(NamedTuple, Generic[V]):
-    """Deltas since the last reading, and the counters."""
-
-    since_last: V
-    total: V
-
-
 class Deltas(Generic[K, V]):
     """Deltas between consecutive readings.
 
@@ -58,13 +51,13 @@ class Deltas(Generic[K, V]):
     def __init__(self) -> None:
         self._before: Mapping[K, V] | None = None
 
-    def of(self, entries: Mapping[K, V]) -> Iterator[tuple[K, Delta[V]]]:
-        """Yield the deltas of a reading, and store the reading for the next call."""
+    def of(self, entries: Mapping[K, V]) -> Iterator[tuple[K, V, V]]:
+        """Yield key, delta and counters of each entry. Store the reading for the next call."""
         before, self._before = self._before, entries
         if before is None:
             return
         for key, counts in entries.items():
-            yield key, Delta(subtract(counts, before.get(key)), counts)
+            yield key, subtract(counts, before.get(key)), counts
 
 
 def subtract(counts: V, before: V | None) -> V:
@@ -152,17 +145,12 @@ class JobIoUsage:
             logger.warning("agent jobio: can't read the names of mounts: %s", error)
         self._names.forget(io.entries)
         uses = (
-            MountUse(
-                key.job,
-                self._names.name(node, key, delta.total.magic),
-                delta.since_last,
-                delta.total,
-            )
-            for key, delta in self._io.of(io.entries)
+            MountUse(key.job, self._names.name(node, key, total.magic), delta, total)
+            for key, delta, total in self._io.of(io.entries)
         )
         traffic = [
-            NetworkUse(*key, delta.since_last, delta.total)
-            for key, delta in self._network.of(network.entries)
+            NetworkUse(*key, delta, total)
+            for key, delta, total in self._network.of(network.entries)
         ]
         return JobIoUse(
             seconds, merge_mounts(uses), traffic, io.header.features, self._lost, io.missed
@@ -189,14 +177,11 @@ def read_counters(node: Node, directory: str) -> tuple[IoReading, NetworkReading
 def merge_mounts(uses: Iterable[MountUse]) -> list[MountUse]:
     """Return the uses, with those of equal job and mount name summed up."""
     merged: dict[tuple[int, MountName], MountUse] = {}
-    for use in uses:
-        key = (use.job, use.mount)
-        known = merged.get(key)
-        merged[key] = (
-            use
-            if known is None
-            else use._replace(delta=add(known.delta, use.delta), total=add(known.total, use.total))
-        )
+    for each in uses:
+        use, known = each, merged.get((each.job, each.mount))
+        if known is not None:
+            use = use._replace(delta=add(known.delta, use.delta), total=add(known.total, use.total))
+        merged[use.job, use.mount] = use
     return list(merged.values())
 
 
