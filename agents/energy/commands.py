@@ -20,12 +20,10 @@ _FORMATS = ("table", "sonar", "line")
 
 
 def extend_command(
-    command: click.Command, configure: Callable[[Options], Configuration]
+    command: click.Command,
+    configure: Callable[[Options], Configuration],  # noqa: ARG001 - it takes no assignments
 ) -> click.Command:
-    """Return the agent's command with `--format table` and `--seconds`.
-
-    configure: returns the configuration of the agent.
-    """
+    """Return the agent's command with `--format table` and `--seconds`."""
     take_sample = command.callback
     if take_sample is None:
         raise RuntimeError("the command does nothing")
@@ -42,7 +40,7 @@ def extend_command(
             return
         if options["every"] or options["is_dry"] or options["sinks"]:
             raise click.UsageError("--format table prints one sample to standard output")
-        _print_table(configure, options, seconds)
+        _print_table(options, seconds)
 
     own = [
         click.Option(
@@ -62,20 +60,19 @@ def extend_command(
     return click.Command(command.name, callback=run, params=[*own, *params], help=command.help)
 
 
-def _print_table(
-    configure: Callable[[Options], Configuration], options: dict[str, Any], seconds: float
-) -> None:
+def _print_table(options: dict[str, Any], seconds: float) -> None:
     """Measure once and print the table. Exit with status 1 if no energy is known."""
     from ccagent.agents.energy.agent import EnergyAgent
     from ccagent.agents.energy.settings import EnergySettings
     from ccagent.agents.energy.table import format_table
     from ccagent.commands.command_options import take_common
     from ccagent.commands.loading import configure_log
+    from ccagent.commands.options import load_configuration
 
     assignments = options.pop("assignments")
     common = take_common(options)
     configure_log(common.verbosity)
-    configuration = _configure(configure, common.options, assignments)
+    configuration = load_configuration(common.options, agent="energy", assignments=assignments)
     settings = configuration.agents[EnergyAgent.name]
     if not isinstance(settings, EnergySettings):
         raise ConfigurationError(f"{configuration.place}: agents.energy: another agent's")
@@ -90,14 +87,3 @@ def _print_table(
     finally:
         agent.close()
     sys.exit(1 if tick.is_blind else 0)
-
-
-def _configure(
-    configure: Callable[[Options], Configuration], options: Options, assignments: tuple[str, ...]
-) -> Configuration:
-    """Return the configuration of the agent, with the keys of the command line."""
-    if not assignments:
-        return configure(options)
-    from ccagent.commands.options import load_configuration
-
-    return load_configuration(options, agent="energy", assignments=assignments)

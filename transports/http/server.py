@@ -121,7 +121,7 @@ class HttpServer:
     """Sends requests to one server, through a proxy if configured."""
 
     def __init__(
-        self, settings: HttpSettings, target: SplitResult, largest: int = LARGEST_ANSWER
+        self, settings: HttpSettings, target: SplitResult, largest: int | None = None
     ) -> None:
         """largest: maximum bytes read of an answer."""
         self._connection = HttpConnection(
@@ -129,7 +129,7 @@ class HttpServer:
             make_tls_context(settings) if target.scheme == "https" else None,
             settings.time_limit.seconds,
             split_proxy(settings),
-            largest=largest,
+            largest=largest or LARGEST_ANSWER,
         )
 
     def post(self, request: HttpRequest, body: bytes, delivered: int) -> str:

@@ -93,12 +93,13 @@ class HttpTransport(Transport):
 
     Settings = HttpSettings
 
-    def __init__(self, settings: HttpSettings) -> None:
+    def __init__(self, settings: HttpSettings, largest: int | None = None) -> None:
+        """largest: maximum bytes read of an answer; None: those of an error."""
         from ccagent.transports.http.server import HttpServer
 
         self._settings = settings
         self._target = check_settings(settings)
-        self._server = HttpServer(settings, self._target)
+        self._server = HttpServer(settings, self._target, largest)
         self._limit = self.largest_body = settings.largest_body
 
     def send(self, messages: Sequence[Message]) -> None:
