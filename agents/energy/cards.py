@@ -78,7 +78,7 @@ class CardOwners:
                 used.add(card)
                 here = activity.setdefault(card, {})
                 here[job] = here.get(job, 0) + round(use.gpu_util * 10)
-        found: dict[int, CardUse] = {}
+        card_uses: dict[int, CardUse] = {}
         for state in reading.cards:
             if state.index in reading.instances:
                 continue
@@ -90,8 +90,8 @@ class CardOwners:
                 and state.index not in reading.partitioned
             )
             is_busy = state.ce_util > 0 or state.index in used or is_unknown
-            found[state.index] = CardUse(has_it, here, others, is_busy)
-        return found
+            card_uses[state.index] = CardUse(has_it, here, others, is_busy)
+        return card_uses
 
 
 def make_card_use(use: CardUse, seen: Mapping[int, int], span: int) -> DomainUse:
@@ -123,13 +123,13 @@ def list_processes(node: Node) -> Iterator[ProcessOfJob]:
         directories = job_directories(node, _V1)
     except CcagentError:
         return
-    for each in directories:
-        for pid in islice(list_pids(node, each.path), _MOST_PIDS):
+    for directory in directories:
+        for pid in islice(list_pids(node, directory.path), _MOST_PIDS):
             try:
                 uid = node.owner(f"proc/{pid}")
             except CcagentError:
                 continue
-            yield pid, each.job, uid
+            yield pid, directory.job, uid
 
 
 def _job_of(node: Node, pid: int) -> int:

@@ -56,7 +56,7 @@ def extend_command(
             help="Measure for this many seconds (for a table).",
         ),
     ]
-    params = [each for each in command.params if each.name != "form"]
+    params = [param for param in command.params if param.name != "form"]
     return click.Command(command.name, callback=run, params=[*own, *params], help=command.help)
 
 

@@ -86,87 +86,91 @@ class StateReader(FileErrors):
         moment = node.clock.uptime()
         directories, is_complete = self._list(node)
         times: dict[int, int] = {}
-        for each in directories:
-            time = self._cpu_time(node, each)
+        for directory in directories:
+            time = self._cpu_time(node, directory)
             if time is not None:
-                times[each.job] = times.get(each.job, 0) + time
+                times[directory.job] = times.get(directory.job, 0) + time
         busy = self._busy(node)
         sockets = self._read_sockets(node)
         memory = self._read_memory(node)
         jobs: dict[int, JobState] = {}
-        for each in directories:
-            known = jobs.get(each.job) or JobState(times.get(each.job))
-            jobs[each.job] = known._replace(
-                cpus=known.cpus | self._cpus(node, each),
-                memory=known.memory + self._job_memory(node, each),
-                uid=max(known.uid, each.uid, self._find_uid(node, each)),
+        for directory in directories:
+            known = jobs.get(directory.job) or JobState(times.get(directory.job))
+            jobs[directory.job] = known._replace(
+                cpus=known.cpus | self._cpus(node, directory),
+                memory=known.memory + self._job_memory(node, directory),
+                uid=max(known.uid, directory.uid, self._find_uid(node, directory)),
             )
         self._uids = {job: uid for job, uid in self._uids.items() if job in jobs}
         self._tries = {job: tries for job, tries in self._tries.items() if job in jobs}
         return NodeSnapshot(moment, jobs, busy, sockets, memory, is_complete)
 
-    def _find_uid(self, node: Node, each: JobDirectory) -> int:
+    def _find_uid(self, node: Node, directory: JobDirectory) -> int:
         """Return the uid of a job's processes if its cgroup has no user; -1 if unknown."""
-        if each.uid >= 0 or each.job in self._uids or self._tries.get(each.job, 0) >= _TRIES:
-            return self._uids.get(each.job, -1)
-        self._tries[each.job] = self._tries.get(each.job, 0) + 1
-        for pid in islice(list_pids(node, each.path), _ASKED_PIDS):
+        if (
+            directory.uid >= 0
+            or directory.job in self._uids
+            or self._tries.get(directory.job, 0) >= _TRIES
+        ):
+            return self._uids.get(directory.job, -1)
+        self._tries[directory.job] = self._tries.get(directory.job, 0) + 1
+        for pid in islice(list_pids(node, directory.path), _ASKED_PIDS):
             try:
                 uid = node.owner(f"proc/{pid}")
             except CcagentError:
                 continue
             if uid:  # slurmstepd is root's
-                self._uids[each.job] = uid
+                self._uids[directory.job] = uid
                 return uid
         return -1
 
     def _list(self, node: Node) -> tuple[list[JobDirectory], bool]:
         try:
-            found = job_directories(node, _V1, self.complain)
+            directories = job_directories(node, _V1, self.complain)
         except NotHereError:
             return [], True
         except CcagentError as error:
             self.errors.append(str(error))
             return [], False
         is_complete = not self.errors
-        if len({each.job for each in found}) > MOST_JOBS:
-            kept = set(sorted({each.job for each in found})[:MOST_JOBS])
+        if len({directory.job for directory in directories}) > MOST_JOBS:
+            kept = set(sorted({directory.job for directory in directories})[:MOST_JOBS])
             self.errors.append(f"more than {MOST_JOBS} jobs; only {MOST_JOBS} are counted")
-            found = [each for each in found if each.job in kept]
-        return found, is_complete
+            directories = [directory for directory in directories if directory.job in kept]
+        return directories, is_complete
 
-    def _cpu_time(self, node: Node, each: JobDirectory) -> int | None:
-        if each.controller == V2:
+    def _cpu_time(self, node: Node, directory: JobDirectory) -> int | None:
+        if directory.controller == V2:
             fields = self.try_parsed(
                 node,
-                f"{each.path}/cpu.stat",
+                f"{directory.path}/cpu.stat",
                 lambda content: parse_fields(content, {b"usage_usec": ("time", 1)}),
             )
             return None if fields is None else fields.get("time")
-        if each.controller == "cpuacct":
-            time = self.try_parsed(node, f"{each.path}/cpuacct.usage", parse_amount)
+        if directory.controller == "cpuacct":
+            time = self.try_parsed(node, f"{directory.path}/cpuacct.usage", parse_amount)
             return None if time is None else time // 1000
         return None
 
-    def _cpus(self, node: Node, each: JobDirectory) -> frozenset[int]:
+    def _cpus(self, node: Node, directory: JobDirectory) -> frozenset[int]:
         names = {V2: ("cpuset.cpus.effective", "cpuset.cpus"),
                  "cpuset": ("cpuset.effective_cpus", "cpuset.cpus")}  # fmt: skip
-        for name in names.get(each.controller, ()):
-            found = self.try_parsed(node, f"{each.path}/{name}", parse_cpu_list)
-            if found is not None:
-                return frozenset(found)
+        for name in names.get(directory.controller, ()):
+            cpus = self.try_parsed(node, f"{directory.path}/{name}", parse_cpu_list)
+            if cpus is not None:
+                return frozenset(cpus)
         return frozenset()
 
-    def _job_memory(self, node: Node, each: JobDirectory) -> int:
+    def _job_memory(self, node: Node, directory: JobDirectory) -> int:
         names = {V2: ("memory.max", "memory.current"),
                  "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes")}  # fmt: skip
-        if each.controller not in names:
+        if directory.controller not in names:
             return 0
-        limit, used = names[each.controller]
-        found = self.try_parsed(node, f"{each.path}/{limit}", parse_limit)
-        if found is None:
-            found = self.try_parsed(node, f"{each.path}/{used}", parse_amount)
-        return min(found or 0, self._memory or found or 0)
+        limit, used = names[directory.controller]
+        size = self.try_parsed(node, f"{directory.path}/{limit}", parse_limit)
+        if size is None:
+            size = self.try_parsed(node, f"{directory.path}/{used}", parse_amount)
+        return min(size or 0, self._memory or size or 0)
 
     def _busy(self, node: Node) -> dict[int, int]:
         stat = self.try_parsed(node, "proc/stat", parse_kernel_stat)
@@ -368,11 +372,11 @@ class NodeUse:
             for socket, here in cpus.items()
         }
         room = sum(most.values())
-        found = {ALL_SOCKETS: whole}
+        uses = {ALL_SOCKETS: whole}
         for socket, time in times.items():
             least = max(0, job.cpu_time - (room - most[socket]))
-            found[socket] = SocketUse(time, min(least, time), max(most[socket], time))
-        return found
+            uses[socket] = SocketUse(time, min(least, time), max(most[socket], time))
+        return uses
 
     def _find_exclusive(self) -> set[int]:
         on_socket: dict[int, set[int]] = {}

@@ -70,8 +70,11 @@ def load_state(path: str) -> EnergyState | None:
 def _is_possible(state: EnergyState) -> bool:
     """Return whether the numbers are plausible: a damaged file may contain any number, or NaN."""
     accounts = (*state.jobs, *state.ended)
-    times = (state.moment, *(time for each in accounts for time in (each.first, each.last)))
-    powers = (watts for each in state.idle for watts in each.windows)
+    times = (
+        state.moment,
+        *(time for account in accounts for time in (account.first, account.last)),
+    )
+    powers = (watts for idle in state.idle for watts in idle.windows)
     return all(0 <= time < _LATEST for time in times) and all(0 <= w < _MOST_IDLE for w in powers)
 
 

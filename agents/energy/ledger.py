@@ -67,8 +67,8 @@ class Ledger:
         """Split a tick that ends at `time`, seconds since 1970."""
         self._open_accounts(use, time)
         self._tick_energy = {}
-        self.flaws = {domain: each.flaw for domain, each in measured.items() if each.flaw}
-        valid = {domain: each for domain, each in measured.items() if not each.flaw}
+        self.flaws = {domain: energy.flaw for domain, energy in measured.items() if energy.flaw}
+        valid = {domain: energy for domain, energy in measured.items() if not energy.flaw}
         totals = TickTotals({}, {})
         parts = 0
         on_cards: dict[int, set[EnergyDomain]] = {}
@@ -229,11 +229,11 @@ class Ledger:
                 continue
             sockets = use.sockets_of(number) | {ALL_SOCKETS}
             own = [
-                each
-                for domain, each in measured.items()
+                energy
+                for domain, energy in measured.items()
                 if (domain.kind in kinds and (domain == NODE_METER or domain.number in sockets))
                 or domain in on_cards.get(number, ())
             ]
             if own:
-                valid = sum(not each.flaw for each in own)
+                valid = sum(not energy.flaw for energy in own)
                 account.covered += span.seen * valid // len(own)

@@ -246,36 +246,36 @@ def check_spans(measured: Measured, seconds: float) -> Measured:
     """
     tolerance = max(_SKEW, seconds / 4)
     return {
-        domain: each
-        if each.flaw or abs(each.seconds - seconds) <= tolerance
-        else each._replace(
-            energy=0, flaw=f"the reading covers {each.seconds:.0f} s, the tick {seconds:.0f} s"
+        domain: energy
+        if energy.flaw or abs(energy.seconds - seconds) <= tolerance
+        else energy._replace(
+            energy=0, flaw=f"the reading covers {energy.seconds:.0f} s, the tick {seconds:.0f} s"
         )
-        for domain, each in measured.items()
+        for domain, energy in measured.items()
     }
 
 
 def make_sources(settings: EnergySettings, cards: CardSource) -> list[EnergySource]:
     """Return the configured sources in order of preference."""
-    found: list[EnergySource] = []
+    sources: list[EnergySource] = []
     if settings.rapl != "off":
-        found.append(RaplSource(settings.rapl))
+        sources.append(RaplSource(settings.rapl))
     if settings.gpu_vendors:
-        found.append(cards)
+        sources.append(cards)
     for name in ("pm-counters", "hwmon", "dcmi"):
         if name not in settings.meters:
             continue
         if name == "pm-counters":
             from ccagent.agents.energy.sources.meters import PmCountersSource
 
-            found.append(PmCountersSource())
+            sources.append(PmCountersSource())
         elif name == "hwmon":
             from ccagent.agents.energy.sources.meters import HwmonEnergySource
 
-            found.append(HwmonEnergySource())
+            sources.append(HwmonEnergySource())
         else:
             from ccagent.agents.energy.sources.meters import DcmiSource
 
             limit = settings.dcmi_time_limit.seconds
-            found.append(DcmiSource(settings.dcmi_command, settings.dcmi_every.seconds, limit))
-    return found
+            sources.append(DcmiSource(settings.dcmi_command, settings.dcmi_every.seconds, limit))
+    return sources

@@ -147,34 +147,38 @@ def read_details(socket: str) -> dict[str, Any]:
     return status.details.get("fast", {})
 
 
-def status_text(found: dict[str, Any]) -> str:
+def status_text(status: dict[str, Any]) -> str:
     """Return the state of the agent for a terminal."""
-    if not found:
+    if not status:
         return "no broker is configured; KPIs go only to the sinks\n"
-    lines = [f"broker         {found['broker']}", f"state          {found['state']}"]
-    if found.get("error"):
-        lines.append(f"error          {found['error']}")
-    lines.append(_configuration(found.get("configuration")))
-    waiting, dropped = found.get("answers-waiting", 0), found.get("messages-dropped", 0)
+    lines = [f"broker         {status['broker']}", f"state          {status['state']}"]
+    if status.get("error"):
+        lines.append(f"error          {status['error']}")
+    lines.append(_configuration(status.get("configuration")))
+    waiting, dropped = status.get("answers-waiting", 0), status.get("messages-dropped", 0)
     lines.append(
         f"answers        {waiting} waiting; {dropped} KPI reports dropped,"
-        f" {found.get('rounds-skipped', 0)} rounds skipped"
+        f" {status.get('rounds-skipped', 0)} rounds skipped"
     )
-    for machine in found.get("machines", []):
+    for machine in status.get("machines", []):
         state = " (suspended)" if machine["suspended"] else ""
         lines.append(f"machine        {machine['name']}, process {machine['process-id']}{state}")
-    lines += [f"not monitored  job {job}" for job in found.get("stopped-jobs", [])]
-    for job in found.get("job-status", []):
+    lines += [f"not monitored  job {job}" for job in status.get("stopped-jobs", [])]
+    for job in status.get("job-status", []):
         migration = "may be migrated" if job["migration"] else "must not be migrated"
         lines.append(f"application    job {job['job']}: {migration}; {', '.join(job['supported'])}")
-    lines += [f"sender         {describe_sender(each)}" for each in found.get("senders", [])]
-    kpis = found.get("kpis")
+    lines += [f"sender         {describe_sender(sender)}" for sender in status.get("senders", [])]
+    kpis = status.get("kpis")
     if kpis:
         lines.append(f"last KPIs      {timestamp(kpis['time'])}")
         lines += _values(kpis["node"], "node")
-        for each in kpis["applications"]:
-            name = f"job {each['job-id']}" if each["job-id"] else f"machine {each['vm-name']}"
-            lines += _values(each["values"], name)
+        for application in kpis["applications"]:
+            name = (
+                f"job {application['job-id']}"
+                if application["job-id"]
+                else f"machine {application['vm-name']}"
+            )
+            lines += _values(application["values"], name)
     return "".join(f"{printable(line)}\n" for line in lines)
 
 

@@ -99,8 +99,8 @@ class AnswerQueue:
 
     def keys(self) -> set[str]:
         """Return the keys of all queued answers."""
-        found = self._queue.next_batch(_MOST_ANSWERS)
-        return {waiting.message.id for waiting in found.messages}
+        batch = self._queue.next_batch(_MOST_ANSWERS)
+        return {waiting.message.id for waiting in batch.messages}
 
     def remove(self, answer: QueuedAnswer) -> None:
         """Delete an answer after the broker's confirmation."""
@@ -160,11 +160,13 @@ class FastProtocol:
             waiting = self._answers.keys()
             self._known = {*state.handled, *waiting}
             pending, state.pending = state.pending, []
-            for each in pending:
-                if each.key in waiting:
+            for measurement in pending:
+                if measurement.key in waiting:
                     continue
                 details = "the agent was restarted during the measurement; ask again"
-                self._answer_measurement(each, BandwidthResponse(cores=each.cores, details=details))
+                self._answer_measurement(
+                    measurement, BandwidthResponse(cores=measurement.cores, details=details)
+                )
             if pending:
                 self._keeper.save()
 
@@ -195,16 +197,16 @@ class FastProtocol:
 
     def filters(self) -> list[str]:
         """Return the topic filters to subscribe to."""
-        found = self._topics.fixed(measures=True)
+        filters = self._topics.fixed(measures=True)
         match self._settings.relay:
             case "all":
-                found += self._topics.of_job("+")
+                filters += self._topics.of_job("+")
             case "jobs":
                 for job in self._jobs_here():
-                    found += self._topics.of_job(job)
+                    filters += self._topics.of_job(job)
             case "none":
                 pass
-        return found
+        return filters
 
     def on_message(self, received: ReceivedMessage) -> None:
         """Handle a message. Answers are on disk when this returns."""

@@ -90,9 +90,9 @@ class KpiRounds:
         self._read(configuration.categories)
         due = clock.monotonic() + repeat
         while not self._wait(max(0.0, due - clock.monotonic()), generation):
-            found = self._read(configuration.categories)
-            self.last = found
-            for payload in reports(self._node.hostname, found):
+            kpis = self._read(configuration.categories)
+            self.last = kpis
+            for payload in reports(self._node.hostname, kpis):
                 self._report(payload)
             due += repeat
             late = clock.monotonic() - due
@@ -111,14 +111,14 @@ class KpiRounds:
             return self._closing or self._generation != generation
 
 
-def reports(source: str, found: KpiRound) -> Iterator[bytes]:
+def reports(source: str, kpis: KpiRound) -> Iterator[bytes]:
     """Yield one report per application, with the node's KPIs; one report without applications."""
-    if not found.applications:
-        yield KpiReport(source=source, values=found.node).encode()
-    for application, values in found.applications:
+    if not kpis.applications:
+        yield KpiReport(source=source, values=kpis.node).encode()
+    for application, values in kpis.applications:
         yield KpiReport(
             source=source,
-            values=values | found.node,
+            values=values | kpis.node,
             job_id=application.job_id,
             process_id=application.process_id,
             vm_name=application.vm_name,
@@ -181,13 +181,21 @@ class FastRuntime:
         if (held := protocol.configuration) is not None:
             status["configuration"] = structs.asdict(held) | {"categories": [*held.categories]}
         status["machines"] = [
-            {"name": each.name, "process-id": each.process_id, "suspended": each.is_suspended}
-            for each in self._keeper.state.machines
+            {
+                "name": machine.name,
+                "process-id": machine.process_id,
+                "suspended": machine.is_suspended,
+            }
+            for machine in self._keeper.state.machines
         ]
         status["stopped-jobs"] = [*self._keeper.state.stopped_jobs]
         status["job-status"] = [
-            {"job": job, "migration": each.is_migratable, "supported": [*each.supported]}
-            for job, each in protocol.relay.statuses.items()
+            {
+                "job": job,
+                "migration": application.is_migratable,
+                "supported": [*application.supported],
+            }
+            for job, application in protocol.relay.statuses.items()
         ]
         if (last := rounds.last) is not None:
             status["kpis"] = {"time": last.time, "node": last.node} | {

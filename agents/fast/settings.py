@@ -163,10 +163,10 @@ def _check_broker(settings: FastSettings) -> None:
         except ConfigurationError as error:
             names = (problem.replace("time-limit:", "answer-limit:") for problem in error.problems)
             problems += [f"agents.fast.{name}" for name in names]
-    found = Problems()
-    found.attempt(check_root, settings.topic)
-    found.attempt(check_filters, settings.accept_from)
-    found.attempt(check_extra, "yaml", "agents.fast.url")
-    problems += found.found
+    keys = Problems()
+    keys.attempt(check_root, settings.topic)
+    keys.attempt(check_filters, settings.accept_from)
+    keys.attempt(check_extra, "yaml", "agents.fast.url")
+    problems += keys.found
     if problems:
         raise ConfigurationError(*problems)

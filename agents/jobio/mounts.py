@@ -112,7 +112,7 @@ def type_name(magic: int) -> str:
 def _names(content: bytes) -> Iterator[tuple[str, MountName]]:
     """Yield device and name. For each device the mount with the shortest path comes last."""
     mounts = parse_mountinfo(content)
-    for mount in sorted(mounts, key=lambda each: -len(each.point)):
+    for mount in sorted(mounts, key=lambda mount: -len(mount.point)):
         yield mount.device, MountName(*map(_shown, (mount.point, mount.type, mount.source)))
 
 
@@ -126,11 +126,11 @@ def _some_processes(node: Node, job: int) -> list[int]:
         directories = job_directories(node, ("freezer", "cpuacct", "memory", "cpuset"))
     except CcagentError:
         return []
-    found: list[int] = []
+    pids: list[int] = []
     for directory in directories:
         if directory.job == job:
-            found += list_pids(node, directory.path)
-        if len(found) >= _MOST_PROCESSES:
+            pids += list_pids(node, directory.path)
+        if len(pids) >= _MOST_PROCESSES:
             break
     # The last processes are more likely the job's than Slurm's.
-    return sorted(set(found), reverse=True)[:_MOST_PROCESSES]
+    return sorted(set(pids), reverse=True)[:_MOST_PROCESSES]

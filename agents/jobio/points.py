@@ -82,12 +82,12 @@ def usage_points(
     base = {"cluster": node.cluster, "hostname": node.hostname, "type": "node", "stype": "job"}
     maker = _Maker(use.seconds, time, settings.totals)
     fields = _IF_ANY | (_OPERATIONS if settings.operations else {})
-    for each in use.mounts:
-        if _is_wanted(each, settings, living):
-            tags = Tags(base | {"stype-id": str(each.job)} | _mount_tags(each.mount))
-            yield from _mount_points(maker, tags, each, fields)
+    for mount in use.mounts:
+        if _is_wanted(mount, settings, living):
+            tags = Tags(base | {"stype-id": str(mount.job)} | _mount_tags(mount.mount))
+            yield from _mount_points(maker, tags, mount, fields)
             if use.features & HAS_TIME:
-                yield from _latencies(tags, each.delta, time)
+                yield from _latencies(tags, mount.delta, time)
     for traffic in use.network:
         if _is_wanted(traffic, settings, living):
             kind = {
@@ -155,7 +155,7 @@ class ExclusivePorts:
         if not job:
             return
         try:
-            counts = {each.metric: int(each.value) for each in self._reader.read(node)}
+            counts = {count.metric: int(count.value) for count in self._reader.read(node)}
         except CcagentError:
             return
         now = node.clock.monotonic()
@@ -175,7 +175,9 @@ class ExclusivePorts:
 def living_jobs(node: Node) -> set[int]:
     """Return the ids of the jobs that have control groups on this node."""
     try:
-        return {each.job for each in job_directories(node, ("freezer", "cpuacct", "memory"))}
+        return {
+            directory.job for directory in job_directories(node, ("freezer", "cpuacct", "memory"))
+        }
     except CcagentError:
         return set()
 
@@ -187,9 +189,9 @@ def exclusive_job(node: Node, living: Collection[int]) -> int:
     (job,) = living
     try:
         online = set(read_parsed(node, "sys/devices/system/cpu/online", parse_cpu_list))
-        for each in job_directories(node, ("cpuset",)):
-            if each.job == job:
-                own = set(read_parsed(node, f"{each.path}/cpuset.cpus", parse_cpu_list))
+        for directory in job_directories(node, ("cpuset",)):
+            if directory.job == job:
+                own = set(read_parsed(node, f"{directory.path}/cpuset.cpus", parse_cpu_list))
                 return job if own >= online else 0
     except CcagentError:
         pass

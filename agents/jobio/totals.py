@@ -63,11 +63,11 @@ def totals_text(mounts: Iterable[MountUse], network: Iterable[NetworkUse]) -> st
         rows.append((*name, *numbers, use.mount.source))
     text = _aligned(rows)
     rows = [_NETWORK_HEADER]
-    for each in network:
-        kind = f"{each.protocol}{' loopback' if each.is_loopback else ''}"
-        traffic = each.total
+    for traffic_use in network:
+        kind = f"{traffic_use.protocol}{' loopback' if traffic_use.is_loopback else ''}"
+        traffic = traffic_use.total
         moved = (traffic.received_bytes, traffic.sent_bytes, traffic.receives, traffic.sends)
-        rows.append((str(each.job or "-"), kind, "", *map(str, moved)))
+        rows.append((str(traffic_use.job or "-"), kind, "", *map(str, moved)))
     return text if len(rows) == 1 else f"{text}\n{_aligned(rows)}"
 
 

@@ -177,8 +177,8 @@ def read_counters(node: Node, directory: str) -> tuple[IoReading, NetworkReading
 def merge_mounts(uses: Iterable[MountUse]) -> list[MountUse]:
     """Return the uses, with those of equal job and mount name summed up."""
     merged: dict[tuple[int, MountName], MountUse] = {}
-    for each in uses:
-        use, known = each, merged.get((each.job, each.mount))
+    for added in uses:
+        use, known = added, merged.get((added.job, added.mount))
         if known is not None:
             use = use._replace(delta=add(known.delta, use.delta), total=add(known.total, use.total))
         merged[use.job, use.mount] = use
@@ -237,5 +237,7 @@ def find_io_programs(node: Node, directory: str) -> CheckResult:
     except NotPermittedError as error:
         return CheckResult("problem", f"{directory}: this user may not read them", remedy(error))
     missing = ", ".join(hook.counts for hook in missing_hooks(io.header.features))
-    found = f"{directory}: {len(io.entries)} entries"
-    return CheckResult("good", f"{found}; this kernel can't count: {missing}" if missing else found)
+    entries = f"{directory}: {len(io.entries)} entries"
+    return CheckResult(
+        "good", f"{entries}; this kernel can't count: {missing}" if missing else entries
+    )

@@ -164,7 +164,7 @@ class SampleAgent(Agent[SampleSettings]):
         if self.settings.points != "own":
             yield from node_points(attributes, now)
         else:
-            known = {job: find_owned_elsewhere(each) for job, each in counters.items()}
+            known = {job: find_owned_elsewhere(counted) for job, counted in counters.items()}
         yield from job_points(attributes, now, known, pss)
 
     def _envelope(
@@ -318,7 +318,9 @@ class SampleAgent(Agent[SampleSettings]):
         self, node: Node, counters: dict[int, JobCounters], errors: list[str]
     ) -> dict[int, int]:
         """Return the memory of jobs in KB by their control groups, if any records need it."""
-        if not any(self._scales_memory(as_streams=each) for each in self._choose_records()):
+        if not any(
+            self._scales_memory(as_streams=as_streams) for as_streams in self._choose_records()
+        ):
             return {}
         from ccagent.agents.sonar.jobs.job_memory import JobMemoryReader, memory_of
 

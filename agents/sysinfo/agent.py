@@ -120,7 +120,9 @@ class SysinfoAgent(Agent[SysinfoSettings]):
             (settings.topo_text_command, "the topology as text"),
         ]
         if "software" in settings.extras:
-            commands += [(each.command, f"the version of {each.key}") for each in settings.software]
+            commands += [
+                (package.command, f"the version of {package.key}") for package in settings.software
+            ]
         for command, purpose in commands:
             if words := split_command(command):
                 yield require_program(node, words[0], purpose)

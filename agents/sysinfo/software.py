@@ -150,15 +150,15 @@ def read_software(
     The first of equal keys counts. time_limit: seconds for each command. An unreadable version is
     omitted, with a message in `errors`.
     """
-    found: dict[str, SysinfoSoftwareVersion] = {}
+    versions: dict[str, SysinfoSoftwareVersion] = {}
     for entries in (
         _read_configured(node, configured, time_limit, errors),
         _read_cuda(node, cuda_root, errors),
         _read_rocm(node, rocm_root, errors),
     ):
         for entry in entries:
-            found.setdefault(entry.key, entry)
-    return list(found.values())
+            versions.setdefault(entry.key, entry)
+    return list(versions.values())
 
 
 def _read_configured(

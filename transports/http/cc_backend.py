@@ -120,7 +120,7 @@ class CcBackendTransport(HttpTransport):
 
         Raise RetryableError or RejectedError.
         """
-        found = self._server.probe(self._make_call(message, _JOBS, 0))
+        result = self._server.probe(self._make_call(message, _JOBS, 0))
         request = self._make_call(message, _START, 0)
         answer, _ = self._server.exchange(request, None, 0)
         if answer.status == _NOT_FOUND:
@@ -128,7 +128,7 @@ class CcBackendTransport(HttpTransport):
                 f"{request.place}: 404: this backend takes the events of jobs over NATS only"
                 " (api-subjects in its configuration): use a sink nats:// for the agent jobs"
             )
-        return found
+        return result
 
     def _check_start(self, message: Message, payload: bytes, delivered: int) -> str:
         """Return the reason for a refused start; empty if the backend has this run.

@@ -69,7 +69,7 @@ def check_status(
         return
     if status == _TOO_LARGE:
         raise TooLargeError(text, delivered=delivered)
-    refuses_lines = status in _PARTLY and any(part in answer for part in _REFUSED_LINES)
+    refuses_lines = status in _PARTLY and any(words in answer for words in _REFUSED_LINES)
     if status == _UNPROCESSABLE or refuses_lines:
         raise RejectedError(text, delivered=delivered)
     raise RetryableError(

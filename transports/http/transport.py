@@ -62,7 +62,7 @@ def group_posts(messages: Sequence[Message], limit: int) -> Iterator[Post]:
                 yield Post(b"".join(bodies), len(bodies))
                 bodies, size = [], 0
             *parts, rest = _split_lines(message.body, limit)
-            yield from (Post(part, 0) for part in parts)
+            yield from (Post(body, 0) for body in parts)
             bodies.append(rest)
             size += len(rest)
         yield Post(b"".join(bodies), len(bodies))

@@ -322,7 +322,7 @@ class KafkaTransport(Transport):
                 raise RejectedError(self._describe(text), delivered=first)
             connection = self._get_connection(messages[first].cluster, delivered=first)
             outcome = connection.send([(topics[number], messages[number]) for number in sent])
-            reports = {sent[place]: error for place, error in outcome.reports.items()}
+            reports = {sent[position]: error for position, error in outcome.reports.items()}
             waiting = [n for n in waiting if n not in reports or reports[n] is not None]
             if (last := connection.last) is not None:
                 self.answer = (

@@ -251,16 +251,16 @@ class NatsConnection(NatsThread):
         await batch.settled
 
     async def _ask_for_stream(self, subject: str) -> str:
-        found: list[str] = []
+        streams: list[str] = []
 
         async def ask() -> None:
             question = msgspec.json.encode({"subject": subject})
             client, seconds = self.session.client, self._options.seconds
             reply = await client.request(_STREAM_NAMES, question, seconds)
-            found.extend(msgspec.json.decode(reply.data, type=_Streams).streams or ())
+            streams.extend(msgspec.json.decode(reply.data, type=_Streams).streams or ())
 
         await self.session.run_limited(ask())
-        return found[0] if found else ""
+        return streams[0] if streams else ""
 
     async def _on_answer(self, message: NatsMessage) -> None:
         if self._batch is not None:

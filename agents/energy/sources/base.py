@@ -144,7 +144,7 @@ class DomainCounters:
 
         A domain that appears after the first call is invalid once.
         """
-        found: dict[EnergyDomain, MeasuredEnergy] = {}
+        energies: dict[EnergyDomain, MeasuredEnergy] = {}
         new: set[EnergyDomain] = set()
         had_taken, self._has_taken = self._has_taken, True
         for key, counter in self._counters.items():
@@ -164,9 +164,9 @@ class DomainCounters:
                 energy = MeasuredEnergy(
                     delta.energy, delta.seconds, self._source, self._is_estimate, delta.flaw
                 )
-            before = found.get(domain)
-            found[domain] = energy if before is None else _join(before, energy)
-        return {domain: energy for domain, energy in found.items() if domain not in new}
+            before = energies.get(domain)
+            energies[domain] = energy if before is None else _join(before, energy)
+        return {domain: energy for domain, energy in energies.items() if domain not in new}
 
     def keep(self) -> Kept:
         """Return the last reading of each counter."""
@@ -181,11 +181,11 @@ class DomainCounters:
         self._restored = dict(list(kept.items())[:_MOST_COUNTERS])
 
 
-def _join(one: MeasuredEnergy, other: MeasuredEnergy) -> MeasuredEnergy:
-    return one._replace(
-        energy=one.energy + other.energy,
-        seconds=max(one.seconds, other.seconds),
-        flaw=one.flaw or other.flaw,
+def _join(first: MeasuredEnergy, second: MeasuredEnergy) -> MeasuredEnergy:
+    return first._replace(
+        energy=first.energy + second.energy,
+        seconds=max(first.seconds, second.seconds),
+        flaw=first.flaw or second.flaw,
     )
 
 
@@ -277,7 +277,7 @@ def choose_domains(readings: Iterable[Measured]) -> Measured:
     for kind in _KINDS:
         candidates: list[Measured] = []
         for reading in readings:
-            own = {domain: each for domain, each in reading.items() if domain.kind == kind}
+            own = {domain: energy for domain, energy in reading.items() if domain.kind == kind}
             if own:
                 candidates.append(own)
         if candidates:
@@ -287,7 +287,7 @@ def choose_domains(readings: Iterable[Measured]) -> Measured:
 
 
 def _quality(own: Measured) -> int:
-    valid = sum(not each.flaw for each in own.values())
+    valid = sum(not energy.flaw for energy in own.values())
     return 2 if valid == len(own) else int(valid > 0)
 
 
@@ -301,7 +301,9 @@ class Sources:
     @property
     def poll_interval(self) -> float:
         """Return the seconds between two calls of `poll`; 0 if not needed."""
-        return min((each.poll_interval for each in self.all if each.poll_interval), default=0.0)
+        return min(
+            (source.poll_interval for source in self.all if source.poll_interval), default=0.0
+        )
 
     def poll(self, node: Node) -> None:
         """Poll the sources that need it between two readings."""
@@ -320,10 +322,10 @@ class Sources:
         """
         errors: list[str] = []
         absent: dict[str, str] = {}
-        found: dict[str, Measured] = {}
+        measured: dict[str, Measured] = {}
         for source in self.all:
             source.prepare_reading(node)
-        for source in sorted(self.all, key=lambda each: not each.is_slow):
+        for source in sorted(self.all, key=lambda source: not source.is_slow):
             known = self._known.pop(source.name, set())
             missing = NOT_READABLE
             own: Measured = {}
@@ -336,9 +338,9 @@ class Sources:
                 errors.append(f"{source.name}: {error}")
                 self._known[source.name] = known
             lost = MeasuredEnergy(0, 0.0, source.name, flaw=missing)
-            found[source.name] = dict.fromkeys(known - own.keys(), lost) | own
+            measured[source.name] = dict.fromkeys(known - own.keys(), lost) | own
             errors += [f"{source.name}: {text}" for text in source.errors]
-        readings = [found[source.name] for source in self.all if source.name in found]
+        readings = [measured[source.name] for source in self.all if source.name in measured]
         return SourceReadings(choose_domains(readings), errors, absent)
 
     def close(self) -> None:

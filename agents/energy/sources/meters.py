@@ -110,15 +110,17 @@ class HwmonEnergySource(EnergySource):
         if not self._meters and not self._counters.keys:
             raise NotHereError(f"/{HWMON}: no meter")
         self.poll(node)
-        found = self._counters.take()
-        rails = {meter: taken for meter, each in self._meters.items() if (taken := each.take())}
-        node_meters = [each for meter, each in rails.items() if not meter.rail]
+        energies = self._counters.take()
+        rails = {
+            meter: taken for meter, integral in self._meters.items() if (taken := integral.take())
+        }
+        node_meters = [energy for meter, energy in rails.items() if not meter.rail]
         if node_meters:
-            found[NODE_METER] = node_meters[0]
+            energies[NODE_METER] = node_meters[0]
         for socket in {meter.socket for meter in rails if meter.rail}:
-            own = {meter.rail: each for meter, each in rails.items() if meter.socket == socket}
-            found |= self._of_grace(socket, own)
-        return found
+            own = {meter.rail: energy for meter, energy in rails.items() if meter.socket == socket}
+            energies |= self._of_grace(socket, own)
+        return energies
 
     def poll(self, node: Node) -> None:
         """Add a reading of each meter, and read the counters to detect wraps."""
@@ -182,10 +184,10 @@ class HwmonEnergySource(EnergySource):
 
     def _define_energies(self, node: Node, directory: str) -> Iterator[str]:
         for name in sorted(node.list(directory)):
-            found = _ENERGY.fullmatch(name)
-            if found is None:
+            match = _ENERGY.fullmatch(name)
+            if match is None:
                 continue
-            label = read_parsed(node, f"{directory}/energy{found[1]}_label", parse_label)
+            label = read_parsed(node, f"{directory}/energy{match[1]}_label", parse_label)
             socket = _SOCKET.fullmatch(label)
             if socket is not None:
                 path = f"{directory}/{name}"
@@ -218,35 +220,35 @@ def _meters(node: Node, directory: str) -> Iterator[MeterFile]:
         rail, socket = "", 0
         if "power1_oem_info" in have:
             label = read_parsed(node, f"{root}/power1_oem_info", parse_label)
-            found = _RAIL.fullmatch(label)
-            if found is not None:
-                rail, socket = found[1], int(found[2])
+            match = _RAIL.fullmatch(label)
+            if match is not None:
+                rail, socket = match[1], int(match[2])
         yield MeterFile(f"{root}/{power}", rail, socket)
         return
 
 
 def parse_joules(content: bytes) -> int:
     """Return the uJ of `NUMBER J TIME us`. Raise UnparsableError if invalid."""
-    found = _LINE.fullmatch(content.strip())
-    if found is None:
+    match = _LINE.fullmatch(content.strip())
+    if match is None:
         raise UnparsableError(f"not an energy: {content[:80]!r}")
-    return int(found[1]) * 1_000_000
+    return int(match[1]) * 1_000_000
 
 
 def parse_scan(content: bytes) -> int:
     """Return the scan number in `freshness` or `startup`. Raise UnparsableError if invalid."""
-    found = _NUMBER.fullmatch(content.strip())
-    if found is None:
+    match = _NUMBER.fullmatch(content.strip())
+    if match is None:
         raise UnparsableError(f"not a number: {content[:80]!r}")
-    return int(found[1])
+    return int(match[1])
 
 
 def find_domain(name: str) -> EnergyDomain | None:
     """Return the domain of a file; None for a file of no separate domain."""
-    found = _FILE.fullmatch(name)
-    if found is None:
+    match = _FILE.fullmatch(name)
+    if match is None:
         return None
-    unit, number, part = found.groups()
+    unit, number, part = match.groups()
     if unit is None:
         kinds = {None: NODE_METER, "cpu_": EnergyDomain("package", ALL_SOCKETS)}
         return kinds.get(part, EnergyDomain("dram", ALL_SOCKETS))

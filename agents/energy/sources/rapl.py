@@ -226,31 +226,31 @@ class RaplSource(EnergySource):
 
     def read(self, node: Node) -> dict[EnergyDomain, MeasuredEnergy]:
         """Read the counters of perf, else of powercap. Raise CcagentError if both fail."""
-        found = self._read_way(node)
+        energies = self._read_way(node)
         if self._is_model is None:
             self._is_model = has_power_model(node)
         if not self._is_model:
-            return found
-        return {domain: each._replace(is_estimate=True) for domain, each in found.items()}
+            return energies
+        return {domain: energy._replace(is_estimate=True) for domain, energy in energies.items()}
 
     def _read_way(self, node: Node) -> dict[EnergyDomain, MeasuredEnergy]:
         self.errors = []
         refused: CcagentError | None = None
         if self._way in {"auto", "perf"}:
             try:
-                found = self._perf.read(node)
+                energies = self._perf.read(node)
             except CcagentError as error:
                 if self._way == "perf":
                     raise
                 refused = error
             else:
                 self.errors = self._perf.errors
-                if found or self._way == "perf":
+                if energies or self._way == "perf":
                     self._powercap = PowercapSource()  # its counters are not polled any more
                     self.poll_interval = 0.0
-                    return found
+                    return energies
         try:
-            found = self._powercap.read(node)
+            energies = self._powercap.read(node)
         except NotHereError as error:
             if refused is not None and not isinstance(refused, NotHereError):
                 raise refused from error
@@ -261,7 +261,7 @@ class RaplSource(EnergySource):
             raise NotPermittedError(f"{error}; or {refused}") from error
         self.errors = [*self.errors, *self._powercap.errors]
         self.poll_interval = self._powercap.poll_interval
-        return found
+        return energies
 
     def poll(self, node: Node) -> None:
         """Read the counters of powercap to detect wraps."""

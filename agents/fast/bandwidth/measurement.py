@@ -94,7 +94,7 @@ def compact_order(node: Node, cpus: Sequence[int]) -> list[int]:
 
 def last_cache(node: Node, cpu: int) -> LastCache:
     """Return the last-level cache of a CPU; if unknown, 32 MiB for this CPU alone."""
-    found = LastCache(_USUAL_CACHE, frozenset({cpu}))
+    cache = LastCache(_USUAL_CACHE, frozenset({cpu}))
     for index in range(_LEVELS):
         path = f"{_CPUS}/cpu{cpu}/cache/index{index}"
         try:
@@ -102,8 +102,8 @@ def last_cache(node: Node, cpu: int) -> LastCache:
             shared = read_parsed(node, f"{path}/shared_cpu_list", parse_cpu_list)
         except CcagentError:
             continue
-        found = LastCache(size, frozenset(shared))
-    return found
+        cache = LastCache(size, frozenset(shared))
+    return cache
 
 
 def _number(node: Node, path: str, otherwise: int) -> int:
@@ -137,7 +137,7 @@ def measure(node: Node, cores: Sequence[int], seconds: float = WINDOW) -> Measur
         raise ProgramError(f"the probe printed unknown output: {error}") from error
     if len(results) != len(cores):
         raise ProgramError(f"the probe measured {len(results)} cores of {len(cores)}")
-    return Measured(sum(each[1] for each in results), min(each[2] for each in results))
+    return Measured(sum(result[1] for result in results), min(each[2] for each in results))
 
 
 def buffer_size(node: Node, cores: Sequence[int]) -> int:

@@ -61,12 +61,12 @@ class BandwidthReference(msgspec.Struct, frozen=True, kw_only=True):
         if count in self.by_count:
             return self.by_count[count]
         counts = sorted(self.by_count)
-        below = max((each for each in counts if each < count), default=counts[0])
-        above = min((each for each in counts if each > count), default=counts[-1])
+        below = max((known for known in counts if known < count), default=counts[0])
+        above = min((known for known in counts if known > count), default=counts[-1])
         if below == above:
             return self.by_count[below]
-        part = (count - below) / (above - below)
-        return self.by_count[below] + part * (self.by_count[above] - self.by_count[below])
+        fraction = (count - below) / (above - below)
+        return self.by_count[below] + fraction * (self.by_count[above] - self.by_count[below])
 
     def value_of(self, bandwidth: float, count: int) -> float:
         """Return the reached share of the idle bandwidth, 0.33 to 1."""
@@ -89,23 +89,23 @@ def measure_reference(node: Node, tell: Callable[[int, float, float], None]) -> 
     """
     processor = read_processor(node)
     order = compact_order(node, processor.cpus)
-    found: dict[int, float] = {}
+    by_count: dict[int, float] = {}
     for count in counts_to_measure(len(order)):
         attempts = [measure(node, order[:count]) for _ in range(_ATTEMPTS)]
-        share = min(each.share for each in attempts)
-        bandwidth = sorted(each.bandwidth for each in attempts)[_ATTEMPTS // 2]
+        share = min(attempt.share for attempt in attempts)
+        bandwidth = sorted(attempt.bandwidth for attempt in attempts)[_ATTEMPTS // 2]
         tell(count, bandwidth, share)
         if share < ENOUGH_SHARE:
             raise ProgramError(
                 f"{count} cores: the probe got {100 * share:.0f} % of their time: the node is"
                 " not idle; drain it and measure again"
             )
-        found[count] = bandwidth
+        by_count[count] = bandwidth
     return BandwidthReference(
         model=processor.model,
         cpus=processor.cpus,
         kernel=processor.kernel,
-        by_count=found,
+        by_count=by_count,
         time=node.clock.time(),
     )
 
@@ -115,23 +115,23 @@ def read_reference(node: Node, directory: str) -> BandwidthReference:
 
     Raise NotHereError, with the fix, if it is missing or of another processor, CPUs or kernel.
     """
-    found = None
+    reference = None
     if directory:
-        found = read_state(
+        reference = read_state(
             os.path.join(directory, _FILE), BandwidthReference, _LARGEST, "measure it again"
         )
     hint = "on the idle node, run: ccagent fast reference"
-    if found is None or not found.by_count or min(found.by_count.values()) <= 0:
+    if reference is None or not reference.by_count or min(reference.by_count.values()) <= 0:
         raise NotHereError(f"no reference; {hint}")
     now = read_processor(node)
     for what, old, new in (
-        ("processor", found.model, now.model),
-        ("CPUs", found.cpus, now.cpus),
-        ("kernel", found.kernel, now.kernel),
+        ("processor", reference.model, now.model),
+        ("CPUs", reference.cpus, now.cpus),
+        ("kernel", reference.kernel, now.kernel),
     ):
         if old != new:
             raise NotHereError(f"the reference is of another {what}; {hint}")
-    return found
+    return reference
 
 
 def write_reference(directory: str, reference: BandwidthReference) -> str:
@@ -167,7 +167,7 @@ def find_owners(
         for core in machine_cores(node, machine.process_id):
             owners.setdefault(core, f"machine {machine.name}")
     for name, directories in machine_scopes(node).items():
-        process = next((each for place in directories for each in list_pids(node, place)), 0)
+        process = next((pid for directory in directories for pid in list_pids(node, directory)), 0)
         if process and process not in suspended:
             for core in machine_cores(node, process):
                 owners.setdefault(core, f"machine {name}")
@@ -198,16 +198,16 @@ def machine_cores(node: Node, process: int) -> set[int]:
 
 def _job_cores(node: Node) -> dict[int, set[int]]:
     """Return the cores of each Slurm job; an empty set for a job that is not confined."""
-    found: dict[int, set[int]] = {}
+    by_job: dict[int, set[int]] = {}
     for controllers in (("cpuset",), ("memory", "cpuacct", "freezer")):
         try:
             directories = job_directories(node, controllers)
         except CcagentError:
             continue
-        for each in directories:
-            cores = _cpuset(node, each.path) if controllers == ("cpuset",) else set[int]()
-            found[each.job] = found.get(each.job, set()) | cores
-    return found
+        for directory in directories:
+            cores = _cpuset(node, directory.path) if controllers == ("cpuset",) else set[int]()
+            by_job[directory.job] = by_job.get(directory.job, set()) | cores
+    return by_job
 
 
 def _cpuset(node: Node, directory: str) -> set[int]:

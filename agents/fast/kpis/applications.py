@@ -54,8 +54,8 @@ class Applications:
         """Return the monitored applications; forget ended machines."""
         self._forget_gone(node)
         machines = [
-            MonitoredApplication("", each.process_id, each.name, each.start)
-            for each in self._state.machines
+            MonitoredApplication("", machine.process_id, machine.name, machine.start)
+            for machine in self._state.machines
         ]
         jobs = self._jobs(node) if self._has_jobs else []
         return [*jobs, *machines][:MOST_APPLICATIONS]
@@ -67,7 +67,7 @@ class Applications:
     def stop(self, node: Node, task: StopMonitoring) -> str:
         """Stop monitoring the application of a task; return an error, or ""."""
         state = self._state
-        kept = [each for each in state.machines if not _is_meant(each, task)]
+        kept = [machine for machine in state.machines if not _is_meant(machine, task)]
         has_stopped = len(kept) < len(state.machines)
         state.machines = kept
         job = task.job_id
@@ -98,7 +98,7 @@ class Applications:
 
     def _add(self, node: Node, name: str, process: int, *, is_suspended: bool) -> None:
         state = self._state
-        known = next((each for each in state.machines if each.name == name), None)
+        known = next((machine for machine in state.machines if machine.name == name), None)
         process = process or (known.process_id if known else _find_machine(node, name))
         start = read_start(node, process) if process else None
         if start is None:
@@ -119,7 +119,7 @@ class Applications:
         )
 
     def _remove(self, name: str) -> None:
-        self._state.machines = [each for each in self._state.machines if each.name != name]
+        self._state.machines = [machine for machine in self._state.machines if machine.name != name]
 
     def _forget_gone(self, node: Node) -> None:
         for machine in [*self._state.machines]:
@@ -134,26 +134,26 @@ class Applications:
         if state.stopped_jobs:
             state.stopped_jobs = [job for job in state.stopped_jobs if job in groups]
         self._starts = {job: start for job, start in self._starts.items() if job in groups}
-        found: list[MonitoredApplication] = []
+        jobs: list[MonitoredApplication] = []
         for job, paths in groups.items():
             if job in state.stopped_jobs:
                 continue
             if self._starts.get(job) is None:
                 self._starts[job] = _first_start(node, paths)
-            found.append(MonitoredApplication(job, 0, "", self._starts[job], paths))
-        return found
+            jobs.append(MonitoredApplication(job, 0, "", self._starts[job], paths))
+        return jobs
 
     def _groups(self, node: Node) -> dict[str, Groups]:
         """Return the cgroups of Slurm jobs, by job."""
-        found: dict[str, Groups] = {}
+        by_job: dict[str, Groups] = {}
         try:
             directories = job_directories(node, (MEMORY_CONTROLLER, CPU_CONTROLLER))
         except CcagentError:
             return {}
-        for each in directories:
-            groups = found.setdefault(str(each.job), {})
-            groups.setdefault(each.controller, []).append(each.path)
-        return found
+        for directory in directories:
+            groups = by_job.setdefault(str(directory.job), {})
+            groups.setdefault(directory.controller, []).append(directory.path)
+        return by_job
 
 
 def _is_meant(machine: MonitoredMachine, task: StopMonitoring) -> bool:

@@ -95,25 +95,25 @@ class NodeKpis:
 
     def read(self, node: Node, wanted: Collection[str]) -> dict[str, float | str]:
         """Return the available wanted KPIs; shares and rates are those since the last call."""
-        found: dict[str, float | str] = {}
+        kpis: dict[str, float | str] = {}
         if NODE_MEMORY in wanted:
             used = self._values(node, self._memory).get("mem_used")
             if used is not None:
-                found[NODE_MEMORY] = used
+                kpis[NODE_MEMORY] = used
         if NODE_CPU in wanted:
             shares = self._values(node, self._cpu)
             if all(name in shares for name in _IDLE):
                 busy = 100.0 - sum(shares[name] for name in _IDLE)
-                found[NODE_CPU] = round(max(0.0, busy), 3)
+                kpis[NODE_CPU] = round(max(0.0, busy), 3)
         if NODE_MEMORY_BANDWIDTH in wanted:
             bandwidth = self._read_bandwidth(node)
             if bandwidth is not None:
-                found[NODE_MEMORY_BANDWIDTH] = round(bandwidth, 1)
+                kpis[NODE_MEMORY_BANDWIDTH] = round(bandwidth, 1)
         if NODE_INTERCONNECT in wanted:
             traffic = self._read_traffic(node)
             if traffic is not None:
-                found[NODE_INTERCONNECT] = round(traffic, 1)
-        return found
+                kpis[NODE_INTERCONNECT] = round(traffic, 1)
+        return kpis
 
     def checks(self, node: Node) -> Iterator[Check]:
         """Yield the checks of /proc and of hardware counters; other KPIs have two sources."""
@@ -174,16 +174,16 @@ class NodeKpis:
 
     def _read(self, node: Node, reader: Reader[Any]) -> dict[str, float]:
         """Return the metrics of the node, or the sums over its sockets."""
-        found: dict[str, float] = {}
+        values: dict[str, float] = {}
         counts: list[Count] = []
-        for each in reader.read(node):
-            if isinstance(each, Count):
-                counts += [each] if each.scope == NODE else []
-            elif each.scope == NODE or each.scope.type == "socket":
-                found[each.metric] = found.get(each.metric, 0.0) + each.value
+        for value in reader.read(node):
+            if isinstance(value, Count):
+                counts += [value] if value.scope == NODE else []
+            elif value.scope == NODE or value.scope.type == "socket":
+                values[value.metric] = values.get(value.metric, 0.0) + value.value
         rates = self._rates.setdefault(reader.name, Rates())
         now = node.clock.monotonic()
-        return found | {metric: rate for metric, rate, _ in rates.of(counts, reader.metrics, now)}
+        return values | {metric: rate for metric, rate, _ in rates.of(counts, reader.metrics, now)}
 
 
 class ApplicationKpiValues(NamedTuple):
@@ -236,8 +236,10 @@ class KpiReader:
         cpus = _count_cpus(node)
         before, self._before = self._before, {}
         found = [
-            ApplicationKpiValues(each, self._application(node, each, chosen, cpus, before))
-            for each in applications
+            ApplicationKpiValues(
+                application, self._application(node, application, chosen, cpus, before)
+            )
+            for application in applications
         ]
         self._groups = {key: known for key, known in self._groups.items() if key in self._before}
         of_node: KpiValues = {

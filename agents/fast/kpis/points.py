@@ -38,16 +38,16 @@ _LONGEST_NAME = 64
 _OTHERS = re.compile(r"[^a-z0-9]+")
 
 
-def kpi_points(node: Node, found: KpiRound) -> Iterator[Point]:
+def kpi_points(node: Node, kpis: KpiRound) -> Iterator[Point]:
     """Yield the points of a round: of the node, and of each job (`stype=job`) or machine (`vm`)."""
     tags = {"cluster": node.cluster, "hostname": node.hostname, "type": "node"}
-    yield from _points(Tags(tags), found.node, found.time)
-    for application, values in found.applications:
+    yield from _points(Tags(tags), kpis.node, kpis.time)
+    for application, values in kpis.applications:
         if application.job_id:
             more = {"stype": "job", "stype-id": application.job_id}
         else:
             more = {"stype": "vm", "stype-id": application.vm_name}
-        yield from _points(Tags(tags | more), values, found.time)
+        yield from _points(Tags(tags | more), values, kpis.time)
 
 
 def _points(tags: Tags, values: KpiValues, time: float) -> Iterator[Point]:
@@ -96,7 +96,7 @@ class ApplicationRelay:
         """Forget the statuses of all other jobs."""
         with self._lock:
             here = {*jobs}
-            self.statuses = {job: each for job, each in self.statuses.items() if job in here}
+            self.statuses = {job: status for job, status in self.statuses.items() if job in here}
 
     def take(self, node: Node) -> list[Point]:
         """Return and forget the latest values since the last call."""

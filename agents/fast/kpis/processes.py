@@ -50,17 +50,17 @@ def list_tree(node: Node, process: int) -> list[int]:
     """Return the pids of a process and its visible descendants; empty if it has ended."""
     if read_start(node, process) is None:
         return []
-    found = [process]
+    tree = [process]
     seen = {process}
     try:
-        for each in found:
-            for child in _children(node, each):
-                if child not in seen and len(found) < _MOST:
+        for parent in tree:
+            for child in _children(node, parent):
+                if child not in seen and len(tree) < _MOST:
                     seen.add(child)
-                    found.append(child)
+                    tree.append(child)
     except NotHereError:  # a kernel without CONFIG_PROC_CHILDREN
         return _list_by_parents(node, process)
-    return found
+    return tree
 
 
 def read_tree(node: Node, processes: list[int]) -> TreeUsage:
@@ -91,16 +91,16 @@ def _children(node: Node, process: int) -> list[int]:
         threads = node.list(path)
     except CcagentError:
         return []
-    found: list[int] = []
+    children: list[int] = []
     for thread in threads:
         try:
-            found += parse_pids(node.read_single(f"{path}/{thread}/children"))
+            children += parse_pids(node.read_single(f"{path}/{thread}/children"))
         except NotHereError:
             if thread == str(process) and read_start(node, process) is not None:
                 raise
         except CcagentError:
             continue
-    return found
+    return children
 
 
 def _list_by_parents(node: Node, process: int) -> list[int]:
@@ -113,10 +113,10 @@ def _list_by_parents(node: Node, process: int) -> list[int]:
             except CcagentError:
                 continue
             children.setdefault(stat.ppid, []).append(int(name))
-    found = [process]
-    for each in found:
-        found += [child for child in children.get(each, []) if child not in found]
-    return found[:_MOST]
+    tree = [process]
+    for parent in tree:
+        tree += [child for child in children.get(parent, []) if child not in tree]
+    return tree[:_MOST]
 
 
 class GroupUsage(NamedTuple):
@@ -128,13 +128,13 @@ class GroupUsage(NamedTuple):
 
 def parse_groups(content: bytes) -> dict[str, str]:
     """Return the paths in /proc/PID/cgroup by controller of version 1, and by `v2`."""
-    found: dict[str, str] = {}
+    paths: dict[str, str] = {}
     for line in content.decode("utf-8", "surrogateescape").split("\n"):
         parts = line.split(":", 2)
         if len(parts) == 3 and parts[2].startswith("/") and "/.." not in parts[2]:
             for controller in parts[1].split(",") if parts[1] else (V2,):
-                found.setdefault(controller, parts[2])
-    return found
+                paths.setdefault(controller, parts[2])
+    return paths
 
 
 def find_own_groups(node: Node, process: int, tree: Collection[int]) -> Groups:
@@ -146,7 +146,7 @@ def find_own_groups(node: Node, process: int, tree: Collection[int]) -> Groups:
         paths = parse_groups(node.read_single(f"proc/{process}/cgroup"))
     except CcagentError:
         return {}
-    found: Groups = {}
+    groups: Groups = {}
     for controller in (CPU_CONTROLLER, MEMORY_CONTROLLER, V2):
         path = paths.get(controller, "/")
         if path == "/":
@@ -155,8 +155,8 @@ def find_own_groups(node: Node, process: int, tree: Collection[int]) -> Groups:
         scope = _scope(path)
         directory = top + (scope or path)
         if scope or _holds_only(node, directory, tree):
-            found[controller] = [directory]
-    return found
+            groups[controller] = [directory]
+    return groups
 
 
 def read_groups(node: Node, groups: Mapping[str, list[str]]) -> GroupUsage:
@@ -175,7 +175,7 @@ def read_groups(node: Node, groups: Mapping[str, list[str]]) -> GroupUsage:
 
 def machine_scopes(node: Node) -> dict[str, list[str]]:
     """Return the cgroup directories of libvirt's machines, by name of the machine."""
-    found: dict[str, list[str]] = {}
+    scopes: dict[str, list[str]] = {}
     for top in (ROOT, f"{ROOT}/{CPU_CONTROLLER}", f"{ROOT}/{MEMORY_CONTROLLER}", f"{ROOT}/cpuset"):
         try:
             names = node.list(f"{top}/{_MACHINES}")
@@ -185,8 +185,8 @@ def machine_scopes(node: Node) -> dict[str, list[str]]:
             match = _MACHINE.fullmatch(name)
             if match is not None:
                 machine = _unescaped(match[1])
-                found.setdefault(machine, []).append(f"{top}/{_MACHINES}/{name}")
-    return found
+                scopes.setdefault(machine, []).append(f"{top}/{_MACHINES}/{name}")
+    return scopes
 
 
 def _holds_only(node: Node, directory: str, tree: Collection[int]) -> bool:

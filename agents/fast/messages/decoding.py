@@ -101,14 +101,14 @@ def _init_agent(fields: Fields, name: str) -> fast.InitAgent:
         raise UnparsableError(f"KPI.categories: {len(chosen)}, at most {_MOST_KPIS}")
     wanted: list[str] = []
     for category, value in chosen.items():
-        found = fast.find_kpi(category)
-        if found is None:
+        kpi_name = fast.find_kpi(category)
+        if kpi_name is None:
             raise UnparsableError(
                 f"KPI.categories: {shown(category)} is unknown; allowed: {', '.join(fast.KPIS)}"
             )
         is_off = isinstance(value, str) and value.strip().casefold() in _KPI_OFF
-        if not is_off and found not in wanted:
-            wanted.append(found)
+        if not is_off and kpi_name not in wanted:
+            wanted.append(kpi_name)
     if chosen and not wanted:
         raise UnparsableError("KPI.categories: all are disabled")
     return fast.InitAgent(id=name, categories=tuple(wanted), repeat=kpi.uint("repeat"))
@@ -203,11 +203,11 @@ def _machine_task(fields: Fields, task: str, name: str) -> fast.FastMessage:
     if task in _ORDERS:
         orders = tuple(
             fast.MachineOrder(
-                name=part.text("vm-name"),
-                is_forced=part.flag("force", default=False),
-                is_undefined=part.flag("undefine", default=False),
+                name=machine.text("vm-name"),
+                is_forced=machine.flag("force", default=False),
+                is_undefined=machine.flag("undefine", default=False),
             )
-            for part in fields.maps("list", _MOST_MACHINES)
+            for machine in fields.maps("list", _MOST_MACHINES)
         )
         return fast.OrderMachines(id=name, task=cast("Any", task), host=host, machines=orders)
     if task == "migrate vm":
@@ -218,20 +218,20 @@ def _machine_task(fields: Fields, task: str, name: str) -> fast.FastMessage:
     raise UnparsableError(f"task: {shown(task)} is no task of the migration framework")
 
 
-def _configuration(part: Fields) -> fast.MachineConfiguration:
-    name, xml = part.text("vm-name", ""), part.get("xml")
+def _configuration(fields: Fields) -> fast.MachineConfiguration:
+    name, xml = fields.text("vm-name", ""), fields.get("xml")
     if not isinstance(xml, str | None):
         raise UnparsableError("xml: expected text")
     if not name and not xml:
         raise UnparsableError("vm-configurations: neither vm-name nor xml")
-    pairs = part.maps("pci-ids", _MOST_MACHINES) if "pci-ids" in part else []
+    pairs = fields.maps("pci-ids", _MOST_MACHINES) if "pci-ids" in fields else []
     return fast.MachineConfiguration(
         name=name,
         xml=xml or "",
-        memory=part.optional_uint("memory"),
-        vcpus=part.optional_uint("vcpus"),
+        memory=fields.optional_uint("memory"),
+        vcpus=fields.optional_uint("vcpus"),
         pci_ids=tuple((pair.uint("vendor"), pair.uint("device")) for pair in pairs),
-        is_transient=part.flag("transient", default=False),
+        is_transient=fields.flag("transient", default=False),
     )
 
 
@@ -290,26 +290,26 @@ def _machine_result(fields: Fields, _task: str, name: str) -> fast.MachineResult
     )
 
 
-def _outcome(part: Fields) -> fast.MachineOutcome:
-    status = part.text("status").casefold()
+def _outcome(fields: Fields) -> fast.MachineOutcome:
+    status = fields.text("status").casefold()
     if status not in {"success", "error"}:
         raise UnparsableError(f"status: expected success or error, not {shown(status)}")
-    name = part.text("vm-name")
+    name = fields.text("vm-name")
     if len(name) > _LONGEST_NAME:
         raise UnparsableError(f"vm-name: longer than {_LONGEST_NAME} characters")
     return fast.MachineOutcome(
         name=name,
         is_success=status == "success",
-        process_id=part.uint("process-id", 0),
-        details=part.prose("details"),
+        process_id=fields.uint("process-id", 0),
+        details=fields.prose("details"),
     )
 
 
 def _values(value: Document, where: str) -> dict[str, float | str]:
-    found = as_map(value, where)
-    if len(found) > _MOST_KPIS:
-        raise UnparsableError(f"{where}: {len(found)} values, at most {_MOST_KPIS}")
-    return {name: to_value(each, f"{where}: {shown(name)}") for name, each in found.items()}
+    values = as_map(value, where)
+    if len(values) > _MOST_KPIS:
+        raise UnparsableError(f"{where}: {len(values)} values, at most {_MOST_KPIS}")
+    return {name: to_value(raw, f"{where}: {shown(name)}") for name, raw in values.items()}
 
 
 def _number(fields: Fields, key: str) -> float:

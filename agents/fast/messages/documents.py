@@ -48,15 +48,15 @@ def as_map(value: Document, where: str) -> dict[str, Document]:
         return value
     if not isinstance(value, list):
         raise UnparsableError(f"{where}: expected a map, not {shown(value)}")
-    found: dict[str, Document] = {}
-    for each in value:
-        part = {each.strip(): None} if isinstance(each, str) else each
-        if not isinstance(part, dict):
-            raise UnparsableError(f"{where}: expected maps in the list, not {shown(each)}")
-        if clash := found.keys() & part.keys():
+    joined: dict[str, Document] = {}
+    for entry in value:
+        item = {entry.strip(): None} if isinstance(entry, str) else entry
+        if not isinstance(item, dict):
+            raise UnparsableError(f"{where}: expected maps in the list, not {shown(entry)}")
+        if clash := joined.keys() & item.keys():
             raise UnparsableError(f"{where}: {shown(min(clash))} occurs twice")
-        found |= part
-    return found
+        joined |= item
+    return joined
 
 
 def to_uint(value: Document, where: str) -> int:
@@ -72,7 +72,7 @@ def to_uints(value: Document, where: str, most: int) -> tuple[int, ...]:
     values = value if isinstance(value, list) else [value]
     if len(values) > most:
         raise UnparsableError(f"{where}: {len(values)} numbers, at most {most}")
-    return tuple(to_uint(each, where) for each in values)
+    return tuple(to_uint(number, where) for number in values)
 
 
 def to_value(value: Document, where: str) -> float | str:
@@ -113,7 +113,7 @@ class Fields:
 
     def __init__(self, value: Document, where: str = "") -> None:
         self._where = where
-        self._values = {_plain(key): each for key, each in as_map(value, where or "it").items()}
+        self._values = {_plain(key): field for key, field in as_map(value, where or "it").items()}
 
     def __contains__(self, key: str) -> bool:
         return self._values.get(_plain(key)) is not None
@@ -140,7 +140,7 @@ class Fields:
             return ""
         if not isinstance(value, str):
             raise UnparsableError(f"{self.name(key)}: expected text, not {shown(value)}")
-        return "".join(each if each.isprintable() else " " for each in value).strip()
+        return "".join(character if character.isprintable() else " " for character in value).strip()
 
     def uint(self, key: str, default: int | None = None) -> int:
         """Return a non-negative whole number."""
@@ -164,7 +164,7 @@ class Fields:
         values = value if isinstance(value, list) else [value]
         if value is None or len(values) > most:
             raise UnparsableError(f"{self.name(key)}: expected a list of 1 to {most} maps")
-        return [Fields(each, f"{self.name(key)}[{i}]") for i, each in enumerate(values)]
+        return [Fields(entry, f"{self.name(key)}[{i}]") for i, entry in enumerate(values)]
 
     def name(self, key: str) -> str:
         """Return the name of a field in errors."""
@@ -228,16 +228,16 @@ def _value(events: Iterator[Any], event: Any, depth: int) -> Document:
         while not isinstance(event := next(events), yaml.SequenceEndEvent):
             values.append(_value(events, event, depth + 1))
         return values
-    found: dict[str, Document] = {}
+    mapping: dict[str, Document] = {}
     while not isinstance(event := next(events), yaml.MappingEndEvent):
         key = _value(events, event, depth + 1)
         if not isinstance(key, str):
             raise UnparsableError("a key that is not text")
         key = key.strip()
-        if key in found:
+        if key in mapping:
             raise UnparsableError(f"the key {key[:_LONGEST_SHOWN]!r} occurs twice")
-        found[key] = _value(events, next(events), depth + 1)
-    return found
+        mapping[key] = _value(events, next(events), depth + 1)
+    return mapping
 
 
 def _scalar(event: Any) -> str | None:
@@ -252,6 +252,6 @@ def _sentence(error: yaml.YAMLError) -> str:
     """Return the error of PyYAML in one line."""
     problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
     mark = getattr(error, "problem_mark", None)
-    place = f" in line {mark.line + 1}" if mark is not None else ""
-    text = "".join(each if each.isprintable() else " " for each in str(problem))
-    return f"{text[:_LONGEST_SHOWN]}{place}"
+    line = f" in line {mark.line + 1}" if mark is not None else ""
+    text = "".join(character if character.isprintable() else " " for character in str(problem))
+    return f"{text[:_LONGEST_SHOWN]}{line}"

@@ -316,10 +316,10 @@ class FastSession:
                     reason,
                 )
         connection.results.clear()
-        for each, text in connection.refused_filters.items():
+        for topic_filter, text in connection.refused_filters.items():
             logger.error(
                 "agent fast: the broker refuses to subscribe to %s: %s; see its access list",
-                each,
+                topic_filter,
                 text,
             )
         connection.refused_filters.clear()

@@ -105,14 +105,14 @@ def parse_job(content: bytes, names: frozenset[str]) -> Claim | None:
     Return None without such a line, or with several different ones: the job's user wrote one of
     them.
     """
-    found: dict[str, str] = {}
+    by_nodes: dict[str, str] = {}
     for match in _DETAIL.finditer(content):
-        nodes, gres = (part.decode("ascii", "replace") for part in match.groups())
-        if found.setdefault(nodes, gres) != gres:
+        nodes, gres = (group.decode("ascii", "replace") for group in match.groups())
+        if by_nodes.setdefault(nodes, gres) != gres:
             return None
-    here = [gres for nodes, gres in found.items() if names & _short_names(nodes)]
-    if not here and len(found) == 1:
-        here = [gres for nodes, gres in found.items() if len(_short_names(nodes)) == 1]
+    here = [gres for nodes, gres in by_nodes.items() if names & _short_names(nodes)]
+    if not here and len(by_nodes) == 1:
+        here = [gres for nodes, gres in by_nodes.items() if len(_short_names(nodes)) == 1]
     if len(here) != 1:
         return None
     numbers: list[int] = []
@@ -256,11 +256,13 @@ def _jobs(node: Node, processes: Sequence[ProcessOfJob]) -> dict[int, _JobHere]:
         directories = job_directories(node, _V1)
     except CcagentError:
         directories = []
-    for each in directories:
-        devices = each.path if each.controller == "devices" else ""
-        known = jobs.setdefault(each.job, _JobHere(each.uid, devices, each.slurmd, []))
+    for directory in directories:
+        devices = directory.path if directory.controller == "devices" else ""
+        known = jobs.setdefault(
+            directory.job, _JobHere(directory.uid, devices, directory.slurmd, [])
+        )
         if devices and not known.devices:
-            jobs[each.job] = known._replace(devices=devices)
+            jobs[directory.job] = known._replace(devices=devices)
     for pid, number, uid in processes:
         if number:
             job = jobs.get(number)
@@ -296,10 +298,10 @@ def _environment(node: Node, job: _JobHere) -> Claim | None:
 
 def _cards(claim: Claim, reading: GpuReading) -> tuple[int, ...]:
     """Return the indices of the claimed cards; partitioned cards match only by their instances."""
-    found: set[int] = set()
+    cards: set[int] = set()
     for device in claim.devices:
         if device in reading.devices and reading.devices[device] not in reading.partitioned:
-            found.add(reading.devices[device])
+            cards.add(reading.devices[device])
     known = {card.index for card in reading.cards}
     for number in claim.numbers:
         # Slurm's numbers are the numbers of the device files, if known.
@@ -308,7 +310,7 @@ def _cards(claim: Claim, reading: GpuReading) -> tuple[int, ...]:
             reading.devices.get(_RENDER.format(_FIRST_RENDER + number), number),
         )
         if index in known and index not in reading.partitioned:
-            found.add(index)
+            cards.add(index)
     for uuid in claim.uuids:
-        found.update(card.index for card in reading.cards if card.uuid.startswith(uuid))
-    return tuple(sorted(found))
+        cards.update(card.index for card in reading.cards if card.uuid.startswith(uuid))
+    return tuple(sorted(cards))

@@ -64,10 +64,10 @@ def parse_root_mount(mountinfo: bytes) -> RootMount:
     """Parse /proc/PID/mountinfo. The last of several mounts at `/` hides the others."""
     root = number = b""
     numbers: list[bytes] = []
-    for each, source, point in _MOUNT.findall(mountinfo):
-        numbers.append(each)
+    for mount, source, point in _MOUNT.findall(mountinfo):
+        numbers.append(mount)
         if point == b"/":
-            root, number = source, each
+            root, number = source, mount
     return RootMount(root, number, frozenset(numbers))
 
 
@@ -117,9 +117,9 @@ class Containers:
         """
         for path in (_FIRST, _SELF):
             try:
-                found = self._node.link(path + _PIDS), self._node.link(path + _MOUNTS)
+                namespaces = self._node.link(path + _PIDS), self._node.link(path + _MOUNTS)
                 if path == _FIRST or not self._is_inside_by_mounts(path):
-                    return found
+                    return namespaces
             except CcagentError:
                 continue
         return None

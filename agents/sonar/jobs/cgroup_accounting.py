@@ -51,16 +51,16 @@ class JobAccounts:
         """
         counts: list[Count] = []
         values: dict[int, dict[str, float]] = {job: {} for job in jobs}
-        for each in make_job_values(jobs):
-            if isinstance(each, Count):
-                counts.append(each)
+        for value in make_job_values(jobs):
+            if isinstance(value, Count):
+                counts.append(value)
             else:
-                values[int(each.scope.stype_id)][each.metric] = each.value
+                values[int(value.scope.stype_id)][value.metric] = value.value
         for metric, rate, scope in self._rates.of(counts, _METRICS, node.clock.monotonic()):
             values[int(scope.stype_id)][metric] = rate
         return {
-            job: {metric: number * _OUTPUTS[metric].factor for metric, number in found.items()}
-            for job, found in values.items()
+            job: {metric: number * _OUTPUTS[metric].factor for metric, number in numbers.items()}
+            for job, numbers in values.items()
         }
 
 
@@ -71,17 +71,17 @@ def with_cgroups(
 
     pss: known proportional set sizes in KB, by job.
     """
-    found: list[SampleJob] = []
+    extended: list[SampleJob] = []
     seen: set[int] = set()
     for job in jobs:
         known = counters.get(job.job)
         if job.epoch or job.job in seen or (known is None and job.job not in pss):
-            found.append(job)
+            extended.append(job)
             continue
         seen.add(job.job)
         cgroup = _cgroup(known or JobCounters(), pss.get(job.job, 0))
-        found.append(structs.replace(job, cgroup=cgroup))
-    return found
+        extended.append(structs.replace(job, cgroup=cgroup))
+    return extended
 
 
 def _cgroup(counters: JobCounters, pss: int) -> SampleJobCgroup:
@@ -114,12 +114,12 @@ def with_energies(jobs: list[SampleJob]) -> list[SampleJob]:
     latest = latest_energy()
     if latest is None:
         return jobs
-    found: list[SampleJob] = []
+    extended: list[SampleJob] = []
     seen: set[int] = set()
     for job in jobs:
         known = None if job.epoch or job.job in seen else latest.jobs.get(job.job)
         if known is None:
-            found.append(job)
+            extended.append(job)
             continue
         seen.add(job.job)
         energy = SampleJobEnergy(
@@ -128,5 +128,5 @@ def with_energies(jobs: list[SampleJob]) -> list[SampleJob]:
             power=(known.power or 0) // 1_000_000,
             coverage=round(100 * known.coverage, 1),
         )
-        found.append(structs.replace(job, energy=energy))
-    return found
+        extended.append(structs.replace(job, energy=energy))
+    return extended

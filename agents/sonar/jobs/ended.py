@@ -209,14 +209,14 @@ class EndedProcesses:
             if sent and not task.flags & KERNEL_THREAD:
                 group = _group(membership, task.pgid, task.euid)
                 self._sent.setdefault(group, []).append((sent, self._reading))
-        found: list[Process] = []
+        processes: list[Process] = []
         if self._deltas and seconds > 0:
             groups = self._gather(self._groups(membership_of), errors)
             for group, commands in groups.items():
-                found += self._of_group(group, commands, seconds)
+                processes += self._of_group(group, commands, seconds)
         self._forget()
         self._pids.end_sample()
-        return found
+        return processes
 
     def _groups(self, membership_of: MembershipOf) -> dict[OwnerGroup, _Commands]:
         """Return the sums by owner and command, without the CPU time already sent."""
@@ -255,7 +255,7 @@ class EndedProcesses:
 
     def _subtract_short(self, group: OwnerGroup, commands: _Commands) -> None:
         """Subtract the CPU time already sent of processes that the kernel counts without group."""
-        for other in [each for each in self._sent if not each.job and each.uid == group.uid]:
+        for other in [owner for owner in self._sent if not owner.job and owner.uid == group.uid]:
             self._subtract(other, commands, _SHORT)
 
     def _gather(
@@ -267,7 +267,7 @@ class EndedProcesses:
         """
         tick = _SECOND // self._node.clock_ticks
         outside = [group for group in groups if not group.job and group.group]
-        outside.sort(key=lambda group: sum(each.runtime for each in groups[group].values()))
+        outside.sort(key=lambda group: sum(delta.runtime for delta in groups[group].values()))
         for number, group in enumerate(reversed(outside)):
             is_rest = number >= _MOST_GROUPS
             together = groups.setdefault(group._replace(group=0), {})
@@ -277,7 +277,7 @@ class EndedProcesses:
                     del groups[group][name]
         shared = [group for group in groups if not group.job and not group.group]
         if len(shared) > _MOST_GROUPS:
-            shared.sort(key=lambda group: sum(each.runtime for each in groups[group].values()))
+            shared.sort(key=lambda group: sum(delta.runtime for delta in groups[group].values()))
             for group in shared[:-_MOST_GROUPS]:
                 del groups[group]
             count = len(shared) - _MOST_GROUPS

@@ -46,18 +46,22 @@ class JobMemoryReader(FileErrors):
             directories = job_directories(node, ("memory",), self.complain)
         except NotHereError:
             return {}
-        found: dict[int, int | None] = {}
-        for each in directories:
-            parse = FILES[each.controller]["memory.stat"]
-            values = self.try_parsed(node, f"{each.path}/memory.stat", parse) or {}
-            size, before = values.get("mem_rss"), found.get(each.job, 0)
-            found[each.job] = None if size is None or before is None else before + size
-        return {job: size // _KB for job, size in found.items() if size is not None}
+        sizes: dict[int, int | None] = {}
+        for directory in directories:
+            parse = FILES[directory.controller]["memory.stat"]
+            values = self.try_parsed(node, f"{directory.path}/memory.stat", parse) or {}
+            size, before = values.get("mem_rss"), sizes.get(directory.job, 0)
+            sizes[directory.job] = None if size is None or before is None else before + size
+        return {job: size // _KB for job, size in sizes.items() if size is not None}
 
 
 def memory_of(counters: dict[int, JobCounters]) -> dict[int, int]:
     """Return KB by job from counters that have been read already."""
-    return {job: each.mem_rss // _KB for job, each in counters.items() if each.mem_rss is not None}
+    return {
+        job: counted.mem_rss // _KB
+        for job, counted in counters.items()
+        if counted.mem_rss is not None
+    }
 
 
 class MemoryScale:
@@ -74,7 +78,7 @@ class MemoryScale:
         """
         before, self._known = self._known, {}
         # By index: job and number of the record in the job, and KB of the processes.
-        found: dict[int, tuple[tuple[int, int], int]] = {}
+        records: dict[int, tuple[tuple[int, int], int]] = {}
         numbers: dict[int, int] = {}
         totals: dict[int, int] = {}
         for index, job in enumerate(jobs):
@@ -85,12 +89,12 @@ class MemoryScale:
                     size = known.size
                 else:
                     size = sum(process.resident_memory for process in job.processes)
-                found[index] = (job.job, number), size
+                records[index] = (job.job, number), size
                 totals[job.job] = totals.get(job.job, 0) + size
         # By job: KB of the processes so far, and KB given to them. So no remainder is lost.
         done: dict[int, tuple[int, int]] = {}
         scaled = [*jobs]
-        for index, (key, size) in found.items():
+        for index, (key, size) in records.items():
             job, total, wanted = jobs[index], totals[key[0]], memory[key[0]]
             if total == wanted:
                 continue
@@ -139,10 +143,10 @@ def _scale(
 
 def parse_pss(content: bytes) -> int:
     """Return the Pss of /proc/PID/smaps_rollup in KB. Raise UnparsableError if it is invalid."""
-    found = _PSS.search(content)
-    if found is None:
+    match = _PSS.search(content)
+    if match is None:
         raise UnparsableError(f"no Pss: {content[:80]!r}")
-    size = int(found[1])
+    size = int(match[1])
     if size > LARGEST_UINT:
         raise UnparsableError(f"Pss is out of range: {size}")
     return size

@@ -113,13 +113,18 @@ class JobRecords:
             group.records = []
         for process in processes:
             pid = process.pid
-            each = before.get(pid)
-            if each is None or each.process is not process or not each.idle or pid in on_cards:
-                each = self._renew(each, process, uptime, on_cards.get(pid, _NO_GPUS))
-            known[pid] = each
-            each.group.records.append(each.record)
+            current = before.get(pid)
+            if (
+                current is None
+                or current.process is not process
+                or not current.idle
+                or pid in on_cards
+            ):
+                current = self._renew(current, process, uptime, on_cards.get(pid, _NO_GPUS))
+            known[pid] = current
+            current.group.records.append(current.record)
         if self._streams is not None and not self._rollup and uptime - self._sampled_at <= _CARRIED:
-            _close_streams([each for pid, each in before.items() if pid not in known])
+            _close_streams([old for pid, old in before.items() if pid not in known])
         self._known, self._sampled_at = known, uptime
         self._groups = {key: group for key, group in self._groups.items() if group.records}
         groups = {key: group.records for key, group in self._groups.items()}
@@ -232,10 +237,10 @@ def _close_streams(ended: list[_KnownProcess]) -> None:
 
     Otherwise sonalyze counts the use of its last record again at each sample of the next minute.
     """
-    for each in ended:
-        if each.process.job and not each.process.is_ended and each.group.records:
+    for old in ended:
+        if old.process.job and not old.process.is_ended and old.group.records:
             record = structs.replace(
-                each.record,
+                old.record,
                 resident_memory=0,
                 virtual_memory=0,
                 num_threads=0,
@@ -243,7 +248,7 @@ def _close_streams(ended: list[_KnownProcess]) -> None:
                 cpu_util=NO_FLOAT,
                 gpus=_NO_GPUS,
             )
-            each.group.records.append(record)
+            old.group.records.append(record)
 
 
 def _record(process: Process, average: float, gpus: list[SampleProcessGpu]) -> SampleProcess:

@@ -116,7 +116,7 @@ class CgroupMemberships:
         if known is not None:
             return known
         ids = (("v2", cgroup), ("cpuacct", cpuacct), ("memory", memory))
-        wanted = tuple(each for each in ids if each[1] > _ROOT)
+        wanted = tuple(identity for identity in ids if identity[1] > _ROOT)
         if not wanted:
             return NO_MEMBERSHIP
         return CgroupMembership(self._inodes.job(self._node, wanted), "")
@@ -181,7 +181,7 @@ class BpfSource(ProcessSource):
         processes = known + self._admit(fresh, gone, seconds)
         if self._attribution.asks_ancestors:
             there = (*gone, *self._order)
-            self._memberships.descents = {each.task.pgid: each.descent for each in there}
+            self._memberships.descents = {entry.task.pgid: entry.descent for entry in there}
         gone_from = [(entry.task, self._last_membership(entry)) for entry in gone]
         processes += self._ended.records(
             gone_from, self._memberships.for_ended, seconds, self.errors
