@@ -119,10 +119,6 @@ class Ledger:
             jobs, dict(node.energy), dict(node.system), dict(node.unallocated), self.power
         )
 
-    def close_job(self, number: int) -> JobAccount | None:
-        """Remove and return the account of an ended job."""
-        return self.jobs.pop(number, None)
-
     def _open_accounts(self, use: NodeUse, time: float) -> None:
         for number, span in use.jobs.items():
             account = self.jobs.get(number)

@@ -206,9 +206,7 @@ class EnergyMeter:
                 if not account.user and job.uid >= 0:
                     account.user = node.user(job.uid)
             elif state.is_complete:
-                closed = self.ledger.close_job(number)
-                if closed is not None:
-                    self.ended.add(closed, state.moment)
+                self.ended.add(self.ledger.jobs.pop(number), state.moment)
 
     def _adopt(self, number: int, time: float, moment: float, kept: EnergyState | None) -> None:
         """Open the account of an older job, or continue the account of an earlier process."""

@@ -53,21 +53,17 @@ class KpiRounds:
         self._protocol = protocol
         self._report = report
         self._reader = KpiReader(settings)
-        self._changed = threading.Condition()
-        self._generation = 0
+        self._changed = threading.Event()
         self._closing = False
 
     def look(self) -> None:
         """Apply a changed configuration."""
-        with self._changed:
-            self._generation += 1
-            self._changed.notify_all()
+        self._changed.set()
 
     def close(self) -> None:
         """Stop `run`, without waiting for its end."""
-        with self._changed:
-            self._closing = True
-            self._changed.notify_all()
+        self._closing = True
+        self._changed.set()
 
     def run(self) -> None:
         """Report until `close`."""
@@ -76,20 +72,22 @@ class KpiRounds:
                 self._follow_configuration()
             except Exception:  # noqa: BLE001 - the rounds continue
                 logger.exception("agent fast: a round of KPIs failed; retrying")
-                self._wait(_PAUSE_AFTER_FAILURE, self._generation)
+                self._changed.wait(_PAUSE_AFTER_FAILURE)
         self._reader.close()
 
     def _follow_configuration(self) -> None:
-        """Report by the current configuration until it changes."""
-        generation = self._generation
+        """Report by the current configuration until it changes, or `close` is called."""
+        self._changed.clear()
+        if self._closing:
+            return  # `close` was called just before
         configuration = self._protocol.configuration
         if configuration is None:
-            self._wait(None, generation)
+            self._changed.wait()
             return
         clock, repeat = self._node.clock, float(configuration.repeat)
         self._read(configuration.categories)
         due = clock.monotonic() + repeat
-        while not self._wait(max(0.0, due - clock.monotonic()), generation):
+        while not self._changed.wait(max(0.0, due - clock.monotonic())):
             kpis = self._read(configuration.categories)
             self.last = kpis
             for payload in reports(self._node.hostname, kpis):
@@ -103,12 +101,6 @@ class KpiRounds:
 
     def _read(self, categories: tuple[str, ...]) -> KpiRound:
         return self._reader.read(self._node, self._protocol.list_monitored(), categories)
-
-    def _wait(self, seconds: float | None, generation: int) -> bool:
-        """Wait; return True if the configuration has changed or `close` was called."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._closing or self._generation != generation, seconds)
-            return self._closing or self._generation != generation
 
 
 def reports(source: str, kpis: KpiRound) -> Iterator[bytes]:

@@ -212,15 +212,16 @@ def _unescaped(name: str) -> str:
 
 
 def _sum(node: Node, directories: Iterable[str], file: str) -> int | None:
-    values = [_value(node, f"{directory}/{file}") for directory in directories]
-    known = [value for value in values if value is not None]
-    return sum(known) if known and len(known) == len(values) else None
-
-
-def _value(node: Node, path: str) -> int | None:
+    """Return the sum of a counter; None if it is unknown in one of the directories."""
+    parse = _parse_usage if file == "cpu.stat" else parse_amount
     try:
-        if path.endswith("cpu.stat"):
-            return read_parsed(node, path, lambda text: parse_fields(text, _USAGE)).get("cpu")
-        return read_parsed(node, path, parse_amount)
+        return sum(read_parsed(node, f"{directory}/{file}", parse) for directory in directories)
     except CcagentError:
         return None
+
+
+def _parse_usage(content: bytes) -> int:
+    usage = parse_fields(content, _USAGE).get("cpu")
+    if usage is None:
+        raise UnparsableError("no usage_usec")
+    return usage

@@ -78,23 +78,13 @@ def check_root(root: str) -> None:
 def check_filters(filters: Sequence[str]) -> None:
     """Raise ConfigurationError for an invalid topic filter among them."""
     for text in filters:
-        _check_filter(text)
-
-
-def _check_filter(text: str) -> None:
-    """Raise ConfigurationError for an invalid topic filter."""
-    plain = text.replace("{topic}", "t").replace("{node}", "n")
-    if (
-        not plain
-        or not _FILTER.fullmatch(plain)
-        or plain[0] in "+#$"
-        or "{node}" not in text
-        or len(plain) > _LONGEST
-    ):
-        raise ConfigurationError(
-            f"agents.fast.accept-from: {text[:80]!r}: a filter such as"
-            " '{topic}/agent/{node}/task/#', with {node}, and with + and # for whole levels"
-        )
+        plain = text.replace("{topic}", "t").replace("{node}", "n")
+        is_valid = _FILTER.fullmatch(plain) and len(plain) <= _LONGEST and "{node}" in text
+        if not plain or plain[0] in "+#$" or not is_valid:
+            raise ConfigurationError(
+                f"agents.fast.accept-from: {text[:80]!r}: a filter such as"
+                " '{topic}/agent/{node}/task/#', with {node}, and with + and # for whole levels"
+            )
 
 
 def _pattern(text: str) -> re.Pattern[str]:

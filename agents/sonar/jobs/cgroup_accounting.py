@@ -19,6 +19,8 @@ from ccagent.machine.job_energy import latest_energy
 from ccagent.records.envelopes import SampleJobCgroup, SampleJobEnergy
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ccagent.machine.node import Node
     from ccagent.records.envelopes import SampleJob
 
@@ -71,17 +73,15 @@ def with_cgroups(
 
     pss: known proportional set sizes in KB, by job.
     """
-    extended: list[SampleJob] = []
-    seen: set[int] = set()
-    for job in jobs:
+
+    def extend(job: SampleJob) -> SampleJob | None:
         known = counters.get(job.job)
-        if job.epoch or job.job in seen or (known is None and job.job not in pss):
-            extended.append(job)
-            continue
-        seen.add(job.job)
+        if known is None and job.job not in pss:
+            return None
         cgroup = _cgroup(known or JobCounters(), pss.get(job.job, 0))
-        extended.append(structs.replace(job, cgroup=cgroup))
-    return extended
+        return structs.replace(job, cgroup=cgroup)
+
+    return _extend_first(jobs, extend)
 
 
 def _cgroup(counters: JobCounters, pss: int) -> SampleJobCgroup:
@@ -114,19 +114,31 @@ def with_energies(jobs: list[SampleJob]) -> list[SampleJob]:
     latest = latest_energy()
     if latest is None:
         return jobs
-    extended: list[SampleJob] = []
-    seen: set[int] = set()
-    for job in jobs:
-        known = None if job.epoch or job.job in seen else latest.jobs.get(job.job)
+
+    def extend(job: SampleJob) -> SampleJob | None:
+        known = latest.jobs.get(job.job)
         if known is None:
-            extended.append(job)
-            continue
-        seen.add(job.job)
+            return None
         energy = SampleJobEnergy(
             active=known.sum_of("active") // 1_000_000,
             idle=known.sum_of("idle") // 1_000_000,
             power=(known.power or 0) // 1_000_000,
             coverage=round(100 * known.coverage, 1),
         )
-        extended.append(structs.replace(job, energy=energy))
+        return structs.replace(job, energy=energy)
+
+    return _extend_first(jobs, extend)
+
+
+def _extend_first(
+    jobs: list[SampleJob], extend: Callable[[SampleJob], SampleJob | None]
+) -> list[SampleJob]:
+    """Return the jobs with the first record of each Slurm job extended, unless that gives None."""
+    seen: set[int] = set()
+    extended: list[SampleJob] = []
+    for job in jobs:
+        more = None if job.epoch or job.job in seen else extend(job)
+        extended.append(more or job)
+        if more is not None:
+            seen.add(job.job)
     return extended
