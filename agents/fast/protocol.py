@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from ccagent.agents.fast.kpis.applications import Applications, MonitoredApplication
     from ccagent.agents.fast.messages.structures import FastMessage
-    from ccagent.agents.fast.session.kept_state import StateKeeper
+    from ccagent.agents.fast.session.kept_state import StateFile
     from ccagent.agents.fast.session.topics import FastTopics
     from ccagent.agents.fast.settings import FastSettings
     from ccagent.machine.node import Node
@@ -128,7 +128,7 @@ class FastProtocol:
         settings: FastSettings,
         *,
         topics: FastTopics,
-        keeper: StateKeeper,
+        kept: StateFile,
         answers: AnswerQueue,
         applications: Applications,
     ) -> None:
@@ -143,7 +143,7 @@ class FastProtocol:
         self._node = node
         self._settings = settings
         self._topics = topics
-        self._keeper = keeper
+        self._kept = kept
         self._answers = answers
         self._applications = applications
         self._bandwidth = BandwidthService(node, settings.state_directory, 1.0 / settings.max_rate)
@@ -156,7 +156,7 @@ class FastProtocol:
     def restore(self) -> None:
         """Restore the state of the last process, and answer its interrupted measurements."""
         with self.lock:
-            state = self._keeper.state
+            state = self._kept.state
             waiting = self._answers.keys()
             self._known = {*state.handled, *waiting}
             pending, state.pending = state.pending, []
@@ -168,12 +168,12 @@ class FastProtocol:
                     measurement, BandwidthResponse(cores=measurement.cores, details=details)
                 )
             if pending:
-                self._keeper.save()
+                self._kept.save()
 
     @property
     def configuration(self) -> AcceptedConfiguration | None:
         """The configuration in force."""
-        return self._keeper.state.configuration
+        return self._kept.state.configuration
 
     @property
     def state(self) -> ProtocolState:
@@ -219,7 +219,7 @@ class FastProtocol:
         if isinstance(message, MachineResult):
             with self.lock:
                 self._applications.follow(self._node, message)
-                self._keeper.save()
+                self._kept.save()
         elif isinstance(message, ApplicationStatus | ApplicationKpis):
             self.relay.add(message, topic.job, self._node.clock.time())
         elif isinstance(message, Refusal) and topic.subject not in _REQUESTS:
@@ -249,10 +249,10 @@ class FastProtocol:
                     self._refuse(message, received.topic, key)
                 case _:
                     return
-            self._keeper.note_handled(key)
-            self._keeper.save()
-            if len(self._known) > 2 * len(self._keeper.state.handled) + 100:
-                self._known = {*self._keeper.state.handled}
+            self._kept.note_handled(key)
+            self._kept.save()
+            if len(self._known) > 2 * len(self._kept.state.handled) + 100:
+                self._known = {*self._kept.state.handled}
 
     def _is_in_force(self, message: FastMessage | Refusal) -> bool:
         """Return whether a retained message asks for the configuration already in force."""
@@ -274,7 +274,7 @@ class FastProtocol:
         if reason:
             self._log_refused(sender, "configuration", reason)
             return
-        self._keeper.state.configuration = AcceptedConfiguration(
+        self._kept.state.configuration = AcceptedConfiguration(
             categories=message.categories,
             repeat=message.repeat,
             sender=sender,
@@ -297,15 +297,15 @@ class FastProtocol:
         if not self._settings.mmbwmon:
             reason = "measurements are not allowed on this node (agents.fast.mmbwmon)"
         else:
-            self._keeper.state.pending.append(pending)
+            self._kept.state.pending.append(pending)
             reason = self._bandwidth.start(
                 message.cores,
-                [*self._keeper.state.machines],
+                [*self._kept.state.machines],
                 lambda response: self._on_measured(pending, response),
             )
         if reason:
-            if pending in self._keeper.state.pending:
-                self._keeper.state.pending.remove(pending)
+            if pending in self._kept.state.pending:
+                self._kept.state.pending.remove(pending)
             self._answer_measurement(
                 pending, BandwidthResponse(cores=message.cores, details=reason)
             )
@@ -316,9 +316,9 @@ class FastProtocol:
     def _on_measured(self, pending: PendingMeasurement, response: BandwidthResponse) -> None:
         with self.lock:
             self._answer_measurement(pending, response)
-            if pending in self._keeper.state.pending:
-                self._keeper.state.pending.remove(pending)
-            self._keeper.save()
+            if pending in self._kept.state.pending:
+                self._kept.state.pending.remove(pending)
+            self._kept.save()
 
     def _refuse(self, message: Refusal, sender: str, key: str) -> None:
         """Answer an invalid request in the form that its sender expects."""

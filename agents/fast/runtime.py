@@ -12,7 +12,7 @@ from ccagent.agents.fast.kpis.applications import Applications
 from ccagent.agents.fast.kpis.kpi_reading import KpiReader
 from ccagent.agents.fast.messages.structures import AgentQuit, KpiReport
 from ccagent.agents.fast.protocol import AnswerQueue, FastProtocol
-from ccagent.agents.fast.session.kept_state import StateKeeper
+from ccagent.agents.fast.session.kept_state import StateFile
 from ccagent.agents.fast.session.session import FastSession
 from ccagent.agents.fast.session.topics import FastTopics
 from ccagent.errors import CcagentError, LockedError
@@ -126,7 +126,7 @@ class FastRuntime:
         self._closing = threading.Event()
         self._lock: Lock | None = None
         directory = settings.state_directory
-        self._keeper = StateKeeper(directory, node.hostname)
+        self._kept = StateFile(directory, node.hostname)
         self._topics = FastTopics(settings.topic, node.hostname, settings.accept_from)
         self._answers: AnswerQueue | None = None
         self._session: FastSession | None = None
@@ -178,9 +178,9 @@ class FastRuntime:
                 "process-id": machine.process_id,
                 "suspended": machine.is_suspended,
             }
-            for machine in self._keeper.state.machines
+            for machine in self._kept.state.machines
         ]
-        status["stopped-jobs"] = [*self._keeper.state.stopped_jobs]
+        status["stopped-jobs"] = [*self._kept.state.stopped_jobs]
         status["job-status"] = [
             {
                 "job": job,
@@ -218,21 +218,21 @@ class FastRuntime:
 
     def _serve(self) -> None:
         node, settings = self._node, self._settings
-        self._keeper.load()
+        self._kept.load()
         answers = self._answers = AnswerQueue(settings.state_directory, node.cluster, node.hostname)
-        applications = Applications(self._keeper.state, has_jobs=settings.jobs)
+        applications = Applications(self._kept.state, has_jobs=settings.jobs)
         protocol = FastProtocol(
             node,
             settings,
             topics=self._topics,
-            keeper=self._keeper,
+            kept=self._kept,
             answers=answers,
             applications=applications,
         )
         will = LastWill(self._topics.status, AgentQuit(source=node.hostname).encode())
         name = fill_topic(settings.client_id, node.cluster, node.hostname, "fast", "")
         options = MqttOptions(settings.broker(), name, will, qos_hint=", which FAST needs")
-        session = FastSession(options, protocol, answers, self._keeper)
+        session = FastSession(options, protocol, answers, self._kept)
         status = self._topics.status
         rounds = KpiRounds(
             node, settings, protocol, lambda payload: session.publish(status, payload)

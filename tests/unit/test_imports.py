@@ -174,7 +174,7 @@ def test_the_defaults_import_settings_without_what_reads_the_machine() -> None:
     assert not modules & {
         "ccagent.agents.energy.meter",
         "ccagent.agents.jobio.usage",
-        "ccagent.agents.log.message_keeper",
+        "ccagent.agents.log.message_buffer",
         "ccagent.agents.lustre.jobstats.observation",
         "ccagent.agents.slurm.jobs.round",
         "ccagent.transports.http.server",

@@ -64,7 +64,7 @@ class KeptState(msgspec.Struct, kw_only=True):
     sending: AnswerOnItsWay | None = None
 
 
-class StateKeeper:
+class StateFile:
     """Holds the state and writes it after each change; without a directory only in memory."""
 
     def __init__(self, directory: str, node: str) -> None:

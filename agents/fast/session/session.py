@@ -17,7 +17,7 @@ from ccagent.service.wake_up import WakeUp
 
 if TYPE_CHECKING:
     from ccagent.agents.fast.protocol import AnswerQueue, FastProtocol, QueuedAnswer
-    from ccagent.agents.fast.session.kept_state import StateKeeper
+    from ccagent.agents.fast.session.kept_state import StateFile
     from ccagent.net.mqtt_broker import MqttOptions, NumberedReply, ReceivedMessage
 
 _FIRST_PAUSE = 0.5
@@ -43,9 +43,9 @@ class AnswerDelivery:
     continues the handshake of a killed one.
     """
 
-    def __init__(self, answers: AnswerQueue, keeper: StateKeeper) -> None:
+    def __init__(self, answers: AnswerQueue, kept: StateFile) -> None:
         self._answers = answers
-        self._keeper = keeper
+        self._kept = kept
         self._sending: QueuedAnswer | None = None
         self._sent_at = 0.0
         self._last_number = 0
@@ -53,17 +53,17 @@ class AnswerDelivery:
     def resume(self, connection: MqttConnection) -> None:
         """Continue with the answer in flight at the end of the last connection."""
         self._sending = None
-        sending = self._keeper.state.sending
+        sending = self._kept.state.sending
         answer = self._answers.first()
         if sending is None or answer is None or answer.key != sending.key:
-            self._keeper.state.sending = None
+            self._kept.state.sending = None
             return
         self._sending, self._sent_at = answer, time.monotonic()
         # A broker without the session may have lost the answer, too.
         if sending.is_released and connection.has_session:
             connection.release(sending.number)
         else:
-            self._keeper.state.sending = AnswerOnItsWay(key=sending.key, number=sending.number)
+            self._kept.state.sending = AnswerOnItsWay(key=sending.key, number=sending.number)
             connection.publish_numbered(
                 sending.number, answer.topic, answer.payload, repeats=connection.has_session
             )
@@ -77,17 +77,17 @@ class AnswerDelivery:
         answer = self._answers.first()
         if answer is None:
             return
-        state = self._keeper.state
+        state = self._kept.state
         before = state.sending.number if state.sending is not None else self._last_number
         number = self._last_number = next_number(before)
         state.sending = AnswerOnItsWay(key=answer.key, number=number)
-        self._keeper.save()
+        self._kept.save()
         self._sending, self._sent_at = answer, time.monotonic()
         connection.publish_numbered(number, answer.topic, answer.payload, repeats=False)
 
     def on_reply(self, reply: NumberedReply, connection: MqttConnection) -> None:
         """Handle the broker's reply to the answer in flight."""
-        state, answer = self._keeper.state, self._sending
+        state, answer = self._kept.state, self._sending
         sending = state.sending
         if answer is None or sending is None or sending.number != reply.number:
             return
@@ -101,7 +101,7 @@ class AnswerDelivery:
             self._done()
         elif reply.is_released:
             state.sending = AnswerOnItsWay(key=sending.key, number=sending.number, is_released=True)
-            self._keeper.save()
+            self._kept.save()
             self._sent_at = time.monotonic()
             connection.release(reply.number)
         else:
@@ -111,7 +111,7 @@ class AnswerDelivery:
     def _done(self) -> None:
         """Forget the answer in flight. The state file is written with the next answer."""
         self._sending = None
-        self._keeper.state.sending = None
+        self._kept.state.sending = None
 
     def doubt_release(self) -> None:
         """Mark a released answer for repetition: the broker may have lost it.
@@ -119,10 +119,10 @@ class AnswerDelivery:
         A killed broker restarts from its last saved state and reports a lost message as complete. A
         broker that still has the message recognises its identifier.
         """
-        sending = self._keeper.state.sending
+        sending = self._kept.state.sending
         if sending is not None and sending.is_released:
-            self._keeper.state.sending = AnswerOnItsWay(key=sending.key, number=sending.number)
-            self._keeper.save()
+            self._kept.state.sending = AnswerOnItsWay(key=sending.key, number=sending.number)
+            self._kept.save()
 
 
 def next_number(before: int) -> int:
@@ -138,7 +138,7 @@ class FastSession:
         options: MqttOptions,
         protocol: FastProtocol,
         answers: AnswerQueue,
-        keeper: StateKeeper,
+        kept: StateFile,
     ) -> None:
         self.error = ""
         """Reason for a missing connection; empty while connected."""
@@ -146,7 +146,7 @@ class FastSession:
         """Messages dropped because the broker was slow or unreachable."""
         self._options = options
         self._protocol = protocol
-        self._delivery = AnswerDelivery(answers, keeper)
+        self._delivery = AnswerDelivery(answers, kept)
         self._lock = threading.RLock()
         self._connection: MqttConnection | None = None
         self._wake_up = WakeUp()

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from ccagent.machine.node import Node
 
 GONE = (NotHereError, VanishedError)
-"""Error numbers of reads of an ended process."""
+"""Errors of reads of an ended process."""
 
 _NO_MEMORY = Statm(0, 0)
 _NO_IO = Io(0, 0, 0)

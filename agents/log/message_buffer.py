@@ -17,7 +17,7 @@ _LEVELS = {"WARNING": "warn", "CRITICAL": "error"}
 """ClusterCockpit's names of levels (debug, info, warn, error) that differ from Python's."""
 
 
-class MessageKeeper(logging.Handler):
+class MessageBuffer(logging.Handler):
     """Keeps messages until a sample takes them."""
 
     def __init__(self, level: str) -> None:
