@@ -21,8 +21,7 @@ class EnergySettings(GpuSettings, frozen=True, kw_only=True):
     """The keys of [agents.energy]."""
 
     rapl: Annotated[
-        RaplWay,
-        Meta(description="access to RAPL; auto: perf if permitted, else powercap"),
+        RaplWay, Meta(description="access to RAPL; auto: perf if permitted, else powercap")
     ] = "auto"
     meters: Annotated[
         tuple[MeterName, ...],

@@ -32,8 +32,7 @@ class FastSettings(AgentSettings, frozen=True, kw_only=True):
         Meta(description="interval of KPIs to the sinks as points, independent of the scheduler"),
     ] = Cadence("60s")
     url: Annotated[
-        str,
-        Meta(description="broker: mqtt://, mqtts://, ws:// or wss://; empty: no scheduler"),
+        str, Meta(description="broker: mqtt://, mqtts://, ws:// or wss://; empty: no scheduler")
     ] = ""
     topic: Annotated[str, Meta(description="root of the topic tree")] = "fast"
     client_id: Annotated[
@@ -101,8 +100,7 @@ class FastSettings(AgentSettings, frozen=True, kw_only=True):
         Duration, Meta(description="run time so far for a medium expected runtime")
     ] = Duration("10m")
     runtime_high: Annotated[
-        Duration,
-        Meta(description="run time so far for a high expected runtime"),
+        Duration, Meta(description="run time so far for a high expected runtime")
     ] = Duration("2h")
 
     def broker(self) -> MqttSettings:

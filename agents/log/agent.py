@@ -21,11 +21,7 @@ class LogSettings(AgentSettings, frozen=True, kw_only=True):
     """The keys of [agents.log]."""
 
     component: Annotated[
-        str,
-        Meta(
-            description="the sender, an id of ClusterCockpit",
-            pattern=r"^[A-Za-z0-9_]+\Z",
-        ),
+        str, Meta(description="the sender, an id of ClusterCockpit", pattern=r"^[A-Za-z0-9_]+\Z")
     ] = "ccnc"
     level: Annotated[Literal["warning", "error"], Meta(description="lowest level to send")] = (
         "warning"

@@ -15,13 +15,7 @@ from ccagent.agents.sysinfo.software import (
     split_command,
 )
 from ccagent.config.duration import Duration
-from ccagent.errors import (
-    CcagentError,
-    NotHereError,
-    ProgramError,
-    UnparsableError,
-    VanishedError,
-)
+from ccagent.errors import CcagentError, NotHereError, ProgramError, UnparsableError, VanishedError
 from ccagent.log import DEBUG, WARNING, logger
 from ccagent.machine.clock import timestamp
 from ccagent.machine.cpus import Cpus, read_cpus, read_model, read_numa

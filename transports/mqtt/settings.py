@@ -30,8 +30,7 @@ class MqttSettings(NetworkSinkSettings, frozen=True, kw_only=True):
         Meta(description="0: not acknowledged; 1: acknowledged; 2: acknowledged twice"),
     ] = 1
     topic: Annotated[
-        str,
-        Meta(description="topic of a message; an empty level {prefix} is omitted"),
+        str, Meta(description="topic of a message; an empty level {prefix} is omitted")
     ] = "{prefix}/{cluster}/{kind}/{node}"
     status_topic: Annotated[
         str, Meta(description="topic with 'online' or 'offline'; empty: none")

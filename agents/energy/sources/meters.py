@@ -11,12 +11,7 @@ import re
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from ccagent.agents.energy.accounts import NODE_METER, EnergyDomain, MeasuredEnergy
-from ccagent.agents.energy.sources.base import (
-    ALL_SOCKETS,
-    EnergySource,
-    PowerIntegral,
-    read_all,
-)
+from ccagent.agents.energy.sources.base import ALL_SOCKETS, EnergySource, PowerIntegral, read_all
 from ccagent.agents.metrics.pipeline.repeated_call import GRACE, PATIENCE, RepeatedCall
 from ccagent.agents.metrics.readers.hwmon_sensors import parse_label
 from ccagent.errors import CcagentError, NotHereError, ProgramError, UnparsableError

@@ -134,11 +134,7 @@ class FastSession:
     """Connects with backoff, subscribes, passes on messages, and delivers answers in order."""
 
     def __init__(
-        self,
-        options: MqttOptions,
-        protocol: FastProtocol,
-        answers: AnswerQueue,
-        kept: StateFile,
+        self, options: MqttOptions, protocol: FastProtocol, answers: AnswerQueue, kept: StateFile
     ) -> None:
         self.error = ""
         """Reason for a missing connection; empty while connected."""

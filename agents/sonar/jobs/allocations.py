@@ -219,10 +219,7 @@ class Allocations:
             return None
         try:
             output = node.stream(
-                command,
-                time_limit=_TIME_LIMIT,
-                output_limit=_OUTPUT_LIMIT,
-                environment=ENVIRONMENT,
+                command, time_limit=_TIME_LIMIT, output_limit=_OUTPUT_LIMIT, environment=ENVIRONMENT
             )
             return b"".join(output)
         except CcagentError:

@@ -272,10 +272,7 @@ def _record(process: Process, average: float, gpus: list[SampleProcessGpu]) -> S
 
 
 def make_unlisted_jobs(
-    node: Node,
-    pids: Iterable[int],
-    on_cards: dict[int, list[SampleProcessGpu]],
-    epoch: int,
+    node: Node, pids: Iterable[int], on_cards: dict[int, list[SampleProcessGpu]], epoch: int
 ) -> list[SampleJob]:
     """Return one job for each unlisted GPU process, to show its use of a card.
 
