@@ -1,4 +1,4 @@
-"""Jobs that own or use the cards of the node."""
+"""Energy of the cards from NVML and AMD SMI, and the jobs that own or use them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Snapshot of the node and its jobs: CPU time, CPUs and memory."""
+"""Snapshots of CPU time, CPUs and memory of the node and its jobs, and the use between two."""
 
 from __future__ import annotations
 

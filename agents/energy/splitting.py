@@ -1,4 +1,4 @@
-"""Split of the energy of a domain in a tick between jobs, system and unallocated.
+"""Split of the energy of a domain in a tick between jobs, system and unallocated; idle power.
 
 The sum is a measurement. The split between jobs on a shared socket is a convention: active energy
 is proportional to CPU time, idle energy to the allocation.

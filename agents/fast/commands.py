@@ -1,4 +1,4 @@
-"""Additional commands of `ccagent fast`."""
+"""Additional commands of `ccagent fast`, and the texts that they print."""
 
 from __future__ import annotations
 

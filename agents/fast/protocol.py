@@ -1,4 +1,4 @@
-"""State machine of the protocol: effects of messages, and answers.
+"""State machine of the protocol: effects of messages, and the queue of answers.
 
 CONNECT -> WAIT_CONFIG (init, repeated with backoff) -> MONITORING. An accepted configuration stays
 in force, also across restarts, until another one is accepted.

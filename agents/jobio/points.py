@@ -1,4 +1,4 @@
-"""Points of jobs: I/O by mount, and network traffic."""
+"""Points of jobs: I/O by mount, and network traffic through sockets and ports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""I/O of jobs by mount, and their network traffic, between two readings."""
+"""I/O of jobs by mount, and their network traffic: counters, deltas, and the check of both."""
 
 from __future__ import annotations
 

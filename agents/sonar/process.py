@@ -1,4 +1,4 @@
-"""One process at one reading, from the files of /proc, and the protocol of process sources."""
+"""One process at one reading, its owner and selection, and the base of process sources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Versions of software installed on the node."""
+"""Versions of software installed on the node, and drawings of its topology."""
 
 from __future__ import annotations
 

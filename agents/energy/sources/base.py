@@ -1,4 +1,4 @@
-"""Base of energy sources, and their counters."""
+"""Base of energy sources, their counters, and the choice of a source for a kind of domain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One measurement of memory bandwidth: size of the buffers, and the process that reads them."""
+"""One measurement of memory bandwidth: cores, caches, buffers, and the process that reads them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Service for requested measurements: refusals, and the running measurement."""
+"""Service for requested measurements: owners of cores, reference, running measurement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cgroups that account for a single process tree, and their counters."""
+"""Descendants of a process, cgroups that account for them alone, and their resource use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The session with the broker, renewed as long as the agent runs."""
+"""The session with the broker, renewed as long as the agent runs, and delivery of answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory of jobs for receivers that only add up the `resident_memory` of processes.
+"""Memory of jobs: for receivers that only add up `resident_memory`, and with shares (PSS).
 
 Pages shared after a fork count in each process, and shared memory in none. The control group of a
 job counts each page once. So the memory of the processes is scaled to the sum of the control

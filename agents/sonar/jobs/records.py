@@ -1,4 +1,4 @@
-"""Records of processes, grouped by job and user."""
+"""Records of processes, grouped by job and user, and of unlisted GPU processes."""
 
 from __future__ import annotations
 
