@@ -183,7 +183,9 @@ def _is_machine(node: Node, process: int, name: str) -> bool:
 
 def _first_start(node: Node, groups: Groups) -> int | None:
     """Return the start of the oldest running process of a job, in ticks since boot."""
-    directories = next(iter(groups.values()), list[str]())  # every controller has the same processes
+    directories = next(
+        iter(groups.values()), list[str]()
+    )  # every controller has the same processes
     starts = [
         read_start(node, process)
         for directory in directories

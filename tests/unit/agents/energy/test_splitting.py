@@ -5,20 +5,29 @@ from __future__ import annotations
 import random
 from fractions import Fraction
 
-from hypothesis import given
+import pytest
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from ccagent.agents.energy.accounts import EnergyDomain
 from ccagent.agents.energy.splitting import (
+    LEAST_WINDOWS,
+    MOST_WINDOWS,
     SYSTEM,
     UNALLOCATED,
     DomainClaim,
     DomainSplit,
     DomainUse,
+    IdleFloor,
+    apportion,
     split_domain,
 )
 
 TWOFOLD = (2, 1)
 ENERGIES = st.integers(0, 10**12)
+AMOUNTS = st.integers(0, 10**15)
+WEIGHTS = st.dictionaries(st.integers(-2, 50), st.integers(0, 10**12), min_size=1, max_size=20)
+P0 = EnergyDomain("package", 0)
 
 
 def make_claim(busy: int, held: int, less: int, more: int) -> DomainClaim:
@@ -29,6 +38,7 @@ CLAIMS = st.builds(
     make_claim,
     st.integers(0, 10**9), st.integers(0, 10**9), st.integers(0, 100), st.integers(0, 100),
 )  # fmt: skip
+
 USES = st.builds(
     DomainUse,
     st.dictionaries(st.integers(1, 40), CLAIMS, max_size=8),
@@ -130,3 +140,80 @@ def test_the_truth_lies_between_the_bounds(jobs: list[tuple[int, int]], system: 
     split = split_domain(energy, 0, use, TWOFOLD)
     for number, (busy, watts) in enumerate(jobs):
         assert split.least[number] - 1 <= Fraction(busy * watts) <= split.most[number] + 1
+
+
+@given(AMOUNTS, WEIGHTS)
+def test_the_parts_make_up_the_amount(amount: int, weights: dict[int, int]) -> None:
+    assume(any(weights.values()))
+    parts = apportion(amount, weights)
+    assert sum(parts.values()) == amount
+    assert min(parts.values()) >= 0
+    whole = sum(weights.values())
+    for key, part in parts.items():
+        assert abs(part * whole - amount * weights[key]) < whole
+
+
+@given(AMOUNTS, WEIGHTS, st.randoms(use_true_random=False))
+def test_the_order_is_irrelevant(
+    amount: int, weights: dict[int, int], chance: random.Random
+) -> None:
+    assume(any(weights.values()))
+    shuffled = list(weights.items())
+    chance.shuffle(shuffled)
+    assert apportion(amount, dict(shuffled)) == apportion(amount, weights)
+
+
+def test_a_weight_of_0_gets_nothing() -> None:
+    assert apportion(7, {1: 0, 2: 3, 3: 0}) == {1: 0, 2: 7, 3: 0}
+
+
+def test_equal_remainders_go_to_the_smaller_keys() -> None:
+    assert apportion(2, {3: 1, 2: 1, 1: 1}) == {1: 1, 2: 1, 3: 0}
+
+
+@pytest.mark.parametrize(("amount", "weights"), [(1, {1: 0}), (-1, {1: 1}), (1, {1: 2, 2: -1})])
+def test_what_cannot_be_divided(amount: int, weights: dict[int, int]) -> None:
+    with pytest.raises(ValueError, match="cannot divide"):
+        apportion(amount, weights)
+
+
+def learn(floor: IdleFloor, watts: float, windows: int) -> None:
+    for _ in range(windows * 6):
+        floor.add(P0, round(watts * 10e6), 10.0, is_idle=True)
+
+
+def test_it_is_unknown_until_some_windows_were_idle() -> None:
+    floor = IdleFloor({})
+    learn(floor, 50.0, LEAST_WINDOWS - 1)
+    assert floor.watts(P0) is None
+    learn(floor, 50.0, 1)
+    assert floor.watts(P0) == 50.0
+    assert floor.watts(EnergyDomain("package", 1)) is None
+
+
+def test_a_tick_of_work_ends_the_window() -> None:
+    floor = IdleFloor({})
+    for _ in range(100):
+        for _ in range(5):
+            floor.add(P0, 10**9, 10.0, is_idle=True)
+        floor.add(P0, 10**6, 10.0, is_idle=False)
+    assert floor.watts(P0) is None
+
+
+def test_it_is_a_low_quantile_and_not_the_minimum() -> None:
+    floor = IdleFloor({})
+    learn(floor, 10.0, 1)
+    learn(floor, 50.0, 39)
+    assert floor.watts(P0) == 50.0
+
+
+def test_the_windows_are_bounded() -> None:
+    floor = IdleFloor({})
+    learn(floor, 50.0, MOST_WINDOWS + 10)
+    assert len(floor.windows[P0]) == MOST_WINDOWS
+
+
+def test_what_is_configured_is_not_learned() -> None:
+    floor = IdleFloor({"package": 33.0, "dram": 0.0})
+    learn(floor, 50.0, 9)
+    assert floor.watts(P0) == 33.0
