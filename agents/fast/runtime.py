@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING, Any
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import structs
 
@@ -117,6 +118,15 @@ def reports(source: str, kpis: KpiRound) -> Iterator[bytes]:
         ).encode()
 
 
+class _Parts(NamedTuple):
+    """The parts of a served session."""
+
+    protocol: FastProtocol
+    session: FastSession
+    rounds: KpiRounds
+    answers: AnswerQueue
+
+
 class FastRuntime:
     """Owns the threads of the agent with a broker."""
 
@@ -125,13 +135,9 @@ class FastRuntime:
         self._settings = settings
         self._closing = threading.Event()
         self._lock: Lock | None = None
-        directory = settings.state_directory
-        self._kept = StateFile(directory, node.hostname)
+        self._kept = StateFile(settings.state_directory, node.hostname)
         self._topics = FastTopics(settings.topic, node.hostname, settings.accept_from)
-        self._answers: AnswerQueue | None = None
-        self._session: FastSession | None = None
-        self._rounds: KpiRounds | None = None
-        self._protocol: FastProtocol | None = None
+        self._parts: _Parts | None = None
         self._thread = threading.Thread(target=self._run, name="fast session", daemon=True)
         self._round_thread: threading.Thread | None = None
 
@@ -142,10 +148,9 @@ class FastRuntime:
     def close(self) -> None:
         """Log off from the broker, and stop all threads within a few seconds."""
         self._closing.set()
-        if self._rounds is not None:
-            self._rounds.close()
-        if self._session is not None:
-            self._session.close()
+        if self._parts is not None:
+            self._parts.rounds.close()
+            self._parts.session.close()
         for thread in (self._thread, self._round_thread):
             if thread is not None and thread.is_alive():
                 thread.join(_JOIN)
@@ -153,19 +158,19 @@ class FastRuntime:
     @property
     def protocol(self) -> FastProtocol | None:
         """The state machine; None before the start."""
-        return self._protocol
+        return None if self._parts is None else self._parts.protocol
 
     def describe(self) -> dict[str, Any]:
         """Return the data of `ccagent fast status`."""
-        session, protocol, rounds = self._session, self._protocol, self._rounds
         status: dict[str, Any] = {"broker": self._settings.url, "state": "starting"}
-        if session is None or protocol is None or rounds is None or self._answers is None:
+        if self._parts is None:
             return status
+        protocol, session, rounds, answers = self._parts
         status |= {
             "connected": session.is_connected,
             "state": protocol.state if session.is_connected else "connecting",
             "error": session.error,
-            "answers-waiting": self._answers.count(),
+            "answers-waiting": answers.count(),
             "messages-dropped": session.dropped,
             "rounds-skipped": rounds.skipped,
             "senders": protocol.senders.dearest(),
@@ -173,67 +178,55 @@ class FastRuntime:
         if (held := protocol.configuration) is not None:
             status["configuration"] = structs.asdict(held) | {"categories": [*held.categories]}
         status["machines"] = [
-            {
-                "name": machine.name,
-                "process-id": machine.process_id,
-                "suspended": machine.is_suspended,
-            }
-            for machine in self._kept.state.machines
+            {"name": name, "process-id": process, "suspended": is_suspended}
+            for name, process, _, is_suspended in map(structs.astuple, self._kept.state.machines)
         ]
         status["stopped-jobs"] = [*self._kept.state.stopped_jobs]
         status["job-status"] = [
-            {
-                "job": job,
-                "migration": application.is_migratable,
-                "supported": [*application.supported],
-            }
-            for job, application in protocol.relay.statuses.items()
+            {"job": job, "migration": sent.is_migratable, "supported": [*sent.supported]}
+            for job, sent in protocol.relay.statuses.items()
         ]
         if (last := rounds.last) is not None:
-            status["kpis"] = {"time": last.time, "node": last.node} | {
-                "applications": [
-                    {
-                        "job-id": application.job_id,
-                        "process-id": application.process_id,
-                        "vm-name": application.vm_name,
-                        "values": values,
-                    }
-                    for application, values in last.applications
-                ]
-            }
+            applications = [
+                {
+                    "job-id": application.job_id,
+                    "process-id": application.process_id,
+                    "vm-name": application.vm_name,
+                    "values": values,
+                }
+                for application, values in last.applications
+            ]
+            status["kpis"] = {"time": last.time, "node": last.node, "applications": applications}
         return status
 
     def _run(self) -> None:
         """Lock the state directory, restore its state, and serve the session."""
         try:
             if self._take_lock():
-                self._serve()
+                node, directory = self._node, self._settings.state_directory
+                self._kept.load()
+                with closing(AnswerQueue(directory, node.cluster, node.hostname)) as answers:
+                    self._serve(answers)
         except Exception:  # noqa: BLE001 - logged; the daemon continues without the agent
             logger.exception("agent fast: can't start")
         finally:
-            if self._answers is not None:
-                self._answers.close()
             if self._lock is not None:
                 self._lock.release()
 
-    def _serve(self) -> None:
-        node, settings = self._node, self._settings
-        self._kept.load()
-        answers = self._answers = AnswerQueue(settings.state_directory, node.cluster, node.hostname)
-        applications = Applications(self._kept.state, has_jobs=settings.jobs)
+    def _serve(self, answers: AnswerQueue) -> None:
+        node, settings, status = self._node, self._settings, self._topics.status
         protocol = FastProtocol(
             node,
             settings,
             topics=self._topics,
             kept=self._kept,
             answers=answers,
-            applications=applications,
+            applications=Applications(self._kept.state, has_jobs=settings.jobs),
         )
-        will = LastWill(self._topics.status, AgentQuit(source=node.hostname).encode())
+        will = LastWill(status, AgentQuit(source=node.hostname).encode())
         name = fill_topic(settings.client_id, node.cluster, node.hostname, "fast", "")
         options = MqttOptions(settings.broker(), name, will, qos_hint=", which FAST needs")
         session = FastSession(options, protocol, answers, self._kept)
-        status = self._topics.status
         rounds = KpiRounds(
             node, settings, protocol, lambda payload: session.publish(status, payload)
         )
@@ -241,7 +234,7 @@ class FastRuntime:
         protocol.on_answer = session.look
         protocol.on_configured = rounds.look
         protocol.restore()
-        self._session, self._rounds, self._protocol = session, rounds, protocol
+        self._parts = _Parts(protocol, session, rounds, answers)
         self._round_thread = threading.Thread(target=rounds.run, name="fast KPIs", daemon=True)
         self._round_thread.start()
         if self._closing.is_set():
