@@ -102,10 +102,10 @@ def _measure_reference(node: Node, settings: FastSettings) -> None:
     if reason:
         raise CcagentError(f"the node is not idle: {reason}")
 
-    def tell(count: int, bandwidth: float, share: float) -> None:
+    def report(count: int, bandwidth: float, share: float) -> None:
         click.echo(f"{count:5} cores {bandwidth / 1e9:9.2f} GB/s  share {share:.2f}")
 
-    reference = service.measure_reference(node, tell)
+    reference = service.measure_reference(node, report)
     click.echo(f"kept in {service.write_reference(directory, reference)}")
 
 

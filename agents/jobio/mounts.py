@@ -113,10 +113,10 @@ def _names(content: bytes) -> Iterator[tuple[str, MountName]]:
     """Yield device and name. For each device the mount with the shortest path comes last."""
     mounts = parse_mountinfo(content)
     for mount in sorted(mounts, key=lambda mount: -len(mount.point)):
-        yield mount.device, MountName(*map(_shown, (mount.point, mount.type, mount.source)))
+        yield mount.device, MountName(*map(_clean, (mount.point, mount.type, mount.source)))
 
 
-def _shown(text: str) -> str:
+def _clean(text: str) -> str:
     """Return a name safe as tag and on terminals: users choose names of FUSE and containers."""
     return printable(text)[:_LONGEST].rstrip("\\") or "?"
 

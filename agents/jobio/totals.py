@@ -61,14 +61,14 @@ def totals_text(mounts: Iterable[MountUse], network: Iterable[NetworkUse]) -> st
         name = (str(use.job or "-"), use.mount.point, use.mount.type)
         numbers = (str(column(use.total)) for column in _COLUMNS)
         rows.append((*name, *numbers, use.mount.source))
-    text = _aligned(rows)
+    text = _align(rows)
     rows = [_NETWORK_HEADER]
     for traffic_use in network:
         kind = f"{traffic_use.protocol}{' loopback' if traffic_use.is_loopback else ''}"
         traffic = traffic_use.total
         moved = (traffic.received_bytes, traffic.sent_bytes, traffic.receives, traffic.sends)
         rows.append((str(traffic_use.job or "-"), kind, "", *map(str, moved)))
-    return text if len(rows) == 1 else f"{text}\n{_aligned(rows)}"
+    return text if len(rows) == 1 else f"{text}\n{_align(rows)}"
 
 
 def totals_document(
@@ -87,7 +87,7 @@ def totals_document(
     }
 
 
-def _aligned(rows: list[tuple[str, ...]]) -> str:
+def _align(rows: list[tuple[str, ...]]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         "  ".join(

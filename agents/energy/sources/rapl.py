@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ccagent.agents.energy.accounts import DomainKind, MeasuredEnergy
-    from ccagent.agents.energy.settings import RaplWay
+    from ccagent.agents.energy.settings import RaplAccess
     from ccagent.agents.metrics.perf.call import PerfEvent
     from ccagent.agents.metrics.perf.pmu import Pmu
     from ccagent.machine.checks import Check
@@ -206,46 +206,46 @@ class PowercapSource(EnergySource):
 
 
 class RaplSource(EnergySource):
-    """Reads RAPL through perf or powercap. way: `auto`, or the only way to try."""
+    """Reads RAPL through perf or powercap. access: `auto`, or the only one to try."""
 
     name: ClassVar[str] = "rapl"
 
-    def __init__(self, way: RaplWay, perf: PerfEnergySource | None = None) -> None:
+    def __init__(self, access: RaplAccess, perf: PerfEnergySource | None = None) -> None:
         super().__init__()
-        self._way = way
+        self._access = access
         self._perf = perf or PerfEnergySource()
         self._powercap = PowercapSource()
         self._is_model: bool | None = None
 
     def checks(self, node: Node) -> Iterator[Check]:
-        """Yield the checks of both ways."""
-        if self._way in {"auto", "powercap"}:
+        """Yield the checks of both accesses."""
+        if self._access in {"auto", "powercap"}:
             yield from self._powercap.checks(node)
-        if self._way in {"auto", "perf"}:
+        if self._access in {"auto", "perf"}:
             yield from self._perf.checks(node)
 
     def read(self, node: Node) -> dict[EnergyDomain, MeasuredEnergy]:
         """Read the counters of perf, else of powercap. Raise CcagentError if both fail."""
-        energies = self._read_way(node)
+        energies = self._read_permitted(node)
         if self._is_model is None:
             self._is_model = has_power_model(node)
         if not self._is_model:
             return energies
         return {domain: energy._replace(is_estimate=True) for domain, energy in energies.items()}
 
-    def _read_way(self, node: Node) -> dict[EnergyDomain, MeasuredEnergy]:
+    def _read_permitted(self, node: Node) -> dict[EnergyDomain, MeasuredEnergy]:
         self.errors = []
         refused: CcagentError | None = None
-        if self._way in {"auto", "perf"}:
+        if self._access in {"auto", "perf"}:
             try:
                 energies = self._perf.read(node)
             except CcagentError as error:
-                if self._way == "perf":
+                if self._access == "perf":
                     raise
                 refused = error
             else:
                 self.errors = self._perf.errors
-                if energies or self._way == "perf":
+                if energies or self._access == "perf":
                     self._powercap = PowercapSource()  # its counters are not polled any more
                     self.poll_interval = 0.0
                     return energies

@@ -11,7 +11,9 @@ from ccagent.errors import CcagentError, ProgramError, UnparsableError
 from ccagent.machine.interpreter import python
 from ccagent.machine.own_memory import find_permitted_memory, read_resident
 from ccagent.machine.parsed import read_parsed
+from ccagent.machine.procfs.cpuinfo import parse_cpuinfo
 from ccagent.machine.procfs.cpulist import parse_cpu_list
+from ccagent.machine.procfs.meminfo import parse_meminfo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 _CPUS = "sys/devices/system/cpu"
 _SIZE = re.compile(rb"([0-9]{1,9})([KMG]?)\s*", re.ASCII)
 _UNITS = {b"": 1, b"K": 1024, b"M": 1024**2, b"G": 1024**3}
-_MODEL = re.compile(rb"^(?:model name|cpu model|CPU implementer)\s*:\s*(.{1,200})$", re.MULTILINE)
+_MODEL_KEYS = ("model name", "cpu model", "CPU implementer")
 _USUAL_CACHE = 32 * 1024**2
 _LEVELS = 5
 
@@ -37,7 +39,6 @@ _CACHES = 4
 _SMALLEST = 16 * 1024**2
 _LARGEST = 256 * 1024**2
 _OF_AVAILABLE = 4
-_AVAILABLE = re.compile(rb"^MemAvailable:\s*([0-9]{1,15}) kB$", re.MULTILINE)
 
 _OF_PROCESS = 64 * 1024**2
 """Memory of the probe besides its buffers."""
@@ -73,8 +74,9 @@ def read_cpus(node: Node) -> list[int]:
 
 def read_processor(node: Node) -> MeasuredProcessor:
     """Return the identity of the processor. Raise CcagentError if it can't be read."""
-    match = _MODEL.search(next(iter(node.pieces("proc/cpuinfo")), b""))
-    model = match[1].decode("utf-8", "replace").strip() if match is not None else "unknown"
+    blocks = parse_cpuinfo(next(iter(node.pieces("proc/cpuinfo")), b""))
+    first = blocks[0] if blocks else {}
+    model = next((first[key] for key in _MODEL_KEYS if first.get(key)), "unknown")
     kernel = node.read("proc/sys/kernel/osrelease").decode("utf-8", "replace").strip()
     return MeasuredProcessor(model, tuple(read_cpus(node)), kernel)
 
@@ -162,6 +164,6 @@ def buffer_size(node: Node, cores: Sequence[int]) -> int:
 
 def _spare_memory(node: Node) -> int:
     """Return the B allowed for buffers: a quarter of available memory, within our own limit."""
-    match = _AVAILABLE.search(node.read("proc/meminfo"))
-    spare = int(match[1]) * 1024 // _OF_AVAILABLE if match is not None else _SMALLEST
+    available = read_parsed(node, "proc/meminfo", parse_meminfo).get("MemAvailable")
+    spare = _SMALLEST if available is None else available * 1024 // _OF_AVAILABLE
     return min(spare, max(0, find_permitted_memory(node) - read_resident() - _OF_PROCESS))

@@ -81,10 +81,12 @@ def counts_to_measure(cpus: int) -> list[int]:
     return counts
 
 
-def measure_reference(node: Node, tell: Callable[[int, float, float], None]) -> BandwidthReference:
+def measure_reference(
+    node: Node, report: Callable[[int, float, float], None]
+) -> BandwidthReference:
     """Measure the reference: the median of three attempts for each number of cores.
 
-    tell: called with cores, B/s and share of each measurement. Raise CcagentError if it fails or
+    report: called with cores, B/s and share of each measurement. Raise CcagentError if it fails or
     the node is not idle.
     """
     processor = read_processor(node)
@@ -94,7 +96,7 @@ def measure_reference(node: Node, tell: Callable[[int, float, float], None]) -> 
         attempts = [measure(node, order[:count]) for _ in range(_ATTEMPTS)]
         share = min(attempt.share for attempt in attempts)
         bandwidth = sorted(attempt.bandwidth for attempt in attempts)[_ATTEMPTS // 2]
-        tell(count, bandwidth, share)
+        report(count, bandwidth, share)
         if share < ENOUGH_SHARE:
             raise ProgramError(
                 f"{count} cores: the probe got {100 * share:.0f} % of their time: the node is"
@@ -226,11 +228,11 @@ def check_cores(node: Node, cores: Sequence[int], machines: Iterable[MonitoredMa
     cpus = read_cpus(node)
     missing = sorted(set(cores) - set(cpus))
     if missing:
-        return f"no core {_listed(missing)} on this node"
+        return f"no core {_format_cores(missing)} on this node"
     owners = find_owners(node, machines, cpus)
     owned = [core for core in cores if core in owners]
     if owned:
-        return f"core {_listed(owned)} is owned by {owners[owned[0]]}"
+        return f"core {_format_cores(owned)} is owned by {owners[owned[0]]}"
     return ""
 
 
@@ -310,6 +312,6 @@ class BandwidthService:
         return ""
 
 
-def _listed(cores: Sequence[int]) -> str:
+def _format_cores(cores: Sequence[int]) -> str:
     more = ", ..." if len(cores) > _SHOWN else ""
     return ", ".join(map(str, cores[:_SHOWN])) + more

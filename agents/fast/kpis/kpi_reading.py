@@ -128,7 +128,7 @@ class NodeKpis:
             reader.close()
 
     def _read_traffic(self, node: Node) -> float | None:
-        values = self._tried(node, self._infiniband)
+        values = self._try_reader(node, self._infiniband)
         if "ib_recv" in values and "ib_xmit" in values:
             return values["ib_recv"] + values["ib_xmit"]
         if self._infiniband.name not in self._retry:
@@ -136,7 +136,7 @@ class NodeKpis:
         return self._values(node, self._network).get("net_bw")
 
     def _read_bandwidth(self, node: Node) -> float | None:
-        values = self._tried(node, self._perf)
+        values = self._try_reader(node, self._perf)
         if "mem_bw" in values:
             return values["mem_bw"]
         counter = read_bandwidth_counter(node)
@@ -147,7 +147,7 @@ class NodeKpis:
             return None
         return max(0, counter - before[0]) / (now - before[1])
 
-    def _tried(self, node: Node, reader: Reader[Any]) -> dict[str, float]:
+    def _try_reader(self, node: Node, reader: Reader[Any]) -> dict[str, float]:
         """Read with a reader that many machines lack. After a failure, retry after ten minutes."""
         now = node.clock.monotonic()
         if now < self._retry.get(reader.name, 0.0):

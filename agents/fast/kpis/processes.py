@@ -184,7 +184,7 @@ def machine_scopes(node: Node) -> dict[str, list[str]]:
         for name in sorted(names):
             match = _MACHINE.fullmatch(name)
             if match is not None:
-                machine = _unescaped(match[1])
+                machine = _unescape(match[1])
                 scopes.setdefault(machine, []).append(f"{top}/{_MACHINES}/{name}")
     return scopes
 
@@ -207,7 +207,7 @@ def _scope(path: str) -> str:
     return ""
 
 
-def _unescaped(name: str) -> str:
+def _unescape(name: str) -> str:
     return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), name)
 
 

@@ -14,7 +14,7 @@ from ccagent.agents.fast.messages.documents import (
     Fields,
     as_map,
     parse_document,
-    shown,
+    show_value,
     to_flag,
     to_uints,
     to_value,
@@ -89,7 +89,7 @@ def _agent_task(fields: Fields, task: str, name: str) -> fast.FastMessage:
         return fast.StopMonitoring(
             id=name, job_id=job.text("job-id", ""), process_id=job.uint("process-id", 0)
         )
-    raise UnparsableError(f"task: {shown(task)} is no task of the agent")
+    raise UnparsableError(f"task: {show_value(task)} is no task of the agent")
 
 
 def _init_agent(fields: Fields, name: str) -> fast.InitAgent:
@@ -104,7 +104,8 @@ def _init_agent(fields: Fields, name: str) -> fast.InitAgent:
         kpi_name = fast.find_kpi(category)
         if kpi_name is None:
             raise UnparsableError(
-                f"KPI.categories: {shown(category)} is unknown; allowed: {', '.join(fast.KPIS)}"
+                f"KPI.categories: {show_value(category)} is unknown;"
+                f" allowed: {', '.join(fast.KPIS)}"
             )
         is_off = isinstance(value, str) and value.strip().casefold() in _KPI_OFF
         if not is_off and kpi_name not in wanted:
@@ -116,7 +117,7 @@ def _init_agent(fields: Fields, name: str) -> fast.InitAgent:
 
 def _bandwidth_request(fields: Fields, task: str, name: str) -> fast.BandwidthRequest:
     if task not in {"", "request", "mmbwmon request"}:
-        raise UnparsableError(f"task: {shown(task)} is no request for a measurement")
+        raise UnparsableError(f"task: {show_value(task)} is no request for a measurement")
     if "cores" not in fields:
         raise UnparsableError("cores: missing")
     cores = to_uints(fields.get("cores"), "cores", MOST_CORES)
@@ -130,7 +131,7 @@ def _bandwidth_response(fields: Fields, _task: str, name: str) -> fast.Bandwidth
     value = fields.get("result") or fields.get("response")
     number = None if value is None else to_value(value, "response")
     if isinstance(number, str):
-        raise UnparsableError(f"response: expected a number, not {shown(number)}")
+        raise UnparsableError(f"response: expected a number, not {show_value(number)}")
     return fast.BandwidthResponse(
         id=name,
         cores=cores,
@@ -174,7 +175,7 @@ def _agent_status(fields: Fields, task: str, name: str) -> fast.FastMessage:
 
 def _connection_request(_fields: Fields, task: str, name: str) -> fast.ConnectionRequest:
     if task not in {"suspend", "resume"}:
-        raise UnparsableError(f"task: expected suspend or resume, not {shown(task)}")
+        raise UnparsableError(f"task: expected suspend or resume, not {show_value(task)}")
     return fast.ConnectionRequest(id=name, task=cast("Any", task))
 
 
@@ -215,7 +216,7 @@ def _machine_task(fields: Fields, task: str, name: str) -> fast.FastMessage:
     if task == "repin vm":
         machine = fields.text("vm-name")
         return fast.RepinMachine(id=name, name=machine, vcpu_map=_vcpu_map(fields.get("vcpu-map")))
-    raise UnparsableError(f"task: {shown(task)} is no task of the migration framework")
+    raise UnparsableError(f"task: {show_value(task)} is no task of the migration framework")
 
 
 def _configuration(fields: Fields) -> fast.MachineConfiguration:
@@ -239,7 +240,7 @@ def _migration(fields: Fields, host: str, name: str) -> fast.MigrateMachine:
     parameter = Fields(fields.get("parameter"), "parameter")
     kind = parameter.text("migration-type", "live")
     if kind not in _MIGRATIONS:
-        raise UnparsableError(f"migration-type: {shown(kind)} is unknown")
+        raise UnparsableError(f"migration-type: {show_value(kind)} is unknown")
     swap = parameter.get("swap-with") or fields.get("swap-with")
     return fast.MigrateMachine(
         id=name,
@@ -274,7 +275,7 @@ def _vcpu_map(value: Document) -> fast.VcpuMap:
 def _machine_result(fields: Fields, _task: str, name: str) -> fast.MachineResult:
     event = fields.text("result").replace("_", " ")
     if event not in _EVENTS:
-        raise UnparsableError(f"result: {shown(event)} is unknown")
+        raise UnparsableError(f"result: {show_value(event)} is unknown")
     parts = fields.maps("list", _MOST_MACHINES) if "list" in fields else [fields]
     durations: dict[str, float] = {}
     for phase, value in as_map(fields.get("time-measurement"), "time-measurement").items():
@@ -293,7 +294,7 @@ def _machine_result(fields: Fields, _task: str, name: str) -> fast.MachineResult
 def _outcome(fields: Fields) -> fast.MachineOutcome:
     status = fields.text("status").casefold()
     if status not in {"success", "error"}:
-        raise UnparsableError(f"status: expected success or error, not {shown(status)}")
+        raise UnparsableError(f"status: expected success or error, not {show_value(status)}")
     name = fields.text("vm-name")
     if len(name) > _LONGEST_NAME:
         raise UnparsableError(f"vm-name: longer than {_LONGEST_NAME} characters")
@@ -309,7 +310,7 @@ def _values(value: Document, where: str) -> dict[str, float | str]:
     values = as_map(value, where)
     if len(values) > _MOST_KPIS:
         raise UnparsableError(f"{where}: {len(values)} values, at most {_MOST_KPIS}")
-    return {name: to_value(raw, f"{where}: {shown(name)}") for name, raw in values.items()}
+    return {name: to_value(raw, f"{where}: {show_value(name)}") for name, raw in values.items()}
 
 
 def _number(fields: Fields, key: str) -> float:
@@ -320,7 +321,7 @@ def _number(fields: Fields, key: str) -> float:
 def _is_first(fields: Fields, key: str, first: str, second: str) -> bool:
     text = fields.text(key).casefold()
     if text not in {first, second}:
-        raise UnparsableError(f"{key}: expected {first} or {second}, not {shown(text)}")
+        raise UnparsableError(f"{key}: expected {first} or {second}, not {show_value(text)}")
     return text == first
 
 

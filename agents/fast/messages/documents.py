@@ -47,14 +47,14 @@ def as_map(value: Document, where: str) -> dict[str, Document]:
     if isinstance(value, dict):
         return value
     if not isinstance(value, list):
-        raise UnparsableError(f"{where}: expected a map, not {shown(value)}")
+        raise UnparsableError(f"{where}: expected a map, not {show_value(value)}")
     joined: dict[str, Document] = {}
     for entry in value:
         item = {entry.strip(): None} if isinstance(entry, str) else entry
         if not isinstance(item, dict):
-            raise UnparsableError(f"{where}: expected maps in the list, not {shown(entry)}")
+            raise UnparsableError(f"{where}: expected maps in the list, not {show_value(entry)}")
         if clash := joined.keys() & item.keys():
-            raise UnparsableError(f"{where}: {shown(min(clash))} occurs twice")
+            raise UnparsableError(f"{where}: {show_value(min(clash))} occurs twice")
         joined |= item
     return joined
 
@@ -64,7 +64,7 @@ def to_uint(value: Document, where: str) -> int:
     if isinstance(value, str) and _UINT.fullmatch(value.strip()):
         text = value.strip()
         return int(text, 16) if text.startswith("0x") else int(text)
-    raise UnparsableError(f"{where}: expected a whole number, not {shown(value)}")
+    raise UnparsableError(f"{where}: expected a whole number, not {show_value(value)}")
 
 
 def to_uints(value: Document, where: str, most: int) -> tuple[int, ...]:
@@ -78,13 +78,13 @@ def to_uints(value: Document, where: str, most: int) -> tuple[int, ...]:
 def to_value(value: Document, where: str) -> float | str:
     """Return a finite number, or text. Raise UnparsableError for another value."""
     if not isinstance(value, str):
-        raise UnparsableError(f"{where}: expected a number or text, not {shown(value)}")
+        raise UnparsableError(f"{where}: expected a number or text, not {show_value(value)}")
     try:
         number = float(value)
     except ValueError:
         return value.strip()
     if not math.isfinite(number):
-        raise UnparsableError(f"{where}: {shown(value)} is not finite")
+        raise UnparsableError(f"{where}: {show_value(value)} is not finite")
     return number
 
 
@@ -93,10 +93,10 @@ def to_flag(value: Document, where: str) -> bool:
     text = value.strip().casefold() if isinstance(value, str) else ""
     if text in _TRUE or text in _FALSE:
         return text in _TRUE
-    raise UnparsableError(f"{where}: expected yes or no, not {shown(value)}")
+    raise UnparsableError(f"{where}: expected yes or no, not {show_value(value)}")
 
 
-def shown(value: object) -> str:
+def show_value(value: object) -> str:
     """Return a value for a message: printable, of bounded length."""
     if isinstance(value, list):
         return "a list"
@@ -128,7 +128,7 @@ class Fields:
         if value is None and default is not None:
             return default
         if not isinstance(value, str) or not value.strip():
-            raise UnparsableError(f"{self.name(key)}: expected text, not {shown(value)}")
+            raise UnparsableError(f"{self.name(key)}: expected text, not {show_value(value)}")
         if not value.strip().isprintable():
             raise UnparsableError(f"{self.name(key)}: has control characters")
         return value.strip()
@@ -139,7 +139,7 @@ class Fields:
         if value is None:
             return ""
         if not isinstance(value, str):
-            raise UnparsableError(f"{self.name(key)}: expected text, not {shown(value)}")
+            raise UnparsableError(f"{self.name(key)}: expected text, not {show_value(value)}")
         return "".join(character if character.isprintable() else " " for character in value).strip()
 
     def uint(self, key: str, default: int | None = None) -> int:
