@@ -23,7 +23,7 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from ccagent.agents.energy.meter import EnergyMeter
-from ccagent.agents.energy.sources.hwmon import HwmonEnergySource
+from ccagent.agents.energy.sources.meters import HwmonEnergySource
 from tests.support.energy_model import ModelJob, ModelMachine, ceems, kepler, run_model
 from tests.support.energy_tree import EnergyNode, make_settings
 

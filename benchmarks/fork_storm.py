@@ -161,7 +161,7 @@ def measure_outside(options: argparse.Namespace) -> dict[str, Any]:
     from msgspec import convert
 
     from ccagent.agents.sonar.agent import SampleAgent
-    from ccagent.agents.sonar.jobs.selection import ProcessSelection
+    from ccagent.agents.sonar.process import ProcessSelection
     from ccagent.agents.sonar.settings import SampleSettings
     from ccagent.agents.sonar.sources.bpf import BpfSource
     from ccagent.machine.node import Node
@@ -262,9 +262,9 @@ def _join_nicely(path: Path) -> None:
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Run the storm. Return CPU seconds by job, from the kernel and from the sources."""
-    from ccagent.agents.sonar.jobs.selection import ProcessSelection
-    from ccagent.agents.sonar.sources.preferred import PreferredSource
+    from ccagent.agents.sonar.process import ProcessSelection
     from ccagent.agents.sonar.sources.procfs import ProcfsSource
+    from ccagent.agents.sonar.sources.registry import PreferredSource
     from ccagent.machine.node import Node
 
     node = Node()

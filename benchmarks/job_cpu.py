@@ -34,18 +34,18 @@ from msgspec import convert, json
 
 from benchmarks.fork_storm import JOBS, job_cgroups, join, used
 from ccagent.agents.sonar.agent import SampleAgent
-from ccagent.agents.sonar.jobs.selection import ProcessSelection
+from ccagent.agents.sonar.process import ProcessSelection, ProcessSource
 from ccagent.agents.sonar.settings import SampleSettings
-from ccagent.agents.sonar.sources.preferred import PreferredSource
 from ccagent.agents.sonar.sources.procfs import ProcfsSource
 from ccagent.agents.sonar.sources.psutil_source import PsutilSource
+from ccagent.agents.sonar.sources.registry import PreferredSource
 from ccagent.machine.node import Node
 from ccagent.records.encoding import Profile, encode_each
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ccagent.agents.sonar.process import Process, ProcessSource
+    from ccagent.agents.sonar.process import Process
 
 MIXES: dict[str, tuple[tuple[str, ...], str]] = {
     "any": (("",), ""),
@@ -135,10 +135,11 @@ def average_by_duration(samples: list[SentSample]) -> float:
     return sum(use for _, use in merged) / len(merged) / 100 * duration
 
 
-class SharedSource:
+class SharedSource(ProcessSource):
     """A source whose readings all mixes get: what ended has one reader per process."""
 
     def __init__(self, source: ProcessSource) -> None:
+        self.name = source.name
         self._source = source
         self._processes: list[Process] = []
         self._read_at = time.monotonic()
@@ -148,17 +149,8 @@ class SharedSource:
         """Take a reading. Return s since the last one."""
         before, self._read_at = self._read_at, time.monotonic()
         self._processes = self._source.read()
+        self.counts_ended = self._source.counts_ended
         return self._read_at - before
-
-    @property
-    def name(self) -> str:
-        """Return the name of the source in the configuration."""
-        return self._source.name
-
-    @property
-    def counts_ended(self) -> bool:
-        """Return whether the last reading included the CPU time of ended processes."""
-        return self._source.counts_ended
 
     @property
     def errors(self) -> list[str]:

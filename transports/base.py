@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 
+from msgspec import Meta
+
+from ccagent.config import tls_keys
 from ccagent.config.common_keys import SinkSettings
+from ccagent.config.duration import Duration
 from ccagent.registry import load_transport
 
 if TYPE_CHECKING:
@@ -13,7 +17,10 @@ if TYPE_CHECKING:
 
     from ccagent.records.message import Message
 
-__all__ = ["ProbeResult", "SinkSettings", "Transport", "build_transport", "transport_class"]
+__all__ = [
+    "NetworkSinkSettings", "ProbeResult", "SinkSettings", "Transport", "build_transport",
+    "transport_class",
+]  # fmt: skip
 
 
 class ProbeResult(NamedTuple):
@@ -74,3 +81,20 @@ def transport_class(url: str) -> type[Transport]:
 def build_transport(settings: SinkSettings) -> Transport:
     """Return the transport of a checked sink."""
     return transport_class(settings.url)(settings)
+
+
+class NetworkSinkSettings(SinkSettings, frozen=True, kw_only=True):
+    """Keys of every sink on the network."""
+
+    renamed: ClassVar[dict[str, str]] = {"allow-clear": "allow-cleartext"}
+
+    user: Annotated[str, Meta(description="user of the password")] = ""
+    password_file: Annotated[str, Meta(description="file with the password")] = ""
+    ca_file: tls_keys.CaFile = ""
+    certificate_file: tls_keys.CertificateFile = ""
+    key_file: tls_keys.KeyFile = ""
+    insecure: tls_keys.Insecure = False
+    allow_cleartext: tls_keys.AllowCleartext = False
+    time_limit: Annotated[
+        Duration, Meta(description="maximum time for a connection, and for each answer")
+    ] = Duration("10s")

@@ -44,4 +44,4 @@ def fill_template(template: str, values: Mapping[str, str], separator: str = "")
     """Return a template with values. The separator after an empty prefix is removed."""
     if separator and not values["prefix"]:
         template = template.replace("{prefix}" + separator, "")
-    return _PLACEHOLDER.sub(lambda found: values[found[1]], template)
+    return _PLACEHOLDER.sub(lambda match: values[match[1]], template)

@@ -63,15 +63,15 @@ class EnergyAgent(Agent[EnergySettings]):
         now = node.clock.time()
         ended = self.meter.take_ended(node)
         if "line" in self.wanted:
-            accounts = [each.account for each in ended]
+            accounts = [job.account for job in ended]
             yield from make_points(node, self.meter.ledger, self.settings, now)
             yield from make_end_points(node, accounts, self.settings, now)
         if ended and "sonar" in self.wanted:
             yield JsonArray(
                 "energy",
                 [
-                    make_end_record(node, each.account, self.settings, each.slurm_joules)
-                    for each in ended
+                    make_end_record(node, job.account, self.settings, job.slurm_joules)
+                    for job in ended
                 ],
             )
 

@@ -15,17 +15,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ccagent.config.configuration import Configuration
-    from ccagent.config.options import Options
 
 _FORMATS = ("table", "sonar", "line")
 
 
 def extend_command(
-    command: click.Command, configure: Callable[[Options], Configuration]
+    command: click.Command, configure: Callable[..., Configuration]
 ) -> click.Command:
     """Return the agent's command with `--format table` and `--seconds`.
 
-    configure: returns the configuration of the agent.
+    configure: returns the configuration of the agent for options and assignments of `--set`.
     """
     take_sample = command.callback
     if take_sample is None:
@@ -43,7 +42,7 @@ def extend_command(
             return
         if options["every"] or options["is_dry"] or options["sinks"]:
             raise click.UsageError("--format table prints one sample to standard output")
-        _print_table(configure, options, seconds)
+        _print_table(options, seconds, configure)
 
     own = [
         click.Option(
@@ -59,12 +58,12 @@ def extend_command(
             help="Measure for this many seconds (for a table).",
         ),
     ]
-    params = [each for each in command.params if each.name != "form"]
+    params = [param for param in command.params if param.name != "form"]
     return click.Command(command.name, callback=run, params=[*own, *params], help=command.help)
 
 
 def _print_table(
-    configure: Callable[[Options], Configuration], options: dict[str, Any], seconds: float
+    options: dict[str, Any], seconds: float, configure: Callable[..., Configuration]
 ) -> None:
     """Measure once and print the table. Exit with status 1 if no energy is known."""
     from ccagent.agents.energy.agent import EnergyAgent
@@ -75,7 +74,7 @@ def _print_table(
     assignments = options.pop("assignments")
     common = take_common(options)
     log.configure(common.verbosity)
-    configuration = _configure(configure, common.options, assignments)
+    configuration = configure(common.options, assignments)
     settings = configuration.agents[EnergyAgent.name]
     if not isinstance(settings, EnergySettings):
         raise ConfigurationError(f"{configuration.place}: agents.energy: another agent's")
@@ -90,14 +89,3 @@ def _print_table(
     finally:
         agent.close()
     sys.exit(1 if tick.is_blind else 0)
-
-
-def _configure(
-    configure: Callable[[Options], Configuration], options: Options, assignments: tuple[str, ...]
-) -> Configuration:
-    """Return the configuration of the agent, with the keys of the command line."""
-    if not assignments:
-        return configure(options)
-    from ccagent.config.options import load_configuration
-
-    return load_configuration(options, agent="energy", assignments=assignments)

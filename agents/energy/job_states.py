@@ -1,12 +1,14 @@
-"""Snapshot of the node and its jobs: CPU time, CPUs and memory."""
+"""Snapshots of CPU time, CPUs and memory of the node and its jobs, and the use between two."""
 
 from __future__ import annotations
 
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
+from ccagent.agents.energy.sources.base import ALL_SOCKETS
+from ccagent.agents.energy.splitting import DomainClaim, DomainUse, apportion
 from ccagent.errors import CcagentError, NotHereError, VanishedError
-from ccagent.machine.cgroup.files import parse_amount, parse_fields, parse_limit
+from ccagent.machine.cgroup.files import list_pids, parse_amount, parse_fields, parse_limit
 from ccagent.machine.cgroup.jobs import V2, job_directories
 from ccagent.machine.parsed import FileErrors, read_parsed
 from ccagent.machine.procfs.cpulist import parse_cpu_list, parse_topology_id
@@ -15,19 +17,23 @@ from ccagent.machine.procfs.stat import parse_kernel_stat
 from ccagent.records.envelopes import LARGEST_UINT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Mapping
 
+    from ccagent.agents.energy.accounts import EnergyDomain
     from ccagent.machine.cgroup.jobs import JobDirectory
     from ccagent.machine.node import Node
 
 MOST_JOBS = 10_000
+
 _TRIES = 10
 """Ticks in which the user of a job is searched."""
+
 _ASKED_PIDS = 32
-_DEEPEST = 4
-"""Cgroup levels below a job: step_0/user/task_0."""
+
+
 _CPUS = "sys/devices/system/cpu"
 _V1 = ("cpuacct", "cpuset", "memory")
+
 _BUSY = (0, 1, 2, 5, 6)
 """Indices of user, nice, system, irq and softirq in CPU_STATES: busy time without steal.
 
@@ -80,87 +86,91 @@ class StateReader(FileErrors):
         moment = node.clock.uptime()
         directories, is_complete = self._list(node)
         times: dict[int, int] = {}
-        for each in directories:
-            time = self._cpu_time(node, each)
+        for directory in directories:
+            time = self._cpu_time(node, directory)
             if time is not None:
-                times[each.job] = times.get(each.job, 0) + time
+                times[directory.job] = times.get(directory.job, 0) + time
         busy = self._busy(node)
         sockets = self._read_sockets(node)
         memory = self._read_memory(node)
         jobs: dict[int, JobState] = {}
-        for each in directories:
-            known = jobs.get(each.job) or JobState(times.get(each.job))
-            jobs[each.job] = known._replace(
-                cpus=known.cpus | self._cpus(node, each),
-                memory=known.memory + self._job_memory(node, each),
-                uid=max(known.uid, each.uid, self._find_uid(node, each)),
+        for directory in directories:
+            known = jobs.get(directory.job) or JobState(times.get(directory.job))
+            jobs[directory.job] = known._replace(
+                cpus=known.cpus | self._cpus(node, directory),
+                memory=known.memory + self._job_memory(node, directory),
+                uid=max(known.uid, directory.uid, self._find_uid(node, directory)),
             )
         self._uids = {job: uid for job, uid in self._uids.items() if job in jobs}
         self._tries = {job: tries for job, tries in self._tries.items() if job in jobs}
         return NodeSnapshot(moment, jobs, busy, sockets, memory, is_complete)
 
-    def _find_uid(self, node: Node, each: JobDirectory) -> int:
+    def _find_uid(self, node: Node, directory: JobDirectory) -> int:
         """Return the uid of a job's processes if its cgroup has no user; -1 if unknown."""
-        if each.uid >= 0 or each.job in self._uids or self._tries.get(each.job, 0) >= _TRIES:
-            return self._uids.get(each.job, -1)
-        self._tries[each.job] = self._tries.get(each.job, 0) + 1
-        for pid in islice(list_pids(node, each.path), _ASKED_PIDS):
+        if (
+            directory.uid >= 0
+            or directory.job in self._uids
+            or self._tries.get(directory.job, 0) >= _TRIES
+        ):
+            return self._uids.get(directory.job, -1)
+        self._tries[directory.job] = self._tries.get(directory.job, 0) + 1
+        for pid in islice(list_pids(node, directory.path), _ASKED_PIDS):
             try:
                 uid = node.owner(f"proc/{pid}")
             except CcagentError:
                 continue
             if uid:  # slurmstepd is root's
-                self._uids[each.job] = uid
+                self._uids[directory.job] = uid
                 return uid
         return -1
 
     def _list(self, node: Node) -> tuple[list[JobDirectory], bool]:
         try:
-            found = job_directories(node, _V1, self.complain)
+            directories = job_directories(node, _V1, self.complain)
         except NotHereError:
             return [], True
         except CcagentError as error:
             self.errors.append(str(error))
             return [], False
         is_complete = not self.errors
-        if len({each.job for each in found}) > MOST_JOBS:
-            kept = set(sorted({each.job for each in found})[:MOST_JOBS])
+        if len({directory.job for directory in directories}) > MOST_JOBS:
+            kept = set(sorted({directory.job for directory in directories})[:MOST_JOBS])
             self.errors.append(f"more than {MOST_JOBS} jobs; only {MOST_JOBS} are counted")
-            found = [each for each in found if each.job in kept]
-        return found, is_complete
+            directories = [directory for directory in directories if directory.job in kept]
+        return directories, is_complete
 
-    def _cpu_time(self, node: Node, each: JobDirectory) -> int | None:
-        if each.controller == V2:
+    def _cpu_time(self, node: Node, directory: JobDirectory) -> int | None:
+        if directory.controller == V2:
             fields = self.try_parsed(
                 node,
-                f"{each.path}/cpu.stat",
+                f"{directory.path}/cpu.stat",
                 lambda content: parse_fields(content, {b"usage_usec": ("time", 1)}),
             )
             return None if fields is None else fields.get("time")
-        if each.controller == "cpuacct":
-            time = self.try_parsed(node, f"{each.path}/cpuacct.usage", parse_amount)
+        if directory.controller == "cpuacct":
+            time = self.try_parsed(node, f"{directory.path}/cpuacct.usage", parse_amount)
             return None if time is None else time // 1000
         return None
 
-    def _cpus(self, node: Node, each: JobDirectory) -> frozenset[int]:
+    def _cpus(self, node: Node, directory: JobDirectory) -> frozenset[int]:
         names = {V2: ("cpuset.cpus.effective", "cpuset.cpus"),
                  "cpuset": ("cpuset.effective_cpus", "cpuset.cpus")}  # fmt: skip
-        for name in names.get(each.controller, ()):
-            found = self.try_parsed(node, f"{each.path}/{name}", parse_cpu_list)
-            if found is not None:
-                return frozenset(found)
+        for name in names.get(directory.controller, ()):
+            cpus = self.try_parsed(node, f"{directory.path}/{name}", parse_cpu_list)
+            if cpus is not None:
+                return frozenset(cpus)
         return frozenset()
 
-    def _job_memory(self, node: Node, each: JobDirectory) -> int:
+    def _job_memory(self, node: Node, directory: JobDirectory) -> int:
         names = {V2: ("memory.max", "memory.current"),
                  "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes")}  # fmt: skip
-        if each.controller not in names:
+        if directory.controller not in names:
             return 0
-        limit, used = names[each.controller]
-        found = self.try_parsed(node, f"{each.path}/{limit}", parse_limit)
-        if found is None:
-            found = self.try_parsed(node, f"{each.path}/{used}", parse_amount)
-        return min(found or 0, self._memory or found or 0)
+        limit, used = names[directory.controller]
+        size = self.try_parsed(node, f"{directory.path}/{limit}", parse_limit)
+        if size is None:
+            size = self.try_parsed(node, f"{directory.path}/{used}", parse_amount)
+        return min(size or 0, self._memory or size or 0)
 
     def _busy(self, node: Node) -> dict[int, int]:
         stat = self.try_parsed(node, "proc/stat", parse_kernel_stat)
@@ -200,13 +210,181 @@ class StateReader(FileErrors):
         return self._memory
 
 
-def list_pids(node: Node, path: str, depth: int = _DEEPEST) -> Iterator[int]:
-    """Yield the pids in a cgroup and the cgroups below it."""
-    try:
-        content = node.read(f"{path}/cgroup.procs")
-        names = node.directories(path) if depth else ()
-    except CcagentError:
-        return
-    yield from (int(word) for word in content.split() if word.isdigit() and len(word) <= 10)
-    for name in names:
-        yield from list_pids(node, f"{path}/{name}", depth - 1)
+class JobSpan(NamedTuple):
+    """A job between two snapshots.
+
+    cpu_time: us between the snapshots. seen: assumed us on the node; half of the interval if the
+    job started or ended in it. cpus: the last cpus; empty if the job started and ended between the
+    snapshots. is_known: the CPU time is known. places: cpus on which the job may have run: its
+    first and last cpus.
+    """
+
+    cpu_time: int
+    seen: int
+    cpus: frozenset[int]
+    memory: int
+    is_known: bool = True
+    places: frozenset[int] = frozenset()
+
+
+class SocketUse(NamedTuple):
+    """CPU time of a job on a socket in us, and its bounds."""
+
+    busy: int
+    least: int
+    most: int
+
+
+class NodeUse:
+    """CPU time and allocations between two snapshots of a node, by job and socket.
+
+    ended: known CPU time in us of ended jobs after the first snapshot, by job. span: us between the
+    snapshots. exclusive: jobs that were alone on their sockets.
+    """
+
+    def __init__(
+        self, before: NodeSnapshot, now: NodeSnapshot, ended: Mapping[int, int] | None = None
+    ) -> None:
+        self.span = max(1, round((now.moment - before.moment) * 1e6))
+        self._sockets = now.sockets
+        self._memory = now.memory
+        self._cpus_of: dict[int, list[int]] = {ALL_SOCKETS: [*now.sockets]}
+        for cpu, socket in now.sockets.items():
+            self._cpus_of.setdefault(socket, []).append(cpu)
+        self._busy = {
+            cpu: max(0, busy - before.busy[cpu])
+            for cpu, busy in now.busy.items()
+            if cpu in before.busy
+        }
+        self.jobs = self._make_spans(before, now, ended or {})
+        self._seen: dict[int, int] = {}
+        self._may_run: dict[int, int] = {}
+        for job in self.jobs.values():
+            for cpus, times in ((job.cpus, self._seen), (job.places, self._may_run)):
+                for cpu in cpus:
+                    times[cpu] = times.get(cpu, 0) + job.seen
+        self._on: dict[int, dict[int, SocketUse]] = {
+            number: self._place(job) for number, job in self.jobs.items()
+        }
+        self.exclusive = self._find_exclusive()
+
+    def sockets_of(self, number: int) -> set[int]:
+        """Return the sockets on which a job may have run."""
+        return {self._sockets[cpu] for cpu in self.jobs[number].places or self._sockets}
+
+    def busy_of(self, socket: int) -> int:
+        """Return the busy time of the cpus of a socket in us."""
+        return sum(self._busy.get(cpu, 0) for cpu in self._cpus_of.get(socket, ()))
+
+    def is_idle(self) -> bool:
+        """Return whether the node had no job and its cpus were less than 1 % busy."""
+        whole = self.span * len(self._busy)
+        return not self.jobs and self.busy_of(ALL_SOCKETS) * 100 < whole
+
+    def use_package(self, socket: int) -> DomainUse:
+        """Return the use of a package: CPU time, and allocated cpus."""
+        return self._use(socket, self._held_cpus(socket), len(self._cpus_of.get(socket, ())))
+
+    def use_memory(self, socket: int) -> DomainUse:
+        """Return the use of the memory of a socket: CPU time, and allocated memory."""
+        cpus = self._cpus_of.get(socket, ())
+        whole = self._memory * len(cpus) // max(1, len(self._sockets))
+        held: dict[int, int] = {}
+        for number, job in self.jobs.items():
+            here = len(job.cpus.intersection(cpus))
+            held[number] = job.memory * here * job.seen // max(1, len(job.cpus) * self.span)
+        return self._use(socket, held, whole, unit=1)
+
+    def use_of(self, domain: EnergyDomain) -> DomainUse:
+        """Return the use of a domain other than a card."""
+        if domain.kind == "dram":
+            return self.use_memory(domain.number)
+        return self.use_package(ALL_SOCKETS if domain.kind == "node" else domain.number)
+
+    def _use(
+        self, socket: int, held: dict[int, int], whole: int, unit: int | None = None
+    ) -> DomainUse:
+        claims: dict[int, DomainClaim] = {}
+        for number in self.jobs:
+            on = self._on[number].get(socket, SocketUse(0, 0, 0))
+            claims[number] = DomainClaim(on.busy, held.get(number, 0), on.least, on.most)
+        return DomainUse(claims, self.busy_of(socket), whole * (unit or self.span))
+
+    def _held_cpus(self, socket: int) -> dict[int, int]:
+        """Return allocated cpu time in us by job; jobs on a shared cpu share its time."""
+        here = {*self._cpus_of.get(socket, ())}
+        return {
+            number: sum(
+                job.seen * self.span // max(self.span, self._seen[cpu]) for cpu in job.cpus & here
+            )
+            for number, job in self.jobs.items()
+        }
+
+    def _make_spans(
+        self, before: NodeSnapshot, now: NodeSnapshot, ended: Mapping[int, int]
+    ) -> dict[int, JobSpan]:
+        online = frozenset(now.sockets)
+        spans: dict[int, JobSpan] = {}
+        for number in sorted({*before.jobs, *now.jobs, *ended}):
+            old, new = before.jobs.get(number), now.jobs.get(number)
+            if old is None and new is None:
+                spent = ended[number]
+                spans[number] = JobSpan(spent, min(spent, self.span), frozenset(), 0)
+                continue
+            state = new or old or JobState()
+            time: int | None = None
+            if new is None:
+                time = ended.get(number)
+            elif old is not None and new.cpu_time is not None and old.cpu_time is not None:
+                # A requeued job has a new cgroup that started at 0.
+                has_restarted = new.cpu_time < old.cpu_time
+                time = new.cpu_time if has_restarted else new.cpu_time - old.cpu_time
+            elif old is None and before.is_complete:
+                time = new.cpu_time
+            cpus = state.cpus & online or online
+            first = cpus if old is None else old.cpus & online or online
+            spans[number] = JobSpan(
+                max(0, time or 0),
+                self.span if old is not None and new is not None else self.span // 2,
+                cpus,
+                min(state.memory, now.memory or state.memory),
+                is_known=time is not None,
+                places=cpus | first,
+            )
+        return spans
+
+    def _place(self, job: JobSpan) -> dict[int, SocketUse]:
+        """Return the CPU time of a job by socket, and on all of them."""
+        whole = SocketUse(job.cpu_time, job.cpu_time, job.cpu_time)
+        cpus: dict[int, list[int]] = {}
+        for cpu in job.places or self._sockets:
+            cpus.setdefault(self._sockets[cpu], []).append(cpu)
+        if len(cpus) < 2:
+            return {ALL_SOCKETS: whole, **dict.fromkeys(cpus, whole)}
+        own = {s: sum(self._busy.get(cpu, 0) for cpu in here) for s, here in cpus.items()}
+        is_placed = bool(job.places) and any(own.values())
+        numbers = {socket: len(here) for socket, here in cpus.items()}
+        times = apportion(job.cpu_time, own if is_placed else numbers)
+        if is_placed and all(self._may_run[cpu] <= job.seen for cpu in job.places):
+            return {ALL_SOCKETS: whole, **{s: SocketUse(t, t, t) for s, t in times.items()}}
+        most = {
+            socket: min(job.cpu_time, own[socket], len(here) * self.span)
+            for socket, here in cpus.items()
+        }
+        room = sum(most.values())
+        uses = {ALL_SOCKETS: whole}
+        for socket, time in times.items():
+            least = max(0, job.cpu_time - (room - most[socket]))
+            uses[socket] = SocketUse(time, min(least, time), max(most[socket], time))
+        return uses
+
+    def _find_exclusive(self) -> set[int]:
+        on_socket: dict[int, set[int]] = {}
+        for number in self.jobs:
+            for socket in self.sockets_of(number):
+                on_socket.setdefault(socket, set()).add(number)
+        return {
+            number
+            for number, job in self.jobs.items()
+            if job.cpus and all(len(on_socket[socket]) == 1 for socket in self.sockets_of(number))
+        }

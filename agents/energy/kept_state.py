@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ccagent.agents.energy.accounts import JobAccount, NodeAccount
-from ccagent.agents.energy.domains import DomainKind, EnergyDomain
+from ccagent.agents.energy.accounts import DomainKind, JobAccount, NodeAccount
 from ccagent.agents.energy.job_states import JobState, NodeSnapshot
 from ccagent.agents.energy.sources.base import Kept
-from ccagent.agents.state_file import read_state, write_state
+from ccagent.agents.state_file import read_state
 from ccagent.errors import CcagentError
 from ccagent.log import logger
 
@@ -71,8 +70,11 @@ def load_state(path: str) -> EnergyState | None:
 def _is_possible(state: EnergyState) -> bool:
     """Return whether the numbers are plausible: a damaged file may contain any number, or NaN."""
     accounts = (*state.jobs, *state.ended)
-    times = (state.moment, *(time for each in accounts for time in (each.first, each.last)))
-    powers = (watts for each in state.idle for watts in each.windows)
+    times = (
+        state.moment,
+        *(time for account in accounts for time in (account.first, account.last)),
+    )
+    powers = (watts for idle in state.idle for watts in idle.windows)
     return all(0 <= time < _LATEST for time in times) and all(0 <= w < _MOST_IDLE for w in powers)
 
 
@@ -99,19 +101,3 @@ def make_state(
         busy=dict(snapshot.busy) if snapshot is not None else {},
         counters=counters,
     )
-
-
-def save_state(path: str, state: EnergyState) -> None:
-    """Replace the state file."""
-    write_state(path, state)
-
-
-def restore_floor(state: EnergyState, ledger: Ledger) -> None:
-    """Restore the idle power of the ledger. It belongs to the hardware, so any boot may have it."""
-    for each in state.idle:
-        ledger.floor.windows[EnergyDomain(each.kind, each.number)] = [*each.windows]
-
-
-def restore_snapshot(state: EnergyState, now: NodeSnapshot) -> NodeSnapshot:
-    """Return the snapshot at the last tick of the earlier process, with the current CPUs."""
-    return NodeSnapshot(state.moment, state.states, state.busy, now.sockets, now.memory)

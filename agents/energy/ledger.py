@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ccagent.agents.energy.accounts import KEYS, EnergyKey, JobAccount, NodeAccount
-from ccagent.agents.energy.domains import NODE_METER, PART_OF, EnergyDomain, EnergyPart
+from ccagent.agents.energy.accounts import (
+    KEYS,
+    NODE_METER,
+    PART_OF,
+    EnergyDomain,
+    EnergyKey,
+    EnergyPart,
+    JobAccount,
+    NodeAccount,
+)
 from ccagent.agents.energy.sources.base import ALL_SOCKETS
-from ccagent.agents.energy.split.domain_split import (
+from ccagent.agents.energy.splitting import (
     SYSTEM,
     UNALLOCATED,
     DomainSplit,
@@ -19,10 +27,9 @@ from ccagent.machine.job_energy import JobEnergy, NodeEnergy
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ccagent.agents.energy.domains import MeasuredEnergy
-    from ccagent.agents.energy.node_use import NodeUse
-    from ccagent.agents.energy.split.domain_split import DomainUse
-    from ccagent.agents.energy.split.idle_floor import IdleFloor
+    from ccagent.agents.energy.accounts import MeasuredEnergy
+    from ccagent.agents.energy.job_states import NodeUse
+    from ccagent.agents.energy.splitting import DomainUse, IdleFloor
 
 _MOST_ACCOUNTS = 20_000
 
@@ -60,8 +67,8 @@ class Ledger:
         """Split a tick that ends at `time`, seconds since 1970."""
         self._open_accounts(use, time)
         self._tick_energy = {}
-        self.flaws = {domain: each.flaw for domain, each in measured.items() if each.flaw}
-        valid = {domain: each for domain, each in measured.items() if not each.flaw}
+        self.flaws = {domain: energy.flaw for domain, energy in measured.items() if energy.flaw}
+        valid = {domain: energy for domain, energy in measured.items() if not energy.flaw}
         totals = TickTotals({}, {})
         parts = 0
         on_cards: dict[int, set[EnergyDomain]] = {}
@@ -111,10 +118,6 @@ class Ledger:
         return NodeEnergy(
             jobs, dict(node.energy), dict(node.system), dict(node.unallocated), self.power
         )
-
-    def close_job(self, number: int) -> JobAccount | None:
-        """Remove and return the account of an ended job."""
-        return self.jobs.pop(number, None)
 
     def _open_accounts(self, use: NodeUse, time: float) -> None:
         for number, span in use.jobs.items():
@@ -222,11 +225,11 @@ class Ledger:
                 continue
             sockets = use.sockets_of(number) | {ALL_SOCKETS}
             own = [
-                each
-                for domain, each in measured.items()
+                energy
+                for domain, energy in measured.items()
                 if (domain.kind in kinds and (domain == NODE_METER or domain.number in sockets))
                 or domain in on_cards.get(number, ())
             ]
             if own:
-                valid = sum(not each.flaw for each in own)
+                valid = sum(not energy.flaw for energy in own)
                 account.covered += span.seen * valid // len(own)

@@ -2,39 +2,30 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ccagent.agents.energy.card_owners import CardOwners, CardUse, make_card_use
-from ccagent.agents.energy.domains import NODE_METER
-from ccagent.agents.energy.ended_jobs import EndedJob, EndedJobs
-from ccagent.agents.energy.ended_times import EndedTimes
-from ccagent.agents.energy.job_states import NodeSnapshot, StateReader
-from ccagent.agents.energy.kept_state import (
-    load_state,
-    make_state,
-    read_boot,
-    restore_floor,
-    restore_snapshot,
-    save_state,
-)
+from ccagent.agents.energy.accounts import NODE_METER, EnergyDomain, JobAccount
+from ccagent.agents.energy.cards import CardOwners, CardSource, CardUse, make_card_use
+from ccagent.agents.energy.ended_jobs import EndedJob, EndedJobs, EndedTimes
+from ccagent.agents.energy.job_states import NodeSnapshot, NodeUse, StateReader
+from ccagent.agents.energy.kept_state import load_state, make_state, read_boot
 from ccagent.agents.energy.ledger import Ledger, TickTotals
-from ccagent.agents.energy.node_use import NodeUse
-from ccagent.agents.energy.sources.cards import CardSource
+from ccagent.agents.energy.sources.base import Measured, Sources
 from ccagent.agents.energy.sources.rapl import RaplSource
-from ccagent.agents.energy.sources.selection import Measured, Sources
-from ccagent.agents.energy.split.idle_floor import IdleFloor
+from ccagent.agents.energy.splitting import IdleFloor
 from ccagent.agents.metrics.pipeline.wrong_clock import ClockGuard
+from ccagent.agents.state_file import write_state
 from ccagent.machine.job_energy import publish_energy
 from ccagent.machine.keeper import Keeper
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ccagent.agents.energy.accounts import JobAccount
     from ccagent.agents.energy.kept_state import EnergyState
     from ccagent.agents.energy.settings import EnergySettings
     from ccagent.agents.energy.sources.base import EnergySource
-    from ccagent.agents.energy.split.domain_split import DomainUse
+    from ccagent.agents.energy.splitting import DomainUse
     from ccagent.machine.node import Node
 
 _SKEW = 2.0
@@ -102,7 +93,9 @@ class EnergyMeter:
         state = self._states.read(node)
         self._times.read(node, state, state)
         if is_continued and kept is not None:
-            self._before = restore_snapshot(kept, state)
+            self._before = NodeSnapshot(
+                kept.moment, kept.states, kept.busy, state.sockets, state.memory
+            )
         else:
             self._before = state
             for number in state.jobs:
@@ -113,13 +106,10 @@ class EnergyMeter:
         """Read all sources, and add the energy since the last tick to the ledger."""
         if not self._is_open:
             self.open(node)
-        keeper = self._keeper
-        if keeper is None:
+        with self._keeper.lock if self._keeper is not None else nullcontext():
             readings = self.sources.read(node)
-        else:
-            with keeper.lock:
-                readings = self.sources.read(node)
-            keeper.note()
+        if self._keeper is not None:
+            self._keeper.note()
         state = self._states.read(node)
         before, self._before = self._before or state, state
         now = node.clock.time()
@@ -162,10 +152,9 @@ class EnergyMeter:
         """Write the state file, if one is configured."""
         if self.settings.state_file and self._is_open and not self._is_only_sample:
             kept = {source.name: source.keep() for source in self.sources.all}
-            save_state(
-                self.settings.state_file,
-                make_state(self._boot, self.ledger, self.ended.accounts, self._before, kept),
-            )
+            ended = self.ended.accounts
+            state = make_state(self._boot, self.ledger, ended, self._before, kept)
+            write_state(self.settings.state_file, state)
 
     def describe(self) -> dict[str, Any]:
         """Return sources and flaws for `ccagent status --json`."""
@@ -217,14 +206,10 @@ class EnergyMeter:
                 if not account.user and job.uid >= 0:
                     account.user = node.user(job.uid)
             elif state.is_complete:
-                closed = self.ledger.close_job(number)
-                if closed is not None:
-                    self.ended.add(closed, state.moment)
+                self.ended.add(self.ledger.jobs.pop(number), state.moment)
 
     def _adopt(self, number: int, time: float, moment: float, kept: EnergyState | None) -> None:
         """Open the account of an older job, or continue the account of an earlier process."""
-        from ccagent.agents.energy.accounts import JobAccount
-
         account = self.ledger.jobs.get(number)
         if account is None:
             self.ledger.jobs[number] = JobAccount(job=number, first=time, is_adopted=True)
@@ -233,19 +218,18 @@ class EnergyMeter:
 
     def _restore(self, node: Node, kept: EnergyState) -> bool:
         """Take over the state of an earlier process. Return whether its readings continue."""
-        restore_floor(kept, self.ledger)
+        # Idle power belongs to the hardware, so any boot may have it.
+        for idle in kept.idle:
+            self.ledger.floor.windows[EnergyDomain(idle.kind, idle.number)] = [*idle.windows]
         self.ledger.node = kept.node
-        for account in kept.ended:
-            self.ended.add(account, node.clock.uptime())
         is_same_boot = bool(self._boot) and kept.boot == self._boot
-        accounts: dict[int, JobAccount] = {each.job: each for each in kept.jobs}
+        now = node.clock.uptime()
+        for account in kept.ended if is_same_boot else [*kept.ended, *kept.jobs]:
+            self.ended.add(account, now)
         if not is_same_boot:
-            for account in accounts.values():
-                self.ended.add(account, node.clock.uptime())
             return False
-        self.ledger.jobs = accounts
-        down = node.clock.uptime() - kept.moment
-        if not 0 <= down <= _LONGEST_DOWN:
+        self.ledger.jobs = {account.job: account for account in kept.jobs}
+        if not 0 <= now - kept.moment <= _LONGEST_DOWN:
             return False
         for source in self.sources.all:
             source.restore(kept.counters.get(source.name, {}))
@@ -260,36 +244,36 @@ def check_spans(measured: Measured, seconds: float) -> Measured:
     """
     tolerance = max(_SKEW, seconds / 4)
     return {
-        domain: each
-        if each.flaw or abs(each.seconds - seconds) <= tolerance
-        else each._replace(
-            energy=0, flaw=f"the reading covers {each.seconds:.0f} s, the tick {seconds:.0f} s"
+        domain: energy
+        if energy.flaw or abs(energy.seconds - seconds) <= tolerance
+        else energy._replace(
+            energy=0, flaw=f"the reading covers {energy.seconds:.0f} s, the tick {seconds:.0f} s"
         )
-        for domain, each in measured.items()
+        for domain, energy in measured.items()
     }
 
 
 def make_sources(settings: EnergySettings, cards: CardSource) -> list[EnergySource]:
     """Return the configured sources in order of preference."""
-    found: list[EnergySource] = []
+    sources: list[EnergySource] = []
     if settings.rapl != "off":
-        found.append(RaplSource(settings.rapl))
+        sources.append(RaplSource(settings.rapl))
     if settings.gpu_vendors:
-        found.append(cards)
+        sources.append(cards)
     for name in ("pm-counters", "hwmon", "dcmi"):
         if name not in settings.meters:
             continue
         if name == "pm-counters":
-            from ccagent.agents.energy.sources.pm_counters import PmCountersSource
+            from ccagent.agents.energy.sources.meters import PmCountersSource
 
-            found.append(PmCountersSource())
+            sources.append(PmCountersSource())
         elif name == "hwmon":
-            from ccagent.agents.energy.sources.hwmon import HwmonEnergySource
+            from ccagent.agents.energy.sources.meters import HwmonEnergySource
 
-            found.append(HwmonEnergySource())
+            sources.append(HwmonEnergySource())
         else:
-            from ccagent.agents.energy.sources.dcmi import DcmiSource
+            from ccagent.agents.energy.sources.meters import DcmiSource
 
             limit = settings.dcmi_time_limit.seconds
-            found.append(DcmiSource(settings.dcmi_command, settings.dcmi_every.seconds, limit))
-    return found
+            sources.append(DcmiSource(settings.dcmi_command, settings.dcmi_every.seconds, limit))
+    return sources

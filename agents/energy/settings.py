@@ -9,7 +9,7 @@ from msgspec import Meta
 from ccagent.agents.gpu_settings import GpuSettings
 from ccagent.config.duration import Duration
 
-RaplWay = Literal["auto", "perf", "powercap", "off"]
+RaplAccess = Literal["auto", "perf", "powercap", "off"]
 
 MeterName = Literal["pm-counters", "hwmon", "dcmi"]
 
@@ -21,8 +21,7 @@ class EnergySettings(GpuSettings, frozen=True, kw_only=True):
     """The keys of [agents.energy]."""
 
     rapl: Annotated[
-        RaplWay,
-        Meta(description="access to RAPL; auto: perf if permitted, else powercap"),
+        RaplAccess, Meta(description="access to RAPL; auto: perf if permitted, else powercap")
     ] = "auto"
     meters: Annotated[
         tuple[MeterName, ...],

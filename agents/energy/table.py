@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ccagent.agents.energy.domains import NODE_METER
-from ccagent.agents.energy.split.domain_split import SYSTEM, UNALLOCATED
+from ccagent.agents.energy.accounts import NODE_METER
+from ccagent.agents.energy.splitting import SYSTEM, UNALLOCATED
 from ccagent.errors import CcagentError
 from ccagent.log import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from ccagent.agents.energy.domains import EnergyDomain
+    from ccagent.agents.energy.accounts import EnergyDomain
     from ccagent.agents.energy.meter import EnergyMeter, EnergyTick
     from ccagent.machine.checks import Check
     from ccagent.machine.node import Node

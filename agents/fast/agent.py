@@ -61,18 +61,18 @@ class FastAgent(Agent[FastSettings]):
             self.prepare(node)
         if self._reader is None:
             return
-        found = self._reader.read(node, self._monitored(node))
-        self.is_blind = not found.node and not found.applications
+        kpis = self._reader.read(node, self._monitored(node))
+        self.is_blind = not kpis.node and not kpis.applications
         if self.is_blind:
             logger.warning("agent fast: can't read any KPI")
-        yield from kpi_points(node, found)
+        yield from kpi_points(node, kpis)
         protocol = self._runtime.protocol if self._runtime is not None else None
         if protocol is not None:
             yield from protocol.relay.take(node)
 
     def checks(self, node: Node) -> Iterator[Check]:
         """Return the checks of the sources of the node's KPIs."""
-        from ccagent.agents.fast.kpis.node_kpis import NodeKpis
+        from ccagent.agents.fast.kpis.kpi_reading import NodeKpis
 
         return NodeKpis().checks(node)
 

@@ -1,18 +1,22 @@
-"""Additional commands of `ccagent fast`."""
+"""Additional commands of `ccagent fast`, and the texts that they print."""
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
 from ccagent.config.command_options import add_common_options, make_group
-from ccagent.errors import ConfigurationError
+from ccagent.errors import CcagentError, ConfigurationError, NotHereError, UnparsableError
+from ccagent.log import printable
+from ccagent.machine.clock import timestamp
+from ccagent.senders import describe_sender
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ccagent.agents.fast.messages.structures import BandwidthResponse
     from ccagent.agents.fast.settings import FastSettings
     from ccagent.config.command_options import Common
     from ccagent.config.configuration import Configuration
@@ -30,13 +34,8 @@ def extend_command(
     configure: returns the configuration of the agent.
     """
     group = make_group(command)
-    for make in (_status_command, _bandwidth_command, _reference_command):
-        group.add_command(make(configure))
-    return group
 
-
-def _status_command(configure: Callable[[Options], Configuration]) -> click.Command:
-    @click.command()
+    @group.command()
     @click.option("--json", "as_json", is_flag=True, help="As JSON.")
     @add_common_options
     def status(as_json: bool, common: Common) -> None:
@@ -44,21 +43,15 @@ def _status_command(configure: Callable[[Options], Configuration]) -> click.Comm
 
         Exit status 1 if no daemon runs, or if it has no [agents.fast].
         """
-        from ccagent.agents.fast.status_text import read_details, status_text
-
-        found = read_details(configure(common.options).settings.status_socket)
+        details = read_details(configure(common.options).settings.status_socket)
         if as_json:
             import json
 
-            click.echo(json.dumps(found))
+            click.echo(json.dumps(details))
         else:
-            click.echo(status_text(found), nl=False)
+            click.echo(status_text(details), nl=False)
 
-    return status
-
-
-def _bandwidth_command(configure: Callable[[Options], Configuration]) -> click.Command:
-    @click.command()
+    @group.command()
     @click.option("--cores", required=True, metavar="LIST", help="Cores such as 0,1 or 0-3.")
     @add_common_options
     def mmbwmon(cores: str, common: Common) -> None:
@@ -68,7 +61,6 @@ def _bandwidth_command(configure: Callable[[Options], Configuration]) -> click.C
         """
         from ccagent.agents.fast.bandwidth.service import measure_now
         from ccagent.agents.fast.settings import check_extra
-        from ccagent.agents.fast.status_text import bandwidth_text
 
         check_extra("numpy", "mmbwmon")
         wanted = _core_list(cores)
@@ -78,43 +70,43 @@ def _bandwidth_command(configure: Callable[[Options], Configuration]) -> click.C
         if response.value is None or not response.is_valid:
             sys.exit(1)
 
-    return mmbwmon
-
-
-def _reference_command(configure: Callable[[Options], Configuration]) -> click.Command:
-    @click.command()
+    @group.command()
     @add_common_options
     def reference(common: Common) -> None:
         """Measure and keep the bandwidth of this idle node, by number of cores.
 
         Takes about two seconds for each number of cores. Exit status 1 if the node is not idle.
         """
-        from ccagent.agents.fast.bandwidth.reference import measure_reference, write_reference
-        from ccagent.agents.fast.bandwidth.service import check_cores
-        from ccagent.agents.fast.bandwidth.topology import read_cpus
         from ccagent.agents.fast.settings import check_extra
-        from ccagent.errors import CcagentError
-        from ccagent.service.private_directories import make_directory
 
         check_extra("numpy", "reference")
-        node, settings = _node_and_settings(configure(common.options))
-        if not settings.state_directory:
-            raise ConfigurationError(f"{_KEPT_WHERE}: missing; set the directory for the reference")
-        try:
-            make_directory(settings.state_directory)
-        except OSError as error:
-            raise CcagentError(f"{settings.state_directory}: {error.strerror}") from error
-        reason = check_cores(node, read_cpus(node), ())
-        if reason:
-            raise CcagentError(f"the node is not idle: {reason}")
+        _measure_reference(*_node_and_settings(configure(common.options)))
 
-        def tell(count: int, bandwidth: float, share: float) -> None:
-            click.echo(f"{count:5} cores {bandwidth / 1e9:9.2f} GB/s  share {share:.2f}")
+    return group
 
-        found = measure_reference(node, tell)
-        click.echo(f"kept in {write_reference(settings.state_directory, found)}")
 
-    return reference
+def _measure_reference(node: Node, settings: FastSettings) -> None:
+    """Measure, print and write the reference. Raise CcagentError if the node is not idle."""
+    from ccagent.agents.fast.bandwidth import service
+    from ccagent.agents.fast.bandwidth.measurement import read_cpus
+    from ccagent.service.private_directories import make_directory
+
+    directory = settings.state_directory
+    if not directory:
+        raise ConfigurationError(f"{_KEPT_WHERE}: missing; set the directory for the reference")
+    try:
+        make_directory(directory)
+    except OSError as error:
+        raise CcagentError(f"{directory}: {error.strerror}") from error
+    reason = service.check_cores(node, read_cpus(node), ())
+    if reason:
+        raise CcagentError(f"the node is not idle: {reason}")
+
+    def report(count: int, bandwidth: float, share: float) -> None:
+        click.echo(f"{count:5} cores {bandwidth / 1e9:9.2f} GB/s  share {share:.2f}")
+
+    reference = service.measure_reference(node, report)
+    click.echo(f"kept in {service.write_reference(directory, reference)}")
 
 
 def _node_and_settings(configuration: Configuration) -> tuple[Node, FastSettings]:
@@ -129,7 +121,6 @@ def _node_and_settings(configuration: Configuration) -> tuple[Node, FastSettings
 def _core_list(text: str) -> list[int]:
     """Return the cores of a list such as `0,2-3`. Raise ConfigurationError if invalid."""
     from ccagent.agents.fast.messages.decoding import MOST_CORES
-    from ccagent.errors import UnparsableError
     from ccagent.machine.procfs.cpulist import parse_cpu_list
 
     try:
@@ -139,3 +130,83 @@ def _core_list(text: str) -> list[int]:
     if not 0 < len(cores) <= MOST_CORES:
         raise ConfigurationError(f"--cores: 1 to {MOST_CORES} cores")
     return cores
+
+
+def read_details(socket: str) -> dict[str, Any]:
+    """Return the state of the agent `fast` from the running daemon.
+
+    Raise CcagentError if missing.
+    """
+    from ccagent.service.status_socket import read_status
+
+    if not socket:
+        raise ConfigurationError("status-socket: none is set")
+    status = read_status(socket)
+    if "fast" not in status.agents:
+        raise NotHereError(f"{socket}: the daemon has no [agents.fast]")
+    return status.details.get("fast", {})
+
+
+def status_text(status: dict[str, Any]) -> str:
+    """Return the state of the agent for a terminal."""
+    if not status:
+        return "no broker is configured; KPIs go only to the sinks\n"
+    lines = [f"broker         {status['broker']}", f"state          {status['state']}"]
+    if status.get("error"):
+        lines.append(f"error          {status['error']}")
+    lines.append(_configuration(status.get("configuration")))
+    waiting, dropped = status.get("answers-waiting", 0), status.get("messages-dropped", 0)
+    lines.append(
+        f"answers        {waiting} waiting; {dropped} KPI reports dropped,"
+        f" {status.get('rounds-skipped', 0)} rounds skipped"
+    )
+    for machine in status.get("machines", []):
+        state = " (suspended)" if machine["suspended"] else ""
+        lines.append(f"machine        {machine['name']}, process {machine['process-id']}{state}")
+    lines += [f"not monitored  job {job}" for job in status.get("stopped-jobs", [])]
+    for job in status.get("job-status", []):
+        migration = "may be migrated" if job["migration"] else "must not be migrated"
+        lines.append(f"application    job {job['job']}: {migration}; {', '.join(job['supported'])}")
+    lines += [f"sender         {describe_sender(sender)}" for sender in status.get("senders", [])]
+    kpis = status.get("kpis")
+    if kpis:
+        lines.append(f"last KPIs      {timestamp(kpis['time'])}")
+        lines += _values(kpis["node"], "node")
+        for application in kpis["applications"]:
+            name = (
+                f"job {application['job-id']}"
+                if application["job-id"]
+                else f"machine {application['vm-name']}"
+            )
+            lines += _values(application["values"], name)
+    return "".join(f"{printable(line)}\n" for line in lines)
+
+
+def bandwidth_text(response: BandwidthResponse) -> str:
+    """Return a measurement for a terminal."""
+    cores = ",".join(map(str, response.cores))
+    if response.value is None:
+        return f"cores {cores}: not measured: {printable(response.details)}\n"
+    text = (
+        f"cores {cores}: {response.bandwidth / 1e9:.2f} GB/s, {response.value:.3f} of the idle"
+        f" reference; the probe ran {100 * response.cpu_share:.0f} % of its time\n"
+    )
+    return text if response.is_valid else f"{text}{printable(response.details)}\n"
+
+
+def _configuration(held: object) -> str:
+    if not isinstance(held, dict):
+        return "configuration  none yet"
+    values = cast("dict[str, Any]", held)
+    names = ", ".join(values["categories"]) or "all KPIs"
+    return (
+        f"configuration  {names}; every {values['repeat']} s;"
+        f" set by {values['sender']} at {timestamp(values['time'])}"
+    )
+
+
+def _values(values: dict[str, Any], name: str) -> list[str]:
+    return [
+        f"  {name:16} {kpi:38} {value if isinstance(value, str) else f'{value:,.1f}'}"
+        for kpi, value in values.items()
+    ]

@@ -1,4 +1,4 @@
-"""State machine of the protocol: effects of messages, and answers.
+"""State machine of the protocol: effects of messages, and the queue of answers.
 
 CONNECT -> WAIT_CONFIG (init, repeated with backoff) -> MONITORING. An accepted configuration stays
 in force, also across restarts, until another one is accepted.
@@ -9,14 +9,14 @@ from __future__ import annotations
 import hashlib
 import random
 import threading
-from typing import TYPE_CHECKING, Literal
+import time
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from msgspec import structs
 
 from ccagent.agents.fast.bandwidth.service import BandwidthService
-from ccagent.agents.fast.kpis.relay import ApplicationRelay
+from ccagent.agents.fast.kpis.points import ApplicationRelay
 from ccagent.agents.fast.messages.decoding import decode
-from ccagent.agents.fast.messages.encoding import encode_fast
 from ccagent.agents.fast.messages.structures import (
     AgentInit,
     ApplicationKpis,
@@ -31,7 +31,11 @@ from ccagent.agents.fast.messages.structures import (
     TaskAnswer,
 )
 from ccagent.agents.fast.session.kept_state import AcceptedConfiguration, PendingMeasurement
+from ccagent.config.configuration import OutboxSettings
+from ccagent.config.duration import Duration
 from ccagent.log import logger, printable, say
+from ccagent.queue.queue import Queue
+from ccagent.records.message import Message
 from ccagent.senders import SenderTable
 
 if TYPE_CHECKING:
@@ -39,12 +43,12 @@ if TYPE_CHECKING:
 
     from ccagent.agents.fast.kpis.applications import Applications, MonitoredApplication
     from ccagent.agents.fast.messages.structures import FastMessage
-    from ccagent.agents.fast.session.answers import AnswerQueue
-    from ccagent.agents.fast.session.kept_state import StateKeeper
+    from ccagent.agents.fast.session.kept_state import StateFile
     from ccagent.agents.fast.session.topics import FastTopics
     from ccagent.agents.fast.settings import FastSettings
     from ccagent.machine.node import Node
     from ccagent.net.mqtt_broker import ReceivedMessage
+    from ccagent.queue.queue import QueueBatch
 
 ProtocolState = Literal["waiting for a configuration", "monitoring"]
 
@@ -53,6 +57,66 @@ _LONGEST_INIT_PAUSE = 300.0
 _LONGEST_REPEAT = 7 * 86400
 _JOBS_KNOWN_FOR = 10.0
 _LONGEST_TOPIC = 200
+_REQUESTS = frozenset({"agent task", "bandwidth request"})
+_QUEUE_BYTES = 8 * 1024 * 1024
+_QUEUE_AGE = Duration("1d")
+_MOST_ANSWERS = 10_000
+
+
+class QueuedAnswer(NamedTuple):
+    """An answer to send. key: key of the request. number, batch: position in the queue."""
+
+    key: str
+    topic: str
+    payload: bytes
+    number: int
+    batch: QueueBatch
+
+
+class AnswerQueue:
+    """Keeps answers in order, on disk below `directory` if possible, else in memory."""
+
+    def __init__(self, directory: str, cluster: str, node: str) -> None:
+        self._cluster, self._node = cluster, node
+        self._queue = Queue(
+            "agents.fast",
+            OutboxSettings(directory=directory, max_bytes=_QUEUE_BYTES, max_age=_QUEUE_AGE),
+        )
+
+    def put(self, key: str, topic: str, payload: bytes) -> None:
+        """Queue an answer."""
+        message = Message(self._cluster, self._node, topic, "sonar", time.time(), payload, "", key)
+        self._queue.put([message])
+
+    def first(self) -> QueuedAnswer | None:
+        """Return the oldest answer; None without one."""
+        batch = self._queue.next_batch(1)
+        if not batch.messages:
+            return None
+        waiting = batch.messages[0]
+        message = waiting.message
+        return QueuedAnswer(message.id, message.kind, message.body, waiting.number, batch)
+
+    def keys(self) -> set[str]:
+        """Return the keys of all queued answers."""
+        batch = self._queue.next_batch(_MOST_ANSWERS)
+        return {waiting.message.id for waiting in batch.messages}
+
+    def remove(self, answer: QueuedAnswer) -> None:
+        """Delete an answer after the broker's confirmation."""
+        self._queue.remove(answer.batch, [answer.number])
+
+    def reject(self, answer: QueuedAnswer, reason: str) -> None:
+        """Move a rejected answer to the dead letters."""
+        self._queue.reject(answer.batch, answer.number, reason)
+
+    def count(self) -> int:
+        """Return the number of queued answers."""
+        return self._queue.count()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._queue.close()
 
 
 class FastProtocol:
@@ -64,7 +128,7 @@ class FastProtocol:
         settings: FastSettings,
         *,
         topics: FastTopics,
-        keeper: StateKeeper,
+        kept: StateFile,
         answers: AnswerQueue,
         applications: Applications,
     ) -> None:
@@ -73,13 +137,13 @@ class FastProtocol:
         """Messages and refusals by topic."""
         self.lock = threading.RLock()
         """Held while the state is read or changed, never during publishing."""
-        self.publish: Callable[[str, bytes], object] = _nowhere
-        self.on_configured: Callable[[], None] = _nothing
-        self.on_answer: Callable[[], None] = _nothing
+        self.publish: Callable[[str, bytes], object] = lambda _topic, _payload: None
+        self.on_configured: Callable[[], None] = lambda: None
+        self.on_answer: Callable[[], None] = lambda: None
         self._node = node
         self._settings = settings
         self._topics = topics
-        self._keeper = keeper
+        self._kept = kept
         self._answers = answers
         self._applications = applications
         self._bandwidth = BandwidthService(node, settings.state_directory, 1.0 / settings.max_rate)
@@ -92,22 +156,24 @@ class FastProtocol:
     def restore(self) -> None:
         """Restore the state of the last process, and answer its interrupted measurements."""
         with self.lock:
-            state = self._keeper.state
+            state = self._kept.state
             waiting = self._answers.keys()
             self._known = {*state.handled, *waiting}
             pending, state.pending = state.pending, []
-            for each in pending:
-                if each.key in waiting:
+            for measurement in pending:
+                if measurement.key in waiting:
                     continue
                 details = "the agent was restarted during the measurement; ask again"
-                self._answer_measurement(each, BandwidthResponse(cores=each.cores, details=details))
+                self._answer_measurement(
+                    measurement, BandwidthResponse(cores=measurement.cores, details=details)
+                )
             if pending:
-                self._keeper.save()
+                self._kept.save()
 
     @property
     def configuration(self) -> AcceptedConfiguration | None:
         """The configuration in force."""
-        return self._keeper.state.configuration
+        return self._kept.state.configuration
 
     @property
     def state(self) -> ProtocolState:
@@ -131,16 +197,16 @@ class FastProtocol:
 
     def filters(self) -> list[str]:
         """Return the topic filters to subscribe to."""
-        found = self._topics.fixed(measures=True)
+        filters = self._topics.fixed(measures=True)
         match self._settings.relay:
             case "all":
-                found += self._topics.of_job("+")
+                filters += self._topics.of_job("+")
             case "jobs":
                 for job in self._jobs_here():
-                    found += self._topics.of_job(job)
+                    filters += self._topics.of_job(job)
             case "none":
                 pass
-        return found
+        return filters
 
     def on_message(self, received: ReceivedMessage) -> None:
         """Handle a message. Answers are on disk when this returns."""
@@ -153,13 +219,10 @@ class FastProtocol:
         if isinstance(message, MachineResult):
             with self.lock:
                 self._applications.follow(self._node, message)
-                self._keeper.save()
+                self._kept.save()
         elif isinstance(message, ApplicationStatus | ApplicationKpis):
             self.relay.add(message, topic.job, self._node.clock.time())
-        elif isinstance(message, Refusal) and topic.subject not in {
-            "agent task",
-            "bandwidth request",
-        }:
+        elif isinstance(message, Refusal) and topic.subject not in _REQUESTS:
             self._log_refused(received.topic, topic.subject, message.reason)
         else:
             self._on_request(received, message)
@@ -186,10 +249,10 @@ class FastProtocol:
                     self._refuse(message, received.topic, key)
                 case _:
                     return
-            self._keeper.note_handled(key)
-            self._keeper.save()
-            if len(self._known) > 2 * len(self._keeper.state.handled) + 100:
-                self._known = {*self._keeper.state.handled}
+            self._kept.note_handled(key)
+            self._kept.save()
+            if len(self._known) > 2 * len(self._kept.state.handled) + 100:
+                self._known = {*self._kept.state.handled}
 
     def _is_in_force(self, message: FastMessage | Refusal) -> bool:
         """Return whether a retained message asks for the configuration already in force."""
@@ -207,16 +270,11 @@ class FastProtocol:
             reason = f"repeat: {message.repeat} s, at least {shortest:g} s (max-rate of the node)"
         elif message.repeat > _LONGEST_REPEAT:
             reason = f"repeat: {message.repeat} s, at most {_LONGEST_REPEAT} s"
-        self._answer(
-            key,
-            ConfigurationAnswer(
-                id=message.id, source=self._node.hostname, is_accepted=not reason, details=reason
-            ),
-        )
+        self._answer_configuration(key, message.id, reason)
         if reason:
             self._log_refused(sender, "configuration", reason)
             return
-        self._keeper.state.configuration = AcceptedConfiguration(
+        self._kept.state.configuration = AcceptedConfiguration(
             categories=message.categories,
             repeat=message.repeat,
             sender=sender,
@@ -228,16 +286,7 @@ class FastProtocol:
 
     def _stop(self, message: StopMonitoring, sender: str, key: str) -> None:
         reason = self._applications.stop(self._node, message)
-        self._answer(
-            key,
-            TaskAnswer(
-                id=message.id,
-                source=self._node.hostname,
-                task="stop monitoring",
-                is_success=not reason,
-                details=reason,
-            ),
-        )
+        self._answer_task(key, message.id, "stop monitoring", reason)
         if reason:
             self._log_refused(sender, "stop monitoring", reason)
         else:
@@ -248,15 +297,15 @@ class FastProtocol:
         if not self._settings.mmbwmon:
             reason = "measurements are not allowed on this node (agents.fast.mmbwmon)"
         else:
-            self._keeper.state.pending.append(pending)
+            self._kept.state.pending.append(pending)
             reason = self._bandwidth.start(
                 message.cores,
-                [*self._keeper.state.machines],
+                [*self._kept.state.machines],
                 lambda response: self._on_measured(pending, response),
             )
         if reason:
-            if pending in self._keeper.state.pending:
-                self._keeper.state.pending.remove(pending)
+            if pending in self._kept.state.pending:
+                self._kept.state.pending.remove(pending)
             self._answer_measurement(
                 pending, BandwidthResponse(cores=message.cores, details=reason)
             )
@@ -267,35 +316,20 @@ class FastProtocol:
     def _on_measured(self, pending: PendingMeasurement, response: BandwidthResponse) -> None:
         with self.lock:
             self._answer_measurement(pending, response)
-            if pending in self._keeper.state.pending:
-                self._keeper.state.pending.remove(pending)
-            self._keeper.save()
+            if pending in self._kept.state.pending:
+                self._kept.state.pending.remove(pending)
+            self._kept.save()
 
     def _refuse(self, message: Refusal, sender: str, key: str) -> None:
         """Answer an invalid request in the form that its sender expects."""
         self._log_refused(sender, "request", message.reason)
-        source = self._node.hostname
         if message.task in {"request", "mmbwmon request"}:
             pending = PendingMeasurement(key=key, id=message.id, cores=())
             self._answer_measurement(pending, BandwidthResponse(cores=(), details=message.reason))
         elif message.task == "init agent":
-            self._answer(
-                key,
-                ConfigurationAnswer(
-                    id=message.id, source=source, is_accepted=False, details=message.reason
-                ),
-            )
+            self._answer_configuration(key, message.id, message.reason)
         elif message.task == "stop monitoring" or message.id:
-            self._answer(
-                key,
-                TaskAnswer(
-                    id=message.id,
-                    source=source,
-                    task=message.task,
-                    is_success=False,
-                    details=message.reason,
-                ),
-            )
+            self._answer_task(key, message.id, message.task, message.reason)
 
     def _log_refused(self, sender: str, kind: str, reason: str) -> None:
         """Count a refused message, and log one of its kind per hour."""
@@ -314,15 +348,31 @@ class FastProtocol:
 
     def _answer_measurement(self, pending: PendingMeasurement, response: BandwidthResponse) -> None:
         named = structs.replace(response, id=pending.id)
-        self._answers.put(pending.key, self._topics.bandwidth_response, encode_fast(named))
+        self._answers.put(pending.key, self._topics.bandwidth_response, named.encode())
         self.on_answer()
 
+    def _answer_configuration(self, key: str, request: str, reason: str) -> None:
+        """Answer a configuration. request: its id. reason: why it is denied; empty: accepted."""
+        source = self._node.hostname
+        self._answer(
+            key,
+            ConfigurationAnswer(id=request, source=source, is_accepted=not reason, details=reason),
+        )
+
+    def _answer_task(self, key: str, request: str, task: str, reason: str) -> None:
+        """Answer a task. request: its id. reason: why it failed; empty: success."""
+        source = self._node.hostname
+        answer = TaskAnswer(
+            id=request, source=source, task=task, is_success=not reason, details=reason
+        )
+        self._answer(key, answer)
+
     def _answer(self, key: str, message: FastMessage) -> None:
-        self._answers.put(key, self._topics.status, encode_fast(message))
+        self._answers.put(key, self._topics.status, message.encode())
         self.on_answer()
 
     def _send_init(self) -> None:
-        self.publish(self._topics.status, encode_fast(AgentInit(source=self._node.hostname)))
+        self.publish(self._topics.status, AgentInit(source=self._node.hostname).encode())
         pause = self._init_pause * random.uniform(0.8, 1.2)  # noqa: S311
         self._init_at = self._node.clock.monotonic() + pause
         self._init_pause = min(2 * self._init_pause, _LONGEST_INIT_PAUSE)
@@ -346,11 +396,3 @@ def _key(received: ReceivedMessage, message_id: str) -> str:
     if not message_id:
         digest.update(received.number.to_bytes(4, "big"))
     return digest.hexdigest()
-
-
-def _nothing() -> None:
-    pass
-
-
-def _nowhere(_topic: str, _payload: bytes) -> object:
-    return None

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING, Any
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from msgspec import structs
 
 from ccagent.agents.fast.kpis.applications import Applications
-from ccagent.agents.fast.kpis.rounds import KpiRounds
-from ccagent.agents.fast.messages.encoding import encode_fast
-from ccagent.agents.fast.messages.structures import AgentQuit
-from ccagent.agents.fast.protocol import FastProtocol
-from ccagent.agents.fast.session.answers import AnswerQueue
-from ccagent.agents.fast.session.kept_state import StateKeeper
+from ccagent.agents.fast.kpis.kpi_reading import KpiReader
+from ccagent.agents.fast.messages.structures import AgentQuit, KpiReport
+from ccagent.agents.fast.protocol import AnswerQueue, FastProtocol
+from ccagent.agents.fast.session.kept_state import StateFile
 from ccagent.agents.fast.session.session import FastSession
 from ccagent.agents.fast.session.topics import FastTopics
 from ccagent.errors import CcagentError, LockedError
@@ -23,13 +24,107 @@ from ccagent.service.private_directories import make_directory
 from ccagent.transports.mqtt.settings import fill_topic
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from ccagent.agents.fast.kpis.kpi_reading import KpiRound
     from ccagent.agents.fast.settings import FastSettings
     from ccagent.machine.node import Node
 
+_PAUSE_AFTER_FAILURE = 5.0
 _LOCK = "fast.lock"
 _LOCK_RETRIED = 1.0
 _JOIN = 3.0
+
+
+class KpiRounds:
+    """Reads and reports KPIs every `repeat` seconds of the configuration in force."""
+
+    def __init__(
+        self,
+        node: Node,
+        settings: FastSettings,
+        protocol: FastProtocol,
+        report: Callable[[bytes], object],
+    ) -> None:
+        self.last: KpiRound | None = None
+        """The last reported round."""
+        self.skipped = 0
+        """Rounds skipped because the previous one took too long."""
+        self._node = node
+        self._protocol = protocol
+        self._report = report
+        self._reader = KpiReader(settings)
+        self._changed = threading.Event()
+        self._closing = False
+
+    def look(self) -> None:
+        """Apply a changed configuration."""
+        self._changed.set()
+
+    def close(self) -> None:
+        """Stop `run`, without waiting for its end."""
+        self._closing = True
+        self._changed.set()
+
+    def run(self) -> None:
+        """Report until `close`."""
+        while not self._closing:
+            try:
+                self._follow_configuration()
+            except Exception:  # noqa: BLE001 - the rounds continue
+                logger.exception("agent fast: a round of KPIs failed; retrying")
+                self._changed.wait(_PAUSE_AFTER_FAILURE)
+        self._reader.close()
+
+    def _follow_configuration(self) -> None:
+        """Report by the current configuration until it changes, or `close` is called."""
+        self._changed.clear()
+        if self._closing:
+            return  # `close` was called just before
+        configuration = self._protocol.configuration
+        if configuration is None:
+            self._changed.wait()
+            return
+        clock, repeat = self._node.clock, float(configuration.repeat)
+        self._read(configuration.categories)
+        due = clock.monotonic() + repeat
+        while not self._changed.wait(max(0.0, due - clock.monotonic())):
+            kpis = self._read(configuration.categories)
+            self.last = kpis
+            for payload in reports(self._node.hostname, kpis):
+                self._report(payload)
+            due += repeat
+            late = clock.monotonic() - due
+            if late >= 0:
+                missed = int(late // repeat) + 1
+                self.skipped += missed
+                due += missed * repeat
+
+    def _read(self, categories: tuple[str, ...]) -> KpiRound:
+        return self._reader.read(self._node, self._protocol.list_monitored(), categories)
+
+
+def reports(source: str, kpis: KpiRound) -> Iterator[bytes]:
+    """Yield one report per application, with the node's KPIs; one report without applications."""
+    if not kpis.applications:
+        yield KpiReport(source=source, values=kpis.node).encode()
+    for application, values in kpis.applications:
+        yield KpiReport(
+            source=source,
+            values=values | kpis.node,
+            job_id=application.job_id,
+            process_id=application.process_id,
+            vm_name=application.vm_name,
+        ).encode()
+
+
+class _Parts(NamedTuple):
+    """The parts of a served session."""
+
+    protocol: FastProtocol
+    session: FastSession
+    rounds: KpiRounds
+    answers: AnswerQueue
 
 
 class FastRuntime:
@@ -40,13 +135,9 @@ class FastRuntime:
         self._settings = settings
         self._closing = threading.Event()
         self._lock: Lock | None = None
-        directory = settings.state_directory
-        self._keeper = StateKeeper(directory, node.hostname)
+        self._kept = StateFile(settings.state_directory, node.hostname)
         self._topics = FastTopics(settings.topic, node.hostname, settings.accept_from)
-        self._answers: AnswerQueue | None = None
-        self._session: FastSession | None = None
-        self._rounds: KpiRounds | None = None
-        self._protocol: FastProtocol | None = None
+        self._parts: _Parts | None = None
         self._thread = threading.Thread(target=self._run, name="fast session", daemon=True)
         self._round_thread: threading.Thread | None = None
 
@@ -57,10 +148,9 @@ class FastRuntime:
     def close(self) -> None:
         """Log off from the broker, and stop all threads within a few seconds."""
         self._closing.set()
-        if self._rounds is not None:
-            self._rounds.close()
-        if self._session is not None:
-            self._session.close()
+        if self._parts is not None:
+            self._parts.rounds.close()
+            self._parts.session.close()
         for thread in (self._thread, self._round_thread):
             if thread is not None and thread.is_alive():
                 thread.join(_JOIN)
@@ -68,83 +158,83 @@ class FastRuntime:
     @property
     def protocol(self) -> FastProtocol | None:
         """The state machine; None before the start."""
-        return self._protocol
+        return None if self._parts is None else self._parts.protocol
 
     def describe(self) -> dict[str, Any]:
         """Return the data of `ccagent fast status`."""
-        session, protocol, rounds = self._session, self._protocol, self._rounds
-        found: dict[str, Any] = {"broker": self._settings.url, "state": "starting"}
-        if session is None or protocol is None or rounds is None or self._answers is None:
-            return found
-        found["connected"] = session.is_connected
-        found["state"] = protocol.state if session.is_connected else "connecting"
-        found["error"] = session.error
-        found["answers-waiting"] = self._answers.count()
-        found["messages-dropped"] = session.dropped
-        found["rounds-skipped"] = rounds.skipped
-        found["senders"] = protocol.senders.dearest()
-        held = protocol.configuration
-        if held is not None:
-            found["configuration"] = {
-                "categories": [*held.categories],
-                "repeat": held.repeat,
-                "sender": held.sender,
-                "time": held.time,
-            }
-        found["machines"] = [
-            {"name": each.name, "process-id": each.process_id, "suspended": each.is_suspended}
-            for each in self._keeper.state.machines
+        status: dict[str, Any] = {"broker": self._settings.url, "state": "starting"}
+        if self._parts is None:
+            return status
+        protocol, session, rounds, answers = self._parts
+        status |= {
+            "connected": session.is_connected,
+            "state": protocol.state if session.is_connected else "connecting",
+            "error": session.error,
+            "answers-waiting": answers.count(),
+            "messages-dropped": session.dropped,
+            "rounds-skipped": rounds.skipped,
+            "senders": protocol.senders.dearest(),
+        }
+        if (held := protocol.configuration) is not None:
+            status["configuration"] = structs.asdict(held) | {"categories": [*held.categories]}
+        status["machines"] = [
+            {"name": name, "process-id": process, "suspended": is_suspended}
+            for name, process, _, is_suspended in map(structs.astuple, self._kept.state.machines)
         ]
-        found["stopped-jobs"] = [*self._keeper.state.stopped_jobs]
-        found["job-status"] = [
-            {"job": job, "migration": each.is_migratable, "supported": [*each.supported]}
-            for job, each in protocol.relay.statuses.items()
+        status["stopped-jobs"] = [*self._kept.state.stopped_jobs]
+        status["job-status"] = [
+            {"job": job, "migration": sent.is_migratable, "supported": [*sent.supported]}
+            for job, sent in protocol.relay.statuses.items()
         ]
-        if rounds.last is not None:
-            found["kpis"] = _described(rounds.last)
-        return found
+        if (last := rounds.last) is not None:
+            applications = [
+                {
+                    "job-id": application.job_id,
+                    "process-id": application.process_id,
+                    "vm-name": application.vm_name,
+                    "values": values,
+                }
+                for application, values in last.applications
+            ]
+            status["kpis"] = {"time": last.time, "node": last.node, "applications": applications}
+        return status
 
     def _run(self) -> None:
         """Lock the state directory, restore its state, and serve the session."""
         try:
             if self._take_lock():
-                self._serve()
+                node, directory = self._node, self._settings.state_directory
+                self._kept.load()
+                with closing(AnswerQueue(directory, node.cluster, node.hostname)) as answers:
+                    self._serve(answers)
         except Exception:  # noqa: BLE001 - logged; the daemon continues without the agent
             logger.exception("agent fast: can't start")
         finally:
-            if self._answers is not None:
-                self._answers.close()
             if self._lock is not None:
                 self._lock.release()
 
-    def _serve(self) -> None:
-        node, settings = self._node, self._settings
-        self._keeper.load()
-        answers = self._answers = AnswerQueue(settings.state_directory, node.cluster, node.hostname)
-        applications = Applications(self._keeper.state, has_jobs=settings.jobs)
+    def _serve(self, answers: AnswerQueue) -> None:
+        node, settings, status = self._node, self._settings, self._topics.status
         protocol = FastProtocol(
             node,
             settings,
             topics=self._topics,
-            keeper=self._keeper,
+            kept=self._kept,
             answers=answers,
-            applications=applications,
+            applications=Applications(self._kept.state, has_jobs=settings.jobs),
         )
-        will = LastWill(self._topics.status, encode_fast(AgentQuit(source=node.hostname)))
+        will = LastWill(status, AgentQuit(source=node.hostname).encode())
         name = fill_topic(settings.client_id, node.cluster, node.hostname, "fast", "")
         options = MqttOptions(settings.broker(), name, will, qos_hint=", which FAST needs")
-        session = FastSession(options, protocol, answers, self._keeper)
+        session = FastSession(options, protocol, answers, self._kept)
         rounds = KpiRounds(
-            node,
-            settings,
-            protocol,
-            lambda payload: session.publish(self._topics.status, payload),
+            node, settings, protocol, lambda payload: session.publish(status, payload)
         )
         protocol.publish = session.publish
         protocol.on_answer = session.look
         protocol.on_configured = rounds.look
         protocol.restore()
-        self._session, self._rounds, self._protocol = session, rounds, protocol
+        self._parts = _Parts(protocol, session, rounds, answers)
         self._round_thread = threading.Thread(target=rounds.run, name="fast KPIs", daemon=True)
         self._round_thread.start()
         if self._closing.is_set():
@@ -175,19 +265,3 @@ class FastRuntime:
                 return True
             self._closing.wait(_LOCK_RETRIED)
         return False
-
-
-def _described(found: KpiRound) -> dict[str, Any]:
-    return {
-        "time": found.time,
-        "node": found.node,
-        "applications": [
-            {
-                "job-id": application.job_id,
-                "process-id": application.process_id,
-                "vm-name": application.vm_name,
-                "values": values,
-            }
-            for application, values in found.applications
-        ],
-    }

@@ -32,8 +32,7 @@ class FastSettings(AgentSettings, frozen=True, kw_only=True):
         Meta(description="interval of KPIs to the sinks as points, independent of the scheduler"),
     ] = Cadence("60s")
     url: Annotated[
-        str,
-        Meta(description="broker: mqtt://, mqtts://, ws:// or wss://; empty: no scheduler"),
+        str, Meta(description="broker: mqtt://, mqtts://, ws:// or wss://; empty: no scheduler")
     ] = ""
     topic: Annotated[str, Meta(description="root of the topic tree")] = "fast"
     client_id: Annotated[
@@ -101,8 +100,7 @@ class FastSettings(AgentSettings, frozen=True, kw_only=True):
         Duration, Meta(description="run time so far for a medium expected runtime")
     ] = Duration("10m")
     runtime_high: Annotated[
-        Duration,
-        Meta(description="run time so far for a high expected runtime"),
+        Duration, Meta(description="run time so far for a high expected runtime")
     ] = Duration("2h")
 
     def broker(self) -> MqttSettings:
@@ -163,10 +161,10 @@ def _check_broker(settings: FastSettings) -> None:
         except ConfigurationError as error:
             names = (problem.replace("time-limit:", "answer-limit:") for problem in error.problems)
             problems += [f"agents.fast.{name}" for name in names]
-    found = Problems("")
-    found.attempt(check_root, settings.topic)
-    found.attempt(check_filters, settings.accept_from)
-    found.attempt(check_extra, "yaml", "agents.fast.url")
-    problems += found.found
+    keys = Problems("")
+    keys.attempt(check_root, settings.topic)
+    keys.attempt(check_filters, settings.accept_from)
+    keys.attempt(check_extra, "yaml", "agents.fast.url")
+    problems += keys.found
     if problems:
         raise ConfigurationError(*problems)

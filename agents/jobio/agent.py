@@ -30,7 +30,7 @@ class JobIoAgent(Agent[JobIoSettings]):
     Settings = JobIoSettings
 
     def __init__(self, settings: JobIoSettings, wanted: frozenset[Format]) -> None:
-        from ccagent.agents.jobio.ports import ExclusivePorts
+        from ccagent.agents.jobio.points import ExclusivePorts
         from ccagent.agents.jobio.usage import JobIoUsage
 
         super().__init__(settings, wanted)
@@ -40,7 +40,7 @@ class JobIoAgent(Agent[JobIoSettings]):
 
     def prepare(self, node: Node) -> float:
         """Read once: the first sample then has rates."""
-        from ccagent.agents.jobio.ports import living_jobs
+        from ccagent.agents.jobio.points import living_jobs
 
         self._read(node)
         list(self._ports.points(node, living_jobs(node)))
@@ -48,8 +48,7 @@ class JobIoAgent(Agent[JobIoSettings]):
 
     def sample(self, node: Node) -> Iterator[Point]:
         """Read the counters once. Yield the points of all jobs."""
-        from ccagent.agents.jobio.points import usage_points
-        from ccagent.agents.jobio.ports import living_jobs
+        from ccagent.agents.jobio.points import living_jobs, usage_points
 
         use = self._read(node)
         self.is_blind = use is None
@@ -61,7 +60,7 @@ class JobIoAgent(Agent[JobIoSettings]):
 
     def checks(self, node: Node) -> Iterator[Check]:
         """Yield the check of the kernel programs."""
-        from ccagent.agents.jobio.checks import require_io_programs
+        from ccagent.agents.jobio.usage import require_io_programs
 
         yield require_io_programs(node, self.settings.directory)
 
@@ -72,17 +71,13 @@ class JobIoAgent(Agent[JobIoSettings]):
         from ccagent.machine.bpf.io_hooks import missing_hooks
 
         missing = [hook.counts for hook in missing_hooks(self._last.features)]
-        return {
-            "lost": self._last.lost,
-            "missed": self._last.missed,
-            "not_counted": missing,
-        }
+        return {"lost": self._last.lost, "missed": self._last.missed, "not_counted": missing}
 
     def _read(self, node: Node) -> JobIoUse | None:
         try:
             self._last = self._usage.read(node)
         except CcagentError as error:
-            from ccagent.agents.jobio.checks import remedy
+            from ccagent.agents.jobio.usage import remedy
 
             logger.warning("agent jobio: %s; %s", error, remedy(error))
             self._last = None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ccagent.errors import CcagentError
 from ccagent.log import printable
 from ccagent.machine.bpf.io_records import OTHER_DEVICES
+from ccagent.machine.cgroup.files import list_pids
 from ccagent.machine.cgroup.jobs import job_directories
 from ccagent.machine.procfs.mountinfo import MOUNTINFO, parse_mountinfo
 
@@ -23,28 +24,15 @@ GONE = "unknown"
 """Mount point of file systems that are unmounted, or were mounted in an ended container."""
 
 _FILE_SYSTEMS = {
-    0xEF53: "ext4",
-    0x01021994: "tmpfs",
-    0x58465342: "xfs",
-    0x9123683E: "btrfs",
-    0x6969: "nfs",
-    0x65735546: "fuse",
-    0x794C7630: "overlay",
-    0x0BD00BD0: "lustre",
-    0x47504653: "gpfs",
-    0x19830326: "beegfs",
-    0x00C36400: "ceph",
-    0xFF534D42: "cifs",
-    0x01021997: "9p",
-    0x73717368: "squashfs",
-    0x2FC12FC1: "zfs",
-    0x958458F6: "hugetlbfs",
-}
+    0xEF53: "ext4", 0x01021994: "tmpfs", 0x58465342: "xfs", 0x9123683E: "btrfs",
+    0x6969: "nfs", 0x65735546: "fuse", 0x794C7630: "overlay", 0x0BD00BD0: "lustre",
+    0x47504653: "gpfs", 0x19830326: "beegfs", 0x00C36400: "ceph", 0xFF534D42: "cifs",
+    0x01021997: "9p", 0x73717368: "squashfs", 0x2FC12FC1: "zfs", 0x958458F6: "hugetlbfs",
+}  # fmt: skip
 """File system types by number in statfs(2), for file systems without a known mount."""
 
 _MOST_KNOWN = 10_000
 _MOST_PROCESSES = 4
-_DEEPEST = 4
 _LONGEST = 200
 _LONGEST_LIST = 1 << 20
 """Maximum of bytes of a job's mountinfo: users can create 100,000 mounts in a namespace."""
@@ -124,11 +112,11 @@ def type_name(magic: int) -> str:
 def _names(content: bytes) -> Iterator[tuple[str, MountName]]:
     """Yield device and name. For each device the mount with the shortest path comes last."""
     mounts = parse_mountinfo(content)
-    for mount in sorted(mounts, key=lambda each: -len(each.point)):
-        yield mount.device, MountName(*map(_shown, (mount.point, mount.type, mount.source)))
+    for mount in sorted(mounts, key=lambda mount: -len(mount.point)):
+        yield mount.device, MountName(*map(_clean, (mount.point, mount.type, mount.source)))
 
 
-def _shown(text: str) -> str:
+def _clean(text: str) -> str:
     """Return a name safe as tag and on terminals: users choose names of FUSE and containers."""
     return printable(text)[:_LONGEST].rstrip("\\") or "?"
 
@@ -138,22 +126,11 @@ def _some_processes(node: Node, job: int) -> list[int]:
         directories = job_directories(node, ("freezer", "cpuacct", "memory", "cpuset"))
     except CcagentError:
         return []
-    found: list[int] = []
+    pids: list[int] = []
     for directory in directories:
         if directory.job == job:
-            found += _processes_below(node, directory.path, _DEEPEST)
-        if len(found) >= _MOST_PROCESSES:
+            pids += list_pids(node, directory.path)
+        if len(pids) >= _MOST_PROCESSES:
             break
     # The last processes are more likely the job's than Slurm's.
-    return sorted(set(found), reverse=True)[:_MOST_PROCESSES]
-
-
-def _processes_below(node: Node, path: str, depth: int) -> list[int]:
-    found: list[int] = []
-    try:
-        found += [int(word) for word in node.read(f"{path}/cgroup.procs").split() if word.isdigit()]
-        for name in node.directories(path) if depth else ():
-            found += _processes_below(node, f"{path}/{name}", depth - 1)
-    except CcagentError:
-        pass
-    return found
+    return sorted(set(pids), reverse=True)[:_MOST_PROCESSES]

@@ -1,19 +1,24 @@
-"""Points of jobs: I/O by mount, and network traffic."""
+"""Points of jobs: I/O by mount, and network traffic through sockets and ports."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ccagent.agents.jobio.deltas import is_idle
 from ccagent.agents.jobio.usage import (
     METADATA,
     bytes_read,
     bytes_written,
+    is_idle,
     metadata_operations,
     read_calls,
     write_calls,
 )
+from ccagent.agents.metrics.readers.infiniband import InfinibandReader
+from ccagent.errors import CcagentError
 from ccagent.machine.bpf.io_hooks import HAS_TIME
+from ccagent.machine.cgroup.jobs import job_directories
+from ccagent.machine.parsed import read_parsed
+from ccagent.machine.procfs.cpulist import parse_cpu_list
 from ccagent.records.line_protocol.encoding import Tags
 from ccagent.records.points import Point
 
@@ -49,6 +54,7 @@ _IF_ANY = {
 """Metrics with their fields, sent only if the counter is not 0."""
 
 _OPERATIONS = {f"job_fs_{field}": field for field in METADATA if field != "opens"}
+_NAMES = {"ib_xmit": "job_net_ports_sent", "ib_recv": "job_net_ports_received"}
 
 
 class _Maker(NamedTuple):
@@ -76,12 +82,12 @@ def usage_points(
     base = {"cluster": node.cluster, "hostname": node.hostname, "type": "node", "stype": "job"}
     maker = _Maker(use.seconds, time, settings.totals)
     fields = _IF_ANY | (_OPERATIONS if settings.operations else {})
-    for each in use.mounts:
-        if _is_wanted(each, settings, living):
-            tags = Tags(base | {"stype-id": str(each.job)} | _mount_tags(each.mount))
-            yield from _mount_points(maker, tags, each, fields)
+    for mount in use.mounts:
+        if _is_wanted(mount, settings, living):
+            tags = Tags(base | {"stype-id": str(mount.job)} | _mount_tags(mount.mount))
+            yield from _mount_points(maker, tags, mount, fields)
             if use.features & HAS_TIME:
-                yield from _latencies(tags, each.delta, time)
+                yield from _latencies(tags, mount.delta, time)
     for traffic in use.network:
         if _is_wanted(traffic, settings, living):
             kind = {
@@ -129,3 +135,64 @@ def _latencies(tags: Tags, delta: IoCounts, time: float) -> Iterator[Point]:
 def _network_points(maker: _Maker, tags: Tags, use: NetworkUse) -> Iterator[Point]:
     for name, field in (("job_net_sent", "sent_bytes"), ("job_net_received", "received_bytes")):
         yield from maker.make(name, tags, getattr(use.delta, field), getattr(use.total, field))
+
+
+class ExclusivePorts:
+    """Rates of InfiniBand, RoCE and Omni-Path ports between readings with one exclusive job.
+
+    Kernel programs do not see data that goes from user space to the card. The ports count these
+    data, but for the whole node.
+    """
+
+    def __init__(self) -> None:
+        self._reader = InfinibandReader()
+        self._before: tuple[int, float, dict[str, int]] | None = None
+
+    def points(self, node: Node, living: Collection[int]) -> Iterator[Point]:
+        """Yield the points of the node's exclusive job, if it has one."""
+        job = exclusive_job(node, living)
+        before, self._before = self._before, None
+        if not job:
+            return
+        try:
+            counts = {count.metric: int(count.value) for count in self._reader.read(node)}
+        except CcagentError:
+            return
+        now = node.clock.monotonic()
+        self._before = (job, now, counts)
+        if before is None or before[0] != job or now <= before[1]:
+            return
+        tags = Tags({
+            "cluster": node.cluster, "hostname": node.hostname, "type": "node",
+            "stype": "job", "stype-id": str(job), "layer": "port",
+        })  # fmt: skip
+        for metric, name in _NAMES.items():
+            if metric in counts and counts[metric] >= before[2].get(metric, counts[metric] + 1):
+                rate = (counts[metric] - before[2][metric]) / (now - before[1])
+                yield Point(name, tags, rate, node.clock.time())
+
+
+def living_jobs(node: Node) -> set[int]:
+    """Return the ids of the jobs that have control groups on this node."""
+    try:
+        return {
+            directory.job for directory in job_directories(node, ("freezer", "cpuacct", "memory"))
+        }
+    except CcagentError:
+        return set()
+
+
+def exclusive_job(node: Node, living: Collection[int]) -> int:
+    """Return the only job of the node if it may use all hwthreads, else 0."""
+    if len(living) != 1:
+        return 0
+    (job,) = living
+    try:
+        online = set(read_parsed(node, "sys/devices/system/cpu/online", parse_cpu_list))
+        for directory in job_directories(node, ("cpuset",)):
+            if directory.job == job:
+                own = set(read_parsed(node, f"{directory.path}/cpuset.cpus", parse_cpu_list))
+                return job if own >= online else 0
+    except CcagentError:
+        pass
+    return 0

@@ -24,16 +24,9 @@ if TYPE_CHECKING:
     from ccagent.machine.node import Node
 
 _HEADER: tuple[str, ...] = (
-    "JOB",
-    "MOUNT",
-    "TYPE",
-    "READ B",
-    "WRITTEN B",
-    "READS",
-    "WRITES",
-    "METADATA",
-    "SOURCE",
-)
+    "JOB", "MOUNT", "TYPE", "READ B", "WRITTEN B", "READS", "WRITES", "METADATA", "SOURCE",
+)  # fmt: skip
+_COLUMNS = (bytes_read, bytes_written, read_calls, write_calls, metadata_operations)
 _NETWORK_HEADER = ("JOB", "NETWORK", "", "RECEIVED B", "SENT B", "RECEIVES", "SENDS")
 
 
@@ -65,29 +58,17 @@ def totals_text(mounts: Iterable[MountUse], network: Iterable[NetworkUse]) -> st
     """Return the tables of mounts and network for a terminal."""
     rows: list[tuple[str, ...]] = [_HEADER]
     for use in mounts:
-        total = use.total
-        numbers = (
-            bytes_read(total),
-            bytes_written(total),
-            read_calls(total),
-            write_calls(total),
-            metadata_operations(total),
-        )
-        name = (_job(use.job), use.mount.point, use.mount.type)
-        rows.append((*name, *map(str, numbers), use.mount.source))
-    text = _aligned(rows)
+        name = (str(use.job or "-"), use.mount.point, use.mount.type)
+        numbers = (str(column(use.total)) for column in _COLUMNS)
+        rows.append((*name, *numbers, use.mount.source))
+    text = _align(rows)
     rows = [_NETWORK_HEADER]
-    for each in network:
-        kind = f"{each.protocol}{' loopback' if each.is_loopback else ''}"
-        traffic = each.total
-        moved = (
-            traffic.received_bytes,
-            traffic.sent_bytes,
-            traffic.receives,
-            traffic.sends,
-        )
-        rows.append((_job(each.job), kind, "", *map(str, moved)))
-    return text if len(rows) == 1 else f"{text}\n{_aligned(rows)}"
+    for traffic_use in network:
+        kind = f"{traffic_use.protocol}{' loopback' if traffic_use.is_loopback else ''}"
+        traffic = traffic_use.total
+        moved = (traffic.received_bytes, traffic.sent_bytes, traffic.receives, traffic.sends)
+        rows.append((str(traffic_use.job or "-"), kind, "", *map(str, moved)))
+    return text if len(rows) == 1 else f"{text}\n{_align(rows)}"
 
 
 def totals_document(
@@ -99,23 +80,14 @@ def totals_document(
             {"job": use.job, **use.mount._asdict(), **use.total._asdict()} for use in mounts
         ],
         "network": [
-            {
-                "job": use.job,
-                "protocol": use.protocol,
-                "loopback": use.is_loopback,
-                **use.total._asdict(),
-            }
-            for use in network
+            {"job": job, "protocol": protocol, "loopback": is_loopback, **total._asdict()}
+            for job, protocol, is_loopback, _, total in network
         ],
         "lost": lost,
     }
 
 
-def _job(job: int) -> str:
-    return str(job) if job else "-"
-
-
-def _aligned(rows: list[tuple[str, ...]]) -> str:
+def _align(rows: list[tuple[str, ...]]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         "  ".join(

@@ -1,14 +1,15 @@
-"""I/O of jobs by mount, and their network traffic, between two readings."""
+"""I/O of jobs by mount, and their network traffic: counters, deltas, and the check of both."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
-from ccagent.agents.jobio.deltas import Deltas, add
 from ccagent.agents.jobio.mounts import MountName, MountNames
-from ccagent.errors import CcagentError
+from ccagent.errors import CcagentError, NotHereError, NotPermittedError
 from ccagent.log import logger
 from ccagent.machine.bpf import pins
+from ccagent.machine.bpf.io_hooks import missing_hooks
 from ccagent.machine.bpf.io_records import (
     LARGEST_READING,
     IoCounts,
@@ -19,12 +20,71 @@ from ccagent.machine.bpf.io_records import (
     parse_io,
     parse_network,
 )
+from ccagent.machine.checks import Check, CheckResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Mapping
 
     from ccagent.machine.bpf.io_records import IoReading, NetworkReading
     from ccagent.machine.node import Node
+
+K = TypeVar("K")
+V = TypeVar("V", IoCounts, JobTraffic)
+_KEPT = frozenset({"since", "magic"})
+
+METADATA = (
+    "opens", "creates", "links", "unlinks", "mkdirs", "rmdirs", "renames", "stats", "readdirs",
+    "statfs",
+)  # fmt: skip
+"""Fields of IoCounts that count metadata operations."""
+
+_LOAD = "as root: ccagent kernel load --io"
+
+
+class Deltas(Generic[K, V]):
+    """Deltas between consecutive readings.
+
+    The delta of a new entry is its whole value: it was created since the last reading. The first
+    reading has no deltas, because its entries may be old.
+    """
+
+    def __init__(self) -> None:
+        self._before: Mapping[K, V] | None = None
+
+    def of(self, entries: Mapping[K, V]) -> Iterator[tuple[K, V, V]]:
+        """Yield key, delta and counters of each entry. Store the reading for the next call."""
+        before, self._before = self._before, entries
+        if before is None:
+            return
+        for key, counts in entries.items():
+            yield key, subtract(counts, before.get(key)), counts
+
+
+def subtract(counts: V, before: V | None) -> V:
+    """Return the delta of two readings of an entry. A different `since` means a new entry."""
+    if before is None or before.since != counts.since:
+        return counts
+    deltas = [
+        value if name in _KEPT else max(0, value - old)
+        for name, value, old in zip(counts._fields, counts, before, strict=True)
+    ]
+    return type(counts)(*deltas)
+
+
+def add(counts: V, other: V) -> V:
+    """Return the sums of two entries, with the earlier `since`."""
+    sums = [
+        min(value, more) if name in _KEPT else value + more
+        for name, value, more in zip(counts._fields, counts, other, strict=True)
+    ]
+    return type(counts)(*sums)
+
+
+def is_idle(counts: IoCounts | JobTraffic) -> bool:
+    """Return whether all deltas are 0."""
+    return not any(
+        value for name, value in zip(counts._fields, counts, strict=True) if name not in _KEPT
+    )
 
 
 class MountUse(NamedTuple):
@@ -85,17 +145,12 @@ class JobIoUsage:
             logger.warning("agent jobio: can't read the names of mounts: %s", error)
         self._names.forget(io.entries)
         uses = (
-            MountUse(
-                key.job,
-                self._names.name(node, key, delta.total.magic),
-                delta.since_last,
-                delta.total,
-            )
-            for key, delta in self._io.of(io.entries)
+            MountUse(key.job, self._names.name(node, key, total.magic), delta, total)
+            for key, delta, total in self._io.of(io.entries)
         )
         traffic = [
-            NetworkUse(*key, delta.since_last, delta.total)
-            for key, delta in self._network.of(network.entries)
+            NetworkUse(*key, delta, total)
+            for key, delta, total in self._network.of(network.entries)
         ]
         return JobIoUse(
             seconds, merge_mounts(uses), traffic, io.header.features, self._lost, io.missed
@@ -122,14 +177,11 @@ def read_counters(node: Node, directory: str) -> tuple[IoReading, NetworkReading
 def merge_mounts(uses: Iterable[MountUse]) -> list[MountUse]:
     """Return the uses, with those of equal job and mount name summed up."""
     merged: dict[tuple[int, MountName], MountUse] = {}
-    for use in uses:
-        key = (use.job, use.mount)
-        known = merged.get(key)
-        merged[key] = (
-            use
-            if known is None
-            else use._replace(delta=add(known.delta, use.delta), total=add(known.total, use.total))
-        )
+    for added in uses:
+        use, known = added, merged.get((added.job, added.mount))
+        if known is not None:
+            use = use._replace(delta=add(known.delta, use.delta), total=add(known.total, use.total))
+        merged[use.job, use.mount] = use
     return list(merged.values())
 
 
@@ -158,8 +210,34 @@ def metadata_operations(counts: IoCounts) -> int:
     return sum(getattr(counts, name) for name in METADATA)
 
 
-METADATA = (
-    "opens", "creates", "links", "unlinks", "mkdirs", "rmdirs", "renames", "stats", "readdirs",
-    "statfs",
-)  # fmt: skip
-"""Fields of IoCounts that count metadata operations."""
+def remedy(error: CcagentError) -> str:
+    """Return the fix for unreadable programs."""
+    if isinstance(error, NotPermittedError):
+        return f"add the user to the group, or {_LOAD} --group NAME"
+    return _LOAD
+
+
+def require_io_programs(node: Node, directory: str) -> Check:
+    """Return the check of the pinned programs, which the agent requires."""
+    return Check(
+        "kernel",
+        "I/O by job",
+        partial(find_io_programs, node, directory),
+        "I/O and network traffic of jobs",
+        is_vital=True,
+    )
+
+
+def find_io_programs(node: Node, directory: str) -> CheckResult:
+    """Check whether the programs are readable. Name the values that they can't count."""
+    try:
+        io, _ = read_counters(node, directory)
+    except NotHereError:
+        return CheckResult("missing", f"{directory}: no programs for I/O are loaded", _LOAD)
+    except NotPermittedError as error:
+        return CheckResult("problem", f"{directory}: this user may not read them", remedy(error))
+    missing = ", ".join(hook.counts for hook in missing_hooks(io.header.features))
+    entries = f"{directory}: {len(io.entries)} entries"
+    return CheckResult(
+        "good", f"{entries}; this kernel can't count: {missing}" if missing else entries
+    )

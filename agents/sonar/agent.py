@@ -8,7 +8,7 @@ from msgspec import structs
 
 from ccagent.agents.base import Agent, make_error
 from ccagent.agents.sonar.jobs.records import JobRecords
-from ccagent.agents.sonar.jobs.selection import ProcessSelection
+from ccagent.agents.sonar.process import ProcessSelection
 from ccagent.agents.sonar.settings import SampleSettings
 from ccagent.agents.sonar.sources.registry import open_source
 from ccagent.log import logger
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
     from ccagent.agents.sonar.jobs.allocations import Allocation, Allocations
     from ccagent.agents.sonar.jobs.cgroup_accounting import JobAccounts
-    from ccagent.agents.sonar.jobs.job_memory import JobMemoryReader, MemoryScale
-    from ccagent.agents.sonar.jobs.pss import JobPss
+    from ccagent.agents.sonar.jobs.job_memory import JobMemoryReader, JobPss, MemoryScale
     from ccagent.agents.sonar.process import Process, ProcessSource
     from ccagent.machine.cgroup.counters import JobCounters
     from ccagent.machine.checks import Check
@@ -146,7 +145,7 @@ class SampleAgent(Agent[SampleSettings]):
         if "line" in self.wanted:
             yield from self._points(samples[0][1], now, counters, values, pss)
             if reading is not None and reading.cards:
-                from ccagent.agents.sonar.gpu_points import gpu_points
+                from ccagent.agents.sonar.points import gpu_points
 
                 yield from gpu_points(samples[0][1], now, allocations, reading)
 
@@ -165,7 +164,7 @@ class SampleAgent(Agent[SampleSettings]):
         if self.settings.points != "own":
             yield from node_points(attributes, now)
         else:
-            known = {job: find_owned_elsewhere(each) for job, each in counters.items()}
+            known = {job: find_owned_elsewhere(counted) for job, counted in counters.items()}
         yield from job_points(attributes, now, known, pss)
 
     def _envelope(
@@ -224,7 +223,7 @@ class SampleAgent(Agent[SampleSettings]):
 
             jobs = with_cgroups(jobs, counters, pss)
         if "job-energy" in self.settings.extras:
-            from ccagent.agents.sonar.jobs.energies import with_energies
+            from ccagent.agents.sonar.jobs.cgroup_accounting import with_energies
 
             jobs = with_energies(jobs)
         return jobs
@@ -297,7 +296,8 @@ class SampleAgent(Agent[SampleSettings]):
             from ccagent.agents.sonar.jobs.allocations import Allocations
 
             self._allocations = Allocations(self.settings.scontrol, self.settings.squeue)
-        return self._allocations.read(node, processes, reading)
+        owned = [(process.pid, process.job, process.uid) for process in processes]
+        return self._allocations.read(node, owned, reading)
 
     def _read_accounts(
         self, node: Node, errors: list[str]
@@ -316,7 +316,9 @@ class SampleAgent(Agent[SampleSettings]):
         self, node: Node, counters: dict[int, JobCounters], errors: list[str]
     ) -> dict[int, int]:
         """Return the memory of jobs in KB by their control groups, if any records need it."""
-        if not any(self._scales_memory(as_streams=each) for each in self._choose_records()):
+        if not any(
+            self._scales_memory(as_streams=as_streams) for as_streams in self._choose_records()
+        ):
             return {}
         from ccagent.agents.sonar.jobs.job_memory import JobMemoryReader, memory_of
 
@@ -333,7 +335,7 @@ class SampleAgent(Agent[SampleSettings]):
         if not self.settings.job_pss:
             return {}
         if self._pss is None:
-            from ccagent.agents.sonar.jobs.pss import JobPss
+            from ccagent.agents.sonar.jobs.job_memory import JobPss
 
             self._pss = JobPss()
         return self._pss.read(node, processes, errors)

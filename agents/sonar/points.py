@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ccagent.agents.sonar.jobs.records import ALLOCATED
 from ccagent.agents.sonar.process import FIRST_PID_OF_ENDED
 from ccagent.records.points import Point
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from ccagent.agents.sonar.jobs.allocations import Allocation
     from ccagent.machine.cgroup.counters import JobCounters
+    from ccagent.machine.gpu.gpus import GpuReading
     from ccagent.records.envelopes import SampleAttributes, SampleProcess
 
 _GB = 1024 / 1e9
@@ -84,3 +87,35 @@ def _sums(processes: list[SampleProcess]) -> dict[str, float | None]:
         "job_data_read": sum(process.data_read for process in processes),
         "job_data_written": sum(process.data_written for process in processes),
     }
+
+
+def gpu_points(
+    sample: SampleAttributes, time: float, allocations: list[Allocation], reading: GpuReading
+) -> Iterator[Point]:
+    """Return the points of a sample: utilisation in percent of one card, memory in GB.
+
+    A job without any card that reports utilisation has no `job_gpu_util`, instead of 0.
+    """
+    from ccagent.agents.sonar.jobs.allocations import idle_cards
+
+    used: dict[int, dict[int, float]] = {}
+    memory: dict[int, int] = {}
+    for job in sample.jobs:
+        if job.epoch:
+            continue
+        for process in job.processes:
+            for use in process.gpus if process.cmd != ALLOCATED else ():
+                cards = used.setdefault(job.job, {})
+                cards[use.index] = cards.get(use.index, 0.0) + use.gpu_util
+                memory[job.job] = memory.get(job.job, 0) + use.gpu_memory
+    tags = {"cluster": sample.cluster, "hostname": sample.node, "type": "node", "stype": "job"}
+    for number, cards in used.items():
+        own = tags | {"stype-id": str(number)}
+        if any(cards.values()) or not reading.without_utilization.issuperset(cards):
+            yield Point("job_gpu_util", own, round(sum(cards.values()), 1), time)
+        yield Point("job_gpu_mem_used", own, memory[number] * _GB, time)
+    for allocation in allocations:
+        own = tags | {"stype-id": str(allocation.job)}
+        idle = idle_cards(allocation, used.get(allocation.job, {}), reading)
+        yield Point("job_gpus_allocated", own, len(allocation.cards), time)
+        yield Point("job_gpus_idle", own, len(idle), time)

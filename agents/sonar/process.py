@@ -1,11 +1,13 @@
-"""One process at one reading, from the files of /proc, and the protocol of process sources."""
+"""One process at one reading, its owner and selection, and the base of process sources."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from ccagent.log import logger
 from ccagent.machine.procfs.process_files import command_text
 from ccagent.records.envelopes import NO_FLOAT
 
@@ -21,6 +23,9 @@ UNKNOWN_USER = "_user_unknown"
 
 ENDED = " <ended>"
 """Suffix of the command in records of ended processes."""
+
+FIRST_USER = 1000
+"""User ids below this belong to the system (UID_MIN in the distributions' /etc/login.defs)."""
 
 
 class Process(msgspec.Struct, frozen=True, gc=False):
@@ -58,6 +63,17 @@ class Process(msgspec.Struct, frozen=True, gc=False):
     data_cancelled: int = 0
     rolledup: int = 0
     is_ended: bool = False
+
+
+class OwnerGroup(NamedTuple):
+    """Owner of ended processes with shared records.
+
+    group: process group outside of jobs; 0 in jobs, and for groups without separate records.
+    """
+
+    job: int
+    group: int
+    uid: int
 
 
 class ProcessEntry:
@@ -113,35 +129,34 @@ def make_process(entry: ProcessEntry, used: float, memory: Statm, io: Io, node: 
     )
 
 
-class ProcessSource(Protocol):
-    """A reader of all processes that the selection admits."""
+class ProcessSource(ABC):
+    """A reader of all processes that the selection admits.
 
-    @property
-    def name(self) -> str:
-        """Return the name of the source in the configuration."""
-        ...
+    name: the source in the configuration. counts_ended: the last reading included the CPU time of
+    ended processes.
+    """
 
-    @property
-    def counts_ended(self) -> bool:
-        """Return whether the last reading included the CPU time of ended processes."""
-        ...
+    name: str
+    counts_ended: bool = False
+
+    def __init__(self) -> None:
+        self._errors = ProcessErrors()
 
     @property
     def errors(self) -> list[str]:
         """Return the errors of the last reading, one sentence each."""
-        ...
+        return self._errors.errors
 
+    @abstractmethod
     def begin(self) -> None:
         """Take a first reading of CPU times; the next `read` returns utilisation since then."""
-        ...
 
+    @abstractmethod
     def read(self) -> list[Process]:
         """Return all wanted processes. Omit processes that end meanwhile, without an error."""
-        ...
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - only some sources keep files open
         """Close all open files."""
-        ...
 
 
 def utilization(ticks: int, seconds: float, clock_ticks: int) -> float:
@@ -166,3 +181,67 @@ def first_utilization(node: Node, start: float, own_ticks: int, seconds: float) 
 def kilobytes(size: int) -> int:
     """Return bytes as KB, rounded up."""
     return -(-size // 1024)
+
+
+class ProcessSelection:
+    """Filters by owner and command. These are read first: an excluded process costs little.
+
+    system_jobs: False excludes processes of system users outside of containers.
+    users: names of users to exclude; commands: beginnings of command names to exclude.
+    cpu_time: minimum CPU time in seconds.
+    storage_io: data read and written are bytes of storage instead of read and write calls.
+    """
+
+    def __init__(
+        self,
+        *,
+        system_jobs: bool = True,
+        users: tuple[str, ...] = (),
+        commands: tuple[str, ...] = (),
+        cpu_time: float = 0.0,
+        storage_io: bool = False,
+    ) -> None:
+        self.cpu_time = cpu_time
+        self.storage_io = storage_io
+        self._system_jobs = system_jobs
+        self._users = frozenset(users)
+        self._commands = tuple(command for command in commands if command)
+
+    def wants(self, node: Node, uid: int, command: str, *, in_container: bool) -> bool:
+        """Return whether the filters by owner and command admit a process."""
+        if not self._system_jobs and uid < FIRST_USER and not in_container:
+            return False
+        if self._commands and command.startswith(self._commands):
+            return False
+        return not (self._users and node.user(uid) in self._users)
+
+
+class ProcessErrors:
+    """Collects errors; `errors` are those of the current reading, for the envelope."""
+
+    def __init__(self) -> None:
+        self.errors: list[str] = []
+        self._logged: set[str] = set()
+
+    def begin_reading(self) -> None:
+        """Forget the errors of the previous reading."""
+        self.errors = []
+
+    def add(self, path: str, error: Exception) -> None:
+        """Add an error, prefixed by the path unless it already is."""
+        text = str(error)
+        self.errors.append(text if text.startswith(path) else f"{path}: {text}")
+
+    def log_once(self, key: str, text: str, node: Node | None = None, *needed: str) -> None:
+        """Log a missing permission once, because it does not change between samples.
+
+        node, needed: the log also names those of these capabilities that this process lacks.
+        """
+        if key in self._logged:
+            return
+        self._logged.add(key)
+        if node is not None:
+            from ccagent.machine.parsed import read_lack
+
+            text += f": {read_lack(node, *needed)}"
+        logger.warning("%s", text)

@@ -25,8 +25,7 @@ class SampleSettings(GpuSettings, frozen=True, kw_only=True):
     }
 
     source: Annotated[
-        SourceName,
-        Meta(description="source of processes; auto: the cheapest that works here"),
+        SourceName, Meta(description="source of processes; auto: the cheapest that works here")
     ] = "auto"
     exclude_system_jobs: Annotated[
         bool, Meta(description="exclude processes of users below 1000, unless in a container")
@@ -75,8 +74,7 @@ class SampleSettings(GpuSettings, frozen=True, kw_only=True):
         ),
     ] = "auto"
     job_pss: Annotated[
-        bool,
-        Meta(description="read memory of jobs with shared pages divided (PSS); costly"),
+        bool, Meta(description="read memory of jobs with shared pages divided (PSS); costly")
     ] = False
 
     scontrol: Annotated[

@@ -9,16 +9,14 @@ from msgspec import Meta
 
 from ccagent.agents.base import Agent
 from ccagent.agents.gpu_settings import GpuSettings
-from ccagent.agents.sysinfo.software import SoftwareSettings, read_software
-from ccagent.agents.sysinfo.topology import read_drawing, split_command
-from ccagent.config.duration import Duration
-from ccagent.errors import (
-    CcagentError,
-    NotHereError,
-    ProgramError,
-    UnparsableError,
-    VanishedError,
+from ccagent.agents.sysinfo.software import (
+    SoftwareSettings,
+    read_drawing,
+    read_software,
+    split_command,
 )
+from ccagent.config.duration import Duration
+from ccagent.errors import CcagentError, NotHereError, ProgramError, UnparsableError, VanishedError
 from ccagent.log import DEBUG, WARNING, logger
 from ccagent.machine.clock import timestamp
 from ccagent.machine.cpus import Cpus, read_cpus, read_model, read_numa
@@ -116,7 +114,9 @@ class SysinfoAgent(Agent[SysinfoSettings]):
             (settings.topo_text_command, "the topology as text"),
         ]
         if "software" in settings.extras:
-            commands += [(each.command, f"the version of {each.key}") for each in settings.software]
+            commands += [
+                (package.command, f"the version of {package.key}") for package in settings.software
+            ]
         for command, purpose in commands:
             if words := split_command(command):
                 yield require_program(node, words[0], purpose)

@@ -1,4 +1,4 @@
-"""Versions of software installed on the node."""
+"""Versions of software installed on the node, and drawings of its topology."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta
 
-from ccagent.agents.sysinfo.topology import split_command
 from ccagent.config.settings import Settings
-from ccagent.errors import CcagentError, UnparsableError
+from ccagent.errors import CcagentError, ProgramError, UnparsableError
 from ccagent.machine.parsed import read_parsed
 from ccagent.records.envelopes import SysinfoSoftwareVersion
 
@@ -22,6 +21,50 @@ if TYPE_CHECKING:
 _LONGEST = 200
 _LARGEST_FILE = 256 * 1024
 _ROCM_FILE = re.compile(r"\.?version(?:-(.+))?", re.DOTALL)
+
+
+def split_command(command: str) -> list[str]:
+    """Split a configured command into words like a shell; empty for none.
+
+    Raise ValueError with the reason if that is impossible.
+    """
+    if not command:
+        return []
+    if "\0" in command:
+        raise ValueError(f"{command!r} can't be split into words: it holds the character NUL")
+    import shlex
+
+    try:
+        return shlex.split(command)
+    except ValueError as error:
+        raise ValueError(f"{command!r} can't be split into words: {error}") from error
+
+
+def read_drawing(
+    node: Node,
+    command: list[str],
+    *,
+    time_limit: float,
+    size_limit: int,
+    errors: list[CcagentError],
+) -> str:
+    """Run a command and return its output in base64 (RFC 4648, section 4).
+
+    Return an empty text without command or output. Also return an empty text, and add to `errors`,
+    if the program is missing, fails, exceeds `time_limit` seconds or prints more than `size_limit`
+    bytes.
+    """
+    if not command:
+        return ""
+    try:
+        output = node.run(command, time_limit=time_limit, output_limit=size_limit)
+    except CcagentError as error:
+        # A configured program should exist, so a missing one is a failure, too.
+        errors.append(ProgramError(str(error)))
+        return ""
+    import base64
+
+    return base64.b64encode(output).decode("ascii")
 
 
 class SoftwareSettings(Settings, frozen=True):
@@ -107,15 +150,15 @@ def read_software(
     The first of equal keys counts. time_limit: seconds for each command. An unreadable version is
     omitted, with a message in `errors`.
     """
-    found: dict[str, SysinfoSoftwareVersion] = {}
+    versions: dict[str, SysinfoSoftwareVersion] = {}
     for entries in (
         _read_configured(node, configured, time_limit, errors),
         _read_cuda(node, cuda_root, errors),
         _read_rocm(node, rocm_root, errors),
     ):
         for entry in entries:
-            found.setdefault(entry.key, entry)
-    return list(found.values())
+            versions.setdefault(entry.key, entry)
+    return list(versions.values())
 
 
 def _read_configured(

@@ -9,12 +9,10 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from ccagent.agents.energy.domains import EnergyDomain, MeasuredEnergy
-from ccagent.agents.energy.job_states import JobState, NodeSnapshot
+from ccagent.agents.energy.accounts import EnergyDomain, MeasuredEnergy
+from ccagent.agents.energy.job_states import JobState, NodeSnapshot, NodeUse
 from ccagent.agents.energy.ledger import Ledger, TickTotals
-from ccagent.agents.energy.node_use import NodeUse
-from ccagent.agents.energy.split.domain_split import DomainUse
-from ccagent.agents.energy.split.idle_floor import IdleFloor
+from ccagent.agents.energy.splitting import DomainUse, IdleFloor
 
 GIB = 1 << 30
 

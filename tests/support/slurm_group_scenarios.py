@@ -16,9 +16,9 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from ccagent.agents.energy.card_owners import list_processes
-from ccagent.agents.jobio.ports import living_jobs
-from ccagent.agents.sonar.jobs.selection import ProcessSelection
+from ccagent.agents.energy.cards import list_processes
+from ccagent.agents.jobio.points import living_jobs
+from ccagent.agents.sonar.process import ProcessSelection
 from ccagent.agents.sonar.sources.bpf import BpfSource
 from ccagent.agents.sonar.sources.procfs import ProcfsSource
 from ccagent.agents.sonar.sources.psutil_source import PsutilSource
@@ -68,7 +68,7 @@ def attribute(count: int) -> Result:
         "controls": sorted(find_jobs(node) or ()),
         "jobio": sorted(living_jobs(node)),
         "counters": sorted(JobCgroups().read(node)),
-        "energy": sorted({each.job for each in list_processes(node)}),
+        "energy": sorted({job for _, job, _ in list_processes(node)}),
         "exporter": {
             job: sorted({truth[pid] for pid in processes.of(node, job)[0] if pid in truth})
             for job in jobs

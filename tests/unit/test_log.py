@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.log.message_keeper import MessageKeeper
+from ccagent.agents.log.message_buffer import MessageBuffer
 from ccagent.log import configure, is_journal, logger, printable, say
 
 if TYPE_CHECKING:
@@ -298,7 +298,7 @@ def test_a_command_writes_one_line_of_a_key_too(log: Log) -> None:
 
 def test_two_handlers_count_the_same(log: Log) -> None:
     log.begin()
-    second = MessageKeeper("warning")
+    second = MessageBuffer("warning")
     logger.library().addHandler(second)
     for _ in range(3):
         logger.warning("w")

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ccagent.config.keys import describe_keys
-from ccagent.transports.base import SinkSettings
+from ccagent.transports.base import NetworkSinkSettings, SinkSettings
 from ccagent.transports.directory import DirectorySettings
 from ccagent.transports.http.settings import HttpSettings
 from ccagent.transports.kafka.settings import KafkaSettings
 from ccagent.transports.mqtt.settings import MqttSettings
-from ccagent.transports.nats.settings import NatsSettings
-from ccagent.transports.network import NetworkSinkSettings
+from ccagent.transports.nats.transport import NatsSettings
 from tests.support.paths import ROOT
 
 if TYPE_CHECKING:

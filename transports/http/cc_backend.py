@@ -20,19 +20,20 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from ccagent import PRODUCER, __version__
-from ccagent.config.secret import read_secret
 from ccagent.errors import ConfigurationError, RejectedError, RetryableError
 from ccagent.records.line_protocol.decoding import LineError
-from ccagent.transports.base import ProbeResult, Transport
-from ccagent.transports.http.settings import HttpSettings, check_settings
+from ccagent.transports.base import ProbeResult
+from ccagent.transports.http.settings import HttpSettings, with_scheme
+from ccagent.transports.http.transport import HttpTransport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ccagent.net.http_client import HttpAnswer
     from ccagent.records.message import Message
+    from ccagent.transports.base import ProbeResult
     from ccagent.transports.http.server import HttpRequest
+    from ccagent.transports.http.settings import HttpSettings
 
 _SCHEMES = {"ccbackend": "http", "ccbackends": "https"}
 _JOBS = "/api/jobs/"
@@ -71,28 +72,22 @@ class _JobList(msgspec.Struct, frozen=True):
     jobs: list[_StartedJob] = []
 
 
-class CcBackendTransport(Transport):
+class CcBackendTransport(HttpTransport):
     """Calls a function of ClusterCockpit's backend for each event, over one connection.
 
     A repeated event does not change the backend, so the whole message is repeated.
     """
 
-    Settings = HttpSettings
-
     def __init__(self, settings: HttpSettings) -> None:
-        from ccagent.transports.http.server import HttpServer
-
-        scheme, _, rest = settings.url.partition(":")
-        url = f"{_SCHEMES.get(scheme.lower(), scheme)}:{rest}"
-        self._settings = msgspec.structs.replace(settings, url=url)
         if settings.format != "line":
             raise ConfigurationError('format: ClusterCockpit\'s backend takes events: "line"')
-        target = check_settings(self._settings)
-        self._prefix = target.path.rstrip("/")
+        super().__init__(with_scheme(settings, _SCHEMES), _LARGEST_LIST)
+        self._settings = msgspec.structs.replace(self._settings, password_file="")
+        self.largest_body = None
+        self._prefix = self._target.path.rstrip("/")
+        self._place = f"{self._target.scheme}://{self._target.netloc}{self._prefix}"
         self._known: dict[_Run, None] = {}
         self._refused: set[tuple[str, _Run | None]] = set()
-        self._place = f"{target.scheme}://{target.netloc}{self._prefix}"
-        self._server = HttpServer(self._settings, target, _LARGEST_LIST)
 
     def send(self, messages: Sequence[Message]) -> None:
         """Call the function of each event, in order.
@@ -102,10 +97,10 @@ class CcBackendTransport(Transport):
         for delivered, message in enumerate(messages):
             refused: list[str] = []
             for path, payload in _parse_calls(message, delivered):
-                request = self._build_request(path, delivered)
+                request = self._make_call(message, path, delivered)
                 answer, self.answer = self._server.exchange(request, payload, delivered)
                 if path == _START and answer.status == _UNPROCESSABLE:
-                    reason = self._check_start(payload, delivered)
+                    reason = self._check_start(message, payload, delivered)
                 elif path == _STOP and answer.status == _NOT_FOUND and _UNKNOWN_RUN in answer.body:
                     reason = "the backend does not know this run of the job"
                 elif _is_repeated(path, answer):
@@ -121,22 +116,22 @@ class CcBackendTransport(Transport):
                 more = f"; {len(refused) - 1} more events" if len(refused) > 1 else ""
                 raise RejectedError(refused[0] + more, delivered=delivered)
 
-    def probe(self, message: Message) -> ProbeResult:  # noqa: ARG002 - only the token matters
+    def probe(self, message: Message) -> ProbeResult:
         """Ask for the list of jobs (HEAD) and for the function that starts a job.
 
         Raise RetryableError or RejectedError.
         """
-        found = self._server.probe(self._build_request(_JOBS, 0))
-        request = self._build_request(_START, 0)
+        result = self._server.probe(self._make_call(message, _JOBS, 0))
+        request = self._make_call(message, _START, 0)
         answer, _ = self._server.exchange(request, None, 0)
         if answer.status == _NOT_FOUND:
             raise RejectedError(
                 f"{request.place}: 404: this backend takes the events of jobs over NATS only"
                 " (api-subjects in its configuration): use a sink nats:// for the agent jobs"
             )
-        return found
+        return result
 
-    def _check_start(self, payload: bytes, delivered: int) -> str:
+    def _check_start(self, message: Message, payload: bytes, delivered: int) -> str:
         """Return the reason for a refused start; empty if the backend has this run.
 
         Raise TransportError if the backend does not answer with its jobs.
@@ -148,7 +143,7 @@ class CcBackendTransport(Transport):
             "cluster": run.cluster, "start-time": f"{run.start_time}-{run.start_time}",
             "items-per-page": _JOBS_OF_A_SECOND,
         })  # fmt: skip
-        request = self._build_request(f"{_JOBS}?{query}", delivered)
+        request = self._make_call(message, f"{_JOBS}?{query}", delivered)
         answer, status = self._server.exchange(request, None, delivered)
         self._server.check(request, answer, status, delivered)
         try:
@@ -179,27 +174,13 @@ class CcBackendTransport(Transport):
         if len(self._known) > _KNOWN_RUNS:
             del self._known[next(iter(self._known))]
 
-    def close(self) -> None:
-        """Close the connection."""
-        self._server.close()
-
-    def _build_request(self, path: str, delivered: int) -> HttpRequest:
+    def _make_call(self, message: Message, path: str, delivered: int) -> HttpRequest:
         """Return a request with the token. Raise RetryableError if the token can't be read."""
-        from ccagent.transports.http.server import HttpRequest
-
-        headers = {
-            "Content-Type": "application/json",
-            "User-Agent": f"{PRODUCER}/{__version__}",
-        }
-        secrets: list[str] = []
-        if self._settings.token_file:
-            try:
-                secrets = [read_secret(self._settings.token_file)]
-            except ConfigurationError as error:
-                # The file may be valid at the next attempt.
-                raise RetryableError(str(error), delivered=delivered) from error
-            headers["Authorization"] = f"Bearer {secrets[0]}"
-        return HttpRequest(f"{self._place}{path}", f"{self._prefix}{path}", headers, secrets)
+        request = self._build_request(message, delivered)
+        request.headers["Content-Type"] = "application/json"
+        return request._replace(
+            place=self._place + path, path=self._prefix + path, own=(), has_own_url=True
+        )
 
 
 def _is_repeated(path: str, answer: HttpAnswer) -> bool:

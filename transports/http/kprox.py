@@ -14,10 +14,9 @@ import msgspec
 from ccagent.config.secret import read_secret
 from ccagent.errors import ConfigurationError, RejectedError, RetryableError
 from ccagent.transports.base import ProbeResult
-from ccagent.transports.http.posts import Post
-from ccagent.transports.http.settings import HttpSettings
-from ccagent.transports.http.transport import HttpTransport
-from ccagent.transports.kafka.topics import is_topic
+from ccagent.transports.http.settings import HttpSettings, with_scheme
+from ccagent.transports.http.transport import HttpTransport, Post
+from ccagent.transports.kafka.settings import is_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -53,13 +52,11 @@ class KproxTransport(HttpTransport):
     Settings = KproxSettings
 
     def __init__(self, settings: KproxSettings) -> None:
-        scheme, _, rest = settings.url.partition(":")
         if settings.gzip:
             raise ConfigurationError("gzip: the proxy refuses compressed requests")
         if settings.token_file:
             raise ConfigurationError("token-file: the proxy takes a user and a password-file")
-        url = f"{_SCHEMES.get(scheme.lower(), scheme)}:{rest}"
-        super().__init__(msgspec.structs.replace(settings, url=url))
+        super().__init__(with_scheme(settings, _SCHEMES))
 
     def probe(self, message: Message) -> ProbeResult:
         """Post no frames: the proxy answers only POST requests. The login is not checked."""

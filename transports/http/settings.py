@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from msgspec import Meta
+from msgspec import Meta, structs
 
 from ccagent.errors import ConfigurationError
 from ccagent.net.tls import check_network
 from ccagent.net.urls import Server, split_url
-from ccagent.transports.network import NetworkSinkSettings
+from ccagent.transports.base import NetworkSinkSettings
 from ccagent.transports.templates import check_template
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from urllib.parse import SplitResult
 
 _PORTS = {"http": 80, "https": 443}
@@ -65,6 +66,12 @@ def check_settings(settings: HttpSettings) -> SplitResult:
         secret=settings.token_file or settings.password_file,
     )
     return target
+
+
+def with_scheme(settings: HttpSettings, schemes: Mapping[str, str]) -> HttpSettings:
+    """Return the settings with the scheme of HTTP in place of a scheme of ccagent's own."""
+    scheme, _, rest = settings.url.partition(":")
+    return structs.replace(settings, url=f"{schemes.get(scheme.lower(), scheme)}:{rest}")
 
 
 def split_proxy(settings: HttpSettings) -> Server | None:

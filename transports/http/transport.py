@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import base64
 import gzip
-from typing import TYPE_CHECKING
+from itertools import groupby
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
 from ccagent import PRODUCER, __version__
@@ -22,7 +23,6 @@ from ccagent.errors import (
     TransportError,
 )
 from ccagent.transports.base import ProbeResult, Transport
-from ccagent.transports.http.posts import group_posts
 from ccagent.transports.http.settings import HttpSettings, check_settings
 from ccagent.transports.templates import fill_template, get_values
 
@@ -30,13 +30,59 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ccagent.records.message import Message
-    from ccagent.transports.http.posts import Post
     from ccagent.transports.http.server import HttpRequest
 
 _SMALLEST_LIMIT = 16 * 1024
 """A smaller body in bytes is never refused for its size."""
 
 _CONTENT_TYPES = {"sonar": "application/json", "line": "text/plain; charset=utf-8"}
+
+
+class Post(NamedTuple):
+    """The body of one request, and the number of messages that it completes."""
+
+    body: bytes
+    messages: int
+
+
+def group_posts(messages: Sequence[Message], limit: int) -> Iterator[Post]:
+    """Yield the bodies of requests: one envelope, or lines of consecutive messages.
+
+    Bodies of lines are split at line breaks. No body is larger than `limit`, unless a single line
+    is. Only messages for the same URL share a request.
+    """
+    for (form, *_), group in groupby(messages, _target_of):
+        if form != "line":
+            yield from (Post(message.body, 1) for message in group)
+            continue
+        bodies: list[bytes] = []
+        size = 0
+        for message in group:
+            if bodies and size + len(message.body) > limit:
+                yield Post(b"".join(bodies), len(bodies))
+                bodies, size = [], 0
+            *parts, rest = _split_lines(message.body, limit)
+            yield from (Post(body, 0) for body in parts)
+            bodies.append(rest)
+            size += len(rest)
+        yield Post(b"".join(bodies), len(bodies))
+
+
+def _target_of(message: Message) -> tuple[str, str, str, str, str]:
+    """Return the values that determine URL and headers."""
+    return message.format, message.cluster, message.node, message.kind, message.prefix
+
+
+def _split_lines(lines: bytes, limit: int) -> Iterator[bytes]:
+    """Yield parts of lines, split at line breaks. The last part is the rest."""
+    begin = 0
+    while len(lines) - begin > limit:
+        end = lines.rfind(b"\n", begin, begin + limit) + 1 or lines.find(b"\n", begin) + 1
+        if not 0 < end < len(lines):
+            break
+        yield lines[begin:end]
+        begin = end
+    yield lines[begin:]
 
 
 class HttpTransport(Transport):
@@ -47,12 +93,13 @@ class HttpTransport(Transport):
 
     Settings = HttpSettings
 
-    def __init__(self, settings: HttpSettings) -> None:
+    def __init__(self, settings: HttpSettings, largest: int | None = None) -> None:
+        """largest: maximum bytes read of an answer; None: those of an error."""
         from ccagent.transports.http.server import HttpServer
 
         self._settings = settings
         self._target = check_settings(settings)
-        self._server = HttpServer(settings, self._target)
+        self._server = HttpServer(settings, self._target, largest)
         self._limit = self.largest_body = settings.largest_body
 
     def send(self, messages: Sequence[Message]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Meta
@@ -9,13 +10,33 @@ from msgspec import Meta
 from ccagent.errors import ConfigurationError
 from ccagent.net.tls import check_network
 from ccagent.net.urls import split_servers
-from ccagent.transports.kafka.topics import check_template
-from ccagent.transports.network import NetworkSinkSettings
+from ccagent.transports import templates
+from ccagent.transports.base import NetworkSinkSettings
 
 if TYPE_CHECKING:
     from ccagent.net.urls import Server
+    from ccagent.records.message import Message
 
+_VALID = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 _PORTS = {"kafka": 9092, "kafkas": 9093}
+
+
+def check_template(template: str) -> None:
+    """Check a template of a topic. Raise ConfigurationError if it is invalid."""
+    if template and not is_topic(templates.check_template("topic", template)):
+        raise ConfigurationError("topic: letters, digits, '.', '_' and '-' only, 249 at most")
+
+
+def fill_topic(template: str, message: Message) -> str:
+    """Return the topic of a message. The dot after an empty prefix is omitted."""
+    if not template:
+        return message.topic
+    return templates.fill_template(template, templates.get_values(message), ".")
+
+
+def is_topic(name: str) -> bool:
+    """Return whether a name is valid for a topic."""
+    return _VALID.fullmatch(name) is not None
 
 
 class KafkaSettings(NetworkSinkSettings, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from msgspec import Meta
 from ccagent.errors import ConfigurationError
 from ccagent.net.mqtt_broker import check_broker
 from ccagent.transports import templates
-from ccagent.transports.network import NetworkSinkSettings
+from ccagent.transports.base import NetworkSinkSettings
 
 if TYPE_CHECKING:
     from urllib.parse import SplitResult
@@ -30,8 +30,7 @@ class MqttSettings(NetworkSinkSettings, frozen=True, kw_only=True):
         Meta(description="0: not acknowledged; 1: acknowledged; 2: acknowledged twice"),
     ] = 1
     topic: Annotated[
-        str,
-        Meta(description="topic of a message; an empty level {prefix} is omitted"),
+        str, Meta(description="topic of a message; an empty level {prefix} is omitted")
     ] = "{prefix}/{cluster}/{kind}/{node}"
     status_topic: Annotated[
         str, Meta(description="topic with 'online' or 'offline'; empty: none")

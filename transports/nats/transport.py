@@ -6,25 +6,81 @@ stream acknowledges every message, and recognises a repetition by its id (`Nats-
 
 from __future__ import annotations
 
+import re
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from msgspec import Meta
 
 from ccagent import PRODUCER
-from ccagent.errors import RejectedError, RetryableError
-from ccagent.transports.base import ProbeResult, Transport
-from ccagent.transports.nats.settings import NatsSettings, check_settings
-from ccagent.transports.nats.subject import fill_subject
+from ccagent.errors import ConfigurationError, RejectedError, RetryableError
+from ccagent.net.nats_login import check_client
+from ccagent.transports.base import NetworkSinkSettings, ProbeResult, Transport
+from ccagent.transports.templates import check_template, fill_template, get_values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ccagent.net.urls import Server
     from ccagent.records.message import Message
     from ccagent.transports.nats.connection import NatsConnection
+
+_DEFAULT = "{prefix}.{cluster}.{kind}"
+_TOKEN = re.compile(r"[\w!#$%&'+,/:;=?@^`|~-]+", re.ASCII)
 
 _WINDOW = 1024 * 1024
 """Maximum bytes in flight: a slow network must transfer them within the time limit."""
 
 _REMEMBERED = 10_000
+
+
+def check_subject(template: str) -> None:
+    """Check a template of a subject. Raise ConfigurationError if it is invalid."""
+    if not template:
+        return
+    example = check_template("subject", template)
+    if template == "{prefix}":
+        raise ConfigurationError("subject: {prefix} alone may be empty")
+    if not all(map(_TOKEN.fullmatch, example.split("."))):
+        raise ConfigurationError("subject: tokens with dots between them, no spaces, no wildcards")
+
+
+def fill_subject(message: Message, template: str) -> str:
+    """Return the subject of a message. Dots in names separate tokens. Empty tokens are omitted."""
+    values = {name: _clean_value(value) for name, value in get_values(message).items()}
+    subject = fill_template(template or _DEFAULT, values)
+    return ".".join(filter(None, subject.split(".")))
+
+
+def _clean_value(value: str) -> str:
+    """Return a value with `_` in place of characters with a meaning in subjects."""
+    if value.isascii() and value.replace("-", "").replace(".", "").isalnum():
+        return value
+    return "".join("_" if c in " *>" or not c.isprintable() else c for c in value)
+
+
+class NatsSettings(NetworkSinkSettings, frozen=True, kw_only=True):
+    """The keys of a sink `nats://` or `tls://`."""
+
+    jetstream: Annotated[
+        bool, Meta(description="publish into a stream, which acknowledges every message")
+    ] = False
+    subject: Annotated[
+        str,
+        Meta(
+            description="subject with {cluster}, {node}, {kind} and {prefix};"
+            " empty: [prefix.]<cluster>.<kind>"
+        ),
+    ] = ""
+    token_file: Annotated[str, Meta(description="file with a token")] = ""
+    nkey_file: Annotated[str, Meta(description="file with the seed of a user's nkey")] = ""
+    creds_file: Annotated[str, Meta(description="file with a user's JWT and seed (.creds)")] = ""
+
+
+def check_settings(settings: NatsSettings) -> list[Server]:
+    """Check the keys and return the servers. Raise ConfigurationError."""
+    check_subject(settings.subject)
+    return check_client(settings)
 
 
 class NatsTransport(Transport):
@@ -84,7 +140,7 @@ class NatsTransport(Transport):
 
     def _publish(self, connection: NatsConnection, messages: Sequence[Message], begin: int) -> int:
         """Publish the messages that may be in flight at once. Return the number of the next."""
-        from ccagent.transports.nats.batch import Outgoing
+        from ccagent.transports.nats.connection import Outgoing
 
         end = _find_window(messages, begin)
         fresh = [n for n in range(begin, end) if messages[n].id not in self._taken]

@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from ccagent.agents.jobio.deltas import is_idle
 from ccagent.agents.jobio.usage import (
     JobIoUsage,
     bytes_read,
     bytes_written,
+    is_idle,
     metadata_operations,
     read_calls,
     write_calls,
 )
-from ccagent.agents.sonar.jobs.selection import ProcessSelection
+from ccagent.agents.sonar.process import ProcessSelection
 from ccagent.agents.sonar.sources.registry import open_source
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError
 from ccagent.machine.bpf import pins
@@ -335,7 +335,8 @@ class NodeReader:
             from ccagent.agents.sonar.jobs.allocations import Allocations
 
             self._allocations = Allocations("scontrol", "squeue")
-        found = self._allocations.read(self._node, processes, reading)
+        owned = [(process.pid, process.job, process.uid) for process in processes]
+        found = self._allocations.read(self._node, owned, reading)
         return {index: one.job for one in found for index in one.cards}
 
     def _show(

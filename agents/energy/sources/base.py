@@ -1,15 +1,16 @@
-"""Base of energy sources, and their counters."""
+"""Base of energy sources, their counters, and the choice of a source for a kind of domain."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, get_args
 
-from ccagent.agents.energy.domains import EnergyDomain, MeasuredEnergy
+from ccagent.agents.energy.accounts import DomainKind, EnergyDomain, MeasuredEnergy
+from ccagent.errors import CcagentError, NotHereError
 from ccagent.machine.powercap import EnergyCounter, EnergyReading
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
@@ -25,23 +26,28 @@ _NEW = "it was read for the first time"
 Kept = dict[str, tuple[int, float, float]]
 """Last readings of counters: value, moment (s since boot), steady clock (s)."""
 
+_KINDS: tuple[DomainKind, ...] = get_args(DomainKind)
+Measured = dict["EnergyDomain", "MeasuredEnergy"]
+
 
 class EnergySource(ABC):
     """Measures domains of a node. State is bounded.
 
     name: name in `method` of records. errors: errors of the last reading. poll_interval: needed
     seconds between two calls of `poll`; 0: none. is_slow: read this source first, so the other
-    readings are close to the CPU times of jobs. is_patient: no later sample follows; wait for slow
-    programs.
+    readings are close to the CPU times of jobs. is_kept: its counters continue in the next process.
+    is_patient: no later sample follows; wait for slow programs.
     """
 
     name: ClassVar[str]
     is_slow: ClassVar[bool] = False
+    is_kept: ClassVar[bool] = False
 
-    def __init__(self) -> None:
+    def __init__(self, method: str = "") -> None:
         self.errors: list[str] = []
         self.poll_interval = 0.0
         self.is_patient = False
+        self._counters = DomainCounters(method or self.name)
 
     @abstractmethod
     def read(self, node: Node) -> dict[EnergyDomain, MeasuredEnergy]:
@@ -66,11 +72,11 @@ class EnergySource(ABC):
 
     def keep(self) -> Kept:
         """Return the last readings of counters that continue after this process."""
-        return {}
+        return self._counters.keep() if self.is_kept else {}
 
     def restore(self, kept: Kept) -> None:
         """Continue after readings of an earlier process of the same boot."""
-        del kept
+        self._counters.restore(kept)
 
     def close(self) -> None:  # noqa: B027 - overridden by sources with open files
         """Close open files and processes."""
@@ -138,7 +144,7 @@ class DomainCounters:
 
         A domain that appears after the first call is invalid once.
         """
-        found: dict[EnergyDomain, MeasuredEnergy] = {}
+        energies: dict[EnergyDomain, MeasuredEnergy] = {}
         new: set[EnergyDomain] = set()
         had_taken, self._has_taken = self._has_taken, True
         for key, counter in self._counters.items():
@@ -158,9 +164,9 @@ class DomainCounters:
                 energy = MeasuredEnergy(
                     delta.energy, delta.seconds, self._source, self._is_estimate, delta.flaw
                 )
-            before = found.get(domain)
-            found[domain] = energy if before is None else _join(before, energy)
-        return {domain: energy for domain, energy in found.items() if domain not in new}
+            before = energies.get(domain)
+            energies[domain] = energy if before is None else _join(before, energy)
+        return {domain: energy for domain, energy in energies.items() if domain not in new}
 
     def keep(self) -> Kept:
         """Return the last reading of each counter."""
@@ -175,11 +181,11 @@ class DomainCounters:
         self._restored = dict(list(kept.items())[:_MOST_COUNTERS])
 
 
-def _join(one: MeasuredEnergy, other: MeasuredEnergy) -> MeasuredEnergy:
-    return one._replace(
-        energy=one.energy + other.energy,
-        seconds=max(one.seconds, other.seconds),
-        flaw=one.flaw or other.flaw,
+def _join(first: MeasuredEnergy, second: MeasuredEnergy) -> MeasuredEnergy:
+    return first._replace(
+        energy=first.energy + second.energy,
+        seconds=max(first.seconds, second.seconds),
+        flaw=first.flaw or second.flaw,
     )
 
 
@@ -203,3 +209,141 @@ def read_all(
             values[key] = value
     errors += problems[:1]
     return values
+
+
+class PowerIntegral:
+    """Integrates the readings of one meter. longest_gap: maximum seconds between readings."""
+
+    def __init__(self, source: str, longest_gap: float) -> None:
+        self._source = source
+        self.longest_gap = longest_gap
+        self._last: tuple[int, float] | None = None
+        self._taken: float | None = None
+        self._energy = 0
+        self._flaw = ""
+
+    @property
+    def moment(self) -> float:
+        """Return the moment of the last reading; -1 without one."""
+        return -1.0 if self._last is None else self._last[1]
+
+    @property
+    def microwatts(self) -> int:
+        """Return the last power in uW."""
+        return 0 if self._last is None else self._last[0]
+
+    def add(self, microwatts: int, moment: float) -> None:
+        """Add a reading at a time of the clock since boot. An earlier time is ignored."""
+        before = self._last
+        if before is None:
+            self._last = microwatts, moment
+            self._taken = moment
+            return
+        seconds = moment - before[1]
+        if seconds <= 0:
+            return
+        self._last = microwatts, moment
+        if seconds > self.longest_gap:
+            self._flaw = self._flaw or f"{seconds:.0f} s between two readings of power"
+            return
+        self._energy += (before[0] + microwatts) * round(seconds * 1e6) // 2_000_000
+
+    def take(self) -> MeasuredEnergy | None:
+        """Return the energy since the last call in uJ; None before the second reading."""
+        if self._last is None or self._taken is None or self._last[1] <= self._taken:
+            return None
+        seconds = self._last[1] - self._taken
+        energy, flaw = 0 if self._flaw else self._energy, self._flaw
+        self._taken, self._energy, self._flaw = self._last[1], 0, ""
+        return MeasuredEnergy(energy, seconds, self._source, is_estimate=True, flaw=flaw)
+
+
+class SourceReadings(NamedTuple):
+    """The chosen domains. errors: errors of all sources. absent: reasons for missing sources."""
+
+    measured: Measured
+    errors: list[str]
+    absent: dict[str, str]
+
+
+def choose_domains(readings: Iterable[Measured]) -> Measured:
+    """Choose the source of each kind of domain: the first source with all domains of the kind.
+
+    If there is none, choose the first source with some of them, then the first source that would
+    have them. Two sources for one kind would measure the same energy twice.
+    """
+    readings = list(readings)
+    chosen: Measured = {}
+    for kind in _KINDS:
+        candidates: list[Measured] = []
+        for reading in readings:
+            own = {domain: energy for domain, energy in reading.items() if domain.kind == kind}
+            if own:
+                candidates.append(own)
+        if candidates:
+            best = max(candidates, key=_quality)
+            chosen.update(best)
+    return chosen
+
+
+def _quality(own: Measured) -> int:
+    valid = sum(not energy.flaw for energy in own.values())
+    return 2 if valid == len(own) else int(valid > 0)
+
+
+class Sources:
+    """The sources of a node, in order of preference."""
+
+    def __init__(self, sources: Sequence[EnergySource]) -> None:
+        self.all = sources
+        self._known: dict[str, set[EnergyDomain]] = {}
+
+    @property
+    def poll_interval(self) -> float:
+        """Return the seconds between two calls of `poll`; 0 if not needed."""
+        return min(
+            (source.poll_interval for source in self.all if source.poll_interval), default=0.0
+        )
+
+    def poll(self, node: Node) -> None:
+        """Poll the sources that need it between two readings."""
+        for source in self.all:
+            if source.poll_interval:
+                try:
+                    source.poll(node)
+                except CcagentError:
+                    continue  # the next reading reports it
+
+    def read(self, node: Node) -> SourceReadings:
+        """Read all sources. A failing source is skipped, with its error.
+
+        Its domains are invalid meanwhile: otherwise their energy would count as `other`. A removed
+        domain is invalid once.
+        """
+        errors: list[str] = []
+        absent: dict[str, str] = {}
+        measured: dict[str, Measured] = {}
+        for source in self.all:
+            source.prepare_reading(node)
+        for source in sorted(self.all, key=lambda source: not source.is_slow):
+            known = self._known.pop(source.name, set())
+            missing = NOT_READABLE
+            own: Measured = {}
+            try:
+                own = source.read(node)
+                self._known[source.name] = {*own}
+            except NotHereError as error:
+                absent[source.name] = missing = str(error)
+            except CcagentError as error:
+                errors.append(f"{source.name}: {error}")
+                self._known[source.name] = known
+            lost = MeasuredEnergy(0, 0.0, source.name, flaw=missing)
+            measured[source.name] = dict.fromkeys(known - own.keys(), lost) | own
+            errors += [f"{source.name}: {text}" for text in source.errors]
+        readings = [measured[source.name] for source in self.all if source.name in measured]
+        return SourceReadings(choose_domains(readings), errors, absent)
+
+    def close(self) -> None:
+        """Close all sources."""
+        for source in self.all:
+            source.close()

@@ -1,17 +1,31 @@
-"""Service for requested measurements: refusals, and the running measurement."""
+"""Service for requested measurements: owners of cores, reference, running measurement."""
 
 from __future__ import annotations
 
+import os
+import re
 import threading
 from typing import TYPE_CHECKING
 
-from ccagent.agents.fast.bandwidth.core_owners import find_owners
-from ccagent.agents.fast.bandwidth.measuring import ENOUGH_SHARE, measure
-from ccagent.agents.fast.bandwidth.reference import read_reference
-from ccagent.agents.fast.bandwidth.topology import read_cpus
+import msgspec
+
+from ccagent.agents.fast.bandwidth.measurement import (
+    ENOUGH_SHARE,
+    compact_order,
+    measure,
+    read_cpus,
+    read_processor,
+)
+from ccagent.agents.fast.kpis.processes import machine_scopes, read_start
 from ccagent.agents.fast.messages.structures import BandwidthResponse
-from ccagent.errors import CcagentError
+from ccagent.agents.state_file import read_state
+from ccagent.errors import CcagentError, NotHereError, ProgramError
 from ccagent.log import logger
+from ccagent.machine.cgroup.files import list_pids
+from ccagent.machine.cgroup.jobs import job_directories
+from ccagent.machine.parsed import read_parsed
+from ccagent.machine.procfs.cpulist import parse_cpu_list
+from ccagent.service.private_files import replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -19,7 +33,194 @@ if TYPE_CHECKING:
     from ccagent.agents.fast.session.kept_state import MonitoredMachine
     from ccagent.machine.node import Node
 
+_FILE = "mmbwmon.reference"
+_LARGEST = 1024 * 1024
+_EACH_UP_TO = 8
+_ATTEMPTS = 3
+
+LEAST_VALUE = 0.33
+"""Minimum value of a response, by the specification."""
+
+_CPUSETS = ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus")
+_ALLOWED = re.compile(rb"^Cpus_allowed_list:\s*([0-9,-]+)$", re.MULTILINE)
+_VCPU = re.compile(rb"CPU [0-9]+/")
 _SHOWN = 4
+
+
+class BandwidthReference(msgspec.Struct, frozen=True, kw_only=True):
+    """B/s by number of cores, and the processor of the measurement."""
+
+    model: str
+    cpus: tuple[int, ...]
+    kernel: str
+    by_count: dict[int, float]
+    time: float
+
+    def expected(self, count: int) -> float:
+        """Return the B/s of this number of idle cores, interpolated between measured numbers."""
+        if count in self.by_count:
+            return self.by_count[count]
+        counts = sorted(self.by_count)
+        below = max((known for known in counts if known < count), default=counts[0])
+        above = min((known for known in counts if known > count), default=counts[-1])
+        if below == above:
+            return self.by_count[below]
+        fraction = (count - below) / (above - below)
+        return self.by_count[below] + fraction * (self.by_count[above] - self.by_count[below])
+
+    def value_of(self, bandwidth: float, count: int) -> float:
+        """Return the reached share of the idle bandwidth, 0.33 to 1."""
+        return round(min(1.0, max(LEAST_VALUE, bandwidth / self.expected(count))), 3)
+
+
+def counts_to_measure(cpus: int) -> list[int]:
+    """Return the numbers of cores to measure: each up to eight, then in steps of 50 %."""
+    counts = [*range(1, min(cpus, _EACH_UP_TO) + 1)]
+    while counts[-1] < cpus:
+        counts.append(min(cpus, counts[-1] * 3 // 2))
+    return counts
+
+
+def measure_reference(
+    node: Node, report: Callable[[int, float, float], None]
+) -> BandwidthReference:
+    """Measure the reference: the median of three attempts for each number of cores.
+
+    report: called with cores, B/s and share of each measurement. Raise CcagentError if it fails or
+    the node is not idle.
+    """
+    processor = read_processor(node)
+    order = compact_order(node, processor.cpus)
+    by_count: dict[int, float] = {}
+    for count in counts_to_measure(len(order)):
+        attempts = [measure(node, order[:count]) for _ in range(_ATTEMPTS)]
+        share = min(attempt.share for attempt in attempts)
+        bandwidth = sorted(attempt.bandwidth for attempt in attempts)[_ATTEMPTS // 2]
+        report(count, bandwidth, share)
+        if share < ENOUGH_SHARE:
+            raise ProgramError(
+                f"{count} cores: the probe got {100 * share:.0f} % of their time: the node is"
+                " not idle; drain it and measure again"
+            )
+        by_count[count] = bandwidth
+    return BandwidthReference(
+        model=processor.model,
+        cpus=processor.cpus,
+        kernel=processor.kernel,
+        by_count=by_count,
+        time=node.clock.time(),
+    )
+
+
+def read_reference(node: Node, directory: str) -> BandwidthReference:
+    """Return the reference of this node from the state directory.
+
+    Raise NotHereError, with the fix, if it is missing or of another processor, CPUs or kernel.
+    """
+    reference = None
+    if directory:
+        reference = read_state(
+            os.path.join(directory, _FILE), BandwidthReference, _LARGEST, "measure it again"
+        )
+    hint = "on the idle node, run: ccagent fast reference"
+    if reference is None or not reference.by_count or min(reference.by_count.values()) <= 0:
+        raise NotHereError(f"no reference; {hint}")
+    now = read_processor(node)
+    for what, old, new in (
+        ("processor", reference.model, now.model),
+        ("CPUs", reference.cpus, now.cpus),
+        ("kernel", reference.kernel, now.kernel),
+    ):
+        if old != new:
+            raise NotHereError(f"the reference is of another {what}; {hint}")
+    return reference
+
+
+def write_reference(directory: str, reference: BandwidthReference) -> str:
+    """Write a reference; return the file. Raise CcagentError if that fails."""
+    path = os.path.join(directory, _FILE)
+    try:
+        replace_file(path, msgspec.msgpack.encode(reference))
+    except OSError as error:
+        raise CcagentError(f"{path}: {error.strerror}") from error
+    return path
+
+
+def find_owners(
+    node: Node, machines: Iterable[MonitoredMachine], cpus: Iterable[int]
+) -> dict[int, str]:
+    """Return the owner of each owned core, by core.
+
+    A job that is not confined to cores owns all of them. A suspended machine owns none: a scheduler
+    suspends machines to free cores for a measurement.
+    """
+    every = [*cpus]
+    owners: dict[int, str] = {}
+    for job, cores in _job_cores(node).items():
+        for core in cores or every:
+            owners.setdefault(core, f"job {job}")
+    suspended: set[int] = set()
+    for machine in machines:
+        if read_start(node, machine.process_id) != machine.start:
+            continue  # the machine has ended, and another process may have its pid
+        if machine.is_suspended:
+            suspended.add(machine.process_id)
+            continue
+        for core in machine_cores(node, machine.process_id):
+            owners.setdefault(core, f"machine {machine.name}")
+    for name, directories in machine_scopes(node).items():
+        process = next((pid for directory in directories for pid in list_pids(node, directory)), 0)
+        if process and process not in suspended:
+            for core in machine_cores(node, process):
+                owners.setdefault(core, f"machine {name}")
+    return owners
+
+
+def machine_cores(node: Node, process: int) -> set[int]:
+    """Return the allowed CPUs of a machine's virtual CPUs, or else of all its threads."""
+    vcpus: set[int] = set()
+    all_threads: set[int] = set()
+    path = f"proc/{process}/task"
+    try:
+        threads = node.list(path)
+    except CcagentError:
+        return set()
+    for thread in threads:
+        try:
+            match = _ALLOWED.search(node.read(f"{path}/{thread}/status"))
+            cpus = set(parse_cpu_list(match[1])) if match is not None else set[int]()
+            command = node.read_single(f"{path}/{thread}/comm")
+        except CcagentError:
+            continue
+        all_threads |= cpus
+        if _VCPU.match(command):
+            vcpus |= cpus
+    return vcpus or all_threads
+
+
+def _job_cores(node: Node) -> dict[int, set[int]]:
+    """Return the cores of each Slurm job; an empty set for a job that is not confined."""
+    by_job: dict[int, set[int]] = {}
+    for controllers in (("cpuset",), ("memory", "cpuacct", "freezer")):
+        try:
+            directories = job_directories(node, controllers)
+        except CcagentError:
+            continue
+        for directory in directories:
+            cores = _cpuset(node, directory.path) if controllers == ("cpuset",) else set[int]()
+            by_job[directory.job] = by_job.get(directory.job, set()) | cores
+    return by_job
+
+
+def _cpuset(node: Node, directory: str) -> set[int]:
+    for name in _CPUSETS:
+        try:
+            cores = read_parsed(node, f"{directory}/{name}", parse_cpu_list)
+        except CcagentError:
+            continue
+        if cores:
+            return set(cores)
+    return set()
 
 
 def check_cores(node: Node, cores: Sequence[int], machines: Iterable[MonitoredMachine]) -> str:
@@ -27,11 +228,11 @@ def check_cores(node: Node, cores: Sequence[int], machines: Iterable[MonitoredMa
     cpus = read_cpus(node)
     missing = sorted(set(cores) - set(cpus))
     if missing:
-        return f"no core {_listed(missing)} on this node"
+        return f"no core {_format_cores(missing)} on this node"
     owners = find_owners(node, machines, cpus)
     owned = [core for core in cores if core in owners]
     if owned:
-        return f"core {_listed(owned)} is owned by {owners[owned[0]]}"
+        return f"core {_format_cores(owned)} is owned by {owners[owned[0]]}"
     return ""
 
 
@@ -111,6 +312,6 @@ class BandwidthService:
         return ""
 
 
-def _listed(cores: Sequence[int]) -> str:
+def _format_cores(cores: Sequence[int]) -> str:
     more = ", ..." if len(cores) > _SHOWN else ""
     return ", ".join(map(str, cores[:_SHOWN])) + more

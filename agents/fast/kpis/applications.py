@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from ccagent.agents.fast.kpis.control_groups import (
+from ccagent.agents.fast.kpis.processes import (
     CPU_CONTROLLER,
     MEMORY_CONTROLLER,
     Groups,
-    group_processes,
     machine_scopes,
+    read_start,
 )
-from ccagent.agents.fast.kpis.process_tree import read_start
 from ccagent.agents.fast.session.kept_state import MonitoredMachine
 from ccagent.errors import CcagentError
 from ccagent.log import logger
+from ccagent.machine.cgroup.files import list_pids
 from ccagent.machine.cgroup.jobs import job_directories
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from ccagent.agents.fast.messages.structures import MachineResult, StopMonitoring
     from ccagent.agents.fast.session.kept_state import KeptState
     from ccagent.machine.node import Node
@@ -55,8 +54,8 @@ class Applications:
         """Return the monitored applications; forget ended machines."""
         self._forget_gone(node)
         machines = [
-            MonitoredApplication("", each.process_id, each.name, each.start)
-            for each in self._state.machines
+            MonitoredApplication("", machine.process_id, machine.name, machine.start)
+            for machine in self._state.machines
         ]
         jobs = self._jobs(node) if self._has_jobs else []
         return [*jobs, *machines][:MOST_APPLICATIONS]
@@ -68,7 +67,7 @@ class Applications:
     def stop(self, node: Node, task: StopMonitoring) -> str:
         """Stop monitoring the application of a task; return an error, or ""."""
         state = self._state
-        kept = [each for each in state.machines if not _is_meant(each, task)]
+        kept = [machine for machine in state.machines if not _is_meant(machine, task)]
         has_stopped = len(kept) < len(state.machines)
         state.machines = kept
         job = task.job_id
@@ -99,24 +98,20 @@ class Applications:
 
     def _add(self, node: Node, name: str, process: int, *, is_suspended: bool) -> None:
         state = self._state
-        known = next((each for each in state.machines if each.name == name), None)
+        known = next((machine for machine in state.machines if machine.name == name), None)
         process = process or (known.process_id if known else _find_machine(node, name))
         start = read_start(node, process) if process else None
         if start is None:
             logger.warning(
-                "agent fast: machine %s: no process %d on this node; not monitored",
-                name,
-                process,
+                "agent fast: machine %s: no process %d on this node; not monitored", name, process,
                 key="fast machine without process",
-            )
+            )  # fmt: skip
             return
         if known is None and len(state.machines) >= MOST_APPLICATIONS:
             logger.error(
-                "agent fast: machine %s: not monitored: %d machines already",
-                name,
-                MOST_APPLICATIONS,
-                key="fast too many machines",
-            )
+                "agent fast: machine %s: not monitored: %d machines already", name,
+                MOST_APPLICATIONS, key="fast too many machines",
+            )  # fmt: skip
             return
         self._remove(name)
         state.machines.append(
@@ -124,19 +119,14 @@ class Applications:
         )
 
     def _remove(self, name: str) -> None:
-        self._state.machines = [each for each in self._state.machines if each.name != name]
+        self._state.machines = [machine for machine in self._state.machines if machine.name != name]
 
     def _forget_gone(self, node: Node) -> None:
-        alive = [
-            each for each in self._state.machines if read_start(node, each.process_id) == each.start
-        ]
-        for each in self._state.machines:
-            if each not in alive:
-                logger.info(
-                    "agent fast: machine %s: process %d has ended", each.name, each.process_id
-                )
-        if len(alive) < len(self._state.machines):
-            self._state.machines = alive
+        for machine in [*self._state.machines]:
+            if read_start(node, machine.process_id) != machine.start:
+                process = machine.process_id
+                logger.info("agent fast: machine %s: process %d has ended", machine.name, process)
+                self._remove(machine.name)
 
     def _jobs(self, node: Node) -> list[MonitoredApplication]:
         groups = self._groups(node)
@@ -144,26 +134,26 @@ class Applications:
         if state.stopped_jobs:
             state.stopped_jobs = [job for job in state.stopped_jobs if job in groups]
         self._starts = {job: start for job, start in self._starts.items() if job in groups}
-        found: list[MonitoredApplication] = []
+        jobs: list[MonitoredApplication] = []
         for job, paths in groups.items():
             if job in state.stopped_jobs:
                 continue
             if self._starts.get(job) is None:
                 self._starts[job] = _first_start(node, paths)
-            found.append(MonitoredApplication(job, 0, "", self._starts[job], paths))
-        return found
+            jobs.append(MonitoredApplication(job, 0, "", self._starts[job], paths))
+        return jobs
 
     def _groups(self, node: Node) -> dict[str, Groups]:
         """Return the cgroups of Slurm jobs, by job."""
-        found: dict[str, Groups] = {}
+        by_job: dict[str, Groups] = {}
         try:
             directories = job_directories(node, (MEMORY_CONTROLLER, CPU_CONTROLLER))
         except CcagentError:
             return {}
-        for each in directories:
-            groups = found.setdefault(str(each.job), {})
-            groups.setdefault(each.controller, []).append(each.path)
-        return found
+        for directory in directories:
+            groups = by_job.setdefault(str(directory.job), {})
+            groups.setdefault(directory.controller, []).append(directory.path)
+        return by_job
 
 
 def _is_meant(machine: MonitoredMachine, task: StopMonitoring) -> bool:
@@ -175,10 +165,8 @@ def _is_meant(machine: MonitoredMachine, task: StopMonitoring) -> bool:
 
 def _find_machine(node: Node, name: str) -> int:
     """Return the process of a libvirt machine; 0 if none has this name."""
-    for directory in machine_scopes(node).get(name, []):
-        for process in group_processes(node, directory):
-            return process
-    return 0
+    directories = machine_scopes(node).get(name, [])
+    return next((pid for directory in directories for pid in list_pids(node, directory)), 0)
 
 
 def _is_machine(node: Node, process: int, name: str) -> bool:
@@ -195,19 +183,12 @@ def _is_machine(node: Node, process: int, name: str) -> bool:
 
 def _first_start(node: Node, groups: Groups) -> int | None:
     """Return the start of the oldest running process of a job, in ticks since boot."""
-    starts: list[int] = []
-    for directory in _any(groups.values()):
-        for count, process in enumerate(group_processes(node, directory)):
-            start = read_start(node, process)
-            if start is not None:
-                starts.append(start)
-            if count >= _ASKED:
-                break
-    return min(starts, default=None)
-
-
-def _any(groups: Iterable[list[str]]) -> list[str]:
-    """Return the directories of one controller; every controller has the same processes."""
-    for directories in groups:
-        return directories
-    return []
+    directories = next(
+        iter(groups.values()), list[str]()
+    )  # every controller has the same processes
+    starts = [
+        read_start(node, process)
+        for directory in directories
+        for process in islice(list_pids(node, directory), _ASKED)
+    ]
+    return min((start for start in starts if start is not None), default=None)

@@ -7,34 +7,24 @@ its `task`. `decode` returns a Refusal for anything else; it never raises.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
-from ccagent.agents.fast.messages.fields import Fields, as_map, shown, to_flag, to_uints, to_value
-from ccagent.agents.fast.messages.kpi_names import KPIS, find_kpi
-from ccagent.agents.fast.messages.machine_decoding import decode_machine_result, decode_machine_task
-from ccagent.agents.fast.messages.structures import (
-    AgentInit,
-    AgentQuit,
-    ApplicationKpis,
-    ApplicationStatus,
-    BandwidthRequest,
-    BandwidthResponse,
-    ConfigurationAnswer,
-    ConnectionRequest,
-    FastMessage,
-    InitAgent,
-    KpiReport,
-    Refusal,
-    StopMonitoring,
-    TaskAnswer,
+from ccagent.agents.fast.messages import structures as fast
+from ccagent.agents.fast.messages.documents import (
+    Fields,
+    as_map,
+    parse_document,
+    show_value,
+    to_flag,
+    to_uints,
+    to_value,
 )
-from ccagent.agents.fast.messages.yaml_documents import parse_document
 from ccagent.errors import UnparsableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ccagent.agents.fast.messages.yaml_documents import Document
+    from ccagent.agents.fast.messages.documents import Document
 
 Subject = Literal[
     "agent task", "agent status", "bandwidth request", "bandwidth response",
@@ -46,17 +36,26 @@ Subject = Literal[
 LONGEST_ID = 128
 MOST_CORES = 4096
 _MOST_KPIS = 200
+_MOST_MACHINES = 1000
+_MOST_CPUS = 4096
+_MOST_PHASES = 100
 _LONGEST_REASON = 200
+
+_LONGEST_NAME = 256
+"""Maximum length of machine names: they are kept on disk, and a peer can send many."""
+
+_EVENTS, _ORDERS = get_args(fast.MachineEvent), get_args(fast.OrderTask)
+_MIGRATIONS = get_args(fast.MigrationType)
+_KPI_OFF = frozenset({"false", "no", "off"})
 
 # The specification shows the list on one line; that is not YAML.
 _ONE_LINE = re.compile(
     rb"task:\s*stop[ _]monitoring\s+job-description:\s*job-id:\s*(\S{1,64})"
     rb"\s+process-id:\s*(\d{1,10})\s*"
 )
-_KPI_OFF = frozenset({"false", "no", "off"})
 
 
-def decode(subject: Subject, payload: bytes, hint: str = "") -> FastMessage | Refusal:
+def decode(subject: Subject, payload: bytes, hint: str = "") -> fast.FastMessage | fast.Refusal:
     """Decode a payload. hint: the last level of its topic; it may name the task."""
     task = hint.replace("_", " ")
     name = ""
@@ -69,31 +68,31 @@ def decode(subject: Subject, payload: bytes, hint: str = "") -> FastMessage | Re
         task = fields.text("task", task).replace("_", " ")
         return _DECODERS[subject](fields, task, name)
     except UnparsableError as error:
-        return Refusal(reason=str(error)[:_LONGEST_REASON], task=task, id=name)
+        return fast.Refusal(reason=str(error)[:_LONGEST_REASON], task=task, id=name)
 
 
 def _document(payload: bytes) -> Document:
     line = _ONE_LINE.fullmatch(payload.replace(b"---", b" ").strip())
     if line is None or b"\n" in payload.strip().strip(b"-").strip():
         return parse_document(payload)
-    job, process = (each.decode("utf-8", "replace") for each in line.groups())
+    job, process = (word.decode("utf-8", "replace") for word in line.groups())
     return {"task": "stop monitoring", "job-description": {"job-id": job, "process-id": process}}
 
 
-def _agent_task(fields: Fields, task: str, name: str) -> FastMessage:
+def _agent_task(fields: Fields, task: str, name: str) -> fast.FastMessage:
     if task == "init agent" or (task in {"", "task"} and "KPI" in fields):
         return _init_agent(fields, name)
     if task == "stop monitoring" or (task in {"", "task"} and "job-description" in fields):
         job = Fields(fields.get("job-description"), "job-description")
         if "job-id" not in job and "process-id" not in job:
             raise UnparsableError("job-description: neither job-id nor process-id")
-        return StopMonitoring(
+        return fast.StopMonitoring(
             id=name, job_id=job.text("job-id", ""), process_id=job.uint("process-id", 0)
         )
-    raise UnparsableError(f"task: {shown(task)} is no task of the agent")
+    raise UnparsableError(f"task: {show_value(task)} is no task of the agent")
 
 
-def _init_agent(fields: Fields, name: str) -> InitAgent:
+def _init_agent(fields: Fields, name: str) -> fast.InitAgent:
     if "KPI" not in fields:
         raise UnparsableError("KPI: missing")
     kpi = Fields(fields.get("KPI"), "KPI")
@@ -102,38 +101,38 @@ def _init_agent(fields: Fields, name: str) -> InitAgent:
         raise UnparsableError(f"KPI.categories: {len(chosen)}, at most {_MOST_KPIS}")
     wanted: list[str] = []
     for category, value in chosen.items():
-        found = find_kpi(category)
-        if found is None:
+        kpi_name = fast.find_kpi(category)
+        if kpi_name is None:
             raise UnparsableError(
-                f"KPI.categories: {shown(category)} is unknown; allowed: {', '.join(KPIS)}"
+                f"KPI.categories: {show_value(category)} is unknown;"
+                f" allowed: {', '.join(fast.KPIS)}"
             )
         is_off = isinstance(value, str) and value.strip().casefold() in _KPI_OFF
-        if not is_off and found not in wanted:
-            wanted.append(found)
+        if not is_off and kpi_name not in wanted:
+            wanted.append(kpi_name)
     if chosen and not wanted:
         raise UnparsableError("KPI.categories: all are disabled")
-    return InitAgent(id=name, categories=tuple(wanted), repeat=kpi.uint("repeat"))
+    return fast.InitAgent(id=name, categories=tuple(wanted), repeat=kpi.uint("repeat"))
 
 
-def _bandwidth_request(fields: Fields, task: str, name: str) -> BandwidthRequest:
+def _bandwidth_request(fields: Fields, task: str, name: str) -> fast.BandwidthRequest:
     if task not in {"", "request", "mmbwmon request"}:
-        raise UnparsableError(f"task: {shown(task)} is no request for a measurement")
+        raise UnparsableError(f"task: {show_value(task)} is no request for a measurement")
     if "cores" not in fields:
         raise UnparsableError("cores: missing")
     cores = to_uints(fields.get("cores"), "cores", MOST_CORES)
     if not cores:
         raise UnparsableError("cores: none")
-    return BandwidthRequest(id=name, cores=tuple(dict.fromkeys(cores)))
+    return fast.BandwidthRequest(id=name, cores=tuple(dict.fromkeys(cores)))
 
 
-def _bandwidth_response(fields: Fields, task: str, name: str) -> BandwidthResponse:
-    del task
+def _bandwidth_response(fields: Fields, _task: str, name: str) -> fast.BandwidthResponse:
     cores = to_uints(fields.get("cores"), "cores", MOST_CORES) if "cores" in fields else ()
     value = fields.get("result") or fields.get("response")
     number = None if value is None else to_value(value, "response")
     if isinstance(number, str):
-        raise UnparsableError(f"response: expected a number, not {shown(number)}")
-    return BandwidthResponse(
+        raise UnparsableError(f"response: expected a number, not {show_value(number)}")
+    return fast.BandwidthResponse(
         id=name,
         cores=cores,
         value=number,
@@ -144,23 +143,23 @@ def _bandwidth_response(fields: Fields, task: str, name: str) -> BandwidthRespon
     )
 
 
-def _agent_status(fields: Fields, task: str, name: str) -> FastMessage:
+def _agent_status(fields: Fields, task: str, name: str) -> fast.FastMessage:
     source = fields.text("source", fields.text("hostname", ""))
     if not source:
         raise UnparsableError("source: missing")
     details = fields.prose("details")
     if task == "init":
-        return AgentInit(id=name, source=source)
+        return fast.AgentInit(id=name, source=source)
     if task == "quit":
-        return AgentQuit(id=name, source=source)
+        return fast.AgentQuit(id=name, source=source)
     if task == "configuration":
-        status = _one_of(fields, "status", ("accepted", "denied"))
-        return ConfigurationAnswer(
-            id=name, source=source, is_accepted=status == "accepted", details=details
+        is_accepted = _is_first(fields, "status", "accepted", "denied")
+        return fast.ConfigurationAnswer(
+            id=name, source=source, is_accepted=is_accepted, details=details
         )
     if task == "KPI":
         job = Fields(fields.get("job-description"), "job-description")
-        return KpiReport(
+        return fast.KpiReport(
             id=name,
             source=source,
             values=_values(fields.get("KPIS"), "KPIS"),
@@ -168,23 +167,21 @@ def _agent_status(fields: Fields, task: str, name: str) -> FastMessage:
             process_id=job.uint("process-id", 0),
             vm_name=job.text("vm-name", ""),
         )
-    status = _one_of(fields, "status", ("success", "error"))
-    return TaskAnswer(
-        id=name, source=source, task=task, is_success=status == "success", details=details
+    is_success = _is_first(fields, "status", "success", "error")
+    return fast.TaskAnswer(
+        id=name, source=source, task=task, is_success=is_success, details=details
     )
 
 
-def _connection_request(fields: Fields, task: str, name: str) -> ConnectionRequest:
-    del fields
+def _connection_request(_fields: Fields, task: str, name: str) -> fast.ConnectionRequest:
     if task not in {"suspend", "resume"}:
-        raise UnparsableError(f"task: expected suspend or resume, not {shown(task)}")
-    return ConnectionRequest(id=name, task=cast("Literal['suspend', 'resume']", task))
+        raise UnparsableError(f"task: expected suspend or resume, not {show_value(task)}")
+    return fast.ConnectionRequest(id=name, task=cast("Any", task))
 
 
-def _application_status(fields: Fields, task: str, name: str) -> ApplicationStatus:
-    del task
+def _application_status(fields: Fields, _task: str, name: str) -> fast.ApplicationStatus:
     value = fields.get("supported_KPI")
-    return ApplicationStatus(
+    return fast.ApplicationStatus(
         id=name,
         job=fields.text("source"),
         is_migratable=to_flag(fields.get("migration") or "yes", "migration"),
@@ -192,18 +189,128 @@ def _application_status(fields: Fields, task: str, name: str) -> ApplicationStat
     )
 
 
-def _application_kpis(fields: Fields, task: str, name: str) -> ApplicationKpis:
-    del task
+def _application_kpis(fields: Fields, _task: str, name: str) -> fast.ApplicationKpis:
     # The specification repeats the key of the status message here.
     key = "KPIS" if "KPIS" in fields else "supported_KPI"
-    return ApplicationKpis(id=name, job=fields.text("source"), values=_values(fields.get(key), key))
+    job = fields.text("source")
+    return fast.ApplicationKpis(id=name, job=job, values=_values(fields.get(key), key))
+
+
+def _machine_task(fields: Fields, task: str, name: str) -> fast.FastMessage:
+    host = fields.text("host", "")
+    if task == "start vm":
+        parts = fields.maps("vm-configurations", _MOST_MACHINES)
+        return fast.StartMachines(id=name, host=host, machines=tuple(map(_configuration, parts)))
+    if task in _ORDERS:
+        orders = tuple(
+            fast.MachineOrder(
+                name=machine.text("vm-name"),
+                is_forced=machine.flag("force", default=False),
+                is_undefined=machine.flag("undefine", default=False),
+            )
+            for machine in fields.maps("list", _MOST_MACHINES)
+        )
+        return fast.OrderMachines(id=name, task=cast("Any", task), host=host, machines=orders)
+    if task == "migrate vm":
+        return _migration(fields, host, name)
+    if task == "repin vm":
+        machine = fields.text("vm-name")
+        return fast.RepinMachine(id=name, name=machine, vcpu_map=_vcpu_map(fields.get("vcpu-map")))
+    raise UnparsableError(f"task: {show_value(task)} is no task of the migration framework")
+
+
+def _configuration(fields: Fields) -> fast.MachineConfiguration:
+    name, xml = fields.text("vm-name", ""), fields.get("xml")
+    if not isinstance(xml, str | None):
+        raise UnparsableError("xml: expected text")
+    if not name and not xml:
+        raise UnparsableError("vm-configurations: neither vm-name nor xml")
+    pairs = fields.maps("pci-ids", _MOST_MACHINES) if "pci-ids" in fields else []
+    return fast.MachineConfiguration(
+        name=name,
+        xml=xml or "",
+        memory=fields.optional_uint("memory"),
+        vcpus=fields.optional_uint("vcpus"),
+        pci_ids=tuple((pair.uint("vendor"), pair.uint("device")) for pair in pairs),
+        is_transient=fields.flag("transient", default=False),
+    )
+
+
+def _migration(fields: Fields, host: str, name: str) -> fast.MigrateMachine:
+    parameter = Fields(fields.get("parameter"), "parameter")
+    kind = parameter.text("migration-type", "live")
+    if kind not in _MIGRATIONS:
+        raise UnparsableError(f"migration-type: {show_value(kind)} is unknown")
+    swap = parameter.get("swap-with") or fields.get("swap-with")
+    return fast.MigrateMachine(
+        id=name,
+        host=host,
+        machine=_migrating(fields, parameter),
+        destination=fields.text("destination"),
+        swap_with=None if swap is None else _migrating(Fields(swap, "swap-with")),
+        migration_type=cast("Any", kind),
+        uses_rdma=parameter.flag("rdma-migration", default=False),
+        retries=parameter.optional_uint("retry-counter"),
+        measures_time=fields.flag("time-measurement", default=False),
+    )
+
+
+def _migrating(named: Fields, parameter: Fields | None = None) -> fast.MigratingMachine:
+    parameter = parameter or named
+    return fast.MigratingMachine(
+        name=named.text("vm-name"),
+        hook_processes=parameter.optional_uint("pscom-hook-procs"),
+        vcpu_map=_vcpu_map(parameter.get("vcpu-map")),
+    )
+
+
+def _vcpu_map(value: Document) -> fast.VcpuMap:
+    if value is None:
+        return ()
+    if not isinstance(value, list) or len(value) > _MOST_CPUS:
+        raise UnparsableError("vcpu-map: expected a list of lists of CPUs")
+    return tuple(to_uints(cpus, "vcpu-map", _MOST_CPUS) for cpus in value)
+
+
+def _machine_result(fields: Fields, _task: str, name: str) -> fast.MachineResult:
+    event = fields.text("result").replace("_", " ")
+    if event not in _EVENTS:
+        raise UnparsableError(f"result: {show_value(event)} is unknown")
+    parts = fields.maps("list", _MOST_MACHINES) if "list" in fields else [fields]
+    durations: dict[str, float] = {}
+    for phase, value in as_map(fields.get("time-measurement"), "time-measurement").items():
+        seconds = to_value(value, "time-measurement")
+        if not isinstance(seconds, str) and len(durations) < _MOST_PHASES:
+            durations[phase] = seconds
+    return fast.MachineResult(
+        id=name,
+        event=cast("Any", event),
+        machines=tuple(map(_outcome, parts)),
+        scheduler=fields.text("scheduler", ""),
+        durations=durations,
+    )
+
+
+def _outcome(fields: Fields) -> fast.MachineOutcome:
+    status = fields.text("status").casefold()
+    if status not in {"success", "error"}:
+        raise UnparsableError(f"status: expected success or error, not {show_value(status)}")
+    name = fields.text("vm-name")
+    if len(name) > _LONGEST_NAME:
+        raise UnparsableError(f"vm-name: longer than {_LONGEST_NAME} characters")
+    return fast.MachineOutcome(
+        name=name,
+        is_success=status == "success",
+        process_id=fields.uint("process-id", 0),
+        details=fields.prose("details"),
+    )
 
 
 def _values(value: Document, where: str) -> dict[str, float | str]:
-    found = as_map(value, where)
-    if len(found) > _MOST_KPIS:
-        raise UnparsableError(f"{where}: {len(found)} values, at most {_MOST_KPIS}")
-    return {name: to_value(each, f"{where}: {shown(name)}") for name, each in found.items()}
+    values = as_map(value, where)
+    if len(values) > _MOST_KPIS:
+        raise UnparsableError(f"{where}: {len(values)} values, at most {_MOST_KPIS}")
+    return {name: to_value(raw, f"{where}: {show_value(name)}") for name, raw in values.items()}
 
 
 def _number(fields: Fields, key: str) -> float:
@@ -211,20 +318,20 @@ def _number(fields: Fields, key: str) -> float:
     return 0.0 if isinstance(value, str) else value
 
 
-def _one_of(fields: Fields, key: str, choices: tuple[str, ...]) -> str:
+def _is_first(fields: Fields, key: str, first: str, second: str) -> bool:
     text = fields.text(key).casefold()
-    if text not in choices:
-        raise UnparsableError(f"{key}: expected {' or '.join(choices)}, not {shown(text)}")
-    return text
+    if text not in {first, second}:
+        raise UnparsableError(f"{key}: expected {first} or {second}, not {show_value(text)}")
+    return text == first
 
 
-_DECODERS: dict[Subject, Callable[[Fields, str, str], FastMessage]] = {
+_DECODERS: dict[Subject, Callable[[Fields, str, str], fast.FastMessage]] = {
     "agent task": _agent_task,
     "agent status": _agent_status,
     "bandwidth request": _bandwidth_request,
     "bandwidth response": _bandwidth_response,
-    "machine task": decode_machine_task,
-    "machine result": decode_machine_result,
+    "machine task": _machine_task,
+    "machine result": _machine_result,
     "connection request": _connection_request,
     "application status": _application_status,
     "application kpis": _application_kpis,

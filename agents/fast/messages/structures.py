@@ -1,12 +1,12 @@
 """Messages of the FAST protocol.
 
 One structure covers both forms of a message: that of the specification, and that of existing
-programs. `decoding` and `encoding` handle the differences.
+programs. `encode` writes a form that both read; `decoding` reads both.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -15,14 +15,48 @@ MachineEvent = Literal[
 ]
 """Events of the migration framework."""
 
+OrderTask = Literal["stop vm", "suspend vm", "resume vm"]
+MigrationType = Literal["live", "warm", "offline"]
+
 VcpuMap = tuple[tuple[int, ...], ...]
 """The allowed host CPUs of each virtual CPU."""
 
+KpiScope = Literal["node", "application"]
+APPLICATION_MEMORY = "Application/VM memory usage"
+APPLICATION_CPU = "Application/VM Cpu usage"
+NODE_MEMORY = "Node memory usage"
+NODE_MEMORY_BANDWIDTH = "Node memory bandwidth"
+NODE_CPU = "Node Cpu usage"
+NODE_INTERCONNECT = "Node Network Interconnect bandwidth"
+COMMUNICATION = "communication intensity (network)"
+RUNTIME = "expected runtime"
 
-class FastMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of all messages. id: id of a request, repeated in its answer; may be empty."""
+KPIS: dict[str, KpiScope] = {
+    APPLICATION_MEMORY: "application",
+    APPLICATION_CPU: "application",
+    NODE_MEMORY: "node",
+    NODE_MEMORY_BANDWIDTH: "node",
+    NODE_CPU: "node",
+    NODE_INTERCONNECT: "node",
+    COMMUNICATION: "node",
+    RUNTIME: "application",
+}
+"""All KPIs, in the order of the specification."""
 
-    id: str = ""
+_KNOWN = {" ".join(name.casefold().split()): name for name in KPIS} | {
+    "vm memory usage": APPLICATION_MEMORY,
+    "application memory usage": APPLICATION_MEMORY,
+    "vm cpu usage": APPLICATION_CPU,
+    "application cpu usage": APPLICATION_CPU,
+    "node network bandwidth": NODE_INTERCONNECT,
+    "node interconnect bandwidth": NODE_INTERCONNECT,
+    "communication intensity": COMMUNICATION,
+}
+
+
+def find_kpi(name: str) -> str | None:
+    """Return the KPI of a name, ignoring case and spaces; None if unknown."""
+    return _KNOWN.get(" ".join(name.casefold().split()))
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -36,11 +70,34 @@ class Refusal(msgspec.Struct, frozen=True):
     id: str = ""
 
 
+class FastMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of all messages. id: id of a request, repeated in its answer; may be empty."""
+
+    id: str = ""
+
+    def encode(self) -> bytes:
+        """Return the message in YAML, framed between `---`."""
+        from ccagent.agents.fast.messages.documents import write_document
+
+        document = self._document()
+        if self.id:
+            document["id"] = self.id
+        return write_document(document)
+
+    def _document(self) -> dict[str, Any]:
+        """Return the message as maps, lists and scalars, without its id."""
+        raise NotImplementedError
+
+
 class InitAgent(FastMessage, frozen=True, kw_only=True):
     """Scheduler to agent: report these KPIs every `repeat` seconds; all if none is named."""
 
     categories: tuple[str, ...]
     repeat: int
+
+    def _document(self) -> dict[str, Any]:
+        kpi = {"categories": [{name: True} for name in self.categories], "repeat": self.repeat}
+        return {"task": "init agent", "KPI": kpi}
 
 
 class StopMonitoring(FastMessage, frozen=True, kw_only=True):
@@ -49,11 +106,18 @@ class StopMonitoring(FastMessage, frozen=True, kw_only=True):
     job_id: str
     process_id: int = 0
 
+    def _document(self) -> dict[str, Any]:
+        job = {"job-id": self.job_id, "process-id": self.process_id}
+        return {"task": "stop monitoring", "job-description": job}
+
 
 class BandwidthRequest(FastMessage, frozen=True, kw_only=True):
     """Scheduler to agent: measure the available memory bandwidth of these cores."""
 
     cores: tuple[int, ...]
+
+    def _document(self) -> dict[str, Any]:
+        return {"task": "mmbwmon request", "cores": [*self.cores]}
 
 
 class AgentInit(FastMessage, frozen=True, kw_only=True):
@@ -61,11 +125,18 @@ class AgentInit(FastMessage, frozen=True, kw_only=True):
 
     source: str
 
+    def _document(self) -> dict[str, Any]:
+        # The specification and the scheduler need `source`, fast-lib needs `hostname`.
+        return {"task": "init", "source": self.source, "hostname": self.source}
+
 
 class AgentQuit(FastMessage, frozen=True, kw_only=True):
     """Agent to scheduler, also as last will: the agent of this node has stopped."""
 
     source: str
+
+    def _document(self) -> dict[str, Any]:
+        return {"task": "quit", "source": self.source, "hostname": self.source}
 
 
 class ConfigurationAnswer(FastMessage, frozen=True, kw_only=True):
@@ -74,6 +145,10 @@ class ConfigurationAnswer(FastMessage, frozen=True, kw_only=True):
     source: str
     is_accepted: bool
     details: str = ""
+
+    def _document(self) -> dict[str, Any]:
+        status = "accepted" if self.is_accepted else "denied"
+        return _given(task="configuration", source=self.source, status=status, details=self.details)
 
 
 class TaskAnswer(FastMessage, frozen=True, kw_only=True):
@@ -84,6 +159,10 @@ class TaskAnswer(FastMessage, frozen=True, kw_only=True):
     is_success: bool
     details: str = ""
 
+    def _document(self) -> dict[str, Any]:
+        document = {"task": self.task, "source": self.source, "status": _status(self.is_success)}
+        return document | _given(details=self.details)
+
 
 class KpiReport(FastMessage, frozen=True, kw_only=True):
     """Agent to scheduler: KPIs of the node, and of an application if `job_id` or `process_id`."""
@@ -93,6 +172,12 @@ class KpiReport(FastMessage, frozen=True, kw_only=True):
     job_id: str = ""
     process_id: int = 0
     vm_name: str = ""
+
+    def _document(self) -> dict[str, Any]:
+        # No key `result`: fast-lib's scheduler would take it for another message.
+        job = _given(job_id=self.job_id, process_id=self.process_id or None, vm_name=self.vm_name)
+        values = [{name: _plain(value)} for name, value in self.values.items()]
+        return _given(task="KPI", source=self.source, job_description=job) | {"KPIS": values}
 
 
 class BandwidthResponse(FastMessage, frozen=True, kw_only=True):
@@ -109,6 +194,17 @@ class BandwidthResponse(FastMessage, frozen=True, kw_only=True):
     bandwidth: float = 0.0
     details: str = ""
 
+    def _document(self) -> dict[str, Any]:
+        document: dict[str, Any] = {"task": "mmbwmon response", "cores": [*self.cores]}
+        if self.value is None:
+            document["status"] = "error"
+        else:
+            # The specification has `response`, fast-lib has `result`.
+            document |= {"result": self.value, "response": self.value}
+            document |= {"status": _status(self.is_valid), "valid": self.is_valid}
+            document |= {"cpu-share": self.cpu_share, "bandwidth": self.bandwidth}
+        return document | _given(details=self.details)
+
 
 class MachineConfiguration(msgspec.Struct, frozen=True, kw_only=True):
     """A virtual machine to start, by name or by XML definition. memory: KiB."""
@@ -119,6 +215,17 @@ class MachineConfiguration(msgspec.Struct, frozen=True, kw_only=True):
     vcpus: int | None = None
     pci_ids: tuple[tuple[int, int], ...] = ()
     is_transient: bool = False
+
+    def document(self) -> dict[str, Any]:
+        """Return the part of a message."""
+        return _given(
+            vm_name=self.name,
+            xml=self.xml,
+            memory=self.memory,
+            vcpus=self.vcpus,
+            pci_ids=[{"vendor": vendor, "device": device} for vendor, device in self.pci_ids],
+            transient=self.is_transient,
+        )
 
 
 class MachineOrder(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,13 +242,24 @@ class StartMachines(FastMessage, frozen=True, kw_only=True):
     host: str = ""
     machines: tuple[MachineConfiguration, ...]
 
+    def _document(self) -> dict[str, Any]:
+        machines = [machine.document() for machine in self.machines]
+        return _given(host=self.host, task="start vm") | {"vm-configurations": machines}
+
 
 class OrderMachines(FastMessage, frozen=True, kw_only=True):
     """Scheduler to migration framework: stop, suspend or resume virtual machines."""
 
-    task: Literal["stop vm", "suspend vm", "resume vm"]
+    task: OrderTask
     host: str = ""
     machines: tuple[MachineOrder, ...]
+
+    def _document(self) -> dict[str, Any]:
+        orders: list[dict[str, Any]] = [{"vm-name": machine.name} for machine in self.machines]
+        if self.task == "stop vm":
+            for order, machine in zip(orders, self.machines, strict=True):
+                order |= {"force": machine.is_forced, "undefine": machine.is_undefined}
+        return _given(host=self.host, task=self.task) | {"list": orders}
 
 
 class MigratingMachine(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,6 +269,11 @@ class MigratingMachine(msgspec.Struct, frozen=True, kw_only=True):
     hook_processes: int | None = None
     vcpu_map: VcpuMap = ()
 
+    def document(self) -> dict[str, Any]:
+        """Return the part of a message, without the name."""
+        vcpu_map = [[*cpus] for cpus in self.vcpu_map]
+        return _given(pscom_hook_procs=self.hook_processes, vcpu_map=vcpu_map)
+
 
 class MigrateMachine(FastMessage, frozen=True, kw_only=True):
     """Scheduler to migration framework: migrate a machine, or exchange two."""
@@ -159,10 +282,26 @@ class MigrateMachine(FastMessage, frozen=True, kw_only=True):
     machine: MigratingMachine
     destination: str
     swap_with: MigratingMachine | None = None
-    migration_type: Literal["live", "warm", "offline"] = "live"
+    migration_type: MigrationType = "live"
     uses_rdma: bool = False
     retries: int | None = None
     measures_time: bool = False
+
+    def _document(self) -> dict[str, Any]:
+        parameter = _given(
+            retry_counter=self.retries,
+            migration_type=self.migration_type,
+            rdma_migration=self.uses_rdma,
+        )
+        parameter |= self.machine.document()
+        if (other := self.swap_with) is not None:
+            parameter["swap-with"] = {"vm-name": other.name} | other.document()
+        return _given(host=self.host, task="migrate vm") | {
+            "vm-name": self.machine.name,
+            "destination": self.destination,
+            "time-measurement": self.measures_time,
+            "parameter": parameter,
+        }
 
 
 class RepinMachine(FastMessage, frozen=True, kw_only=True):
@@ -170,6 +309,10 @@ class RepinMachine(FastMessage, frozen=True, kw_only=True):
 
     name: str
     vcpu_map: VcpuMap
+
+    def _document(self) -> dict[str, Any]:
+        vcpu_map = [[*cpus] for cpus in self.vcpu_map]
+        return {"task": "repin vm", "vm-name": self.name, "vcpu-map": vcpu_map}
 
 
 class MachineOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -180,6 +323,11 @@ class MachineOutcome(msgspec.Struct, frozen=True, kw_only=True):
     process_id: int = 0
     details: str = ""
 
+    def document(self) -> dict[str, Any]:
+        """Return the part of a message."""
+        document = {"vm-name": self.name, "status": _status(self.is_success)}
+        return document | _given(details=self.details, process_id=self.process_id or None)
+
 
 class MachineResult(FastMessage, frozen=True, kw_only=True):
     """Migration framework to scheduler and agent: an event. durations: seconds by phase."""
@@ -189,11 +337,24 @@ class MachineResult(FastMessage, frozen=True, kw_only=True):
     scheduler: str = ""
     durations: dict[str, float] = {}
 
+    def _document(self) -> dict[str, Any]:
+        document = _given(scheduler=self.scheduler, result=self.event)
+        machines = [machine.document() for machine in self.machines]
+        if self.event in {"vm migrated", "vm repinned"} and len(machines) == 1:
+            document |= machines[0]
+        else:
+            document["list"] = machines
+        durations = [{phase: seconds} for phase, seconds in self.durations.items()]
+        return document | _given(time_measurement=durations)
+
 
 class ConnectionRequest(FastMessage, frozen=True, kw_only=True):
     """Migration framework to pscom: suspend the connections of a process, or resume them."""
 
     task: Literal["suspend", "resume"]
+
+    def _document(self) -> dict[str, Any]:
+        return {"task": self.task}
 
 
 class ApplicationStatus(FastMessage, frozen=True, kw_only=True):
@@ -203,9 +364,36 @@ class ApplicationStatus(FastMessage, frozen=True, kw_only=True):
     is_migratable: bool = True
     supported: tuple[str, ...] = ()
 
+    def _document(self) -> dict[str, Any]:
+        migration = "yes" if self.is_migratable else "no"
+        document = {"task": "status", "source": self.job, "migration": migration}
+        return document | {"supported_KPI": [*self.supported]}
+
 
 class ApplicationKpis(FastMessage, frozen=True, kw_only=True):
     """Application to all: its KPIs; values that are no numbers stay text."""
 
     job: str
     values: dict[str, float | str]
+
+    def _document(self) -> dict[str, Any]:
+        values = [{name: value} for name, value in self.values.items()]
+        return {"task": "KPIs", "source": self.job, "supported_KPI": values}
+
+
+def _given(**values: object) -> dict[str, Any]:
+    """Return the values that are not None or empty, by key with `-` in place of `_`."""
+    return {
+        key.replace("_", "-"): value
+        for key, value in values.items()
+        if value is not None and value not in ("", [], {})
+    }
+
+
+def _status(is_success: object) -> str:
+    return "success" if is_success else "error"
+
+
+def _plain(value: float | str) -> float | str:
+    """Return a whole number as int: peers in C++ do not read `5.0` as an integer."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value

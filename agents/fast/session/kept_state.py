@@ -64,7 +64,7 @@ class KeptState(msgspec.Struct, kw_only=True):
     sending: AnswerOnItsWay | None = None
 
 
-class StateKeeper:
+class StateFile:
     """Holds the state and writes it after each change; without a directory only in memory."""
 
     def __init__(self, directory: str, node: str) -> None:
@@ -77,9 +77,9 @@ class StateKeeper:
         """Read the state of the last process; ignore the state of another node (cloned image)."""
         if not self._path:
             return
-        found = read_state(self._path, KeptState, _LARGEST, "starting without a configuration")
-        if found is not None and found.node == self._node:
-            self.state = found
+        state = read_state(self._path, KeptState, _LARGEST, "starting without a configuration")
+        if state is not None and state.node == self._node:
+            self.state = state
 
     def save(self) -> None:
         """Write the state. If that fails, log an error and keep it in memory."""

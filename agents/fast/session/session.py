@@ -1,4 +1,4 @@
-"""The session with the broker, renewed as long as the agent runs."""
+"""The session with the broker, renewed as long as the agent runs, and delivery of answers."""
 
 from __future__ import annotations
 
@@ -8,41 +8,133 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from ccagent.agents.fast.session.answers import AnswerDelivery
+from ccagent.agents.fast.session.kept_state import AnswerOnItsWay
 from ccagent.errors import CcagentError, ConfigurationError
 from ccagent.log import logger
 from ccagent.net.mqtt import MqttConnection
-from ccagent.net.mqtt_broker import REFUSED, MqttLostError
+from ccagent.net.mqtt_broker import FIRST_NUMBERED, LAST_NUMBERED, REFUSED, MqttLostError
 from ccagent.service.wake_up import WakeUp
 
 if TYPE_CHECKING:
-    from ccagent.agents.fast.protocol import FastProtocol
-    from ccagent.agents.fast.session.answers import AnswerQueue
-    from ccagent.agents.fast.session.kept_state import StateKeeper
+    from ccagent.agents.fast.protocol import AnswerQueue, FastProtocol, QueuedAnswer
+    from ccagent.agents.fast.session.kept_state import StateFile
     from ccagent.net.mqtt_broker import MqttOptions, NumberedReply, ReceivedMessage
 
 _FIRST_PAUSE = 0.5
 _LONGEST_PAUSE = 60.0
+
 _LONGEST_PAUSE_OF_SERVED = 2.0
 """Maximum seconds before the next attempt after an accepted connection."""
+
 _STEADY_AFTER = 10.0
 _SUSPICIOUS = 3
 _LONGEST_TURN = 1.0
 _MESSAGES_PER_SECOND = 50.0
 _BURST = 100.0
+
 _MOST_WAITING = 1000
 """Limit of waiting droppable messages; further messages are dropped."""
+
+
+class AnswerDelivery:
+    """Sends the answers of a queue over successive connections and processes.
+
+    An answer is sent at QoS 2 with a packet identifier that is kept on disk. So a new process
+    continues the handshake of a killed one.
+    """
+
+    def __init__(self, answers: AnswerQueue, kept: StateFile) -> None:
+        self._answers = answers
+        self._kept = kept
+        self._sending: QueuedAnswer | None = None
+        self._sent_at = 0.0
+        self._last_number = 0
+
+    def resume(self, connection: MqttConnection) -> None:
+        """Continue with the answer in flight at the end of the last connection."""
+        self._sending = None
+        sending = self._kept.state.sending
+        answer = self._answers.first()
+        if sending is None or answer is None or answer.key != sending.key:
+            self._kept.state.sending = None
+            return
+        self._sending, self._sent_at = answer, time.monotonic()
+        # A broker without the session may have lost the answer, too.
+        if sending.is_released and connection.has_session:
+            connection.release(sending.number)
+        else:
+            self._kept.state.sending = AnswerOnItsWay(key=sending.key, number=sending.number)
+            connection.publish_numbered(
+                sending.number, answer.topic, answer.payload, repeats=connection.has_session
+            )
+
+    def send_next(self, connection: MqttConnection, limit: float) -> None:
+        """Send the oldest answer, unless one is in flight. Raise MqttLostError after the limit."""
+        if self._sending is not None:
+            if time.monotonic() - self._sent_at > limit:
+                raise MqttLostError(f"no acknowledgement came within {limit:g} s")
+            return
+        answer = self._answers.first()
+        if answer is None:
+            return
+        state = self._kept.state
+        before = state.sending.number if state.sending is not None else self._last_number
+        number = self._last_number = next_number(before)
+        state.sending = AnswerOnItsWay(key=answer.key, number=number)
+        self._kept.save()
+        self._sending, self._sent_at = answer, time.monotonic()
+        connection.publish_numbered(number, answer.topic, answer.payload, repeats=False)
+
+    def on_reply(self, reply: NumberedReply, connection: MqttConnection) -> None:
+        """Handle the broker's reply to the answer in flight."""
+        state, answer = self._kept.state, self._sending
+        sending = state.sending
+        if answer is None or sending is None or sending.number != reply.number:
+            return
+        if reply.reason >= REFUSED and not sending.is_released:
+            logger.error(
+                "agent fast: the broker refuses an answer to %s (reason %#x); see its access list",
+                answer.topic,
+                reply.reason,
+            )
+            self._answers.reject(answer, f"reason {reply.reason:#x}")
+            self._done()
+        elif reply.is_released:
+            state.sending = AnswerOnItsWay(key=sending.key, number=sending.number, is_released=True)
+            self._kept.save()
+            self._sent_at = time.monotonic()
+            connection.release(reply.number)
+        else:
+            self._answers.remove(answer)
+            self._done()
+
+    def _done(self) -> None:
+        """Forget the answer in flight. The state file is written with the next answer."""
+        self._sending = None
+        self._kept.state.sending = None
+
+    def doubt_release(self) -> None:
+        """Mark a released answer for repetition: the broker may have lost it.
+
+        A killed broker restarts from its last saved state and reports a lost message as complete. A
+        broker that still has the message recognises its identifier.
+        """
+        sending = self._kept.state.sending
+        if sending is not None and sending.is_released:
+            self._kept.state.sending = AnswerOnItsWay(key=sending.key, number=sending.number)
+            self._kept.save()
+
+
+def next_number(before: int) -> int:
+    """Return the packet identifier after the identifier `before`."""
+    return before + 1 if FIRST_NUMBERED <= before < LAST_NUMBERED else FIRST_NUMBERED
 
 
 class FastSession:
     """Connects with backoff, subscribes, passes on messages, and delivers answers in order."""
 
     def __init__(
-        self,
-        options: MqttOptions,
-        protocol: FastProtocol,
-        answers: AnswerQueue,
-        keeper: StateKeeper,
+        self, options: MqttOptions, protocol: FastProtocol, answers: AnswerQueue, kept: StateFile
     ) -> None:
         self.error = ""
         """Reason for a missing connection; empty while connected."""
@@ -50,7 +142,7 @@ class FastSession:
         """Messages dropped because the broker was slow or unreachable."""
         self._options = options
         self._protocol = protocol
-        self._delivery = AnswerDelivery(answers, keeper)
+        self._delivery = AnswerDelivery(answers, kept)
         self._lock = threading.RLock()
         self._connection: MqttConnection | None = None
         self._wake_up = WakeUp()
@@ -220,10 +312,10 @@ class FastSession:
                     reason,
                 )
         connection.results.clear()
-        for each, text in connection.refused_filters.items():
+        for topic_filter, text in connection.refused_filters.items():
             logger.error(
                 "agent fast: the broker refuses to subscribe to %s: %s; see its access list",
-                each,
+                topic_filter,
                 text,
             )
         connection.refused_filters.clear()

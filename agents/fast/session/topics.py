@@ -36,21 +36,21 @@ class FastTopics:
         self.bandwidth_request = f"{agent}/mmbwmon/request"
         self.bandwidth_response = f"{agent}/mmbwmon/response"
         self.machine_result = f"{root}/migfra/{node}/result"
-        filters = [each.replace("{topic}", root).replace("{node}", node) for each in accepted]
+        filters = [topic.replace("{topic}", root).replace("{node}", node) for topic in accepted]
         self.tasks = filters or [f"{agent}/task/#"]
-        self._tasks = [_pattern(each) for each in self.tasks]
+        self._tasks = [_pattern(topic) for topic in self.tasks]
         self._application = re.compile(re.escape(f"{root}/application/") + r"([^/]+)/(status|KPIs)")
 
     def fixed(self, *, measures: bool) -> list[str]:
         """Return the filters to subscribe to, independent of jobs."""
-        found = [*self.tasks, self.machine_result]
-        return [*found, self.bandwidth_request] if measures else found
+        filters = [*self.tasks, self.machine_result]
+        return [*filters, self.bandwidth_request] if measures else filters
 
     def of_job(self, job: str) -> list[str]:
         """Return the filters of an application; `+` means all. Return none for an invalid name."""
         if job != "+" and not _JOB.fullmatch(job):
             return []
-        return [f"{self._root}/application/{job}/{part}" for part in ("status", "KPIs")]
+        return [f"{self._root}/application/{job}/{level}" for level in ("status", "KPIs")]
 
     def find(self, topic: str) -> Topic | None:
         """Return the kind of a topic; None for a topic without subscription."""
@@ -62,7 +62,7 @@ class FastTopics:
         if match is not None:
             kind: Subject = "application status" if match[2] == "status" else "application kpis"
             return Topic(kind, "", match[1])
-        if any(each.fullmatch(topic) for each in self._tasks):
+        if any(task.fullmatch(topic) for task in self._tasks):
             return Topic("agent task", topic.rpartition("/")[2])
         return None
 
@@ -77,24 +77,14 @@ def check_root(root: str) -> None:
 
 def check_filters(filters: Sequence[str]) -> None:
     """Raise ConfigurationError for an invalid topic filter among them."""
-    for each in filters:
-        _check_filter(each)
-
-
-def _check_filter(text: str) -> None:
-    """Raise ConfigurationError for an invalid topic filter."""
-    plain = text.replace("{topic}", "t").replace("{node}", "n")
-    if (
-        not plain
-        or not _FILTER.fullmatch(plain)
-        or plain[0] in "+#$"
-        or "{node}" not in text
-        or len(plain) > _LONGEST
-    ):
-        raise ConfigurationError(
-            f"agents.fast.accept-from: {text[:80]!r}: a filter such as"
-            " '{topic}/agent/{node}/task/#', with {node}, and with + and # for whole levels"
-        )
+    for text in filters:
+        plain = text.replace("{topic}", "t").replace("{node}", "n")
+        is_valid = _FILTER.fullmatch(plain) and len(plain) <= _LONGEST and "{node}" in text
+        if not plain or plain[0] in "+#$" or not is_valid:
+            raise ConfigurationError(
+                f"agents.fast.accept-from: {text[:80]!r}: a filter such as"
+                " '{topic}/agent/{node}/task/#', with {node}, and with + and # for whole levels"
+            )
 
 
 def _pattern(text: str) -> re.Pattern[str]:

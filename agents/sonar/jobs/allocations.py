@@ -1,18 +1,16 @@
-"""Cards that Slurm has allocated to jobs on this node, used or not."""
+"""Cards that Slurm has allocated to jobs on this node, used or not.
+
+Users can put anything into a job's environment and texts. This affects only their own job.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+import re
+from typing import TYPE_CHECKING, NamedTuple
 
-from ccagent.agents.sonar.jobs.allocation_parsers import (
-    Claim,
-    parse_devices,
-    parse_environment,
-    parse_job,
-    short_name,
-)
-from ccagent.errors import CcagentError
+from ccagent.errors import CcagentError, UnparsableError
 from ccagent.machine.cgroup.jobs import job_directories
+from ccagent.machine.hostlist import expand
 from ccagent.machine.slurm_environment import ENVIRONMENT
 
 if TYPE_CHECKING:
@@ -20,6 +18,22 @@ if TYPE_CHECKING:
 
     from ccagent.machine.gpu.gpus import GpuReading
     from ccagent.machine.node import Node
+
+_LARGEST_NUMBER = 255
+_MOST_NODES = 100_000
+_ENTRY = re.compile(rb"([abc]) ([0-9*]+):([0-9*]+) [rwm]+")
+_RANGE = re.compile(r"([0-9]{1,3})(?:-([0-9]{1,3}))?", re.ASCII)
+_UUID = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z/-]{1,80}", re.ASCII)
+
+# scontrol(1), `-d show job`: `     Nodes=c1-[1-2] CPU_IDs=0-3 Mem=100 GRES=gpu:a100:2(IDX:0-1)`
+_DETAIL = re.compile(rb"^ {5}Nodes=(\S+) CPU_IDs=\S* Mem=[0-9]+ GRES=(\S*)$", re.MULTILINE)
+_GPUS = re.compile(r"(?:^|,)gpu(?::[^:(,]+)*:[0-9]+\(IDX:([0-9,-]+)\)")
+
+_GLOBAL = (b"SLURM_JOB_GPUS", b"SLURM_STEP_GPUS")
+"""slurmd's own numbers, independent of the job's cgroups."""
+
+_VISIBLE = (b"CUDA_VISIBLE_DEVICES", b"ROCR_VISIBLE_DEVICES", b"GPU_DEVICE_ORDINAL")
+"""UUIDs, or numbers counted from 0 among the cards that a device cgroup allows."""
 
 _V1 = ("devices", "memory", "freezer", "cpuset", "cpuacct")
 _NVIDIA, _RENDER = "195:{}", "226:{}"
@@ -32,23 +46,109 @@ _RETRY = 600.0
 _DRIVER_UID = 0
 
 
-class ProcessOfJob(Protocol):
-    """A process with its pid, job id (0: none) and user id."""
+class Claim(NamedTuple):
+    """Cards by number, uuid or device number (`major:minor`).
 
-    @property
-    def pid(self) -> int:
-        """The pid."""
-        ...
+    relative: the numbers may count only the job's own cards.
+    """
 
-    @property
-    def job(self) -> int:
-        """The job id, 0 for none."""
-        ...
+    numbers: tuple[int, ...] = ()
+    uuids: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    relative: bool = False
 
-    @property
-    def uid(self) -> int:
-        """The user id."""
-        ...
+
+def parse_devices(content: bytes) -> frozenset[str] | None:
+    """Return the allowed character devices of devices.list (cgroup v1), as `major:minor`.
+
+    Return None if all devices are allowed by default, as with Slurm's ConstrainDevices: the kernel
+    does not list denied devices then (devcgroup_seq_show() in security/device_cgroup.c).
+    """
+    devices: set[str] = set()
+    for line in content.splitlines():
+        match = _ENTRY.fullmatch(line.strip())
+        if match is None:
+            continue
+        kind, major, minor = match[1], match[2].decode("ascii"), match[3].decode("ascii")
+        if kind == b"a":
+            return None
+        if kind == b"c":
+            devices.add(f"{major}:{minor}")
+    return frozenset(devices)
+
+
+def parse_environment(content: bytes) -> Claim | None:
+    """Return the cards that /proc/PID/environ gives the job; None if it names none."""
+    variables: dict[bytes, str] = {}
+    for entry in content.split(b"\0"):
+        name, equals, value = entry.partition(b"=")
+        if equals and (name in _GLOBAL or name in _VISIBLE):
+            variables.setdefault(name, value.decode("ascii", "replace").strip())
+    for name in _GLOBAL:
+        numbers = parse_numbers(variables.get(name, ""))
+        if numbers:
+            return Claim(numbers=numbers)
+    for name in _VISIBLE:
+        words = [word.strip() for word in variables.get(name, "").split(",")]
+        if words and all(_UUID.fullmatch(word) for word in words):
+            return Claim(uuids=tuple(words))
+    for name in _VISIBLE:
+        numbers = parse_numbers(variables.get(name, ""))
+        if numbers:
+            return Claim(numbers=numbers, relative=True)
+    return None
+
+
+def parse_job(content: bytes, names: frozenset[str]) -> Claim | None:
+    """Return the job's cards on the node with these names, from `scontrol -d show job N`.
+
+    Return None without such a line, or with several different ones: the job's user wrote one of
+    them.
+    """
+    by_nodes: dict[str, str] = {}
+    for match in _DETAIL.finditer(content):
+        nodes, gres = (group.decode("ascii", "replace") for group in match.groups())
+        if by_nodes.setdefault(nodes, gres) != gres:
+            return None
+    here = [gres for nodes, gres in by_nodes.items() if names & _short_names(nodes)]
+    if not here and len(by_nodes) == 1:
+        here = [gres for nodes, gres in by_nodes.items() if len(_short_names(nodes)) == 1]
+    if len(here) != 1:
+        return None
+    numbers: list[int] = []
+    for gpus in _GPUS.finditer(here[0]):
+        numbers += parse_numbers(gpus[1])
+    return Claim(numbers=tuple(sorted(set(numbers))))
+
+
+def parse_numbers(text: str) -> tuple[int, ...]:
+    """Parse `0`, `0,2` or `0-3,5`; return an empty list for anything else."""
+    numbers: set[int] = set()
+    for item in text.split(","):
+        match = _RANGE.fullmatch(item.strip())
+        if match is None:
+            return ()
+        first, last = int(match[1]), int(match[2] or match[1])
+        if not first <= last <= _LARGEST_NUMBER:
+            return ()
+        numbers.update(range(first, last + 1))
+    return tuple(sorted(numbers))
+
+
+def short_name(host: str) -> str:
+    """Return the first label of a host name, in lower case."""
+    return host.partition(".")[0].lower()
+
+
+def _short_names(nodes: str) -> frozenset[str]:
+    try:
+        return frozenset(short_name(host) for host in expand(nodes, _MOST_NODES))
+    except UnparsableError:
+        return frozenset()
+
+
+ProcessOfJob = tuple[int, int, int]
+"""Pid, job id (0: none) and user id of a process."""
 
 
 class Allocation(NamedTuple):
@@ -119,10 +219,7 @@ class Allocations:
             return None
         try:
             output = node.stream(
-                command,
-                time_limit=_TIME_LIMIT,
-                output_limit=_OUTPUT_LIMIT,
-                environment=ENVIRONMENT,
+                command, time_limit=_TIME_LIMIT, output_limit=_OUTPUT_LIMIT, environment=ENVIRONMENT
             )
             return b"".join(output)
         except CcagentError:
@@ -156,19 +253,21 @@ def _jobs(node: Node, processes: Sequence[ProcessOfJob]) -> dict[int, _JobHere]:
         directories = job_directories(node, _V1)
     except CcagentError:
         directories = []
-    for each in directories:
-        devices = each.path if each.controller == "devices" else ""
-        known = jobs.setdefault(each.job, _JobHere(each.uid, devices, each.slurmd, []))
+    for directory in directories:
+        devices = directory.path if directory.controller == "devices" else ""
+        known = jobs.setdefault(
+            directory.job, _JobHere(directory.uid, devices, directory.slurmd, [])
+        )
         if devices and not known.devices:
-            jobs[each.job] = known._replace(devices=devices)
-    for process in processes:
-        if process.job:
-            job = jobs.get(process.job)
+            jobs[directory.job] = known._replace(devices=devices)
+    for pid, number, uid in processes:
+        if number:
+            job = jobs.get(number)
             if job is None:
-                job = jobs[process.job] = _JobHere(process.uid, "", "", [])
-            elif job.uid < 0 and process.uid != _DRIVER_UID:
-                job = jobs[process.job] = job._replace(uid=process.uid)
-            job.pids.append(process.pid)
+                job = jobs[number] = _JobHere(uid, "", "", [])
+            elif job.uid < 0 and uid != _DRIVER_UID:
+                job = jobs[number] = job._replace(uid=uid)
+            job.pids.append(pid)
     return jobs
 
 
@@ -196,10 +295,10 @@ def _environment(node: Node, job: _JobHere) -> Claim | None:
 
 def _cards(claim: Claim, reading: GpuReading) -> tuple[int, ...]:
     """Return the indices of the claimed cards; partitioned cards match only by their instances."""
-    found: set[int] = set()
+    cards: set[int] = set()
     for device in claim.devices:
         if device in reading.devices and reading.devices[device] not in reading.partitioned:
-            found.add(reading.devices[device])
+            cards.add(reading.devices[device])
     known = {card.index for card in reading.cards}
     for number in claim.numbers:
         # Slurm's numbers are the numbers of the device files, if known.
@@ -208,7 +307,7 @@ def _cards(claim: Claim, reading: GpuReading) -> tuple[int, ...]:
             reading.devices.get(_RENDER.format(_FIRST_RENDER + number), number),
         )
         if index in known and index not in reading.partitioned:
-            found.add(index)
+            cards.add(index)
     for uuid in claim.uuids:
-        found.update(card.index for card in reading.cards if card.uuid.startswith(uuid))
-    return tuple(sorted(found))
+        cards.update(card.index for card in reading.cards if card.uuid.startswith(uuid))
+    return tuple(sorted(cards))

@@ -15,9 +15,12 @@ from ccagent.agents.metrics.readers.base import Count
 from ccagent.agents.metrics.readers.cgroup_jobs import CgroupJobsReader, make_job_values
 from ccagent.errors import NotHereError
 from ccagent.machine.cgroup.counters import JobCgroups, JobCounters
-from ccagent.records.envelopes import SampleJobCgroup
+from ccagent.machine.job_energy import latest_energy
+from ccagent.records.envelopes import SampleJobCgroup, SampleJobEnergy
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ccagent.machine.node import Node
     from ccagent.records.envelopes import SampleJob
 
@@ -50,16 +53,16 @@ class JobAccounts:
         """
         counts: list[Count] = []
         values: dict[int, dict[str, float]] = {job: {} for job in jobs}
-        for each in make_job_values(jobs):
-            if isinstance(each, Count):
-                counts.append(each)
+        for value in make_job_values(jobs):
+            if isinstance(value, Count):
+                counts.append(value)
             else:
-                values[int(each.scope.stype_id)][each.metric] = each.value
+                values[int(value.scope.stype_id)][value.metric] = value.value
         for metric, rate, scope in self._rates.of(counts, _METRICS, node.clock.monotonic()):
             values[int(scope.stype_id)][metric] = rate
         return {
-            job: {metric: number * _OUTPUTS[metric].factor for metric, number in found.items()}
-            for job, found in values.items()
+            job: {metric: number * _OUTPUTS[metric].factor for metric, number in numbers.items()}
+            for job, numbers in values.items()
         }
 
 
@@ -70,17 +73,15 @@ def with_cgroups(
 
     pss: known proportional set sizes in KB, by job.
     """
-    found: list[SampleJob] = []
-    seen: set[int] = set()
-    for job in jobs:
+
+    def extend(job: SampleJob) -> SampleJob | None:
         known = counters.get(job.job)
-        if job.epoch or job.job in seen or (known is None and job.job not in pss):
-            found.append(job)
-            continue
-        seen.add(job.job)
+        if known is None and job.job not in pss:
+            return None
         cgroup = _cgroup(known or JobCounters(), pss.get(job.job, 0))
-        found.append(structs.replace(job, cgroup=cgroup))
-    return found
+        return structs.replace(job, cgroup=cgroup)
+
+    return _extend_first(jobs, extend)
 
 
 def _cgroup(counters: JobCounters, pss: int) -> SampleJobCgroup:
@@ -106,3 +107,38 @@ def _cgroup(counters: JobCounters, pss: int) -> SampleJobCgroup:
 
 def _part(value: int | None, unit: int) -> int:
     return (value or 0) // unit
+
+
+def with_energies(jobs: list[SampleJob]) -> list[SampleJob]:
+    """Return the jobs, with known energy so far in the first record of each Slurm job."""
+    latest = latest_energy()
+    if latest is None:
+        return jobs
+
+    def extend(job: SampleJob) -> SampleJob | None:
+        known = latest.jobs.get(job.job)
+        if known is None:
+            return None
+        energy = SampleJobEnergy(
+            active=known.sum_of("active") // 1_000_000,
+            idle=known.sum_of("idle") // 1_000_000,
+            power=(known.power or 0) // 1_000_000,
+            coverage=round(100 * known.coverage, 1),
+        )
+        return structs.replace(job, energy=energy)
+
+    return _extend_first(jobs, extend)
+
+
+def _extend_first(
+    jobs: list[SampleJob], extend: Callable[[SampleJob], SampleJob | None]
+) -> list[SampleJob]:
+    """Return the jobs with the first record of each Slurm job extended, unless that gives None."""
+    seen: set[int] = set()
+    extended: list[SampleJob] = []
+    for job in jobs:
+        more = None if job.epoch or job.job in seen else extend(job)
+        extended.append(more or job)
+        if more is not None:
+            seen.add(job.job)
+    return extended

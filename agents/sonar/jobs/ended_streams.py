@@ -13,12 +13,12 @@ falling counter loses CPU time. A restart of the agent starts new streams too.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from msgspec import structs
 
 from ccagent.agents.sonar.jobs.rollup import pids_of_ended
-from ccagent.agents.sonar.process import ENDED
+from ccagent.agents.sonar.process import ENDED, OwnerGroup
 from ccagent.machine.procfs.process_files import DEFUNCT
 from ccagent.records.envelopes import NO_FLOAT
 
@@ -30,14 +30,6 @@ _PATIENCE = 3
 
 _MOST_COMMANDS = 50
 _OTHERS = f"_others_{ENDED}"
-
-
-class _Owner(NamedTuple):
-    """Owner of a stream. group: process group outside of jobs, 0 in jobs."""
-
-    job: int
-    group: int
-    uid: int
 
 
 class _Stream:
@@ -56,19 +48,19 @@ class EndedStreams:
     """Continues the streams of ended processes from sample to sample."""
 
     def __init__(self) -> None:
-        self._streams: dict[_Owner, dict[str, _Stream]] = {}
+        self._streams: dict[OwnerGroup, dict[str, _Stream]] = {}
         self._pids = pids_of_ended()
         self._sample = int.from_bytes(os.urandom(4), "little")
         # By pid: a living process, and the fraction of a second in its first record.
         self._living: dict[int, tuple[Process, float]] = {}
-        self._fractions: dict[tuple[_Owner, str], tuple[float, int]] = {}
+        self._fractions: dict[tuple[OwnerGroup, str], tuple[float, int]] = {}
 
     def continue_streams(self, processes: list[Process]) -> list[Process]:
         """Return the living processes and one record for each stream of ended processes."""
         self._sample += 1
         living: list[Process] = []
         grown: dict[_Stream, float] = {}
-        present: set[_Owner] = set()
+        present: set[OwnerGroup] = set()
         for process in processes:
             if not process.is_ended:
                 living.append(process)
@@ -90,12 +82,12 @@ class EndedStreams:
         self._pids.end_sample()
         return living
 
-    def _follow(self, living: list[Process]) -> set[_Owner]:
+    def _follow(self, living: list[Process]) -> set[OwnerGroup]:
         """Update the living processes; note the fractions of a second of ended processes.
 
         Return the owners of streams that have a living process.
         """
-        present: set[_Owner] = set()
+        present: set[OwnerGroup] = set()
         before = self._living
         now: dict[int, tuple[Process, float]] = {}
         for process in living:
@@ -116,7 +108,7 @@ class EndedStreams:
 
     def _add_fractions(self) -> None:
         """Add the fractions to their streams. A stream may start one sample later."""
-        waiting: dict[tuple[_Owner, str], tuple[float, int]] = {}
+        waiting: dict[tuple[OwnerGroup, str], tuple[float, int]] = {}
         for (owner, command), (seconds, since) in self._fractions.items():
             streams = self._streams.get(owner, {})
             stream = streams.get(command) or streams.get(_OTHERS)
@@ -126,7 +118,7 @@ class EndedStreams:
                 waiting[owner, command] = seconds, since
         self._fractions = waiting
 
-    def _stream(self, owner: _Owner, process: Process) -> _Stream:
+    def _stream(self, owner: OwnerGroup, process: Process) -> _Stream:
         streams = self._streams.setdefault(owner, {})
         command = process.command
         if command not in streams and len(streams) >= _MOST_COMMANDS:
@@ -151,5 +143,5 @@ class EndedStreams:
         )
 
 
-def _owner(process: Process) -> _Owner:
-    return _Owner(process.job, 0 if process.job else process.process_group, process.uid)
+def _owner(process: Process) -> OwnerGroup:
+    return OwnerGroup(process.job, 0 if process.job else process.process_group, process.uid)

@@ -1,4 +1,4 @@
-"""Memory of jobs for receivers that only add up the `resident_memory` of processes.
+"""Memory of jobs: for receivers that only add up `resident_memory`, and with shares (PSS).
 
 Pages shared after a fork count in each process, and shared memory in none. The control group of a
 job counts each page once. So the memory of the processes is scaled to the sum of the control
@@ -7,22 +7,33 @@ group's anonymous and shared memory. The proportions between the processes stay 
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import structs
 
 from ccagent.agents.sonar.process import FIRST_PID_OF_ENDED
-from ccagent.errors import NotHereError
+from ccagent.errors import (
+    CcagentError,
+    NotHereError,
+    NotPermittedError,
+    UnparsableError,
+    VanishedError,
+)
+from ccagent.log import logger
 from ccagent.machine.cgroup.counters import FILES
 from ccagent.machine.cgroup.jobs import job_directories
 from ccagent.machine.parsed import FileErrors
+from ccagent.records.envelopes import LARGEST_UINT
 
 if TYPE_CHECKING:
+    from ccagent.agents.sonar.process import Process
     from ccagent.machine.cgroup.counters import JobCounters
     from ccagent.machine.node import Node
     from ccagent.records.envelopes import SampleJob, SampleProcess
 
 _KB = 1024
+_PSS = re.compile(rb"^Pss: +([0-9]{1,20}) kB$", re.MULTILINE)
 
 
 class JobMemoryReader(FileErrors):
@@ -35,18 +46,22 @@ class JobMemoryReader(FileErrors):
             directories = job_directories(node, ("memory",), self.complain)
         except NotHereError:
             return {}
-        found: dict[int, int | None] = {}
-        for each in directories:
-            parse = FILES[each.controller]["memory.stat"]
-            values = self.try_parsed(node, f"{each.path}/memory.stat", parse) or {}
-            size, before = values.get("mem_rss"), found.get(each.job, 0)
-            found[each.job] = None if size is None or before is None else before + size
-        return {job: size // _KB for job, size in found.items() if size is not None}
+        sizes: dict[int, int | None] = {}
+        for directory in directories:
+            parse = FILES[directory.controller]["memory.stat"]
+            values = self.try_parsed(node, f"{directory.path}/memory.stat", parse) or {}
+            size, before = values.get("mem_rss"), sizes.get(directory.job, 0)
+            sizes[directory.job] = None if size is None or before is None else before + size
+        return {job: size // _KB for job, size in sizes.items() if size is not None}
 
 
 def memory_of(counters: dict[int, JobCounters]) -> dict[int, int]:
     """Return KB by job from counters that have been read already."""
-    return {job: each.mem_rss // _KB for job, each in counters.items() if each.mem_rss is not None}
+    return {
+        job: counted.mem_rss // _KB
+        for job, counted in counters.items()
+        if counted.mem_rss is not None
+    }
 
 
 class MemoryScale:
@@ -63,7 +78,7 @@ class MemoryScale:
         """
         before, self._known = self._known, {}
         # By index: job and number of the record in the job, and KB of the processes.
-        found: dict[int, tuple[tuple[int, int], int]] = {}
+        records: dict[int, tuple[tuple[int, int], int]] = {}
         numbers: dict[int, int] = {}
         totals: dict[int, int] = {}
         for index, job in enumerate(jobs):
@@ -74,12 +89,12 @@ class MemoryScale:
                     size = known.size
                 else:
                     size = sum(process.resident_memory for process in job.processes)
-                found[index] = (job.job, number), size
+                records[index] = (job.job, number), size
                 totals[job.job] = totals.get(job.job, 0) + size
         # By job: KB of the processes so far, and KB given to them. So no remainder is lost.
         done: dict[int, tuple[int, int]] = {}
         scaled = [*jobs]
-        for index, (key, size) in found.items():
+        for index, (key, size) in records.items():
             job, total, wanted = jobs[index], totals[key[0]], memory[key[0]]
             if total == wanted:
                 continue
@@ -124,3 +139,59 @@ def _scale(
         given += share
         scaled.append(process if share == size else structs.replace(process, resident_memory=share))
     return scaled, given
+
+
+def parse_pss(content: bytes) -> int:
+    """Return the Pss of /proc/PID/smaps_rollup in KB. Raise UnparsableError if it is invalid."""
+    match = _PSS.search(content)
+    if match is None:
+        raise UnparsableError(f"no Pss: {content[:80]!r}")
+    size = int(match[1])
+    if size > LARGEST_UINT:
+        raise UnparsableError(f"Pss is out of range: {size}")
+    return size
+
+
+class JobPss:
+    """Sums of the proportional set size of each Slurm job: shared pages are divided.
+
+    The kernel walks all pages of a process to compute it, so it is read only on demand. A job with
+    a process that can't be read has no sum.
+    """
+
+    def __init__(self) -> None:
+        self._has_warned = False
+
+    def read(self, node: Node, processes: list[Process], errors: list[str]) -> dict[int, int]:
+        """Return KB by job. Append a message to `errors` for each file that can't be parsed."""
+        sums: dict[int, int] = {}
+        denied: set[int] = set()
+        for process in processes:
+            job = process.job
+            if not job or job in denied or process.is_ended:
+                continue
+            path = f"proc/{process.pid}/smaps_rollup"
+            try:
+                content = node.read(path)
+                if content:  # the process has exited
+                    sums[job] = sums.get(job, 0) + parse_pss(content)
+            except NotPermittedError as error:
+                denied.add(job)
+                self._warn(node, error)
+            except (NotHereError, VanishedError):
+                continue  # the process has ended, or the kernel is older than 4.14
+            except CcagentError as error:
+                denied.add(job)
+                errors.append(f"/{path}: {error}")
+        return {job: size for job, size in sums.items() if job not in denied}
+
+    def _warn(self, node: Node, error: CcagentError) -> None:
+        if not self._has_warned:
+            from ccagent.machine.parsed import read_lack
+
+            self._has_warned = True
+            logger.warning(
+                "agent sample: job-pss: %s; jobs of other users are omitted: %s",
+                error,
+                read_lack(node, "CAP_SYS_PTRACE"),
+            )

@@ -1,4 +1,4 @@
-"""Records of processes, grouped by job and user."""
+"""Records of processes, grouped by job and user, and of unlisted GPU processes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from ccagent.agents.sonar.process import UNKNOWN_USER
+from ccagent.errors import NotHereError, VanishedError
 from ccagent.machine.procfs.process_files import DEFUNCT
 from ccagent.machine.system_state import pid_max
 from ccagent.records.envelopes import NO_FLOAT, SampleJob, SampleProcess, SampleProcessGpu
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ccagent.agents.sonar.jobs.allocations import Allocation
     from ccagent.agents.sonar.jobs.ended_streams import EndedStreams
     from ccagent.agents.sonar.jobs.rollup import SyntheticPids
@@ -22,7 +25,6 @@ if TYPE_CHECKING:
 ALLOCATED = "_allocated_gpus_"
 """The command of a record that lists a job's cards."""
 
-
 _CARRIED = 60.0
 """Seconds for which sonalyze repeats the last record of a stream in the sums of a job."""
 
@@ -30,6 +32,8 @@ _NO_GPUS: list[SampleProcessGpu] = []
 
 GroupKey = tuple[int, int, int]
 """Job id, epoch (0 for Slurm jobs), user id."""
+
+COMMAND = "_unknown_"
 
 
 class _KnownProcess:
@@ -109,13 +113,18 @@ class JobRecords:
             group.records = []
         for process in processes:
             pid = process.pid
-            each = before.get(pid)
-            if each is None or each.process is not process or not each.idle or pid in on_cards:
-                each = self._renew(each, process, uptime, on_cards.get(pid, _NO_GPUS))
-            known[pid] = each
-            each.group.records.append(each.record)
+            current = before.get(pid)
+            if (
+                current is None
+                or current.process is not process
+                or not current.idle
+                or pid in on_cards
+            ):
+                current = self._renew(current, process, uptime, on_cards.get(pid, _NO_GPUS))
+            known[pid] = current
+            current.group.records.append(current.record)
         if self._streams is not None and not self._rollup and uptime - self._sampled_at <= _CARRIED:
-            _close_streams([each for pid, each in before.items() if pid not in known])
+            _close_streams([old for pid, old in before.items() if pid not in known])
         self._known, self._sampled_at = known, uptime
         self._groups = {key: group for key, group in self._groups.items() if group.records}
         groups = {key: group.records for key, group in self._groups.items()}
@@ -128,8 +137,6 @@ class JobRecords:
         # A process of the last sample has ended since. It is not an unlisted GPU process.
         unlisted = on_cards.keys() - known.keys() - before.keys()
         if unlisted:
-            from ccagent.agents.sonar.jobs.unlisted_gpu_processes import make_unlisted_jobs
-
             jobs += make_unlisted_jobs(node, unlisted, on_cards, epoch)
         return jobs
 
@@ -230,10 +237,10 @@ def _close_streams(ended: list[_KnownProcess]) -> None:
 
     Otherwise sonalyze counts the use of its last record again at each sample of the next minute.
     """
-    for each in ended:
-        if each.process.job and not each.process.is_ended and each.group.records:
+    for old in ended:
+        if old.process.job and not old.process.is_ended and old.group.records:
             record = structs.replace(
-                each.record,
+                old.record,
                 resident_memory=0,
                 virtual_memory=0,
                 num_threads=0,
@@ -241,7 +248,7 @@ def _close_streams(ended: list[_KnownProcess]) -> None:
                 cpu_util=NO_FLOAT,
                 gpus=_NO_GPUS,
             )
-            each.group.records.append(record)
+            old.group.records.append(record)
 
 
 def _record(process: Process, average: float, gpus: list[SampleProcessGpu]) -> SampleProcess:
@@ -262,3 +269,20 @@ def _record(process: Process, average: float, gpus: list[SampleProcessGpu]) -> S
         rolledup=process.rolledup,
         gpus=gpus,
     )
+
+
+def make_unlisted_jobs(
+    node: Node, pids: Iterable[int], on_cards: dict[int, list[SampleProcessGpu]], epoch: int
+) -> list[SampleJob]:
+    """Return one job for each unlisted GPU process, to show its use of a card.
+
+    A process in /proc that is not in the sample was excluded by the configuration; omit it.
+    """
+    jobs: list[SampleJob] = []
+    for pid in sorted(pids):
+        try:
+            node.owner(f"proc/{pid}")
+        except (NotHereError, VanishedError):
+            record = SampleProcess(cmd=COMMAND, pid=pid, gpus=on_cards[pid])
+            jobs.append(SampleJob(job=pid, user=UNKNOWN_USER, epoch=epoch, processes=[record]))
+    return jobs

@@ -13,16 +13,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ccagent.agents.sonar.jobs.attribution import EVERY, ZOMBIE, ProcessAttribution
-from ccagent.agents.sonar.jobs.cgroup_ids import CgroupMemberships
 from ccagent.agents.sonar.jobs.ended import EndedProcesses
 from ccagent.agents.sonar.process import (
     Process,
     ProcessEntry,
+    ProcessSource,
     first_utilization,
     make_process,
     utilization,
 )
-from ccagent.agents.sonar.sources.complaints import Complaints
 from ccagent.errors import CcagentError, NotHereError
 from ccagent.machine.bpf import pins
 from ccagent.machine.bpf.task_records import (
@@ -36,7 +35,8 @@ from ccagent.machine.bpf.task_records import (
     ticks,
 )
 from ccagent.machine.bpf.task_records import KERNEL_THREAD as IS_KERNEL_THREAD
-from ccagent.machine.cgroup.jobs import NO_MEMBERSHIP
+from ccagent.machine.cgroup.files import JobInodes
+from ccagent.machine.cgroup.jobs import NO_MEMBERSHIP, CgroupMembership
 from ccagent.machine.procfs.process_files import (
     KERNEL_THREAD,
     Io,
@@ -47,15 +47,79 @@ from ccagent.machine.procfs.process_files import (
 )
 
 if TYPE_CHECKING:
-    from ccagent.agents.sonar.jobs.selection import ProcessSelection
-    from ccagent.machine.cgroup.jobs import CgroupMembership
+    from ccagent.agents.sonar.process import ProcessSelection
+    from ccagent.machine.bpf.ended_records import EndedKey
     from ccagent.machine.node import Node
 
+_ROOT = 1
+"""The id of the cgroup at the root of a hierarchy."""
+
+_MOST = 10_000
 _SECOND = 1_000_000_000
 _NEVER = 1 << 62
 _OWNERS = slice(1, 7)
+
 _CGROUPS = slice(27, 33)
 """Slices of the fields of a Task: ppid to suid, and the cgroup ids."""
+
+
+class CgroupMemberships:
+    """Job memberships by cgroup id: from earlier reads of /proc, else from the cgroup file system.
+
+    An id is the inode number of the cgroup's directory, as in the kernel's records.
+    descents: by process group, the job found through ancestors; 0 for none.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self.descents: dict[int, int] = {}
+        self._node = node
+        self._seen: dict[tuple[int, int], CgroupMembership | None] = {}
+        self._inodes = JobInodes()
+
+    def learn(self, task: Task, membership: CgroupMembership) -> CgroupMembership:
+        """Remember the membership read from /proc; return it, or a more specific one if known.
+
+        With cgroup v1, a process that has exited reads as outside of jobs. A cgroup with processes
+        of several memberships is ignored: the job is in another controller's path.
+        """
+        if membership == NO_MEMBERSHIP:
+            better = self.for_task(task)
+            if better.job:
+                return better
+        if membership.is_unknown:
+            return membership
+        if len(self._seen) >= _MOST:
+            self._seen.clear()
+        cgroups = (task.cgroup, task.cpuacct)
+        known = self._seen.setdefault(cgroups, membership)
+        if known is not None and known != membership:
+            self._seen[cgroups] = None
+        return membership
+
+    def for_task(self, task: Task) -> CgroupMembership:
+        """Return the membership of a process whose files can't be read."""
+        return self._of(task.cgroup, task.cpuacct, task.memory)
+
+    def for_ended(self, key: EndedKey) -> CgroupMembership:
+        """Return the membership of ended processes that the kernel has summed up."""
+        if key.is_slurms_own:
+            return NO_MEMBERSHIP
+        if key.job:
+            return CgroupMembership(key.job, "")
+        membership = self._of(key.cgroup, key.cpuacct)
+        if membership.job:
+            return membership
+        return membership._replace(job=self.descents.get(key.pgid, 0))
+
+    def _of(self, cgroup: int, cpuacct: int, memory: int = _ROOT) -> CgroupMembership:
+        known = self._seen.get((cgroup, cpuacct))
+        if known is not None:
+            return known
+        ids = (("v2", cgroup), ("cpuacct", cpuacct), ("memory", memory))
+        wanted = tuple(identity for identity in ids if identity[1] > _ROOT)
+        if not wanted:
+            return NO_MEMBERSHIP
+        return CgroupMembership(self._inodes.job(self._node, wanted), "")
 
 
 class TaskEntry(ProcessEntry):
@@ -69,7 +133,7 @@ class TaskEntry(ProcessEntry):
         self.raw = raw
 
 
-class BpfSource:
+class BpfSource(ProcessSource):
     """Reader of all wanted processes of the iterator; see the module's docstring.
 
     Every method raises CcagentError if the pinned file is missing, unreadable or of another
@@ -81,6 +145,7 @@ class BpfSource:
     def __init__(
         self, node: Node, selection: ProcessSelection, directory: str = pins.DIRECTORY
     ) -> None:
+        super().__init__()
         self._node = node
         self._selection = selection
         self._path = f"{directory.lstrip('/')}/{pins.TASKS}"
@@ -88,22 +153,11 @@ class BpfSource:
         self._by_name: dict[str, TaskEntry] = {}
         self._reading = 0
         self._read_at = 0.0
-        self._complaints = Complaints()
-        self._attribution = ProcessAttribution(node, selection, self._by_name, self._complaints)
+        self._attribution = ProcessAttribution(node, selection, self._by_name, self._errors)
         self._memberships = CgroupMemberships(node)
         self._ended = EndedProcesses(node, selection, f"{directory.lstrip('/')}/{pins.ENDED}")
         if node.is_live and node.inode("proc/self/ns/pid") != pins.FIRST_PID_NAMESPACE:
             raise NotHereError("the pids of this pid namespace are not the kernel's")
-
-    @property
-    def counts_ended(self) -> bool:
-        """Return whether the last reading included the CPU time of ended processes."""
-        return self._ended.is_counting
-
-    @property
-    def errors(self) -> list[str]:
-        """Return the errors of the last reading, one sentence each."""
-        return self._complaints.errors
 
     def begin(self) -> None:
         """Take a first reading of CPU times."""
@@ -114,9 +168,10 @@ class BpfSource:
 
     def read(self) -> list[Process]:
         """Return all wanted processes, and records of processes ended since the last reading."""
-        self._complaints.begin_reading()
+        self._errors.begin_reading()
         # In this order, no process is both among the ended and the living.
         self._ended.read(self.errors)
+        self.counts_ended = self._ended.is_counting
         content = self._node.read(self._path, LARGEST_READING)
         parse_header(content)
         self._reading += 1
@@ -126,7 +181,7 @@ class BpfSource:
         processes = known + self._admit(fresh, gone, seconds)
         if self._attribution.asks_ancestors:
             there = (*gone, *self._order)
-            self._memberships.descents = {each.task.pgid: each.descent for each in there}
+            self._memberships.descents = {entry.task.pgid: entry.descent for entry in there}
         gone_from = [(entry.task, self._last_membership(entry)) for entry in gone]
         processes += self._ended.records(
             gone_from, self._memberships.for_ended, seconds, self.errors
@@ -176,9 +231,6 @@ class BpfSource:
             there = set(map(id, now))
             gone = [entry for entry in order if id(entry) not in there]
         return processes, fresh, gone
-
-    def close(self) -> None:
-        """Do nothing: no file stays open."""
 
     def _admit(
         self, fresh: list[TaskEntry], gone: list[TaskEntry], seconds: float

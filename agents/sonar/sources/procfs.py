@@ -18,31 +18,178 @@ from typing import TYPE_CHECKING
 from ccagent.agents.sonar.jobs.attribution import ProcessAttribution
 from ccagent.agents.sonar.process import (
     Process,
+    ProcessEntry,
+    ProcessErrors,
+    ProcessSource,
     first_utilization,
     make_process,
     utilization,
 )
-from ccagent.agents.sonar.sources.complaints import Complaints
-from ccagent.agents.sonar.sources.open_files import GONE, FileEntry, ProcessFiles, parse_stat_of
-from ccagent.errors import CcagentError, NotPermittedError, VanishedError
-from ccagent.machine.descriptors import CLOSED, LARGEST, UNUSED
+from ccagent.errors import (
+    CcagentError,
+    NotHereError,
+    NotPermittedError,
+    UnparsableError,
+    VanishedError,
+)
+from ccagent.machine.descriptors import CLOSED, LARGEST, UNUSED, Descriptors
 from ccagent.machine.procfs.process_files import (
     IO_OF_CALLS,
     IO_OF_STORAGE,
     KERNEL_THREAD,
     STEP_DAEMON,
+    Io,
+    ProcessStat,
+    Statm,
+    parse_io,
+    parse_stat,
+    parse_statm,
 )
 
 if TYPE_CHECKING:
-    from ccagent.agents.sonar.jobs.selection import ProcessSelection
+    from collections.abc import Mapping
+
+    from ccagent.agents.sonar.process import ProcessSelection
     from ccagent.machine.node import Node
 
+GONE = (NotHereError, VanishedError)
+"""Errors of reads of an ended process."""
 
-class ProcfsSource:
+_NO_MEMORY = Statm(0, 0)
+_NO_IO = Io(0, 0, 0)
+
+
+class FileEntry(ProcessEntry):
+    """A process of the source `procfs`, with its open files.
+
+    stat, statm, io: descriptors, or CLOSED or UNUSED. *_raw: content of the last read. seen: number
+    of the last reading with this process.
+    """
+
+    __slots__ = ("io", "io_raw", "seen", "stat", "stat_raw", "statm", "statm_raw")
+
+    def __init__(self, name: str, status: ProcessStat, stat_raw: bytes, stat: int) -> None:
+        super().__init__(name, status)
+        self.stat_raw = stat_raw
+        self.stat = stat
+        self.statm = self.io = CLOSED
+        self.statm_raw = self.io_raw = b""
+        self.seen = 0
+
+    @property
+    def descriptors(self) -> tuple[int, int, int]:
+        """Return the descriptors of the three files, or CLOSED or UNUSED."""
+        return self.stat, self.statm, self.io
+
+    def forget_descriptors(self) -> None:
+        """Mark the files as closed; each reading must open them."""
+        self.stat, self.statm, self.io = (
+            min(descriptor, CLOSED) for descriptor in self.descriptors
+        )
+
+
+class ProcessFiles:
+    """Reader of the files of processes. entries: all known processes, by pid.
+
+    io_lines: the lines of /proc/PID/io for data read and data written.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        entries: Mapping[str, FileEntry],
+        errors: ProcessErrors,
+        io_lines: tuple[bytes, bytes],
+    ) -> None:
+        self.descriptors = Descriptors(node, self._close_some)
+        self._node = node
+        self._entries = entries
+        self._errors = errors
+        self._io_lines = io_lines
+
+    def open_stat(self, name: str) -> FileEntry:
+        """Open and parse stat of a process. Raise CcagentError if that fails."""
+        path, stat = f"proc/{name}/stat", CLOSED
+        try:
+            stat = self.descriptors.open(path)
+            raw = self.descriptors.read(stat, path)
+            return FileEntry(name, parse_stat_of(name, raw), raw, stat)
+        except CcagentError:
+            self.descriptors.close(stat)
+            raise
+
+    def read_memory(self, entry: FileEntry) -> Statm:
+        """Read statm of a process; kernel threads have no memory."""
+        if entry.status.flags & KERNEL_THREAD:
+            entry.statm = UNUSED
+            return _NO_MEMORY
+        if entry.statm == UNUSED:
+            entry.statm = CLOSED  # a thread that called execve(2)
+        path = f"proc/{entry.name}/statm"
+        try:
+            if entry.statm == CLOSED:
+                entry.statm = self.descriptors.open(path)
+            entry.statm_raw = self.descriptors.read(entry.statm, path)
+            return parse_statm(entry.statm_raw)
+        except GONE:
+            raise
+        except CcagentError as error:
+            self._errors.add(f"/{path}", error)
+            return _NO_MEMORY
+
+    def read_io(self, entry: FileEntry) -> Io:
+        """Read io of a process. Only its owner and root have permission."""
+        if entry.io == UNUSED:
+            return _NO_IO
+        path = f"proc/{entry.name}/io"
+        try:
+            if entry.io == CLOSED:
+                entry.io = self.descriptors.open(path)
+            entry.io_raw = self.descriptors.read(entry.io, path)
+            return parse_io(entry.io_raw, self._io_lines)
+        except VanishedError:
+            raise
+        except NotHereError:
+            # Kernels without task I/O accounting lack the file, although the process exists.
+            entry.io = UNUSED
+        except NotPermittedError:
+            self.descriptors.close(entry.io)
+            entry.io = UNUSED
+            self._errors.log_once(
+                "io",
+                "I/O counters of some processes can't be read",
+                self._node,
+                "CAP_SYS_PTRACE",
+                "CAP_DAC_READ_SEARCH",
+            )
+        except CcagentError as error:
+            self._errors.add(f"/{path}", error)
+        return _NO_IO
+
+    def _close_some(self, count: int) -> None:
+        """Close at least `count` kept descriptors, or all if there are fewer."""
+        left = count
+        for entry in self._entries.values():
+            if left <= 0:
+                return
+            opened = [descriptor for descriptor in entry.descriptors if descriptor >= 0]
+            self.descriptors.close(*opened)
+            left -= len(opened)
+            entry.forget_descriptors()
+
+
+def parse_stat_of(name: str, content: bytes) -> ProcessStat:
+    """Parse stat of the process `name`. Raise UnparsableError with the file name."""
+    try:
+        return parse_stat(content)
+    except UnparsableError as error:
+        raise UnparsableError(f"/proc/{name}/stat: {error}") from error
+
+
+class ProcfsSource(ProcessSource):
     """Reader of all wanted processes of /proc; see the module's docstring."""
 
     name = "procfs"
-    counts_ended = False
 
     def __init__(self, node: Node, selection: ProcessSelection) -> None:
         self._node = node
@@ -50,19 +197,14 @@ class ProcfsSource:
         self._entries: dict[str, FileEntry] = {}
         self._reading = 0
         self._began = 0.0
-        self._complaints = Complaints()
+        super().__init__()
         lines = IO_OF_STORAGE if selection.storage_io else IO_OF_CALLS
-        self._files = ProcessFiles(node, self._entries, self._complaints, lines)
-        self._attribution = ProcessAttribution(node, selection, self._entries, self._complaints)
-
-    @property
-    def errors(self) -> list[str]:
-        """Return the errors of the last reading, one sentence each."""
-        return self._complaints.errors
+        self._files = ProcessFiles(node, self._entries, self._errors, lines)
+        self._attribution = ProcessAttribution(node, selection, self._entries, self._errors)
 
     def begin(self) -> None:
         """Open the files of every process and remember its CPU time."""
-        self._complaints.begin_reading()
+        self._errors.begin_reading()
         self._files.descriptors.ensure_room()
         self._reading += 1
         self._began = self._node.clock.monotonic()
@@ -71,7 +213,7 @@ class ProcfsSource:
 
     def read(self) -> list[Process]:
         """Return all wanted processes."""
-        self._complaints.begin_reading()
+        self._errors.begin_reading()
         self._files.descriptors.ensure_room()
         self._reading += 1
         reading, entries, monotonic = self._reading, self._entries, self._node.clock.monotonic
@@ -141,7 +283,7 @@ class ProcfsSource:
             self.errors.append(str(error))
             return []
         if self._node.is_live and names and "1" not in names:
-            self._complaints.log_once(
+            self._errors.log_once(
                 "hidepid",
                 "/proc shows only some processes: it is mounted with hidepid=2, and this user is "
                 "not in its gid= group",
@@ -159,7 +301,7 @@ class ProcfsSource:
             except GONE:
                 continue
             except NotPermittedError:
-                self._complaints.log_once(
+                self._errors.log_once(
                     "stat",
                     "processes of other users can't be read: /proc is mounted with hidepid=1, and "
                     "this user is not in its gid= group",

@@ -21,8 +21,7 @@ from ccagent.config.defaults import (
 )
 from ccagent.config.keys import describe_keys
 from ccagent.registry import AGENTS, TRANSPORTS
-from ccagent.transports.base import SinkSettings
-from ccagent.transports.network import NetworkSinkSettings
+from ccagent.transports.base import NetworkSinkSettings, SinkSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

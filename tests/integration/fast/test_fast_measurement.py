@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from ccagent.agents.fast.bandwidth import service
-from ccagent.agents.fast.bandwidth.reference import BandwidthReference, write_reference
-from ccagent.agents.fast.bandwidth.topology import read_processor
+from ccagent.agents.fast.bandwidth.measurement import read_processor
+from ccagent.agents.fast.bandwidth.service import BandwidthReference, write_reference
 from ccagent.machine.node import Node
 from tests.integration.fast.conftest import FastSite, running
 

@@ -15,8 +15,8 @@ import pytest
 
 from ccagent.agents.fast.kpis.applications import MonitoredApplication
 from ccagent.agents.fast.kpis.kpi_reading import KpiReader
-from ccagent.agents.fast.kpis.process_tree import list_tree, read_start
-from ccagent.agents.fast.messages.kpi_names import APPLICATION_CPU, APPLICATION_MEMORY
+from ccagent.agents.fast.kpis.processes import list_tree, read_start
+from ccagent.agents.fast.messages.structures import APPLICATION_CPU, APPLICATION_MEMORY
 from ccagent.agents.fast.settings import FastSettings
 from ccagent.machine.node import Node
 from tests.integration.fast.conftest import FastDaemon, FastSite

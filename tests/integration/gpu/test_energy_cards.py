@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ccagent.agents.energy.domains import EnergyDomain, MeasuredEnergy
+from ccagent.agents.energy.accounts import EnergyDomain, MeasuredEnergy
+from ccagent.agents.energy.cards import CardSource
 from ccagent.agents.energy.meter import EnergyMeter
-from ccagent.agents.energy.sources.cards import CardSource
 from tests.support.energy_tree import EnergyNode, make_settings
 from tests.support.gpu_libraries import Libraries, with_cards
 from tests.support.gpu_scenarios import AMD, AMD_ADDRESSES, MIG, NVIDIA, NVIDIA_ADDRESSES

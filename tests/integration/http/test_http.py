@@ -26,7 +26,7 @@ from ccagent.net.peer_text import WITHHELD
 from ccagent.queue.queue import Queue
 from ccagent.queue.sender import Sender
 from ccagent.records.message import Format, Message
-from ccagent.transports.http.answers import parse_retry_after
+from ccagent.transports.http.server import parse_retry_after
 from ccagent.transports.http.settings import HttpSettings
 from ccagent.transports.http.transport import HttpTransport
 from tests.support.http_server import (

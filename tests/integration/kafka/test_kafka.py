@@ -15,8 +15,8 @@ from confluent_kafka import KafkaError
 
 from ccagent.errors import RejectedError, RetryableError, TooLargeError
 from ccagent.net.urls import Server
-from ccagent.transports.kafka.connection import KafkaConnection
 from ccagent.transports.kafka.settings import KafkaSettings
+from ccagent.transports.kafka.transport import KafkaConnection
 from tests.support.kafka_cluster import (
     INIT_PRODUCER_ID,
     PRODUCE,

@@ -9,8 +9,7 @@ import pytest
 
 from ccagent.config.duration import Duration
 from ccagent.errors import ConfigurationError
-from ccagent.transports.kafka.settings import KafkaSettings
-from ccagent.transports.kafka.topics import fill_topic
+from ccagent.transports.kafka.settings import KafkaSettings, fill_topic
 from ccagent.transports.kafka.transport import KafkaTransport
 from tests.support.kafka_cluster import PASSWORD, message
 

@@ -13,8 +13,7 @@ from collections.abc import Iterator
 import pytest
 from msgspec.structs import replace
 
-from ccagent.agents.sonar.jobs.selection import ProcessSelection
-from ccagent.agents.sonar.process import ENDED, Process
+from ccagent.agents.sonar.process import ENDED, Process, ProcessSelection
 from ccagent.agents.sonar.sources.bpf import BpfSource
 from ccagent.agents.sonar.sources.procfs import ProcfsSource
 from ccagent.machine.bpf import loading
@@ -107,8 +106,8 @@ UNPRIVILEGED = """
 import json, os, sys
 from ccagent.agents.sonar.agent import SampleAgent
 from ccagent.agents.sonar.settings import SampleSettings
-from ccagent.agents.sonar.sources.preferred import PreferredSource
-from ccagent.agents.sonar.jobs.selection import ProcessSelection
+from ccagent.agents.sonar.sources.registry import PreferredSource
+from ccagent.agents.sonar.process import ProcessSelection
 import logging, ccagent.log
 import ccagent.records.message  # what is imported later, this user cannot read here
 import ccagent.agents.sonar.sources.bpf, ccagent.agents.sonar.sources.procfs

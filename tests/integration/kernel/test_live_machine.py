@@ -19,8 +19,7 @@ from typing import Any
 import psutil
 import pytest
 
-from ccagent.agents.sonar.jobs.selection import ProcessSelection
-from ccagent.agents.sonar.process import Process
+from ccagent.agents.sonar.process import Process, ProcessSelection
 from ccagent.agents.sonar.sources.procfs import ProcfsSource
 from ccagent.agents.sonar.sources.psutil_source import PsutilSource
 from ccagent.machine.node import Node
@@ -46,6 +45,8 @@ import os, ccagent.commands.main, ccagent.commands.once, ccagent.agents.sonar.ag
 import ccagent.agents.sonar.sources.procfs
 import ccagent.agents.sonar.sources.preferred, ccagent.transports.stdout
 import ccagent.commands.start, ccagent.config.options
+import ccagent.agents.sonar.sources.registry, ccagent.transports.stdout
+import ccagent.commands.start, ccagent.commands.options
 os.setgroups([])
 os.setgid({NOBODY})
 os.setuid({NOBODY})
@@ -355,7 +356,7 @@ def test_short_lived_processes_never_disturb_a_sample() -> None:
 MANY_SAMPLES = """
 import os, subprocess
 from ccagent.agents.sonar.sources.procfs import ProcfsSource
-from ccagent.agents.sonar.jobs.selection import ProcessSelection
+from ccagent.agents.sonar.process import ProcessSelection
 from ccagent.machine.node import Node
 
 source = ProcfsSource(Node(), ProcessSelection())
@@ -380,7 +381,7 @@ def test_descriptors_do_not_grow() -> None:
 SHORT_OF_DESCRIPTORS = """
 import json, os, resource, subprocess, sys
 from ccagent.agents.sonar.sources.procfs import ProcfsSource
-from ccagent.agents.sonar.jobs.selection import ProcessSelection
+from ccagent.agents.sonar.process import ProcessSelection
 from ccagent.machine.node import Node
 
 def shortage():
@@ -430,7 +431,7 @@ def test_psutil_reports_what_it_cannot_open() -> None:
     script = """
 import os, resource
 from ccagent.agents.sonar.sources.psutil_source import PsutilSource
-from ccagent.agents.sonar.jobs.selection import ProcessSelection
+from ccagent.agents.sonar.process import ProcessSelection
 from ccagent.machine.node import Node
 source = PsutilSource(Node(), ProcessSelection())
 source.begin()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ccagent.agents.sonar.jobs.containers import Containers
+from ccagent.agents.sonar.jobs.attribution import Containers
 from ccagent.machine.node import Node
 from tests.support.kernel_programs import NOBODY
 from tests.support.running import until

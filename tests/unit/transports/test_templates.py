@@ -6,9 +6,9 @@ import pytest
 
 from ccagent.errors import ConfigurationError
 from ccagent.records.message import Message
-from ccagent.transports.kafka import topics as kafka_topics
+from ccagent.transports.kafka import settings as kafka_topics
 from ccagent.transports.mqtt import settings as mqtt_topics
-from ccagent.transports.nats.subject import fill_subject
+from ccagent.transports.nats.transport import fill_subject
 from ccagent.transports.templates import check_template, fill_template
 
 ALL = "{prefix}.{cluster}.{node}.{kind}"

@@ -6,6 +6,7 @@ Source: Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/ of Linux.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -97,6 +98,23 @@ _DEEPEST = 4
 _RETRY_AFTER = 5.0
 _KNOWN_FOR = 600.0
 _MOST = 100_000
+
+
+def parse_pids(content: bytes) -> list[int]:
+    """Parse the pids in `cgroup.procs` or `children`; skip other words."""
+    return [int(word) for word in content.split() if word.isdigit() and len(word) <= 10]
+
+
+def list_pids(node: Node, path: str, depth: int = 5) -> Iterator[int]:
+    """Yield the pids in a control group and `depth` levels below it; skip unreadable groups."""
+    with suppress(CcagentError):  # a threaded group (v2) lists no processes
+        yield from parse_pids(node.read(f"{path}/cgroup.procs"))
+    try:
+        names = node.directories(path) if depth else ()
+    except CcagentError:
+        return
+    for name in names:
+        yield from list_pids(node, f"{path}/{name}", depth - 1)
 
 
 class JobInodes:

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ccagent.agents.energy.job_states import StateReader
-from ccagent.agents.energy.node_use import NodeUse
+from ccagent.agents.energy.job_states import NodeUse, StateReader
 from tests.support.energy_tree import GIB, EnergyNode
 
 

@@ -8,13 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.energy.accounts import JobAccount
-from ccagent.agents.energy.domains import NODE_METER, EnergyDomain, MeasuredEnergy
-from ccagent.agents.energy.job_states import JobState, NodeSnapshot
+from ccagent.agents.energy.accounts import NODE_METER, EnergyDomain, JobAccount, MeasuredEnergy
+from ccagent.agents.energy.job_states import JobState, NodeSnapshot, NodeUse
 from ccagent.agents.energy.ledger import Ledger
-from ccagent.agents.energy.node_use import NodeUse
-from ccagent.agents.energy.split.domain_split import DomainClaim, DomainUse
-from ccagent.agents.energy.split.idle_floor import IdleFloor
+from ccagent.agents.energy.splitting import DomainClaim, DomainUse, IdleFloor
 from tests.support.energy_model import GIB, ModelJob, ModelMachine, ceems, kepler, run_model
 
 P0, D0, CARD = EnergyDomain("package", 0), EnergyDomain("dram", 0), EnergyDomain("card", 0)

@@ -8,10 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ccagent.agents.energy.domains import NODE_METER, EnergyDomain
-from ccagent.agents.energy.kept_state import KeptDomain, load_state, save_state
+from ccagent.agents.energy.accounts import NODE_METER, EnergyDomain
+from ccagent.agents.energy.kept_state import KeptDomain, load_state
 from ccagent.agents.energy.meter import EnergyMeter, EnergyTick
-from ccagent.agents.energy.split.domain_split import SYSTEM, UNALLOCATED
+from ccagent.agents.energy.splitting import SYSTEM, UNALLOCATED
+from ccagent.agents.state_file import write_state
 from tests.support.energy_tree import (
     AMD_RANGE,
     GIB,
@@ -449,7 +450,7 @@ def test_a_state_file_with_impossible_numbers_is_no_state(
     make_meter(node, **{"state-file": path}).save()
     state = load_state(path)
     assert state is not None
-    save_state(path, msgspec.structs.replace(state, **damage))
+    write_state(path, msgspec.structs.replace(state, **damage))
     assert load_state(path) is None
     meter = make_meter(node, **{"state-file": path})
     spend(node)

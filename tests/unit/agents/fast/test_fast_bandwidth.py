@@ -8,17 +8,24 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ccagent.agents.fast.bandwidth import service
-from ccagent.agents.fast.bandwidth.core_owners import find_owners
-from ccagent.agents.fast.bandwidth.measuring import Measured, buffer_size
-from ccagent.agents.fast.bandwidth.reference import (
+from ccagent.agents.fast.bandwidth.measurement import (
+    Measured,
+    buffer_size,
+    compact_order,
+    last_cache,
+    parse_size,
+)
+from ccagent.agents.fast.bandwidth.service import (
     BandwidthReference,
+    BandwidthService,
+    check_cores,
     counts_to_measure,
+    find_owners,
+    measure_now,
     measure_reference,
     read_reference,
     write_reference,
 )
-from ccagent.agents.fast.bandwidth.service import BandwidthService, check_cores, measure_now
-from ccagent.agents.fast.bandwidth.topology import compact_order, last_cache, parse_size
 from ccagent.agents.fast.session.kept_state import MonitoredMachine
 from ccagent.errors import NotHereError, ProgramError, UnparsableError
 from ccagent.machine.own_memory import read_resident
@@ -209,9 +216,7 @@ def test_few_numbers_of_cores_are_measured_on_large_nodes() -> None:
 def test_a_reference_of_a_busy_node_is_refused(
     node: BandwidthNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "ccagent.agents.fast.bandwidth.reference.measure", always(Measured(1e9, 0.5))
-    )
+    monkeypatch.setattr("ccagent.agents.fast.bandwidth.service.measure", always(Measured(1e9, 0.5)))
     with pytest.raises(ProgramError, match="1 cores: the probe got 50 % of their time"):
         measure_reference(node, always(None))
 

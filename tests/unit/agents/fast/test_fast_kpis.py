@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ccagent.agents.fast.kpis.applications import Applications, MonitoredApplication
-from ccagent.agents.fast.kpis.control_groups import find_own_groups, machine_scopes, parse_groups
-from ccagent.agents.fast.kpis.kpi_reading import KpiReader, level
-from ccagent.agents.fast.kpis.points import kpi_points
-from ccagent.agents.fast.kpis.process_tree import list_tree, parse_resident, read_tree
-from ccagent.agents.fast.kpis.relay import metric_name
-from ccagent.agents.fast.kpis.resctrl import read_bandwidth_counter
-from ccagent.agents.fast.messages import kpi_names as kpi
+from ccagent.agents.fast.kpis.kpi_reading import KpiReader, level, read_bandwidth_counter
+from ccagent.agents.fast.kpis.points import kpi_points, metric_name
+from ccagent.agents.fast.kpis.processes import (
+    find_own_groups,
+    list_tree,
+    machine_scopes,
+    parse_groups,
+    parse_resident,
+    read_tree,
+)
+from ccagent.agents.fast.messages import structures as kpi
 from ccagent.agents.fast.session.kept_state import KeptState
 from ccagent.agents.fast.settings import FastSettings
 from ccagent.agents.metrics.agent import MetricsAgent

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, cast, get_args
 import pytest
 import yaml
 
+from ccagent.agents.fast.messages import documents
 from ccagent.agents.fast.messages import structures as fast
-from ccagent.agents.fast.messages import yaml_documents
 from ccagent.agents.fast.messages.decoding import Subject, decode
-from ccagent.agents.fast.messages.encoding import encode_fast
-from ccagent.agents.fast.messages.kpi_names import KPIS
-from ccagent.agents.fast.messages.yaml_documents import LARGEST_PAYLOAD, parse_document
+from ccagent.agents.fast.messages.documents import LARGEST_PAYLOAD, parse_document
+from ccagent.agents.fast.messages.structures import KPIS
 
 if TYPE_CHECKING:
-    from ccagent.agents.fast.messages.yaml_documents import Document
+    from ccagent.agents.fast.messages.documents import Document
 
 SUBJECTS = cast("tuple[Subject, ...]", get_args(Subject))
 
@@ -214,21 +213,21 @@ MESSAGES: list[tuple[Subject, fast.FastMessage]] = [
     ids=[f"{i}-{type(m).__name__}" for i, (_, m) in enumerate(MESSAGES)],
 )
 def test_what_is_written_is_read_again(subject: Subject, message: fast.FastMessage) -> None:
-    payload = encode_fast(message)
+    payload = message.encode()
     assert payload.startswith(b"---\n")
     assert payload.endswith(b"\n---\n")
     assert decode(subject, payload) == message
 
 
 def test_an_init_has_what_both_peers_look_for() -> None:
-    document = next(iter(yaml.safe_load_all(encode_fast(fast.AgentInit(source="c1")))))
+    document = next(iter(yaml.safe_load_all(fast.AgentInit(source="c1").encode())))
     assert document == {"task": "init", "source": "c1", "hostname": "c1"}
 
 
 def test_a_report_is_a_list_of_maps_without_a_result() -> None:
     values: dict[str, float | str] = {"Node Cpu usage": 12.5, "Node memory usage": 1e10}
     report = fast.KpiReport(source="c1", values=values | {"expected runtime": "low"})
-    document = next(iter(yaml.safe_load_all(encode_fast(report))))
+    document = next(iter(yaml.safe_load_all(report.encode())))
     assert document == {
         "task": "KPI",
         "source": "c1",
@@ -238,7 +237,7 @@ def test_a_report_is_a_list_of_maps_without_a_result() -> None:
             {"expected runtime": "low"},
         ],
     }
-    assert b"Node memory usage: 10000000000\n" in encode_fast(report)
+    assert b"Node memory usage: 10000000000\n" in report.encode()
 
 
 @pytest.mark.parametrize(
@@ -304,7 +303,7 @@ def _damaged(random: Random) -> bytes:
     """Return a message with some of its bytes changed, cut, inserted or repeated; or just bytes."""
     if random.random() < 0.1:
         return random.randbytes(random.randrange(300))
-    payload = bytearray(encode_fast(random.choice(MESSAGES)[1]))
+    payload = bytearray(random.choice(MESSAGES)[1].encode())
     for _ in range(random.randrange(1, 8)):
         place = random.randrange(len(payload) + 1)
         match random.randrange(4):
@@ -323,7 +322,7 @@ def _damaged(random: Random) -> bytes:
 def test_no_payload_makes_decoding_raise(
     loader: str, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(yaml_documents, "_LOADER", getattr(yaml, loader))
+    monkeypatch.setattr(documents, "_LOADER", getattr(yaml, loader))
     random = Random(20261122)
     refused = 0
     for _ in range(count):

@@ -11,9 +11,8 @@ import yaml
 
 from ccagent.agents.fast.kpis.applications import Applications
 from ccagent.agents.fast.messages.structures import BandwidthResponse
-from ccagent.agents.fast.protocol import FastProtocol
-from ccagent.agents.fast.session.answers import AnswerQueue
-from ccagent.agents.fast.session.kept_state import StateKeeper
+from ccagent.agents.fast.protocol import AnswerQueue, FastProtocol
+from ccagent.agents.fast.session.kept_state import StateFile
 from ccagent.agents.fast.session.topics import FastTopics
 from ccagent.agents.fast.settings import FastSettings
 from ccagent.net.mqtt_broker import ReceivedMessage
@@ -48,16 +47,16 @@ class FastScene:
         self.start()
 
     def start(self) -> None:
-        self.keeper = StateKeeper(self.directory, self.node.hostname)
-        self.keeper.load()
+        self.kept = StateFile(self.directory, self.node.hostname)
+        self.kept.load()
         self.answers = AnswerQueue(self.directory, "fox", "c1-1")
         self.protocol = FastProtocol(
             self.node,
             self.settings,
             topics=FastTopics("fast", "c1-1"),
-            keeper=self.keeper,
+            kept=self.kept,
             answers=self.answers,
-            applications=Applications(self.keeper.state),
+            applications=Applications(self.kept.state),
         )
         self.protocol.publish = lambda _, payload: self.published.append(_document(payload))
         self.protocol.restore()
@@ -132,7 +131,7 @@ def test_a_configuration_survives_a_restart(scene: FastScene) -> None:
 def test_the_configuration_of_a_cloned_image_is_not_taken(tmp_path: Path) -> None:
     scene = FastScene(tmp_path)
     scene.send(TASK, INIT)
-    other = StateKeeper(scene.directory, "c2")
+    other = StateFile(scene.directory, "c2")
     other.load()
     assert other.state.configuration is None
 
@@ -223,7 +222,7 @@ def test_a_measurement_is_answered_when_it_is_done(
         "task": "mmbwmon response", "cores": [0, 1], "result": 0.75, "response": 0.75,
         "status": "success", "valid": True, "cpu-share": 1.0, "bandwidth": 2e9, "id": "m1",
     }  # fmt: skip
-    assert scene.keeper.state.pending == []
+    assert scene.kept.state.pending == []
 
 
 def test_measurements_are_refused_unless_they_are_allowed(scene: FastScene) -> None:
@@ -243,9 +242,9 @@ def test_machines_are_followed_by_their_results(scene: FastScene) -> None:
     scene.restart()
     assert len(scene.protocol.list_monitored()) == 1
     scene.send(RESULT, "result: vm suspended\nlist:\n- {vm-name: vm-1, status: success}")
-    assert [each.is_suspended for each in scene.keeper.state.machines] == [True]
+    assert [each.is_suspended for each in scene.kept.state.machines] == [True]
     scene.send(RESULT, "result: vm resumed\nlist:\n- {vm-name: vm-1, status: success}")
-    assert [each.is_suspended for each in scene.keeper.state.machines] == [False]
+    assert [each.is_suspended for each in scene.kept.state.machines] == [False]
     scene.send(RESULT, "result: vm stopped\nlist:\n- {vm-name: vm-1, status: error}")
     assert len(scene.protocol.list_monitored()) == 1
     scene.send(RESULT, "result: vm migrated\nvm-name: vm-1\nstatus: success\nprocess-id: 4711")
@@ -261,7 +260,7 @@ def test_a_number_that_another_process_has_now_is_not_monitored(scene: FastScene
     scene.send(RESULT, "result: vm started\nlist: {vm-name: a, status: success, process-id: 100}")
     scene.node.process(100, start=888)
     assert scene.protocol.list_monitored() == []
-    assert scene.keeper.state.machines == []
+    assert scene.kept.state.machines == []
 
 
 def test_stop_monitoring_removes_one_and_the_rest_go_on(scene: FastScene) -> None:
@@ -289,7 +288,7 @@ def test_a_slurm_job_is_monitored_until_it_is_stopped(scene: FastScene) -> None:
     assert scene.protocol.list_monitored() == []
     job.rename(job.with_name("job_43"))
     assert [each.job_id for each in scene.protocol.list_monitored()] == ["43"]
-    assert scene.keeper.state.stopped_jobs == []
+    assert scene.kept.state.stopped_jobs == []
 
 
 def test_a_retained_configuration_that_is_in_force_is_not_answered_again(scene: FastScene) -> None:
@@ -333,7 +332,7 @@ def test_no_order_of_messages_leaves_it_in_a_state_without_a_name(scene: FastSce
         held = scene.protocol.configuration
         assert (held.repeat if held else None) == accepted
         assert scene.protocol.state == ("monitoring" if accepted else "waiting for a configuration")
-        assert len(scene.keeper.state.machines) <= 1
+        assert len(scene.kept.state.machines) <= 1
     scene.restart()
     held = scene.protocol.configuration
     assert held is not None

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from ccagent.agents.fast.session.answers import AnswerQueue, next_number
-from ccagent.agents.fast.session.kept_state import StateKeeper
-from ccagent.agents.fast.session.session import FastSession
+from ccagent.agents.fast.protocol import AnswerQueue
+from ccagent.agents.fast.session.kept_state import StateFile
+from ccagent.agents.fast.session.session import FastSession, next_number
 from ccagent.net.mqtt_broker import (
     LastWill,
     MqttLostError,
@@ -95,15 +95,15 @@ class SessionScene:
         self.start()
 
     def start(self) -> None:
-        self.keeper = StateKeeper(self.directory, "c1")
-        self.keeper.load()
+        self.kept = StateFile(self.directory, "c1")
+        self.kept.load()
         self.answers = AnswerQueue(self.directory, "fox", "c1")
         options = MqttOptions(MqttSettings(url="mqtt://127.0.0.1"), "x", LastWill("t", b""))
         self.session = FastSession(
             options,
             self.user,  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
             self.answers,
-            self.keeper,
+            self.kept,
         )
 
     def connect(self, *, has_session: bool = True) -> FakeConnection:

@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 import pytest
 
-from ccagent.agents.energy.card_owners import list_processes
+from ccagent.agents.energy.cards import list_processes
 from ccagent.agents.energy.job_states import StateReader
-from ccagent.agents.fast.bandwidth.core_owners import find_owners
-from ccagent.agents.jobio.ports import living_jobs
-from ccagent.agents.sonar.jobs.selection import ProcessSelection
+from ccagent.agents.fast.bandwidth.service import find_owners
+from ccagent.agents.jobio.points import living_jobs
+from ccagent.agents.sonar.process import ProcessSelection
 from ccagent.agents.sonar.sources.bpf import BpfSource
 from ccagent.agents.sonar.sources.procfs import ProcfsSource
 from ccagent.controls.owner import find_jobs
@@ -118,7 +118,7 @@ def sampled(source: ProcfsSource | BpfSource) -> dict[int, int]:
 READERS: dict[str, Callable[[PinnedNode], object]] = {
     "metrics": lambda node: sorted(JobCgroups().read(node)),
     "energy": lambda node: sorted(StateReader().read(node).jobs),
-    "cards": lambda node: sorted({each.job for each in list_processes(node) if each.uid}),
+    "cards": lambda node: sorted({job for _, job, uid in list_processes(node) if uid}),
     "jobio": lambda node: sorted(living_jobs(node)),
     "controls": lambda node: sorted(find_jobs(node) or ()),
     "top and job": lambda node: sorted(

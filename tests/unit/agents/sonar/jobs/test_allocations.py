@@ -9,16 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from ccagent.agents.sonar.gpu_points import gpu_points
-from ccagent.agents.sonar.jobs.allocation_parsers import (
+from ccagent.agents.sonar.jobs.allocations import (
+    Allocation,
+    Allocations,
     Claim,
+    idle_cards,
     parse_devices,
     parse_environment,
     parse_job,
     parse_numbers,
 )
-from ccagent.agents.sonar.jobs.allocations import Allocation, Allocations, idle_cards
-from ccagent.agents.sonar.jobs.selection import ProcessSelection
+from ccagent.agents.sonar.points import gpu_points
+from ccagent.agents.sonar.process import ProcessSelection
 from ccagent.agents.sonar.sources.procfs import ProcfsSource
 from ccagent.machine.gpu.gpus import GpuReading
 from ccagent.records.envelopes import (
@@ -172,7 +174,8 @@ class Node:
     def read(self) -> list[Allocation]:
         source = ProcfsSource(self.tree, ProcessSelection())
         try:
-            return self.allocations.read(self.tree, source.read(), READING)
+            processes = [(each.pid, each.job, each.uid) for each in source.read()]
+            return self.allocations.read(self.tree, processes, READING)
         finally:
             source.close()
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccagent.agents.sonar.agent import SampleAgent
+from ccagent.agents.sonar.jobs.ended import EndedDelta, EndedDeltas
 from ccagent.agents.sonar.settings import SampleSettings
-from ccagent.agents.sonar.sources.ended_deltas import EndedDelta, EndedDeltas
 from ccagent.machine.bpf.ended_records import EndedKey
 from ccagent.machine.procfs.process_files import Io
 from ccagent.records.encoding import encode

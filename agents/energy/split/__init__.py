@@ -1,1 +1,0 @@
-"""Split of measured energy between the jobs of a node."""

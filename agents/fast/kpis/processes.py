@@ -1,0 +1,227 @@
+"""Descendants of a process, cgroups that account for them alone, and their resource use."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from ccagent.errors import CcagentError, NotHereError, UnparsableError
+from ccagent.machine.cgroup.files import list_pids, parse_amount, parse_fields, parse_pids
+from ccagent.machine.cgroup.jobs import ROOT, V2
+from ccagent.machine.parsed import read_parsed
+from ccagent.machine.procfs.process_files import parse_stat
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from ccagent.machine.node import Node
+
+_MOST = 10_000
+CPU_CONTROLLER, MEMORY_CONTROLLER = "cpuacct", "memory"
+_MACHINE = re.compile(r"machine-qemu\\x2d[0-9]+\\x2d(.+)\.scope")
+_ESCAPED = re.compile(r"\\x([0-9a-f]{2})")
+_MACHINES = "machine.slice"
+_MOST_PROCESSES = 10_000
+_USAGE = {b"usage_usec": ("cpu", 1000)}
+
+Groups = dict[str, list[str]]
+"""Directories of cgroups by controller of version 1, or by `v2`."""
+
+
+class TreeUsage(NamedTuple):
+    """Use of processes. cpu: total ns including awaited children. memory: resident B."""
+
+    cpu: int
+    memory: int
+
+
+def read_start(node: Node, process: int) -> int | None:
+    """Return the start of a process in ticks since boot; None without the process.
+
+    Pid and start together identify a process: pids are reused.
+    """
+    try:
+        return parse_stat(node.read_single(f"proc/{process}/stat")).starttime
+    except CcagentError:
+        return None
+
+
+def list_tree(node: Node, process: int) -> list[int]:
+    """Return the pids of a process and its visible descendants; empty if it has ended."""
+    if read_start(node, process) is None:
+        return []
+    tree = [process]
+    seen = {process}
+    try:
+        for parent in tree:
+            for child in _children(node, parent):
+                if child not in seen and len(tree) < _MOST:
+                    seen.add(child)
+                    tree.append(child)
+    except NotHereError:  # a kernel without CONFIG_PROC_CHILDREN
+        return _list_by_parents(node, process)
+    return tree
+
+
+def read_tree(node: Node, processes: list[int]) -> TreeUsage:
+    """Return the summed use of processes; skip ended ones."""
+    ticks = pages = 0
+    for process in processes:
+        try:
+            stat = parse_stat(node.read_single(f"proc/{process}/stat"))
+            pages += parse_resident(node.read_single(f"proc/{process}/statm"))
+        except CcagentError:
+            continue
+        ticks += stat.all_ticks
+    return TreeUsage(ticks * 1_000_000_000 // node.clock_ticks, pages * node.page_size)
+
+
+def parse_resident(content: bytes) -> int:
+    """Return the resident pages of /proc/PID/statm. Raise UnparsableError if invalid."""
+    fields = content.split(None, 2)
+    if len(fields) < 2 or not fields[1].isdigit() or len(fields[1]) > 18:
+        raise UnparsableError(f"not a number of pages: {content[:80]!r}")
+    return int(fields[1])
+
+
+def _children(node: Node, process: int) -> list[int]:
+    """Return the children of a process. Raise NotHereError if the kernel does not list them."""
+    path = f"proc/{process}/task"
+    try:
+        threads = node.list(path)
+    except CcagentError:
+        return []
+    children: list[int] = []
+    for thread in threads:
+        try:
+            children += parse_pids(node.read_single(f"{path}/{thread}/children"))
+        except NotHereError:
+            if thread == str(process) and read_start(node, process) is not None:
+                raise
+        except CcagentError:
+            continue
+    return children
+
+
+def _list_by_parents(node: Node, process: int) -> list[int]:
+    """Find the descendants by reading all processes."""
+    children: dict[int, list[int]] = {}
+    for name in node.list("proc"):
+        if name.isdigit():
+            try:
+                stat = parse_stat(node.read_single(f"proc/{name}/stat"))
+            except CcagentError:
+                continue
+            children.setdefault(stat.ppid, []).append(int(name))
+    tree = [process]
+    for parent in tree:
+        tree += [child for child in children.get(parent, []) if child not in tree]
+    return tree[:_MOST]
+
+
+class GroupUsage(NamedTuple):
+    """Counters of cgroups. cpu: total ns. memory: charged B including page cache. None: unknown."""
+
+    cpu: int | None
+    memory: int | None
+
+
+def parse_groups(content: bytes) -> dict[str, str]:
+    """Return the paths in /proc/PID/cgroup by controller of version 1, and by `v2`."""
+    paths: dict[str, str] = {}
+    for line in content.decode("utf-8", "surrogateescape").split("\n"):
+        parts = line.split(":", 2)
+        if len(parts) == 3 and parts[2].startswith("/") and "/.." not in parts[2]:
+            for controller in parts[1].split(",") if parts[1] else (V2,):
+                paths.setdefault(controller, parts[2])
+    return paths
+
+
+def find_own_groups(node: Node, process: int, tree: Collection[int]) -> Groups:
+    """Return the cgroups that contain only this process and its descendants.
+
+    A scope of libvirt belongs to its machine, whatever runs in it.
+    """
+    try:
+        paths = parse_groups(node.read_single(f"proc/{process}/cgroup"))
+    except CcagentError:
+        return {}
+    groups: Groups = {}
+    for controller in (CPU_CONTROLLER, MEMORY_CONTROLLER, V2):
+        path = paths.get(controller, "/")
+        if path == "/":
+            continue
+        top = ROOT if controller == V2 else f"{ROOT}/{controller}"
+        scope = _scope(path)
+        directory = top + (scope or path)
+        if scope or _holds_only(node, directory, tree):
+            groups[controller] = [directory]
+    return groups
+
+
+def read_groups(node: Node, groups: Mapping[str, list[str]]) -> GroupUsage:
+    """Read the counters of cgroups; several directories of a controller are summed."""
+    cpu = memory = None
+    if CPU_CONTROLLER in groups:
+        cpu = _sum(node, groups[CPU_CONTROLLER], "cpuacct.usage")
+    elif V2 in groups:
+        cpu = _sum(node, groups[V2], "cpu.stat")
+    if MEMORY_CONTROLLER in groups:
+        memory = _sum(node, groups[MEMORY_CONTROLLER], "memory.usage_in_bytes")
+    elif V2 in groups:
+        memory = _sum(node, groups[V2], "memory.current")
+    return GroupUsage(cpu, memory)
+
+
+def machine_scopes(node: Node) -> dict[str, list[str]]:
+    """Return the cgroup directories of libvirt's machines, by name of the machine."""
+    scopes: dict[str, list[str]] = {}
+    for top in (ROOT, f"{ROOT}/{CPU_CONTROLLER}", f"{ROOT}/{MEMORY_CONTROLLER}", f"{ROOT}/cpuset"):
+        try:
+            names = node.list(f"{top}/{_MACHINES}")
+        except CcagentError:
+            continue
+        for name in sorted(names):
+            match = _MACHINE.fullmatch(name)
+            if match is not None:
+                machine = _unescape(match[1])
+                scopes.setdefault(machine, []).append(f"{top}/{_MACHINES}/{name}")
+    return scopes
+
+
+def _holds_only(node: Node, directory: str, tree: Collection[int]) -> bool:
+    """Return whether a cgroup contains processes of the tree and no others."""
+    is_used = False
+    for count, process in enumerate(list_pids(node, directory)):
+        if process not in tree or count > _MOST_PROCESSES:
+            return False
+        is_used = True
+    return is_used
+
+
+def _scope(path: str) -> str:
+    """Return the part of a path up to the scope of a libvirt machine; empty without one."""
+    parts = path.split("/")
+    if len(parts) > 2 and parts[1] == _MACHINES and _MACHINE.fullmatch(parts[2]):
+        return "/".join(parts[:3])
+    return ""
+
+
+def _unescape(name: str) -> str:
+    return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), name)
+
+
+def _sum(node: Node, directories: Iterable[str], file: str) -> int | None:
+    """Return the sum of a counter; None if it is unknown in one of the directories."""
+    parse = _parse_usage if file == "cpu.stat" else parse_amount
+    try:
+        return sum(read_parsed(node, f"{directory}/{file}", parse) for directory in directories)
+    except CcagentError:
+        return None
+
+
+def _parse_usage(content: bytes) -> int:
+    usage = parse_fields(content, _USAGE).get("cpu")
+    if usage is None:
+        raise UnparsableError("no usage_usec")
+    return usage
