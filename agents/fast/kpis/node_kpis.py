@@ -12,7 +12,6 @@ from ccagent.agents.fast.messages.kpi_names import (
     NODE_MEMORY_BANDWIDTH,
 )
 from ccagent.agents.metrics.perf.reader import PerfReader
-from ccagent.agents.metrics.pipeline.rates import Rates
 from ccagent.agents.metrics.readers.base import NODE, Count, Gauge
 from ccagent.agents.metrics.readers.cpu import CpuReader, CpuSettings
 from ccagent.agents.metrics.readers.infiniband import InfinibandReader
@@ -20,11 +19,12 @@ from ccagent.agents.metrics.readers.memory import MemoryReader
 from ccagent.agents.metrics.readers.network import NetworkReader
 from ccagent.errors import CcagentError
 from ccagent.log import logger
+from ccagent.machine.counters import Rates
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from ccagent.agents.metrics.readers.base import Reader
+    from ccagent.agents.metrics.readers.base import Reader, Scope
     from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
 
@@ -42,7 +42,7 @@ class NodeKpis:
         self._network = NetworkReader()
         self._perf = PerfReader()
         self._perf.wanted = frozenset({"mem_bw"})
-        self._rates: dict[str, Rates] = {}
+        self._rates: dict[str, Rates[Scope]] = {}
         self._retry: dict[str, float] = {}
         self._bandwidth_before: tuple[int, float] | None = None
 

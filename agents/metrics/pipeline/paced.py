@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ccagent.agents.metrics.pipeline.rates import Rates
 from ccagent.agents.metrics.readers.base import Count
 from ccagent.errors import CcagentError, NotHereError
 from ccagent.log import logger
+from ccagent.machine.counters import Rates
 
 if TYPE_CHECKING:
     from ccagent.agents.metrics.pipeline.outputs import Value
-    from ccagent.agents.metrics.readers.base import Metric, Reader
+    from ccagent.agents.metrics.readers.base import Metric, Reader, Scope
     from ccagent.machine.node import Node
 
 
@@ -20,7 +20,7 @@ class PacedReader:
 
     def __init__(self, reader: Reader[Any]) -> None:
         self.reader = reader
-        self._rates = Rates()
+        self._rates: Rates[Scope] = Rates()
         self._every: float = 0.0 if reader.has_own_pace else reader.settings.every.seconds
         self._slot: int | None = None
 

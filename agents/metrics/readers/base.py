@@ -46,16 +46,11 @@ class Gauge(NamedTuple):
     scope: Scope = NODE
 
 
-NEW = -1
-"""`wraps_at` of a counter that started at 0 after the previous reading."""
-
-
 class Count(NamedTuple):
     """A counter; the metric is its rate.
 
-    wraps_at: largest value before the counter wraps to 0. With 0 it never wraps, and a smaller
-    value means a reset. With NEW it started at 0 after the previous reading, and its first interval
-    counts.
+    wraps_at: largest value before the counter wraps to 0. With 0 it never wraps. With NEW of
+    machine/counters.py it started at 0 after the previous reading, and its first interval counts.
     """
 
     metric: str

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from msgspec import Meta
 
 from ccagent.agents.metrics.readers.base import (
-    NEW,
     Count,
     Gauge,
     Metric,
@@ -18,6 +17,7 @@ from ccagent.agents.metrics.readers.base import (
 from ccagent.agents.metrics.readers.job_memory import JobMemory
 from ccagent.agents.metrics.readers.job_shares import JobShares, ShareScope, share_metrics
 from ccagent.machine.cgroup.counters import JobCgroups
+from ccagent.machine.counters import NEW
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -18,6 +18,7 @@ from ccagent.agents.metrics.readers.base import (
     Scope,
 )
 from ccagent.errors import CcagentError, NotHereError
+from ccagent.machine.counters import hold_cpu_times
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.loadavg import parse_loadavg
 from ccagent.machine.procfs.stat import parse_kernel_stat
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
     from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
     from ccagent.machine.procfs.loadavg import Load
-
-_RETREAT = 3
-"""Seconds by which a counter may fall without a reset."""
 
 _STATES = {
     "user": "in user mode, including guests",
@@ -183,7 +181,7 @@ class CpuReader(Reader[CpuSettings]):
             found += (Count(_EVENTS[name], value) for name, value in stat.events.items())
             if not stat.times:
                 self.errors.append("/proc/stat: no line of a cpu")
-            found += self._times(stat.times, _RETREAT * node.clock_ticks)
+            found += self._times(stat.times, node.clock_ticks)
         return found
 
     def read_raw(self, node: Node) -> Iterable[Gauge | Count]:
@@ -204,7 +202,7 @@ class CpuReader(Reader[CpuSettings]):
             found += map(Count, _SHARES, parts, repeat(self._scope_of(cpu)))
         return found
 
-    def _times(self, times: dict[int, list[int]], retreat: int) -> list[Gauge]:
+    def _times(self, times: dict[int, list[int]], clock_ticks: int) -> list[Gauge]:
         before, self._before = self._before, times
         found: list[Gauge] = []
         rows: list[list[float]] = []
@@ -213,14 +211,12 @@ class CpuReader(Reader[CpuSettings]):
             if old is None:
                 continue
             delta = list(map(sub, ticks, old))
-            least = min(delta)
-            if least < 0:
-                # idle and iowait sometimes fall slightly (get_cpu_iowait_time_us() in
-                # kernel/time/tick-sched.c). They fall far if the cpu was offline meanwhile.
-                if least < -retreat:
+            if min(delta) < 0:
+                held = hold_cpu_times(old, ticks, clock_ticks)
+                if held is None:
                     continue
-                times[cpu] = list(map(max, ticks, old))
-                delta = [max(0, each) for each in delta]
+                times[cpu] = held
+                delta = list(map(sub, held, old))
             if any(delta):
                 row = shares(delta)
                 rows.append(row)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from msgspec import Meta
 
-from ccagent.agents.metrics.pipeline.sums import Sums
 from ccagent.agents.metrics.readers.base import NODE, Count, Gauge, Metric, Reader, ReaderSettings
 from ccagent.agents.metrics.readers.disk_requests import REQUEST_METRICS, DiskRequests, device_scope
 from ccagent.errors import CcagentError, NotHereError
+from ccagent.machine.counters import Sums
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.diskstats import parse_used_disks
 

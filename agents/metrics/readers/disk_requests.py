@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ccagent.agents.metrics.pipeline.sums import compute_deltas
 from ccagent.agents.metrics.readers.base import NODE, Gauge, Metric, Scope
+from ccagent.machine.counters import compute_deltas
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from ccagent.agents.metrics.pipeline.sums import Sums
 from ccagent.agents.metrics.readers.base import (
     Count,
     Gauge,
@@ -18,6 +17,7 @@ from ccagent.agents.metrics.readers.base import (
     Scope,
 )
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
+from ccagent.machine.counters import Sums
 from ccagent.machine.infiniband_ports import ACTIVE, DEVICES, parse_state
 from ccagent.machine.parsed import read_parsed
 from ccagent.records.envelopes import LARGEST_UINT

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from ccagent.agents.metrics.pipeline.rates import Rates
 from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Scope
 from ccagent.errors import CcagentError, NotHereError, VanishedError
 from ccagent.machine.cgroup.jobs import job_directories
+from ccagent.machine.counters import Rates
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.cpulist import parse_cpu_list, parse_topology_id
 
@@ -65,7 +65,7 @@ class JobShares:
         self.errors: list[str] = []
         self._scope = scope
         self._metrics = metrics
-        self._rates = Rates()
+        self._rates: Rates[Scope] = Rates()
         self._online = b""
         self._part_of: dict[int, int] = {}
         self._scopes: dict[int, Scope] = {}

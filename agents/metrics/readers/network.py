@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from msgspec import Meta
 
-from ccagent.agents.metrics.pipeline.sums import Sums
 from ccagent.agents.metrics.readers.base import (
     NODE,
     Count,
@@ -19,6 +18,7 @@ from ccagent.agents.metrics.readers.base import (
     Scope,
 )
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
+from ccagent.machine.counters import Sums
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.network import parse_device, split_devices
 

@@ -6,10 +6,10 @@ import time
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from ccagent.agents.metrics.custom.points import is_sendable
-from ccagent.agents.metrics.pipeline.sums import Sums
 from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Reader, ReaderSettings, Scope
 from ccagent.counters import resident_memory
 from ccagent.errors import NotHereError
+from ccagent.machine.counters import Sums
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Generic, NamedTuple, TypeVar
 
 from msgspec import Meta
 
-from ccagent.agents.metrics.pipeline.rates import Rates
 from ccagent.agents.metrics.pipeline.repeated_call import GRACE, PATIENCE, RepeatedCall
 from ccagent.agents.metrics.readers.base import Count, Gauge, Reader, ReaderSettings
 from ccagent.config.duration import Duration
+from ccagent.machine.counters import Rates
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from ccagent.agents.metrics.readers.base import Scope
     from ccagent.machine.node import Node
 
 _OUTPUT_LIMIT = 4 * 1024 * 1024
@@ -82,7 +83,7 @@ class ProgramReader(Reader[P], Generic[P]):
     def __init__(self, settings: P | None = None) -> None:
         super().__init__(settings)
         self._call: RepeatedCall[ProgramResults] = RepeatedCall("", self.settings.every.seconds)
-        self._rates = Rates()
+        self._rates: Rates[Scope] = Rates()
         self._stop: tuple[int, int] | None = None
 
     @abstractmethod

@@ -9,8 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.metrics.pipeline.rates import Rates
-from ccagent.agents.metrics.pipeline.sums import Sums, compute_deltas
 from ccagent.agents.metrics.readers.base import NODE, Count
 from ccagent.agents.metrics.readers.network import (
     NetworkReader,
@@ -18,6 +16,7 @@ from ccagent.agents.metrics.readers.network import (
     choose_interfaces,
 )
 from ccagent.errors import NotHereError, UnparsableError
+from ccagent.machine.counters import Rates, Sums, compute_deltas
 from ccagent.machine.node import Node
 from ccagent.machine.procfs.network import parse_device, split_devices
 from ccagent.records.envelopes import LARGEST_UINT

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.metrics.pipeline.rates import Rates
 from ccagent.agents.metrics.readers.base import NODE, Count, Gauge
 from ccagent.agents.metrics.readers.pressure import PressureReader
 from ccagent.errors import NotHereError, UnparsableError
 from ccagent.machine.cgroup.pressure import Pressure, parse_pressure
+from ccagent.machine.counters import Rates
 from ccagent.machine.node import Node
 from ccagent.records.envelopes import LARGEST_UINT
 from tests.support.tree import TreeNode

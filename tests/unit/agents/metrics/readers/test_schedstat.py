@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.metrics.pipeline.rates import Rates
 from ccagent.agents.metrics.readers.base import Scope
 from ccagent.agents.metrics.readers.schedstat import SchedstatReader
 from ccagent.errors import NotHereError, UnparsableError
+from ccagent.machine.counters import Rates
 from ccagent.machine.procfs.schedstat import SchedulerTimes, parse_schedstat
 from ccagent.records.envelopes import LARGEST_UINT
 from tests.support.tree import TreeNode
