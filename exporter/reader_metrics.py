@@ -9,15 +9,15 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from ccagent.agents.metrics.readers.base import NODE, Count
-from ccagent.agents.metrics.readers.registry import READERS
+from ccagent.agents.metrics.settings import READERS
 from ccagent.exporter.collector import Collector
-from ccagent.exporter.family import Family
+from ccagent.exporter.exposition import Family
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ccagent.agents.metrics.readers.base import Gauge, Metric, Reader, Scope
-    from ccagent.exporter.family import Kind, Labels, Rows
+    from ccagent.exporter.exposition import FamilyRows, Kind, Labels
     from ccagent.exporter.settings import ExporterSettings
     from ccagent.exporter.sources import NodeSources
     from ccagent.machine.node import Node
@@ -26,6 +26,7 @@ _GAUGES = {
     "": ("", 1.0), "%": ("_ratio", 0.01), "B": ("_bytes", 1.0), "s": ("_seconds", 1.0),
     "W": ("_watts", 1.0), "V": ("_volts", 1.0), "A": ("_amperes", 1.0), "Hz": ("_hertz", 1.0),
     "degC": ("_celsius", 1.0), "rpm": ("_rpm", 1.0), "B/s": ("_bytes_per_second", 1.0),
+    "J": ("_joules", 1.0),
 }  # fmt: skip
 """Suffix and factor of a gauge, by the unit of the metric."""
 _COUNTERS = {
@@ -50,7 +51,7 @@ class ReaderCollector(Collector):
         self._reader: Reader[Any] | None = None
         self._families: dict[tuple[str, Labels], Family | None] = {}
 
-    def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
+    def collect(self, node: Node) -> Iterator[FamilyRows]:
         """Read the counters and gauges of the reader. Raise the reader's errors."""
         reader = self._reader
         if reader is None:
@@ -108,6 +109,8 @@ def make_family(name: str, metric: Metric, labels: Labels, *, is_counter: bool) 
         return None
     suffix, _ = table[metric.unit]
     stem = _RENAMED.get(name, name)
+    if stem.startswith("ccagent_"):
+        stem = stem.replace("ccagent", "daemon", 1)
     if suffix.startswith("_bytes"):
         stem = stem.replace("_bytes", "")
     kind: Kind = "counter" if is_counter else "gauge"

@@ -10,16 +10,14 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.errors import CcagentError, NotHereError, ProgramError
-from ccagent.exporter.exposition import SampleEncoder
-from ccagent.exporter.family import Family, gauge
+from ccagent.exporter.exposition import Family, SampleEncoder, gauge
 from ccagent.log import logger
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from ccagent.exporter.collector import Collector
-    from ccagent.exporter.exposition import Block
-    from ccagent.exporter.family import Rows
+    from ccagent.exporter.exposition import Block, FamilyRows
     from ccagent.machine.node import Node
 
 _NODE = "node_exporter"
@@ -238,7 +236,7 @@ class Scraper:
         self, chosen: list[CollectorRun], outcomes: Mapping[CollectorRun, Outcome]
     ) -> list[Block]:
         missing = Outcome([], False, 0.0, 0.0)
-        families: list[tuple[Family, Rows]] = []
+        families: list[FamilyRows] = []
         for group in ("", _NODE):
             found = [
                 ((run.name,), outcomes.get(run, missing))

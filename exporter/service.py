@@ -7,12 +7,12 @@ import time
 from typing import TYPE_CHECKING
 
 from ccagent.errors import ConfigurationError
-from ccagent.exporter.gpu_job_files import keep_gpu_jobs
+from ccagent.exporter.collector import make_collectors
+from ccagent.exporter.gpu_metrics import keep_gpu_jobs
 from ccagent.exporter.http_server import RequestHandler
 from ccagent.exporter.listening import ExporterListening
 from ccagent.exporter.pages import ExporterPages
 from ccagent.exporter.passwords import PasswordFile
-from ccagent.exporter.registry import make_collectors
 from ccagent.exporter.scraping import Scraper
 from ccagent.exporter.sources import NodeSources
 

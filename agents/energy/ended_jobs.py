@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ccagent.agents.metrics.pipeline.repeated_call import RepeatedCall
 from ccagent.log import logger
+from ccagent.machine.background import RepeatedCall
 from ccagent.machine.slurm_environment import ENVIRONMENT
 
 if TYPE_CHECKING:

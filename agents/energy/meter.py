@@ -23,7 +23,7 @@ from ccagent.agents.energy.sources.cards import CardSource
 from ccagent.agents.energy.sources.rapl import RaplSource
 from ccagent.agents.energy.sources.selection import Measured, Sources
 from ccagent.agents.energy.split.idle_floor import IdleFloor
-from ccagent.agents.metrics.pipeline.wrong_clock import ClockGuard
+from ccagent.agents.metrics.outputs import ClockGuard
 from ccagent.machine.job_energy import publish_energy
 from ccagent.machine.keeper import Keeper
 

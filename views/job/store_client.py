@@ -8,7 +8,7 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from ccagent.agents.metrics.pipeline.presets import apply_preset
+from ccagent.agents.metrics.presets import apply_preset
 from ccagent.config.secret import read_secret
 from ccagent.errors import ConfigurationError, NotHereError, NotPermittedError, UnparsableError
 from ccagent.log import printable

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from ccagent.agents.energy.domains import NODE_METER
 from ccagent.agents.energy.sources.base import EnergySource
 from ccagent.agents.energy.sources.integral import PowerIntegral
-from ccagent.agents.metrics.pipeline.repeated_call import GRACE, PATIENCE, RepeatedCall
 from ccagent.errors import NotHereError, ProgramError, UnparsableError
+from ccagent.machine.background import GRACE, PATIENCE, RepeatedCall
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

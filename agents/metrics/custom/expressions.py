@@ -21,8 +21,8 @@ from ccagent.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from ccagent.agents.metrics.custom.settings import ExpressionSettings
-    from ccagent.agents.metrics.pipeline.outputs import Value
+    from ccagent.agents.metrics.outputs import Value
+    from ccagent.agents.metrics.settings import ExpressionSettings
 
 _LONGEST = 1000
 _DEEPEST = 50

@@ -5,25 +5,39 @@ Linux perf events count all processes together, see perf_event_open(2).
 
 from __future__ import annotations
 
+import re
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from ccagent.agents.metrics.perf.call import CYCLES, PerfCall, explain_error, read_paranoid
-from ccagent.agents.metrics.perf.groups import PerfCounters
-from ccagent.agents.metrics.perf.plan import FLOPS, EventPlan, UnavailableMetrics, total
+from ccagent.agents.metrics.perf.call import (
+    CYCLES,
+    PerfCall,
+    PerfCounters,
+    explain_error,
+    read_paranoid,
+)
+from ccagent.agents.metrics.perf.plan import (
+    FLOPS,
+    EventPlan,
+    UnavailableMetrics,
+    choose,
+    identify,
+    total,
+)
 from ccagent.agents.metrics.perf.pmu import find_pmus
-from ccagent.agents.metrics.perf.tables import choose, identify
 from ccagent.agents.metrics.readers.base import Gauge, Metric, Reader, ReaderSettings, Scope
 from ccagent.errors import CcagentError, NotHereError
+from ccagent.machine.checks import Check, CheckResult, list_names
 from ccagent.machine.descriptors import raise_limit
 from ccagent.machine.parsed import read_lack, read_parsed
 from ccagent.machine.procfs.cpulist import parse_cpu_list, parse_topology_id
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from ccagent.agents.metrics.perf.tables import EventTable, MemoryTraffic
-    from ccagent.machine.checks import Check
+    from ccagent.agents.metrics.perf.plan import EventTable, MemoryTraffic
     from ccagent.machine.node import Node
+
 
 _CPUS = "sys/devices/system/cpu"
 
@@ -47,6 +61,7 @@ class PerfReader(Reader[ReaderSettings]):
     """Reads the counters of all cores and memory controllers; counters stay open."""
 
     name: ClassVar[str] = "perf"
+    is_exposed = False
     metrics: ClassVar[dict[str, Metric]] = {
         "clock": Metric(
             unit="Hz",
@@ -110,9 +125,7 @@ class PerfReader(Reader[ReaderSettings]):
 
     def checks(self, node: Node) -> Iterator[Check]:
         """Yield the check of hardware counters."""
-        from ccagent.agents.metrics.perf.checks import require_counters
-
-        yield require_counters(node)
+        yield Check("power", "hardware counters", partial(find_counters, node))
 
     def read(self, node: Node) -> list[Gauge]:
         """Return rates since the last reading; none at the first, or after a change of cpus.
@@ -235,3 +248,39 @@ class PerfReader(Reader[ReaderSettings]):
         for memory in self._memory:
             memory.counters.close()
         self._memory = []
+
+
+_DEVICES = "sys/bus/event_source/devices"
+_CORES = re.compile(r"cpu|cpu_core|cpu_atom|armv\d+.*|cpum_cf")
+
+
+def find_counters(node: Node) -> CheckResult:
+    """Open and close a counter of cycles on the first cpu."""
+    paranoid = read_paranoid(node)
+    pmus = list(filter(_CORES.fullmatch, list_names(node, _DEVICES)))
+    return assess_counters(pmus, paranoid, _try_cycles(paranoid) if node.is_live else None)
+
+
+def assess_counters(
+    pmus: Sequence[str], paranoid: str, refusal: CcagentError | None
+) -> CheckResult:
+    """Return the result for the core PMUs and the error of opening a counter."""
+    level = f"perf_event_paranoid is {paranoid or 'unknown'}"
+    if not pmus or isinstance(refusal, NotHereError):
+        fix = "for a virtual machine, enable a vPMU on the host"
+        return CheckResult("missing", f"no PMU of cores; {level}", fix)
+    if refusal is not None:
+        call, reason, fix = [*str(refusal).split(": ", 2), "", ""][:3]
+        return CheckResult("problem", f"PMU {', '.join(pmus)}, but {call}: {reason}; {level}", fix)
+    return CheckResult("good", f"PMU {', '.join(pmus)} counts; {level}")
+
+
+def _try_cycles(paranoid: str) -> CcagentError | None:
+    call = PerfCall()
+    try:
+        call.close(call.open(CYCLES, 0))
+    except OSError as error:
+        return explain_error(error, paranoid)
+    except CcagentError as error:
+        return error
+    return None

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
 
+
 ScopeType = Literal[
     "node", "socket", "die", "memoryDomain", "llc", "core", "hwthread", "accelerator"
 ]
@@ -100,6 +101,8 @@ class Reader(ABC, Generic[S]):
     Settings: ClassVar[type[Any]] = ReaderSettings
     has_own_pace: ClassVar[bool] = False
     """True if the reader applies its key `every` itself."""
+    is_exposed: ClassVar[bool] = True
+    """False if Prometheus gets it only on demand: it is costly, or another collector's subject."""
 
     def __init__(self, settings: S | None = None) -> None:
         self.settings: S = self.Settings() if settings is None else settings
@@ -145,3 +148,24 @@ class Reader(ABC, Generic[S]):
 
     def close(self) -> None:
         """Close open files and processes."""
+
+
+LONGEST_LABEL = 255
+LONGEST_TAG = 256
+
+
+def clean_label(text: str, longest: int = LONGEST_LABEL) -> str:
+    """Return a name as a tag value: printable ASCII of at most `longest` characters.
+
+    A question mark replaces every other character, quotation marks and backslashes. The result is
+    empty if nothing is left.
+    """
+    return "".join(
+        letter if letter.isascii() and letter.isprintable() and letter not in '\\"' else "?"
+        for letter in text.strip()
+    )[:longest].strip()
+
+
+def is_sendable(text: str) -> bool:
+    """Return whether a text is empty or a valid tag value in line protocol."""
+    return text.isprintable() and not text.endswith("\\") and len(text) <= LONGEST_TAG

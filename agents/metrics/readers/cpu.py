@@ -17,10 +17,12 @@ from ccagent.agents.metrics.readers.base import (
     ReaderSettings,
     Scope,
 )
-from ccagent.errors import CcagentError, NotHereError
+from ccagent.errors import CcagentError, NotHereError, UnparsableError
 from ccagent.machine.counters import hold_cpu_times
 from ccagent.machine.parsed import read_parsed
+from ccagent.machine.procfs.cpulist import parse_cpu_list
 from ccagent.machine.procfs.loadavg import parse_loadavg
+from ccagent.machine.procfs.schedstat import parse_schedstat
 from ccagent.machine.procfs.stat import parse_kernel_stat
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
     from ccagent.machine.procfs.loadavg import Load
+
 
 _STATES = {
     "user": "in user mode, including guests",
@@ -243,3 +246,129 @@ def _loads(load: Load) -> list[Gauge]:
         Gauge("proc_run", load.runnable),
         Gauge("proc_total", load.existing),
     ]
+
+
+_STATISTICS = "proc/schedstat"
+_NANOSECONDS = 1e-9
+
+
+class SchedstatReader(Reader[ReaderSettings]):
+    """Run and wait times of each hwthread; read only if a metric is wanted.
+
+    The kernel adds the time of a task when the task leaves the hwthread. A long run counts late,
+    and a rate may exceed 100 %.
+    """
+
+    name = "schedstat"
+    is_exposed = False
+    metrics: ClassVar[dict[str, Metric]] = {
+        "cpu_load_core": Metric(
+            unit="",
+            type="hwthread",
+            description="running and waiting tasks of the hwthread, mean since the previous sample",
+            source="/proc/schedstat, cpuN: fields 7 + 8",
+            scale=_NANOSECONDS,
+            is_default=False,
+        ),
+        "sched_run": Metric(
+            unit="%",
+            type="hwthread",
+            description="time in which a task ran",
+            source="/proc/schedstat, cpuN: field 7",
+            aggregation="mean",
+            scale=_NANOSECONDS * 100,
+            is_default=False,
+        ),
+        "sched_wait": Metric(
+            unit="%",
+            type="hwthread",
+            description="waiting time for the hwthread, summed over tasks; may exceed 100",
+            source="/proc/schedstat, cpuN: field 8",
+            aggregation="mean",
+            scale=_NANOSECONDS * 100,
+            is_default=False,
+        ),
+        "sched_timeslices": Metric(
+            unit="1/s",
+            type="hwthread",
+            description="timeslices started on the hwthread",
+            source="/proc/schedstat, cpuN: field 9",
+            is_default=False,
+        ),
+    }
+
+    def read(self, node: Node) -> Iterable[Count]:
+        """Read /proc/schedstat. Raise NotHereError without CONFIG_SCHEDSTATS."""
+        self.errors = []
+        if self.wanted is not None and self.wanted.isdisjoint(self.metrics):
+            return []
+        found: list[Count] = []
+        for number, times in read_parsed(node, _STATISTICS, parse_schedstat).items():
+            scope = Scope("hwthread", str(number))
+            found.append(Count("cpu_load_core", times.ran + times.waited, scope))
+            found.append(Count("sched_run", times.ran, scope))
+            found.append(Count("sched_wait", times.waited, scope))
+            found.append(Count("sched_timeslices", times.timeslices, scope))
+        return found
+
+
+_CPUS = "sys/devices/system/cpu"
+_HIGHEST = 100_000_000
+"""Upper limit in kHz, above any real frequency."""
+
+
+def parse_frequency(content: bytes) -> int:
+    """Parse scaling_cur_freq in kHz. Return Hz. Raise UnparsableError.
+
+    A driver without a known frequency writes 0 or `<unknown>`: both are unparsable.
+    Source: scaling_cur_freq in Documentation/admin-guide/pm/cpufreq.rst of Linux.
+    """
+    text = content.strip()
+    if not text.isdigit() or len(text) > 10 or not 0 < int(text) <= _HIGHEST:
+        raise UnparsableError(f"not a frequency: {content[:80]!r}")
+    return int(text) * 1000
+
+
+class CpufreqReader(Reader[ReaderSettings]):
+    """Frequencies of online hwthreads; read only if wanted.
+
+    Some kernels wait 10 ms for each idle hwthread. Set `every` to read less often.
+    """
+
+    name = "cpufreq"
+    is_exposed = False
+    metrics: ClassVar[dict[str, Metric]] = {
+        "cpufreq": Metric(
+            unit="Hz",
+            type="hwthread",
+            description="frequency last seen or requested by the kernel; `clock` is measured",
+            source="/sys/devices/system/cpu/cpuN/cpufreq/scaling_cur_freq",
+            aggregation="mean",
+            is_default=False,
+        )
+    }
+
+    def read(self, node: Node) -> Iterable[Gauge]:
+        """Read each scaling_cur_freq. Raise NotHereError if no hwthread has one.
+
+        Only the first unreadable file is reported in `errors`.
+        """
+        self.errors = []
+        if self.wanted is not None and self.wanted.isdisjoint(self.metrics):
+            return []
+        found: list[Gauge] = []
+        errors: list[str] = []
+        for number in read_parsed(node, f"{_CPUS}/online", parse_cpu_list):
+            path = f"{_CPUS}/cpu{number}/cpufreq/scaling_cur_freq"
+            try:
+                frequency = read_parsed(node, path, parse_frequency)
+            except NotHereError:
+                continue
+            except CcagentError as error:
+                errors.append(str(error))
+                continue
+            found.append(Gauge("cpufreq", frequency, Scope("hwthread", str(number))))
+        self.errors = errors[:1]
+        if not found and not errors:
+            raise NotHereError(f"/{_CPUS}: no hwthread with cpufreq/scaling_cur_freq")
+        return found

@@ -6,6 +6,7 @@ Source: /sys/class/infiniband, see Documentation/ABI/stable/sysfs-class-infiniba
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from ccagent.agents.metrics.readers.base import (
@@ -17,6 +18,7 @@ from ccagent.agents.metrics.readers.base import (
     Scope,
 )
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
+from ccagent.machine.checks import Check, CheckResult, list_names
 from ccagent.machine.counters import Sums
 from ccagent.machine.infiniband_ports import ACTIVE, DEVICES, parse_state
 from ccagent.machine.parsed import read_parsed
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import TypeVar
 
-    from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
 
     T = TypeVar("T")
@@ -140,9 +141,7 @@ class InfinibandReader(Reader[ReaderSettings]):
 
     def checks(self, node: Node) -> Iterator[Check]:
         """Yield the check of the ports."""
-        from ccagent.agents.metrics.readers.infiniband_checks import require_ports
-
-        yield require_ports(node)
+        yield Check("network", "InfiniBand", partial(find_ports, node))
 
     def read(self, node: Node) -> Iterable[Gauge | Count]:
         """Read the counters. Search ports and links every minute."""
@@ -244,3 +243,32 @@ class InfinibandReader(Reader[ReaderSettings]):
         except CcagentError as error:
             self.errors.append(str(error))
         return None
+
+
+def find_ports(node: Node) -> CheckResult:
+    """Return the result with the active ports."""
+    ports = dict(_read_states(node))
+    unreadable = [name for name, state in ports.items() if state is None]
+    active = [name for name, state in ports.items() if state == ACTIVE]
+    if not ports:
+        fix = "if the node has a card, load its driver (mlx5_ib, hfi1, ...)"
+        return CheckResult("missing", f"no ports in /{DEVICES}", fix)
+    if unreadable:
+        fix = "see messages of the driver in the kernel log (dmesg)"
+        return CheckResult("problem", f"the state of {', '.join(unreadable)} can't be read", fix)
+    if not active:
+        fix = "check the cable and the subnet manager (ibstat)"
+        return CheckResult("problem", f"no port is active: {', '.join(ports)}", fix)
+    found = f"{len(active)} of {len(ports)} ports active: {', '.join(active)}"
+    return CheckResult("good", found)
+
+
+def _read_states(node: Node) -> Iterator[tuple[str, int | None]]:
+    """Yield each port with its state; None for an unreadable state."""
+    for device in list_names(node, DEVICES):
+        for port in list_names(node, f"{DEVICES}/{device}/ports"):
+            try:
+                path = f"{DEVICES}/{device}/ports/{port}/state"
+                yield f"{device}/{port}", read_parsed(node, path, parse_state)
+            except CcagentError:
+                yield f"{device}/{port}", None

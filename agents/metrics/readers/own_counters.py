@@ -5,8 +5,15 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from ccagent.agents.metrics.custom.points import is_sendable
-from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Reader, ReaderSettings, Scope
+from ccagent.agents.metrics.readers.base import (
+    Count,
+    Gauge,
+    Metric,
+    Reader,
+    ReaderSettings,
+    Scope,
+    is_sendable,
+)
 from ccagent.counters import resident_memory
 from ccagent.errors import NotHereError
 from ccagent.machine.counters import Sums
@@ -90,6 +97,7 @@ class OwnCountersReader(Reader[ReaderSettings]):
     """
 
     name = "ccagent"
+    is_exposed = False
     metrics: ClassVar[dict[str, Metric]] = _metrics()
 
     def __init__(self, settings: ReaderSettings | None = None) -> None:

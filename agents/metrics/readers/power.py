@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from ccagent.agents.metrics.readers.base import NODE, Count, Metric, Reader, ReaderSettings, Scope
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError
+from ccagent.machine.checks import Check, CheckResult, list_names
 from ccagent.machine.energy_counter import EnergyCounter, EnergyReading
 from ccagent.machine.parsed import read_parsed
-from ccagent.machine.powercap import FIX, MOST_WATTS, list_packages, parse_energy, read_zones
+from ccagent.machine.powercap import (
+    FIX,
+    MOST_WATTS,
+    POWERCAP,
+    ZONE,
+    list_packages,
+    parse_energy,
+    read_zones,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ccagent.machine.checks import Check
     from ccagent.machine.keeper import Keeper
     from ccagent.machine.node import Node
     from ccagent.machine.powercap import RaplZone
+
 
 _REFUSED = "only root may read the energy counters"
 
@@ -81,8 +91,6 @@ class PowerReader(Reader[ReaderSettings]):
 
     def checks(self, node: Node) -> Iterator[Check]:
         """Yield the check of RAPL."""
-        from ccagent.agents.metrics.readers.power_checks import require_rapl
-
         yield require_rapl(node)
 
     def read(self, node: Node) -> Iterable[Count]:
@@ -194,3 +202,21 @@ class PowerReader(Reader[ReaderSettings]):
             path, flaw = next(iter(flaws.items()))
             self.errors.append(f"/{path}: no power since the last reading: {flaw}")
         return {*flaws}
+
+
+def require_rapl(node: Node, impact: str = "") -> Check:
+    """Return the check of RAPL."""
+    return Check("power", "RAPL", partial(find_zones, node), impact)
+
+
+def find_zones(node: Node) -> CheckResult:
+    """Return the result with the number of zones that this user can read."""
+    names = [name for name in list_names(node, POWERCAP) if ZONE.fullmatch(name)]
+    if not names:
+        fix = "on hardware: modprobe intel_rapl_msr; virtual machines have none"
+        return CheckResult("missing", f"no zones in /{POWERCAP}", fix)
+    refused = [name for name in names if not node.is_readable(f"{POWERCAP}/{name}/energy_uj")]
+    if refused:
+        found = f"this user may not read energy_uj of {len(refused)} of {len(names)} zones"
+        return CheckResult("problem", found, FIX)
+    return CheckResult("good", f"{len(names)} zones can be read")

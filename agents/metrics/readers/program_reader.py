@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Generic, NamedTuple, TypeVar
 
 from msgspec import Meta
 
-from ccagent.agents.metrics.pipeline.repeated_call import GRACE, PATIENCE, RepeatedCall
 from ccagent.agents.metrics.readers.base import Count, Gauge, Reader, ReaderSettings
 from ccagent.config.duration import Duration
+from ccagent.machine.background import GRACE, PATIENCE, RepeatedCall
 from ccagent.machine.counters import Rates
 
 if TYPE_CHECKING:

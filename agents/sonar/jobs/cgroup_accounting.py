@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from ccagent.agents.metrics.pipeline.presets import apply_preset
+from ccagent.agents.metrics.presets import apply_preset
 from ccagent.agents.metrics.readers.base import Count
 from ccagent.agents.metrics.readers.cgroup_jobs import CgroupJobsReader, make_job_values
 from ccagent.errors import NotHereError

@@ -8,8 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.exporter.exposition import SampleEncoder, join_openmetrics, join_text
-from ccagent.exporter.family import Family, FamilyTable, counter, gauge, untyped
+from ccagent.exporter.exposition import (
+    Family,
+    FamilyTable,
+    SampleEncoder,
+    counter,
+    gauge,
+    join_openmetrics,
+    join_text,
+    untyped,
+)
 from tests.support.exposition import parse
 
 NUMBERS = st.one_of(

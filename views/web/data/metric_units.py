@@ -6,7 +6,7 @@ from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from ccagent.agents.metrics.pipeline.presets import Preset
+    from ccagent.agents.metrics.presets import Preset
 
 
 class ShownMetric(NamedTuple):
@@ -22,8 +22,8 @@ UNKNOWN = ShownMetric("", 1.0)
 @cache
 def shown_metrics(preset: Preset) -> dict[str, ShownMetric]:
     """Return unit and factor of ccagent's metrics by their names in a store."""
-    from ccagent.agents.metrics.pipeline.presets import apply_preset
-    from ccagent.agents.metrics.readers.registry import READERS
+    from ccagent.agents.metrics.presets import apply_preset
+    from ccagent.agents.metrics.settings import READERS
 
     found: dict[str, ShownMetric] = {}
     for reader in READERS.values():

@@ -13,8 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccagent.agents.metrics.readers.base import Count, Scope
-from ccagent.agents.metrics.readers.cgroup_jobs import CgroupJobsReader, CgroupJobsSettings
-from ccagent.agents.metrics.readers.job_shares import ShareScope
+from ccagent.agents.metrics.readers.cgroup_jobs import (
+    CgroupJobsReader,
+    CgroupJobsSettings,
+    ShareScope,
+)
 from ccagent.errors import NotHereError, UnparsableError
 from ccagent.machine.cgroup.files import parse_amount, parse_fields, parse_io, parse_limit
 from ccagent.machine.counters import Rates

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from ccagent.agents.metrics.readers.base import NODE, Count, Gauge, Scope
 from ccagent.agents.metrics.readers.memory import (
     MemoryReader,
+    NumastatReader,
     parse_domain_memory,
     parse_events,
     parse_node_memory,
+    parse_numastat,
 )
-from ccagent.agents.metrics.readers.numastat import NumastatReader, parse_numastat
 from ccagent.errors import NotHereError, UnparsableError
 from ccagent.machine.node import Node
 from ccagent.records.envelopes import LARGEST_UINT

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccagent.agents.metrics.readers.base import Count
-from ccagent.agents.metrics.readers.nfs_mounts import NfsMountsReader, NfsMountsSettings
+from ccagent.agents.metrics.readers.nfs import NfsMountsReader, NfsMountsSettings
 from ccagent.errors import NotHereError
 from ccagent.machine.counters import Rates
 from ccagent.machine.procfs.mountstats import (

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccagent.agents.metrics.readers.base import NODE, Count, Gauge
-from ccagent.agents.metrics.readers.pressure import PressureReader
+from ccagent.agents.metrics.readers.kernel import PressureReader
 from ccagent.errors import NotHereError, UnparsableError
 from ccagent.machine.cgroup.pressure import Pressure, parse_pressure
 from ccagent.machine.counters import Rates

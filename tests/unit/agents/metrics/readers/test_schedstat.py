@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccagent.agents.metrics.readers.base import Scope
-from ccagent.agents.metrics.readers.schedstat import SchedstatReader
+from ccagent.agents.metrics.readers.cpu import SchedstatReader
 from ccagent.errors import NotHereError, UnparsableError
 from ccagent.machine.counters import Rates
 from ccagent.machine.procfs.schedstat import SchedulerTimes, parse_schedstat

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from ccagent.agents.metrics.pipeline.repeated_call import RepeatedCall
 from ccagent.errors import NotHereError
+from ccagent.machine.background import RepeatedCall
 
 LIMIT = 30.0
 START = 1_700_000_040.0  # the beginning of a minute

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from ccagent.errors import NotHereError, UnparsableError
-from ccagent.exporter.node_exporter.cpu import (
+from ccagent.exporter.node_exporter.kernel import (
     CpuCollector,
-    FrequencyCollector,
-    PressureCollector,
-    SchedstatCollector,
-    StatCollector,
+    read_cpufreq,
+    read_pressure,
+    read_schedstat,
+    read_stat,
 )
 from ccagent.machine.node import Node
 from tests.support.scraped import collected, make
@@ -65,7 +65,7 @@ def test_times_do_not_go_back_unless_the_cpu_was_offline(tmp_path: Path) -> None
 def test_events(tmp_path: Path) -> None:
     node = TreeNode(tmp_path)
     write(node)
-    assert collected(make(StatCollector), node) == {
+    assert collected(make(read_stat), node) == {
         "node_intr_total": 4711, "node_context_switches_total": 99, "node_forks_total": 12,
         "node_boot_time_seconds": 1_700_000_000, "node_procs_running": 2, "node_procs_blocked": 1,
     }  # fmt: skip
@@ -85,7 +85,7 @@ def test_pressure_is_in_seconds(tmp_path: Path) -> None:
     node.write("pressure/cpu", f"some {line}1500000\nfull {line}7\n")
     node.write("pressure/memory", f"some {line}1\nfull {line}2000000\n")
     node.write("pressure/io", "damaged\n")
-    assert collected(make(PressureCollector), node) == {
+    assert collected(make(read_pressure), node) == {
         "node_pressure_cpu_waiting_seconds_total": 1.5,
         "node_pressure_memory_waiting_seconds_total": 1e-6,
         "node_pressure_memory_stalled_seconds_total": 2.0,
@@ -94,13 +94,13 @@ def test_pressure_is_in_seconds(tmp_path: Path) -> None:
 
 def test_a_kernel_without_pressure_has_none(tmp_path: Path) -> None:
     with pytest.raises(NotHereError):
-        collected(make(PressureCollector), TreeNode(tmp_path))
+        collected(make(read_pressure), TreeNode(tmp_path))
 
 
 def test_schedstat(tmp_path: Path) -> None:
     node = TreeNode(tmp_path)
     node.write("schedstat", "version 15\ntimestamp 1\ncpu0 0 0 0 0 0 0 2000000000 500000000 7\n")
-    assert collected(make(SchedstatCollector), node) == {
+    assert collected(make(read_schedstat), node) == {
         'node_schedstat_running_seconds_total{cpu="0"}': 2.0,
         'node_schedstat_waiting_seconds_total{cpu="0"}': 0.5,
         'node_schedstat_timeslices_total{cpu="0"}': 7,
@@ -114,7 +114,7 @@ def test_frequencies_are_in_hertz(tmp_path: Path) -> None:
         (place / "scaling_cur_freq").write_text(f"{speed}\n")
     (tmp_path / "sys/devices/system/cpu/cpufreq").mkdir()
     node = Node(root=str(tmp_path), hostname="n", cluster="c")
-    assert collected(make(FrequencyCollector), node) == {
+    assert collected(make(read_cpufreq), node) == {
         'node_cpu_scaling_frequency_hertz{cpu="0"}': 2.4e9,
         'node_cpu_scaling_frequency_hertz{cpu="11"}': 8e8,
     }

@@ -6,10 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.metrics.pipeline.downsampling import Downsampler
-from ccagent.agents.metrics.pipeline.outputs import combine_values, make_outputs
-from ccagent.agents.metrics.pipeline.presets import find_factor
-from ccagent.agents.metrics.pipeline.wrong_clock import ClockGuard
+from ccagent.agents.metrics.outputs import ClockGuard, Downsampler, combine_values, make_outputs
+from ccagent.agents.metrics.presets import find_factor
 from ccagent.agents.metrics.readers.base import NODE, Count, Metric, Scope
 from ccagent.agents.metrics.settings import MetricsSettings
 from ccagent.config.conversion import convert

@@ -12,10 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccagent.agents.metrics.agent import MetricsAgent
-from ccagent.agents.metrics.cluster_config.document import cluster_config, store_config
-from ccagent.agents.metrics.cluster_config.merge import merge_clusters
-from ccagent.agents.metrics.cluster_config.units import schema_unit
-from ccagent.agents.metrics.pipeline.presets import FACTORS
+from ccagent.agents.metrics.cluster_config import (
+    cluster_config,
+    merge_clusters,
+    schema_unit,
+    store_config,
+)
+from ccagent.agents.metrics.presets import FACTORS
 from ccagent.agents.metrics.settings import MetricsSettings
 from ccagent.config.conversion import convert
 from ccagent.errors import ConfigurationError
