@@ -20,7 +20,8 @@ def make(
     chosen = ExporterSettings(**settings)
     sources = NodeSources(chosen)
     if isinstance(kind, type):
-        return kind(chosen, sources)
+        made: Collector = kind(chosen, sources)
+        return made
     return FunctionCollector(chosen, sources, kind)
 
 

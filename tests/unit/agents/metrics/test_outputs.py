@@ -30,33 +30,33 @@ def settings(**table: object) -> MetricsSettings:
 
 class TestRates:
     def test_a_first_reading_has_none(self) -> None:
-        assert list(Rates().of([Count("net", 5)], METRICS, 100.0)) == []
+        assert list(Rates[Scope]().of([Count("net", 5)], METRICS, 100.0)) == []
 
     def test_they_are_over_the_time_that_passed(self) -> None:
-        rates = Rates()
+        rates: Rates[Scope] = Rates()
         rates.of([Count("net", 1000), Count("power", 0, SOCKET)], METRICS, 100.0)
         found = rates.of([Count("net", 4000), Count("power", 60_000_000, SOCKET)], METRICS, 130.0)
         assert found == [("net", 100.0, NODE), ("power", 2.0, SOCKET)]
 
     def test_a_counter_that_wraps_goes_on(self) -> None:
-        rates = Rates()
+        rates: Rates[Scope] = Rates()
         rates.of([Count("net", 2**32 - 10, NODE, 2**32 - 1)], METRICS, 0.0)
         assert rates.of([Count("net", 10, NODE, 2**32 - 1)], METRICS, 1.0) == [("net", 20.0, NODE)]
 
     def test_one_that_begins_anew_has_grown_by_what_it_is(self) -> None:
-        rates = Rates()
+        rates: Rates[Scope] = Rates()
         rates.of([Count("net", 1000)], METRICS, 0.0)
         assert rates.of([Count("net", 10)], METRICS, 1.0) == [("net", 10.0, NODE)]
 
     def test_one_that_falls_a_little_has_not_grown(self) -> None:
         # As a sum over the disks of a job does when one of them goes.
-        rates = Rates()
+        rates: Rates[Scope] = Rates()
         rates.of([Count("net", 10_000)], METRICS, 0.0)
         assert rates.of([Count("net", 9_000)], METRICS, 1.0) == [("net", 0.0, NODE)]
         assert rates.of([Count("net", 9_500)], METRICS, 2.0) == [("net", 500.0, NODE)]
 
     def test_one_that_was_away_begins_again(self) -> None:
-        rates = Rates()
+        rates: Rates[Scope] = Rates()
         rates.of([Count("net", 10)], METRICS, 0.0)
         rates.of([], METRICS, 1.0)
         assert rates.of([Count("net", 1000)], METRICS, 2.0) == []
@@ -66,7 +66,7 @@ class TestRates:
         st.sampled_from([0, 2**32 - 1, 2**64 - 1]),
     )
     def test_they_are_never_negative(self, readings: list[tuple[int, float]], wraps: int) -> None:
-        rates = Rates()
+        rates: Rates[Scope] = Rates()
         for value, moment in readings:
             found = rates.of([Count("net", value, NODE, wraps)], METRICS, moment)
             assert all(rate >= 0 for _, rate, _ in found)

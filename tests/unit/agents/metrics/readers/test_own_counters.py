@@ -120,7 +120,7 @@ def test_the_process_has_cpu_time_and_memory() -> None:
 
 
 def test_a_cpu_that_is_busy_is_a_hundred_percent() -> None:
-    rates = Rates()
+    rates: Rates[Scope] = Rates()
     reader = OwnCountersReader()
     first, _ = reader.read(Node())
     assert isinstance(first, Count)
