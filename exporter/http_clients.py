@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Literal, get_args
 
 from ccagent.log import logger
-from ccagent.net.addresses import network
+from ccagent.net.urls import network
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,7 +20,7 @@ from ccagent.exporter.http_clients import StoppedClients
 from ccagent.exporter.http_connection import ExporterConnection
 from ccagent.exporter.http_request import text_answer
 from ccagent.log import logger
-from ccagent.net.addresses import network
+from ccagent.net.urls import network
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

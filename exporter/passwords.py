@@ -18,7 +18,7 @@ from typing import NamedTuple
 from ccagent.config.secret import secret_path, secret_text
 from ccagent.errors import ConfigurationError
 from ccagent.log import logger
-from ccagent.net.addresses import network
+from ccagent.net.urls import network
 
 _AT_ONCE = 5.0
 _NEW_AFTER = 1.0

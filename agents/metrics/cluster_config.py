@@ -11,8 +11,7 @@ from ccagent.errors import CcagentError, ConfigurationError, UnparsableError
 from ccagent.machine.cpus import read_cpus, read_model
 from ccagent.machine.gpu.presence import is_any_present
 from ccagent.machine.gpu.settings import GpuSettings
-from ccagent.machine.hostlist import expand
-from ccagent.machine.hostlist_compact import compact
+from ccagent.machine.hostlist import compact, expand
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.cpulist import LARGEST_CPU, parse_cpu_list, parse_topology_id
 from ccagent.machine.procfs.meminfo import parse_meminfo

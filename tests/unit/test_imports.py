@@ -69,7 +69,7 @@ OURS = {
     "ccagent.machine.descriptors",
     "ccagent.machine.file_errors",
     "ccagent.machine.gpu",
-    "ccagent.machine.gpu.address",
+    "ccagent.machine.gpu.vendor",
     "ccagent.machine.gpu.presence",
     "ccagent.machine.gpu.settings",
     "ccagent.machine.node",

@@ -24,7 +24,7 @@ from ccagent.agents.metrics.readers.base import (
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
 from ccagent.log import logger
 from ccagent.machine.background import GRACE, PATIENCE, BackgroundCall, RepeatedCall
-from ccagent.machine.gpu.address import parse_address
+from ccagent.machine.gpu.vendor import parse_address
 from ccagent.records.line_protocol.encoding import NAME
 
 if TYPE_CHECKING:

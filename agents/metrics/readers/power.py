@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, ClassVar
 from ccagent.agents.metrics.readers.base import NODE, Count, Metric, Reader, ReaderSettings, Scope
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError
 from ccagent.machine.checks import Check, CheckResult, list_names
-from ccagent.machine.energy_counter import EnergyCounter, EnergyReading
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.powercap import (
     FIX,
     MOST_WATTS,
     POWERCAP,
     ZONE,
+    EnergyCounter,
+    EnergyReading,
     list_packages,
     parse_energy,
     read_zones,

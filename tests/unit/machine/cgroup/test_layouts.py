@@ -25,7 +25,7 @@ from ccagent.controls.owner import find_jobs
 from ccagent.exporter.sources import JobProcesses
 from ccagent.machine.cgroup.checks import find_job_groups
 from ccagent.machine.cgroup.counters import JobCgroups
-from ccagent.machine.cgroup.inodes import JobInodes
+from ccagent.machine.cgroup.files import JobInodes
 from ccagent.machine.cgroup.jobs import job_directories
 from ccagent.views.top.reader import NodeReader
 from tests.support.kernel_tree import PinnedNode
