@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.exporter.http_request import (
-    OPENMETRICS,
-    TEXT,
-    MalformedRequestError,
-    accepts_gzip,
-    choose_format,
-    parse_request,
-    scrape_seconds,
-)
+from ccagent.exporter.pages import OPENMETRICS, TEXT, accepts_gzip, choose_format, scrape_seconds
 
 PROMETHEUS_2 = (
     "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
@@ -82,52 +72,6 @@ def test_gzip(header: str, accepted: bool) -> None:
 )
 def test_the_time_limit_leaves_half_a_second_for_the_way(header: str, seconds: float) -> None:
     assert scrape_seconds(header, 7.0) == seconds
-
-
-def test_a_head() -> None:
-    request = parse_request(
-        b"GET /metrics?collect[]=cpu HTTP/1.1\r\nHost: a:1\r\nACCEPT: b\r\nAccept:c"
-    )
-    assert (request.method, request.path, request.query) == ("GET", "/metrics", "collect[]=cpu")
-    assert request.headers == {"host": "a:1", "accept": "b, c"}
-    assert request.keeps_alive
-    assert not parse_request(b"GET / HTTP/1.0").keeps_alive
-    assert not parse_request(b"GET / HTTP/1.1\r\nConnection: Close").keeps_alive
-    assert not parse_request(b"GET / HTTP/1.1\r\nConnection: TE, close").keeps_alive
-    assert parse_request(b"GET / HTTP/1.0\r\nConnection: TE, keep-alive").keeps_alive
-
-
-def test_a_whole_url_as_a_proxy_sends_it() -> None:
-    request = parse_request(b"GET http://node:9500/metrics?a=b HTTP/1.1")
-    assert (request.path, request.query) == ("/metrics", "a=b")
-    assert parse_request(b"GET http://node:9500 HTTP/1.1").path == "/"
-
-
-def test_a_head_full_of_spaces_takes_no_time() -> None:
-    """One that is parsed in quadratic time would take minutes."""
-    spaces = " " * 500_000
-    request = parse_request(f"GET / HTTP/1.1\r\nA:b{spaces}c{spaces}".encode())
-    assert request.headers["a"] == f"b{spaces}c"
-
-
-@pytest.mark.parametrize(
-    "head",
-    [
-        b"", b"GET /", b"get / HTTP/1.1", b"GET / HTTP/2.0", b"GET  / HTTP/1.1",
-        b"GET / HTTP/1.1\r\nno colon", b"GET / HTTP/1.1\r\n: x", b"GET / HTTP/1.1\r\n a: x",
-        b"POST / HTTP/1.1\r\nContent-Length: 3", b"GET / HTTP/1.1\r\nTransfer-Encoding: chunked",
-        b"\x16\x03\x01\x02\x00\x01",
-    ],
-)  # fmt: skip
-def test_what_is_no_request(head: bytes) -> None:
-    with pytest.raises(MalformedRequestError):
-        parse_request(head)
-
-
-@given(st.binary(max_size=200))
-def test_no_bytes_raise_anything_else(head: bytes) -> None:
-    with contextlib.suppress(MalformedRequestError):
-        parse_request(head)
 
 
 @given(st.text(max_size=60))
