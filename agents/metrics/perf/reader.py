@@ -63,54 +63,24 @@ class PerfReader(Reader[ReaderSettings]):
     name: ClassVar[str] = "perf"
     is_exposed = False
     metrics: ClassVar[dict[str, Metric]] = {
-        "clock": Metric(
-            unit="Hz",
-            type="hwthread",
-            aggregation="mean",
-            description="clock rate while awake",
-            source="perf: msr/aperf, msr/mperf, msr/tsc; on aarch64 cycles, CNT_CYCLES",
-        ),
-        "ipc": Metric(
-            unit="",
-            type="hwthread",
-            aggregation="mean",
-            description="instructions retired per cycle",
-            source="perf: instructions, cycles",
-        ),
-        "flops_sp": Metric(
-            unit="Flops/s",
-            type="hwthread",
-            description="single-precision floating-point operations",
-            source="perf: events of the processor",
-        ),
-        "flops_dp": Metric(
-            unit="Flops/s",
-            type="hwthread",
-            description="double-precision floating-point operations",
-            source="perf: events of the processor",
-        ),
-        "flops_any": Metric(
-            unit="Flops/s",
-            type="hwthread",
-            description="Floating-point operations: twice flops_dp and flops_sp, or all of them "
-            "alike where the processor cannot distinguish them",
-            source="perf: events of the processor",
-        ),
-        "mem_bw": Metric(
-            unit="B/s",
-            type="socket",
-            description="Traffic of the main memory, read and written",
-            source="perf: events of the memory controllers",
-        ),
-        "perf_counted": Metric(
-            unit="%",
-            type="node",
-            aggregation="mean",
-            description="Share of the time that the counters of cores were really counting",
-            source="perf: time running, time enabled",
-            is_default=False,
-        ),
-    }
+        "clock": Metric("Hz", "hwthread", "clock rate while awake",
+            "perf: msr/aperf, msr/mperf, msr/tsc; on aarch64 cycles, CNT_CYCLES",
+            aggregation="mean"),
+        "ipc": Metric("", "hwthread", "instructions retired per cycle",
+            "perf: instructions, cycles", aggregation="mean"),
+        "flops_sp": Metric("Flops/s", "hwthread", "single-precision floating-point operations",
+            "perf: events of the processor"),
+        "flops_dp": Metric("Flops/s", "hwthread", "double-precision floating-point operations",
+            "perf: events of the processor"),
+        "flops_any": Metric("Flops/s", "hwthread",
+            "Floating-point operations: twice flops_dp and flops_sp, or all of them "
+            "alike where the processor cannot distinguish them", "perf: events of the processor"),
+        "mem_bw": Metric("B/s", "socket", "Traffic of the main memory, read and written",
+            "perf: events of the memory controllers"),
+        "perf_counted": Metric("%", "node",
+            "Share of the time that the counters of cores were really counting",
+            "perf: time running, time enabled", aggregation="mean", is_default=False),
+    }  # fmt: skip
 
     def __init__(
         self, settings: ReaderSettings | None = None, call: PerfCall | None = None

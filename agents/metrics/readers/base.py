@@ -60,7 +60,7 @@ class Count(NamedTuple):
     wraps_at: int = 0
 
 
-class Metric(msgspec.Struct, frozen=True, kw_only=True):
+class Metric(msgspec.Struct, frozen=True):
     """Definition of a metric.
 
     unit: a base unit: B, B/s, s, Hz, W, V, A, %, degC, rpm, Flops/s, 1/s, or empty. type: type of

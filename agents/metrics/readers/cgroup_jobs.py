@@ -242,66 +242,40 @@ class CgroupJobsReader(Reader[CgroupJobsSettings]):
     is_exposed = False
     Settings = CgroupJobsSettings
     of_jobs: ClassVar[dict[str, Metric]] = {
-        "job_mem_used": _metric(
-            "B", 1, "memory charged against the job's limit, including page cache",
-            "memory.current; v1: memory.usage_in_bytes",
-        ),
-        "job_mem_peak": _metric(
-            "B", 1, "peak of job_mem_used",
-            "memory.peak, since Linux 5.19; v1: memory.max_usage_in_bytes",
-        ),
-        "job_mem_rss": _metric(
-            "B", 1, "anonymous and shared memory of the job, without file cache",
-            "memory.stat: anon + shmem; v1: total_rss + total_shmem",
-        ),
-        "job_mem_anon": _metric(
-            "B", 1, "anonymous memory: heap, stacks, private mappings",
-            "memory.stat: anon; v1: total_rss",
-        ),
-        "job_mem_shmem": _metric(
-            "B", 1, "shared memory and files on tmpfs, /dev/shm for example",
-            "memory.stat: shmem; v1: total_shmem, since Linux 4.13",
-        ),
-        "job_mem_file": _metric(
-            "B", 1, "page cache including job_mem_shmem; the rest is reclaimable",
-            "memory.stat: file; v1: total_cache",
-        ),
-        "job_mem_limit": _metric(
-            "B", 1, "memory limit of the job, if set",
-            "memory.max; v1: memory.limit_in_bytes",
-        ),
-        "job_cpu_util": _metric(
-            "%", _NS_PERCENT, "CPU time; 100 is one fully used hwthread",
-            "cpu.stat: usage_usec; v1: cpuacct.usage",
-        ),
-        "job_cpu_throttled": _metric(
-            "%", _NS_PERCENT, "time throttled by the job's CPU quota, summed over hwthreads",
-            "cpu.stat: throttled_usec; v1: throttled_time",
-        ),
-        "job_oom_kills": _metric(
-            "", 1, "total OOM kills of the job's processes",
-            "memory.events: oom_kill; v1: memory.oom_control of the job, its steps and tasks",
-        ),
-        "job_io_read": _metric(
-            "B/s", 1, "read from block devices, not from network file systems",
-            "io.stat: rbytes; v1: blkio.throttle.io_service_bytes_recursive",
-        ),
-        "job_io_write": _metric(
-            "B/s", 1, "written to block devices, not to network file systems",
-            "io.stat: wbytes; v1: blkio.throttle.io_service_bytes_recursive",
-        ),
-        "job_pressure_cpu": _metric(
-            "%", _US_PERCENT, "share of time in which some task of the job waits for a CPU",
-            "cpu.pressure: some",
-        ),
-        "job_pressure_memory": _metric(
-            "%", _US_PERCENT, "share of time in which some task of the job waits for memory",
-            "memory.pressure: some",
-        ),
-        "job_pressure_io": _metric(
-            "%", _US_PERCENT, "share of time in which some task of the job waits for block I/O",
-            "io.pressure: some",
-        ),
+        "job_mem_used": _metric("B", 1,
+            "memory charged against the job's limit, including page cache",
+            "memory.current; v1: memory.usage_in_bytes"),
+        "job_mem_peak": _metric("B", 1, "peak of job_mem_used",
+            "memory.peak, since Linux 5.19; v1: memory.max_usage_in_bytes"),
+        "job_mem_rss": _metric("B", 1, "anonymous and shared memory of the job, without file cache",
+            "memory.stat: anon + shmem; v1: total_rss + total_shmem"),
+        "job_mem_anon": _metric("B", 1, "anonymous memory: heap, stacks, private mappings",
+            "memory.stat: anon; v1: total_rss"),
+        "job_mem_shmem": _metric("B", 1, "shared memory and files on tmpfs, /dev/shm for example",
+            "memory.stat: shmem; v1: total_shmem, since Linux 4.13"),
+        "job_mem_file": _metric("B", 1,
+            "page cache including job_mem_shmem; the rest is reclaimable",
+            "memory.stat: file; v1: total_cache"),
+        "job_mem_limit": _metric("B", 1, "memory limit of the job, if set",
+            "memory.max; v1: memory.limit_in_bytes"),
+        "job_cpu_util": _metric("%", _NS_PERCENT, "CPU time; 100 is one fully used hwthread",
+            "cpu.stat: usage_usec; v1: cpuacct.usage"),
+        "job_cpu_throttled": _metric("%", _NS_PERCENT,
+            "time throttled by the job's CPU quota, summed over hwthreads",
+            "cpu.stat: throttled_usec; v1: throttled_time"),
+        "job_oom_kills": _metric("", 1, "total OOM kills of the job's processes",
+            "memory.events: oom_kill; v1: memory.oom_control of the job, its steps and tasks"),
+        "job_io_read": _metric("B/s", 1, "read from block devices, not from network file systems",
+            "io.stat: rbytes; v1: blkio.throttle.io_service_bytes_recursive"),
+        "job_io_write": _metric("B/s", 1, "written to block devices, not to network file systems",
+            "io.stat: wbytes; v1: blkio.throttle.io_service_bytes_recursive"),
+        "job_pressure_cpu": _metric("%", _US_PERCENT,
+            "share of time in which some task of the job waits for a CPU", "cpu.pressure: some"),
+        "job_pressure_memory": _metric("%", _US_PERCENT,
+            "share of time in which some task of the job waits for memory",
+            "memory.pressure: some"),
+        "job_pressure_io": _metric("%", _US_PERCENT,
+            "share of time in which some task of the job waits for block I/O", "io.pressure: some"),
     }  # fmt: skip
     metrics: ClassVar[dict[str, Metric]] = of_jobs | share_metrics(of_jobs)
 

@@ -80,43 +80,17 @@ class CpuReader(Reader[CpuSettings]):
     name = "cpu"
     Settings = CpuSettings
     metrics: ClassVar[dict[str, Metric]] = {
-        "cpu_load": Metric(
-            unit="",
-            type="node",
-            description="tasks running, runnable or in uninterruptible sleep; 1-minute mean",
-            source="/proc/loadavg, first field",
-            aggregation="mean",
-        ),
-        "cpu_load5": Metric(
-            unit="",
-            type="node",
-            description="like cpu_load, 5-minute mean",
-            source="/proc/loadavg, second field",
-            aggregation="mean",
-            is_default=False,
-        ),
-        "cpu_load15": Metric(
-            unit="",
-            type="node",
-            description="like cpu_load, 15-minute mean",
-            source="/proc/loadavg, third field",
-            aggregation="mean",
-            is_default=False,
-        ),
-        "proc_run": Metric(
-            unit="",
-            type="node",
-            description="running and runnable threads, including ccagent",
-            source="/proc/loadavg, fourth field before the slash",
-            is_default=False,
-        ),
-        "proc_total": Metric(
-            unit="",
-            type="node",
-            description="existing threads",
-            source="/proc/loadavg, fourth field behind the slash",
-            is_default=False,
-        ),
+        "cpu_load": Metric("", "node",
+            "tasks running, runnable or in uninterruptible sleep; 1-minute mean",
+            "/proc/loadavg, first field", aggregation="mean"),
+        "cpu_load5": Metric("", "node", "like cpu_load, 5-minute mean",
+            "/proc/loadavg, second field", aggregation="mean", is_default=False),
+        "cpu_load15": Metric("", "node", "like cpu_load, 15-minute mean",
+            "/proc/loadavg, third field", aggregation="mean", is_default=False),
+        "proc_run": Metric("", "node", "running and runnable threads, including ccagent",
+            "/proc/loadavg, fourth field before the slash", is_default=False),
+        "proc_total": Metric("", "node", "existing threads",
+            "/proc/loadavg, fourth field behind the slash", is_default=False),
         **{
             f"cpu_{state}": Metric(
                 unit="%",
@@ -127,28 +101,13 @@ class CpuReader(Reader[CpuSettings]):
             )
             for state, description in _STATES.items()
         },
-        "context_switches": Metric(
-            unit="1/s",
-            type="node",
-            description="context switches of all cpus",
-            source="/proc/stat, ctxt",
-            is_default=False,
-        ),
-        "interrupts": Metric(
-            unit="1/s",
-            type="node",
-            description="interrupts of all cpus",
-            source="/proc/stat, intr: first number",
-            is_default=False,
-        ),
-        "forks": Metric(
-            unit="1/s",
-            type="node",
-            description="processes and threads created",
-            source="/proc/stat, processes",
-            is_default=False,
-        ),
-    }
+        "context_switches": Metric("1/s", "node", "context switches of all cpus",
+            "/proc/stat, ctxt", is_default=False),
+        "interrupts": Metric("1/s", "node", "interrupts of all cpus",
+            "/proc/stat, intr: first number", is_default=False),
+        "forks": Metric("1/s", "node", "processes and threads created", "/proc/stat, processes",
+            is_default=False),
+    }  # fmt: skip
 
     def __init__(self, settings: CpuSettings | None = None) -> None:
         super().__init__(settings)
@@ -262,40 +221,19 @@ class SchedstatReader(Reader[ReaderSettings]):
     name = "schedstat"
     is_exposed = False
     metrics: ClassVar[dict[str, Metric]] = {
-        "cpu_load_core": Metric(
-            unit="",
-            type="hwthread",
-            description="running and waiting tasks of the hwthread, mean since the previous sample",
-            source="/proc/schedstat, cpuN: fields 7 + 8",
-            scale=_NANOSECONDS,
-            is_default=False,
-        ),
-        "sched_run": Metric(
-            unit="%",
-            type="hwthread",
-            description="time in which a task ran",
-            source="/proc/schedstat, cpuN: field 7",
-            aggregation="mean",
-            scale=_NANOSECONDS * 100,
-            is_default=False,
-        ),
-        "sched_wait": Metric(
-            unit="%",
-            type="hwthread",
-            description="waiting time for the hwthread, summed over tasks; may exceed 100",
-            source="/proc/schedstat, cpuN: field 8",
-            aggregation="mean",
-            scale=_NANOSECONDS * 100,
-            is_default=False,
-        ),
-        "sched_timeslices": Metric(
-            unit="1/s",
-            type="hwthread",
-            description="timeslices started on the hwthread",
-            source="/proc/schedstat, cpuN: field 9",
-            is_default=False,
-        ),
-    }
+        "cpu_load_core": Metric("", "hwthread",
+            "running and waiting tasks of the hwthread, mean since the previous sample",
+            "/proc/schedstat, cpuN: fields 7 + 8", scale=_NANOSECONDS, is_default=False),
+        "sched_run": Metric("%", "hwthread", "time in which a task ran",
+            "/proc/schedstat, cpuN: field 7", aggregation="mean", scale=_NANOSECONDS * 100,
+            is_default=False),
+        "sched_wait": Metric("%", "hwthread",
+            "waiting time for the hwthread, summed over tasks; may exceed 100",
+            "/proc/schedstat, cpuN: field 8", aggregation="mean", scale=_NANOSECONDS * 100,
+            is_default=False),
+        "sched_timeslices": Metric("1/s", "hwthread", "timeslices started on the hwthread",
+            "/proc/schedstat, cpuN: field 9", is_default=False),
+    }  # fmt: skip
 
     def read(self, node: Node) -> Iterable[Count]:
         """Read /proc/schedstat. Raise NotHereError without CONFIG_SCHEDSTATS."""

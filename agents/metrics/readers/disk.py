@@ -82,28 +82,21 @@ def _metric(unit: str, description: str, source: str) -> Metric:
 REQUEST_METRICS: dict[str, Metric] = {
     "disk_reads_merged": _metric("1/s", "reads merged with another", "field 2"),
     "disk_writes_merged": _metric("1/s", "writes merged with another", "field 6"),
-    "disk_read_time": _metric(
-        "s",
-        "mean time of a read from request to completion; none without reads",
-        "field 4 / field 1",
-    ),
-    "disk_write_time": _metric(
-        "s",
+    "disk_read_time": _metric("s",
+        "mean time of a read from request to completion; none without reads", "field 4 / field 1"),
+    "disk_write_time": _metric("s",
         "mean time of a write from request to completion; none without writes",
-        "field 8 / field 5",
-    ),
+        "field 8 / field 5"),
     "disk_in_progress": _metric("", "requests in progress, current value", "field 9"),
     "disk_queue": _metric("", "requests in progress, mean", "field 11"),
     "disk_discards": _metric("1/s", "discards completed", "field 12"),
     "disk_discard": _metric("B/s", "bytes discarded", "field 14 * 512"),
-    "disk_discard_time": _metric(
-        "s", "mean time of a discard; none without discards", "field 15 / field 12"
-    ),
+    "disk_discard_time": _metric("s", "mean time of a discard; none without discards",
+        "field 15 / field 12"),
     "disk_flushes": _metric("1/s", "flushes completed", "field 16"),
-    "disk_flush_time": _metric(
-        "s", "mean time of a flush; none without flushes", "field 17 / field 16"
-    ),
-}
+    "disk_flush_time": _metric("s", "mean time of a flush; none without flushes",
+        "field 17 / field 16"),
+}  # fmt: skip
 
 
 def request_figures(delta: Sequence[int], seconds: float) -> dict[str, float]:
@@ -228,40 +221,20 @@ class DiskReader(Reader[DiskSettings]):
     name = "disk"
     Settings = DiskSettings
     metrics: ClassVar[dict[str, Metric]] = {
-        "disk_read": Metric(
-            unit="B/s",
-            type="node",
-            description="bytes read, all disks",
-            source="/proc/diskstats, sectors read * 512",
-        ),
-        "disk_write": Metric(
-            unit="B/s",
-            type="node",
-            description="bytes written, all disks",
-            source="/proc/diskstats, sectors written * 512",
-        ),
-        "disk_reads": Metric(
-            unit="1/s",
-            type="node",
-            description="reads completed, all disks",
-            source="/proc/diskstats, reads completed",
-        ),
-        "disk_writes": Metric(
-            unit="1/s",
-            type="node",
-            description="writes completed, all disks",
-            source="/proc/diskstats, writes completed",
-        ),
-        "disk_busy": Metric(
-            unit="%",
-            type="node",
-            description="share of time in which the busiest disk had requests; a disk with parallel"
+        "disk_read": Metric("B/s", "node", "bytes read, all disks",
+            "/proc/diskstats, sectors read * 512"),
+        "disk_write": Metric("B/s", "node", "bytes written, all disks",
+            "/proc/diskstats, sectors written * 512"),
+        "disk_reads": Metric("1/s", "node", "reads completed, all disks",
+            "/proc/diskstats, reads completed"),
+        "disk_writes": Metric("1/s", "node", "writes completed, all disks",
+            "/proc/diskstats, writes completed"),
+        "disk_busy": Metric("%", "node",
+            "share of time in which the busiest disk had requests; a disk with parallel"
             " requests is not necessarily saturated at 100",
-            source="/proc/diskstats, time spent doing I/Os",
-            aggregation="max",
-        ),
+            "/proc/diskstats, time spent doing I/Os", aggregation="max"),
         **REQUEST_METRICS,
-    }
+    }  # fmt: skip
 
     def __init__(self, settings: DiskSettings | None = None) -> None:
         super().__init__(settings)

@@ -137,33 +137,16 @@ class FilesystemReader(Reader[FilesystemSettings]):
     name = "filesystem"
     Settings = FilesystemSettings
     metrics: ClassVar[dict[str, Metric]] = {
-        "disk_total": Metric(
-            unit="B",
-            type="node",
-            description="size of all local file systems",
-            source="/proc/self/mountinfo; statvfs, f_blocks",
-        ),
-        "disk_free": Metric(
-            unit="B",
-            type="node",
-            description="space available to users, all local file systems",
-            source="/proc/self/mountinfo; statvfs, f_bavail",
-        ),
-        "part_max_used": Metric(
-            unit="%",
-            type="node",
-            description="use of the fullest local file system, as in df",
-            source="/proc/self/mountinfo; statvfs, f_blocks, f_bfree, f_bavail",
-            aggregation="max",
-        ),
-        "part_max_inodes_used": Metric(
-            unit="%",
-            type="node",
-            description="inodes in use, of the local file system with the lowest share left",
-            source="/proc/self/mountinfo; statvfs, f_files, f_ffree",
-            aggregation="max",
-        ),
-    }
+        "disk_total": Metric("B", "node", "size of all local file systems",
+            "/proc/self/mountinfo; statvfs, f_blocks"),
+        "disk_free": Metric("B", "node", "space available to users, all local file systems",
+            "/proc/self/mountinfo; statvfs, f_bavail"),
+        "part_max_used": Metric("%", "node", "use of the fullest local file system, as in df",
+            "/proc/self/mountinfo; statvfs, f_blocks, f_bfree, f_bavail", aggregation="max"),
+        "part_max_inodes_used": Metric("%", "node",
+            "inodes in use, of the local file system with the lowest share left",
+            "/proc/self/mountinfo; statvfs, f_files, f_ffree", aggregation="max"),
+    }  # fmt: skip
 
     def __init__(self, settings: FilesystemSettings | None = None) -> None:
         super().__init__(settings)

@@ -88,49 +88,24 @@ class InfinibandReader(Reader[ReaderSettings]):
 
     name = "infiniband"
     metrics: ClassVar[dict[str, Metric]] = {
-        "ib_recv": Metric(
-            unit="B/s",
-            type="node",
-            description="bytes received, all ports",
-            source="/sys/class/infiniband/*/ports/*/counters/port_rcv_data in words of 4 B"
-            " (hfi1: flits of 8 B), or counters_ext/port_rcv_data_64",
-        ),
-        "ib_xmit": Metric(
-            unit="B/s",
-            type="node",
-            description="bytes sent, all ports",
-            source="/sys/class/infiniband/*/ports/*/counters/port_xmit_data in words of 4 B"
-            " (hfi1: flits of 8 B), or counters_ext/port_xmit_data_64",
-        ),
-        "ib_recv_pkts": Metric(
-            unit="1/s",
-            type="node",
-            description="packets received, all ports",
-            source="/sys/class/infiniband/*/ports/*/counters/port_rcv_packets,"
-            " or counters_ext/port_rcv_packets_64",
-        ),
-        "ib_xmit_pkts": Metric(
-            unit="1/s",
-            type="node",
-            description="packets sent, all ports",
-            source="/sys/class/infiniband/*/ports/*/counters/port_xmit_packets,"
-            " or counters_ext/port_xmit_packets_64",
-        ),
-        "ib_ports_active": Metric(
-            unit="",
-            type="node",
-            description="ports in state ACTIVE, updated every minute",
-            source="/sys/class/infiniband/*/ports/*/state",
-            is_default=False,
-        ),
-        "ib_rate": Metric(
-            unit="B/s",
-            type="node",
-            description="link rate of all active ports in one direction, updated every minute",
-            source="/sys/class/infiniband/*/ports/*/rate",
-            is_default=False,
-        ),
-    }
+        "ib_recv": Metric("B/s", "node", "bytes received, all ports",
+            "/sys/class/infiniband/*/ports/*/counters/port_rcv_data in words of 4 B"
+            " (hfi1: flits of 8 B), or counters_ext/port_rcv_data_64"),
+        "ib_xmit": Metric("B/s", "node", "bytes sent, all ports",
+            "/sys/class/infiniband/*/ports/*/counters/port_xmit_data in words of 4 B"
+            " (hfi1: flits of 8 B), or counters_ext/port_xmit_data_64"),
+        "ib_recv_pkts": Metric("1/s", "node", "packets received, all ports",
+            "/sys/class/infiniband/*/ports/*/counters/port_rcv_packets,"
+            " or counters_ext/port_rcv_packets_64"),
+        "ib_xmit_pkts": Metric("1/s", "node", "packets sent, all ports",
+            "/sys/class/infiniband/*/ports/*/counters/port_xmit_packets,"
+            " or counters_ext/port_xmit_packets_64"),
+        "ib_ports_active": Metric("", "node", "ports in state ACTIVE, updated every minute",
+            "/sys/class/infiniband/*/ports/*/state", is_default=False),
+        "ib_rate": Metric("B/s", "node",
+            "link rate of all active ports in one direction, updated every minute",
+            "/sys/class/infiniband/*/ports/*/rate", is_default=False),
+    }  # fmt: skip
 
     def __init__(self, settings: ReaderSettings | None = None) -> None:
         super().__init__(settings)

@@ -40,46 +40,19 @@ class PowerReader(Reader[ReaderSettings]):
 
     name = "power"
     metrics: ClassVar[dict[str, Metric]] = {
-        "cpu_power": Metric(
-            unit="W",
-            type="socket",
-            description="power of the whole CPU package",
-            source="/sys/class/powercap/*-rapl:*, package-*: energy_uj",
-            scale=1e-6,
-        ),
-        "mem_power": Metric(
-            unit="W",
-            type="socket",
-            description="power of the memory of a socket; not part of cpu_power",
-            source="/sys/class/powercap/*-rapl:*, dram: energy_uj",
-            scale=1e-6,
-        ),
-        "core_power": Metric(
-            unit="W",
-            type="socket",
-            description="power of the cores of a package (AMD: of its first core only); part of"
-            " cpu_power",
-            source="/sys/class/powercap/*-rapl:*, core: energy_uj",
-            scale=1e-6,
-            is_default=False,
-        ),
-        "uncore_power": Metric(
-            unit="W",
-            type="socket",
-            description="power of the graphics unit in a package; part of cpu_power",
-            source="/sys/class/powercap/*-rapl:*, uncore: energy_uj",
-            scale=1e-6,
-            is_default=False,
-        ),
-        "psys_power": Metric(
-            unit="W",
-            type="node",
-            description="power of the platform, if the vendor provides it",
-            source="/sys/class/powercap/*-rapl:*, psys: energy_uj",
-            scale=1e-6,
-            is_default=False,
-        ),
-    }
+        "cpu_power": Metric("W", "socket", "power of the whole CPU package",
+            "/sys/class/powercap/*-rapl:*, package-*: energy_uj", scale=1e-6),
+        "mem_power": Metric("W", "socket", "power of the memory of a socket; not part of cpu_power",
+            "/sys/class/powercap/*-rapl:*, dram: energy_uj", scale=1e-6),
+        "core_power": Metric("W", "socket",
+            "power of the cores of a package (AMD: of its first core only); part of" " cpu_power",
+            "/sys/class/powercap/*-rapl:*, core: energy_uj", scale=1e-6, is_default=False),
+        "uncore_power": Metric("W", "socket",
+            "power of the graphics unit in a package; part of cpu_power",
+            "/sys/class/powercap/*-rapl:*, uncore: energy_uj", scale=1e-6, is_default=False),
+        "psys_power": Metric("W", "node", "power of the platform, if the vendor provides it",
+            "/sys/class/powercap/*-rapl:*, psys: energy_uj", scale=1e-6, is_default=False),
+    }  # fmt: skip
 
     def __init__(self, settings: ReaderSettings | None = None) -> None:
         super().__init__(settings)
