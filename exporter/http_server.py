@@ -8,40 +8,26 @@ reloads: a reload exchanges the listening sockets and the handler of requests, a
 from __future__ import annotations
 
 import contextlib
-import io
 import queue
-import re
 import selectors
 import socket
 import threading
 import time
 from collections import Counter
 from http import HTTPStatus
-from http.client import LineTooLong
-from http.server import BaseHTTPRequestHandler
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
+from typing import TYPE_CHECKING, NamedTuple, cast
 
+from ccagent.exporter.http_connection import Client, Connection, StoppedClients
 from ccagent.exporter.pages import ExporterAnswer, Request, text_answer
 from ccagent.log import logger
 from ccagent.net.urls import network
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
+    from ccagent.exporter.http_connection import StopReason
     from ccagent.exporter.tls import TlsContext
 
-StopReason = Literal["evicted", "malformed", "refused", "slow"]
-State = Literal["handshake", "reading", "idle", "working", "writing"]
-
-_TEXTS: dict[StopReason, str] = {
-    "evicted": "connection closed for a client of another address: too many at once",
-    "malformed": "request refused: malformed or too large",
-    "refused": "connection refused: too many at once",
-    "slow": "connection closed: slower than client-timeout",
-}
-_NAMED = 20
-"""Maximum of addresses in the log per hour and reason. All others share a line."""
-_PERIOD = 3600.0
 _IDLE = 300.0
 """Seconds after which an idle connection is closed."""
 _TICK = 1.0
@@ -51,46 +37,6 @@ _SHORT_PAUSE = 0.01
 _CHANGED_WITHIN = 2.0
 _GRACE = 0.25
 """Seconds before which a new client, or a client that is reading its response, is not evicted."""
-_LARGEST_HEAD = 16 * 1024
-_READ_AFTER = 4
-"""Maximum of pieces read from a client after its request was refused."""
-_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
-_FORBIDDEN = re.compile(r"[\0\r\n]")
-_AUTHORITY = re.compile(r"https?://[^/?#]*", re.IGNORECASE)
-
-
-class StoppedClients:
-    """Counters of stopped clients, by reason.
-
-    An address is named in the log once per hour and reason; the log counts its repetitions.
-    """
-
-    def __init__(self) -> None:
-        self._counts: dict[StopReason, int] = dict.fromkeys(get_args(StopReason), 0)
-        self._named: set[tuple[StopReason, str]] = set()
-        self._since = time.monotonic()
-        self._lock = threading.Lock()
-
-    def note(self, peer: str, reason: StopReason) -> None:
-        """Count a stopped client and log it. peer: its address; "" for a local socket."""
-        named = (reason, network(peer))
-        with self._lock:
-            self._counts[reason] += 1
-            now = time.monotonic()
-            if now > self._since + _PERIOD:
-                self._named.clear()
-                self._since = now
-            is_new = named not in self._named
-            is_further = is_new and sum(each == reason for each, _ in self._named) >= _NAMED
-            if is_new and not is_further:
-                self._named.add(named)
-        shown = "further addresses" if is_further else named[1] or "local socket"
-        logger.warning("exporter: %s: %s", shown, _TEXTS[reason])
-
-    def rows(self) -> Iterator[tuple[tuple[str], int]]:
-        """Return reason and count of stopped clients since the start."""
-        for reason, count in self._counts.items():
-            yield (reason,), count
 
 
 class RequestHandler:
@@ -123,155 +69,6 @@ class RequestHandler:
             threading.Thread(target=self._end, name="exporter-end", daemon=True).start()
         except RuntimeError:
             self._end()
-
-
-class Client:
-    """A connection as the server sees it. peer: the client's address; "" for a local socket.
-
-    since: start of the state, by the monotonic clock. is_last: no further request is taken.
-    """
-
-    def __init__(self, connected: socket.socket, peer: str, *, is_tls: bool) -> None:
-        self.socket = connected
-        self.peer = peer
-        self.is_last = False
-        self.state: State = "handshake" if is_tls else "reading"
-        self.since = time.monotonic()
-
-    def enter(self, state: State) -> None:
-        """Note the start of a state."""
-        self.state, self.since = state, time.monotonic()
-
-    def stop(self) -> None:
-        """End the connection: its thread reads or writes nothing more."""
-        with contextlib.suppress(OSError):
-            # Not that of SSLSocket: its thread would see a socket without TLS.
-            socket.socket.shutdown(self.socket, socket.SHUT_RDWR)
-
-
-class _HeadReader(io.BufferedReader):
-    """A reader of heads. Raise LineTooLong for a head larger than `left` bytes.
-
-    is_at_end: whether the last line was empty, as the end of a head is.
-    """
-
-    left = 0
-    is_at_end = False
-
-    def readline(self, size: int | None = -1, /) -> bytes:
-        line = super().readline(self.left + 1 if size is None or size < 0 else size)
-        self.left -= len(line)
-        if self.left < 0:
-            raise LineTooLong("head")
-        self.is_at_end = line in {b"\r\n", b"\n"}
-        return line
-
-
-class _Connection(BaseHTTPRequestHandler):
-    """The requests of one connection."""
-
-    protocol_version = "HTTP/1.1"
-    # An error in the first line has a status line, too.
-    default_request_version = request_version = "HTTP/1.0"
-    command = ""
-    wbufsize = 64 * 1024
-
-    def __init__(self, exporter: ExporterServer, client: Client) -> None:
-        self._exporter = exporter
-        self._client = client
-        super().__init__(client.socket, (client.peer, 0), cast("Any", None))
-
-    def setup(self) -> None:
-        """Make the files of the connection."""
-        super().setup()
-        self.rfile = _HeadReader(cast("io.RawIOBase", self.request.makefile("rb", buffering=0)))
-
-    def handle_one_request(self) -> None:
-        """Read a request and answer it."""
-        self.close_connection = True
-        head = cast("_HeadReader", self.rfile)
-        head.left = _LARGEST_HEAD
-        if not head.peek(1):
-            return
-        self._client.enter("reading")
-        try:
-            self.raw_requestline = head.readline()
-            if not self.raw_requestline.endswith(b"\n") or not self.parse_request():
-                return
-        except LineTooLong:
-            self.send_error(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
-            return
-        if not head.is_at_end:  # the client has closed the connection
-            self.close_connection = True
-        elif self._is_malformed():
-            self.send_error(HTTPStatus.BAD_REQUEST)
-        elif "transfer-encoding" in self.headers or any(
-            length != "0" for length in self.headers.get_all("content-length", [])
-        ):
-            self.send_error(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "no request body allowed")
-        else:
-            self._answer()
-
-    def _is_malformed(self) -> bool:
-        """Return whether the head has what the library accepts, and another server may not."""
-        return (
-            len(self.requestline.split(" ")) != 3
-            or not self.requestline.isascii()
-            or bool(self.headers.defects)
-            or not all(map(_NAME.fullmatch, self.headers))
-            or any(_FORBIDDEN.search(value) for value in self.headers.values())
-        )
-
-    def _answer(self) -> None:
-        # A proxy may send the whole URL (RFC 9112, 3.2.2).
-        path, _, query = _AUTHORITY.sub("", self.path, count=1).partition("?")
-        headers: dict[str, str] = {}
-        for name, value in self.headers.items():
-            key = name.lower()
-            headers[key] = f"{headers[key]}, {value.strip()}" if key in headers else value.strip()
-        self._client.enter("working")
-        request = Request(self.command, path or "/", query, headers, self._client.peer)
-        answer = self._exporter.answer(request)
-        if self._client.is_last:
-            self.close_connection = True
-        self._send(answer)
-
-    def _send(self, answer: ExporterAnswer) -> None:
-        self._client.enter("writing")
-        self.send_response_only(answer.status)
-        for name, value in (
-            ("Content-Type", answer.content_type),
-            ("Content-Length", str(len(answer.body))),
-            ("X-Content-Type-Options", "nosniff"),
-            ("Cache-Control", "no-store"),
-            ("Connection", "close" if self.close_connection else "keep-alive"),
-            *answer.headers,
-        ):
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(answer.body)
-        self.wfile.flush()
-        self._client.enter("idle")
-
-    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Refuse a malformed request, and end the connection."""
-        del explain
-        self.close_connection = True
-        status = HTTPStatus(code)
-        if status in {HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, HTTPStatus.NOT_IMPLEMENTED}:
-            status = HTTPStatus.BAD_REQUEST
-        self._exporter.stopped.note(self._client.peer, "malformed")
-        self._send(text_answer(status, message or status.phrase.lower()))
-        # A close with unread bytes would make the kernel discard the answer.
-        socket.socket.shutdown(self.request, socket.SHUT_WR)
-        self.request.settimeout(_PAUSE)
-        for _ in range(_READ_AFTER):
-            if not self.request.recv(64 * 1024):
-                break
-
-    def log_message(self, *arguments: Any) -> None:
-        """Write no line: a client chooses the number of its requests."""
 
 
 class _Change(NamedTuple):
@@ -502,7 +299,7 @@ class ExporterServer:
                 if not tls.accepts(wrapped):
                     return
                 client.enter("reading")
-            _Connection(self, client)
+            Connection(client, self.stopped, self.answer)
         except (OSError, ValueError):  # the client or the server ended it
             pass
         except Exception:  # noqa: BLE001 - its end must be noted
