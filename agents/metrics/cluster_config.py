@@ -14,7 +14,7 @@ from ccagent.machine.gpu.settings import GpuSettings
 from ccagent.machine.hostlist import compact, expand
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.cpulist import LARGEST_CPU, parse_cpu_list, parse_topology_id
-from ccagent.machine.procfs.meminfo import parse_meminfo
+from ccagent.machine.procfs.system import parse_meminfo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

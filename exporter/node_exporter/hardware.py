@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError
 from ccagent.exporter.collector import Collector, list_names, read_number, read_text
 from ccagent.exporter.exposition import Family, counter, gauge
+from ccagent.machine.hwmon import HWMON
 from ccagent.machine.powercap import FIX, POWERCAP, ZONE
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from ccagent.exporter.sources import NodeSources
     from ccagent.machine.node import Node
 
-_HWMON = "sys/class/hwmon"
 _SENSOR = re.compile(
     r"(vrm|beep_enable|update_interval|in|cpu|fan|pwm|temp|curr|power|energy|humidity|intrusion"
     r"|freq)([0-9]*)(?:_([a-z_0-9]+))?",
@@ -125,8 +125,8 @@ class HwmonCollector(Collector):
 
     def _find(self, node: Node) -> None:
         self._values, self._chips, self._sensor_labels = [], [], []
-        for name in sorted(node.list(_HWMON)):
-            place = f"{_HWMON}/{name}"
+        for name in sorted(node.list(HWMON)):
+            place = f"{HWMON}/{name}"
             chip = _chip_of(node, place)
             title = clean_name(read_text(node, f"{place}/name"))
             if title:

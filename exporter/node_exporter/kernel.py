@@ -12,12 +12,15 @@ from ccagent.exporter.exposition import Family, FamilyTable, counter, gauge
 from ccagent.log import logger
 from ccagent.machine.cgroup.pressure import parse_pressure
 from ccagent.machine.parsed import read_parsed
-from ccagent.machine.procfs.diskstats import parse_diskstats
-from ccagent.machine.procfs.loadavg import parse_loadavg
-from ccagent.machine.procfs.meminfo import parse_meminfo
-from ccagent.machine.procfs.schedstat import parse_schedstat
-from ccagent.machine.procfs.stat import CPU_STATES, parse_kernel_stat
-from ccagent.machine.procfs.vmstat import parse_vmstat
+from ccagent.machine.procfs.system import (
+    CPU_STATES,
+    parse_diskstats,
+    parse_kernel_stat,
+    parse_loadavg,
+    parse_meminfo,
+    parse_schedstat,
+    parse_vmstat,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

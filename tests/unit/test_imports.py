@@ -80,10 +80,7 @@ OURS = {
     "ccagent.machine.procfs",
     "ccagent.machine.procfs.identity",  # where a permission is missing
     "ccagent.machine.procfs.process_files",
-    "ccagent.machine.procfs.diskstats",
-    "ccagent.machine.procfs.loadavg",
-    "ccagent.machine.procfs.meminfo",
-    "ccagent.machine.procfs.stat",
+    "ccagent.machine.procfs.system",
     "ccagent.machine.system_state",
     "ccagent.machine.user_names",
     "ccagent.records",

@@ -15,9 +15,12 @@ from ccagent.machine.cgroup.jobs import job_directories
 from ccagent.machine.gpu.presence import is_any_present
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.cpulist import parse_cpu_list
-from ccagent.machine.procfs.loadavg import parse_loadavg
-from ccagent.machine.procfs.meminfo import compute_used_memory, parse_meminfo
-from ccagent.machine.procfs.stat import parse_kernel_stat
+from ccagent.machine.procfs.system import (
+    compute_used_memory,
+    parse_kernel_stat,
+    parse_loadavg,
+    parse_meminfo,
+)
 from ccagent.views.top.cards import CardWatch
 from ccagent.views.top.job_environment import JobEnvironment, read_job_environment
 from ccagent.views.top.job_rows import JobDelta, make_job

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from ccagent.agents.energy.domains import NODE_METER, EnergyDomain, MeasuredEnergy
 from ccagent.agents.energy.sources.base import DomainCounters, EnergySource, read_all
 from ccagent.agents.energy.sources.integral import PowerIntegral
-from ccagent.agents.metrics.readers.hwmon import parse_label
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
+from ccagent.machine.hwmon import parse_label
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.powercap import parse_energy
 

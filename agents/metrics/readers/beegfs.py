@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from msgspec import Meta
 
-from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Scope, clean_label
+from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Scope
 from ccagent.agents.metrics.readers.program_reader import (
     ProgramReader,
     ProgramReaderSettings,
 )
 from ccagent.errors import CcagentError, NotHereError, ProgramError, UnparsableError
+from ccagent.machine.hwmon import clean_label
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.mountinfo import MOUNTINFO, parse_mountinfo
 

@@ -21,16 +21,14 @@ from ccagent.errors import CcagentError, NotHereError, UnparsableError
 from ccagent.machine.counters import hold_cpu_times
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.cpulist import parse_cpu_list
-from ccagent.machine.procfs.loadavg import parse_loadavg
-from ccagent.machine.procfs.schedstat import parse_schedstat
-from ccagent.machine.procfs.stat import parse_kernel_stat
+from ccagent.machine.procfs.system import parse_kernel_stat, parse_loadavg, parse_schedstat
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
-    from ccagent.machine.procfs.loadavg import Load
+    from ccagent.machine.procfs.system import Load
 
 
 _STATES = {

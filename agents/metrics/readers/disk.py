@@ -23,7 +23,7 @@ from ccagent.agents.metrics.readers.base import (
 from ccagent.errors import CcagentError, NotHereError
 from ccagent.machine.counters import Sums, compute_deltas
 from ccagent.machine.parsed import read_parsed
-from ccagent.machine.procfs.diskstats import parse_used_disks
+from ccagent.machine.procfs.system import parse_used_disks
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence

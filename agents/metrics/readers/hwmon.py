@@ -8,15 +8,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from ccagent.agents.metrics.readers.base import (
-    Gauge,
-    Metric,
-    Reader,
-    ReaderSettings,
-    Scope,
-    clean_label,
-)
-from ccagent.errors import CcagentError, NotHereError, UnparsableError
+from ccagent.agents.metrics.readers.base import Gauge, Metric, Reader, ReaderSettings, Scope
+from ccagent.errors import CcagentError, NotHereError
+from ccagent.machine.hwmon import HWMON, list_chips, parse_label, parse_sensor
 from ccagent.machine.parsed import read_parsed
 
 if TYPE_CHECKING:
@@ -26,8 +20,6 @@ if TYPE_CHECKING:
 
 
 _FILE = re.compile(r"(temp|fan|in|curr|power)([0-9]{1,6})_(input|average)", re.ASCII)
-_NUMBER = re.compile(rb"-?[0-9]{1,19}")
-_LONGEST_LABEL = 64
 _LIMITS = {
     "min": "lower limit",
     "max": "upper limit",
@@ -96,22 +88,6 @@ class HwmonSensor(NamedTuple):
     fault: str
 
 
-def parse_sensor(content: bytes) -> int:
-    """Parse a value, a limit or a flag: one integer. Raise UnparsableError for other content."""
-    text = content.strip()
-    if _NUMBER.fullmatch(text) is None:
-        raise UnparsableError(f"not a number: {content[:80]!r}")
-    return int(text)
-
-
-def parse_label(content: bytes) -> str:
-    """Parse a name or a label as a value of a tag. Raise UnparsableError if it is empty."""
-    kept = clean_label(content.decode("ascii", "replace"), _LONGEST_LABEL)
-    if not kept:
-        raise UnparsableError("empty")
-    return kept
-
-
 def find_sensors(chip: str, directory: str, files: Collection[str]) -> list[HwmonSensor]:
     """Return the sensors of a chip by the names of its files, by kind and number."""
     values: dict[tuple[str, int], str] = {}
@@ -137,8 +113,6 @@ def find_sensors(chip: str, directory: str, files: Collection[str]) -> list[Hwmo
     return sensors
 
 
-_HWMON = "sys/class/hwmon"
-_DIRECTORY = re.compile(r"hwmon([0-9]{1,6})", re.ASCII)
 _KNOWN_FOR = 60.0
 """Seconds between searches for sensors."""
 
@@ -182,7 +156,7 @@ class HwmonReader(Reader[ReaderSettings]):
         errors: list[str] = []
         self._find(node, errors)
         if not self._sensors and not errors:
-            raise NotHereError(f"/{_HWMON}: no sensor")
+            raise NotHereError(f"/{HWMON}: no sensor")
         found = [
             gauge for sensor in self._sensors for gauge in _gauges(node, sensor, wanted, errors)
         ]
@@ -194,22 +168,14 @@ class HwmonReader(Reader[ReaderSettings]):
     def _find(self, node: Node, errors: list[str]) -> None:
         """Find the sensors after a change of chips and every minute, because cores go offline."""
         now = node.clock.monotonic()
-        names = sorted(node.list(_HWMON))
+        names = sorted(node.list(HWMON))
         if names == self._names and now < self._known_until:
             return
         self._sensors = []
         chips: dict[str, int] = {}
-        for number in sorted(int(found[1]) for found in map(_DIRECTORY.fullmatch, names) if found):
-            try:
-                chip, directory = _chip(node, f"{_HWMON}/hwmon{number}")
-                index = chips[chip] = chips.get(chip, -1) + 1
-                files = set(node.list(directory))
-            except NotHereError:
-                continue
-            except CcagentError as error:
-                errors.append(str(error))
-                continue
-            for sensor in find_sensors(f"{chip}-{index}", directory, files):
+        for chip in list_chips(node, names, errors):
+            index = chips[chip.name] = chips.get(chip.name, -1) + 1
+            for sensor in find_sensors(f"{chip.name}-{index}", chip.directory, set(chip.files)):
                 self._sensors.append(_add_label(node, sensor))
         self._names, self._known_until = names, now + _KNOWN_FOR
 
@@ -241,15 +207,6 @@ def _is_faulty(node: Node, sensor: HwmonSensor) -> bool:
         return bool(sensor.fault) and read_parsed(node, sensor.fault, parse_sensor) != 0
     except CcagentError:
         return False
-
-
-def _chip(node: Node, directory: str) -> tuple[str, str]:
-    """Return the name of a chip and the directory of its files."""
-    try:
-        return read_parsed(node, f"{directory}/name", parse_label), directory
-    except NotHereError:
-        # Before Linux 3.15 the files were in the directory of the device.
-        return read_parsed(node, f"{directory}/device/name", parse_label), f"{directory}/device"
 
 
 def _add_label(node: Node, sensor: HwmonSensor) -> HwmonSensor:

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 
 from msgspec import Meta
 
-from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Scope, clean_label
+from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Scope
 from ccagent.agents.metrics.readers.program_reader import (
     ProgramReader,
     ProgramReaderSettings,
 )
 from ccagent.errors import NotHereError, ProgramError, UnparsableError
+from ccagent.machine.hwmon import clean_label
 
 if TYPE_CHECKING:
     from ccagent.agents.metrics.readers.program_reader import Programs

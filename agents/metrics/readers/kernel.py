@@ -9,8 +9,7 @@ from ccagent.errors import CcagentError, NotHereError, UnparsableError
 from ccagent.machine.cgroup.pressure import parse_pressure
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.network import parse_netstat, parse_sockstat
-from ccagent.machine.procfs.stat import parse_kernel_stat
-from ccagent.machine.procfs.vmstat import parse_vmstat
+from ccagent.machine.procfs.system import parse_kernel_stat, parse_vmstat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -19,8 +19,7 @@ from ccagent.agents.metrics.readers.base import (
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
 from ccagent.machine.cpus import node_numbers
 from ccagent.machine.parsed import read_parsed
-from ccagent.machine.procfs.meminfo import compute_used_memory, parse_meminfo
-from ccagent.machine.procfs.vmstat import parse_vmstat
+from ccagent.machine.procfs.system import compute_used_memory, parse_meminfo, parse_vmstat
 from ccagent.records.envelopes import LARGEST_UINT
 
 if TYPE_CHECKING:

@@ -7,27 +7,23 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 
 from msgspec import Meta
 
-from ccagent.agents.metrics.readers.base import (
-    Count,
-    Gauge,
-    Metric,
-    Reader,
-    ReaderSettings,
-    Scope,
-    clean_label,
-)
+from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Reader, ReaderSettings, Scope
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
 from ccagent.machine.counters import Sums
+from ccagent.machine.hwmon import clean_label
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.mountinfo import MOUNTINFO, parse_mountinfo
-from ccagent.machine.procfs.mountstats import (
+from ccagent.machine.procfs.nfs import (
+    NFS3,
+    NFS4,
     NfsMount,
     NfsOperationCounters,
+    operations4,
     parse_nfs_mounts,
     parse_nfs_operations,
+    parse_operations,
     total_operations,
 )
-from ccagent.machine.procfs.nfs import NFS3, NFS4, operations4, parse_operations
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -12,7 +12,7 @@ from ccagent.agents.metrics.readers.base import Count, Scope
 from ccagent.agents.metrics.readers.nfs import NfsMountsReader, NfsMountsSettings
 from ccagent.errors import NotHereError
 from ccagent.machine.counters import Rates
-from ccagent.machine.procfs.mountstats import (
+from ccagent.machine.procfs.nfs import (
     NfsOperationCounters,
     parse_nfs_mounts,
     parse_nfs_operations,

@@ -13,7 +13,7 @@ from ccagent.agents.metrics.readers.base import Scope
 from ccagent.agents.metrics.readers.cpu import SchedstatReader
 from ccagent.errors import NotHereError, UnparsableError
 from ccagent.machine.counters import Rates
-from ccagent.machine.procfs.schedstat import SchedulerTimes, parse_schedstat
+from ccagent.machine.procfs.system import SchedulerTimes, parse_schedstat
 from ccagent.records.envelopes import LARGEST_UINT
 from tests.support.tree import TreeNode
 
