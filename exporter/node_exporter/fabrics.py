@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
-from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -12,15 +10,14 @@ from ccagent.agents.metrics.readers.filesystem import LOCAL
 from ccagent.errors import CcagentError, NotHereError
 from ccagent.exporter.collector import Collector, list_names, read_number, read_text
 from ccagent.exporter.exposition import counter, gauge
-from ccagent.machine.background import BackgroundCall
 from ccagent.machine.infiniband_ports import DEVICES
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.mountinfo import MOUNTINFO, parse_mountinfo
 from ccagent.machine.procfs.nfs import NFS3, operations4, parse_operations
+from ccagent.machine.space import SpaceQueries
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from ccagent.exporter.exposition import Family, FamilyRows, Labels
     from ccagent.exporter.settings import ExporterSettings
@@ -247,33 +244,12 @@ _ERROR = gauge(
     "Whether an error occurred while getting statistics for the given device.", *_LABELS,
 )  # fmt: skip
 _PATIENCE = 0.5
-_TURN = 3.0
-"""Maximum of seconds per scrape for hanging mounts. The remaining mounts are read next time."""
 _MOST_HANGING = 64
 _MOST_MOUNTS = 1000
 """Maximum of mounts with series: users can mount FUSE file systems without limit."""
 _INIT = "proc/1/mountinfo"
 _READ_ONLY_FLAG = 1
 """ST_RDONLY of statvfs(3)."""
-
-
-class SpaceQuery:
-    """A thread that calls statvfs(3) for a list of paths. It ends after a call that hung."""
-
-    def __init__(self, node: Node, points: Sequence[str]) -> None:
-        self.answers: dict[str, os.statvfs_result | None] = {}
-        self.is_abandoned = False
-        self._points = points
-        self.call = BackgroundCall(partial(self._run, node), "exporter-statvfs")
-
-    def _run(self, node: Node) -> None:
-        for point in self._points:
-            if self.is_abandoned:
-                return
-            try:
-                self.answers[point] = node.space(point.lstrip("/"))
-            except CcagentError:
-                self.answers[point] = None
 
 
 class FilesystemCollector(Collector):
@@ -286,8 +262,7 @@ class FilesystemCollector(Collector):
         chosen = settings.node_exporter
         self._points = re.compile(chosen.filesystem_exclude)
         self._types = re.compile(chosen.filesystem_types_exclude)
-        self._hanging: dict[str, SpaceQuery] = {}
-        self._answering: set[str] = set()
+        self._queries = SpaceQueries(_MOST_HANGING)
 
     def collect(self, node: Node) -> Iterator[FamilyRows]:
         """Read the mounts of process 1, or of this process, and the space of each.
@@ -295,16 +270,20 @@ class FilesystemCollector(Collector):
         Raise NotHereError if all mounts are excluded.
         """
         mounts = self._list(node)
-        answers = self._ask(node, [*mounts.values()])
+        local_first = sorted(mounts.values(), key=lambda mount: mount.type not in LOCAL)
+        answers = self._queries.ask(node, [mount.point for mount in local_first], _PATIENCE)
+        for problem in self._queries.problems:
+            self.warn(problem)
         errors: list[tuple[Labels, float]] = []
         rows: dict[Family, list[tuple[Labels, float]]] = {
             each: [] for each in (_SIZE, _FREE, _AVAIL, _FILES, _FILES_FREE, _READONLY)
         }
         for labels, mount in mounts.items():
             space = answers.get(mount.point)
-            errors.append((labels, int(space is None)))
-            if space is None:
+            if space is None or isinstance(space, CcagentError):
+                errors.append((labels, 1))
                 continue
+            errors.append((labels, 0))
             unit = space.f_frsize or space.f_bsize
             rows[_SIZE].append((labels, space.f_blocks * unit))
             rows[_FREE].append((labels, space.f_bfree * unit))
@@ -330,35 +309,3 @@ class FilesystemCollector(Collector):
         if len(found) > _MOST_MOUNTS:
             self.warn(f"{len(found)} mounts: only the first {_MOST_MOUNTS} have series")
         return dict(islice(found.items(), _MOST_MOUNTS))
-
-    def _ask(self, node: Node, mounts: list[Mount]) -> dict[str, os.statvfs_result | None]:
-        """Return the result of statvfs by mount point: None if it failed, missing if it hangs.
-
-        Mounts that answered last time come first, then local mounts: the many mounts of a dead
-        server must not delay the others.
-        """
-        begin = time.monotonic()
-        self._hanging = {
-            point: query for point, query in self._hanging.items() if not query.call.is_done
-        }
-        mounts = [mount for mount in mounts if mount.point not in self._hanging]
-        mounts.sort(key=lambda each: (each.point not in self._answering, each.type not in LOCAL))
-        left: list[str] = [*dict.fromkeys(mount.point for mount in mounts)]
-        answers: dict[str, os.statvfs_result | None] = {}
-        while left:
-            if len(self._hanging) >= _MOST_HANGING:
-                left = [point for point in left if point in self._answering]
-            query = SpaceQuery(node, left)
-            is_done = query.call.wait(_PATIENCE)
-            query.is_abandoned = True
-            answers |= dict(query.answers)
-            left = [point for point in left if point not in answers]
-            if is_done or not left:
-                break
-            self._hanging[left[0]] = query
-            self.warn(f"{left[0]!r} hangs; skipped until it answers")
-            left = left[1:]
-            if time.monotonic() > begin + _TURN:
-                break
-        self._answering = {point for point, space in answers.items() if space is not None}
-        return answers
