@@ -4,7 +4,7 @@ from __future__ import annotations
 
 _NODE = "ccagent.exporter.node_exporter"
 _HERE = "ccagent.exporter"
-READER = f"{_HERE}.reader_metrics:ReaderCollector"
+READER = f"{_HERE}.own_metrics:ReaderCollector"
 
 COLLECTORS: dict[str, dict[str, str]] = {
     "ccagent": {

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
-    from ccagent.machine.procfs.system import Load
 
 
 _STATES = {
@@ -44,6 +43,8 @@ _STATES = {
 """Descriptions of CPU_STATES, in their order."""
 
 _SHARES = tuple(f"cpu_{state}" for state in _STATES)
+_LOADS = ("cpu_load", "cpu_load5", "cpu_load15", "proc_run", "proc_total")
+"""Metrics of the fields of Load."""
 _EVENTS = {"ctxt": "context_switches", "intr": "interrupts", "processes": "forks"}
 
 
@@ -123,13 +124,7 @@ class CpuReader(Reader[CpuSettings]):
     def read(self, node: Node) -> Iterable[Gauge | Count]:
         """Read /proc/loadavg and /proc/stat. Raise NotHereError if both are missing."""
         self.errors = []
-        found: list[Gauge | Count] = []
-        try:
-            found += _loads(read_parsed(node, "proc/loadavg", parse_loadavg))
-        except NotHereError:
-            pass  # /proc/stat may still exist.
-        except CcagentError as error:
-            self.errors.append(str(error))
+        found: list[Gauge | Count] = self._read_loads(node)
         try:
             stat = read_parsed(node, "proc/stat", parse_kernel_stat)
         except NotHereError:
@@ -148,19 +143,22 @@ class CpuReader(Reader[CpuSettings]):
         """Read loads, events, and the time of each hwthread in each state since boot."""
         self.errors = []
         stat = read_parsed(node, "proc/stat", parse_kernel_stat)
-        found: list[Gauge | Count] = []
-        try:
-            found += _loads(read_parsed(node, "proc/loadavg", parse_loadavg))
-        except NotHereError:
-            pass
-        except CcagentError as error:
-            self.errors.append(str(error))
+        found: list[Gauge | Count] = self._read_loads(node)
         found += (Count(_EVENTS[name], value) for name, value in stat.events.items())
         for cpu, ticks in stat.times.items():
             # Hundredths of a second: 100 in a second are 100 %.
             parts = (tick * 100 // node.clock_ticks for tick in ticks)
             found += map(Count, _SHARES, parts, repeat(self._scope_of(cpu)))
         return found
+
+    def _read_loads(self, node: Node) -> list[Gauge | Count]:
+        try:
+            return [*map(Gauge, _LOADS, read_parsed(node, "proc/loadavg", parse_loadavg))]
+        except NotHereError:  # /proc/stat may still exist.
+            return []
+        except CcagentError as error:
+            self.errors.append(str(error))
+            return []
 
     def _times(self, times: dict[int, list[int]], clock_ticks: int) -> list[Gauge]:
         before, self._before = self._before, times
@@ -193,16 +191,6 @@ class CpuReader(Reader[CpuSettings]):
         if scope is None:
             scope = self._scopes[cpu] = Scope("hwthread", str(cpu))
         return scope
-
-
-def _loads(load: Load) -> list[Gauge]:
-    return [
-        Gauge("cpu_load", load.load1),
-        Gauge("cpu_load5", load.load5),
-        Gauge("cpu_load15", load.load15),
-        Gauge("proc_run", load.runnable),
-        Gauge("proc_total", load.existing),
-    ]
 
 
 _STATISTICS = "proc/schedstat"

@@ -249,30 +249,14 @@ class DiskReader(Reader[DiskSettings]):
 
     def read(self, node: Node) -> Iterable[Gauge | Count]:
         """Read /proc/diskstats, and /sys/block after disks have changed."""
-        self.errors = []
         now = node.clock.monotonic()
-        disks = {disk.name: disk.stats for disk in read_parsed(node, _STATISTICS, parse_used_disks)}
-        self._choose(node, disks.keys())
-        counters: dict[str, tuple[int, ...]] = {}
-        busy: dict[str, tuple[int]] = {}
-        for name in sorted(self._chosen):
-            stats = disks[name]
-            if len(stats) <= _BUSY:
-                self.errors.append(f"/{_STATISTICS}: {name!r}: only {len(stats)} values")
-                continue
-            counters[name] = (
-                stats[_SECTORS_READ] * _SECTOR,
-                stats[_SECTORS_WRITTEN] * _SECTOR,
-                stats[_READS],
-                stats[_WRITES],
-            )
-            busy[name] = (stats[_BUSY],)
-        if not counters:
+        disks = self._read_disks(node)
+        if not disks:
             if self.errors:
                 return []
-            raise NotHereError(f"/{_STATISTICS}: no disk among {sorted(disks)}")
-        self._sums.add(counters)
-        deltas = self._busy.add(busy)
+            raise NotHereError(f"/{_STATISTICS}: no disk among {sorted(self._seen)}")
+        self._sums.add({name: _transfers(stats) for name, stats in disks.items()})
+        deltas = self._busy.add({name: (stats[_BUSY],) for name, stats in disks.items()})
         seconds = 0.0 if self._moment is None else now - self._moment
         self._moment = now
         shares: dict[str, float] = {}
@@ -280,10 +264,10 @@ class DiskReader(Reader[DiskSettings]):
             shares = {name: min(100.0, delta[0] / seconds / 10) for name, delta in deltas.items()}
         found: list[Gauge | Count] = []
         if self.settings.by_device:
-            for name in sorted(counters):
+            for name in disks:
                 found += _counts(self._sums.parts[name], device_scope(name))
             found += (Gauge("disk_busy", shares[name], device_scope(name)) for name in shares)
-            found += self._requests.add({name: disks[name] for name in counters}, seconds)
+            found += self._requests.add(disks, seconds)
         found += _counts(self._sums.total, NODE)
         if shares:
             found.append(Gauge("disk_busy", max(shares.values())))
@@ -291,18 +275,24 @@ class DiskReader(Reader[DiskSettings]):
 
     def read_raw(self, node: Node) -> Iterable[Gauge | Count]:
         """Read the counters of each disk since boot."""
+        found: list[Gauge | Count] = []
+        for name, stats in self._read_disks(node).items():
+            found += _counts(_transfers(stats), device_scope(name))
+            # Hundredths of a second: 100 in a second are 100 %.
+            found.append(Count("disk_busy", stats[_BUSY] // 10, device_scope(name)))
+        return found
+
+    def _read_disks(self, node: Node) -> dict[str, list[int]]:
+        """Return the values of the disks that count, by name. A damaged one adds to `errors`."""
         self.errors = []
         disks = {disk.name: disk.stats for disk in read_parsed(node, _STATISTICS, parse_used_disks)}
         self._choose(node, disks.keys())
-        found: list[Gauge | Count] = []
+        found: dict[str, list[int]] = {}
         for name in sorted(self._chosen):
-            stats = disks[name]
-            if len(stats) > _BUSY:
-                read, written = stats[_SECTORS_READ] * _SECTOR, stats[_SECTORS_WRITTEN] * _SECTOR
-                values = [read, written, stats[_READS], stats[_WRITES]]
-                found += _counts(values, device_scope(name))
-                # Hundredths of a second: 100 in a second are 100 %.
-                found.append(Count("disk_busy", stats[_BUSY] // 10, device_scope(name)))
+            if len(disks[name]) > _BUSY:
+                found[name] = disks[name]
+            else:
+                self.errors.append(f"/{_STATISTICS}: {name!r}: only {len(disks[name])} values")
         return found
 
     def _choose(self, node: Node, names: Collection[str]) -> None:
@@ -319,6 +309,12 @@ class DiskReader(Reader[DiskSettings]):
                 self.errors.append(str(error))
         self._chosen = choose_disks(directories, self.settings.include, self.settings.exclude)
         self._seen = set(names)
+
+
+def _transfers(stats: Sequence[int]) -> list[int]:
+    """Return the numbers of _METRICS: bytes read and written, reads, writes."""
+    read, written = stats[_SECTORS_READ] * _SECTOR, stats[_SECTORS_WRITTEN] * _SECTOR
+    return [read, written, stats[_READS], stats[_WRITES]]
 
 
 def _counts(values: list[int], scope: Scope) -> Iterable[Count]:

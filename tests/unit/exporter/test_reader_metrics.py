@@ -14,7 +14,7 @@ from ccagent.exporter import own_metrics
 from ccagent.exporter.collector import Collector
 from ccagent.exporter.collector_names import list_collectors
 from ccagent.exporter.exposition import Family
-from ccagent.exporter.reader_metrics import (
+from ccagent.exporter.own_metrics import (
     ReaderCollector,
     make_family,
     name_labels,
