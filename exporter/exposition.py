@@ -110,35 +110,9 @@ def untyped(name: str, text: str, *labels: str) -> Family:
     return Family(name, "untyped", text, labels)
 
 
-class FamilyTable:
-    """Families named after the kernel's names. They are created on demand, at most `most`."""
-
-    def __init__(self, kind: Kind, name: str, text: str, *labels: str, most: int = 2000) -> None:
-        self._kind: Kind = kind
-        self._name = name
-        self._text = text
-        self._labels = labels
-        self._most = most
-        self._known: dict[str, Family | None] = {}
-
-    def get(self, part: str) -> Family | None:
-        """Return the family with `part` in place of `{}` in name and help.
-
-        Return None if `part` is invalid in a metric name, or the table is full.
-        """
-        try:
-            return self._known[part]
-        except KeyError:
-            pass
-        if len(self._known) >= self._most:
-            return None
-        family = None
-        if re.fullmatch(r"\w+", part, re.ASCII):
-            family = Family(
-                self._name.format(part), self._kind, self._text.format(part), self._labels
-            )
-        self._known[part] = family
-        return family
+def name_family(kind: Kind, name: str, text: str) -> Family | None:
+    """Return a family named after the kernel's name; None if the name is invalid."""
+    return Family(name, kind, text) if _NAME.fullmatch(name) else None
 
 
 _UNFIT = re.compile(r"[\x00-\x09\x0b-\x1f\x7f\x85\u2028\u2029\ud800-\udfff]")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from operator import lt
 from typing import TYPE_CHECKING
 
 from ccagent.errors import CcagentError, NotHereError
 from ccagent.exporter.collector import Collector, list_names, read_number, read_text
-from ccagent.exporter.exposition import Family, FamilyTable, counter, gauge
+from ccagent.exporter.exposition import Family, counter, gauge, name_family
 from ccagent.log import logger
 from ccagent.machine.cgroup.pressure import parse_pressure
 from ccagent.machine.parsed import read_parsed
@@ -253,43 +254,37 @@ def read_cpufreq(node: Node) -> Iterator[FamilyRows]:
 _VM_EVENTS = re.compile(r"(oom_kill|pgpg|pswp|pg.*fault).*")
 
 
-class MeminfoCollector(Collector):
-    """The values of all lines of /proc/meminfo."""
-
-    name = "meminfo"
-
-    def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
-        super().__init__(settings, sources)
-        self._families = FamilyTable("gauge", "node_memory_{}", "Memory information field {}.")
-
-    def collect(self, node: Node) -> Iterator[FamilyRows]:
-        """Read /proc/meminfo."""
-        for field, value in read_parsed(node, "proc/meminfo", parse_meminfo).items():
-            name = field.replace("(", "_").replace(")", "")
-            is_count = field.startswith("HugePages_")
-            family = self._families.get(name if is_count else f"{name}_bytes")
-            if family is not None:
-                yield family, [((), value if is_count else value * 1024)]
+@lru_cache(2000)
+def _name_memory(field: str) -> tuple[Family | None, int]:
+    """Return the family and factor of a field of /proc/meminfo."""
+    name = field.replace("(", "_").replace(")", "")
+    is_count = field.startswith("HugePages_")
+    name = name if is_count else f"{name}_bytes"
+    family = name_family("gauge", f"node_memory_{name}", f"Memory information field {name}.")
+    return family, 1 if is_count else 1024
 
 
-class VmstatCollector(Collector):
-    """Page faults, paging, swapping and OOM kills."""
+def read_meminfo(node: Node) -> Iterator[FamilyRows]:
+    """Read the values of all lines of /proc/meminfo."""
+    for field, value in read_parsed(node, "proc/meminfo", parse_meminfo).items():
+        family, factor = _name_memory(field)
+        if family is not None:
+            yield family, [((), value * factor)]
 
-    name = "vmstat"
 
-    def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
-        super().__init__(settings, sources)
-        self._families = FamilyTable(
-            "untyped", "node_vmstat_{}", "/proc/vmstat information field {}."
-        )
+@lru_cache(2000)
+def _name_event(name: str) -> Family | None:
+    if not _VM_EVENTS.match(name):
+        return None
+    return name_family("untyped", f"node_vmstat_{name}", f"/proc/vmstat information field {name}.")
 
-    def collect(self, node: Node) -> Iterator[FamilyRows]:
-        """Read /proc/vmstat."""
-        for name, value in read_parsed(node, "proc/vmstat", parse_vmstat).items():
-            if _VM_EVENTS.match(name):
-                family = self._families.get(name)
-                if family is not None:
-                    yield family, [((), value)]
+
+def read_vmstat(node: Node) -> Iterator[FamilyRows]:
+    """Read /proc/vmstat: page faults, paging, swapping and OOM kills."""
+    for name, value in read_parsed(node, "proc/vmstat", parse_vmstat).items():
+        family = _name_event(name)
+        if family is not None:
+            yield family, [((), value)]
 
 
 _SECTOR = 512

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
@@ -149,78 +150,44 @@ _FIELDS = re.compile(
 """The default of node_exporter 1.10, and Tcp_MaxConn for its dashboard."""
 
 
-class NetstatCollector(Collector):
-    """Counters of IP, ICMP, TCP and UDP."""
-
-    name = "netstat"
-
-    def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
-        super().__init__(settings, sources)
-        self._families: dict[tuple[str, str], Family | None] = {}
-
-    def collect(self, node: Node) -> Iterator[FamilyRows]:
-        """Read /proc/net/netstat, snmp and snmp6."""
-        yield from self._of([*read_parsed(node, "proc/net/netstat", _pairs)])
-        yield from self._of([*read_parsed(node, "proc/net/snmp", _pairs)])
-        with contextlib.suppress(NotHereError):  # IPv6 is off
-            yield from self._of([*read_parsed(node, "proc/net/snmp6", parse_snmp6)])
-
-    def _of(self, values: list[tuple[str, str, int]]) -> Iterator[FamilyRows]:
-        for protocol, field, value in values:
-            key = (protocol, field)
-            if key not in self._families:
-                if len(self._families) > 2000:
-                    continue
-                name = f"{protocol}_{field}"
-                wanted = _FIELDS.fullmatch(name) is not None
-                self._families[key] = (
-                    untyped(f"node_netstat_{name}", f"Statistic {protocol}{field}.")
-                    if wanted
-                    else None
-                )
-            family = self._families[key]
-            if family is not None:
-                yield family, [((), value)]
+@lru_cache(2000)
+def _name_field(protocol: str, field: str) -> Family | None:
+    name = f"{protocol}_{field}"
+    if not _FIELDS.fullmatch(name):
+        return None
+    return untyped(f"node_netstat_{name}", f"Statistic {protocol}{field}.")
 
 
-def _pairs(content: bytes) -> list[tuple[str, str, int]]:
-    return [*parse_netstat(content)]
-
-
-class SockstatCollector(Collector):
-    """Sockets by protocol and state."""
-
-    name = "sockstat"
-
-    def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
-        super().__init__(settings, sources)
-        self._families: dict[tuple[str, str], Family | None] = {}
-
-    def collect(self, node: Node) -> Iterator[FamilyRows]:
-        """Read /proc/net/sockstat and sockstat6."""
-        found = read_parsed(node, "proc/net/sockstat", parse_sockstat)
-        with contextlib.suppress(NotHereError):  # IPv6 is off
-            found |= read_parsed(node, "proc/net/sockstat6", parse_sockstat)
-        for protocol, numbers in found.items():
-            for state, value in numbers.items():
-                yield from self._yield(protocol, state, value)
-                if state == "mem":  # pages
-                    yield from self._yield(protocol, "mem_bytes", value * node.page_size)
-
-    def _yield(self, protocol: str, state: str, value: int) -> Iterator[FamilyRows]:
-        key = (protocol, state)
-        family = self._families.get(key)
-        if family is None and len(self._families) < 500:
-            family = self._families[key] = (
-                gauge("node_sockstat_sockets_used", "Number of IPv4 sockets in use.")
-                if protocol == "sockets"
-                else gauge(
-                    f"node_sockstat_{protocol}_{state}",
-                    f"Number of {protocol} sockets in state {state}.",
-                )
-            )
+def read_netstat(node: Node) -> Iterator[FamilyRows]:
+    """Read /proc/net/netstat, snmp and snmp6: counters of IP, ICMP, TCP and UDP."""
+    values = read_parsed(node, "proc/net/netstat", parse_netstat)
+    values += read_parsed(node, "proc/net/snmp", parse_netstat)
+    with contextlib.suppress(NotHereError):  # IPv6 is off
+        values += read_parsed(node, "proc/net/snmp6", parse_snmp6)
+    for protocol, field, value in values:
+        family = _name_field(protocol, field)
         if family is not None:
             yield family, [((), value)]
+
+
+@lru_cache(500)
+def _name_sockets(protocol: str, state: str) -> Family:
+    if protocol == "sockets":
+        return gauge("node_sockstat_sockets_used", "Number of IPv4 sockets in use.")
+    text = f"Number of {protocol} sockets in state {state}."
+    return gauge(f"node_sockstat_{protocol}_{state}", text)
+
+
+def read_sockstat(node: Node) -> Iterator[FamilyRows]:
+    """Read /proc/net/sockstat and sockstat6: sockets by protocol and state."""
+    found = read_parsed(node, "proc/net/sockstat", parse_sockstat)
+    with contextlib.suppress(NotHereError):  # IPv6 is off
+        found |= read_parsed(node, "proc/net/sockstat6", parse_sockstat)
+    for protocol, numbers in found.items():
+        for state, value in numbers.items():
+            yield _name_sockets(protocol, state), [((), value)]
+            if state == "mem":  # pages
+                yield _name_sockets(protocol, "mem_bytes"), [((), value * node.page_size)]
 
 
 _SOFTNET = {
