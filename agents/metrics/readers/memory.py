@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from msgspec import Meta
@@ -23,9 +24,12 @@ from ccagent.machine.procfs.system import compute_used_memory, parse_meminfo, pa
 from ccagent.records.envelopes import LARGEST_UINT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
+    from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
+
+    _Compute = Callable[[dict[str, int]], dict[str, int]]
 
 
 ON_DEMAND = {
@@ -60,48 +64,32 @@ _OF_DOMAINS = frozenset(ON_DEMAND) - {
 """On-demand metrics that also exist for NUMA nodes."""
 
 _DEFAULTS = {
-    "mem_used": (
-        "B",
+    "mem_used": ("B",
         "memory of programs and the kernel, without reclaimable caches",
-        (
-            "/proc/meminfo, MemTotal - MemAvailable; node*/meminfo, MemTotal - MemFree"
-            " - Active(file) - Inactive(file) - KReclaimable"
-        ),
-    ),
-    "mem_free": (
-        "B",
+        ("/proc/meminfo, MemTotal - MemAvailable; node*/meminfo, MemTotal - MemFree -"
+         " Active(file) - Inactive(file) - KReclaimable")),
+    "mem_free": ("B",
         "unused memory (not even used as cache)",
-        "/proc/meminfo and node*/meminfo, MemFree",
-    ),
-    "mem_available": (
-        "B",
+        "/proc/meminfo and node*/meminfo, MemFree"),
+    "mem_available": ("B",
         "memory available to new programs without swapping",
-        "/proc/meminfo, MemAvailable",
-    ),
+        "/proc/meminfo, MemAvailable"),
     "mem_buffers": ("B", "cache of block devices", "/proc/meminfo, Buffers"),
     "mem_cached": ("B", "page cache, including mem_shared", "/proc/meminfo, Cached"),
     "mem_shared": ("B", "shared memory and tmpfs", "/proc/meminfo, Shmem"),
     "mem_slab": ("B", "slab memory of the kernel", "/proc/meminfo, Slab"),
     "swap_used": ("B", "swap space in use", "/proc/meminfo, SwapTotal - SwapFree"),
     "swap_total": ("B", "swap space", "/proc/meminfo, SwapTotal"),
-    "hugepages_used": (
-        "B",
-        (
-            "used huge pages of the default size; mem_used includes all reserved huge pages,"
-            " used or not"
-        ),
-        "/proc/meminfo, (HugePages_Total - HugePages_Free) * Hugepagesize",
-    ),
+    "hugepages_used": ("B",
+        ("used huge pages of the default size; mem_used includes all reserved huge pages, used"
+         " or not"),
+        "/proc/meminfo, (HugePages_Total - HugePages_Free) * Hugepagesize"),
     "page_faults": ("1/s", "page faults, including major faults", "/proc/vmstat, pgfault"),
     "major_page_faults": ("1/s", "major page faults (read from disk)", "/proc/vmstat, pgmajfault"),
     "swap_in": ("B/s", "memory swapped in", "/proc/vmstat, pswpin * page size"),
     "swap_out": ("B/s", "memory swapped out", "/proc/vmstat, pswpout * page size"),
-    "oom_kills": (
-        "1/s",
-        "OOM kills, including those in cgroups",
-        "/proc/vmstat, oom_kill",
-    ),
-}
+    "oom_kills": ("1/s", "OOM kills, including those in cgroups", "/proc/vmstat, oom_kill"),
+}  # fmt: skip
 """Metrics sent by default: unit, description, source."""
 
 MEMORY_METRICS: dict[str, Metric] = {
@@ -124,15 +112,6 @@ MEMORY_METRICS: dict[str, Metric] = {
 }
 
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from typing import TypeVar
-
-    from ccagent.machine.checks import Check
-    from ccagent.machine.node import Node
-
-    T = TypeVar("T")
-
 _KB = 1024
 _NODES = "sys/devices/system/node"
 _FIELDS = {
@@ -154,12 +133,11 @@ _EVENTS = {
 _IN_PAGES = ("swap_in", "swap_out")
 
 
-def parse_node_memory(content: bytes) -> dict[str, int]:
-    """Parse /proc/meminfo. Return B by metric, without fields that the kernel lacks.
+def node_memory(meminfo: dict[str, int]) -> dict[str, int]:
+    """Return B by metric of /proc/meminfo, without fields that the kernel lacks.
 
-    Raise UnparsableError if it is invalid or lacks the fields of used memory.
+    Raise UnparsableError if it lacks the fields of used memory.
     """
-    meminfo = parse_meminfo(content)
     used = compute_used_memory(meminfo)
     found = {
         "mem_used": used * _KB,
@@ -176,34 +154,25 @@ def parse_node_memory(content: bytes) -> dict[str, int]:
     return found
 
 
-def parse_more(content: bytes) -> dict[str, int]:
-    """Parse the on-demand fields of meminfo. Return B by metric."""
-    found = parse_meminfo(content)
-    return {
-        metric: found[field] * _KB for metric, (field, _) in ON_DEMAND.items() if field in found
-    }
-
-
-def _with_more(parse: Callable[[bytes], dict[str, int]]) -> Callable[[bytes], dict[str, int]]:
-    """Return a parser that adds the on-demand fields; a NUMA node without memory has none."""
-
-    def parse_all(content: bytes) -> dict[str, int]:
-        found = parse(content)
-        return found | parse_more(content) if found else found
-
-    return parse_all
-
-
-def parse_collector_memory(content: bytes) -> dict[str, int]:
-    """Parse /proc/meminfo with mem_used of cc-metric-collector. Raise UnparsableError.
+def collector_memory(meminfo: dict[str, int]) -> dict[str, int]:
+    """Return B by metric, with mem_used of cc-metric-collector. Raise as `node_memory` does.
 
     cc-metric-collector subtracts Shmem twice, because Cached includes it, and does not subtract
     reclaimable slabs.
     """
-    found = parse_node_memory(content)
-    meminfo = parse_meminfo(content)
     free = sum(meminfo.get(field, 0) for field in ("MemFree", "Buffers", "Cached", "Shmem"))
-    return found | {"mem_used": (meminfo["MemTotal"] - free) * _KB}
+    return node_memory(meminfo) | {"mem_used": (meminfo["MemTotal"] - free) * _KB}
+
+
+def _parse_memory(content: bytes, compute: _Compute, *, wants_more: bool) -> dict[str, int]:
+    """Return B by metric of a meminfo file, with the on-demand metrics if `wants_more`."""
+    meminfo = parse_meminfo(content)
+    found = compute(meminfo)
+    if wants_more and found:  # a NUMA node without memory has none
+        for metric, (field, _) in ON_DEMAND.items():
+            if field in meminfo:
+                found[metric] = meminfo[field] * _KB
+    return found
 
 
 class MemorySettings(ReaderSettings, frozen=True, kw_only=True):
@@ -217,16 +186,13 @@ class MemorySettings(ReaderSettings, frozen=True, kw_only=True):
     ] = "available"
 
 
-def parse_domain_memory(content: bytes) -> dict[str, int]:
-    """Parse node*/meminfo, lines `Node 0 MemFree: 1 kB`.
-
-    Return B by metric; empty without memory.
+def domain_memory(meminfo: dict[str, int]) -> dict[str, int]:
+    """Return B by metric of node*/meminfo; empty without memory.
 
     Raise UnparsableError. These files have no MemAvailable, and their MemUsed includes the page
     cache. Available memory is computed as in si_mem_available() in mm/show_mem.c, without the
     unknown reserves.
     """
-    meminfo = parse_meminfo(content)
     try:
         total, free = meminfo["MemTotal"], meminfo["MemFree"]
         cache = meminfo["Active(file)"] + meminfo["Inactive(file)"]
@@ -270,9 +236,11 @@ class MemoryReader(Reader[MemorySettings]):
         found: list[Gauge | Count] = []
         missing: list[NotHereError] = []
         wants_more = self.wanted is not None and not self.wanted.isdisjoint(ON_DEMAND)
-        for path, scope, parse in self._files(node):
+        for path, scope, compute in self._files(node):
             try:
-                values = read_parsed(node, path, _with_more(parse) if wants_more else parse)
+                values = read_parsed(
+                    node, path, partial(_parse_memory, compute=compute, wants_more=wants_more)
+                )
             except NotHereError as error:
                 missing.append(error)
             except CcagentError as error:
@@ -293,13 +261,13 @@ class MemoryReader(Reader[MemorySettings]):
             raise missing[0]
         return found
 
-    def _files(self, node: Node) -> list[tuple[str, Scope, Callable[[bytes], dict[str, int]]]]:
+    def _files(self, node: Node) -> list[tuple[str, Scope, _Compute]]:
         """Return path, scope and parser of each meminfo file. Hotplug and CXL change NUMA nodes."""
-        files: list[tuple[str, Scope, Callable[[bytes], dict[str, int]]]] = [
+        files: list[tuple[str, Scope, _Compute]] = [
             (
                 "proc/meminfo",
                 NODE,
-                parse_node_memory if self.settings.used == "available" else parse_collector_memory,
+                node_memory if self.settings.used == "available" else collector_memory,
             )
         ]
         try:
@@ -311,7 +279,7 @@ class MemoryReader(Reader[MemorySettings]):
             numbers = []
         for number in numbers:
             scope = Scope("memoryDomain", str(number))
-            files.append((f"{_NODES}/node{number}/meminfo", scope, parse_domain_memory))
+            files.append((f"{_NODES}/node{number}/meminfo", scope, domain_memory))
         return files
 
 

@@ -9,7 +9,6 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
-from ccagent.machine.parsed import read_parsed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +31,7 @@ class HwmonChip(NamedTuple):
 
 
 def list_chips(node: Node, names: list[str], errors: list[str]) -> Iterator[HwmonChip]:
-    """Yield the chips by number; an unreadable chip adds to `errors`.
+    """Yield the chips that have a name, by number; an unreadable chip adds to `errors`.
 
     names: names in /sys/class/hwmon.
     """
@@ -40,12 +39,14 @@ def list_chips(node: Node, names: list[str], errors: list[str]) -> Iterator[Hwmo
         directory = f"{HWMON}/hwmon{number}"
         try:
             try:
-                name = read_parsed(node, f"{directory}/name", parse_label)
+                name = node.read_single(f"{directory}/name")
             except NotHereError:
                 # Before Linux 3.15 the files were in the directory of the device.
                 directory += "/device"
-                name = read_parsed(node, f"{directory}/name", parse_label)
-            yield HwmonChip(number, name, directory, node.list(directory))
+                name = node.read_single(f"{directory}/name")
+            chip = clean_label(name.decode("ascii", "replace"), _LONGEST_LABEL)
+            if chip:
+                yield HwmonChip(number, chip, directory, node.list(directory))
         except NotHereError:
             continue
         except CcagentError as error:
