@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError
 from ccagent.exporter.collector import Collector, list_names, read_number, read_text
@@ -82,16 +82,13 @@ def name_sensor(kind: str, element: str) -> tuple[str, float, str]:
     return name + suffix, factor, f"Hardware monitor for {what} ({shown})"
 
 
-class _Value:
+class _Value(NamedTuple):
     """A sensor file, with family, labels and factor of its value."""
 
-    __slots__ = ("factor", "family", "labels", "path")
-
-    def __init__(self, path: str, family: Family, labels: Labels, factor: float) -> None:
-        self.path = path
-        self.family = family
-        self.labels = labels
-        self.factor = factor
+    path: str
+    family: Family
+    labels: Labels
+    factor: float
 
 
 class HwmonCollector(Collector):
