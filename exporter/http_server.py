@@ -1,7 +1,6 @@
-"""The HTTP server: one thread accepts connections, and each connection has a thread.
+"""The HTTP server: one thread for all connections, a few threads that build responses.
 
-The protocol is that of the standard library: the core package has no other HTTP server. A slow
-client occupies a thread and a descriptor, and is ended after a time. The server runs across
+A client that is slow or stalls in its handshake occupies only a descriptor. The server runs across
 reloads: a reload exchanges the listening sockets and the handler of requests, and no connection.
 """
 
@@ -15,23 +14,71 @@ import threading
 import time
 from collections import Counter
 from http import HTTPStatus
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
-from ccagent.exporter.http_connection import Client, Connection, StoppedClients
-from ccagent.exporter.pages import ExporterAnswer, Request, text_answer
+from ccagent.exporter.http_connection import ExporterConnection
+from ccagent.exporter.pages import text_answer
 from ccagent.log import logger
 from ccagent.net.urls import network
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from ccagent.exporter.http_connection import StopReason
+    from ccagent.exporter.pages import ExporterAnswer, Request
     from ccagent.exporter.tls import TlsContext
+
+
+StopReason = Literal["evicted", "malformed", "refused", "slow"]
+
+_TEXTS: dict[StopReason, str] = {
+    "evicted": "connection closed for a client of another address: too many at once",
+    "malformed": "request refused: malformed or too large",
+    "refused": "connection refused: too many at once",
+    "slow": "connection closed: slower than client-timeout",
+}
+_NAMED = 20
+"""Maximum of addresses in the log per hour and reason. All others share a line."""
+_PERIOD = 3600.0
+
+
+class StoppedClients:
+    """Counters of stopped clients, by reason.
+
+    An address is named in the log once per hour and reason; the log counts its repetitions. Only
+    the thread of the server writes.
+    """
+
+    def __init__(self) -> None:
+        self._counts: dict[StopReason, int] = dict.fromkeys(get_args(StopReason), 0)
+        self._named: set[tuple[StopReason, str]] = set()
+        self._since = time.monotonic()
+
+    def note(self, peer: str, reason: StopReason) -> None:
+        """Count a stopped client and log it. peer: its address; "" for a local socket."""
+        self._counts[reason] += 1
+        now = time.monotonic()
+        if now > self._since + _PERIOD:
+            self._named.clear()
+            self._since = now
+        named = (reason, network(peer))
+        if named not in self._named:
+            if sum(each == reason for each, _ in self._named) >= _NAMED:
+                logger.warning("exporter: further addresses: %s", _TEXTS[reason])
+                return
+            self._named.add(named)
+        logger.warning("exporter: %s: %s", named[1] or "local socket", _TEXTS[reason])
+
+    def rows(self) -> Iterator[tuple[tuple[str], int]]:
+        """Return reason and count of stopped clients since the start."""
+        for reason, count in self._counts.items():
+            yield (reason,), count
+
 
 _IDLE = 300.0
 """Seconds after which an idle connection is closed."""
 _TICK = 1.0
 _ACCEPTED_AT_ONCE = 64
+_WORKERS = 4
 _PAUSE = 0.5
 _SHORT_PAUSE = 0.01
 _CHANGED_WITHIN = 2.0
@@ -42,9 +89,9 @@ _GRACE = 0.25
 class RequestHandler:
     """The handling of connections and requests between two reloads.
 
-    answer: builds the response to a request. end: called in a thread of its own after the last
-    answer, when another handler has taken over. most: maximum of open connections. seconds: time
-    limit for a client to send a request or to receive a response.
+    answer: builds the response to a request, in a thread. end: called in a thread of its own after
+    the last answer, when another handler has taken over. most: maximum of open connections.
+    seconds: time limit for a client to send a request or to receive a response.
     """
 
     def __init__(
@@ -80,22 +127,72 @@ class _Change(NamedTuple):
     is_done: threading.Event
 
 
+class AnswerWorkers:
+    """Threads that build responses, started on demand."""
+
+    def __init__(self, hand_back: Callable[[int, ExporterAnswer, RequestHandler], None]) -> None:
+        self._hand_back = hand_back
+        self._requests: queue.SimpleQueue[tuple[int, Request, RequestHandler] | None] = (
+            queue.SimpleQueue()
+        )
+        self._count = 0
+        self._busy = 0
+
+    def take(self, number: int, request: Request, handler: RequestHandler) -> bool:
+        """Queue a request of a connection. Return False if no thread can be started."""
+        if self._busy >= self._count and self._count < _WORKERS:
+            try:
+                threading.Thread(target=self._work, name="exporter-answer", daemon=True).start()
+                self._count += 1
+            except RuntimeError as error:
+                logger.warning("exporter: no thread for an answer: %s", error)
+                if not self._count:
+                    return False
+        self._busy += 1
+        handler.running += 1
+        self._requests.put((number, request, handler))
+        return True
+
+    def done(self) -> None:
+        """Count a thread as free after the server has received its response."""
+        self._busy -= 1
+
+    def close(self) -> None:
+        """End the threads after the queued requests."""
+        for _ in range(self._count):
+            self._requests.put(None)
+
+    def _work(self) -> None:
+        while (item := self._requests.get()) is not None:
+            number, request, handler = item
+            try:
+                answer = handler.answer(request)
+            except Exception:  # noqa: BLE001 - the thread must survive
+                logger.exception("exporter: an answer failed")
+                answer = text_answer(HTTPStatus.INTERNAL_SERVER_ERROR, "unforeseen error")
+            self._hand_back(number, answer, handler)
+
+
 class ExporterServer:
     """An HTTP server for listening sockets. It closes them at its end."""
 
     def __init__(self, handler: RequestHandler) -> None:
         self.stopped = StoppedClients()
-        self.handler = handler
         self._sockets: list[socket.socket] = []
+        self.handler = handler
         self._is_finishing = False
         self._changes: queue.SimpleQueue[_Change] = queue.SimpleQueue()
         self._selector = selectors.DefaultSelector()
-        self._clients: set[Client] = set()
-        self._lock = threading.Lock()
+        self._connections: dict[int, ExporterConnection] = {}
+        self._numbers = 0
+        self._answers: queue.SimpleQueue[tuple[int, ExporterAnswer, RequestHandler]] = (
+            queue.SimpleQueue()
+        )
         self._reader, self._writer = socket.socketpair()
+        self._closing = threading.Event()
+        self._workers = AnswerWorkers(self._hand_back)
         for each in (self._reader, self._writer):
             each.setblocking(False)
-        self._closing = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="exporter-http", daemon=True)
 
     def start(self) -> None:
@@ -126,22 +223,9 @@ class ExporterServer:
         if self._thread.is_alive():
             self._thread.join(seconds)
 
-    def answer(self, request: Request) -> ExporterAnswer:
-        """Return the present handler's response to a request."""
-        with self._lock:
-            handler = self.handler
-            handler.running += 1
-        try:
-            return handler.answer(request)
-        except Exception:  # noqa: BLE001 - the client gets an answer
-            logger.exception("exporter: an answer failed")
-            return text_answer(HTTPStatus.INTERNAL_SERVER_ERROR, "unforeseen error")
-        finally:
-            with self._lock:
-                handler.running -= 1
-                is_over = handler is not self.handler and not handler.running
-            if is_over:
-                handler.end()
+    def _hand_back(self, number: int, answer: ExporterAnswer, handler: RequestHandler) -> None:
+        self._answers.put((number, answer, handler))
+        self._wake()
 
     def _wake(self) -> None:
         with contextlib.suppress(OSError):  # a full buffer wakes the thread anyway
@@ -149,7 +233,7 @@ class ExporterServer:
 
     def _serve(self) -> None:
         try:
-            while not (self._closing.is_set() or (self._is_finishing and not self._clients)):
+            while not (self._closing.is_set() or self._is_finished()):
                 try:
                     self._turn()
                 except Exception:  # noqa: BLE001 - no client may end the server
@@ -160,56 +244,71 @@ class ExporterServer:
 
     def _turn(self) -> None:
         for key, _ in self._selector.select(_TICK):
+            now = time.monotonic()
             if key.fileobj is self._reader:
                 with contextlib.suppress(OSError):
                     self._reader.recv(4096)
-            else:
-                self._accept(cast("socket.socket", key.fileobj))
-        while not self._changes.empty():
-            self._apply(self._changes.get())
+            elif key.data is None:
+                self._accept(key.fileobj, now)
+            elif key.data in self._connections:
+                self._step(key.data, now)
         now = time.monotonic()
-        for client in self._list():
-            limit = _IDLE if client.state == "idle" else self.handler.seconds
-            if client.state != "working" and now - client.since > limit:
-                self._stop(client, "slow")
+        while not self._changes.empty():
+            self._apply(self._changes.get(), now)
+        while not self._answers.empty():
+            number, answer, handler = self._answers.get()
+            self._workers.done()
+            self._count_down(handler)
+            connection = self._connections.get(number)
+            if connection is not None:
+                connection.answer(answer, now)
+                self._step(number, now)
+        self._close_late(now)
 
-    def _list(self) -> list[Client]:
-        with self._lock:
-            return [*self._clients]
-
-    def _apply(self, change: _Change) -> None:
+    def _apply(self, change: _Change, now: float) -> None:
         """Apply a change of a reload."""
         for each in change.opened:
             each.setblocking(False)
             self._sockets.append(each)
             self._selector.register(each, selectors.EVENT_READ, None)
-        with self._lock:
-            before, self._is_finishing = self.handler, change.handler is None
-            if change.handler is not None:
-                self.handler = change.handler
-            is_over = before is not self.handler and not before.running
+        before, self._is_finishing = self.handler, change.handler is None
+        if change.handler is not None:
+            self.handler = change.handler
         for each in change.closed:
             # The kernel resets connections that wait to be accepted when their socket is closed.
-            self._accept(each)
+            self._accept(each, now)
             self._sockets.remove(each)
             self._selector.unregister(each)
             each.close()
         if self.handler.tls is not before.tls or self._is_finishing:
-            # Idle connections end now, others after their answer.
-            for client in self._list():
-                client.is_last = True
-                if client.state == "idle":
-                    client.stop()
-        if is_over:
+            self._end_connections()
+        if before is not self.handler and not before.running:
             before.end()
         change.is_done.set()
 
-    def _accept(self, listening: socket.socket) -> None:
+    def _count_down(self, handler: RequestHandler) -> None:
+        handler.running -= 1
+        if handler is not self.handler and not handler.running:
+            handler.end()
+
+    def _end_connections(self) -> None:
+        """Close idle connections; others after their answer. New ones use the new certificate."""
+        for number, connection in [*self._connections.items()]:
+            if connection.is_idle:
+                self._remove(number)
+            else:
+                connection.end_after_answer()
+
+    def _is_finished(self) -> bool:
+        return self._is_finishing and not self._connections
+
+    def _accept(self, listening: object, now: float) -> None:
+        assert isinstance(listening, socket.socket)  # noqa: S101 - registered so
         for _ in range(_ACCEPTED_AT_ONCE):
-            is_full = len(self._clients) >= self.handler.most
+            is_full = len(self._connections) >= self.handler.most
             # Clients of several addresses share the connections; if all are of one address and
             # none may be evicted yet, further clients wait in the kernel's backlog.
-            if is_full and len(self._count_peers()) < 2 and self._find_longest(_GRACE) is None:
+            if is_full and len(self._count_peers()) < 2 and self._find_longest(now, _GRACE) is None:
                 self._closing.wait(_SHORT_PAUSE)
                 return
             try:
@@ -218,101 +317,124 @@ class ExporterServer:
                 return
             except OSError as error:  # for example no free descriptor
                 logger.warning("exporter: can't accept connections: %s", error)
-                self._evict(self._find_longest(0.0))
+                self._make_room(now, 0.0)
                 self._closing.wait(_PAUSE)
                 return
             peer = "" if listening.family == socket.AF_UNIX else str(address[0])
-            if is_full and not self._evict(self._find_victim(peer)):
+            if is_full and not self._make_room_for(peer, now):
                 self.stopped.note(peer, "refused")
                 connected.close()
                 continue
-            self._begin(connected, peer)
+            self._add(connected, peer, now)
 
-    def _find_victim(self, peer: str) -> Client | None:
-        """Return the connection to evict for a client; None if no connection qualifies.
+    def _make_room_for(self, peer: str, now: float) -> bool:
+        """Evict a connection for a client. Return whether one could be evicted.
 
         The address with most connections loses one: after `_GRACE` to itself, at once to others.
         """
         counts = self._count_peers()
-        most = max(counts, key=counts.__getitem__, default="")
+        most = max(counts, key=counts.__getitem__)
         if counts[network(peer)] < counts[most]:
-            return self._find_longest(0.0, most)
-        return self._find_longest(_GRACE)
+            number = self._find_longest(now, 0.0, most)
+        else:
+            number = self._find_longest(now, _GRACE)
+        if number is None:
+            return False
+        self._stop(number, "evicted")
+        return True
 
     def _count_peers(self) -> Counter[str]:
-        return Counter(network(client.peer) for client in self._list())
+        return Counter(network(each.peer) for each in self._connections.values())
 
-    def _find_longest(self, grace: float, peer: str | None = None) -> Client | None:
+    def _add(self, connected: socket.socket, peer: str, now: float) -> None:
+        connected.setblocking(False)
+        check = None
+        tls = self.handler.tls
+        if tls is not None:
+            try:
+                connected = tls.wrap(connected)
+            except (OSError, ValueError) as error:
+                logger.warning("exporter: no TLS: %s", error)
+                connected.close()
+                return
+            check = tls.accepts
+        connection = ExporterConnection(
+            connected, now, is_tls=tls is not None, check_peer=check, peer=peer
+        )
+        self._numbers += 1
+        self._connections[self._numbers] = connection
+        self._selector.register(connected, connection.events, self._numbers)
+
+    def _step(self, number: int, now: float) -> None:
+        connection = self._connections[number]
+        request = connection.step(now)
+        if connection.was_malformed:
+            connection.was_malformed = False
+            self.stopped.note(connection.peer, "malformed")
+        if request is not None and not self._workers.take(number, request, self.handler):
+            busy = text_answer(HTTPStatus.SERVICE_UNAVAILABLE, "no thread available")
+            connection.answer(busy, now)
+            connection.step(now)
+        if connection.state == "closed":
+            self._remove(number)
+        elif connection.state == "working":
+            # Further data of the client wait in the kernel.
+            self._watch(connection, number, 0)
+        else:
+            self._watch(connection, number, connection.events)
+
+    def _watch(self, connection: ExporterConnection, number: int, events: int) -> None:
+        known = self._selector.get_map().get(connection.socket.fileno())
+        if not events:
+            if known is not None:
+                self._selector.unregister(connection.socket)
+        elif known is None:
+            self._selector.register(connection.socket, events, number)
+        elif known.events != events:
+            self._selector.modify(connection.socket, events, number)
+
+    def _remove(self, number: int) -> None:
+        connection = self._connections.pop(number)
+        self._watch(connection, number, 0)
+        connection.close()
+
+    def _make_room(self, now: float, grace: float) -> None:
+        """Evict the connection that has waited longest, if `_find_longest` finds one."""
+        number = self._find_longest(now, grace)
+        if number is not None:
+            self._stop(number, "evicted")
+
+    def _stop(self, number: int, reason: StopReason) -> None:
+        """Close a connection for its client's fault; an idle one without notice."""
+        connection = self._connections[number]
+        if not connection.is_idle:
+            self.stopped.note(connection.peer, reason)
+        self._remove(number)
+
+    def _find_longest(self, now: float, grace: float, peer: str | None = None) -> int | None:
         """Return the connection that has waited longest; None if no connection qualifies.
 
         Idle connections qualify, others after `grace` seconds in their state, but never `working`.
         peer: only connections of this client.
         """
-        now = time.monotonic()
         waiting = [
-            client
-            for client in self._list()
-            if client.state != "working"
-            and (client.state == "idle" or now - client.since >= grace)
-            and peer in {None, network(client.peer)}
+            (connection.since, number)
+            for number, connection in self._connections.items()
+            if connection.state != "working"
+            and (connection.is_idle or now - connection.since >= grace)
+            and peer in {None, network(connection.peer)}
         ]
-        return min(waiting, key=lambda client: client.since, default=None)
+        return min(waiting)[1] if waiting else None
 
-    def _evict(self, client: Client | None) -> bool:
-        """Evict a connection. Return whether there is one."""
-        if client is not None:
-            self._stop(client, "evicted")
-        return client is not None
-
-    def _stop(self, client: Client, reason: StopReason) -> None:
-        """End a connection for its client's fault; an idle one without notice."""
-        if client.state != "idle":
-            self.stopped.note(client.peer, reason)
-        self._forget(client)
-        client.stop()
-
-    def _forget(self, client: Client) -> None:
-        with self._lock:
-            self._clients.discard(client)
-
-    def _begin(self, connected: socket.socket, peer: str) -> None:
-        connected.setblocking(True)
-        tls = self.handler.tls
-        client = Client(connected, peer, is_tls=tls is not None)
-        with self._lock:
-            self._clients.add(client)
-        try:
-            threading.Thread(
-                target=self._run, args=(client, tls), name="exporter-client", daemon=True
-            ).start()
-        except RuntimeError as error:
-            logger.warning("exporter: no thread for a connection: %s", error)
-            self._forget(client)
-            connected.close()
-
-    def _run(self, client: Client, tls: TlsContext | None) -> None:
-        """Serve a connection in its thread until it ends."""
-        try:
-            if tls is not None:
-                client.socket = wrapped = tls.wrap(client.socket)
-                wrapped.do_handshake()
-                if not tls.accepts(wrapped):
-                    return
-                client.enter("reading")
-            Connection(client, self.stopped, self.answer)
-        except (OSError, ValueError):  # the client or the server ended it
-            pass
-        except Exception:  # noqa: BLE001 - its end must be noted
-            logger.exception("exporter: unforeseen error of a connection")
-        finally:
-            self._forget(client)
-            client.socket.close()
-            if self._is_finishing:
-                self._wake()
+    def _close_late(self, now: float) -> None:
+        for number, connection in [*self._connections.items()]:
+            limit = _IDLE if connection.is_idle else self.handler.seconds
+            if connection.state != "working" and now - connection.since > limit:
+                self._stop(number, "slow")
 
     def _end(self) -> None:
-        for client in self._list():
-            client.stop()
+        for number in [*self._connections]:
+            self._remove(number)
         while not self._changes.empty():
             change = self._changes.get()
             self._sockets += change.opened
@@ -320,4 +442,5 @@ class ExporterServer:
         for each in (*self._sockets, self._reader, self._writer):
             each.close()
         self._selector.close()
+        self._workers.close()
         self.handler.end()

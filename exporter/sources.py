@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ccagent.agents.sonar.jobs.allocations import Allocation, Allocations
-    from ccagent.exporter.http_connection import StoppedClients
+    from ccagent.exporter.http_server import StoppedClients
     from ccagent.exporter.settings import ExporterSettings
     from ccagent.machine.cgroup.counters import JobCounters
     from ccagent.machine.cgroup.jobs import JobDirectory
