@@ -38,7 +38,7 @@ class MalformedRequestError(ValueError):
         self.status = status
 
 
-class RequestHead(BaseHTTPRequestHandler):
+class ScrapeHead(BaseHTTPRequestHandler):
     """The head of a request, without its final empty line.
 
     close_connection: whether the client wants no further request. Raise MalformedRequestError.
@@ -48,7 +48,7 @@ class RequestHead(BaseHTTPRequestHandler):
 
     def __init__(self, head: bytes) -> None:  # not that of the library: it would serve a socket
         self.raw_requestline, _, rest = (head + b"\r\n\r\n").partition(b"\r\n")
-        self.rfile = io.BufferedReader(io.BytesIO(rest))  # type: ignore[arg-type]
+        self.rfile = io.BufferedReader(io.BytesIO(rest))
         if not self.parse_request() or self._is_unusual():
             raise MalformedRequestError("not an HTTP/1 request")
         if "transfer-encoding" in self.headers or any(
@@ -185,7 +185,7 @@ class ExporterConnection:
             self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "head too large", now)
             return None
         try:
-            parsed = RequestHead(head)
+            parsed = ScrapeHead(head)
         except MalformedRequestError as error:
             self._refuse(error.status, str(error), now)
             return None
