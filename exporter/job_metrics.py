@@ -368,10 +368,7 @@ class CeemsCollector(Collector):
             return []
         uuids = {card.index: card.uuid for card in cards.reading.cards}
         return [
-            (
-                (*labels[owner.job], str(card), f"{node.hostname}/gpu-{card}", uuids[card], ""),
-                1,
-            )
+            ((*labels[owner.job], str(card), f"{node.hostname}/gpu-{card}", uuids[card], ""), 1)
             for owner in cards.allocations
             for card in owner.cards
             if owner.job in labels and card in uuids

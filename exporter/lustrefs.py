@@ -14,11 +14,7 @@ from ccagent.agents.lustre.statistics.indented import parse_indented
 from ccagent.agents.lustre.statistics.lnet import NETWORKS, STATISTICS
 from ccagent.agents.lustre.statistics.operations import parse_operations
 from ccagent.agents.lustre.statistics.readings import read_statistics
-from ccagent.agents.lustre.statistics.server_statistics import (
-    RECOVERY,
-    read_health,
-    read_recovery,
-)
+from ccagent.agents.lustre.statistics.server_statistics import RECOVERY, read_health, read_recovery
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
 from ccagent.exporter.collector import Collector
 from ccagent.exporter.exposition import Family, counter, gauge

@@ -179,10 +179,7 @@ class Scraper:
         return [*dict.fromkeys(run.name for run in self._runs)]
 
     def scrape(
-        self,
-        seconds: float,
-        include: Collection[str] = (),
-        exclude: Collection[str] = (),
+        self, seconds: float, include: Collection[str] = (), exclude: Collection[str] = ()
     ) -> list[Block]:
         """Return the families of the collectors that answer within `seconds`."""
         begin = time.monotonic()

@@ -141,8 +141,7 @@ class ExporterSettings(Settings, frozen=True, kw_only=True):
         Meta(description="time limit for a client to send a request and receive the response"),
     ] = Duration("10s")
     time_limit: Annotated[
-        Duration,
-        Meta(description="default time limit of a scrape; late collectors are omitted"),
+        Duration, Meta(description="default time limit of a scrape; late collectors are omitted")
     ] = Duration("9500ms")
     min_interval: Annotated[
         Duration, Meta(description="a scrape this soon after another gets the same values")
@@ -161,15 +160,13 @@ class ExporterSettings(Settings, frozen=True, kw_only=True):
         ),
     ] = "environment"
     gpu_job_directory: Annotated[
-        str,
-        Meta(description="directory for dcgm-exporter's --hpc-job-mapping-dir; empty: none"),
+        str, Meta(description="directory for dcgm-exporter's --hpc-job-mapping-dir; empty: none")
     ] = ""
     gpu_vendors: Annotated[
         tuple[str, ...], Meta(description="vendors of the cards to read; empty: none")
     ] = ("nvidia", "amd")
     textfile_directory: Annotated[
-        str,
-        Meta(description="directory of files *.prom for the collector `textfile`; empty: none"),
+        str, Meta(description="directory of files *.prom for the collector `textfile`; empty: none")
     ] = ""
     slow_every: Annotated[
         Duration, Meta(description="maximum age of the values of squeue and sinfo")

@@ -256,12 +256,10 @@ class MetricsSettings(ReaderTables, frozen=True, kw_only=True):
     include: Annotated[tuple[str, ...], Meta(description="on-demand metrics to send")] = ()
     exclude: Annotated[tuple[str, ...], Meta(description="metrics not to send")] = ()
     resolution: Annotated[
-        Duration,
-        Meta(description="downsample values to this time step of the store; 0s: off"),
+        Duration, Meta(description="downsample values to this time step of the store; 0s: off")
     ] = Duration("0s")
     metrics: Annotated[
-        dict[str, MetricSettings],
-        Meta(description="output of metrics, by name of the metric"),
+        dict[str, MetricSettings], Meta(description="output of metrics, by name of the metric")
     ] = {}
     commands: Annotated[
         dict[str, CommandSettings],

@@ -9,13 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError, VanishedError
-from ccagent.exporter.collector import (
-    Collector,
-    list_names,
-    read_number,
-    read_text,
-    unsigned,
-)
+from ccagent.exporter.collector import Collector, list_names, read_number, read_text, unsigned
 from ccagent.exporter.exposition import Family, counter, gauge
 from ccagent.log import logger
 from ccagent.machine.procfs.process_files import parse_stat
@@ -125,10 +119,7 @@ _TIMEX_GAUGES = (
     ("pps_jitter_total", "Pulse per second count of jitter limit exceeded events."),
     ("pps_calibration_total", "Pulse per second count of calibration intervals."),
     ("pps_error_total", "Pulse per second count of calibration errors."),
-    (
-        "pps_stability_exceeded_total",
-        "Pulse per second count of stability limit exceeded events.",
-    ),
+    ("pps_stability_exceeded_total", "Pulse per second count of stability limit exceeded events."),
     ("tai_offset_seconds", "International Atomic Time (TAI) offset."),
     ("sync_status", "Is clock synchronized to a reliable server (1 = yes, 0 = no)."),
 )

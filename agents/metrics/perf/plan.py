@@ -83,8 +83,7 @@ class EventPlan:
         else:
             self._clock = None
             unavailable.note(
-                NotHereError("perf: the kernel has no rate of its time counter"),
-                "clock",
+                NotHereError("perf: the kernel has no rate of its time counter"), "clock"
             )
 
     def refuse(self, refused: dict[int, OSError], unavailable: UnavailableMetrics) -> None:

@@ -14,10 +14,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from msgspec import Meta
 
 from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Scope
-from ccagent.agents.metrics.readers.program_reader import (
-    ProgramReader,
-    ProgramReaderSettings,
-)
+from ccagent.agents.metrics.readers.program_reader import ProgramReader, ProgramReaderSettings
 from ccagent.errors import CcagentError, NotHereError, ProgramError, UnparsableError
 from ccagent.machine.hwmon import clean_label
 from ccagent.machine.parsed import read_parsed
@@ -109,8 +106,7 @@ class BeegfsSettings(ProgramReaderSettings, frozen=True, kw_only=True):
         ),
     ] = ()
     mounts: Annotated[
-        tuple[str, ...],
-        Meta(description="patterns of mount points; empty: those of BeeOND"),
+        tuple[str, ...], Meta(description="patterns of mount points; empty: those of BeeOND")
     ] = ()
     client: Annotated[
         str,

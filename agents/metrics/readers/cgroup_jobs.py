@@ -10,14 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
-from ccagent.agents.metrics.readers.base import (
-    Count,
-    Gauge,
-    Metric,
-    Reader,
-    ReaderSettings,
-    Scope,
-)
+from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Reader, ReaderSettings, Scope
 from ccagent.errors import CcagentError, NotHereError, VanishedError
 from ccagent.machine.cgroup.counters import JobCgroups
 from ccagent.machine.cgroup.jobs import job_directories

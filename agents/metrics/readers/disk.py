@@ -168,9 +168,7 @@ _PATH = re.compile(r"(nvme\d+)c\d+(n\d+)")
 
 
 def choose_disks(
-    disks: Mapping[str, Collection[str]],
-    include: Sequence[str] = (),
-    exclude: Sequence[str] = (),
+    disks: Mapping[str, Collection[str]], include: Sequence[str] = (), exclude: Sequence[str] = ()
 ) -> set[str]:
     """Return the disks that count.
 

@@ -9,14 +9,7 @@ import re
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from ccagent.agents.metrics.readers.base import (
-    Count,
-    Gauge,
-    Metric,
-    Reader,
-    ReaderSettings,
-    Scope,
-)
+from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Reader, ReaderSettings, Scope
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
 from ccagent.machine.checks import Check, CheckResult, list_names
 from ccagent.machine.counters import Sums

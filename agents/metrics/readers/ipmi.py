@@ -14,10 +14,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 from msgspec import Meta
 
 from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Scope
-from ccagent.agents.metrics.readers.program_reader import (
-    ProgramReader,
-    ProgramReaderSettings,
-)
+from ccagent.agents.metrics.readers.program_reader import ProgramReader, ProgramReaderSettings
 from ccagent.errors import NotHereError, ProgramError, UnparsableError
 from ccagent.machine.hwmon import clean_label
 

@@ -94,10 +94,7 @@ _DEFAULTS = {
 
 MEMORY_METRICS: dict[str, Metric] = {
     metric: Metric(
-        unit=unit,
-        type="memoryDomain" if metric in {"mem_used", "mem_free"} else "node",
-        description=description,
-        source=source,
+        unit, "memoryDomain" if metric in {"mem_used", "mem_free"} else "node", description, source
     )
     for metric, (unit, description, source) in _DEFAULTS.items()
 } | {
@@ -139,10 +136,7 @@ def node_memory(meminfo: dict[str, int]) -> dict[str, int]:
     Raise UnparsableError if it lacks the fields of used memory.
     """
     used = compute_used_memory(meminfo)
-    found = {
-        "mem_used": used * _KB,
-        "mem_available": max(0, meminfo["MemTotal"] - used) * _KB,
-    }
+    found = {"mem_used": used * _KB, "mem_available": max(0, meminfo["MemTotal"] - used) * _KB}
     for metric, field in _FIELDS.items():
         if field in meminfo:
             found[metric] = meminfo[field] * _KB
@@ -313,11 +307,7 @@ class NumastatReader(Reader[ReaderSettings]):
     is_exposed = False
     metrics: ClassVar[dict[str, Metric]] = {
         f"numastats_{name}": Metric(
-            unit="1/s",
-            type="memoryDomain",
-            description=description,
-            source=f"node*/numastat, {name}",
-            is_default=False,
+            "1/s", "memoryDomain", description, f"node*/numastat, {name}", is_default=False
         )
         for name, description in _NUMASTAT.items()
     }

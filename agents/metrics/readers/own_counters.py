@@ -59,10 +59,7 @@ def _metrics() -> dict[str, Metric]:
             scale=100 / _MICRO,
         ),
         "ccagent_mem_used": Metric(
-            unit="B",
-            type="node",
-            description="resident memory of ccagent's process",
-            source="/proc/self/statm, resident",
+            "B", "node", "resident memory of ccagent's process", "/proc/self/statm, resident"
         ),
     }
     whole: tuple[tuple[str, str, tuple[str, ...]], ...] = (
