@@ -1,4 +1,4 @@
-"""ccagent's own counters: its version, its process, its agents and sinks.
+"""ccagent's names: its own counters, energy, and the readers of the agent `metrics` in base units.
 
 Each reader is a separate collector: it has a duration, and can be excluded.
 """

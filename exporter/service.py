@@ -1,4 +1,4 @@
-"""The exporter of a running daemon: sockets, scrapes, retries."""
+"""The exporter of a running daemon: configured addresses, sockets from systemd, cached scrapes."""
 
 from __future__ import annotations
 

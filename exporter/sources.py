@@ -1,4 +1,4 @@
-"""Readings that the collectors of one scrape share: jobs, cards, allocations."""
+"""Readings that the collectors of one scrape share: jobs, their processes, cards, allocations."""
 
 from __future__ import annotations
 

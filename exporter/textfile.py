@@ -1,4 +1,4 @@
-"""A file for the textfile collector of node_exporter.
+"""Files of a textfile collector: the one that ccagent writes, and those that it exposes.
 
 Source: prometheus/docs, instrumenting/exposition_formats.md.
 """

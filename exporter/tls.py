@@ -1,4 +1,4 @@
-"""TLS of the exporter: its certificate, reloaded when the files change; client certificates."""
+"""TLS of the exporter: its certificate, reloaded when the files change; its end; client names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Output name, unit and aggregation of each metric, by preset and configuration."""
+"""From readings to values to send: pace, rates, aggregation, downsampling, jumps of the clock."""
 
 from __future__ import annotations
 

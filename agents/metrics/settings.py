@@ -1,4 +1,4 @@
-"""The keys of [agents.metrics]."""
+"""The readers, and the keys of [agents.metrics] and its tables."""
 
 from __future__ import annotations
 

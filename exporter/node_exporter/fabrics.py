@@ -1,4 +1,4 @@
-"""The collectors of InfiniBand ports and NFS clients: infiniband, nfs."""
+"""The collectors of InfiniBand ports, NFS clients and file systems: infiniband, nfs, filesystem."""
 
 from __future__ import annotations
 

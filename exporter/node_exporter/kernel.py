@@ -1,4 +1,4 @@
-"""CPU collectors: cpu, stat, loadavg, schedstat, pressure, cpufreq."""
+"""Collectors of CPUs, memory and block devices: cpu, stat, schedstat, meminfo, diskstats and others."""
 
 from __future__ import annotations
 

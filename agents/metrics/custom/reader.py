@@ -1,4 +1,4 @@
-"""Metrics of the site: commands, files and expressions.
+"""Metrics of the site from commands and files of line protocol, and from expressions.
 
 A line is a metric with at most the tags `type`, `type-id`, `stype` and `stype-id`. Its time is
 ignored: all values have the time of the sample.

@@ -1,4 +1,4 @@
-"""The system call perf_event_open(2), and parsers for its descriptors.
+"""The system call perf_event_open(2), its descriptors, and groups of counters.
 
 Source: perf_event_open(2); include/uapi/linux/perf_event.h.
 

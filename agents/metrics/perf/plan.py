@@ -1,4 +1,4 @@
-"""Plan of the events of a hardware thread and the metrics computed from them.
+"""Plan of the events of a hardware thread, and tables of the events of processor models.
 
 The kernel has events for cycles and instructions of every processor. Events of floating-point
 operations and memory traffic differ by model. Each table names its sources.

@@ -1,4 +1,4 @@
-"""Reader of load and of CPU time by state."""
+"""Readers of load and CPU time, of the scheduler's times, and of frequencies of hwthreads."""
 
 from __future__ import annotations
 

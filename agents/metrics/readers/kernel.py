@@ -1,4 +1,4 @@
-"""Reader of kernel counters of tasks, paging, open files and network protocols."""
+"""Readers of tasks, paging, open files and network protocols, and of pressure stall information."""
 
 from __future__ import annotations
 

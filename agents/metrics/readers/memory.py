@@ -1,4 +1,4 @@
-"""Reader of memory of the node and its NUMA nodes, swap and page faults."""
+"""Readers of memory of the node and its NUMA nodes, swap, page faults, page allocations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reader of NFS clients: operations, and bytes of all mounts."""
+"""Readers of NFS clients: operations and bytes of all mounts; traffic and latency of each mount."""
 
 from __future__ import annotations
 

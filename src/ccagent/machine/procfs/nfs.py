@@ -1,4 +1,4 @@
-"""Parser for /proc/net/rpc/nfs: operations of the NFS client.
+"""Parsers for NFS clients: operations in /proc/net/rpc/nfs, mounts in /proc/self/mountstats.
 
 Source: nfs_show_stats() in fs/nfs/super.c and rpc_clnt_show_stats() in net/sunrpc/stats.c of Linux.
 """

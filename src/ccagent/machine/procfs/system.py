@@ -1,4 +1,7 @@
-"""Parser for /proc/stat: times of cpus, counters of events, boot time. See proc(5)."""
+"""Parsers for /proc/stat, loadavg, vmstat, meminfo, schedstat and diskstats.
+
+Source: proc(5); Documentation/admin-guide/iostats.rst and scheduler/sched-stats.rst of Linux.
+"""
 
 from __future__ import annotations
 
