@@ -1,6 +1,7 @@
 """GPUs under the names of ccagent and of dcgm-exporter; files of the jobs of cards.
 
-The files are for dcgm-exporter's option --hpc-job-mapping-dir. The name of a file is the number of a card, or `CARD.INSTANCE`. Each line is a job id.
+The files are for dcgm-exporter's option --hpc-job-mapping-dir. The name of a file is the number of
+a card, or `CARD.INSTANCE`. Each line is a job id.
 """
 
 from __future__ import annotations

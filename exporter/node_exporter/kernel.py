@@ -1,4 +1,4 @@
-"""Collectors of CPUs, memory and block devices: cpu, stat, schedstat, meminfo, diskstats and others."""
+"""Collectors of CPUs, memory and block devices: cpu, stat, meminfo, diskstats and others."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Reader of health of NVMe drives: wear, errors, temperatures, lifetime counters.
 
-Source: include/uapi/linux/nvme_ioctl.h of Linux; NVM Express Base Specification, Get Log Page, figure "SMART / Health Information Log Page".
+Source: include/uapi/linux/nvme_ioctl.h of Linux; NVM Express Base Specification, Get Log Page,
+figure "SMART / Health Information Log Page".
 """
 
 from __future__ import annotations
