@@ -120,52 +120,32 @@ _CCAGENT: Vocabulary = (
     _counter("cpu_seconds_total", "CPU time of the job on this node.", _field("cpu_time", _NS)),
     _counter("cpu_user_seconds_total", "CPU time in user mode.", _field("cpu_user", _NS)),
     _counter("cpu_system_seconds_total", "CPU time in the kernel.", _field("cpu_system", _NS)),
-    _counter(
-        "cpu_throttled_seconds_total",
+    _counter("cpu_throttled_seconds_total",
         "Time for which the job's quota stopped it, summed over hwthreads.",
-        _field("cpu_throttled", _NS),
-    ),
+        _field("cpu_throttled", _NS)),
     _gauge("cpus", "Hwthreads that the job may use.", _field("cpus")),
-    _gauge(
-        "memory_used_bytes",
-        "Memory that counts towards the job's limit, its page cache included.",
-        _field("mem_used"),
-    ),
+    _gauge("memory_used_bytes",
+        "Memory that counts towards the job's limit, its page cache included.", _field("mem_used")),
     _gauge("memory_peak_bytes", "Maximum of ccagent_job_memory_used_bytes.", _field("mem_peak")),
-    _gauge(
-        "memory_rss_bytes",
+    _gauge("memory_rss_bytes",
         "Memory that the job's programs hold: anonymous and shared, no cache of files.",
-        _field("mem_rss"),
-    ),
+        _field("mem_rss")),
     _gauge("memory_cache_bytes", "Page cache of the job, tmpfs included.", _field("mem_file")),
     _gauge("memory_limit_bytes", "Memory that the job may use.", _field("mem_limit")),
-    _counter(
-        "oom_kills_total",
-        "Processes of the job that the kernel's OOM killer has killed.",
-        _field("oom_kills"),
-    ),
-    _counter(
-        "io_read_bytes_total",
-        "Read from block devices, hence not from network file systems.",
-        _field("io_read"),
-    ),
-    _counter(
-        "io_written_bytes_total",
-        "Written to block devices, hence not to network file systems.",
-        _field("io_write"),
-    ),
+    _counter("oom_kills_total", "Processes of the job that the kernel's OOM killer has killed.",
+        _field("oom_kills")),
+    _counter("io_read_bytes_total", "Read from block devices, hence not from network file systems.",
+        _field("io_read")),
+    _counter("io_written_bytes_total",
+        "Written to block devices, hence not to network file systems.", _field("io_write")),
     _gauge("memory_swap_bytes", "Swap space that the job uses.", (find_swap, ())),
-    _counter(
-        "pressure_waiting_seconds_total",
+    _counter("pressure_waiting_seconds_total",
         "Time in which a task of the job waited for the resource: cpu, memory, io.",
-        *(_field(f"pressure_{resource}", _US, resource) for resource in _RESOURCES),
-    ),
-    _counter(
-        "pressure_stalled_seconds_total",
+        *(_field(f"pressure_{resource}", _US, resource) for resource in _RESOURCES)),
+    _counter("pressure_stalled_seconds_total",
         "Time in which no task of the job worked, since some waited for the resource.",
-        *(_field(f"pressure_{resource}_full", _US, resource) for resource in _RESOURCES),
-    ),
-)
+        *(_field(f"pressure_{resource}_full", _US, resource) for resource in _RESOURCES)),
+)  # fmt: skip
 
 
 class JobCollector(Collector):

@@ -12,6 +12,7 @@ from ccagent.exporter.collector import Collector, list_names, read_number, read_
 from ccagent.exporter.exposition import Family, counter, gauge, name_family
 from ccagent.log import logger
 from ccagent.machine.cgroup.pressure import parse_pressure
+from ccagent.machine.counters import hold_cpu_times
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.system import (
     CPU_STATES,
@@ -45,10 +46,9 @@ _CORE_THROTTLES = counter(
 _PACKAGE_THROTTLES = counter(
     "node_cpu_package_throttles_total", "Times a package was throttled.", "package"
 )
-_RETREAT = 3.0
-"""Seconds by which idle time may decrease without counting as a reset, as in node_exporter."""
 _CPUS = "sys/devices/system/cpu"
-_IDLE = CPU_STATES.index("idle")
+_IDLE = slice(CPU_STATES.index("idle"), CPU_STATES.index("idle") + 1)
+"""Only a fall of idle time is judged, as in node_exporter."""
 
 
 class CpuCollector(Collector):
@@ -72,13 +72,8 @@ class CpuCollector(Collector):
         before = self._before
         for cpu, ticks in times.items():
             old = before.get(cpu)
-            # idle and iowait sometimes decrease slightly (kernel/time/tick-sched.c).
-            if (
-                old is not None
-                and any(map(lt, ticks, old))
-                and old[_IDLE] - ticks[_IDLE] < _RETREAT * hertz
-            ):
-                times[cpu] = tuple(map(max, ticks, old))
+            if old is not None and any(map(lt, ticks, old)):
+                times[cpu] = tuple(hold_cpu_times(old, ticks, hertz, _IDLE) or ticks)
         self._before = times
         rows: list[tuple[Labels, float]] = []
         guests: list[tuple[Labels, float]] = []
