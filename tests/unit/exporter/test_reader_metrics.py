@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from ccagent.exporter.own_metrics import (
     name_labels,
     scale_value,
 )
+from tests.machines.metrics import MACHINES
+from tests.machines.metrics.machine import MachineNode
 from tests.support.scraped import collected, make
 from tests.support.tree import TreeNode
 
@@ -131,6 +134,22 @@ def test_every_metric_of_every_reader_has_a_name_that_can_be() -> None:
 
 def test_every_reader_is_a_collector() -> None:
     assert list_collectors("ccagent").keys() >= READERS.keys()
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_all_readers_of_a_machine_make_one_page(name: str, tmp_path: Path) -> None:
+    node = MachineNode(MACHINES[name], tmp_path)
+    owners: dict[str, str] = {}
+    readings = 0
+    for reader_name in READERS:
+        collector = reader(reader_name)
+        with contextlib.suppress(NotHereError):
+            series = collected(collector, node)
+            readings += bool(series)
+            families = {one.partition("{")[0] for one in series}
+            assert {owners.setdefault(family, reader_name) for family in families} <= {reader_name}
+        collector.close()
+    assert readings > 5
 
 
 def test_units() -> None:
