@@ -6,7 +6,6 @@ ignored: all values have the time of the sample.
 
 from __future__ import annotations
 
-import os
 import time
 from typing import TYPE_CHECKING, NamedTuple, get_args
 
@@ -23,7 +22,7 @@ from ccagent.agents.metrics.readers.base import (
 )
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
 from ccagent.log import logger
-from ccagent.machine.background import GRACE, PATIENCE, BackgroundCall, RepeatedCall
+from ccagent.machine.background import GRACE, PATIENCE, BackgroundCall, RepeatedCall, StopPipe
 from ccagent.machine.gpu.vendor import parse_address
 from ccagent.records.line_protocol.encoding import NAME
 
@@ -253,15 +252,13 @@ class CommandsReader:
         self.errors: list[str] = []
         self._metrics = metrics
         self._commands = [_Command(name, settings) for name, settings in commands.items()]
-        self._stop: tuple[int, int] | None = None
+        self._stop = StopPipe()
 
     def begin(self, node: Node) -> None:
         """Start the due commands."""
         self.errors = []
-        if self._stop is None:
-            self._stop = os.pipe()
         for command in self._commands:
-            command.begin(node, self._stop[0], self.errors)
+            command.begin(node, self._stop.descriptor, self.errors)
 
     def read(self, node: Node, *, waits: bool = False) -> list[Gauge]:
         """Return the values of finished commands; others follow in a later sample.
@@ -279,14 +276,7 @@ class CommandsReader:
 
     def close(self) -> None:
         """Stop the running commands."""
-        if self._stop is None:
-            return
-        end, begin = self._stop
-        os.close(begin)
-        is_over = [command.call.is_over() for command in self._commands]
-        if all(is_over):
-            os.close(end)  # else a thread may poll the descriptor after its number was reused
-        self._stop = None
+        self._stop.close(*(command.call for command in self._commands))
 
 
 class _Command:

@@ -100,7 +100,7 @@ class NfsReader(Reader[ReaderSettings]):
 
     def __init__(self, settings: ReaderSettings | None = None) -> None:
         super().__init__(settings)
-        self._operations: dict[tuple[str, int], Sums] = {}
+        self._operations: dict[str, Sums] = {}
         self._volumes = {version: Sums(2) for version in _VERSIONS}
 
     def read(self, node: Node) -> Iterable[Gauge | Count]:
@@ -137,14 +137,11 @@ class NfsReader(Reader[ReaderSettings]):
         deltas: dict[str, list[int]] = {}
         for line, numbers in counters.items():
             # The counters have 32 bits, see rpc_proc_show() in net/sunrpc/stats.c.
-            key = (line, len(numbers))
-            if key not in self._operations:
-                self._operations = {
-                    other: sums for other, sums in self._operations.items() if other[0] != line
-                }
-                self._operations[key] = Sums(len(numbers), _WRAPS_AT)
-            self._operations[key].add({line: numbers})
-            deltas[line] = self._operations[key].total
+            sums = self._operations.get(line)
+            if sums is None or len(sums.total) != len(numbers):
+                sums = self._operations[line] = Sums(len(numbers), _WRAPS_AT)
+            sums.add({line: numbers})
+            deltas[line] = sums.total
         wanted = self.wanted
         for version in _VERSIONS:
             totals = deltas.get(f"proc{version}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Annotated, Generic, NamedTuple, TypeVar
 
@@ -10,7 +9,7 @@ from msgspec import Meta
 
 from ccagent.agents.metrics.readers.base import Count, Gauge, Reader, ReaderSettings
 from ccagent.config.duration import Duration
-from ccagent.machine.background import GRACE, PATIENCE, RepeatedCall
+from ccagent.machine.background import GRACE, PATIENCE, RepeatedCall, StopPipe
 from ccagent.machine.counters import Rates
 
 if TYPE_CHECKING:
@@ -84,7 +83,7 @@ class ProgramReader(Reader[P], Generic[P]):
         super().__init__(settings)
         self._call: RepeatedCall[ProgramResults] = RepeatedCall("", self.settings.every.seconds)
         self._rates: Rates[Scope] = Rates()
-        self._stop: tuple[int, int] | None = None
+        self._stop = StopPipe()
 
     @abstractmethod
     def targets(self, node: Node) -> list[str]:
@@ -112,9 +111,7 @@ class ProgramReader(Reader[P], Generic[P]):
         if not self.is_wanted:
             return []
         targets = self.targets(node)
-        if self._stop is None:
-            self._stop = os.pipe()
-        programs = Programs(node, self.settings.time_limit.seconds, self._stop[0])
+        programs = Programs(node, self.settings.time_limit.seconds, self._stop.descriptor)
 
         def call() -> ProgramResults:
             values, problems = self.collect(programs, targets)
@@ -133,13 +130,7 @@ class ProgramReader(Reader[P], Generic[P]):
 
     def close(self) -> None:
         """Kill the running program."""
-        if self._stop is None:
-            return
-        end, begin = self._stop
-        os.close(begin)
-        if self._call.is_over():
-            os.close(end)  # else a thread may poll the descriptor after its number was reused
-        self._stop = None
+        self._stop.close(self._call)
 
     def _gauges(self, outcome: ProgramResults) -> list[Gauge]:
         gauges = [each for each in outcome.values if isinstance(each, Gauge)]

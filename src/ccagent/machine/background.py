@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ccagent.errors import CcagentError, ProgramError
 
@@ -132,3 +133,28 @@ class RepeatedCall(Generic[T]):
 
     def _message(self, text: str) -> str:
         return f"{self.name}: {text}" if self.name else text
+
+
+class StopPipe:
+    """A descriptor that becomes readable at the end, for programs that run in the background."""
+
+    def __init__(self) -> None:
+        self._ends: tuple[int, int] | None = None
+
+    @property
+    def descriptor(self) -> int:
+        """The descriptor, opened at first use."""
+        if self._ends is None:
+            self._ends = os.pipe()
+        return self._ends[0]
+
+    def close(self, *calls: RepeatedCall[Any]) -> None:
+        """Stop the programs of `calls`, and wait for their end."""
+        if self._ends is None:
+            return
+        end, begin = self._ends
+        os.close(begin)
+        are_over = [call.is_over() for call in calls]
+        if all(are_over):
+            os.close(end)  # else a thread may poll the descriptor after its number was reused
+        self._ends = None
