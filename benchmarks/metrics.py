@@ -192,8 +192,7 @@ def worker(root: str) -> None:
     """Take a tick for each line on stdin. Print its cost as JSON."""
     from ccagent.agents.metrics.agent import MetricsAgent
     from ccagent.agents.metrics.perf.reader import PerfReader
-    from ccagent.agents.metrics.readers.registry import READERS
-    from ccagent.agents.metrics.settings import MetricsSettings
+    from ccagent.agents.metrics.settings import READERS, MetricsSettings
     from ccagent.machine.node import Node
     from ccagent.records.encoding import encode
 

@@ -1,17 +1,19 @@
-"""The base class of collectors: each reads one subject of the node during a scrape."""
+"""Collectors: each reads one subject of the node during a scrape."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
+from ccagent.exporter.collector_names import COLLECTORS, READER, list_collectors
 from ccagent.log import logger
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Collection, Iterable
 
-    from ccagent.exporter.family import Family, Rows
+    from ccagent.exporter.exposition import FamilyRows
     from ccagent.exporter.settings import ExporterSettings
     from ccagent.exporter.sources import NodeSources
     from ccagent.machine.node import Node
@@ -32,7 +34,7 @@ class Collector(ABC):
         self.sources = sources
 
     @abstractmethod
-    def collect(self, node: Node) -> Iterable[tuple[Family, Rows]]:
+    def collect(self, node: Node) -> Iterable[FamilyRows]:
         """Return the families with their samples.
 
         Raise NotHereError if the machine lacks the subject, CcagentError for other failures.
@@ -44,6 +46,52 @@ class Collector(ABC):
     def warn(self, problem: object) -> None:
         """Log a problem that makes some values missing. Repetitions are rate-limited."""
         logger.warning("exporter: %s: %s", self.name, problem)
+
+
+class FunctionCollector(Collector):
+    """A collector without state: `read` returns the families and raises as `collect` does."""
+
+    def __init__(
+        self,
+        settings: ExporterSettings,
+        sources: NodeSources,
+        read: Callable[[Node], Iterable[FamilyRows]],
+    ) -> None:
+        super().__init__(settings, sources)
+        self._read = read
+
+    def collect(self, node: Node) -> Iterable[FamilyRows]:
+        """Return the families of `read`."""
+        return self._read(node)
+
+
+def make_collectors(settings: ExporterSettings, sources: NodeSources) -> dict[str, list[Collector]]:
+    """Return the configured collectors by set of names. Import the modules of these sets."""
+    return {
+        name_set: [
+            _make(name, COLLECTORS[name_set].get(name, READER), settings, sources)
+            for name, is_default in list_collectors(name_set).items()
+            if _is_chosen(name, settings.collectors, is_default=is_default)
+            and name not in settings.exclude
+        ]
+        for name_set in dict.fromkeys(settings.names)
+    }
+
+
+def _is_chosen(name: str, collectors: Collection[str], *, is_default: bool) -> bool:
+    return name in collectors if collectors else is_default
+
+
+def _make(name: str, place: str, settings: ExporterSettings, sources: NodeSources) -> Collector:
+    """Make a collector. All readers share one class; `name` selects the reader."""
+    module, _, kind = place.partition(":")
+    make = getattr(import_module(module), kind)
+    if isinstance(make, type):
+        made: Collector = make(settings, sources)
+    else:
+        made = FunctionCollector(settings, sources, make)
+    made.name = name
+    return made
 
 
 def read_text(node: Node, path: str) -> str:

@@ -1,86 +1,74 @@
-"""The names and classes of the collectors, by set of names."""
+"""The names of the collectors, by set of names."""
 
 from __future__ import annotations
 
 _NODE = "ccagent.exporter.node_exporter"
 _HERE = "ccagent.exporter"
+READER = f"{_HERE}.own_metrics:ReaderCollector"
 
 COLLECTORS: dict[str, dict[str, str]] = {
     "ccagent": {
         "own": f"{_HERE}.own_metrics:OwnCollector",
         "jobs": f"{_HERE}.job_metrics:JobCollector",
         "gpus": f"{_HERE}.gpu_metrics:GpuCollector",
-        "energy": f"{_HERE}.energy_metrics:EnergyCollector",
-        **dict.fromkeys(
-            (
-                "cpu",
-                "memory",
-                "pressure",
-                "network",
-                "infiniband",
-                "nfs",
-                "disk",
-                "filesystem",
-                "power",
-                "temperature",
-                "numastat",
-                "beegfs",
-                "gpfs",
-                "kernel",
-            ),
-            f"{_HERE}.reader_metrics:ReaderCollector",
-        ),
+        "energy": f"{_HERE}.own_metrics:EnergyCollector",
     },
     "node_exporter": {
-        "arp": f"{_NODE}.network:ArpCollector",
-        "bonding": f"{_NODE}.network:BondingCollector",
-        "conntrack": f"{_NODE}.network:ConntrackCollector",
-        "cpu": f"{_NODE}.cpu:CpuCollector",
-        "cpufreq": f"{_NODE}.cpu:FrequencyCollector",
-        "diskstats": f"{_NODE}.disks:DiskCollector",
+        "arp": f"{_NODE}.network:read_arp",
+        "bonding": f"{_NODE}.network:read_bonding",
+        "conntrack": f"{_NODE}.network:read_conntrack",
+        "cpu": f"{_NODE}.kernel:CpuCollector",
+        "cpufreq": f"{_NODE}.kernel:read_cpufreq",
+        "diskstats": f"{_NODE}.kernel:DiskCollector",
         "dmi": f"{_NODE}.system:DmiCollector",
-        "edac": f"{_NODE}.hardware:EdacCollector",
-        "entropy": f"{_NODE}.system:EntropyCollector",
-        "filefd": f"{_NODE}.system:FilefdCollector",
-        "filesystem": f"{_NODE}.filesystems:FilesystemCollector",
+        "edac": f"{_NODE}.hardware:read_edac",
+        "entropy": f"{_NODE}.system:read_entropy",
+        "filefd": f"{_NODE}.system:read_filefd",
+        "filesystem": f"{_NODE}.fabrics:FilesystemCollector",
         "hwmon": f"{_NODE}.hardware:HwmonCollector",
-        "infiniband": f"{_NODE}.fabrics:InfinibandCollector",
-        "loadavg": f"{_NODE}.cpu:LoadCollector",
-        "meminfo": f"{_NODE}.memory:MeminfoCollector",
-        "netclass": f"{_NODE}.network:NetclassCollector",
+        "infiniband": f"{_NODE}.fabrics:read_infiniband",
+        "loadavg": f"{_NODE}.kernel:read_loadavg",
+        "meminfo": f"{_NODE}.kernel:read_meminfo",
+        "netclass": f"{_NODE}.network:read_netclass",
         "netdev": f"{_NODE}.network:NetdevCollector",
-        "netstat": f"{_NODE}.network:NetstatCollector",
-        "nfs": f"{_NODE}.fabrics:NfsCollector",
-        "os": f"{_NODE}.system:OsCollector",
-        "powersupplyclass": f"{_NODE}.hardware:PowerSupplyCollector",
-        "pressure": f"{_NODE}.cpu:PressureCollector",
-        "processes": f"{_NODE}.system:ProcessesCollector",
+        "netstat": f"{_NODE}.network:read_netstat",
+        "nfs": f"{_NODE}.fabrics:read_nfs",
+        "os": f"{_NODE}.system:read_os",
+        "powersupplyclass": f"{_NODE}.hardware:read_powersupplyclass",
+        "pressure": f"{_NODE}.kernel:read_pressure",
+        "processes": f"{_NODE}.system:read_processes",
         "rapl": f"{_NODE}.hardware:RaplCollector",
-        "schedstat": f"{_NODE}.cpu:SchedstatCollector",
-        "selinux": f"{_NODE}.system:SelinuxCollector",
-        "sockstat": f"{_NODE}.network:SockstatCollector",
-        "softnet": f"{_NODE}.network:SoftnetCollector",
-        "stat": f"{_NODE}.cpu:StatCollector",
-        "textfile": f"{_NODE}.textfiles:TextfileCollector",
-        "thermal_zone": f"{_NODE}.hardware:ThermalCollector",
-        "time": f"{_NODE}.system:TimeCollector",
-        "timex": f"{_NODE}.system:TimexCollector",
-        "udp_queues": f"{_NODE}.network:UdpQueuesCollector",
-        "uname": f"{_NODE}.system:UnameCollector",
-        "vmstat": f"{_NODE}.memory:VmstatCollector",
+        "schedstat": f"{_NODE}.kernel:read_schedstat",
+        "selinux": f"{_NODE}.system:read_selinux",
+        "sockstat": f"{_NODE}.network:read_sockstat",
+        "softnet": f"{_NODE}.network:read_softnet",
+        "stat": f"{_NODE}.kernel:read_stat",
+        "textfile": f"{_HERE}.textfile:TextfileCollector",
+        "thermal_zone": f"{_NODE}.hardware:read_thermal_zone",
+        "time": f"{_NODE}.system:read_time",
+        "timex": f"{_NODE}.system:read_timex",
+        "udp_queues": f"{_NODE}.network:read_udp_queues",
+        "uname": f"{_NODE}.system:read_uname",
+        "vmstat": f"{_NODE}.kernel:read_vmstat",
     },
-    "cgroup_exporter": {"cgroups": f"{_HERE}.cgroup_exporter:CgroupExporterCollector"},
-    "dcgm": {"dcgm": f"{_HERE}.dcgm:DcgmCollector"},
+    "cgroup_exporter": {"cgroups": f"{_HERE}.job_metrics:CgroupExporterCollector"},
+    "dcgm": {"dcgm": f"{_HERE}.gpu_metrics:DcgmCollector"},
     "lustre": {"lustre": f"{_HERE}.lustrefs:LustrefsCollector"},
-    "ceems": {"ceems": f"{_HERE}.ceems:CeemsCollector"},
+    "ceems": {"ceems": f"{_HERE}.job_metrics:CeemsCollector"},
     "slurm": {"slurm": f"{_HERE}.slurm_exporter:SlurmExporterCollector"},
 }
-"""The collectors of each set of names: name to `module:class`."""
-
-NOT_DEFAULT = frozenset({"processes", "numastat", "beegfs", "gpfs"})
-"""Collectors that run only if `collectors` lists them."""
+"""Collectors by set of names: name to `module:object`, a class or a function of the node."""
+_ON_DEMAND = frozenset({"processes"})
 
 
-def collector_names() -> list[str]:
-    """Return the names of all collectors."""
-    return [*dict.fromkeys(name for names in COLLECTORS.values() for name in names)]
+def list_collectors(name_set: str) -> dict[str, bool]:
+    """Return the collectors of a set of names, and whether each is used by default.
+
+    The set `ccagent` has every reader of the agent `metrics`.
+    """
+    found = {name: name not in _ON_DEMAND for name in COLLECTORS[name_set]}
+    if name_set == "ccagent":
+        from ccagent.agents.metrics.settings import READERS
+
+        found |= {name: reader.is_exposed for name, reader in READERS.items()}
+    return found

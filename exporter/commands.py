@@ -128,7 +128,7 @@ def scrape_once(
     configuration: Configuration, settings: ExporterSettings, leaves_out: Collection[str] = ()
 ) -> list[Block]:
     """Return the families of one scrape, without those whose names start with `leaves_out`."""
-    from ccagent.exporter.registry import make_collectors
+    from ccagent.exporter.collector import make_collectors
     from ccagent.exporter.scraping import Scraper
     from ccagent.exporter.sources import NodeSources
 
@@ -164,9 +164,9 @@ def _read(options: Options, names: str) -> tuple[Configuration, ExporterSettings
                 )
         from msgspec.structs import replace
 
-        from ccagent.exporter.collector_names import COLLECTORS
+        from ccagent.exporter.collector_names import list_collectors
 
-        known = {each for name in chosen for each in COLLECTORS[name]}
+        known = {each for name in chosen for each in list_collectors(name)}
         collectors = tuple(each for each in settings.collectors if each in known)
         settings = replace(settings, names=chosen, collectors=collectors)
     return configuration, settings

@@ -6,14 +6,114 @@ Source: prometheus/docs, instrumenting/exposition_formats.md and specs/om/open_m
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import ClassVar, Literal
 
-from ccagent.exporter.family import WrittenFamily
+Kind = Literal["counter", "gauge", "untyped", "histogram", "summary"]
+Labels = tuple[str, ...]
+Rows = Iterable[tuple[Labels, float]]
+"""Pairs of label values and number. The values are in the order of the family's label names."""
+FamilyRows = tuple["Family", Rows]
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*", re.ASCII)
+_UNITS = (
+    "seconds", "bytes", "joules", "celsius", "hertz", "watts", "volts", "amperes", "ratio",
+)  # fmt: skip
+_TOTAL = "_total"
 
-    from ccagent.exporter.family import Family, Labels, Rows
+
+class Family:
+    """A metric family.
+
+    name: of its samples, including a suffix `_total`. help: a sentence. labels: label names.
+    """
+
+    __slots__ = ("_openmetrics", "_text", "help", "kind", "labels", "name")
+
+    _also: ClassVar[dict[int, str]] = {}
+
+    def __init__(self, name: str, kind: Kind, text: str, labels: Labels = ()) -> None:
+        if not all(map(_NAME.fullmatch, (name.translate(self._also), *labels))):
+            raise ValueError(f"{name!r} with {labels}: letters, digits and '_' only")
+        self.name = name
+        self.kind: Kind = kind
+        self.help = text
+        self.labels = labels
+        self._text = ""
+        self._openmetrics = ""
+
+    def __repr__(self) -> str:
+        """Return the name and the labels."""
+        return f"Family({self.name}{{{','.join(self.labels)}}})"
+
+    @property
+    def text_head(self) -> str:
+        """Return the lines HELP and TYPE of the text format 0.0.4."""
+        if not self._text:
+            text = self.help.replace("\\", "\\\\").replace("\n", "\\n")
+            self._text = f"# HELP {self.name} {text}\n# TYPE {self.name} {self.kind}\n"
+        return self._text
+
+    @property
+    def unknown_head(self) -> str:
+        """Return the lines TYPE and HELP of OpenMetrics 1.0 with the type unknown."""
+        return f"# TYPE {self.name} unknown\n# HELP {self.name} {escape_help(self.help)}\n"
+
+    @property
+    def openmetrics_head(self) -> str:
+        """Return the lines TYPE, UNIT and HELP of OpenMetrics 1.0.
+
+        A counter without `_total` gets the type unknown. As a counter OpenMetrics would require
+        another name, and the name of the series would depend on the format.
+        """
+        if not self._openmetrics:
+            name, kind = self.name, self.kind if self.kind != "untyped" else "unknown"
+            if kind == "counter":
+                if name.endswith(_TOTAL):
+                    name = name.removesuffix(_TOTAL)
+                else:
+                    kind = "unknown"
+            lines = [f"# TYPE {name} {kind}"]
+            unit = name.rpartition("_")[2]
+            if unit in _UNITS:
+                lines.append(f"# UNIT {name} {unit}")
+            lines.append(f"# HELP {name} {escape_help(self.help)}")
+            self._openmetrics = "\n".join(lines) + "\n"
+        return self._openmetrics
+
+
+class WrittenFamily(Family):
+    """A family of a text file. Its rows have line prefixes in place of label values."""
+
+    __slots__ = ()
+
+    _also: ClassVar[dict[int, str]] = {ord(":"): "_"}
+
+
+def escape_help(text: str) -> str:
+    """Return a help text escaped for OpenMetrics."""
+    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+
+
+def counter(name: str, text: str, *labels: str) -> Family:
+    """Return a family of type counter."""
+    return Family(name, "counter", text, labels)
+
+
+def gauge(name: str, text: str, *labels: str) -> Family:
+    """Return a family of type gauge."""
+    return Family(name, "gauge", text, labels)
+
+
+def untyped(name: str, text: str, *labels: str) -> Family:
+    """Return a family whose source does not declare counter or gauge."""
+    return Family(name, "untyped", text, labels)
+
+
+def name_family(kind: Kind, name: str, text: str) -> Family | None:
+    """Return a family named after the kernel's name; None if the name is invalid."""
+    return Family(name, kind, text) if _NAME.fullmatch(name) else None
+
 
 _UNFIT = re.compile(r"[\x00-\x09\x0b-\x1f\x7f\x85\u2028\u2029\ud800-\udfff]")
 """Control characters and line separators: a parser may take them for the end of a line or text.
@@ -31,7 +131,7 @@ class SampleEncoder:
     def __init__(self) -> None:
         self._prefixes: dict[Family, dict[Labels, str]] = {}
 
-    def encode(self, families: Iterable[tuple[Family, Rows]]) -> list[Block]:
+    def encode(self, families: Iterable[FamilyRows]) -> list[Block]:
         """Return the families that have samples, with their lines.
 
         Of several samples with equal labels after escaping, only the last is kept.

@@ -1,19 +1,32 @@
-"""GPUs under ccagent's own metric names: cards, and their allocation to jobs."""
+"""GPUs under the names of ccagent and of dcgm-exporter; files of the jobs of cards.
+
+The files are for dcgm-exporter's option --hpc-job-mapping-dir. The name of a file is the number of
+a card, or `CARD.INSTANCE`. Each line is a job id.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
+import threading
 from typing import TYPE_CHECKING
 
 from ccagent.agents.sonar.jobs.allocations import idle_cards
+from ccagent.errors import CcagentError, NotHereError, NotPermittedError
 from ccagent.exporter.collector import Collector
-from ccagent.exporter.family import counter, gauge
+from ccagent.exporter.exposition import Family, counter, gauge
+from ccagent.log import logger
+from ccagent.service.private_directories import open_directory
+from ccagent.service.private_files import replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ccagent.exporter.family import Family, Labels, Rows
-    from ccagent.exporter.sources import CardsOnNode
+    from ccagent.exporter.exposition import FamilyRows, Kind, Labels
+    from ccagent.exporter.sources import CardsOnNode, NodeSources
     from ccagent.machine.node import Node
+
 
 _CARD = ("gpu", "uuid")
 _INFO = gauge(
@@ -49,7 +62,7 @@ class GpuCollector(Collector):
 
     name = "gpus"
 
-    def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
+    def collect(self, node: Node) -> Iterator[FamilyRows]:
         """Read the cards through the vendors' libraries. Raise NotHereError without a card."""
         cards = self.sources.cards.get(node)
         reading = cards.reading
@@ -87,7 +100,7 @@ class GpuCollector(Collector):
 
     def _of_jobs(
         self, cards: CardsOnNode, labels: dict[int, tuple[str, str]]
-    ) -> Iterator[tuple[Family, Rows]]:
+    ) -> Iterator[FamilyRows]:
         pairs: list[tuple[Labels, float]] = []
         allocated: list[tuple[Labels, float]] = []
         used: list[tuple[Labels, float]] = []
@@ -114,3 +127,189 @@ def _lacks(cards: CardsOnNode, index: int, field: str) -> bool:
     if field == "memory":
         return index in reading.without_memory
     return index in reading.instances
+
+
+_LABELS = ("gpu", "UUID", "pci_bus_id", "device", "modelName", "hostname")
+_KIB_OF_MIB = 1024
+_NVIDIA = "NVIDIA"
+_MAJOR = "195:"
+_ADDRESS = re.compile(r"([0-9a-fA-F]{4,8}):(.+)", re.ASCII)
+
+
+def _family(name: str, kind: Kind, text: str) -> Family:
+    return Family(f"DCGM_FI_DEV_{name}", kind, text, _LABELS)
+
+
+_STATES = (
+    ("ce_clock", _family("SM_CLOCK", "gauge", "SM clock frequency (in MHz).")),
+    ("memory_clock", _family("MEM_CLOCK", "gauge", "Memory clock frequency (in MHz).")),
+    ("temperature", _family("GPU_TEMP", "gauge", "GPU temperature (in C).")),
+    ("power", _family("POWER_USAGE", "gauge", "Power draw (in W).")),
+)
+_UTILIZATION = _family("GPU_UTIL", "gauge", "GPU utilization (in %).")
+_FRAMEBUFFER = _family("FB_USED", "gauge", "Framebuffer memory used (in MiB).")
+_FREE = _family("FB_FREE", "gauge", "Framebuffer memory free (in MiB).")
+_DETAILS = {
+    "energy": _family(
+        "TOTAL_ENERGY_CONSUMPTION", "counter", "Total energy consumption since boot (in mJ)."
+    ),
+    "mem_utilization": _family("MEM_COPY_UTIL", "gauge", "Memory utilization (in %)."),
+    "encoder_utilization": _family("ENC_UTIL", "gauge", "Encoder utilization (in %)."),
+    "decoder_utilization": _family("DEC_UTIL", "gauge", "Decoder utilization (in %)."),
+    "pcie_replays": _family("PCIE_REPLAY_COUNTER", "counter", "Total number of PCIe retries."),
+    "xid": _family("XID_ERRORS", "gauge", "Value of the last XID error encountered."),
+    "remapped_rows_corrected": _family(
+        "CORRECTABLE_REMAPPED_ROWS", "counter", "Number of remapped rows for correctable errors"
+    ),
+    "remapped_rows_uncorrected": _family(
+        "UNCORRECTABLE_REMAPPED_ROWS", "counter", "Number of remapped rows for uncorrectable errors"
+    ),
+    "remapped_rows_failure": _family(
+        "ROW_REMAP_FAILURE", "gauge", "Whether remapping of rows has failed"
+    ),
+}
+
+
+class DcgmCollector(Collector):
+    """NVIDIA cards without their MIG instances."""
+
+    name = "dcgm"
+
+    def collect(self, node: Node) -> Iterator[FamilyRows]:
+        """Read the cards through NVML. Raise NotHereError without an NVIDIA card."""
+        cards = self.sources.cards.get(node)
+        labels = _label_cards(cards, node.hostname)
+        if not labels:
+            raise NotHereError("no NVIDIA card")
+        reading = cards.reading
+        states = [card for card in reading.cards if card.index in labels and not card.failing]
+        for field, family in _STATES:
+            yield family, [(labels[card.index], getattr(card, field)) for card in states]
+        yield (
+            _UTILIZATION,
+            [
+                (labels[card.index], card.ce_util)
+                for card in states
+                if card.index not in reading.without_utilization
+            ],
+        )
+        used: list[tuple[Labels, float]] = []
+        free: list[tuple[Labels, float]] = []
+        for card in states:
+            if card.index not in reading.without_memory:
+                own = labels[card.index]
+                total = cards.descriptions[card.index].memory
+                used.append((own, card.memory // _KIB_OF_MIB))
+                free.append((own, max(0, total - card.memory) // _KIB_OF_MIB))
+        yield _FREE, free
+        yield _FRAMEBUFFER, used
+        for name, family in _DETAILS.items():
+            yield (
+                family,
+                [
+                    (labels[index], detail.value)
+                    for index, details in reading.details.items()
+                    if index in labels
+                    for detail in details
+                    if detail.name == name and not detail.part
+                ],
+            )
+
+
+def _label_cards(cards: CardsOnNode, hostname: str) -> dict[int, Labels]:
+    """Return the labels of the NVIDIA cards by card index."""
+    reading = cards.reading
+    devices = {
+        index: f"nvidia{device.removeprefix(_MAJOR)}"
+        for device, index in reading.devices.items()
+        if device.startswith(_MAJOR)
+    }
+    found: dict[int, Labels] = {}
+    for card in reading.cards:
+        index = card.index
+        known = cards.descriptions.get(index)
+        if known is None or known.manufacturer != _NVIDIA or index in reading.instances:
+            continue
+        address = format_address(reading.addresses.get(index, ""))
+        device = devices.get(index, f"nvidia{index}")
+        found[index] = (str(index), card.uuid, address, device, known.model, hostname)
+    return found
+
+
+def format_address(address: str) -> str:
+    """Return a PCI address as NVML writes it: a domain of eight digits, in upper case."""
+    found = _ADDRESS.fullmatch(address)
+    return address if found is None else f"{int(found[1], 16):08X}:{found[2].upper()}"
+
+
+_EVERY = 15.0
+_FILE = re.compile(r"[0-9]{1,4}(?:\.[0-9]{1,4})?", re.ASCII)
+_MODE = 0o644
+
+
+class GpuJobFiles:
+    """The files of a directory, kept equal to the allocations. Only changed files are written."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._written: dict[str, bytes] | None = None
+
+    def write(self, cards: CardsOnNode) -> None:
+        """Write the files of allocated cards and remove those of free cards. Log failures."""
+        jobs: dict[str, list[int]] = {}
+        for each in cards.allocations:
+            for card in each.cards:
+                jobs.setdefault(str(card), []).append(each.job)
+        wanted = {
+            name: "".join(f"{job}\n" for job in sorted(each)).encode()
+            for name, each in jobs.items()
+        }
+        if wanted == self._written:
+            return
+        try:
+            for name, content in wanted.items():
+                if self._written is None or self._written.get(name) != content:
+                    replace_file(os.path.join(self._directory, name), content, _MODE)
+            self._remove_others(set(wanted))
+        except (OSError, NotPermittedError) as error:
+            self._written = None
+            logger.warning("exporter: gpu-job-directory: %s", error)
+            return
+        self._written = wanted
+
+    def _remove_others(self, wanted: set[str]) -> None:
+        """Remove the files of free cards: dcgm-exporter reads all files."""
+        directory = open_directory(self._directory)
+        try:
+            # A descriptor opened with O_PATH can't be listed itself.
+            for name in os.listdir(f"/proc/self/fd/{directory}"):
+                if _FILE.fullmatch(name) and name not in wanted:
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(name, dir_fd=directory)
+        finally:
+            os.close(directory)
+
+
+def keep_gpu_jobs(
+    directory: str, node: Node, sources: NodeSources, closing: threading.Event
+) -> None:
+    """Update the files in a thread, independent of scrapes, until `closing` is set."""
+    files = GpuJobFiles(directory)
+
+    def keep() -> None:
+        while True:
+            try:
+                files.write(sources.cards.get(node))
+            except NotHereError:
+                pass  # no card, no files
+            except CcagentError as error:
+                logger.warning("exporter: gpu-job-directory: %s", error)
+            except Exception:  # noqa: BLE001 - the next turn may work
+                logger.exception("exporter: gpu-job-directory: unforeseen error")
+            if closing.wait(_EVERY):
+                return
+
+    try:
+        threading.Thread(target=keep, name="exporter-gpu-jobs", daemon=True).start()
+    except RuntimeError as error:
+        logger.error("exporter: gpu-job-directory: no thread: %s", error)

@@ -1,30 +1,93 @@
-"""A non-blocking connection of one client: TLS handshake, request, response."""
+"""A non-blocking connection of one client: TLS handshake, request, response.
+
+The standard library parses the heads of requests: the core package has no other HTTP library.
+"""
 
 from __future__ import annotations
 
+import io
+import re
 import selectors
 import ssl
 from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Literal
 
-from ccagent.exporter.http_request import (
-    LARGEST_HEAD,
-    MalformedRequestError,
-    encode_answer,
-    parse_request,
-    text_answer,
-)
+from ccagent.exporter.pages import ExporterAnswer, Request, text_answer
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-    from ccagent.exporter.http_request import ExporterAnswer, Request
 
 State = Literal["handshake", "reading", "working", "writing", "closed"]
 
+_LARGEST_HEAD = 16 * 1024
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
+_FORBIDDEN = re.compile(r"[\0\r\n]")
+_AUTHORITY = re.compile(r"https?://[^/?#]*", re.IGNORECASE)
 _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 _PIECE = 64 * 1024
+
+
+class MalformedRequestError(ValueError):
+    """A request that is malformed or not supported. status: of the response."""
+
+    def __init__(self, text: str, status: HTTPStatus = HTTPStatus.BAD_REQUEST) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class ScrapeHead(BaseHTTPRequestHandler):
+    """The head of a request, without its final empty line.
+
+    close_connection: whether the client wants no further request. Raise MalformedRequestError.
+    """
+
+    protocol_version = "HTTP/1.1"
+
+    def __init__(self, head: bytes) -> None:  # not that of the library: it would serve a socket
+        self.raw_requestline, _, rest = (head + b"\r\n\r\n").partition(b"\r\n")
+        self.rfile = io.BufferedReader(io.BytesIO(rest))
+        if not self.parse_request() or self._is_unusual():
+            raise MalformedRequestError("not an HTTP/1 request")
+        if "transfer-encoding" in self.headers or any(
+            length != "0" for length in self.headers.get_all("content-length", [])
+        ):
+            status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+            raise MalformedRequestError("no request body allowed", status)
+
+    def _is_unusual(self) -> bool:
+        """Return whether the head has what the library accepts, and a proxy may read otherwise."""
+        return (
+            len(self.requestline.split(" ")) != 3
+            or not self.requestline.isascii()
+            or bool(self.headers.defects)
+            or not all(map(_NAME.fullmatch, self.headers))
+            or any(_FORBIDDEN.search(value) for value in self.headers.values())
+        )
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Raise MalformedRequestError for an error that the library has found."""
+        del message, explain
+        status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+        if code == status:
+            raise MalformedRequestError("head too large", status)
+        raise MalformedRequestError("not an HTTP/1 request")
+
+    def handle_expect_100(self) -> bool:
+        """Ask for no body."""
+        return True
+
+    def request(self, peer: str) -> Request:
+        """Return the request. peer: the client's address."""
+        # A proxy may send the whole URL (RFC 9112, 3.2.2).
+        path, _, query = _AUTHORITY.sub("", self.path, count=1).partition("?")
+        headers: dict[str, str] = {}
+        for name, value in self.headers.items():
+            key, text = name.lower(), value.strip()
+            headers[key] = f"{headers[key]}, {text}" if key in headers else text
+        return Request(self.command, path or "/", query, headers, peer)
 
 
 class ExporterConnection:
@@ -113,24 +176,25 @@ class ExporterConnection:
     def _take_request(self, now: float) -> Request | None:
         end = self._received.find(b"\r\n\r\n")
         if end < 0:
-            if len(self._received) > LARGEST_HEAD:
+            if len(self._received) > _LARGEST_HEAD:
                 self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "head too large", now)
             return None
         head = bytes(self._received[:end])
         del self._received[: end + 4]
-        if end > LARGEST_HEAD:
+        if end > _LARGEST_HEAD:
             self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "head too large", now)
             return None
         try:
-            request = parse_request(head)
+            parsed = ScrapeHead(head)
         except MalformedRequestError as error:
             self._refuse(error.status, str(error), now)
             return None
-        self._keeps_alive = request.keeps_alive and not self._is_last
+        request = parsed.request(self.peer)
+        self._keeps_alive = not (parsed.close_connection or self._is_last)
         self._is_head = request.method == "HEAD"
         self.has_asked = True
         self._enter("working", now)
-        return request._replace(peer=self.peer)
+        return request
 
     def _refuse(self, status: HTTPStatus, text: str, now: float) -> None:
         self.was_malformed = True
@@ -165,3 +229,19 @@ class ExporterConnection:
         """Close the socket without a TLS shutdown, which could block."""
         self.state = "closed"
         self.socket.close()
+
+
+def encode_answer(answer: ExporterAnswer, *, keeps_alive: bool, with_body: bool = True) -> bytes:
+    """Return the response as bytes."""
+    lines = [
+        f"HTTP/1.1 {answer.status.value} {answer.status.phrase}",
+        f"Content-Type: {answer.content_type}",
+        f"Content-Length: {len(answer.body)}",
+        "X-Content-Type-Options: nosniff",
+        "Cache-Control: no-store",
+        f"Connection: {'keep-alive' if keeps_alive else 'close'}",
+        *(f"{name}: {value}" for name, value in answer.headers),
+        "\r\n",
+    ]
+    head = "\r\n".join(lines).encode("latin-1", "replace")
+    return head + answer.body if with_body else head

@@ -14,20 +14,65 @@ import threading
 import time
 from collections import Counter
 from http import HTTPStatus
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
-from ccagent.exporter.http_clients import StoppedClients
 from ccagent.exporter.http_connection import ExporterConnection
-from ccagent.exporter.http_request import text_answer
+from ccagent.exporter.pages import text_answer
 from ccagent.log import logger
 from ccagent.net.urls import network
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from ccagent.exporter.http_clients import StopReason
-    from ccagent.exporter.http_request import ExporterAnswer, Request
+    from ccagent.exporter.pages import ExporterAnswer, Request
     from ccagent.exporter.tls import TlsContext
+
+
+StopReason = Literal["evicted", "malformed", "refused", "slow"]
+
+_TEXTS: dict[StopReason, str] = {
+    "evicted": "connection closed for a client of another address: too many at once",
+    "malformed": "request refused: malformed or too large",
+    "refused": "connection refused: too many at once",
+    "slow": "connection closed: slower than client-timeout",
+}
+_NAMED = 20
+"""Maximum of addresses in the log per hour and reason. All others share a line."""
+_PERIOD = 3600.0
+
+
+class StoppedClients:
+    """Counters of stopped clients, by reason.
+
+    An address is named in the log once per hour and reason; the log counts its repetitions. Only
+    the thread of the server writes.
+    """
+
+    def __init__(self) -> None:
+        self._counts: dict[StopReason, int] = dict.fromkeys(get_args(StopReason), 0)
+        self._named: set[tuple[StopReason, str]] = set()
+        self._since = time.monotonic()
+
+    def note(self, peer: str, reason: StopReason) -> None:
+        """Count a stopped client and log it. peer: its address; "" for a local socket."""
+        self._counts[reason] += 1
+        now = time.monotonic()
+        if now > self._since + _PERIOD:
+            self._named.clear()
+            self._since = now
+        named = (reason, network(peer))
+        if named not in self._named:
+            if sum(each == reason for each, _ in self._named) >= _NAMED:
+                logger.warning("exporter: further addresses: %s", _TEXTS[reason])
+                return
+            self._named.add(named)
+        logger.warning("exporter: %s: %s", named[1] or "local socket", _TEXTS[reason])
+
+    def rows(self) -> Iterator[tuple[tuple[str], int]]:
+        """Return reason and count of stopped clients since the start."""
+        for reason, count in self._counts.items():
+            yield (reason,), count
+
 
 _IDLE = 300.0
 """Seconds after which an idle connection is closed."""

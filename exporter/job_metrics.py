@@ -1,20 +1,98 @@
-"""Jobs under ccagent's own metric names: CPU time, memory, I/O, pressure and processes."""
+"""Slurm's jobs under the names of ccagent, of cgroup_exporter 1.2, and of the CEEMS exporter.
+
+A vocabulary is a table: each family with the rules for the values of a job.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ccagent.errors import NotHereError
+from ccagent.errors import CcagentError, NotHereError
 from ccagent.exporter.collector import Collector
-from ccagent.exporter.family import counter, gauge
+from ccagent.exporter.exposition import counter, gauge
+from ccagent.machine.cgroup.jobs import ROOT
+from ccagent.machine.parsed import read_parsed
+from ccagent.machine.procfs.cpulist import parse_cpu_list
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from ccagent.exporter.family import Family, Labels, Rows
-    from ccagent.exporter.sources import JobOnNode
-    from ccagent.machine.cgroup.counters import JobCounters
+    from ccagent.exporter.exposition import Family, FamilyRows, Labels
+    from ccagent.exporter.settings import ExporterSettings
+    from ccagent.exporter.sources import JobOnNode, NodeSources
     from ccagent.machine.node import Node
+
+    Rule = tuple[Callable[[JobOnNode], float | None], Labels]
+    """A value of a job, None without one, and the labels after those of the job."""
+    Vocabulary = Sequence[tuple[Family, Sequence[Rule]]]
+
+_NS, _US = 1e9, 1e6
+_NO_LIMIT_V1 = 9223372036854771712
+"""The kernel's number of a job without a limit."""
+_NO_LIMIT_V2 = float(2**64)
+"""cgroup_exporter's number of a job without a limit."""
+
+
+def _field(name: str, divisor: float = 1, *more: str) -> Rule:
+    """Return the rule for a field of JobCounters."""
+
+    def read(job: JobOnNode) -> float | None:
+        value: int | None = getattr(job.counters, name)
+        return value if value is None or divisor == 1 else value / divisor
+
+    return read, more
+
+
+def _limit(name: str, needs: str = "job") -> Rule:
+    """Return the rule for a limit in B, present if the field `needs` of the job is."""
+
+    def read(job: JobOnNode) -> float | None:
+        if needs != "job" and getattr(job.counters, needs) is None:
+            return None
+        limit: int | None = getattr(job.counters, name)
+        if limit is not None:
+            return limit
+        return _NO_LIMIT_V2 if is_version_2(job.group) else _NO_LIMIT_V1
+
+    return read, ()
+
+
+def find_swap(job: JobOnNode) -> int | None:
+    """Return the used swap space in B. Version 1 counts memory and swap together."""
+    used = job.counters.swap_used
+    if used is None or is_version_2(job.group):
+        return used
+    return max(0, used - (job.counters.mem_used or 0))
+
+
+def find_rss(job: JobOnNode) -> int | None:
+    """Return RSS in B as cgroup_exporter defines it: on version 2 with swap and page cache."""
+    counters = job.counters
+    if counters.mem_anon is None or not is_version_2(job.group):
+        return counters.mem_anon
+    return counters.mem_anon + (counters.mem_swapcached or 0) + (counters.mem_file or 0)
+
+
+def is_version_2(group: str) -> bool:
+    """Return whether a job's control group directory belongs to version 2."""
+    return "/system.slice/" in group
+
+
+def name_rows(
+    vocabulary: Vocabulary, jobs: list[JobOnNode], labels: Mapping[int, Labels]
+) -> Iterator[FamilyRows]:
+    """Yield the families of a vocabulary. labels: of the jobs, by job id."""
+    for family, rules in vocabulary:
+        yield (
+            family,
+            [
+                ((*labels[job.job], *more), value)
+                for job in jobs
+                for read, more in rules
+                if (value := read(job)) is not None
+            ],
+        )
+
 
 _JOBS = gauge("ccagent_jobs", "Jobs of Slurm on this node.")
 _LEFT_OUT = gauge(
@@ -25,111 +103,49 @@ _INFO = gauge(
     "Always 1: the owner of the job; account, partition and name from the job's environment.",
     "jobid", "user", "account", "partition", "name",
 )  # fmt: skip
-_PROCESSES = gauge("ccagent_job_processes", "Processes of the job on this node.", "jobid")
-
-_VALUES: tuple[tuple[str, Family, float], ...] = (
-    (
-        "cpu_time",
-        counter("ccagent_job_cpu_seconds_total", "CPU time of the job on this node.", "jobid"),
-        1e9,
-    ),
-    (
-        "cpu_user",
-        counter("ccagent_job_cpu_user_seconds_total", "CPU time in user mode.", "jobid"),
-        1e9,
-    ),
-    (
-        "cpu_system",
-        counter("ccagent_job_cpu_system_seconds_total", "CPU time in the kernel.", "jobid"),
-        1e9,
-    ),
-    (
-        "cpu_throttled",
-        counter(
-            "ccagent_job_cpu_throttled_seconds_total",
-            "Time for which the job's quota stopped it, summed over hwthreads.",
-            "jobid",
-        ),
-        1e9,
-    ),
-    ("cpus", gauge("ccagent_job_cpus", "Hwthreads that the job may use.", "jobid"), 1),
-    (
-        "mem_used",
-        gauge(
-            "ccagent_job_memory_used_bytes",
-            "Memory that counts towards the job's limit, its page cache included.",
-            "jobid",
-        ),
-        1,
-    ),
-    (
-        "mem_peak",
-        gauge(
-            "ccagent_job_memory_peak_bytes",
-            "Maximum of ccagent_job_memory_used_bytes.",
-            "jobid",
-        ),
-        1,
-    ),
-    (
-        "mem_rss",
-        gauge(
-            "ccagent_job_memory_rss_bytes",
-            "Memory that the job's programs hold: anonymous and shared, no cache of files.",
-            "jobid",
-        ),
-        1,
-    ),
-    (
-        "mem_file",
-        gauge("ccagent_job_memory_cache_bytes", "Page cache of the job, tmpfs included.", "jobid"),
-        1,
-    ),
-    (
-        "mem_limit",
-        gauge("ccagent_job_memory_limit_bytes", "Memory that the job may use.", "jobid"),
-        1,
-    ),
-    (
-        "oom_kills",
-        counter(
-            "ccagent_job_oom_kills_total",
-            "Processes of the job that the kernel's OOM killer has killed.",
-            "jobid",
-        ),
-        1,
-    ),
-    (
-        "io_read",
-        counter(
-            "ccagent_job_io_read_bytes_total",
-            "Read from block devices, hence not from network file systems.",
-            "jobid",
-        ),
-        1,
-    ),
-    (
-        "io_write",
-        counter(
-            "ccagent_job_io_written_bytes_total",
-            "Written to block devices, hence not to network file systems.",
-            "jobid",
-        ),
-        1,
-    ),
-)
-_SWAP = gauge("ccagent_job_memory_swap_bytes", "Swap space that the job uses.", "jobid")
-_WAITING = counter(
-    "ccagent_job_pressure_waiting_seconds_total",
-    "Time in which a task of the job waited for the resource: cpu, memory, io.",
-    "jobid", "resource",
-)  # fmt: skip
-_STALLED = counter(
-    "ccagent_job_pressure_stalled_seconds_total",
-    "Time in which no task of the job worked, since some waited for the resource.",
-    "jobid", "resource",
-)  # fmt: skip
 _RESOURCES = ("cpu", "memory", "io")
+
+
+def _counter(name: str, text: str, *rules: Rule) -> tuple[Family, Sequence[Rule]]:
+    labels = ("jobid", *(("resource",) if rules[0][1] else ()))
+    return counter(f"ccagent_job_{name}", text, *labels), rules
+
+
+def _gauge(name: str, text: str, rule: Rule) -> tuple[Family, Sequence[Rule]]:
+    return gauge(f"ccagent_job_{name}", text, "jobid"), (rule,)
+
+
+_CCAGENT: Vocabulary = (
+    _gauge("processes", "Processes of the job on this node.", (lambda job: len(job.pids), ())),
+    _counter("cpu_seconds_total", "CPU time of the job on this node.", _field("cpu_time", _NS)),
+    _counter("cpu_user_seconds_total", "CPU time in user mode.", _field("cpu_user", _NS)),
+    _counter("cpu_system_seconds_total", "CPU time in the kernel.", _field("cpu_system", _NS)),
+    _counter("cpu_throttled_seconds_total",
+        "Time for which the job's quota stopped it, summed over hwthreads.",
+        _field("cpu_throttled", _NS)),
+    _gauge("cpus", "Hwthreads that the job may use.", _field("cpus")),
+    _gauge("memory_used_bytes",
+        "Memory that counts towards the job's limit, its page cache included.", _field("mem_used")),
+    _gauge("memory_peak_bytes", "Maximum of ccagent_job_memory_used_bytes.", _field("mem_peak")),
+    _gauge("memory_rss_bytes",
+        "Memory that the job's programs hold: anonymous and shared, no cache of files.",
+        _field("mem_rss")),
+    _gauge("memory_cache_bytes", "Page cache of the job, tmpfs included.", _field("mem_file")),
+    _gauge("memory_limit_bytes", "Memory that the job may use.", _field("mem_limit")),
+    _counter("oom_kills_total", "Processes of the job that the kernel's OOM killer has killed.",
+        _field("oom_kills")),
+    _counter("io_read_bytes_total", "Read from block devices, hence not from network file systems.",
+        _field("io_read")),
+    _counter("io_written_bytes_total",
+        "Written to block devices, hence not to network file systems.", _field("io_write")),
+    _gauge("memory_swap_bytes", "Swap space that the job uses.", (find_swap, ())),
+    _counter("pressure_waiting_seconds_total",
+        "Time in which a task of the job waited for the resource: cpu, memory, io.",
+        *(_field(f"pressure_{resource}", _US, resource) for resource in _RESOURCES)),
+    _counter("pressure_stalled_seconds_total",
+        "Time in which no task of the job worked, since some waited for the resource.",
+        *(_field(f"pressure_{resource}_full", _US, resource) for resource in _RESOURCES)),
+)  # fmt: skip
 
 
 class JobCollector(Collector):
@@ -137,7 +153,7 @@ class JobCollector(Collector):
 
     name = "jobs"
 
-    def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
+    def collect(self, node: Node) -> Iterator[FamilyRows]:
         """Read the control groups. Without jobs yield only the counts of jobs."""
         try:
             jobs, left_out = self.sources.jobs.get(node)
@@ -145,61 +161,216 @@ class JobCollector(Collector):
             jobs, left_out = [], 0
         yield _JOBS, [((), len(jobs) + left_out)]
         yield _LEFT_OUT, [((), left_out)]
-        labels = {each.job: (str(each.job),) for each in jobs}
         yield (
             _INFO,
             [
-                ((*labels[each.job], i.user, i.account, i.partition, i.name), 1)
-                for each in jobs
-                for i in (each.identity,)
+                ((str(job.job), owner.user, owner.account, owner.partition, owner.name), 1)
+                for job in jobs
+                for owner in (job.identity,)
             ],
         )
-        yield _PROCESSES, [(labels[each.job], len(each.pids)) for each in jobs]
-        yield from counter_rows(_VALUES, jobs, labels)
+        yield from name_rows(_CCAGENT, jobs, {job.job: (str(job.job),) for job in jobs})
+
+
+_TIMES: Vocabulary = tuple(
+    (
+        counter(f"cgroup_cpu_{name}_seconds", f"Cumulative CPU {text}seconds", "cgroup"),
+        (_field(field, _NS),),
+    )
+    for name, text, field in (
+        ("user", "user ", "cpu_user"), ("system", "system ", "cpu_system"),
+        ("total", "", "cpu_time"),
+    )
+)  # fmt: skip
+_CPUS = gauge("cgroup_cpus", "Number of CPUs in the cgroup", "cgroup")
+_CPU_INFO = gauge("cgroup_cpu_info", "CPUs of the cgroup", "cgroup", "cpus")
+_CGROUP_INFO = gauge(
+    "cgroup_info", "User and job of the cgroup", "cgroup", "username", "uid", "jobid"
+)
+_CGROUP: Vocabulary = (
+    *(
+        (gauge(f"cgroup_{name}", text, "cgroup"), (rule,))
+        for name, text, rule in (
+            ("memory_rss_bytes", "Memory RSS used in bytes", (find_rss, ())),
+            ("memory_cache_bytes", "Memory cache used in bytes", _field("mem_file")),
+            ("memory_used_bytes", "Memory used in bytes", _field("mem_used")),
+            ("memory_fail_count", "Memory fail count", _field("mem_failures")),
+            ("memsw_used_bytes", "Swap used in bytes", _field("swap_used")),
+            ("memsw_fail_count", "Swap fail count", _field("swap_failures")),
+            ("memory_total_bytes", "Memory given to the cgroup in bytes", _limit("mem_limit")),
+            (
+                "memsw_total_bytes",
+                "Swap given to the cgroup in bytes",
+                _limit("swap_limit", "swap_used"),
+            ),
+        )
+    ),
+    *(
+        (
+            counter(
+                f"cgroup_{resource}_pressure_seconds_total",
+                f"Total time of {resource} pressure in seconds", "cgroup", "type",
+            ),
+            (
+                _field(f"pressure_{resource}", _US, "some"),
+                _field(f"pressure_{resource}_full", _US, "full"),
+            ),
+        )
+        for resource in _RESOURCES
+    ),
+)  # fmt: skip
+
+
+class CgroupExporterCollector(Collector):
+    """Job metrics as cgroup_exporter exposes them."""
+
+    name = "cgroups"
+
+    def collect(self, node: Node) -> Iterator[FamilyRows]:
+        """Read the control groups of jobs. Raise NotHereError if Slurm has created none."""
+        jobs, _ = self.sources.jobs.get(node)
+        names: dict[int, Labels] = {job.job: (name_group(job.group),) for job in jobs}
+        yield from name_rows(_TIMES, jobs, names)
+        cpus = {job.job: _read_cpus(node, job) for job in jobs}
+        yield _CPUS, [(names[job], len(own)) for job, own in cpus.items()]
         yield (
-            _SWAP,
-            [
-                (labels[each.job], value)
-                for each in jobs
-                if (value := find_swap(each.counters, each.group)) is not None
-            ],
+            _CPU_INFO,
+            [((*names[job], ",".join(map(str, own))), 1) for job, own in cpus.items()],
         )
-        for family, suffix in ((_WAITING, ""), (_STALLED, "_full")):
-            rows: list[tuple[Labels, float]] = []
-            for each in jobs:
-                for resource in _RESOURCES:
-                    value = getattr(each.counters, f"pressure_{resource}{suffix}")
-                    if value is not None:
-                        rows.append(((*labels[each.job], resource), value / 1e6))
-            yield family, rows
-
-
-def counter_rows(
-    values: Iterable[tuple[str, Family, float]], jobs: list[JobOnNode], labels: Mapping[int, Labels]
-) -> Iterator[tuple[Family, Rows]]:
-    """Yield each family with the values of the jobs that have one.
-
-    values: field of JobCounters, family, divisor. labels: by job id.
-    """
-    for field, family, divisor in values:
-        found = ((labels[each.job], getattr(each.counters, field)) for each in jobs)
+        yield from name_rows(_CGROUP, jobs, names)
         yield (
-            family,
+            _CGROUP_INFO,
             [
-                (own, value if divisor == 1 else value / divisor)
-                for own, value in found
-                if value is not None
+                ((*names[job.job], job.identity.user, str(job.identity.uid), str(job.job)), 1)
+                for job in jobs
             ],
         )
 
 
-def is_version_2(group: str) -> bool:
-    """Return whether a job's control group directory belongs to version 2."""
-    return "/system.slice/" in group
+def _read_cpus(node: Node, job: JobOnNode) -> list[int]:
+    """Return the hwthreads of a job's control group; [] if they can't be read."""
+    group = job.group
+    if not is_version_2(group):
+        group = f"{ROOT}/cpuset{name_group(group)}"
+    try:
+        return read_parsed(node, f"{group}/cpuset.cpus", parse_cpu_list)
+    except CcagentError:
+        return []
 
 
-def find_swap(counters: JobCounters, group: str) -> int | None:
-    """Return the used swap space in B. Version 1 counts memory and swap together."""
-    if counters.swap_used is None or is_version_2(group):
-        return counters.swap_used
-    return max(0, counters.swap_used - (counters.mem_used or 0))
+def name_group(path: str) -> str:
+    """Return the path of a control group below its hierarchy's root: `/slurm/uid_1/job_2`."""
+    rest = path.removeprefix(f"{ROOT}/")
+    return f"/{rest}" if is_version_2(path) else f"/{rest.partition('/')[2]}"
+
+
+_UNIT = ("manager", "hostname", "cgrouphostname", "uuid")
+_PREFIX = "ceems_compute_unit"
+_UNITS = gauge("ceems_compute_units", "Total number of jobs", "manager", "hostname")
+_CEEMS: Vocabulary = (
+    *(
+        (counter(f"{_PREFIX}_cpu_{mode}_seconds_total", f"Total job CPU {mode} seconds", *_UNIT),
+         (_field(f"cpu_{mode}", _NS),))
+        for mode in ("user", "system")
+    ),
+    *(
+        (gauge(f"{_PREFIX}_{name}", text, *_UNIT), (rule,))
+        for name, text, rule in (
+            ("cpus", "Total number of job CPUs", _field("cpus")),
+            ("cpu_psi_seconds", "Total CPU PSI in seconds", _field("pressure_cpu_full", _US)),
+            ("memory_psi_seconds", "Total memory PSI in seconds",
+             _field("pressure_memory_full", _US)),
+            ("memory_cache_bytes", "Memory cache used in bytes", _field("mem_file")),
+            ("memory_used_bytes", "Memory used in bytes", _field("mem_used")),
+            ("memory_fail_count", "Memory fail count", _field("mem_failures")),
+            ("memsw_used_bytes", "Swap used in bytes", _field("swap_used")),
+            ("memsw_fail_count", "Swap fail count", _field("swap_failures")),
+            ("memory_rss_bytes", "Memory RSS used in bytes", (find_rss, ())),
+            ("memory_total_bytes", "Memory total in bytes", _limit("mem_limit")),
+            ("memsw_total_bytes", "Swap total in bytes", _limit("swap_limit", "swap_used")),
+        )
+    ),
+)  # fmt: skip
+_IO = tuple(
+    gauge(f"{_PREFIX}_blkio_{way}_total_{what}", f"Total block IO {way} {what}", *_UNIT, "device")
+    for what in ("bytes", "requests")
+    for way in ("read", "write")
+)
+_IO_FIELDS = (b"rbytes", b"wbytes", b"rios", b"wios")
+_GPU = gauge(
+    f"{_PREFIX}_gpu_index_flag", "A value > 0 indicates the job using current GPU",
+    *_UNIT, "index", "hindex", "gpuuuid", "gpuiid",
+)  # fmt: skip
+_MOST_DEVICES = 256
+
+
+class CeemsCollector(Collector):
+    """Job metrics as the CEEMS exporter exposes them."""
+
+    name = "ceems"
+
+    def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
+        super().__init__(settings, sources)
+        self._devices: dict[bytes, str] = {}
+
+    def collect(self, node: Node) -> Iterator[FamilyRows]:
+        """Read the control groups of jobs. Raise NotHereError if Slurm has created none."""
+        jobs, left_out = self.sources.jobs.get(node)
+        yield _UNITS, [(("slurm", node.hostname), len(jobs) + left_out)]
+        labels: dict[int, Labels] = {
+            job.job: ("slurm", node.hostname, "", str(job.job)) for job in jobs
+        }
+        yield from name_rows(_CEEMS, jobs, labels)
+        rows: list[list[tuple[Labels, float]]] = [[] for _ in _IO]
+        for job in jobs:
+            for device, values in _read_io(node, job).items():
+                own = (*labels[job.job], self._name_device(node, device))
+                for column, value in enumerate(values):
+                    rows[column].append((own, value))
+        yield from zip(_IO, rows, strict=True)
+        yield _GPU, self._flags(node, labels)
+
+    def _name_device(self, node: Node, device: bytes) -> str:
+        name = self._devices.get(device)
+        if name is None:
+            if len(self._devices) >= _MOST_DEVICES:
+                self._devices.clear()
+            number = device.decode("ascii", "replace")
+            path = f"sys/dev/block/{number}"
+            name = node.resolve(path).rpartition("/")[2] if node.exists(path) else number
+            self._devices[device] = name
+        return name
+
+    def _flags(self, node: Node, labels: dict[int, Labels]) -> list[tuple[Labels, float]]:
+        try:
+            cards = self.sources.cards.get(node)
+        except CcagentError:
+            return []
+        uuids = {card.index: card.uuid for card in cards.reading.cards}
+        return [
+            ((*labels[owner.job], str(card), f"{node.hostname}/gpu-{card}", uuids[card], ""), 1)
+            for owner in cards.allocations
+            for card in owner.cards
+            if owner.job in labels and card in uuids
+        ]
+
+
+def _read_io(node: Node, job: JobOnNode) -> dict[bytes, tuple[int, ...]]:
+    """Return the I/O of a job by device; {} on version 1, or if it can't be read."""
+    if not is_version_2(job.group):
+        return {}
+    try:
+        return read_parsed(node, f"{job.group}/io.stat", parse_io_stat)
+    except CcagentError:
+        return {}
+
+
+def parse_io_stat(content: bytes) -> dict[bytes, tuple[int, ...]]:
+    """Parse io.stat: bytes read and written, read and write requests, by `major:minor`."""
+    found: dict[bytes, tuple[int, ...]] = {}
+    for line in content.split(b"\n"):
+        device, *pairs = line.split() or (b"",)
+        values = {name: value for name, _, value in (pair.partition(b"=") for pair in pairs)}
+        if b":" in device and all(values.get(key, b"").isdigit() for key in _IO_FIELDS):
+            found[device] = tuple(int(values[key]) for key in _IO_FIELDS)
+    return found

@@ -1,22 +1,34 @@
-"""ccagent's own counters: its version, its process, its agents and sinks."""
+"""ccagent's names: its own counters, energy, and the readers of the agent `metrics` in base units.
+
+Each reader is a separate collector: it has a duration, and can be excluded.
+"""
 
 from __future__ import annotations
 
 import platform
+import re
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ccagent import __version__
+from ccagent.agents.metrics.readers.base import NODE, Count
+from ccagent.agents.metrics.settings import READERS
 from ccagent.commit import commit
 from ccagent.counters import resident_memory
+from ccagent.errors import NotHereError
 from ccagent.exporter.collector import Collector
-from ccagent.exporter.family import counter, gauge
+from ccagent.exporter.exposition import Family, counter, gauge
+from ccagent.machine.job_energy import latest_energy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ccagent.exporter.family import Family, Rows
+    from ccagent.agents.metrics.readers.base import Gauge, Metric, Reader, Scope
+    from ccagent.exporter.exposition import FamilyRows, Kind, Labels
+    from ccagent.exporter.settings import ExporterSettings
+    from ccagent.exporter.sources import NodeSources
     from ccagent.machine.node import Node
+
 
 _BUILD = gauge(
     "ccagent_build_info", "Always 1: the version of ccagent.",
@@ -76,7 +88,7 @@ class OwnCollector(Collector):
 
     name = "own"
 
-    def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
+    def collect(self, node: Node) -> Iterator[FamilyRows]:
         """Read the counters. Counters of agents and sinks exist only in the daemon."""
         yield _BUILD, [((__version__, commit() or "", platform.python_version()), 1)]
         yield _CPU, [((), round(time.process_time(), 6))]
@@ -91,3 +103,184 @@ class OwnCollector(Collector):
             yield family, [((name,), getattr(a, field)) for name, a in counters.agents.items()]
         for field, family in _SINK.items():
             yield family, [((name,), getattr(s, field)) for name, s in counters.sinks.items()]
+
+
+_JOULE = 1e6
+_JOB = counter(
+    "ccagent_job_energy_joules_total",
+    "Energy of the job on this node. part: cpu, memory, gpu, other. share: active, by CPU time; or"
+    " idle, by allocation.",
+    "jobid", "part", "share",
+)  # fmt: skip
+_JOB_POWER = gauge(
+    "ccagent_job_power_watts", "Power of the job in the last sample of the agent energy.", "jobid"
+)
+_JOB_COVERAGE = gauge(
+    "ccagent_job_energy_coverage_ratio",
+    "Share of the job's time for which its energy is known.", "jobid",
+)  # fmt: skip
+_NODE = counter("ccagent_node_energy_joules_total", "Energy of the node.", "part")
+_SYSTEM = counter(
+    "ccagent_node_energy_system_joules_total",
+    "Active energy outside of jobs; ccagent_node_energy_joules_total includes it.", "part",
+)  # fmt: skip
+_UNALLOCATED = counter(
+    "ccagent_node_energy_unallocated_joules_total",
+    "Idle energy that no job has allocated; ccagent_node_energy_joules_total includes it.", "part",
+)  # fmt: skip
+_NODE_POWER = gauge(
+    "ccagent_node_power_watts", "Power of the node in the last sample of the agent energy."
+)
+
+
+class EnergyCollector(Collector):
+    """Counters of the agent `energy` in the daemon. The series of a job end with the job."""
+
+    name = "energy"
+
+    def collect(self, node: Node) -> Iterator[FamilyRows]:
+        """Return the last counters. Raise NotHereError if no agent `energy` runs."""
+        del node
+        energy = latest_energy()
+        if energy is None:
+            raise NotHereError("the agent energy does not run in this process")
+        jobs = [(str(number), job) for number, job in sorted(energy.jobs.items())]
+        jobs = jobs[: self.settings.max_jobs]
+        yield (
+            _JOB,
+            [
+                ((number, part, share), amount / _JOULE)
+                for number, job in jobs
+                for (part, share), amount in job.parts.items()
+            ],
+        )
+        yield (
+            _JOB_POWER,
+            [((number,), job.power / _JOULE) for number, job in jobs if job.power is not None],
+        )
+        yield _JOB_COVERAGE, [((number,), round(job.coverage, 6)) for number, job in jobs]
+        for family, amounts in (
+            (_NODE, energy.whole), (_SYSTEM, energy.system), (_UNALLOCATED, energy.unallocated),
+        ):  # fmt: skip
+            yield family, [((part,), amount / _JOULE) for part, amount in amounts.items()]
+        yield _NODE_POWER, [((), energy.power / _JOULE)] if energy.power is not None else []
+
+
+_GAUGES = {
+    "": ("", 1.0), "%": ("_ratio", 0.01), "B": ("_bytes", 1.0), "s": ("_seconds", 1.0),
+    "W": ("_watts", 1.0), "V": ("_volts", 1.0), "A": ("_amperes", 1.0), "Hz": ("_hertz", 1.0),
+    "degC": ("_celsius", 1.0), "rpm": ("_rpm", 1.0), "B/s": ("_bytes_per_second", 1.0),
+    "J": ("_joules", 1.0),
+}  # fmt: skip
+"""Suffix and factor of a gauge, by the unit of the metric."""
+_COUNTERS = {
+    "%": ("_seconds_total", 0.01), "B/s": ("_bytes_total", 1.0), "1/s": ("_total", 1.0),
+    "W": ("_joules_total", 1.0), "": ("_seconds_total", 1.0), "Flops/s": ("_flops_total", 1.0),
+}  # fmt: skip
+"""Suffix and factor of a counter, by the unit of its rate. A share of time becomes seconds."""
+_LABELS = {"network": "device", "disk": "device", "memoryDomain": "memory_domain"}
+_COMPUTED = re.compile(r".*_avg10|net_bw")
+"""Metrics that a query of Prometheus computes from others; not exposed."""
+_RENAMED = {"proc_total": "threads", "proc_run": "threads_running"}
+"""Metrics with another name here: `_total` marks counters in Prometheus."""
+_OF_ALL = re.compile(r", all [a-z ]+$")
+_KNOWN_LABEL = re.compile(r"[a-zA-Z_]\w*", re.ASCII)
+
+
+class ReaderCollector(Collector):
+    """One reader. A metric that has a value of the node is exposed without its other scopes."""
+
+    def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
+        super().__init__(settings, sources)
+        self._reader: Reader[Any] | None = None
+        self._families: dict[tuple[str, Labels], Family | None] = {}
+
+    def collect(self, node: Node) -> Iterator[FamilyRows]:
+        """Read the counters and gauges of the reader. Raise the reader's errors."""
+        reader = self._reader
+        if reader is None:
+            reader = self._reader = READERS[self.name]()
+        reader.begin(node)
+        rows: dict[str, dict[Labels, list[tuple[Scope, Gauge | Count]]]] = {}
+        for each in reader.read_raw(node):
+            labels = name_labels(each.scope)
+            rows.setdefault(each.metric, {}).setdefault(labels, []).append((each.scope, each))
+        for problem in reader.errors:
+            self.warn(problem)
+        for metric, by_labels in rows.items():
+            labels = () if () in by_labels else next(iter(by_labels))
+            values = by_labels[labels]
+            known = reader.metrics[metric]
+            key = (metric, labels)
+            if key not in self._families:
+                is_counter = isinstance(values[0][1], Count)
+                self._families[key] = make_family(metric, known, labels, is_counter=is_counter)
+            family = self._families[key]
+            if family is None:
+                continue
+            factor = factor_of(known, family.kind)
+            yield (
+                family,
+                [(label_values(scope), scale_value(each.value, factor)) for scope, each in values],
+            )
+
+    def close(self) -> None:
+        """Close the reader."""
+        if self._reader is not None:
+            self._reader.close()
+
+
+def name_labels(scope: Scope) -> Labels:
+    """Return the label names of a scope; () for the node."""
+    if scope == NODE:
+        return ()
+    names = [_LABELS.get(scope.type, scope.type)] if scope.type != "node" else []
+    if scope.stype:
+        names.append(_LABELS.get(scope.stype, scope.stype))
+    return tuple(name if _KNOWN_LABEL.fullmatch(name) else "part" for name in names)
+
+
+def label_values(scope: Scope) -> Labels:
+    """Return the label values of a scope, in the order of `name_labels`."""
+    values = [scope.type_id] if scope.type != "node" else []
+    return tuple([*values, scope.stype_id] if scope.stype else values)
+
+
+def make_family(name: str, metric: Metric, labels: Labels, *, is_counter: bool) -> Family | None:
+    """Return the family of a metric; None if the metric is not exposed."""
+    table = _COUNTERS if is_counter else _GAUGES
+    if metric.unit not in table or _COMPUTED.fullmatch(name):
+        return None
+    suffix, _ = table[metric.unit]
+    stem = _RENAMED.get(name, name)
+    if stem.startswith("ccagent_"):
+        stem = stem.replace("ccagent", "daemon", 1)
+    if suffix.startswith("_bytes"):
+        stem = stem.replace("_bytes", "")
+    kind: Kind = "counter" if is_counter else "gauge"
+    about = describe_family(metric.description, labels, is_counter=is_counter)
+    text = f"{about[:1].upper()}{about[1:]}. {metric.source}."
+    return Family(f"ccagent_{stem}{suffix}", kind, text, labels)
+
+
+def describe_family(description: str, labels: Labels, *, is_counter: bool) -> str:
+    """Return a metric's description without the parts that only hold for rates or sums."""
+    if is_counter:
+        description = description.partition(";")[0].removeprefix("share of ")
+    if labels:
+        description = _OF_ALL.sub("", description).replace("the busiest disk", "the disk")
+    return description
+
+
+def scale_value(value: float, factor: float) -> float:
+    """Return value * factor. A factor 1/n divides by n: 57 * 0.01 would not be 0.57."""
+    if factor >= 1:
+        return value if factor == 1 else value * factor
+    return value / round(1 / factor)
+
+
+def factor_of(metric: Metric, kind: Kind) -> float:
+    """Return the factor from the reader's number to the base unit."""
+    if kind == "gauge":
+        return _GAUGES[metric.unit][1]
+    return metric.scale * _COUNTERS[metric.unit][1]

@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 import html
+import math
 import zlib
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qsl
 
 from ccagent import __version__
 from ccagent.exporter.exposition import join_openmetrics, join_text
-from ccagent.exporter.http_request import (
-    TEXT,
-    ExporterAnswer,
-    accepts_gzip,
-    choose_format,
-    scrape_seconds,
-    text_answer,
-)
 from ccagent.exporter.passwords import BusyError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from ccagent.exporter.exposition import Block
-    from ccagent.exporter.http_request import Request
     from ccagent.exporter.passwords import PasswordFile
     from ccagent.exporter.settings import ExporterSettings
 
+TEXT = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+_OPENMETRICS_VERSIONS = frozenset({"", "1.0.0", "0.0.1"})
+_TEXT_VERSIONS = frozenset({"", "0.0.4"})
+_OFFSET = 0.5
+"""Seconds subtracted from the client's scrape timeout, for the transfer."""
+_LONGEST = 120.0
+"""The maximum in seconds: a client must not occupy a thread without limit."""
 _GZIP = 31
 _LEVEL = 1
 _MOST_FIELDS = 200
@@ -43,6 +43,30 @@ _PAGE = """\
 </html>
 """
 _CHALLENGE = ("WWW-Authenticate", 'Basic realm="ccagent", charset="UTF-8"')
+
+
+class Request(NamedTuple):
+    """The head of a request. Header names are in lower case. peer: the client's address."""
+
+    method: str
+    path: str
+    query: str
+    headers: dict[str, str]
+    peer: str = ""
+
+
+class ExporterAnswer(NamedTuple):
+    """A response before encoding."""
+
+    status: HTTPStatus
+    content_type: str
+    body: bytes
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+def text_answer(status: HTTPStatus, text: str, *headers: tuple[str, str]) -> ExporterAnswer:
+    """Return a text response of one line."""
+    return ExporterAnswer(status, "text/plain; charset=utf-8", f"{text}\n".encode(), headers)
 
 
 class ExporterPages:
@@ -120,3 +144,57 @@ class ExporterPages:
         )
         policy = ("Content-Security-Policy", "default-src 'none'")
         return ExporterAnswer(HTTPStatus.OK, "text/html; charset=utf-8", page.encode(), (policy,))
+
+
+def choose_format(accept: str) -> str:
+    """Return the Content-Type that the header Accept prefers; the text format if none matches.
+
+    Of types with equal quality the first is chosen.
+    """
+    best, chosen = 0.0, TEXT
+    for item in accept.split(",")[:64]:
+        kind, *parameters = (part.strip().lower() for part in item.split(";"))
+        values = _parameters(parameters)
+        version = values.get("version", "").strip('"')
+        if kind == "application/openmetrics-text" and version in _OPENMETRICS_VERSIONS:
+            form = OPENMETRICS.replace("1.0.0", version or "1.0.0")
+        elif kind in {"text/plain", "text/*", "*/*"} and version in _TEXT_VERSIONS:
+            form = TEXT
+        else:
+            continue
+        quality = _number(values.get("q", "1"), 0.0)
+        if quality > best:
+            best, chosen = quality, form
+    return chosen
+
+
+def accepts_gzip(accept_encoding: str) -> bool:
+    """Return whether the header Accept-Encoding permits gzip, by name or by `*`."""
+    qualities: dict[str, float] = {}
+    for item in accept_encoding.split(",")[:64]:
+        name, *parameters = (part.strip().lower() for part in item.split(";"))
+        qualities[name] = _number(_parameters(parameters).get("q", "1"), 0.0)
+    return qualities.get("gzip", qualities.get("*", 0.0)) > 0
+
+
+def scrape_seconds(timeout: str, default: float) -> float:
+    """Return the time limit of a scrape in seconds.
+
+    timeout: the header X-Prometheus-Scrape-Timeout-Seconds. default: if that is empty or invalid.
+    """
+    seconds = min(_number(timeout, 0.0), max(_LONGEST, default))
+    if seconds <= 0:
+        return default
+    return seconds - _OFFSET if seconds > 2 * _OFFSET else seconds / 2
+
+
+def _parameters(parts: list[str]) -> dict[str, str]:
+    return {name: value for name, _, value in (part.partition("=") for part in parts)}
+
+
+def _number(text: str, default: float) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        return default
+    return value if math.isfinite(value) else default

@@ -10,16 +10,14 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.errors import CcagentError, NotHereError, ProgramError
-from ccagent.exporter.exposition import SampleEncoder
-from ccagent.exporter.family import Family, gauge
+from ccagent.exporter.exposition import Family, SampleEncoder, gauge
 from ccagent.log import logger
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from ccagent.exporter.collector import Collector
-    from ccagent.exporter.exposition import Block
-    from ccagent.exporter.family import Rows
+    from ccagent.exporter.exposition import Block, FamilyRows
     from ccagent.machine.node import Node
 
 _NODE = "node_exporter"
@@ -181,10 +179,7 @@ class Scraper:
         return [*dict.fromkeys(run.name for run in self._runs)]
 
     def scrape(
-        self,
-        seconds: float,
-        include: Collection[str] = (),
-        exclude: Collection[str] = (),
+        self, seconds: float, include: Collection[str] = (), exclude: Collection[str] = ()
     ) -> list[Block]:
         """Return the families of the collectors that answer within `seconds`."""
         begin = time.monotonic()
@@ -238,7 +233,7 @@ class Scraper:
         self, chosen: list[CollectorRun], outcomes: Mapping[CollectorRun, Outcome]
     ) -> list[Block]:
         missing = Outcome([], False, 0.0, 0.0)
-        families: list[tuple[Family, Rows]] = []
+        families: list[FamilyRows] = []
         for group in ("", _NODE):
             found = [
                 ((run.name,), outcomes.get(run, missing))

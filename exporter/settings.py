@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, get_args
 
 from msgspec import Meta
 
@@ -15,16 +15,12 @@ from ccagent.errors import CcagentError, nearest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-NAME_SETS = (
-    "ccagent", "node_exporter", "cgroup_exporter", "dcgm", "lustre", "ceems", "slurm",
-)  # fmt: skip
-"""The sets of metric names."""
-
 SYSTEMD = "systemd"
 """The value of `listen` for the sockets that systemd passes."""
 
 NameSet = Literal["ccagent", "node_exporter", "cgroup_exporter", "dcgm", "lustre", "ceems", "slurm"]
-
+NAME_SETS: tuple[NameSet, ...] = get_args(NameSet)
+"""The sets of metric names."""
 
 _PATH = re.compile(r"/[!-~]+")
 _FORBIDDEN = frozenset("?#%")
@@ -145,8 +141,7 @@ class ExporterSettings(Settings, frozen=True, kw_only=True):
         Meta(description="time limit for a client to send a request and receive the response"),
     ] = Duration("10s")
     time_limit: Annotated[
-        Duration,
-        Meta(description="default time limit of a scrape; late collectors are omitted"),
+        Duration, Meta(description="default time limit of a scrape; late collectors are omitted")
     ] = Duration("9500ms")
     min_interval: Annotated[
         Duration, Meta(description="a scrape this soon after another gets the same values")
@@ -165,15 +160,13 @@ class ExporterSettings(Settings, frozen=True, kw_only=True):
         ),
     ] = "environment"
     gpu_job_directory: Annotated[
-        str,
-        Meta(description="directory for dcgm-exporter's --hpc-job-mapping-dir; empty: none"),
+        str, Meta(description="directory for dcgm-exporter's --hpc-job-mapping-dir; empty: none")
     ] = ""
     gpu_vendors: Annotated[
         tuple[str, ...], Meta(description="vendors of the cards to read; empty: none")
     ] = ("nvidia", "amd")
     textfile_directory: Annotated[
-        str,
-        Meta(description="directory of files *.prom for the collector `textfile`; empty: none"),
+        str, Meta(description="directory of files *.prom for the collector `textfile`; empty: none")
     ] = ""
     slow_every: Annotated[
         Duration, Meta(description="maximum age of the values of squeue and sinfo")
@@ -255,22 +248,31 @@ def _find_wrong_files(settings: ExporterSettings) -> Iterator[str]:
 
 
 def _find_wrong_names(settings: ExporterSettings) -> Iterator[str]:
-    from ccagent.exporter.collector_names import COLLECTORS, collector_names
     from ccagent.machine.gpu.presence import vendor_directories
 
     if not settings.names:
         yield f"names: is empty{nearest('', [*NAME_SETS])}"
-    known = collector_names()
-    for key, names in (("collectors", settings.collectors), ("exclude", settings.exclude)):
-        for name in names:
-            if name not in known:
-                yield f"{key}: {name!r} is unknown{nearest(name, known)}"
-    for name in settings.collectors:
-        homes = [each for each, inner in COLLECTORS.items() if name in inner]
-        if homes and settings.names and not set(homes).intersection(settings.names):
-            yield f"collectors: {name!r} needs {' or '.join(homes)} in names"
+    if settings.collectors or settings.exclude:
+        yield from _find_wrong_collectors(settings)
     for vendor in settings.gpu_vendors:
         try:
             vendor_directories(vendor)
         except CcagentError as error:
             yield f"gpu-vendors: {error}"
+
+
+def _find_wrong_collectors(settings: ExporterSettings) -> Iterator[str]:
+    from ccagent.exporter.collector_names import list_collectors
+
+    homes: dict[str, list[str]] = {}
+    for name_set in NAME_SETS:
+        for name in list_collectors(name_set):
+            homes.setdefault(name, []).append(name_set)
+    for key, names in (("collectors", settings.collectors), ("exclude", settings.exclude)):
+        for name in names:
+            if name not in homes:
+                yield f"{key}: {name!r} is unknown{nearest(name, [*homes])}"
+    for name in settings.collectors:
+        own = homes.get(name, settings.names)
+        if settings.names and not set(own).intersection(settings.names):
+            yield f"collectors: {name!r} needs {' or '.join(own)} in names"

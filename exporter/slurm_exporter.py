@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 from ccagent.errors import ProgramError
 from ccagent.exporter.collector import Collector
-from ccagent.exporter.family import counter, gauge
+from ccagent.exporter.exposition import counter, gauge
 from ccagent.machine.background import BackgroundCall
 from ccagent.machine.slurm_environment import ENVIRONMENT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ccagent.exporter.family import Family, Labels, Rows
+    from ccagent.exporter.exposition import Family, FamilyRows, Labels
     from ccagent.exporter.settings import ExporterSettings
     from ccagent.exporter.sources import NodeSources
     from ccagent.machine.node import Node
@@ -100,7 +100,7 @@ class SlurmExporterCollector(Collector):
         self._call: BackgroundCall[Values] | None = None
         self._lock = threading.Lock()
 
-    def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
+    def collect(self, node: Node) -> Iterator[FamilyRows]:
         """Return the sums of the last reading. Start another reading if they are outdated.
 
         Raise NotHereError without squeue, ProgramError if squeue or sinfo does not answer.

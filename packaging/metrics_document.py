@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ccagent.agents.metrics.readers.registry import READERS
+from ccagent.agents.metrics.settings import READERS
 
 DOCUMENT = Path(__file__).parent.parent / "agents" / "metrics" / "metrics.md"
 _HEAD = """\

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ccagent.agents.metrics.pipeline.repeated_call import RepeatedCall
 from ccagent.agents.sonar.jobs.ended import EndedDeltas
 from ccagent.log import logger
+from ccagent.machine.background import RepeatedCall
 from ccagent.machine.bpf import pins
 from ccagent.machine.slurm_environment import ENVIRONMENT
 

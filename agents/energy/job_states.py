@@ -12,8 +12,7 @@ from ccagent.machine.cgroup.files import list_pids, parse_amount, parse_fields, 
 from ccagent.machine.cgroup.jobs import V2, job_directories
 from ccagent.machine.parsed import FileErrors, read_parsed
 from ccagent.machine.procfs.cpulist import parse_cpu_list, parse_topology_id
-from ccagent.machine.procfs.meminfo import parse_meminfo
-from ccagent.machine.procfs.stat import parse_kernel_stat
+from ccagent.machine.procfs.system import parse_kernel_stat, parse_meminfo
 from ccagent.records.envelopes import LARGEST_UINT
 
 if TYPE_CHECKING:

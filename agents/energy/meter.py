@@ -14,7 +14,7 @@ from ccagent.agents.energy.ledger import Ledger, TickTotals
 from ccagent.agents.energy.sources.base import Measured, Sources
 from ccagent.agents.energy.sources.rapl import RaplSource
 from ccagent.agents.energy.splitting import IdleFloor
-from ccagent.agents.metrics.pipeline.wrong_clock import ClockGuard
+from ccagent.agents.metrics.outputs import ClockGuard
 from ccagent.agents.state_file import write_state
 from ccagent.machine.job_energy import publish_energy
 from ccagent.machine.keeper import Keeper

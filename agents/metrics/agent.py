@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ccagent.agents.base import Agent
 from ccagent.agents.metrics.custom.reader import Custom
-from ccagent.agents.metrics.pipeline.downsampling import Downsampler
-from ccagent.agents.metrics.pipeline.outputs import combine_values, make_output, make_outputs
-from ccagent.agents.metrics.pipeline.paced import PacedReader
-from ccagent.agents.metrics.pipeline.wrong_clock import ClockGuard
+from ccagent.agents.metrics.outputs import (
+    ClockGuard,
+    Downsampler,
+    PacedReader,
+    combine_values,
+    make_output,
+    make_outputs,
+)
 from ccagent.agents.metrics.readers.own_counters import OwnCountersReader
 from ccagent.agents.metrics.settings import MetricsSettings
 from ccagent.log import logger

@@ -88,7 +88,7 @@ def _show_metrics(configuration: Configuration, *, is_list: bool, is_store: bool
 
         click.echo(format_metrics(agent, node))
     else:
-        from ccagent.agents.metrics.cluster_config.document import cluster_config
+        from ccagent.agents.metrics.cluster_config import cluster_config
 
         _print_config(cluster_config(agent, node), is_store=is_store)
     agent.close()
@@ -99,7 +99,7 @@ def _read_merged(paths: tuple[str, ...]) -> dict[str, Any]:
     import json
     from pathlib import Path
 
-    from ccagent.agents.metrics.cluster_config.merge import merge_clusters
+    from ccagent.agents.metrics.cluster_config import merge_clusters
 
     clusters: list[dict[str, Any]] = []
     for path in paths:
@@ -118,6 +118,6 @@ def _read_merged(paths: tuple[str, ...]) -> dict[str, Any]:
 def _print_config(cluster: dict[str, Any], *, is_store: bool) -> None:
     import json
 
-    from ccagent.agents.metrics.cluster_config.document import store_config
+    from ccagent.agents.metrics.cluster_config import store_config
 
     click.echo(json.dumps(store_config(cluster) if is_store else cluster, indent=2))

@@ -1,4 +1,4 @@
-"""The keys of [agents.metrics]."""
+"""The readers, and the keys of [agents.metrics] and its tables."""
 
 from __future__ import annotations
 
@@ -7,13 +7,33 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, structs
 
-from ccagent.agents.metrics.custom.settings import (
-    CommandSettings,
-    ExpressionSettings,
-    FileSettings,
+from ccagent.agents.base import AgentSettings
+from ccagent.agents.metrics.perf.reader import PerfReader
+from ccagent.agents.metrics.presets import Preset
+from ccagent.agents.metrics.readers.accelerators import AcceleratorsReader, AcceleratorsSettings
+from ccagent.agents.metrics.readers.base import ReaderSettings
+from ccagent.agents.metrics.readers.beegfs import BeegfsReader, BeegfsSettings
+from ccagent.agents.metrics.readers.cgroup_jobs import CgroupJobsReader, CgroupJobsSettings
+from ccagent.agents.metrics.readers.cpu import (
+    CpufreqReader,
+    CpuReader,
+    CpuSettings,
+    SchedstatReader,
 )
-from ccagent.agents.metrics.pipeline.presets import Preset
-from ccagent.agents.metrics.readers.registry import READERS, ReaderTables
+from ccagent.agents.metrics.readers.disk import DiskReader, DiskSettings
+from ccagent.agents.metrics.readers.filesystem import FilesystemReader, FilesystemSettings
+from ccagent.agents.metrics.readers.gpfs import GpfsReader, GpfsSettings
+from ccagent.agents.metrics.readers.hwmon import HwmonReader
+from ccagent.agents.metrics.readers.infiniband import InfinibandReader
+from ccagent.agents.metrics.readers.ipmi import IpmiReader, IpmiSettings
+from ccagent.agents.metrics.readers.kernel import KernelReader, PressureReader
+from ccagent.agents.metrics.readers.memory import MemoryReader, MemorySettings, NumastatReader
+from ccagent.agents.metrics.readers.network import NetworkReader, NetworkReaderSettings
+from ccagent.agents.metrics.readers.nfs import NfsMountsReader, NfsMountsSettings, NfsReader
+from ccagent.agents.metrics.readers.nvme import NvmeReader, NvmeSettings
+from ccagent.agents.metrics.readers.own_counters import OwnCountersReader
+from ccagent.agents.metrics.readers.power import PowerReader
+from ccagent.agents.metrics.readers.temperature import TemperatureReader
 from ccagent.config.duration import Duration
 from ccagent.config.settings import Settings
 from ccagent.errors import EncodingError, nearest
@@ -22,6 +42,155 @@ from ccagent.records.line_protocol.encoding import NAME, encode_tags
 
 if TYPE_CHECKING:
     from ccagent.agents.metrics.readers.base import Reader
+
+
+READERS: dict[str, type[Reader[Any]]] = {
+    reader.name: reader
+    for reader in (
+        CpuReader,
+        CpufreqReader,
+        SchedstatReader,
+        MemoryReader,
+        NumastatReader,
+        PressureReader,
+        KernelReader,
+        NetworkReader,
+        InfinibandReader,
+        NfsReader,
+        NfsMountsReader,
+        DiskReader,
+        NvmeReader,
+        FilesystemReader,
+        BeegfsReader,
+        GpfsReader,
+        PowerReader,
+        TemperatureReader,
+        HwmonReader,
+        IpmiReader,
+        CgroupJobsReader,
+        PerfReader,
+        OwnCountersReader,
+        AcceleratorsReader,
+    )
+}
+
+
+class ReaderTables(AgentSettings, frozen=True, kw_only=True):
+    """Tables [agents.metrics.READER], one for each of READERS."""
+
+    cpu: Annotated[CpuSettings, Meta(description="reader of CPU time and load")] = CpuSettings()
+    cpufreq: Annotated[
+        ReaderSettings, Meta(description="reader of the frequencies set by the kernel")
+    ] = ReaderSettings()
+    schedstat: Annotated[
+        ReaderSettings, Meta(description="reader of run and wait times of hwthreads")
+    ] = ReaderSettings()
+    memory: Annotated[MemorySettings, Meta(description="reader of memory")] = MemorySettings()
+    numastat: Annotated[
+        ReaderSettings, Meta(description="reader of page allocations of NUMA nodes")
+    ] = ReaderSettings()
+    pressure: Annotated[
+        ReaderSettings, Meta(description="reader of pressure stall information")
+    ] = ReaderSettings()
+    kernel: Annotated[
+        ReaderSettings, Meta(description="reader of tasks, paging, open files, TCP and UDP")
+    ] = ReaderSettings()
+    network: Annotated[NetworkReaderSettings, Meta(description="reader of network interfaces")] = (
+        NetworkReaderSettings()
+    )
+    infiniband: Annotated[
+        ReaderSettings, Meta(description="reader of InfiniBand and Omni-Path ports")
+    ] = ReaderSettings()
+    nfs: Annotated[ReaderSettings, Meta(description="reader of NFS clients")] = ReaderSettings()
+    nfs_mounts: Annotated[NfsMountsSettings, Meta(description="reader of each NFS mount")] = (
+        NfsMountsSettings()
+    )
+    disk: Annotated[DiskSettings, Meta(description="reader of local disks")] = DiskSettings()
+    nvme: Annotated[NvmeSettings, Meta(description="reader of SMART logs of NVMe drives")] = (
+        NvmeSettings()
+    )
+    filesystem: Annotated[FilesystemSettings, Meta(description="reader of local file systems")] = (
+        FilesystemSettings()
+    )
+    beegfs: Annotated[BeegfsSettings, Meta(description="reader of BeeGFS servers")] = (
+        BeegfsSettings()
+    )
+    gpfs: Annotated[GpfsSettings, Meta(description="reader of GPFS file systems")] = GpfsSettings()
+    power: Annotated[ReaderSettings, Meta(description="reader of power and energy")] = (
+        ReaderSettings()
+    )
+    temperature: Annotated[ReaderSettings, Meta(description="reader of CPU temperatures")] = (
+        ReaderSettings()
+    )
+    hwmon: Annotated[ReaderSettings, Meta(description="reader of all hardware sensors")] = (
+        ReaderSettings()
+    )
+    ipmi: Annotated[
+        IpmiSettings, Meta(description="reader of the sensors of the management controller")
+    ] = IpmiSettings()
+    cgroup_jobs: Annotated[
+        CgroupJobsSettings, Meta(description="reader of control groups of jobs")
+    ] = CgroupJobsSettings()
+    perf: Annotated[ReaderSettings, Meta(description="reader of hardware counters")] = (
+        ReaderSettings()
+    )
+    ccagent: Annotated[ReaderSettings, Meta(description="reader of ccagent's own counters")] = (
+        ReaderSettings()
+    )
+    accelerators: Annotated[AcceleratorsSettings, Meta(description="reader of accelerators")] = (
+        AcceleratorsSettings()
+    )
+
+
+class CommandSettings(Settings, frozen=True, kw_only=True):
+    """A table [agents.metrics.commands.NAME]."""
+
+    command: Annotated[
+        tuple[str, ...],
+        Meta(description="program and arguments; prints line protocol", min_length=1),
+    ]
+    every: Annotated[Duration, Meta(description="interval of the program; 0s: every sample")] = (
+        Duration("60s")
+    )
+    time_limit: Annotated[Duration, Meta(description="time after which the program is killed")] = (
+        Duration("5s")
+    )
+
+    def problem(self) -> str:
+        """Return a problem of the settings, empty if there is none."""
+        if not self.command[0].startswith("/"):
+            return f"command: {self.command[0]!r} is no absolute path"
+        return "command: with a NUL" if any("\0" in word for word in self.command) else ""
+
+
+class FileSettings(Settings, frozen=True, kw_only=True):
+    """A table [agents.metrics.files.NAME]."""
+
+    path: Annotated[
+        str, Meta(description="a file of line protocol, or a directory with files *.lp")
+    ]
+    max_age: Annotated[Duration, Meta(description="older files are skipped")] = Duration("5m")
+
+    def problem(self) -> str:
+        """Return a problem of the settings, empty if there is none."""
+        is_path = self.path.startswith("/") and "\0" not in self.path
+        return "" if is_path else f"path: {self.path!r} is no absolute path"
+
+
+class ExpressionSettings(Settings, frozen=True, kw_only=True):
+    """A table [agents.metrics.expressions.NAME]."""
+
+    expression: Annotated[
+        str, Meta(description="names of metrics, numbers, + - * / ( ), sum mean min max abs")
+    ]
+    unit: Annotated[
+        str, Meta(description="unit of the result; a base unit is converted by the preset")
+    ] = ""
+    aggregation: Annotated[
+        Literal["sum", "mean", "max"],
+        Meta(description="how to combine values of parts to a node value"),
+    ] = "mean"
+
 
 _RENAMED_METRICS = {
     "ccagent_left_out": "ccagent_skipped",
@@ -87,12 +256,10 @@ class MetricsSettings(ReaderTables, frozen=True, kw_only=True):
     include: Annotated[tuple[str, ...], Meta(description="on-demand metrics to send")] = ()
     exclude: Annotated[tuple[str, ...], Meta(description="metrics not to send")] = ()
     resolution: Annotated[
-        Duration,
-        Meta(description="downsample values to this time step of the store; 0s: off"),
+        Duration, Meta(description="downsample values to this time step of the store; 0s: off")
     ] = Duration("0s")
     metrics: Annotated[
-        dict[str, MetricSettings],
-        Meta(description="output of metrics, by name of the metric"),
+        dict[str, MetricSettings], Meta(description="output of metrics, by name of the metric")
     ] = {}
     commands: Annotated[
         dict[str, CommandSettings],

@@ -22,7 +22,7 @@ from ccagent.machine.clock import timestamp
 from ccagent.machine.cpus import Cpus, read_cpus, read_model, read_numa
 from ccagent.machine.gpu.presence import is_any_present
 from ccagent.machine.parsed import read_parsed
-from ccagent.machine.procfs.meminfo import parse_meminfo
+from ccagent.machine.procfs.system import parse_meminfo
 from ccagent.records.envelopes import (
     SysinfoAttributes,
     SysinfoData,

@@ -1,22 +1,30 @@
-"""The collectors of InfiniBand ports and NFS clients: infiniband, nfs."""
+"""The collectors of InfiniBand ports, NFS clients and file systems: infiniband, nfs, filesystem."""
 
 from __future__ import annotations
 
 import re
+from itertools import islice
 from typing import TYPE_CHECKING
 
-from ccagent.errors import NotHereError
+from ccagent.agents.metrics.readers.filesystem import LOCAL
+from ccagent.errors import CcagentError, NotHereError
 from ccagent.exporter.collector import Collector, list_names, read_number, read_text
-from ccagent.exporter.family import counter, gauge
+from ccagent.exporter.exposition import counter, gauge
 from ccagent.machine.infiniband_ports import DEVICES
 from ccagent.machine.parsed import read_parsed
+from ccagent.machine.procfs.mountinfo import MOUNTINFO, parse_mountinfo
 from ccagent.machine.procfs.nfs import NFS3, operations4, parse_operations
+from ccagent.machine.space import SpaceQueries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ccagent.exporter.family import Family, Labels, Rows
+    from ccagent.exporter.exposition import Family, FamilyRows, Labels
+    from ccagent.exporter.settings import ExporterSettings
+    from ccagent.exporter.sources import NodeSources
     from ccagent.machine.node import Node
+    from ccagent.machine.procfs.mountinfo import Mount
+
 
 _PORT = ("device", "port")
 _COUNTERS: dict[str, tuple[str, int, str]] = {
@@ -127,45 +135,40 @@ _RATE = gauge("node_infiniband_rate_bytes_per_second", "Maximum signal transfer 
 _NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)")
 
 
-class InfinibandCollector(Collector):
-    """Counters and states of InfiniBand and Omni-Path ports."""
-
-    name = "infiniband"
-
-    def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
-        """Read /sys/class/infiniband."""
-        devices = sorted(node.list(DEVICES))
-        if not devices:
-            raise NotHereError(f"/{DEVICES}: no device")
-        infos: list[tuple[Labels, float]] = []
-        ports: list[Labels] = []
-        for device in devices:
-            words = [
-                read_text(node, f"{DEVICES}/{device}/{name}")
-                for name in ("board_id", "fw_ver", "hca_type")
-            ]
-            infos.append(((device, *words), 1))
-            ports += [(device, port) for port in list_names(node, f"{DEVICES}/{device}/ports")]
-        yield _INFO, infos
-        for file, (family, factor) in _FAMILIES.items():
-            rows: list[tuple[Labels, float]] = []
-            for device, port in ports:
-                value = read_number(node, f"{DEVICES}/{device}/ports/{port}/{file}")
-                if value is not None:
-                    rows.append(((device, port), value * factor))
-            yield family, rows
-        # Example: `100 Gb/sec (4X EDR)`.
-        for name, family, scale in (
-            ("state", _STATE, 1), ("phys_state", _PHYSICAL, 1), ("rate", _RATE, 125_000_000),
-        ):  # fmt: skip
-            states: list[tuple[Labels, float]] = []
-            for device, port in ports:
-                text = read_text(node, f"{DEVICES}/{device}/ports/{port}/{name}")
-                found = _NUMBER.match(text)
-                if found is not None:
-                    number = float(found[1]) * scale
-                    states.append(((device, port), int(number)))
-            yield family, states
+def read_infiniband(node: Node) -> Iterator[FamilyRows]:
+    """Read /sys/class/infiniband: counters and states of InfiniBand and Omni-Path ports."""
+    devices = sorted(node.list(DEVICES))
+    if not devices:
+        raise NotHereError(f"/{DEVICES}: no device")
+    infos: list[tuple[Labels, float]] = []
+    ports: list[Labels] = []
+    for device in devices:
+        words = [
+            read_text(node, f"{DEVICES}/{device}/{name}")
+            for name in ("board_id", "fw_ver", "hca_type")
+        ]
+        infos.append(((device, *words), 1))
+        ports += [(device, port) for port in list_names(node, f"{DEVICES}/{device}/ports")]
+    yield _INFO, infos
+    for file, (family, factor) in _FAMILIES.items():
+        rows: list[tuple[Labels, float]] = []
+        for device, port in ports:
+            value = read_number(node, f"{DEVICES}/{device}/ports/{port}/{file}")
+            if value is not None:
+                rows.append(((device, port), value * factor))
+        yield family, rows
+    # Example: `100 Gb/sec (4X EDR)`.
+    for name, family, scale in (
+        ("state", _STATE, 1), ("phys_state", _PHYSICAL, 1), ("rate", _RATE, 125_000_000),
+    ):  # fmt: skip
+        states: list[tuple[Labels, float]] = []
+        for device, port in ports:
+            text = read_text(node, f"{DEVICES}/{device}/ports/{port}/{name}")
+            found = _NUMBER.match(text)
+            if found is not None:
+                number = float(found[1]) * scale
+                states.append(((device, port), int(number)))
+        yield family, states
 
 
 _RPCS = counter("node_nfs_rpcs_total", "Total number of RPCs performed.")
@@ -201,31 +204,108 @@ _V4 = {
 }  # fmt: skip
 
 
-class NfsCollector(Collector):
-    """Operations of the NFS client by version."""
-
-    name = "nfs"
-
-    def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
-        """Read /proc/net/rpc/nfs."""
-        found = read_parsed(node, "proc/net/rpc/nfs", parse_operations)
-        network = found.get("net", [])
-        if len(network) >= 4:
-            yield _PACKETS, [(("udp",), network[1]), (("tcp",), network[2])]
-            yield _CONNECTIONS, [((), network[3])]
-        rpc = found.get("rpc", [])
-        for family, value in zip((_RPCS, _RETRANSMISSIONS, _REFRESHES), rpc, strict=False):
-            yield family, [((), value)]
-        rows: list[tuple[Labels, float]] = []
-        for version in (3, 4):
-            numbers = found.get(f"proc{version}", [])
-            names = NFS3 if version == 3 else operations4(len(numbers))
-            for name, number in zip(names, numbers, strict=False):
-                rows.append(((str(version), name_method(name, version)), number))
-        yield _REQUESTS, rows
+def read_nfs(node: Node) -> Iterator[FamilyRows]:
+    """Read /proc/net/rpc/nfs: operations of the NFS client by version."""
+    found = read_parsed(node, "proc/net/rpc/nfs", parse_operations)
+    network = found.get("net", [])
+    if len(network) >= 4:
+        yield _PACKETS, [(("udp",), network[1]), (("tcp",), network[2])]
+        yield _CONNECTIONS, [((), network[3])]
+    rpc = found.get("rpc", [])
+    for family, value in zip((_RPCS, _RETRANSMISSIONS, _REFRESHES), rpc, strict=False):
+        yield family, [((), value)]
+    rows: list[tuple[Labels, float]] = []
+    for version in (3, 4):
+        numbers = found.get(f"proc{version}", [])
+        names = NFS3 if version == 3 else operations4(len(numbers))
+        for name, number in zip(names, numbers, strict=False):
+            rows.append(((str(version), name_method(name, version)), number))
+    yield _REQUESTS, rows
 
 
 def name_method(operation: str, version: int) -> str:
     """Return node_exporter's name of an operation: `GetAttr` of version 3, `Getattr` of 4."""
     special = (_V3 if version == 3 else _V4).get(operation)
     return special or "".join(word.capitalize() for word in operation.split("_"))
+
+
+_LABELS = ("device", "fstype", "mountpoint")
+_SIZE = gauge("node_filesystem_size_bytes", "Filesystem size in bytes.", *_LABELS)
+_FREE = gauge("node_filesystem_free_bytes", "Filesystem free space in bytes.", *_LABELS)
+_AVAIL = gauge(
+    "node_filesystem_avail_bytes",
+    "Filesystem space available to non-root users in bytes.", *_LABELS,
+)  # fmt: skip
+_FILES = gauge("node_filesystem_files", "Filesystem total file nodes.", *_LABELS)
+_FILES_FREE = gauge("node_filesystem_files_free", "Filesystem total free file nodes.", *_LABELS)
+_READONLY = gauge("node_filesystem_readonly", "Filesystem read-only status.", *_LABELS)
+_ERROR = gauge(
+    "node_filesystem_device_error",
+    "Whether an error occurred while getting statistics for the given device.", *_LABELS,
+)  # fmt: skip
+_PATIENCE = 0.5
+_MOST_HANGING = 64
+_MOST_MOUNTS = 1000
+"""Maximum of mounts with series: users can mount FUSE file systems without limit."""
+_INIT = "proc/1/mountinfo"
+_READ_ONLY_FLAG = 1
+"""ST_RDONLY of statvfs(3)."""
+
+
+class FilesystemCollector(Collector):
+    """Size, free space and inodes by mount point."""
+
+    name = "filesystem"
+
+    def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
+        super().__init__(settings, sources)
+        chosen = settings.node_exporter
+        self._points = re.compile(chosen.filesystem_exclude)
+        self._types = re.compile(chosen.filesystem_types_exclude)
+        self._queries = SpaceQueries(_MOST_HANGING)
+
+    def collect(self, node: Node) -> Iterator[FamilyRows]:
+        """Read the mounts of process 1, or of this process, and the space of each.
+
+        Raise NotHereError if all mounts are excluded.
+        """
+        mounts = self._list(node)
+        local_first = sorted(mounts.values(), key=lambda mount: mount.type not in LOCAL)
+        answers = self._queries.ask(node, [mount.point for mount in local_first], _PATIENCE)
+        for problem in self._queries.problems:
+            self.warn(problem)
+        errors: list[tuple[Labels, float]] = []
+        rows: dict[Family, list[tuple[Labels, float]]] = {
+            each: [] for each in (_SIZE, _FREE, _AVAIL, _FILES, _FILES_FREE, _READONLY)
+        }
+        for labels, mount in mounts.items():
+            space = answers.get(mount.point)
+            if space is None or isinstance(space, CcagentError):
+                errors.append((labels, 1))
+                continue
+            errors.append((labels, 0))
+            unit = space.f_frsize or space.f_bsize
+            rows[_SIZE].append((labels, space.f_blocks * unit))
+            rows[_FREE].append((labels, space.f_bfree * unit))
+            rows[_AVAIL].append((labels, space.f_bavail * unit))
+            rows[_FILES].append((labels, space.f_files))
+            rows[_FILES_FREE].append((labels, space.f_ffree))
+            rows[_READONLY].append((labels, space.f_flag & _READ_ONLY_FLAG))
+        yield _ERROR, errors
+        yield from rows.items()
+
+    def _list(self, node: Node) -> dict[Labels, Mount]:
+        try:
+            mounts = read_parsed(node, _INIT, parse_mountinfo)
+        except CcagentError:
+            mounts = read_parsed(node, MOUNTINFO, parse_mountinfo)
+        found: dict[Labels, Mount] = {
+            (mount.source, mount.type, mount.point): mount
+            for mount in mounts
+            if not self._points.search(mount.point) and not self._types.search(mount.type)
+        }
+        if not found:
+            raise NotHereError(f"/{MOUNTINFO}: all file systems are excluded")
+        if len(found) > _MOST_MOUNTS:
+            self.warn(f"{len(found)} mounts: only the first {_MOST_MOUNTS} have series")
+        return dict(islice(found.items(), _MOST_MOUNTS))

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError
 from ccagent.exporter.collector import Collector, list_names, read_number, read_text
-from ccagent.exporter.family import Family, counter, gauge
+from ccagent.exporter.exposition import Family, counter, gauge
+from ccagent.machine.hwmon import HWMON
 from ccagent.machine.powercap import FIX, POWERCAP, ZONE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ccagent.exporter.family import Labels, Rows
+    from ccagent.exporter.exposition import FamilyRows, Labels
     from ccagent.exporter.settings import ExporterSettings
     from ccagent.exporter.sources import NodeSources
     from ccagent.machine.node import Node
 
-_HWMON = "sys/class/hwmon"
 _SENSOR = re.compile(
     r"(vrm|beep_enable|update_interval|in|cpu|fan|pwm|temp|curr|power|energy|humidity|intrusion"
     r"|freq)([0-9]*)(?:_([a-z_0-9]+))?",
@@ -82,16 +82,13 @@ def name_sensor(kind: str, element: str) -> tuple[str, float, str]:
     return name + suffix, factor, f"Hardware monitor for {what} ({shown})"
 
 
-class _Value:
+class _Value(NamedTuple):
     """A sensor file, with family, labels and factor of its value."""
 
-    __slots__ = ("factor", "family", "labels", "path")
-
-    def __init__(self, path: str, family: Family, labels: Labels, factor: float) -> None:
-        self.path = path
-        self.family = family
-        self.labels = labels
-        self.factor = factor
+    path: str
+    family: Family
+    labels: Labels
+    factor: float
 
 
 class HwmonCollector(Collector):
@@ -107,7 +104,7 @@ class HwmonCollector(Collector):
         self._sensor_labels: list[tuple[Labels, float]] = []
         self._known_until = 0.0
 
-    def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
+    def collect(self, node: Node) -> Iterator[FamilyRows]:
         """Read /sys/class/hwmon."""
         now = node.clock.monotonic()
         if now >= self._known_until:
@@ -125,8 +122,8 @@ class HwmonCollector(Collector):
 
     def _find(self, node: Node) -> None:
         self._values, self._chips, self._sensor_labels = [], [], []
-        for name in sorted(node.list(_HWMON)):
-            place = f"{_HWMON}/{name}"
+        for name in sorted(node.list(HWMON)):
+            place = f"{HWMON}/{name}"
             chip = _chip_of(node, place)
             title = clean_name(read_text(node, f"{place}/name"))
             if title:
@@ -184,33 +181,28 @@ _EDAC_FAMILIES = tuple(
 )  # fmt: skip
 
 
-class EdacCollector(Collector):
-    """Memory errors by controller and row."""
-
-    name = "edac"
-
-    def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
-        """Read /sys/devices/system/edac/mc."""
-        names = list_names(node, _EDAC)
-        controllers = [name for name in names if re.fullmatch("mc[0-9]+", name)]
-        for of_controllers, of_rows, short in _EDAC_FAMILIES:
-            totals: list[tuple[Labels, float]] = []
-            parts: list[tuple[Labels, float]] = []
-            for name in controllers:
-                place, number = f"{_EDAC}/{name}", name[2:]
-                total = read_number(node, f"{place}/{short}_count")
-                if total is not None:
-                    totals.append(((number,), total))
-                unknown = read_number(node, f"{place}/{short}_noinfo_count")
-                if unknown is not None:
-                    parts.append(((number, "unknown"), unknown))
-                for row in list_names(node, place):
-                    if re.fullmatch("csrow[0-9]+", row):
-                        count = read_number(node, f"{place}/{row}/{short}_count")
-                        if count is not None:
-                            parts.append(((number, row[5:]), count))
-            yield of_controllers, totals
-            yield of_rows, parts
+def read_edac(node: Node) -> Iterator[FamilyRows]:
+    """Read /sys/devices/system/edac/mc: memory errors by controller and row."""
+    names = list_names(node, _EDAC)
+    controllers = [name for name in names if re.fullmatch("mc[0-9]+", name)]
+    for of_controllers, of_rows, short in _EDAC_FAMILIES:
+        totals: list[tuple[Labels, float]] = []
+        parts: list[tuple[Labels, float]] = []
+        for name in controllers:
+            place, number = f"{_EDAC}/{name}", name[2:]
+            total = read_number(node, f"{place}/{short}_count")
+            if total is not None:
+                totals.append(((number,), total))
+            unknown = read_number(node, f"{place}/{short}_noinfo_count")
+            if unknown is not None:
+                parts.append(((number, "unknown"), unknown))
+            for row in list_names(node, place):
+                if re.fullmatch("csrow[0-9]+", row):
+                    count = read_number(node, f"{place}/{row}/{short}_count")
+                    if count is not None:
+                        parts.append(((number, row[5:]), count))
+        yield of_controllers, totals
+        yield of_rows, parts
 
 
 _THERMAL = "sys/class/thermal"
@@ -223,33 +215,28 @@ _MAX_STATE = gauge(
 )
 
 
-class ThermalCollector(Collector):
-    """Thermal zones and cooling devices."""
-
-    name = "thermal_zone"
-
-    def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
-        """Read /sys/class/thermal."""
-        zones: list[tuple[Labels, float]] = []
-        states: list[tuple[Labels, float]] = []
-        limits: list[tuple[Labels, float]] = []
-        for name in list_names(node, _THERMAL):
-            place = f"{_THERMAL}/{name}"
-            kind = read_text(node, f"{place}/type")
-            if name.startswith("thermal_zone"):
-                value = read_number(node, f"{place}/temp")
-                if value is not None:
-                    zones.append(((name.removeprefix("thermal_zone"), kind), value / 1000))
-            elif name.startswith("cooling_device"):
-                labels = (name.removeprefix("cooling_device"), kind)
-                current = read_number(node, f"{place}/cur_state")
-                limit = read_number(node, f"{place}/max_state")
-                if current is not None and limit is not None:
-                    states.append((labels, current))
-                    limits.append((labels, limit))
-        yield _TEMPERATURE, zones
-        yield _STATE, states
-        yield _MAX_STATE, limits
+def read_thermal_zone(node: Node) -> Iterator[FamilyRows]:
+    """Read /sys/class/thermal: thermal zones and cooling devices."""
+    zones: list[tuple[Labels, float]] = []
+    states: list[tuple[Labels, float]] = []
+    limits: list[tuple[Labels, float]] = []
+    for name in list_names(node, _THERMAL):
+        place = f"{_THERMAL}/{name}"
+        kind = read_text(node, f"{place}/type")
+        if name.startswith("thermal_zone"):
+            value = read_number(node, f"{place}/temp")
+            if value is not None:
+                zones.append(((name.removeprefix("thermal_zone"), kind), value / 1000))
+        elif name.startswith("cooling_device"):
+            labels = (name.removeprefix("cooling_device"), kind)
+            current = read_number(node, f"{place}/cur_state")
+            limit = read_number(node, f"{place}/max_state")
+            if current is not None and limit is not None:
+                states.append((labels, current))
+                limits.append((labels, limit))
+    yield _TEMPERATURE, zones
+    yield _STATE, states
+    yield _MAX_STATE, limits
 
 
 _ONLINE = gauge(
@@ -262,21 +249,16 @@ _PRESENT = gauge(
 )  # fmt: skip
 
 
-class PowerSupplyCollector(Collector):
-    """Properties of power supplies."""
-
-    name = "powersupplyclass"
-
-    def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
-        """Read /sys/class/power_supply."""
-        supplies = node.list("sys/class/power_supply")
-        for family, file in ((_ONLINE, "online"), (_PRESENT, "present")):
-            rows: list[tuple[Labels, float]] = []
-            for supply in sorted(supplies):
-                value = read_number(node, f"sys/class/power_supply/{supply}/{file}")
-                if value is not None:
-                    rows.append(((supply,), value))
-            yield family, rows
+def read_powersupplyclass(node: Node) -> Iterator[FamilyRows]:
+    """Read /sys/class/power_supply: properties of power supplies."""
+    supplies = node.list("sys/class/power_supply")
+    for family, file in ((_ONLINE, "online"), (_PRESENT, "present")):
+        rows: list[tuple[Labels, float]] = []
+        for supply in sorted(supplies):
+            value = read_number(node, f"sys/class/power_supply/{supply}/{file}")
+            if value is not None:
+                rows.append(((supply,), value))
+        yield family, rows
 
 
 _ZONE_NAME = re.compile(r"([a-z]+)(?:-([0-9]+))?(?:-die-[0-9]+)?", re.ASCII)
@@ -293,7 +275,7 @@ class RaplCollector(Collector):
         self._before: dict[str, int] = {}
         self._wrapped: dict[str, int] = {}
 
-    def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
+    def collect(self, node: Node) -> Iterator[FamilyRows]:
         """Read /sys/class/powercap.
 
         Raise NotHereError without RAPL zones, NotPermittedError if none of them is readable.

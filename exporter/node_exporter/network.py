@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
 from ccagent.exporter.collector import Collector, read_number, read_text
-from ccagent.exporter.family import counter, gauge, untyped
+from ccagent.exporter.exposition import counter, gauge, untyped
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.network import (
     parse_arp,
@@ -24,7 +25,7 @@ from ccagent.machine.procfs.network import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ccagent.exporter.family import Family, Labels, Rows
+    from ccagent.exporter.exposition import Family, FamilyRows, Labels
     from ccagent.exporter.settings import ExporterSettings
     from ccagent.exporter.sources import NodeSources
     from ccagent.machine.node import Node
@@ -59,7 +60,7 @@ class NetdevCollector(Collector):
         super().__init__(settings, sources)
         self._excluded = re.compile(settings.node_exporter.network_exclude)
 
-    def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
+    def collect(self, node: Node) -> Iterator[FamilyRows]:
         """Read /proc/net/dev, and further counters from /sys/class/net."""
         devices: list[Labels] = []
         numbers: list[tuple[int, ...]] = []
@@ -117,35 +118,26 @@ _INFO = gauge(
 )  # fmt: skip
 
 
-class NetclassCollector(Collector):
-    """Properties of interfaces: state, carrier, MTU, speed, addresses."""
-
-    name = "netclass"
-
-    def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
-        """Read /sys/class/net."""
-        devices = [
-            name for name in sorted(node.list(_CLASS)) if node.exists(f"{_CLASS}/{name}/mtu")
-        ]
-        states: list[tuple[Labels, float]] = []
-        infos: list[tuple[Labels, float]] = []
+def read_netclass(node: Node) -> Iterator[FamilyRows]:
+    """Read /sys/class/net: properties of interfaces: state, carrier, MTU, speed, addresses."""
+    devices = [name for name in sorted(node.list(_CLASS)) if node.exists(f"{_CLASS}/{name}/mtu")]
+    states: list[tuple[Labels, float]] = []
+    infos: list[tuple[Labels, float]] = []
+    for device in devices:
+        where = f"{_CLASS}/{device}"
+        state = read_text(node, f"{where}/operstate")
+        states.append(((device,), int(state == "up")))
+        words = [read_text(node, f"{where}/{name}") for name in ("address", "broadcast", "duplex")]
+        infos.append(((device, *words, state, read_text(node, f"{where}/ifalias")), 1))
+    yield _UP, states
+    yield _INFO, infos
+    for file, (family, factor) in _CLASS_FAMILIES.items():
+        rows: list[tuple[Labels, float]] = []
         for device in devices:
-            where = f"{_CLASS}/{device}"
-            state = read_text(node, f"{where}/operstate")
-            states.append(((device,), int(state == "up")))
-            words = [
-                read_text(node, f"{where}/{name}") for name in ("address", "broadcast", "duplex")
-            ]
-            infos.append(((device, *words, state, read_text(node, f"{where}/ifalias")), 1))
-        yield _UP, states
-        yield _INFO, infos
-        for file, (family, factor) in _CLASS_FAMILIES.items():
-            rows: list[tuple[Labels, float]] = []
-            for device in devices:
-                value = read_number(node, f"{_CLASS}/{device}/{file}")
-                if value is not None:
-                    rows.append(((device,), value * factor))
-            yield family, rows
+            value = read_number(node, f"{_CLASS}/{device}/{file}")
+            if value is not None:
+                rows.append(((device,), value * factor))
+        yield family, rows
 
 
 _FIELDS = re.compile(
@@ -158,78 +150,44 @@ _FIELDS = re.compile(
 """The default of node_exporter 1.10, and Tcp_MaxConn for its dashboard."""
 
 
-class NetstatCollector(Collector):
-    """Counters of IP, ICMP, TCP and UDP."""
-
-    name = "netstat"
-
-    def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
-        super().__init__(settings, sources)
-        self._families: dict[tuple[str, str], Family | None] = {}
-
-    def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
-        """Read /proc/net/netstat, snmp and snmp6."""
-        yield from self._of([*read_parsed(node, "proc/net/netstat", _pairs)])
-        yield from self._of([*read_parsed(node, "proc/net/snmp", _pairs)])
-        with contextlib.suppress(NotHereError):  # IPv6 is off
-            yield from self._of([*read_parsed(node, "proc/net/snmp6", parse_snmp6)])
-
-    def _of(self, values: list[tuple[str, str, int]]) -> Iterator[tuple[Family, Rows]]:
-        for protocol, field, value in values:
-            key = (protocol, field)
-            if key not in self._families:
-                if len(self._families) > 2000:
-                    continue
-                name = f"{protocol}_{field}"
-                wanted = _FIELDS.fullmatch(name) is not None
-                self._families[key] = (
-                    untyped(f"node_netstat_{name}", f"Statistic {protocol}{field}.")
-                    if wanted
-                    else None
-                )
-            family = self._families[key]
-            if family is not None:
-                yield family, [((), value)]
+@lru_cache(2000)
+def _name_field(protocol: str, field: str) -> Family | None:
+    name = f"{protocol}_{field}"
+    if not _FIELDS.fullmatch(name):
+        return None
+    return untyped(f"node_netstat_{name}", f"Statistic {protocol}{field}.")
 
 
-def _pairs(content: bytes) -> list[tuple[str, str, int]]:
-    return [*parse_netstat(content)]
-
-
-class SockstatCollector(Collector):
-    """Sockets by protocol and state."""
-
-    name = "sockstat"
-
-    def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
-        super().__init__(settings, sources)
-        self._families: dict[tuple[str, str], Family | None] = {}
-
-    def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
-        """Read /proc/net/sockstat and sockstat6."""
-        found = read_parsed(node, "proc/net/sockstat", parse_sockstat)
-        with contextlib.suppress(NotHereError):  # IPv6 is off
-            found |= read_parsed(node, "proc/net/sockstat6", parse_sockstat)
-        for protocol, numbers in found.items():
-            for state, value in numbers.items():
-                yield from self._yield(protocol, state, value)
-                if state == "mem":  # pages
-                    yield from self._yield(protocol, "mem_bytes", value * node.page_size)
-
-    def _yield(self, protocol: str, state: str, value: int) -> Iterator[tuple[Family, Rows]]:
-        key = (protocol, state)
-        family = self._families.get(key)
-        if family is None and len(self._families) < 500:
-            family = self._families[key] = (
-                gauge("node_sockstat_sockets_used", "Number of IPv4 sockets in use.")
-                if protocol == "sockets"
-                else gauge(
-                    f"node_sockstat_{protocol}_{state}",
-                    f"Number of {protocol} sockets in state {state}.",
-                )
-            )
+def read_netstat(node: Node) -> Iterator[FamilyRows]:
+    """Read /proc/net/netstat, snmp and snmp6: counters of IP, ICMP, TCP and UDP."""
+    values = read_parsed(node, "proc/net/netstat", parse_netstat)
+    values += read_parsed(node, "proc/net/snmp", parse_netstat)
+    with contextlib.suppress(NotHereError):  # IPv6 is off
+        values += read_parsed(node, "proc/net/snmp6", parse_snmp6)
+    for protocol, field, value in values:
+        family = _name_field(protocol, field)
         if family is not None:
             yield family, [((), value)]
+
+
+@lru_cache(500)
+def _name_sockets(protocol: str, state: str) -> Family:
+    if protocol == "sockets":
+        return gauge("node_sockstat_sockets_used", "Number of IPv4 sockets in use.")
+    text = f"Number of {protocol} sockets in state {state}."
+    return gauge(f"node_sockstat_{protocol}_{state}", text)
+
+
+def read_sockstat(node: Node) -> Iterator[FamilyRows]:
+    """Read /proc/net/sockstat and sockstat6: sockets by protocol and state."""
+    found = read_parsed(node, "proc/net/sockstat", parse_sockstat)
+    with contextlib.suppress(NotHereError):  # IPv6 is off
+        found |= read_parsed(node, "proc/net/sockstat6", parse_sockstat)
+    for protocol, numbers in found.items():
+        for state, value in numbers.items():
+            yield _name_sockets(protocol, state), [((), value)]
+            if state == "mem":  # pages
+                yield _name_sockets(protocol, "mem_bytes"), [((), value * node.page_size)]
 
 
 _SOFTNET = {
@@ -247,35 +205,25 @@ _SOFTNET = {
 }  # fmt: skip
 
 
-class SoftnetCollector(Collector):
-    """Processed and dropped packets by CPU."""
-
-    name = "softnet"
-
-    def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
-        """Read /proc/net/softnet_stat."""
-        cpus = read_parsed(node, "proc/net/softnet_stat", parse_softnet)
-        for field, family in _SOFTNET.items():
-            rows: list[tuple[Labels, float]] = []
-            for each in cpus:
-                value: int | None = getattr(each, field)
-                if value is not None:
-                    rows.append(((str(each.cpu),), value))
-            yield family, rows
+def read_softnet(node: Node) -> Iterator[FamilyRows]:
+    """Read /proc/net/softnet_stat: processed and dropped packets by CPU."""
+    cpus = read_parsed(node, "proc/net/softnet_stat", parse_softnet)
+    for field, family in _SOFTNET.items():
+        rows: list[tuple[Labels, float]] = []
+        for each in cpus:
+            value: int | None = getattr(each, field)
+            if value is not None:
+                rows.append(((str(each.cpu),), value))
+        yield family, rows
 
 
 _ARP = gauge("node_arp_entries", "ARP entries by device", "device")
 
 
-class ArpCollector(Collector):
-    """Entries of the ARP table by interface."""
-
-    name = "arp"
-
-    def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
-        """Read /proc/net/arp."""
-        entries = read_parsed(node, "proc/net/arp", parse_arp)
-        yield _ARP, [((device,), number) for device, number in entries.items()]
+def read_arp(node: Node) -> Iterator[FamilyRows]:
+    """Read /proc/net/arp: entries of the ARP table by interface."""
+    entries = read_parsed(node, "proc/net/arp", parse_arp)
+    yield _ARP, [((device,), number) for device, number in entries.items()]
 
 
 _QUEUES = gauge(
@@ -284,25 +232,20 @@ _QUEUES = gauge(
 )  # fmt: skip
 
 
-class UdpQueuesCollector(Collector):
-    """Bytes in the queues of UDP sockets."""
-
-    name = "udp_queues"
-
-    def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
-        """Read /proc/net/udp and udp6."""
-        rows: list[tuple[Labels, float]] = []
-        missing: NotHereError | None = None
-        for path, version in (("proc/net/udp", "v4"), ("proc/net/udp6", "v6")):
-            try:
-                sent, received = read_parsed(node, path, parse_udp_queues)
-            except NotHereError as error:
-                missing = error
-                continue
-            rows += [(("tx", version), sent), (("rx", version), received)]
-        if missing is not None and not rows:
-            raise missing
-        yield _QUEUES, rows
+def read_udp_queues(node: Node) -> Iterator[FamilyRows]:
+    """Read /proc/net/udp and udp6: bytes in the queues of UDP sockets."""
+    rows: list[tuple[Labels, float]] = []
+    missing: NotHereError | None = None
+    for path, version in (("proc/net/udp", "v4"), ("proc/net/udp6", "v6")):
+        try:
+            sent, received = read_parsed(node, path, parse_udp_queues)
+        except NotHereError as error:
+            missing = error
+            continue
+        rows += [(("tx", version), sent), (("rx", version), received)]
+    if missing is not None and not rows:
+        raise missing
+    yield _QUEUES, rows
 
 
 _ENTRIES = gauge(
@@ -334,26 +277,21 @@ _STATISTICS = {
 }
 
 
-class ConntrackCollector(Collector):
-    """Tracked connections and their limit."""
-
-    name = "conntrack"
-
-    def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
-        """Read /proc/sys/net/netfilter and /proc/net/stat/nf_conntrack."""
-        entries = read_number(node, "proc/sys/net/netfilter/nf_conntrack_count")
-        limit = read_number(node, "proc/sys/net/netfilter/nf_conntrack_max")
-        if entries is None or limit is None:
-            raise NotHereError("/proc/sys/net/netfilter: no connections are tracked")
-        yield _ENTRIES, [((), entries)]
-        yield _LIMIT, [((), limit)]
-        try:
-            sums = read_parsed(node, "proc/net/stat/nf_conntrack", _sum_columns)
-        except CcagentError:
-            return
-        for name, family in _STATISTICS.items():
-            if name in sums:
-                yield family, [((), sums[name])]
+def read_conntrack(node: Node) -> Iterator[FamilyRows]:
+    """Read /proc/sys/net/netfilter and /proc/net/stat/nf_conntrack."""
+    entries = read_number(node, "proc/sys/net/netfilter/nf_conntrack_count")
+    limit = read_number(node, "proc/sys/net/netfilter/nf_conntrack_max")
+    if entries is None or limit is None:
+        raise NotHereError("/proc/sys/net/netfilter: no connections are tracked")
+    yield _ENTRIES, [((), entries)]
+    yield _LIMIT, [((), limit)]
+    try:
+        sums = read_parsed(node, "proc/net/stat/nf_conntrack", _sum_columns)
+    except CcagentError:
+        return
+    for name, family in _STATISTICS.items():
+        if name in sums:
+            yield family, [((), sums[name])]
 
 
 def _sum_columns(content: bytes) -> dict[str, int]:
@@ -376,22 +314,15 @@ _BONDS = gauge(
 _ACTIVE = gauge("node_bonding_active", "Number of active slaves per bonding interface.", "master")
 
 
-class BondingCollector(Collector):
-    """Configured and active slaves of bonds."""
-
-    name = "bonding"
-
-    def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
-        """Read /sys/class/net/bonding_masters and the bonds in it."""
-        masters = node.read_single(f"{_CLASS}/bonding_masters").decode("utf-8", "replace").split()
-        slaves: list[tuple[Labels, float]] = []
-        active: list[tuple[Labels, float]] = []
-        for master in masters:
-            names = read_text(node, f"{_CLASS}/{master}/bonding/slaves").split()
-            states = [
-                read_text(node, f"{_CLASS}/{name}/bonding_slave/mii_status") for name in names
-            ]
-            slaves.append(((master,), len(names)))
-            active.append(((master,), states.count("up")))
-        yield _BONDS, slaves
-        yield _ACTIVE, active
+def read_bonding(node: Node) -> Iterator[FamilyRows]:
+    """Read /sys/class/net/bonding_masters and the bonds in it."""
+    masters = node.read_single(f"{_CLASS}/bonding_masters").decode("utf-8", "replace").split()
+    slaves: list[tuple[Labels, float]] = []
+    active: list[tuple[Labels, float]] = []
+    for master in masters:
+        names = read_text(node, f"{_CLASS}/{master}/bonding/slaves").split()
+        states = [read_text(node, f"{_CLASS}/{name}/bonding_slave/mii_status") for name in names]
+        slaves.append(((master,), len(names)))
+        active.append(((master,), states.count("up")))
+    yield _BONDS, slaves
+    yield _ACTIVE, active

@@ -9,20 +9,15 @@ import time
 from typing import TYPE_CHECKING
 
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError, VanishedError
-from ccagent.exporter.collector import (
-    Collector,
-    list_names,
-    read_number,
-    read_text,
-    unsigned,
-)
-from ccagent.exporter.family import Family, counter, gauge
+from ccagent.exporter.collector import Collector, list_names, read_number, read_text, unsigned
+from ccagent.exporter.exposition import Family, counter, gauge
+from ccagent.log import logger
 from ccagent.machine.procfs.process_files import parse_stat
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ccagent.exporter.family import Labels, Rows
+    from ccagent.exporter.exposition import FamilyRows, Labels
     from ccagent.exporter.settings import ExporterSettings
     from ccagent.exporter.sources import NodeSources
     from ccagent.machine.node import Node
@@ -33,17 +28,12 @@ _UNAME = gauge(
 )  # fmt: skip
 
 
-class UnameCollector(Collector):
-    """Host name, architecture and version of the kernel."""
-
-    name = "uname"
-
-    def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
-        """Read uname(2), and the domain from /proc/sys/kernel."""
-        found = os.uname()
-        domain = read_text(node, "proc/sys/kernel/domainname")
-        words = (found.sysname, found.release, found.version, found.machine, found.nodename)
-        yield _UNAME, [((*words, domain), 1)]
+def read_uname(node: Node) -> Iterator[FamilyRows]:
+    """Read uname(2), and the domain from /proc/sys/kernel."""
+    found = os.uname()
+    domain = read_text(node, "proc/sys/kernel/domainname")
+    words = (found.sysname, found.release, found.version, found.machine, found.nodename)
+    yield _UNAME, [((*words, domain), 1)]
 
 
 _OS_LABELS = (
@@ -62,23 +52,18 @@ _RELEASE = re.compile(r"^([A-Z_]+)=(.*)$", re.MULTILINE)
 _VERSION = re.compile(r"[0-9]+\.?[0-9]*", re.ASCII)
 
 
-class OsCollector(Collector):
-    """Name and version of the distribution."""
-
-    name = "os"
-
-    def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
-        """Read os-release(5)."""
-        text = read_text(node, "etc/os-release") or read_text(node, "usr/lib/os-release")
-        if not text:
-            raise NotHereError("/etc/os-release: not found")
-        found = {name.lower(): value.strip("\"'") for name, value in _RELEASE.findall(text)}
-        yield _OS, [(tuple(found.get(name, "") for name in _OS_LABELS), 1)]
-        version = _VERSION.match(found.get("version_id", ""))
-        if version is not None:
-            labels = tuple(found.get(name, "") for name in ("id", "id_like", "name"))
-            number = float(version[0])
-            yield _OS_VERSION, [(labels, int(number) if number.is_integer() else number)]
+def read_os(node: Node) -> Iterator[FamilyRows]:
+    """Read os-release(5): name and version of the distribution."""
+    text = read_text(node, "etc/os-release") or read_text(node, "usr/lib/os-release")
+    if not text:
+        raise NotHereError("/etc/os-release: not found")
+    found = {name.lower(): value.strip("\"'") for name, value in _RELEASE.findall(text)}
+    yield _OS, [(tuple(found.get(name, "") for name in _OS_LABELS), 1)]
+    version = _VERSION.match(found.get("version_id", ""))
+    if version is not None:
+        labels = tuple(found.get(name, "") for name in ("id", "id_like", "name"))
+        number = float(version[0])
+        yield _OS_VERSION, [(labels, int(number) if number.is_integer() else number)]
 
 
 _TIME = gauge("node_time_seconds", "System time in seconds since epoch (1970).")
@@ -95,29 +80,24 @@ _CURRENT = gauge(
 _SOURCES = "sys/devices/system/clocksource"
 
 
-class TimeCollector(Collector):
-    """Time, time zone, and the kernel's clock sources."""
-
-    name = "time"
-
-    def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
-        """Read the clock and /sys/devices/system/clocksource."""
-        now = node.clock.time()
-        yield _TIME, [((), now)]
-        zone = time.localtime(now)
-        yield _ZONE, [((zone.tm_zone,), zone.tm_gmtoff)]
-        available: list[tuple[Labels, float]] = []
-        current: list[tuple[Labels, float]] = []
-        for name in list_names(node, _SOURCES):
-            if not name.startswith("clocksource"):
-                continue
-            device = name.removeprefix("clocksource")
-            words = read_text(node, f"{_SOURCES}/{name}/available_clocksource").split()
-            available += [((device, word), 1) for word in words]
-            now_used = read_text(node, f"{_SOURCES}/{name}/current_clocksource")
-            current.append(((device, now_used), 1))
-        yield _AVAILABLE, available
-        yield _CURRENT, current
+def read_time(node: Node) -> Iterator[FamilyRows]:
+    """Read the clock and /sys/devices/system/clocksource."""
+    now = node.clock.time()
+    yield _TIME, [((), now)]
+    zone = time.localtime(now)
+    yield _ZONE, [((zone.tm_zone,), zone.tm_gmtoff)]
+    available: list[tuple[Labels, float]] = []
+    current: list[tuple[Labels, float]] = []
+    for name in list_names(node, _SOURCES):
+        if not name.startswith("clocksource"):
+            continue
+        device = name.removeprefix("clocksource")
+        words = read_text(node, f"{_SOURCES}/{name}/available_clocksource").split()
+        available += [((device, word), 1) for word in words]
+        now_used = read_text(node, f"{_SOURCES}/{name}/current_clocksource")
+        current.append(((device, now_used), 1))
+    yield _AVAILABLE, available
+    yield _CURRENT, current
 
 
 _TIMEX = struct.Struct("@I4xqqqqi4xqqqqqqqqi4xqqqqqi44x")
@@ -139,10 +119,7 @@ _TIMEX_GAUGES = (
     ("pps_jitter_total", "Pulse per second count of jitter limit exceeded events."),
     ("pps_calibration_total", "Pulse per second count of calibration intervals."),
     ("pps_error_total", "Pulse per second count of calibration errors."),
-    (
-        "pps_stability_exceeded_total",
-        "Pulse per second count of stability limit exceeded events.",
-    ),
+    ("pps_stability_exceeded_total", "Pulse per second count of stability limit exceeded events."),
     ("tai_offset_seconds", "International Atomic Time (TAI) offset."),
     ("sync_status", "Is clock synchronized to a reliable server (1 = yes, 0 = no)."),
 )
@@ -152,20 +129,15 @@ _TIMEX_FAMILIES = {
 }
 
 
-class TimexCollector(Collector):
-    """The state of the kernel's clock synchronisation."""
+def read_timex(node: Node) -> Iterator[FamilyRows]:
+    """Call adjtimex(2) without changing the clock.
 
-    name = "timex"
-
-    def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
-        """Call adjtimex(2) without changing the clock.
-
-        Raise NotHereError on a recorded machine, NotPermittedError if the call is forbidden.
-        """
-        if not node.is_live:
-            raise NotHereError("a recorded machine has no clock")
-        for name, value in _read_timex().items():
-            yield _TIMEX_FAMILIES[name], [((), value)]
+    Raise NotHereError on a recorded machine, NotPermittedError if the call is forbidden.
+    """
+    if not node.is_live:
+        raise NotHereError("a recorded machine has no clock")
+    for name, value in _read_timex().items():
+        yield _TIMEX_FAMILIES[name], [((), value)]
 
 
 def _read_timex() -> dict[str, float]:
@@ -205,49 +177,34 @@ _ALLOCATED = gauge("node_filefd_allocated", "File descriptor statistics: allocat
 _MAXIMUM = gauge("node_filefd_maximum", "File descriptor statistics: maximum.")
 
 
-class FilefdCollector(Collector):
-    """The number of open files and its limit."""
-
-    name = "filefd"
-
-    def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
-        """Read /proc/sys/fs/file-nr."""
-        words = node.read_single("proc/sys/fs/file-nr").split()
-        yield _ALLOCATED, [((), unsigned(words[0] if words else b""))]
-        yield _MAXIMUM, [((), unsigned(words[2] if len(words) > 2 else b""))]
+def read_filefd(node: Node) -> Iterator[FamilyRows]:
+    """Read /proc/sys/fs/file-nr: the number of open files and its limit."""
+    words = node.read_single("proc/sys/fs/file-nr").split()
+    yield _ALLOCATED, [((), unsigned(words[0] if words else b""))]
+    yield _MAXIMUM, [((), unsigned(words[2] if len(words) > 2 else b""))]
 
 
 _BITS = gauge("node_entropy_available_bits", "Bits of available entropy.")
 _POOL = gauge("node_entropy_pool_size_bits", "Bits of entropy pool.")
 
 
-class EntropyCollector(Collector):
-    """Available entropy and pool size of the kernel's random number generator."""
-
-    name = "entropy"
-
-    def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
-        """Read /proc/sys/kernel/random."""
-        where = "proc/sys/kernel/random"
-        yield _BITS, [((), unsigned(node.read_single(f"{where}/entropy_avail").strip()))]
-        yield _POOL, [((), unsigned(node.read_single(f"{where}/poolsize").strip()))]
+def read_entropy(node: Node) -> Iterator[FamilyRows]:
+    """Read /proc/sys/kernel/random."""
+    where = "proc/sys/kernel/random"
+    yield _BITS, [((), unsigned(node.read_single(f"{where}/entropy_avail").strip()))]
+    yield _POOL, [((), unsigned(node.read_single(f"{where}/poolsize").strip()))]
 
 
 _SELINUX = gauge("node_selinux_enabled", "SELinux is enabled, 1 is true, 0 is false")
 _MODE = gauge("node_selinux_current_mode", "Current SELinux enforcement mode")
 
 
-class SelinuxCollector(Collector):
-    """State of SELinux: disabled, permissive or enforcing."""
-
-    name = "selinux"
-
-    def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
-        """Read /sys/fs/selinux/enforce."""
-        mode = read_number(node, "sys/fs/selinux/enforce")
-        yield _SELINUX, [((), int(mode is not None))]
-        if mode is not None:
-            yield _MODE, [((), mode)]
+def read_selinux(node: Node) -> Iterator[FamilyRows]:
+    """Read /sys/fs/selinux/enforce: state of SELinux: disabled, permissive or enforcing."""
+    mode = read_number(node, "sys/fs/selinux/enforce")
+    yield _SELINUX, [((), int(mode is not None))]
+    if mode is not None:
+        yield _MODE, [((), mode)]
 
 
 _DMI = {
@@ -274,7 +231,7 @@ class DmiCollector(Collector):
         self._family: Family | None = None
         self._values: Labels = ()
 
-    def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
+    def collect(self, node: Node) -> Iterator[FamilyRows]:
         """Read /sys/class/dmi/id."""
         if self._family is None:
             where = "sys/class/dmi/id"
@@ -300,33 +257,28 @@ _MOST = gauge("node_processes_max_processes", "Number of max PIDs limit")
 _STATES = gauge("node_processes_state", "Number of processes in each state.", "state")
 
 
-class ProcessesCollector(Collector):
-    """Processes by state, threads, and their limits, from /proc/PID/stat of all processes."""
-
-    name = "processes"
-
-    def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
-        """Read /proc."""
-        threads = pids = 0
-        states: dict[Labels, int] = {}
-        for name in node.list("proc"):
-            if not name.isdecimal():
-                continue
-            try:
-                stat = parse_stat(node.read_single(f"proc/{name}/stat"))
-            except (NotHereError, VanishedError):
-                continue
-            except CcagentError as error:
-                self.warn(error)
-                continue
-            state = (stat.state.decode("ascii", "replace"),)
-            states[state] = states.get(state, 0) + 1
-            pids += 1
-            threads += stat.num_threads
-        yield _THREADS, [((), threads)]
-        yield _PIDS, [((), pids)]
-        yield _STATES, states.items()
-        for family, path in ((_MOST_THREADS, "threads-max"), (_MOST, "pid_max")):
-            limit = read_number(node, f"proc/sys/kernel/{path}")
-            if limit is not None:
-                yield family, [((), limit)]
+def read_processes(node: Node) -> Iterator[FamilyRows]:
+    """Read /proc."""
+    threads = pids = 0
+    states: dict[Labels, int] = {}
+    for name in node.list("proc"):
+        if not name.isdecimal():
+            continue
+        try:
+            stat = parse_stat(node.read_single(f"proc/{name}/stat"))
+        except (NotHereError, VanishedError):
+            continue
+        except CcagentError as error:
+            logger.warning("exporter: processes: %s", error)
+            continue
+        state = (stat.state.decode("ascii", "replace"),)
+        states[state] = states.get(state, 0) + 1
+        pids += 1
+        threads += stat.num_threads
+    yield _THREADS, [((), threads)]
+    yield _PIDS, [((), pids)]
+    yield _STATES, states.items()
+    for family, path in ((_MOST_THREADS, "threads-max"), (_MOST, "pid_max")):
+        limit = read_number(node, f"proc/sys/kernel/{path}")
+        if limit is not None:
+            yield family, [((), limit)]

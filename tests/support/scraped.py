@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from ccagent.exporter.collector import Collector
-from ccagent.exporter.exposition import SampleEncoder, join_openmetrics, join_text
+from ccagent.exporter.collector import Collector, FunctionCollector
+from ccagent.exporter.exposition import FamilyRows, SampleEncoder, join_openmetrics, join_text
 from ccagent.exporter.settings import ExporterSettings
 from ccagent.exporter.sources import NodeSources
 from ccagent.machine.node import Node
 from tests.support.exposition import values
 
 
-def make(kind: type[Collector], **settings: Any) -> Collector:
-    """Make a collector with settings."""
+def make(
+    kind: type[Collector] | Callable[[Node], Iterable[FamilyRows]], **settings: Any
+) -> Collector:
+    """Make a collector with settings, of a class or of a function."""
     chosen = ExporterSettings(**settings)
-    return kind(chosen, NodeSources(chosen))
+    sources = NodeSources(chosen)
+    if isinstance(kind, type):
+        made: Collector = kind(chosen, sources)
+        return made
+    return FunctionCollector(chosen, sources, kind)
 
 
 def collected(collector: Collector, node: Node) -> dict[str, float]:

@@ -23,7 +23,7 @@ from ccagent.agents.sonar.sources.bpf import BpfSource
 from ccagent.agents.sonar.sources.procfs import ProcfsSource
 from ccagent.agents.sonar.sources.psutil_source import PsutilSource
 from ccagent.controls.owner import find_jobs
-from ccagent.exporter.job_processes import JobProcesses
+from ccagent.exporter.sources import JobProcesses
 from ccagent.machine.bpf import loading, pins
 from ccagent.machine.bpf.ended_records import parse_ended
 from ccagent.machine.bpf.io_loading import IoOptions

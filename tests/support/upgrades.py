@@ -30,14 +30,19 @@ def ask_with_curl(url: str, *options: str) -> int:
     return int(done.stdout)
 
 
-def statuses(port: int, *parts: bytes) -> list[int]:
-    """Return the statuses of all answers on a connection, until the server ends it."""
+def statuses(port: int, *parts: bytes, ends: bool = False) -> list[int]:
+    """Return the statuses of all answers on a connection, until the server ends it.
+
+    ends: the client sends its end after the parts.
+    """
     with socket.create_connection(("127.0.0.1", port), 30) as client:
         found = b""
         # A server that refuses a body may end the connection before it has all of it.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             for part in parts:
                 client.sendall(part)
+            if ends:
+                client.shutdown(socket.SHUT_WR)
         with contextlib.suppress(ConnectionResetError):
             while data := client.recv(65536):
                 found += data

@@ -23,9 +23,12 @@ from ccagent.machine.cgroup.jobs import job_directories
 from ccagent.machine.gpu.presence import is_any_present
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.cpulist import parse_cpu_list
-from ccagent.machine.procfs.loadavg import parse_loadavg
-from ccagent.machine.procfs.meminfo import compute_used_memory, parse_meminfo
-from ccagent.machine.procfs.stat import parse_kernel_stat
+from ccagent.machine.procfs.system import (
+    compute_used_memory,
+    parse_kernel_stat,
+    parse_loadavg,
+    parse_meminfo,
+)
 from ccagent.registry import GPU_VENDORS
 from ccagent.views.top.job_rows import (
     ReadingTime,

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from ccagent.agents.energy.accounts import NODE_METER, EnergyDomain, MeasuredEnergy
 from ccagent.agents.energy.sources.base import ALL_SOCKETS, EnergySource, PowerIntegral, read_all
-from ccagent.agents.metrics.pipeline.repeated_call import GRACE, PATIENCE, RepeatedCall
-from ccagent.agents.metrics.readers.hwmon_sensors import parse_label
 from ccagent.errors import CcagentError, NotHereError, ProgramError, UnparsableError
+from ccagent.machine.background import GRACE, PATIENCE, RepeatedCall
+from ccagent.machine.hwmon import parse_label
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.powercap import parse_energy
 

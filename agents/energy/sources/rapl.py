@@ -157,7 +157,7 @@ class PowercapSource(EnergySource):
 
     def checks(self, node: Node) -> Iterator[Check]:
         """Yield the check of RAPL."""
-        from ccagent.agents.metrics.readers.power_checks import require_rapl
+        from ccagent.agents.metrics.readers.power import require_rapl
 
         yield require_rapl(node)
 

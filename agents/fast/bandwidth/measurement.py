@@ -13,7 +13,7 @@ from ccagent.machine.own_memory import find_permitted_memory, read_resident
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.cpuinfo import parse_cpuinfo
 from ccagent.machine.procfs.cpulist import parse_cpu_list
-from ccagent.machine.procfs.meminfo import parse_meminfo
+from ccagent.machine.procfs.system import parse_meminfo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -24,7 +24,6 @@ from ccagent.agents.fast.messages.structures import (
     RUNTIME,
 )
 from ccagent.agents.metrics.perf.reader import PerfReader
-from ccagent.agents.metrics.pipeline.rates import Rates
 from ccagent.agents.metrics.readers.base import NODE, Count
 from ccagent.agents.metrics.readers.cpu import CpuReader, CpuSettings
 from ccagent.agents.metrics.readers.infiniband import InfinibandReader
@@ -33,6 +32,7 @@ from ccagent.agents.metrics.readers.network import NetworkReader
 from ccagent.errors import CcagentError
 from ccagent.log import logger
 from ccagent.machine.cgroup.files import parse_amount
+from ccagent.machine.counters import Rates
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.cpulist import parse_cpu_list
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from ccagent.agents.fast.kpis.applications import MonitoredApplication
     from ccagent.agents.fast.settings import FastSettings
-    from ccagent.agents.metrics.readers.base import Reader
+    from ccagent.agents.metrics.readers.base import Reader, Scope
     from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
 
@@ -89,7 +89,7 @@ class NodeKpis:
         self._network = NetworkReader()
         self._perf = PerfReader()
         self._perf.wanted = frozenset({"mem_bw"})
-        self._rates: dict[str, Rates] = {}
+        self._rates: dict[str, Rates[Scope]] = {}
         self._retry: dict[str, float] = {}
         self._bandwidth_before: tuple[int, float] | None = None
 

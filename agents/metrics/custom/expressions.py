@@ -20,8 +20,8 @@ from ccagent.errors import ConfigurationError, nearest
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from ccagent.agents.metrics.custom.settings import ExpressionSettings
-    from ccagent.agents.metrics.pipeline.outputs import Value
+    from ccagent.agents.metrics.outputs import Value
+    from ccagent.agents.metrics.settings import ExpressionSettings
 
 _LONGEST = 1000
 _DEEPEST = 50
@@ -47,10 +47,6 @@ def _absolute(number: float) -> float:
     return abs(number)
 
 
-def _sum(values: list[float]) -> float:
-    return sum(values)
-
-
 def _mean(values: list[float]) -> float:
     return sum(values) / len(values)
 
@@ -62,7 +58,7 @@ _OPERATORS: dict[type[ast.operator], Callable[[float, float], float]] = {
     ast.Div: _quotient,
 }
 _FUNCTIONS: dict[str, Callable[[list[float]], float]] = {
-    "sum": _sum, "mean": _mean, "min": min, "max": max,
+    "sum": sum, "mean": _mean, "min": min, "max": max,
 }  # fmt: skip
 _FINEST: tuple[ScopeType, ...] = (
     "hwthread", "core", "llc", "memoryDomain", "die", "socket", "accelerator",

@@ -5,25 +5,39 @@ Linux perf events count all processes together, see perf_event_open(2).
 
 from __future__ import annotations
 
+import re
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from ccagent.agents.metrics.perf.call import CYCLES, PerfCall, explain_error, read_paranoid
-from ccagent.agents.metrics.perf.groups import PerfCounters
-from ccagent.agents.metrics.perf.plan import FLOPS, EventPlan, UnavailableMetrics, total
+from ccagent.agents.metrics.perf.call import (
+    CYCLES,
+    PerfCall,
+    PerfCounters,
+    explain_error,
+    read_paranoid,
+)
+from ccagent.agents.metrics.perf.plan import (
+    FLOPS,
+    EventPlan,
+    UnavailableMetrics,
+    choose,
+    identify,
+    total,
+)
 from ccagent.agents.metrics.perf.pmu import find_pmus
-from ccagent.agents.metrics.perf.tables import choose, identify
 from ccagent.agents.metrics.readers.base import Gauge, Metric, Reader, ReaderSettings, Scope
 from ccagent.errors import CcagentError, NotHereError
+from ccagent.machine.checks import Check, CheckResult, list_names
 from ccagent.machine.descriptors import raise_limit
 from ccagent.machine.parsed import read_lack, read_parsed
 from ccagent.machine.procfs.cpulist import parse_cpu_list, parse_topology_id
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from ccagent.agents.metrics.perf.tables import EventTable, MemoryTraffic
-    from ccagent.machine.checks import Check
+    from ccagent.agents.metrics.perf.plan import EventTable, MemoryTraffic
     from ccagent.machine.node import Node
+
 
 _CPUS = "sys/devices/system/cpu"
 
@@ -47,55 +61,26 @@ class PerfReader(Reader[ReaderSettings]):
     """Reads the counters of all cores and memory controllers; counters stay open."""
 
     name: ClassVar[str] = "perf"
+    is_exposed = False
     metrics: ClassVar[dict[str, Metric]] = {
-        "clock": Metric(
-            unit="Hz",
-            type="hwthread",
-            aggregation="mean",
-            description="clock rate while awake",
-            source="perf: msr/aperf, msr/mperf, msr/tsc; on aarch64 cycles, CNT_CYCLES",
-        ),
-        "ipc": Metric(
-            unit="",
-            type="hwthread",
-            aggregation="mean",
-            description="instructions retired per cycle",
-            source="perf: instructions, cycles",
-        ),
-        "flops_sp": Metric(
-            unit="Flops/s",
-            type="hwthread",
-            description="single-precision floating-point operations",
-            source="perf: events of the processor",
-        ),
-        "flops_dp": Metric(
-            unit="Flops/s",
-            type="hwthread",
-            description="double-precision floating-point operations",
-            source="perf: events of the processor",
-        ),
-        "flops_any": Metric(
-            unit="Flops/s",
-            type="hwthread",
-            description="Floating-point operations: twice flops_dp and flops_sp, or all of them "
-            "alike where the processor cannot distinguish them",
-            source="perf: events of the processor",
-        ),
-        "mem_bw": Metric(
-            unit="B/s",
-            type="socket",
-            description="Traffic of the main memory, read and written",
-            source="perf: events of the memory controllers",
-        ),
-        "perf_counted": Metric(
-            unit="%",
-            type="node",
-            aggregation="mean",
-            description="Share of the time that the counters of cores were really counting",
-            source="perf: time running, time enabled",
-            is_default=False,
-        ),
-    }
+        "clock": Metric("Hz", "hwthread", "clock rate while awake",
+            "perf: msr/aperf, msr/mperf, msr/tsc; on aarch64 cycles, CNT_CYCLES",
+            aggregation="mean"),
+        "ipc": Metric("", "hwthread", "instructions retired per cycle",
+            "perf: instructions, cycles", aggregation="mean"),
+        "flops_sp": Metric("Flops/s", "hwthread", "single-precision floating-point operations",
+            "perf: events of the processor"),
+        "flops_dp": Metric("Flops/s", "hwthread", "double-precision floating-point operations",
+            "perf: events of the processor"),
+        "flops_any": Metric("Flops/s", "hwthread",
+            "Floating-point operations: twice flops_dp and flops_sp, or all of them "
+            "alike where the processor cannot distinguish them", "perf: events of the processor"),
+        "mem_bw": Metric("B/s", "socket", "Traffic of the main memory, read and written",
+            "perf: events of the memory controllers"),
+        "perf_counted": Metric("%", "node",
+            "Share of the time that the counters of cores were really counting",
+            "perf: time running, time enabled", aggregation="mean", is_default=False),
+    }  # fmt: skip
 
     def __init__(
         self, settings: ReaderSettings | None = None, call: PerfCall | None = None
@@ -110,9 +95,7 @@ class PerfReader(Reader[ReaderSettings]):
 
     def checks(self, node: Node) -> Iterator[Check]:
         """Yield the check of hardware counters."""
-        from ccagent.agents.metrics.perf.checks import require_counters
-
-        yield require_counters(node)
+        yield Check("power", "hardware counters", partial(find_counters, node))
 
     def read(self, node: Node) -> list[Gauge]:
         """Return rates since the last reading; none at the first, or after a change of cpus.
@@ -235,3 +218,39 @@ class PerfReader(Reader[ReaderSettings]):
         for memory in self._memory:
             memory.counters.close()
         self._memory = []
+
+
+_DEVICES = "sys/bus/event_source/devices"
+_CORES = re.compile(r"cpu|cpu_core|cpu_atom|armv\d+.*|cpum_cf")
+
+
+def find_counters(node: Node) -> CheckResult:
+    """Open and close a counter of cycles on the first cpu."""
+    paranoid = read_paranoid(node)
+    pmus = list(filter(_CORES.fullmatch, list_names(node, _DEVICES)))
+    return assess_counters(pmus, paranoid, _try_cycles(paranoid) if node.is_live else None)
+
+
+def assess_counters(
+    pmus: Sequence[str], paranoid: str, refusal: CcagentError | None
+) -> CheckResult:
+    """Return the result for the core PMUs and the error of opening a counter."""
+    level = f"perf_event_paranoid is {paranoid or 'unknown'}"
+    if not pmus or isinstance(refusal, NotHereError):
+        fix = "for a virtual machine, enable a vPMU on the host"
+        return CheckResult("missing", f"no PMU of cores; {level}", fix)
+    if refusal is not None:
+        call, reason, fix = [*str(refusal).split(": ", 2), "", ""][:3]
+        return CheckResult("problem", f"PMU {', '.join(pmus)}, but {call}: {reason}; {level}", fix)
+    return CheckResult("good", f"PMU {', '.join(pmus)} counts; {level}")
+
+
+def _try_cycles(paranoid: str) -> CcagentError | None:
+    call = PerfCall()
+    try:
+        call.close(call.open(CYCLES, 0))
+    except OSError as error:
+        return explain_error(error, paranoid)
+    except CcagentError as error:
+        return error
+    return None

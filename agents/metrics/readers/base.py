@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
 
+
 ScopeType = Literal[
     "node", "socket", "die", "memoryDomain", "llc", "core", "hwthread", "accelerator"
 ]
@@ -46,16 +47,11 @@ class Gauge(NamedTuple):
     scope: Scope = NODE
 
 
-NEW = -1
-"""`wraps_at` of a counter that started at 0 after the previous reading."""
-
-
 class Count(NamedTuple):
     """A counter; the metric is its rate.
 
-    wraps_at: largest value before the counter wraps to 0. With 0 it never wraps, and a smaller
-    value means a reset. With NEW it started at 0 after the previous reading, and its first interval
-    counts.
+    wraps_at: largest value before the counter wraps to 0. With 0 it never wraps. With NEW of
+    machine/counters.py it started at 0 after the previous reading, and its first interval counts.
     """
 
     metric: str
@@ -64,7 +60,7 @@ class Count(NamedTuple):
     wraps_at: int = 0
 
 
-class Metric(msgspec.Struct, frozen=True, kw_only=True):
+class Metric(msgspec.Struct, frozen=True):
     """Definition of a metric.
 
     unit: a base unit: B, B/s, s, Hz, W, V, A, %, degC, rpm, Flops/s, 1/s, or empty. type: type of
@@ -105,6 +101,8 @@ class Reader(ABC, Generic[S]):
     Settings: ClassVar[type[Any]] = ReaderSettings
     has_own_pace: ClassVar[bool] = False
     """True if the reader applies its key `every` itself."""
+    is_exposed: ClassVar[bool] = True
+    """False if Prometheus gets it only on demand: it is costly, or another collector's subject."""
 
     def __init__(self, settings: S | None = None) -> None:
         self.settings: S = self.Settings() if settings is None else settings
@@ -150,3 +148,11 @@ class Reader(ABC, Generic[S]):
 
     def close(self) -> None:
         """Close open files and processes."""
+
+
+LONGEST_TAG = 256
+
+
+def is_sendable(text: str) -> bool:
+    """Return whether a text is empty or a valid tag value in line protocol."""
+    return text.isprintable() and not text.endswith("\\") and len(text) <= LONGEST_TAG

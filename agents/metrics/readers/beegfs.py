@@ -1,24 +1,22 @@
-"""Reader of requests to BeeGFS servers, by beegfs-ctl (BeeGFS 7) or beegfs (BeeGFS 8)."""
+"""Reader of requests to BeeGFS servers, by beegfs-ctl (BeeGFS 7) or beegfs (BeeGFS 8).
+
+A line has a name and pairs of number and operation: `Sum:   56624 [sum]  10 [close]`. With an
+interval of 0 the numbers are those since the servers started.
+"""
 
 from __future__ import annotations
 
+import math
+import re
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from msgspec import Meta
 
 from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Scope
-from ccagent.agents.metrics.readers.beegfs_stats import (
-    META_OPERATIONS,
-    STORAGE_OPERATIONS,
-    parse_client_stats,
-)
-from ccagent.agents.metrics.readers.labels import clean_label
-from ccagent.agents.metrics.readers.program_reader import (
-    ProgramReader,
-    ProgramReaderSettings,
-)
-from ccagent.errors import CcagentError, NotHereError, ProgramError
+from ccagent.agents.metrics.readers.program_reader import ProgramReader, ProgramReaderSettings
+from ccagent.errors import CcagentError, NotHereError, ProgramError, UnparsableError
+from ccagent.machine.hwmon import clean_label
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.mountinfo import MOUNTINFO, parse_mountinfo
 
@@ -28,6 +26,68 @@ if TYPE_CHECKING:
     from ccagent.agents.metrics.readers.program_reader import Programs
     from ccagent.machine.node import Node
     from ccagent.machine.procfs.mountinfo import Mount
+
+
+META_OPERATIONS = (
+    "sum", "ack", "close", "entInf", "fndOwn", "mkdir", "create", "rddir", "refrEnt", "mdsInf",
+    "rmdir", "rmLnk", "mvDirIns", "mvFiIns", "open", "ren", "sChDrct", "sAttr", "sDirPat", "stat",
+    "statfs", "trunc", "symlnk", "unlnk", "lookLI", "statLI", "revalLI", "openLI", "createLI",
+    "hardlnk", "flckAp", "flckEn", "flckRg", "dirparent", "listXA", "getXA", "rmXA", "setXA",
+    "mirror",
+)  # fmt: skip
+STORAGE_OPERATIONS = (
+    "sum", "ack", "sChDrct", "getFSize", "sAttr", "statfs", "trunc", "close", "fsync", "ops-rd",
+    "B-rd", "ops-wr", "B-wr", "gendbg", "hrtbeat", "remNode", "storInf", "unlnk",
+)  # fmt: skip
+
+_PAIR = re.compile(r"(\S+)\s+\[([^\]\s]{1,40})\]")
+_NUMBER = re.compile(r"[0-9]{1,25}(?:\.[0-9]{1,10})?(?:[eE]\+?[0-9]{1,2})?", re.ASCII)
+_BYTE_PAIR = re.compile(r"(|Ki|Mi|Gi|Ti)B-(rd|wr)")
+_FACTORS = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
+_SUMS = ("Sum", "Summary")
+_LARGEST = 1 << 70
+
+
+def parse_client_stats(content: bytes, client: str = "") -> dict[str, int]:
+    """Return counters by operation, of `client` or summed over all clients if it is empty.
+
+    Byte counters are `B-rd` and `B-wr`; the rounded counters of `beegfs stats` (`rd`, `wr`) are
+    skipped. A client without requests has no line; the result is empty. Raise UnparsableError for
+    any other output.
+    """
+    text = content.decode("utf-8", "replace")
+    is_any = False
+    # The last line of an interrupted program is incomplete.
+    for line in text.split("\n")[:-1]:
+        stripped = line.strip()
+        is_any = is_any or stripped.startswith(("======", "-------"))
+        name, _, rest = stripped.partition(" ")
+        if name.rstrip(":") not in ((client,) if client else _SUMS):
+            continue
+        counters = _parse_pairs(rest)
+        if counters:
+            return counters
+        raise UnparsableError(f"no pairs of number and operation: {stripped[:80]!r}")
+    if not is_any:
+        raise UnparsableError(f"no client statistics: {text[:80]!r}")
+    return {}
+
+
+def _parse_pairs(text: str) -> dict[str, int]:
+    counters: dict[str, int] = {}
+    for number, operation in _PAIR.findall(text):
+        found = _BYTE_PAIR.fullmatch(operation)
+        if operation in {"rd", "wr"} or operation.endswith("/s"):
+            continue
+        if _NUMBER.fullmatch(number) is None:
+            raise UnparsableError(f"{operation[:40]}: not a number: {number[:40]!r}")
+        exact = int(number) if number.isdecimal() else float(number)
+        value = exact * _FACTORS[found[1]] if found else exact
+        if not math.isfinite(value) or value > _LARGEST:
+            raise UnparsableError(f"{operation[:40]}: out of range: {number[:40]}")
+        counters[f"B-{found[2]}" if found else operation] = int(value)
+    return counters
+
 
 _ON_DEMAND = "beegfs_ondemand"
 _MOST_MOUNTS = 16
@@ -46,8 +106,7 @@ class BeegfsSettings(ProgramReaderSettings, frozen=True, kw_only=True):
         ),
     ] = ()
     mounts: Annotated[
-        tuple[str, ...],
-        Meta(description="patterns of mount points; empty: those of BeeOND"),
+        tuple[str, ...], Meta(description="patterns of mount points; empty: those of BeeOND")
     ] = ()
     client: Annotated[
         str,
@@ -87,6 +146,7 @@ class BeegfsReader(ProgramReader[BeegfsSettings]):
     """
 
     name = "beegfs"
+    is_exposed = False
     Settings = BeegfsSettings
     metrics: ClassVar[dict[str, Metric]] = {
         _name(servers, operation): _metric(servers, operation)

@@ -1,4 +1,4 @@
-"""Reader of load and of CPU time by state."""
+"""Readers of load and CPU time, of the scheduler's times, and of frequencies of hwthreads."""
 
 from __future__ import annotations
 
@@ -17,20 +17,18 @@ from ccagent.agents.metrics.readers.base import (
     ReaderSettings,
     Scope,
 )
-from ccagent.errors import CcagentError, NotHereError
+from ccagent.errors import CcagentError, NotHereError, UnparsableError
+from ccagent.machine.counters import hold_cpu_times
 from ccagent.machine.parsed import read_parsed
-from ccagent.machine.procfs.loadavg import parse_loadavg
-from ccagent.machine.procfs.stat import parse_kernel_stat
+from ccagent.machine.procfs.cpulist import parse_cpu_list
+from ccagent.machine.procfs.system import parse_kernel_stat, parse_loadavg, parse_schedstat
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
-    from ccagent.machine.procfs.loadavg import Load
 
-_RETREAT = 3
-"""Seconds by which a counter may fall without a reset."""
 
 _STATES = {
     "user": "in user mode, including guests",
@@ -45,6 +43,8 @@ _STATES = {
 """Descriptions of CPU_STATES, in their order."""
 
 _SHARES = tuple(f"cpu_{state}" for state in _STATES)
+_LOADS = ("cpu_load", "cpu_load5", "cpu_load15", "proc_run", "proc_total")
+"""Metrics of the fields of Load."""
 _EVENTS = {"ctxt": "context_switches", "intr": "interrupts", "processes": "forks"}
 
 
@@ -79,43 +79,17 @@ class CpuReader(Reader[CpuSettings]):
     name = "cpu"
     Settings = CpuSettings
     metrics: ClassVar[dict[str, Metric]] = {
-        "cpu_load": Metric(
-            unit="",
-            type="node",
-            description="tasks running, runnable or in uninterruptible sleep; 1-minute mean",
-            source="/proc/loadavg, first field",
-            aggregation="mean",
-        ),
-        "cpu_load5": Metric(
-            unit="",
-            type="node",
-            description="like cpu_load, 5-minute mean",
-            source="/proc/loadavg, second field",
-            aggregation="mean",
-            is_default=False,
-        ),
-        "cpu_load15": Metric(
-            unit="",
-            type="node",
-            description="like cpu_load, 15-minute mean",
-            source="/proc/loadavg, third field",
-            aggregation="mean",
-            is_default=False,
-        ),
-        "proc_run": Metric(
-            unit="",
-            type="node",
-            description="running and runnable threads, including ccagent",
-            source="/proc/loadavg, fourth field before the slash",
-            is_default=False,
-        ),
-        "proc_total": Metric(
-            unit="",
-            type="node",
-            description="existing threads",
-            source="/proc/loadavg, fourth field behind the slash",
-            is_default=False,
-        ),
+        "cpu_load": Metric("", "node",
+            "tasks running, runnable or in uninterruptible sleep; 1-minute mean",
+            "/proc/loadavg, first field", aggregation="mean"),
+        "cpu_load5": Metric("", "node", "like cpu_load, 5-minute mean",
+            "/proc/loadavg, second field", aggregation="mean", is_default=False),
+        "cpu_load15": Metric("", "node", "like cpu_load, 15-minute mean",
+            "/proc/loadavg, third field", aggregation="mean", is_default=False),
+        "proc_run": Metric("", "node", "running and runnable threads, including ccagent",
+            "/proc/loadavg, fourth field before the slash", is_default=False),
+        "proc_total": Metric("", "node", "existing threads",
+            "/proc/loadavg, fourth field behind the slash", is_default=False),
         **{
             f"cpu_{state}": Metric(
                 unit="%",
@@ -126,28 +100,13 @@ class CpuReader(Reader[CpuSettings]):
             )
             for state, description in _STATES.items()
         },
-        "context_switches": Metric(
-            unit="1/s",
-            type="node",
-            description="context switches of all cpus",
-            source="/proc/stat, ctxt",
-            is_default=False,
-        ),
-        "interrupts": Metric(
-            unit="1/s",
-            type="node",
-            description="interrupts of all cpus",
-            source="/proc/stat, intr: first number",
-            is_default=False,
-        ),
-        "forks": Metric(
-            unit="1/s",
-            type="node",
-            description="processes and threads created",
-            source="/proc/stat, processes",
-            is_default=False,
-        ),
-    }
+        "context_switches": Metric("1/s", "node", "context switches of all cpus",
+            "/proc/stat, ctxt", is_default=False),
+        "interrupts": Metric("1/s", "node", "interrupts of all cpus",
+            "/proc/stat, intr: first number", is_default=False),
+        "forks": Metric("1/s", "node", "processes and threads created", "/proc/stat, processes",
+            is_default=False),
+    }  # fmt: skip
 
     def __init__(self, settings: CpuSettings | None = None) -> None:
         super().__init__(settings)
@@ -165,13 +124,7 @@ class CpuReader(Reader[CpuSettings]):
     def read(self, node: Node) -> Iterable[Gauge | Count]:
         """Read /proc/loadavg and /proc/stat. Raise NotHereError if both are missing."""
         self.errors = []
-        found: list[Gauge | Count] = []
-        try:
-            found += _loads(read_parsed(node, "proc/loadavg", parse_loadavg))
-        except NotHereError:
-            pass  # /proc/stat may still exist.
-        except CcagentError as error:
-            self.errors.append(str(error))
+        found: list[Gauge | Count] = self._read_loads(node)
         try:
             stat = read_parsed(node, "proc/stat", parse_kernel_stat)
         except NotHereError:
@@ -183,20 +136,14 @@ class CpuReader(Reader[CpuSettings]):
             found += (Count(_EVENTS[name], value) for name, value in stat.events.items())
             if not stat.times:
                 self.errors.append("/proc/stat: no line of a cpu")
-            found += self._times(stat.times, _RETREAT * node.clock_ticks)
+            found += self._times(stat.times, node.clock_ticks)
         return found
 
     def read_raw(self, node: Node) -> Iterable[Gauge | Count]:
         """Read loads, events, and the time of each hwthread in each state since boot."""
         self.errors = []
         stat = read_parsed(node, "proc/stat", parse_kernel_stat)
-        found: list[Gauge | Count] = []
-        try:
-            found += _loads(read_parsed(node, "proc/loadavg", parse_loadavg))
-        except NotHereError:
-            pass
-        except CcagentError as error:
-            self.errors.append(str(error))
+        found: list[Gauge | Count] = self._read_loads(node)
         found += (Count(_EVENTS[name], value) for name, value in stat.events.items())
         for cpu, ticks in stat.times.items():
             # Hundredths of a second: 100 in a second are 100 %.
@@ -204,7 +151,16 @@ class CpuReader(Reader[CpuSettings]):
             found += map(Count, _SHARES, parts, repeat(self._scope_of(cpu)))
         return found
 
-    def _times(self, times: dict[int, list[int]], retreat: int) -> list[Gauge]:
+    def _read_loads(self, node: Node) -> list[Gauge | Count]:
+        try:
+            return [*map(Gauge, _LOADS, read_parsed(node, "proc/loadavg", parse_loadavg))]
+        except NotHereError:  # /proc/stat may still exist.
+            return []
+        except CcagentError as error:
+            self.errors.append(str(error))
+            return []
+
+    def _times(self, times: dict[int, list[int]], clock_ticks: int) -> list[Gauge]:
         before, self._before = self._before, times
         found: list[Gauge] = []
         rows: list[list[float]] = []
@@ -213,14 +169,12 @@ class CpuReader(Reader[CpuSettings]):
             if old is None:
                 continue
             delta = list(map(sub, ticks, old))
-            least = min(delta)
-            if least < 0:
-                # idle and iowait sometimes fall slightly (get_cpu_iowait_time_us() in
-                # kernel/time/tick-sched.c). They fall far if the cpu was offline meanwhile.
-                if least < -retreat:
+            if min(delta) < 0:
+                held = hold_cpu_times(old, ticks, clock_ticks)
+                if held is None:
                     continue
-                times[cpu] = list(map(max, ticks, old))
-                delta = [max(0, each) for each in delta]
+                times[cpu] = held
+                delta = list(map(sub, held, old))
             if any(delta):
                 row = shares(delta)
                 rows.append(row)
@@ -239,11 +193,106 @@ class CpuReader(Reader[CpuSettings]):
         return scope
 
 
-def _loads(load: Load) -> list[Gauge]:
-    return [
-        Gauge("cpu_load", load.load1),
-        Gauge("cpu_load5", load.load5),
-        Gauge("cpu_load15", load.load15),
-        Gauge("proc_run", load.runnable),
-        Gauge("proc_total", load.existing),
-    ]
+_STATISTICS = "proc/schedstat"
+_NANOSECONDS = 1e-9
+
+
+class SchedstatReader(Reader[ReaderSettings]):
+    """Run and wait times of each hwthread; read only if a metric is wanted.
+
+    The kernel adds the time of a task when the task leaves the hwthread. A long run counts late,
+    and a rate may exceed 100 %.
+    """
+
+    name = "schedstat"
+    is_exposed = False
+    metrics: ClassVar[dict[str, Metric]] = {
+        "cpu_load_core": Metric("", "hwthread",
+            "running and waiting tasks of the hwthread, mean since the previous sample",
+            "/proc/schedstat, cpuN: fields 7 + 8", scale=_NANOSECONDS, is_default=False),
+        "sched_run": Metric("%", "hwthread", "time in which a task ran",
+            "/proc/schedstat, cpuN: field 7", aggregation="mean", scale=_NANOSECONDS * 100,
+            is_default=False),
+        "sched_wait": Metric("%", "hwthread",
+            "waiting time for the hwthread, summed over tasks; may exceed 100",
+            "/proc/schedstat, cpuN: field 8", aggregation="mean", scale=_NANOSECONDS * 100,
+            is_default=False),
+        "sched_timeslices": Metric("1/s", "hwthread", "timeslices started on the hwthread",
+            "/proc/schedstat, cpuN: field 9", is_default=False),
+    }  # fmt: skip
+
+    def read(self, node: Node) -> Iterable[Count]:
+        """Read /proc/schedstat. Raise NotHereError without CONFIG_SCHEDSTATS."""
+        self.errors = []
+        if self.wanted is not None and self.wanted.isdisjoint(self.metrics):
+            return []
+        found: list[Count] = []
+        for number, times in read_parsed(node, _STATISTICS, parse_schedstat).items():
+            scope = Scope("hwthread", str(number))
+            found.append(Count("cpu_load_core", times.ran + times.waited, scope))
+            found.append(Count("sched_run", times.ran, scope))
+            found.append(Count("sched_wait", times.waited, scope))
+            found.append(Count("sched_timeslices", times.timeslices, scope))
+        return found
+
+
+_CPUS = "sys/devices/system/cpu"
+_HIGHEST = 100_000_000
+"""Upper limit in kHz, above any real frequency."""
+
+
+def parse_frequency(content: bytes) -> int:
+    """Parse scaling_cur_freq in kHz. Return Hz. Raise UnparsableError.
+
+    A driver without a known frequency writes 0 or `<unknown>`: both are unparsable.
+    Source: scaling_cur_freq in Documentation/admin-guide/pm/cpufreq.rst of Linux.
+    """
+    text = content.strip()
+    if not text.isdigit() or len(text) > 10 or not 0 < int(text) <= _HIGHEST:
+        raise UnparsableError(f"not a frequency: {content[:80]!r}")
+    return int(text) * 1000
+
+
+class CpufreqReader(Reader[ReaderSettings]):
+    """Frequencies of online hwthreads; read only if wanted.
+
+    Some kernels wait 10 ms for each idle hwthread. Set `every` to read less often.
+    """
+
+    name = "cpufreq"
+    is_exposed = False
+    metrics: ClassVar[dict[str, Metric]] = {
+        "cpufreq": Metric(
+            unit="Hz",
+            type="hwthread",
+            description="frequency last seen or requested by the kernel; `clock` is measured",
+            source="/sys/devices/system/cpu/cpuN/cpufreq/scaling_cur_freq",
+            aggregation="mean",
+            is_default=False,
+        )
+    }
+
+    def read(self, node: Node) -> Iterable[Gauge]:
+        """Read each scaling_cur_freq. Raise NotHereError if no hwthread has one.
+
+        Only the first unreadable file is reported in `errors`.
+        """
+        self.errors = []
+        if self.wanted is not None and self.wanted.isdisjoint(self.metrics):
+            return []
+        found: list[Gauge] = []
+        errors: list[str] = []
+        for number in read_parsed(node, f"{_CPUS}/online", parse_cpu_list):
+            path = f"{_CPUS}/cpu{number}/cpufreq/scaling_cur_freq"
+            try:
+                frequency = read_parsed(node, path, parse_frequency)
+            except NotHereError:
+                continue
+            except CcagentError as error:
+                errors.append(str(error))
+                continue
+            found.append(Gauge("cpufreq", frequency, Scope("hwthread", str(number))))
+        self.errors = errors[:1]
+        if not found and not errors:
+            raise NotHereError(f"/{_CPUS}: no hwthread with cpufreq/scaling_cur_freq")
+        return found

@@ -1,29 +1,166 @@
-"""Reader of transfers and utilisation of local disks."""
+"""Reader of transfers and utilisation of local disks.
+
+Source: Documentation/admin-guide/iostats.rst of Linux. Its field 1 is index 0 here.
+"""
 
 from __future__ import annotations
 
 import re
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 
 from msgspec import Meta
 
-from ccagent.agents.metrics.pipeline.sums import Sums
-from ccagent.agents.metrics.readers.base import NODE, Count, Gauge, Metric, Reader, ReaderSettings
-from ccagent.agents.metrics.readers.disk_requests import REQUEST_METRICS, DiskRequests, device_scope
+from ccagent.agents.metrics.readers.base import (
+    NODE,
+    Count,
+    Gauge,
+    Metric,
+    Reader,
+    ReaderSettings,
+    Scope,
+)
 from ccagent.errors import CcagentError, NotHereError
+from ccagent.machine.counters import Sums, compute_deltas
 from ccagent.machine.parsed import read_parsed
-from ccagent.machine.procfs.diskstats import parse_used_disks
+from ccagent.machine.procfs.system import parse_used_disks
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from ccagent.agents.metrics.readers.base import Scope
     from ccagent.machine.node import Node
+
+
+_SECTOR = 512
+_IN_PROGRESS = 8
+_WRAPS_AT = 0xFFFF_FFFF
+"""The kernel counts milliseconds in unsigned int."""
+
+
+class Rate(NamedTuple):
+    """Metric computed as a rate: index of the counter, factor."""
+
+    metric: str
+    value: int
+    scale: float = 1.0
+
+
+class TimeEach(NamedTuple):
+    """Metric computed as mean time of a request: indices of milliseconds and of requests."""
+
+    metric: str
+    milliseconds: int
+    requests: int
+
+
+_RATES = (
+    Rate("disk_reads_merged", 1),
+    Rate("disk_writes_merged", 5),
+    Rate("disk_queue", 10, 1e-3),
+    Rate("disk_discards", 11),
+    Rate("disk_discard", 13, _SECTOR),
+    Rate("disk_flushes", 15),
+)
+_TIMES = (
+    TimeEach("disk_read_time", 3, 0),
+    TimeEach("disk_write_time", 7, 4),
+    TimeEach("disk_discard_time", 14, 11),
+    TimeEach("disk_flush_time", 16, 15),
+)
+
+
+def _metric(unit: str, description: str, source: str) -> Metric:
+    return Metric(
+        unit=unit,
+        type="node",
+        description=f"{description}; with by-device",
+        source=f"/proc/diskstats, {source}",
+        aggregation="mean" if unit == "s" else "sum",
+    )
+
+
+REQUEST_METRICS: dict[str, Metric] = {
+    "disk_reads_merged": _metric("1/s", "reads merged with another", "field 2"),
+    "disk_writes_merged": _metric("1/s", "writes merged with another", "field 6"),
+    "disk_read_time": _metric("s",
+        "mean time of a read from request to completion; none without reads", "field 4 / field 1"),
+    "disk_write_time": _metric("s",
+        "mean time of a write from request to completion; none without writes",
+        "field 8 / field 5"),
+    "disk_in_progress": _metric("", "requests in progress, current value", "field 9"),
+    "disk_queue": _metric("", "requests in progress, mean", "field 11"),
+    "disk_discards": _metric("1/s", "discards completed", "field 12"),
+    "disk_discard": _metric("B/s", "bytes discarded", "field 14 * 512"),
+    "disk_discard_time": _metric("s", "mean time of a discard; none without discards",
+        "field 15 / field 12"),
+    "disk_flushes": _metric("1/s", "flushes completed", "field 16"),
+    "disk_flush_time": _metric("s", "mean time of a flush; none without flushes",
+        "field 17 / field 16"),
+}  # fmt: skip
+
+
+def request_figures(delta: Sequence[int], seconds: float) -> dict[str, float]:
+    """Return the metrics computed from the deltas of a disk's values over `seconds`.
+
+    Older kernels have 11 or 15 of the 17 values; metrics of missing values are omitted.
+    """
+    found = {
+        metric: delta[value] * scale / seconds
+        for metric, value, scale in _RATES
+        if value < len(delta)
+    }
+    for metric, milliseconds, requests in _TIMES:
+        if max(milliseconds, requests) < len(delta) and delta[requests]:
+            found[metric] = delta[milliseconds] / delta[requests] / 1000
+    return found
+
+
+class DiskRequests:
+    """Computes metrics of each disk and of all disks together from two readings."""
+
+    def __init__(self) -> None:
+        self._before: Mapping[str, Sequence[int]] = {}
+
+    def add(self, disks: Mapping[str, Sequence[int]], seconds: float) -> list[Gauge]:
+        """Return the metrics since the last reading; the metrics of the node come last.
+
+        disks: all values by name, at least eleven. A new disk has only current values.
+        """
+        before, self._before = self._before, disks
+        found: list[Gauge] = []
+        deltas: list[list[int]] = []
+        for name in sorted(disks):
+            scope, new = device_scope(name), disks[name]
+            found.append(Gauge("disk_in_progress", new[_IN_PROGRESS], scope))
+            old = before.get(name)
+            if seconds <= 0 or old is None or len(old) != len(new):
+                continue
+            delta = compute_disk_deltas(old, new)
+            deltas.append(delta)
+            figures = request_figures(delta, seconds)
+            found += (Gauge(metric, figure, scope) for metric, figure in figures.items())
+        found.append(Gauge("disk_in_progress", sum(new[_IN_PROGRESS] for new in disks.values())))
+        if deltas:
+            total = [sum(column) for column in zip(*deltas, strict=False)]
+            figures = request_figures(total, seconds)
+            found += (Gauge(metric, figure, NODE) for metric, figure in figures.items())
+        return found
+
+
+def compute_disk_deltas(old: Sequence[int], new: Sequence[int]) -> list[int]:
+    """Return the deltas of a disk's values; 0 for requests in progress (a gauge)."""
+    before, after = list(old), list(new)
+    before[_IN_PROGRESS] = after[_IN_PROGRESS] = 0
+    return compute_deltas(before, after, _WRAPS_AT)
+
+
+def device_scope(name: str) -> Scope:
+    """Return the scope of a disk."""
+    return Scope(stype="disk", stype_id=name)
+
 
 _STATISTICS = "proc/diskstats"
 _DISKS = "sys/block"
-_SECTOR = 512
 _READS, _SECTORS_READ, _WRITES, _SECTORS_WRITTEN, _BUSY = 0, 2, 4, 6, 9
 _METRICS = ("disk_read", "disk_write", "disk_reads", "disk_writes")
 _NO_DISK = re.compile(r"(sr|fd)\d+")
@@ -31,9 +168,7 @@ _PATH = re.compile(r"(nvme\d+)c\d+(n\d+)")
 
 
 def choose_disks(
-    disks: Mapping[str, Collection[str]],
-    include: Sequence[str] = (),
-    exclude: Sequence[str] = (),
+    disks: Mapping[str, Collection[str]], include: Sequence[str] = (), exclude: Sequence[str] = ()
 ) -> set[str]:
     """Return the disks that count.
 
@@ -84,40 +219,20 @@ class DiskReader(Reader[DiskSettings]):
     name = "disk"
     Settings = DiskSettings
     metrics: ClassVar[dict[str, Metric]] = {
-        "disk_read": Metric(
-            unit="B/s",
-            type="node",
-            description="bytes read, all disks",
-            source="/proc/diskstats, sectors read * 512",
-        ),
-        "disk_write": Metric(
-            unit="B/s",
-            type="node",
-            description="bytes written, all disks",
-            source="/proc/diskstats, sectors written * 512",
-        ),
-        "disk_reads": Metric(
-            unit="1/s",
-            type="node",
-            description="reads completed, all disks",
-            source="/proc/diskstats, reads completed",
-        ),
-        "disk_writes": Metric(
-            unit="1/s",
-            type="node",
-            description="writes completed, all disks",
-            source="/proc/diskstats, writes completed",
-        ),
-        "disk_busy": Metric(
-            unit="%",
-            type="node",
-            description="share of time in which the busiest disk had requests; a disk with parallel"
+        "disk_read": Metric("B/s", "node", "bytes read, all disks",
+            "/proc/diskstats, sectors read * 512"),
+        "disk_write": Metric("B/s", "node", "bytes written, all disks",
+            "/proc/diskstats, sectors written * 512"),
+        "disk_reads": Metric("1/s", "node", "reads completed, all disks",
+            "/proc/diskstats, reads completed"),
+        "disk_writes": Metric("1/s", "node", "writes completed, all disks",
+            "/proc/diskstats, writes completed"),
+        "disk_busy": Metric("%", "node",
+            "share of time in which the busiest disk had requests; a disk with parallel"
             " requests is not necessarily saturated at 100",
-            source="/proc/diskstats, time spent doing I/Os",
-            aggregation="max",
-        ),
+            "/proc/diskstats, time spent doing I/Os", aggregation="max"),
         **REQUEST_METRICS,
-    }
+    }  # fmt: skip
 
     def __init__(self, settings: DiskSettings | None = None) -> None:
         super().__init__(settings)
@@ -132,30 +247,14 @@ class DiskReader(Reader[DiskSettings]):
 
     def read(self, node: Node) -> Iterable[Gauge | Count]:
         """Read /proc/diskstats, and /sys/block after disks have changed."""
-        self.errors = []
         now = node.clock.monotonic()
-        disks = {disk.name: disk.stats for disk in read_parsed(node, _STATISTICS, parse_used_disks)}
-        self._choose(node, disks.keys())
-        counters: dict[str, tuple[int, ...]] = {}
-        busy: dict[str, tuple[int]] = {}
-        for name in sorted(self._chosen):
-            stats = disks[name]
-            if len(stats) <= _BUSY:
-                self.errors.append(f"/{_STATISTICS}: {name!r}: only {len(stats)} values")
-                continue
-            counters[name] = (
-                stats[_SECTORS_READ] * _SECTOR,
-                stats[_SECTORS_WRITTEN] * _SECTOR,
-                stats[_READS],
-                stats[_WRITES],
-            )
-            busy[name] = (stats[_BUSY],)
-        if not counters:
+        disks = self._read_disks(node)
+        if not disks:
             if self.errors:
                 return []
-            raise NotHereError(f"/{_STATISTICS}: no disk among {sorted(disks)}")
-        self._sums.add(counters)
-        deltas = self._busy.add(busy)
+            raise NotHereError(f"/{_STATISTICS}: no disk among {sorted(self._seen)}")
+        self._sums.add({name: _transfers(stats) for name, stats in disks.items()})
+        deltas = self._busy.add({name: (stats[_BUSY],) for name, stats in disks.items()})
         seconds = 0.0 if self._moment is None else now - self._moment
         self._moment = now
         shares: dict[str, float] = {}
@@ -163,10 +262,10 @@ class DiskReader(Reader[DiskSettings]):
             shares = {name: min(100.0, delta[0] / seconds / 10) for name, delta in deltas.items()}
         found: list[Gauge | Count] = []
         if self.settings.by_device:
-            for name in sorted(counters):
+            for name in disks:
                 found += _counts(self._sums.parts[name], device_scope(name))
             found += (Gauge("disk_busy", shares[name], device_scope(name)) for name in shares)
-            found += self._requests.add({name: disks[name] for name in counters}, seconds)
+            found += self._requests.add(disks, seconds)
         found += _counts(self._sums.total, NODE)
         if shares:
             found.append(Gauge("disk_busy", max(shares.values())))
@@ -174,18 +273,24 @@ class DiskReader(Reader[DiskSettings]):
 
     def read_raw(self, node: Node) -> Iterable[Gauge | Count]:
         """Read the counters of each disk since boot."""
+        found: list[Gauge | Count] = []
+        for name, stats in self._read_disks(node).items():
+            found += _counts(_transfers(stats), device_scope(name))
+            # Hundredths of a second: 100 in a second are 100 %.
+            found.append(Count("disk_busy", stats[_BUSY] // 10, device_scope(name)))
+        return found
+
+    def _read_disks(self, node: Node) -> dict[str, list[int]]:
+        """Return the values of the disks that count, by name. A damaged one adds to `errors`."""
         self.errors = []
         disks = {disk.name: disk.stats for disk in read_parsed(node, _STATISTICS, parse_used_disks)}
         self._choose(node, disks.keys())
-        found: list[Gauge | Count] = []
+        found: dict[str, list[int]] = {}
         for name in sorted(self._chosen):
-            stats = disks[name]
-            if len(stats) > _BUSY:
-                read, written = stats[_SECTORS_READ] * _SECTOR, stats[_SECTORS_WRITTEN] * _SECTOR
-                values = [read, written, stats[_READS], stats[_WRITES]]
-                found += _counts(values, device_scope(name))
-                # Hundredths of a second: 100 in a second are 100 %.
-                found.append(Count("disk_busy", stats[_BUSY] // 10, device_scope(name)))
+            if len(disks[name]) > _BUSY:
+                found[name] = disks[name]
+            else:
+                self.errors.append(f"/{_STATISTICS}: {name!r}: only {len(disks[name])} values")
         return found
 
     def _choose(self, node: Node, names: Collection[str]) -> None:
@@ -202,6 +307,12 @@ class DiskReader(Reader[DiskSettings]):
                 self.errors.append(str(error))
         self._chosen = choose_disks(directories, self.settings.include, self.settings.exclude)
         self._seen = set(names)
+
+
+def _transfers(stats: Sequence[int]) -> list[int]:
+    """Return the numbers of _METRICS: bytes read and written, reads, writes."""
+    read, written = stats[_SECTORS_READ] * _SECTOR, stats[_SECTORS_WRITTEN] * _SECTOR
+    return [read, written, stats[_READS], stats[_WRITES]]
 
 
 def _counts(values: list[int], scope: Scope) -> Iterable[Count]:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from contextlib import suppress
 from fnmatch import fnmatchcase
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 
 from msgspec import Meta
@@ -14,9 +10,9 @@ from msgspec import Meta
 from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Reader, ReaderSettings
 from ccagent.config.duration import Duration
 from ccagent.errors import CcagentError, NotHereError
-from ccagent.machine.background import BackgroundCall
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.mountinfo import MOUNTINFO, parse_mountinfo
+from ccagent.machine.space import SpaceQueries, escape
 
 if TYPE_CHECKING:
     import os
@@ -31,7 +27,6 @@ LOCAL = (
 """Types of file systems on disks. Images (squashfs, iso9660...) are excluded: always full."""
 
 _MOST_HANGING = 32
-_PATIENCE = 0.05
 
 
 class Space(NamedTuple):
@@ -72,48 +67,6 @@ def space_of(answer: os.statvfs_result) -> Space:
     )
 
 
-class _Round:
-    """Sequential statvfs calls in a thread. The thread ends after a call that hung."""
-
-    def __init__(self, node: Node, points: Sequence[str]) -> None:
-        self.answers: dict[str, os.statvfs_result | CcagentError] = {}
-        self._node = node
-        self._points = points
-        self._is_left = False
-        self._thread = threading.Thread(target=self._run, name="statvfs", daemon=True)
-        self._thread.start()
-
-    def collect(self, seconds: float) -> dict[str, os.statvfs_result | CcagentError]:
-        """Wait for at most `seconds`. Return the answers so far."""
-        self._thread.join(seconds)
-        self._is_left = True
-        return dict(self.answers)
-
-    def wait(self, seconds: float) -> bool:
-        """Wait for at most `seconds`. Return whether the thread has ended."""
-        self._thread.join(seconds)
-        return not self._thread.is_alive()
-
-    def checked_result(self) -> os.statvfs_result:
-        """Return the result of the last queried file system, or raise its error."""
-        for point in reversed(self._points):
-            answer = self.answers.get(point)
-            if isinstance(answer, CcagentError):
-                raise answer
-            if answer is not None:
-                return answer
-        raise NotHereError("no answer")
-
-    def _run(self) -> None:
-        for point in self._points:
-            if self._is_left:
-                return
-            try:
-                self.answers[point] = self._node.space(point.lstrip("/"))
-            except CcagentError as error:
-                self.answers[point] = error
-
-
 class FilesystemSettings(ReaderSettings, frozen=True, kw_only=True):
     """The keys of [agents.metrics.filesystem]."""
 
@@ -137,37 +90,20 @@ class FilesystemReader(Reader[FilesystemSettings]):
     name = "filesystem"
     Settings = FilesystemSettings
     metrics: ClassVar[dict[str, Metric]] = {
-        "disk_total": Metric(
-            unit="B",
-            type="node",
-            description="size of all local file systems",
-            source="/proc/self/mountinfo; statvfs, f_blocks",
-        ),
-        "disk_free": Metric(
-            unit="B",
-            type="node",
-            description="space available to users, all local file systems",
-            source="/proc/self/mountinfo; statvfs, f_bavail",
-        ),
-        "part_max_used": Metric(
-            unit="%",
-            type="node",
-            description="use of the fullest local file system, as in df",
-            source="/proc/self/mountinfo; statvfs, f_blocks, f_bfree, f_bavail",
-            aggregation="max",
-        ),
-        "part_max_inodes_used": Metric(
-            unit="%",
-            type="node",
-            description="inodes in use, of the local file system with the lowest share left",
-            source="/proc/self/mountinfo; statvfs, f_files, f_ffree",
-            aggregation="max",
-        ),
-    }
+        "disk_total": Metric("B", "node", "size of all local file systems",
+            "/proc/self/mountinfo; statvfs, f_blocks"),
+        "disk_free": Metric("B", "node", "space available to users, all local file systems",
+            "/proc/self/mountinfo; statvfs, f_bavail"),
+        "part_max_used": Metric("%", "node", "use of the fullest local file system, as in df",
+            "/proc/self/mountinfo; statvfs, f_blocks, f_bfree, f_bavail", aggregation="max"),
+        "part_max_inodes_used": Metric("%", "node",
+            "inodes in use, of the local file system with the lowest share left",
+            "/proc/self/mountinfo; statvfs, f_files, f_ffree", aggregation="max"),
+    }  # fmt: skip
 
     def __init__(self, settings: FilesystemSettings | None = None) -> None:
         super().__init__(settings)
-        self._hanging: dict[str, BackgroundCall[os.statvfs_result] | _Round] = {}
+        self._queries = SpaceQueries(_MOST_HANGING)
         self._table = b""
         self._mounts: list[Mount] = []
 
@@ -177,7 +113,15 @@ class FilesystemReader(Reader[FilesystemSettings]):
         mounts = read_parsed(node, MOUNTINFO, self._local_mounts)
         if not mounts:
             raise NotHereError(f"/{MOUNTINFO}: no local file system")
-        spaces = self._ask_all(node, mounts)
+        limit = self.settings.time_limit.seconds
+        answers = self._queries.ask(node, [mount.point for mount in mounts], limit)
+        self.errors += self._queries.problems
+        spaces: list[Space] = []
+        for answer in answers.values():
+            if not isinstance(answer, CcagentError):
+                spaces.append(space_of(answer))
+            elif not isinstance(answer, NotHereError):
+                self.errors.append(escape(str(answer)))
         spaces = [space for space in spaces if space.size]
         if not spaces:
             return []
@@ -198,77 +142,6 @@ class FilesystemReader(Reader[FilesystemSettings]):
             self._mounts = local_mounts(mounts, self.settings.types, self.settings.exclude)
             self._table = table
         return self._mounts
-
-    def _ask_all(self, node: Node, mounts: list[Mount]) -> list[Space]:
-        """Query the mounts, with a bounded number of hung threads."""
-        self._hanging = {
-            point: question for point, question in self._hanging.items() if not question.wait(0)
-        }
-        points: list[str] = []
-        for mount in mounts:
-            if mount.point in self._hanging:
-                self.errors.append(f"{_escape(mount.point)}: hangs; skipped until it answers")
-            else:
-                points.append(mount.point)
-        time_limit = self.settings.time_limit
-        deadline = time.monotonic() + time_limit.seconds
-        spaces: list[Space] = []
-        # One thread per mount is expensive; use it only while a file system hangs.
-        answers: dict[str, os.statvfs_result | CcagentError] = {}
-        first: dict[str, BackgroundCall[os.statvfs_result] | _Round] = {}
-        with suppress(RuntimeError):  # Without a free thread each query below reports it.
-            in_turn = _Round(node, points if len(self._hanging) < _MOST_HANGING else ())
-            answers = in_turn.collect(min(_PATIENCE, time_limit.seconds))
-            points = [point for point in points if point not in answers]
-            if points and not in_turn.wait(0):
-                first[points.pop(0)] = in_turn
-        for answer in answers.values():
-            self._take(answer, spaces)
-        while (first or points) and len(self._hanging) < _MOST_HANGING:
-            room = _MOST_HANGING - len(self._hanging) - len(first)
-            questions = first | self._questions(node, points[:room])
-            first = {}
-            points = points[room:]
-            for point, question in questions.items():
-                if not question.wait(max(0.0, deadline - time.monotonic())):
-                    self._hanging[point] = question
-                    self.errors.append(f"{_escape(point)}: no answer within {time_limit}")
-                    continue
-                self._take(_answer(question), spaces)
-        if points:
-            self.errors.append(f"{len(points)} more are skipped, since {_MOST_HANGING} hang")
-        return spaces
-
-    def _take(self, answer: os.statvfs_result | CcagentError, spaces: list[Space]) -> None:
-        if not isinstance(answer, CcagentError):
-            spaces.append(space_of(answer))
-        elif not isinstance(answer, NotHereError):
-            self.errors.append(_escape(str(answer)))
-
-    def _questions(
-        self, node: Node, points: list[str]
-    ) -> dict[str, BackgroundCall[os.statvfs_result] | _Round]:
-        questions: dict[str, BackgroundCall[os.statvfs_result] | _Round] = {}
-        for point in points:
-            try:
-                questions[point] = BackgroundCall(partial(node.space, point.lstrip("/")), "statvfs")
-            except CcagentError as error:
-                self.errors.append(f"{_escape(point)}: {error}")
-        return questions
-
-
-def _answer(
-    question: BackgroundCall[os.statvfs_result] | _Round,
-) -> os.statvfs_result | CcagentError:
-    try:
-        return question.checked_result()
-    except CcagentError as error:
-        return error
-
-
-def _escape(point: str) -> str:
-    """Return a text with control characters escaped: a mount point may contain line breaks."""
-    return point.encode("unicode_escape").decode("ascii")
 
 
 def _percent(used: int, free: int) -> float:

@@ -1,19 +1,16 @@
-"""Reader of all hardware sensors and their limits, from /sys/class/hwmon."""
+"""Reader of all hardware sensors and their limits, from /sys/class/hwmon.
+
+Source: Documentation/hwmon/sysfs-interface.rst of Linux.
+"""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from ccagent.agents.metrics.readers.base import Gauge, Metric, Reader, ReaderSettings, Scope
-from ccagent.agents.metrics.readers.hwmon_sensors import (
-    KINDS,
-    HwmonSensor,
-    find_sensors,
-    parse_label,
-    parse_sensor,
-)
 from ccagent.errors import CcagentError, NotHereError
+from ccagent.machine.hwmon import HWMON, list_chips, parse_label, parse_sensor
 from ccagent.machine.parsed import read_parsed
 
 if TYPE_CHECKING:
@@ -21,8 +18,101 @@ if TYPE_CHECKING:
 
     from ccagent.machine.node import Node
 
-_HWMON = "sys/class/hwmon"
-_DIRECTORY = re.compile(r"hwmon([0-9]{1,6})", re.ASCII)
+
+_FILE = re.compile(r"(temp|fan|in|curr|power)([0-9]{1,6})_(input|average)", re.ASCII)
+_LIMITS = {
+    "min": "lower limit",
+    "max": "upper limit",
+    "lcrit": "critical lower limit",
+    "crit": "critical upper limit",
+    "emergency": "emergency limit",
+    "cap": "limit enforced by the hardware",
+}
+
+
+class SensorKind(NamedTuple):
+    """A kind of sensor.
+
+    prefix: prefix of the files. metric: metric of the value. divisor: converts numbers in the files
+    to the unit. limits: possible limits. lowest, highest: plausible range; a value outside is an
+    error, a limit outside is ignored.
+    """
+
+    prefix: str
+    metric: str
+    unit: str
+    divisor: int
+    description: str
+    limits: tuple[str, ...]
+    lowest: int = -(10**15)
+    highest: int = 10**15
+
+    def forms(self) -> list[tuple[str, str, str]]:
+        """Return metric, description and file of the value, then those of the limits."""
+        value = f"{self.prefix}*_input"
+        if self.prefix == "power":
+            value += " or _average"
+        return [
+            (self.metric, "", value),
+            *(
+                (f"{self.metric}_{limit}", f", {_LIMITS[limit]}", f"{self.prefix}*_{limit}")
+                for limit in self.limits
+            ),
+        ]
+
+
+KINDS = (
+    # An NVMe drive without a limit shows 65261.85 degrees.
+    SensorKind(
+        "temp", "hwmon_temp", "degC", 1000, "temperature",
+        ("min", "max", "lcrit", "crit", "emergency"), -273_150, 1_000_000,
+    ),
+    SensorKind("fan", "hwmon_fan", "rpm", 1, "fan speed", ("min", "max"), 0, 1_000_000),
+    SensorKind("in", "hwmon_voltage", "V", 1000, "voltage", ("min", "max", "lcrit", "crit")),
+    SensorKind("curr", "hwmon_current", "A", 1000, "current", ("min", "max", "lcrit", "crit")),
+    SensorKind("power", "hwmon_power", "W", 1_000_000, "power", ("max", "crit", "cap")),
+)  # fmt: skip
+_BY_PREFIX = {kind.prefix: kind for kind in KINDS}
+
+
+class HwmonSensor(NamedTuple):
+    """A sensor.
+
+    name: chip, prefix and number. paths: path by metric. label, fault: paths, empty without one.
+    """
+
+    name: str
+    kind: SensorKind
+    paths: dict[str, str]
+    label: str
+    fault: str
+
+
+def find_sensors(chip: str, directory: str, files: Collection[str]) -> list[HwmonSensor]:
+    """Return the sensors of a chip by the names of its files, by kind and number."""
+    values: dict[tuple[str, int], str] = {}
+    for found in map(_FILE.fullmatch, files):
+        if found is None or (found[3] == "average" and found[1] != "power"):
+            continue
+        # The instantaneous value has priority over the average.
+        key = found[1], int(found[2])
+        values[key] = max(values.get(key, ""), found[0])
+    order = list(_BY_PREFIX)
+    sensors: list[HwmonSensor] = []
+    for (prefix, number), value in sorted(
+        values.items(), key=lambda each: (order.index(each[0][0]), each[0][1])
+    ):
+        kind, base = _BY_PREFIX[prefix], value.rpartition("_")[0]
+        paths = {kind.metric: f"{directory}/{value}"}
+        for limit in kind.limits:
+            if f"{base}_{limit}" in files:
+                paths[f"{kind.metric}_{limit}"] = f"{directory}/{base}_{limit}"
+        label = f"{directory}/{base}_label" if f"{base}_label" in files else ""
+        fault = f"{directory}/{base}_fault" if f"{base}_fault" in files else ""
+        sensors.append(HwmonSensor(f"{chip}/{prefix}{number}", kind, paths, label, fault))
+    return sensors
+
+
 _KNOWN_FOR = 60.0
 """Seconds between searches for sensors."""
 
@@ -34,6 +124,7 @@ class HwmonReader(Reader[ReaderSettings]):
     """
 
     name = "hwmon"
+    is_exposed = False
     metrics: ClassVar[dict[str, Metric]] = {
         metric: Metric(
             unit=kind.unit,
@@ -65,7 +156,7 @@ class HwmonReader(Reader[ReaderSettings]):
         errors: list[str] = []
         self._find(node, errors)
         if not self._sensors and not errors:
-            raise NotHereError(f"/{_HWMON}: no sensor")
+            raise NotHereError(f"/{HWMON}: no sensor")
         found = [
             gauge for sensor in self._sensors for gauge in _gauges(node, sensor, wanted, errors)
         ]
@@ -77,22 +168,14 @@ class HwmonReader(Reader[ReaderSettings]):
     def _find(self, node: Node, errors: list[str]) -> None:
         """Find the sensors after a change of chips and every minute, because cores go offline."""
         now = node.clock.monotonic()
-        names = sorted(node.list(_HWMON))
+        names = sorted(node.list(HWMON))
         if names == self._names and now < self._known_until:
             return
         self._sensors = []
         chips: dict[str, int] = {}
-        for number in sorted(int(found[1]) for found in map(_DIRECTORY.fullmatch, names) if found):
-            try:
-                chip, directory = _chip(node, f"{_HWMON}/hwmon{number}")
-                index = chips[chip] = chips.get(chip, -1) + 1
-                files = set(node.list(directory))
-            except NotHereError:
-                continue
-            except CcagentError as error:
-                errors.append(str(error))
-                continue
-            for sensor in find_sensors(f"{chip}-{index}", directory, files):
+        for chip in list_chips(node, names, errors):
+            index = chips[chip.name] = chips.get(chip.name, -1) + 1
+            for sensor in find_sensors(f"{chip.name}-{index}", chip.directory, set(chip.files)):
                 self._sensors.append(_add_label(node, sensor))
         self._names, self._known_until = names, now + _KNOWN_FOR
 
@@ -124,15 +207,6 @@ def _is_faulty(node: Node, sensor: HwmonSensor) -> bool:
         return bool(sensor.fault) and read_parsed(node, sensor.fault, parse_sensor) != 0
     except CcagentError:
         return False
-
-
-def _chip(node: Node, directory: str) -> tuple[str, str]:
-    """Return the name of a chip and the directory of its files."""
-    try:
-        return read_parsed(node, f"{directory}/name", parse_label), directory
-    except NotHereError:
-        # Before Linux 3.15 the files were in the directory of the device.
-        return read_parsed(node, f"{directory}/device/name", parse_label), f"{directory}/device"
 
 
 def _add_label(node: Node, sensor: HwmonSensor) -> HwmonSensor:

@@ -6,18 +6,13 @@ Source: /sys/class/infiniband, see Documentation/ABI/stable/sysfs-class-infiniba
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from ccagent.agents.metrics.pipeline.sums import Sums
-from ccagent.agents.metrics.readers.base import (
-    Count,
-    Gauge,
-    Metric,
-    Reader,
-    ReaderSettings,
-    Scope,
-)
+from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Reader, ReaderSettings, Scope
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
+from ccagent.machine.checks import Check, CheckResult, list_names
+from ccagent.machine.counters import Sums
 from ccagent.machine.infiniband_ports import ACTIVE, DEVICES, parse_state
 from ccagent.machine.parsed import read_parsed
 from ccagent.records.envelopes import LARGEST_UINT
@@ -26,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import TypeVar
 
-    from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
 
     T = TypeVar("T")
@@ -87,49 +81,24 @@ class InfinibandReader(Reader[ReaderSettings]):
 
     name = "infiniband"
     metrics: ClassVar[dict[str, Metric]] = {
-        "ib_recv": Metric(
-            unit="B/s",
-            type="node",
-            description="bytes received, all ports",
-            source="/sys/class/infiniband/*/ports/*/counters/port_rcv_data in words of 4 B"
-            " (hfi1: flits of 8 B), or counters_ext/port_rcv_data_64",
-        ),
-        "ib_xmit": Metric(
-            unit="B/s",
-            type="node",
-            description="bytes sent, all ports",
-            source="/sys/class/infiniband/*/ports/*/counters/port_xmit_data in words of 4 B"
-            " (hfi1: flits of 8 B), or counters_ext/port_xmit_data_64",
-        ),
-        "ib_recv_pkts": Metric(
-            unit="1/s",
-            type="node",
-            description="packets received, all ports",
-            source="/sys/class/infiniband/*/ports/*/counters/port_rcv_packets,"
-            " or counters_ext/port_rcv_packets_64",
-        ),
-        "ib_xmit_pkts": Metric(
-            unit="1/s",
-            type="node",
-            description="packets sent, all ports",
-            source="/sys/class/infiniband/*/ports/*/counters/port_xmit_packets,"
-            " or counters_ext/port_xmit_packets_64",
-        ),
-        "ib_ports_active": Metric(
-            unit="",
-            type="node",
-            description="ports in state ACTIVE, updated every minute",
-            source="/sys/class/infiniband/*/ports/*/state",
-            is_default=False,
-        ),
-        "ib_rate": Metric(
-            unit="B/s",
-            type="node",
-            description="link rate of all active ports in one direction, updated every minute",
-            source="/sys/class/infiniband/*/ports/*/rate",
-            is_default=False,
-        ),
-    }
+        "ib_recv": Metric("B/s", "node", "bytes received, all ports",
+            "/sys/class/infiniband/*/ports/*/counters/port_rcv_data in words of 4 B"
+            " (hfi1: flits of 8 B), or counters_ext/port_rcv_data_64"),
+        "ib_xmit": Metric("B/s", "node", "bytes sent, all ports",
+            "/sys/class/infiniband/*/ports/*/counters/port_xmit_data in words of 4 B"
+            " (hfi1: flits of 8 B), or counters_ext/port_xmit_data_64"),
+        "ib_recv_pkts": Metric("1/s", "node", "packets received, all ports",
+            "/sys/class/infiniband/*/ports/*/counters/port_rcv_packets,"
+            " or counters_ext/port_rcv_packets_64"),
+        "ib_xmit_pkts": Metric("1/s", "node", "packets sent, all ports",
+            "/sys/class/infiniband/*/ports/*/counters/port_xmit_packets,"
+            " or counters_ext/port_xmit_packets_64"),
+        "ib_ports_active": Metric("", "node", "ports in state ACTIVE, updated every minute",
+            "/sys/class/infiniband/*/ports/*/state", is_default=False),
+        "ib_rate": Metric("B/s", "node",
+            "link rate of all active ports in one direction, updated every minute",
+            "/sys/class/infiniband/*/ports/*/rate", is_default=False),
+    }  # fmt: skip
 
     def __init__(self, settings: ReaderSettings | None = None) -> None:
         super().__init__(settings)
@@ -140,9 +109,7 @@ class InfinibandReader(Reader[ReaderSettings]):
 
     def checks(self, node: Node) -> Iterator[Check]:
         """Yield the check of the ports."""
-        from ccagent.agents.metrics.readers.infiniband_checks import require_ports
-
-        yield require_ports(node)
+        yield Check("network", "InfiniBand", partial(find_ports, node))
 
     def read(self, node: Node) -> Iterable[Gauge | Count]:
         """Read the counters. Search ports and links every minute."""
@@ -244,3 +211,32 @@ class InfinibandReader(Reader[ReaderSettings]):
         except CcagentError as error:
             self.errors.append(str(error))
         return None
+
+
+def find_ports(node: Node) -> CheckResult:
+    """Return the result with the active ports."""
+    ports = dict(_read_states(node))
+    unreadable = [name for name, state in ports.items() if state is None]
+    active = [name for name, state in ports.items() if state == ACTIVE]
+    if not ports:
+        fix = "if the node has a card, load its driver (mlx5_ib, hfi1, ...)"
+        return CheckResult("missing", f"no ports in /{DEVICES}", fix)
+    if unreadable:
+        fix = "see messages of the driver in the kernel log (dmesg)"
+        return CheckResult("problem", f"the state of {', '.join(unreadable)} can't be read", fix)
+    if not active:
+        fix = "check the cable and the subnet manager (ibstat)"
+        return CheckResult("problem", f"no port is active: {', '.join(ports)}", fix)
+    found = f"{len(active)} of {len(ports)} ports active: {', '.join(active)}"
+    return CheckResult("good", found)
+
+
+def _read_states(node: Node) -> Iterator[tuple[str, int | None]]:
+    """Yield each port with its state; None for an unreadable state."""
+    for device in list_names(node, DEVICES):
+        for port in list_names(node, f"{DEVICES}/{device}/ports"):
+            try:
+                path = f"{DEVICES}/{device}/ports/{port}/state"
+                yield f"{device}/{port}", read_parsed(node, path, parse_state)
+            except CcagentError:
+                yield f"{device}/{port}", None

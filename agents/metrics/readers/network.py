@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
-from itertools import repeat
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from msgspec import Meta
 
-from ccagent.agents.metrics.pipeline.sums import Sums
 from ccagent.agents.metrics.readers.base import (
     NODE,
     Count,
@@ -19,6 +17,7 @@ from ccagent.agents.metrics.readers.base import (
     Scope,
 )
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
+from ccagent.machine.counters import Sums
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.network import parse_device, split_devices
 
@@ -129,10 +128,7 @@ class NetworkReader(Reader[NetworkReaderSettings]):
 
         Read /sys/class/net after a change of interfaces, and every minute.
         """
-        self.errors = []
-        interfaces = read_parsed(node, _TRAFFIC, split_devices)
-        self._choose(node, interfaces.keys())
-        counters = self._parse(interfaces)
+        counters = self._read_counters(node)
         if not counters:
             if self.errors:
                 return []
@@ -147,20 +143,20 @@ class NetworkReader(Reader[NetworkReaderSettings]):
 
     def read_raw(self, node: Node) -> Iterable[Gauge | Count]:
         """Read the counters of each interface since its creation."""
-        self.errors = []
-        interfaces = read_parsed(node, _TRAFFIC, split_devices)
-        self._choose(node, interfaces.keys())
-        found: list[Gauge | Count] = []
-        for name, traffic in sorted(self._parse(interfaces).items()):
-            scope = Scope(stype="network", stype_id=name)
-            found += map(Count, _METRICS, traffic, repeat(scope))
-        return found
+        return [
+            Count(metric, value, Scope(stype="network", stype_id=name))
+            for name, traffic in sorted(self._read_counters(node).items())
+            for metric, value in zip(_METRICS, traffic, strict=True)
+        ]
 
-    def _parse(self, interfaces: Mapping[str, bytes]) -> dict[str, tuple[int, ...]]:
+    def _read_counters(self, node: Node) -> dict[str, tuple[int, ...]]:
         """Return the counters of the interfaces that count, in the order of the metrics.
 
         A damaged interface adds to `errors`.
         """
+        self.errors = []
+        interfaces = read_parsed(node, _TRAFFIC, split_devices)
+        self._choose(node, interfaces.keys())
         counters: dict[str, tuple[int, ...]] = {}
         for name in self._chosen:
             try:

@@ -1,25 +1,173 @@
-"""Reader of health of NVMe drives: wear, errors, temperatures, lifetime counters."""
+"""Reader of health of NVMe drives: wear, errors, temperatures, lifetime counters.
+
+Source: include/uapi/linux/nvme_ioctl.h of Linux; NVM Express Base Specification, Get Log Page,
+figure "SMART / Health Information Log Page".
+"""
 
 from __future__ import annotations
 
 import re
+import struct
+from array import array
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 
 from msgspec import Meta
 
-from ccagent.agents.metrics.pipeline.repeated_call import PATIENCE, RepeatedCall
 from ccagent.agents.metrics.readers.base import Gauge, Metric, Reader, ReaderSettings, Scope
-from ccagent.agents.metrics.readers.nvme_ioctl import read_smart_log
-from ccagent.agents.metrics.readers.nvme_smart import SmartLog, parse_smart_log
 from ccagent.config.duration import Duration
-from ccagent.errors import CcagentError, NotHereError, NotPermittedError, UnparsableError
+from ccagent.errors import (
+    CcagentError,
+    NotHereError,
+    NotPermittedError,
+    ProgramError,
+    UnparsableError,
+)
+from ccagent.machine.background import PATIENCE, RepeatedCall
 from ccagent.machine.parsed import read_lack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from ccagent.machine.node import Node
+
+
+LOG_SIZE = 512
+
+# From byte 0: warning, temperature, spare, spare threshold, percentage used. From byte 32: ten
+# counters of 16 bytes. From byte 192: two times. From byte 200: eight sensors.
+_HEAD = struct.Struct("<BHBBB")
+_COUNTERS_AT, _COUNTER_SIZE = 32, 16
+_COUNTERS = 10
+_TIMES = struct.Struct("<II")
+_TIMES_AT = 192
+_SENSORS = struct.Struct("<8H")
+_SENSORS_AT = 200
+_DATA_UNIT = 512_000
+_ZERO_CELSIUS = 273
+_HOTTEST = 1000
+
+
+class SmartLog(NamedTuple):
+    """Health of a drive.
+
+    critical_warning: bits, 0 without a warning. temperature: degrees Celsius of the whole drive,
+    None without a sensor. sensors: degrees Celsius by number from 1. spare, spare_threshold,
+    percentage_used: percent; percentage_used is at most 255. Counters cover the drive's life:
+    bytes, commands, seconds.
+    """
+
+    critical_warning: int
+    temperature: int | None
+    spare: int
+    spare_threshold: int
+    percentage_used: int
+    bytes_read: int
+    bytes_written: int
+    host_reads: int
+    host_writes: int
+    busy_time: int
+    power_cycles: int
+    power_on_time: int
+    unsafe_shutdowns: int
+    media_errors: int
+    error_log_entries: int
+    warning_temperature_time: int
+    critical_temperature_time: int
+    sensors: dict[int, int]
+
+
+def parse_smart_log(content: bytes) -> SmartLog:
+    """Parse the 512 bytes of the log. Raise UnparsableError if they are invalid."""
+    if len(content) != LOG_SIZE:
+        raise UnparsableError(f"SMART log of {len(content)} bytes, not {LOG_SIZE}")
+    warning, kelvin, spare, threshold, used = _HEAD.unpack_from(content)
+    # Drives without a log return all bits 0 or all bits 1.
+    if not any(content) or not any(byte ^ 0xFF for byte in content[:_TIMES_AT]):
+        raise UnparsableError("SMART log without content")
+    if spare > 100 or threshold > 100:
+        raise UnparsableError(f"SMART log with a spare of {spare} %, threshold {threshold} %")
+    counters = [
+        int.from_bytes(content[start : start + _COUNTER_SIZE], "little")
+        for start in range(_COUNTERS_AT, _COUNTERS_AT + _COUNTERS * _COUNTER_SIZE, _COUNTER_SIZE)
+    ]
+    read, written, reads, writes, busy, cycles, hours, shutdowns, errors, entries = counters
+    warning_minutes, critical_minutes = _TIMES.unpack_from(content, _TIMES_AT)
+    sensors = {
+        number: degrees
+        for number, each in enumerate(_SENSORS.unpack_from(content, _SENSORS_AT), 1)
+        if (degrees := _celsius(each)) is not None
+    }
+    return SmartLog(
+        critical_warning=warning,
+        temperature=_celsius(kelvin),
+        spare=spare,
+        spare_threshold=threshold,
+        percentage_used=used,
+        bytes_read=read * _DATA_UNIT,
+        bytes_written=written * _DATA_UNIT,
+        host_reads=reads,
+        host_writes=writes,
+        busy_time=busy * 60,
+        power_cycles=cycles,
+        power_on_time=hours * 3600,
+        unsafe_shutdowns=shutdowns,
+        media_errors=errors,
+        error_log_entries=entries,
+        warning_temperature_time=warning_minutes * 60,
+        critical_temperature_time=critical_minutes * 60,
+        sensors=sensors,
+    )
+
+
+def _celsius(kelvin: int) -> int | None:
+    """Return degrees Celsius; None for a missing sensor (0) or an implausible value."""
+    return kelvin - _ZERO_CELSIUS if 0 < kelvin <= _HOTTEST else None
+
+
+# struct nvme_admin_cmd: opcode, flags, reserved, nsid, cdw2, cdw3, metadata, addr, metadata_len,
+# data_len, cdw10 to cdw15, timeout_ms, result.
+_COMMAND = struct.Struct("=BBHIIIQQIIIIIIIIII")
+_ADMIN_COMMAND = 0xC000_0000 | _COMMAND.size << 16 | ord("N") << 8 | 0x41
+_GET_LOG_PAGE = 0x02
+_SMART_LOG = 0x02
+_ALL_NAMESPACES = 0xFFFF_FFFF
+
+
+def smart_command(address: int, milliseconds: int) -> bytes:
+    """Return the admin command that writes the SMART log of a controller to `address`."""
+    words = LOG_SIZE // 4 - 1
+    return _COMMAND.pack(
+        _GET_LOG_PAGE, 0, 0, _ALL_NAMESPACES, 0, 0, 0, address, 0, LOG_SIZE,
+        words << 16 | _SMART_LOG, 0, 0, 0, 0, 0, milliseconds, 0,
+    )  # fmt: skip
+
+
+def read_smart_log(node: Node, controller: str, seconds: float) -> bytes:
+    """Return the log of a controller such as `nvme0`.
+
+    Needs root, or CAP_SYS_ADMIN and read permission of /dev/nvmeN. Raise CcagentError.
+    """
+    import fcntl
+    import os
+
+    from ccagent.machine.file_errors import raise_for
+
+    path = f"dev/{controller}"
+    descriptor = node.open(path)
+    try:
+        log = array("B", bytes(LOG_SIZE))
+        command = bytearray(smart_command(log.buffer_info()[0], int(seconds * 1000)))
+        try:
+            status = fcntl.ioctl(descriptor, _ADMIN_COMMAND, command)
+        except OSError as error:
+            raise_for(path, error)
+        if status:
+            raise ProgramError(f"/{path}: Get Log Page failed with NVMe status {status:#x}")
+        return log.tobytes()
+    finally:
+        os.close(descriptor)
+
 
 _CONTROLLERS = "sys/class/nvme"
 _NAME = re.compile(r"nvme([0-9]{1,4})", re.ASCII)
@@ -104,6 +252,7 @@ class NvmeReader(Reader[NvmeSettings]):
     """SMART log of each local NVMe controller; queried only if a metric is wanted."""
 
     name = "nvme"
+    is_exposed = False
     Settings = NvmeSettings
     has_own_pace = True
     metrics: ClassVar[dict[str, Metric]] = {

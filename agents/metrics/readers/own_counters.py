@@ -5,11 +5,18 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from ccagent.agents.metrics.custom.points import is_sendable
-from ccagent.agents.metrics.pipeline.sums import Sums
-from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Reader, ReaderSettings, Scope
+from ccagent.agents.metrics.readers.base import (
+    Count,
+    Gauge,
+    Metric,
+    Reader,
+    ReaderSettings,
+    Scope,
+    is_sendable,
+)
 from ccagent.counters import resident_memory
 from ccagent.errors import NotHereError
+from ccagent.machine.counters import Sums
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -52,10 +59,7 @@ def _metrics() -> dict[str, Metric]:
             scale=100 / _MICRO,
         ),
         "ccagent_mem_used": Metric(
-            unit="B",
-            type="node",
-            description="resident memory of ccagent's process",
-            source="/proc/self/statm, resident",
+            "B", "node", "resident memory of ccagent's process", "/proc/self/statm, resident"
         ),
     }
     whole: tuple[tuple[str, str, tuple[str, ...]], ...] = (
@@ -90,6 +94,7 @@ class OwnCountersReader(Reader[ReaderSettings]):
     """
 
     name = "ccagent"
+    is_exposed = False
     metrics: ClassVar[dict[str, Metric]] = _metrics()
 
     def __init__(self, settings: ReaderSettings | None = None) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from ccagent.agents.metrics.readers.base import NODE, Count, Metric, Reader, ReaderSettings, Scope
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError
+from ccagent.machine.checks import Check, CheckResult, list_names
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.powercap import (
     FIX,
     MOST_WATTS,
+    POWERCAP,
+    ZONE,
     EnergyCounter,
     EnergyReading,
     list_packages,
@@ -20,10 +24,10 @@ from ccagent.machine.powercap import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ccagent.machine.checks import Check
     from ccagent.machine.keeper import Keeper
     from ccagent.machine.node import Node
     from ccagent.machine.powercap import RaplZone
+
 
 _REFUSED = "only root may read the energy counters"
 
@@ -36,46 +40,19 @@ class PowerReader(Reader[ReaderSettings]):
 
     name = "power"
     metrics: ClassVar[dict[str, Metric]] = {
-        "cpu_power": Metric(
-            unit="W",
-            type="socket",
-            description="power of the whole CPU package",
-            source="/sys/class/powercap/*-rapl:*, package-*: energy_uj",
-            scale=1e-6,
-        ),
-        "mem_power": Metric(
-            unit="W",
-            type="socket",
-            description="power of the memory of a socket; not part of cpu_power",
-            source="/sys/class/powercap/*-rapl:*, dram: energy_uj",
-            scale=1e-6,
-        ),
-        "core_power": Metric(
-            unit="W",
-            type="socket",
-            description="power of the cores of a package (AMD: of its first core only); part of"
-            " cpu_power",
-            source="/sys/class/powercap/*-rapl:*, core: energy_uj",
-            scale=1e-6,
-            is_default=False,
-        ),
-        "uncore_power": Metric(
-            unit="W",
-            type="socket",
-            description="power of the graphics unit in a package; part of cpu_power",
-            source="/sys/class/powercap/*-rapl:*, uncore: energy_uj",
-            scale=1e-6,
-            is_default=False,
-        ),
-        "psys_power": Metric(
-            unit="W",
-            type="node",
-            description="power of the platform, if the vendor provides it",
-            source="/sys/class/powercap/*-rapl:*, psys: energy_uj",
-            scale=1e-6,
-            is_default=False,
-        ),
-    }
+        "cpu_power": Metric("W", "socket", "power of the whole CPU package",
+            "/sys/class/powercap/*-rapl:*, package-*: energy_uj", scale=1e-6),
+        "mem_power": Metric("W", "socket", "power of the memory of a socket; not part of cpu_power",
+            "/sys/class/powercap/*-rapl:*, dram: energy_uj", scale=1e-6),
+        "core_power": Metric("W", "socket",
+            "power of the cores of a package (AMD: of its first core only); part of" " cpu_power",
+            "/sys/class/powercap/*-rapl:*, core: energy_uj", scale=1e-6, is_default=False),
+        "uncore_power": Metric("W", "socket",
+            "power of the graphics unit in a package; part of cpu_power",
+            "/sys/class/powercap/*-rapl:*, uncore: energy_uj", scale=1e-6, is_default=False),
+        "psys_power": Metric("W", "node", "power of the platform, if the vendor provides it",
+            "/sys/class/powercap/*-rapl:*, psys: energy_uj", scale=1e-6, is_default=False),
+    }  # fmt: skip
 
     def __init__(self, settings: ReaderSettings | None = None) -> None:
         super().__init__(settings)
@@ -88,8 +65,6 @@ class PowerReader(Reader[ReaderSettings]):
 
     def checks(self, node: Node) -> Iterator[Check]:
         """Yield the check of RAPL."""
-        from ccagent.agents.metrics.readers.power_checks import require_rapl
-
         yield require_rapl(node)
 
     def read(self, node: Node) -> Iterable[Count]:
@@ -201,3 +176,21 @@ class PowerReader(Reader[ReaderSettings]):
             path, flaw = next(iter(flaws.items()))
             self.errors.append(f"/{path}: no power since the last reading: {flaw}")
         return {*flaws}
+
+
+def require_rapl(node: Node, impact: str = "") -> Check:
+    """Return the check of RAPL."""
+    return Check("power", "RAPL", partial(find_zones, node), impact)
+
+
+def find_zones(node: Node) -> CheckResult:
+    """Return the result with the number of zones that this user can read."""
+    names = [name for name in list_names(node, POWERCAP) if ZONE.fullmatch(name)]
+    if not names:
+        fix = "on hardware: modprobe intel_rapl_msr; virtual machines have none"
+        return CheckResult("missing", f"no zones in /{POWERCAP}", fix)
+    refused = [name for name in names if not node.is_readable(f"{POWERCAP}/{name}/energy_uj")]
+    if refused:
+        found = f"this user may not read energy_uj of {len(refused)} of {len(names)} zones"
+        return CheckResult("problem", found, FIX)
+    return CheckResult("good", f"{len(names)} zones can be read")

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Annotated, Generic, NamedTuple, TypeVar
 
 from msgspec import Meta
 
-from ccagent.agents.metrics.pipeline.rates import Rates
-from ccagent.agents.metrics.pipeline.repeated_call import GRACE, PATIENCE, RepeatedCall
 from ccagent.agents.metrics.readers.base import Count, Gauge, Reader, ReaderSettings
 from ccagent.config.duration import Duration
+from ccagent.machine.background import GRACE, PATIENCE, RepeatedCall, StopPipe
+from ccagent.machine.counters import Rates
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from ccagent.agents.metrics.readers.base import Scope
     from ccagent.machine.node import Node
 
 _OUTPUT_LIMIT = 4 * 1024 * 1024
@@ -82,8 +82,8 @@ class ProgramReader(Reader[P], Generic[P]):
     def __init__(self, settings: P | None = None) -> None:
         super().__init__(settings)
         self._call: RepeatedCall[ProgramResults] = RepeatedCall("", self.settings.every.seconds)
-        self._rates = Rates()
-        self._stop: tuple[int, int] | None = None
+        self._rates: Rates[Scope] = Rates()
+        self._stop = StopPipe()
 
     @abstractmethod
     def targets(self, node: Node) -> list[str]:
@@ -111,9 +111,7 @@ class ProgramReader(Reader[P], Generic[P]):
         if not self.is_wanted:
             return []
         targets = self.targets(node)
-        if self._stop is None:
-            self._stop = os.pipe()
-        programs = Programs(node, self.settings.time_limit.seconds, self._stop[0])
+        programs = Programs(node, self.settings.time_limit.seconds, self._stop.descriptor)
 
         def call() -> ProgramResults:
             values, problems = self.collect(programs, targets)
@@ -132,13 +130,7 @@ class ProgramReader(Reader[P], Generic[P]):
 
     def close(self) -> None:
         """Kill the running program."""
-        if self._stop is None:
-            return
-        end, begin = self._stop
-        os.close(begin)
-        if self._call.is_over():
-            os.close(end)  # else a thread may poll the descriptor after its number was reused
-        self._stop = None
+        self._stop.close(self._call)
 
     def _gauges(self, outcome: ProgramResults) -> list[Gauge]:
         gauges = [each for each in outcome.values if isinstance(each, Gauge)]

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from ccagent.agents.metrics.readers.base import NODE, Gauge, Metric, Reader, ReaderSettings, Scope
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
+from ccagent.machine.hwmon import HWMON, list_chips
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.cpulist import parse_cpu_list, parse_topology_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from ccagent.machine.hwmon import HwmonChip
     from ccagent.machine.node import Node
 
-_HWMON = "sys/class/hwmon"
 _CPUS = "sys/devices/system/cpu"
 _COLDEST, _HOTTEST = -60, 150
 
-_DIRECTORY = re.compile(r"hwmon[0-9]{1,6}", re.ASCII)
 _INPUT = re.compile(r"(temp[0-9]{1,6})_input", re.ASCII)
 _ZONE = re.compile(r"coretemp\.([0-9]{1,6})", re.ASCII)
 
@@ -158,12 +158,12 @@ class TemperatureReader(Reader[ReaderSettings]):
         """Read each sensor. Raise NotHereError if the processor has none."""
         self.errors = []
         # The sensors of a core exist while it is online.
-        state = (sorted(node.list(_HWMON)), _text(node, f"{_CPUS}/online"))
+        state = (sorted(node.list(HWMON)), _text(node, f"{_CPUS}/online"))
         if state != self._state:
             self._sensors = self._find(node, *state)
             self._state = None if self.errors else state
         if not self._sensors and not self.errors:
-            raise NotHereError(f"/{_HWMON}: no sensor of a processor")
+            raise NotHereError(f"/{HWMON}: no sensor of a processor")
         highest: dict[tuple[str, Scope], float] = {}
         for path, metric, scopes in self._sensors:
             try:
@@ -181,8 +181,8 @@ class TemperatureReader(Reader[ReaderSettings]):
     def _find(self, node: Node, names: list[str], online: str) -> list[ProcessorSensor]:
         """Find the sensors of processors among `names`, the directories in /sys/class/hwmon."""
         kinds: dict[str, list[Chip]] = {}
-        for number in sorted(int(name[5:]) for name in filter(_DIRECTORY.fullmatch, names)):
-            chip = self._chip(node, f"hwmon{number}")
+        for found in list_chips(node, names, self.errors):
+            chip = self._chip(node, found)
             if chip is not None:
                 kinds.setdefault(chip.kind, []).append(chip)
         if not kinds:
@@ -201,24 +201,21 @@ class TemperatureReader(Reader[ReaderSettings]):
                 sensors += sensors_of_packages(chips, sockets)
         return sensors
 
-    def _chip(self, node: Node, name: str) -> Chip | None:
+    def _chip(self, node: Node, found: HwmonChip) -> Chip | None:
         """Return a chip; None for a chip of other hardware."""
-        # Before Linux 3.15 the files were in the directory of the device.
-        for directory in (f"{_HWMON}/{name}", f"{_HWMON}/{name}/device"):
-            try:
-                kind = _text(node, f"{directory}/name")
-                if kind not in {_INTEL, *_AMD} and _arm_label(kind) is None:
-                    continue
-                inputs = [
-                    (_text(node, f"{directory}/{found[1]}_label") or found[1], found[0])
-                    for file in sorted(node.list(directory))
-                    if (found := _INPUT.fullmatch(file))
-                ]
-            except CcagentError as error:
-                self.errors.append(str(error))
-                return None
-            return Chip(kind, name, [(label, f"{directory}/{file}") for label, file in inputs])
-        return None
+        if found.name not in {_INTEL, *_AMD} and _arm_label(found.name) is None:
+            return None
+        try:
+            inputs = [
+                (_text(node, f"{found.directory}/{input_[1]}_label") or input_[1], input_[0])
+                for file in sorted(found.files)
+                if (input_ := _INPUT.fullmatch(file))
+            ]
+        except CcagentError as error:
+            self.errors.append(str(error))
+            return None
+        paths = [(label, f"{found.directory}/{file}") for label, file in inputs]
+        return Chip(found.name, f"hwmon{found.number}", paths)
 
     def _cpus(self, node: Node, online: str) -> list[CpuLocation]:
         """Return the locations of online hwthreads, ascending. Unreadable ones are skipped."""

@@ -9,18 +9,19 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from ccagent.agents.metrics.pipeline.presets import apply_preset
-from ccagent.agents.metrics.pipeline.rates import Rates
+from ccagent.agents.metrics.presets import apply_preset
 from ccagent.agents.metrics.readers.base import Count
 from ccagent.agents.metrics.readers.cgroup_jobs import CgroupJobsReader, make_job_values
 from ccagent.errors import NotHereError
 from ccagent.machine.cgroup.counters import JobCgroups, JobCounters
+from ccagent.machine.counters import Rates
 from ccagent.machine.job_energy import latest_energy
 from ccagent.records.envelopes import SampleJobCgroup, SampleJobEnergy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ccagent.agents.metrics.readers.base import Scope
     from ccagent.machine.node import Node
     from ccagent.records.envelopes import SampleJob
 
@@ -35,7 +36,7 @@ class JobAccounts:
 
     def __init__(self) -> None:
         self._cgroups = JobCgroups()
-        self._rates = Rates()
+        self._rates: Rates[Scope] = Rates()
 
     def read(self, node: Node, errors: list[str]) -> dict[int, JobCounters]:
         """Return the counters by job; a job without a cgroup is omitted."""

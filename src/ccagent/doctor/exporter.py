@@ -65,14 +65,14 @@ def check_exporter_names(site: Site) -> Iterator[Finding]:
     settings = site.configuration.table(ExporterSettings)
     if settings is None:
         return
-    from ccagent.exporter.collector_names import COLLECTORS
-    from ccagent.exporter.registry import make_collectors
+    from ccagent.exporter.collector import make_collectors
+    from ccagent.exporter.collector_names import list_collectors
     from ccagent.exporter.sources import NodeSources
 
     sources = NodeSources(settings)
     try:
         for name, collectors in make_collectors(settings, sources).items():
-            if len(COLLECTORS[name]) == 1:
+            if len(list_collectors(name)) == 1:
                 for collector in collectors:
                     yield _check_collector(site, name, collector)
     finally:
@@ -113,7 +113,7 @@ def _check_files(settings: ExporterSettings) -> Finding:
 
 def _check_certificate(settings: ExporterSettings) -> Finding:
     from ccagent.config.secret import secret_path
-    from ccagent.exporter.certificate_end import find_certificate_end
+    from ccagent.exporter.tls import find_certificate_end
 
     subject = "exporter certificate"
     fix = "renew it; the daemon reads renewed files by itself"

@@ -1,6 +1,6 @@
 """Checks of an agent's requirements on its machine, for `ccagent doctor`.
 
-Each check is in a file beside its reader. Only the doctor imports these files.
+Each check is beside its reader.
 """
 
 from __future__ import annotations

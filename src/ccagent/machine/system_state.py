@@ -6,10 +6,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
 from ccagent.machine.clock import timestamp
-from ccagent.machine.procfs.diskstats import parse_used_disks
-from ccagent.machine.procfs.loadavg import Load, parse_loadavg
-from ccagent.machine.procfs.meminfo import compute_used_memory, parse_meminfo
-from ccagent.machine.procfs.stat import KernelStat, parse_kernel_stat
+from ccagent.machine.procfs.system import (
+    KernelStat,
+    Load,
+    compute_used_memory,
+    parse_kernel_stat,
+    parse_loadavg,
+    parse_meminfo,
+    parse_used_disks,
+)
 from ccagent.records.envelopes import NO_FLOAT, SampleSystem
 
 if TYPE_CHECKING:

@@ -29,11 +29,10 @@ import ccagent.machine.program
 import ctypes, selectors, tomllib, difflib, ccagent.log_handlers
 import ccagent.transports.http.server, ccagent.transports.http.transport
 import ccagent.machine.system_state
-import ccagent.agents.fast.kpis.node_kpis
-import ccagent.agents.lustre.jobstats.setup, ccagent.agents.metrics.perf.checks
+import ccagent.agents.lustre.jobstats.setup
 import ccagent.agents.fast.kpis.kpi_reading
-import ccagent.agents.lustre.checks, ccagent.agents.metrics.perf.checks
-import ccagent.agents.metrics.readers.infiniband_checks, ccagent.agents.metrics.readers.power_checks
+import ccagent.agents.metrics.perf.reader
+import ccagent.agents.metrics.readers.infiniband, ccagent.agents.metrics.readers.power
 import ccagent.agents.sonar.sources.checks, ccagent.machine.bpf.checks
 import ccagent.machine.cgroup.checks, ccagent.machine.gpu.checks
 import ccagent.machine.procfs.checks, ccagent.machine.program_checks

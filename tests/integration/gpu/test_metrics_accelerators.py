@@ -10,9 +10,12 @@ import psutil
 import pytest
 
 from ccagent.agents.metrics.agent import MetricsAgent
-from ccagent.agents.metrics.cluster_config.document import cluster_config
-from ccagent.agents.metrics.readers.accelerator_tables import DETAILS
-from ccagent.agents.metrics.readers.accelerators import AcceleratorsReader, AcceleratorsSettings
+from ccagent.agents.metrics.cluster_config import cluster_config
+from ccagent.agents.metrics.readers.accelerators import (
+    DETAILS,
+    AcceleratorsReader,
+    AcceleratorsSettings,
+)
 from ccagent.agents.metrics.readers.base import Scope
 from ccagent.agents.metrics.settings import MetricsSettings
 from ccagent.config.conversion import convert

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from ccagent.agents.lustre.jobstats.setup import find_clients, find_targets
 from ccagent.agents.lustre.jobstats.source import JobstatsSource
 from ccagent.agents.metrics.perf.call import explain_error
-from ccagent.agents.metrics.perf.checks import assess_counters, find_counters
-from ccagent.agents.metrics.readers.infiniband_checks import find_ports
-from ccagent.agents.metrics.readers.power_checks import find_zones
+from ccagent.agents.metrics.perf.reader import assess_counters, find_counters
+from ccagent.agents.metrics.readers.infiniband import find_ports
+from ccagent.agents.metrics.readers.power import find_zones
 from ccagent.doctor.identity import (
     ClockState,
     assess_clock,

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccagent.errors import CcagentError
-from ccagent.exporter.collector import Collector
+from ccagent.exporter.collector import Collector, make_collectors
 from ccagent.exporter.exposition import SampleEncoder, join_text
-from ccagent.exporter.registry import make_collectors
 from ccagent.exporter.settings import ExporterSettings
 from ccagent.exporter.sources import NodeSources
 from ccagent.machine.node import Node

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ccagent.errors import NotHereError
-from ccagent.exporter.energy_metrics import EnergyCollector
+from ccagent.exporter.own_metrics import EnergyCollector
 from ccagent.machine.job_energy import JobEnergy, NodeEnergy, publish_energy
 from tests.support.scraped import collected, make
 from tests.support.tree import TreeNode

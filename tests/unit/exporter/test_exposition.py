@@ -8,8 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.exporter.exposition import SampleEncoder, join_openmetrics, join_text
-from ccagent.exporter.family import Family, FamilyTable, counter, gauge, untyped
+from ccagent.exporter.exposition import (
+    Family,
+    SampleEncoder,
+    counter,
+    gauge,
+    join_openmetrics,
+    join_text,
+    name_family,
+    untyped,
+)
 from tests.support.exposition import parse
 
 NUMBERS = st.one_of(
@@ -109,11 +117,8 @@ def test_what_is_no_name(name: str) -> None:
         gauge("a", "x", name)
 
 
-def test_names_of_the_kernel_are_bounded_and_checked() -> None:
-    table = FamilyTable("gauge", "node_{}", "of {}", most=2)
-    first = table.get("one")
-    assert first is not None
-    assert (first.name, first.help) == ("node_one", "of one")
-    assert table.get("one") is first
-    assert table.get("b c") is None
-    assert table.get("three") is None
+def test_a_name_of_the_kernel_that_can_be_none() -> None:
+    family = name_family("gauge", "node_memory_MemFree_bytes", "of MemFree")
+    assert family is not None
+    assert (family.name, family.help) == ("node_memory_MemFree_bytes", "of MemFree")
+    assert name_family("gauge", "node_memory_a-b", "of a-b") is None

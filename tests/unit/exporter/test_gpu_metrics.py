@@ -10,9 +10,7 @@ import pytest
 from ccagent.agents.sonar.jobs.allocations import Allocation
 from ccagent.errors import NotHereError
 from ccagent.exporter.collector import Collector
-from ccagent.exporter.dcgm import DcgmCollector, format_address
-from ccagent.exporter.gpu_job_files import GpuJobFiles
-from ccagent.exporter.gpu_metrics import GpuCollector
+from ccagent.exporter.gpu_metrics import DcgmCollector, GpuCollector, GpuJobFiles, format_address
 from ccagent.exporter.sources import CardsOnNode, SharedReading
 from ccagent.machine.gpu.gpus import GpuReading
 from ccagent.machine.gpu.vendor import Detail

@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 from ccagent.errors import NotHereError
-from ccagent.exporter.ceems import CeemsCollector
-from ccagent.exporter.cgroup_exporter import CgroupExporterCollector
-from ccagent.exporter.job_metrics import JobCollector
+from ccagent.exporter.job_metrics import CeemsCollector, CgroupExporterCollector, JobCollector
 from tests.support.running import until
 from tests.support.scraped import collected, make
 from tests.support.tree import TreeNode

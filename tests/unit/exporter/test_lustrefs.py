@@ -13,8 +13,7 @@ from ccagent.agents.lustre.statistics.lnet import NETWORKS, STATISTICS
 from ccagent.agents.lustre.statistics.metric import Parameter, parse_parameters
 from ccagent.errors import NotHereError
 from ccagent.exporter.exposition import SampleEncoder, join_openmetrics, join_text
-from ccagent.exporter.lustrefs import LustrefsCollector, collect_parameters
-from ccagent.exporter.lustrefs_tables import read_parameter
+from ccagent.exporter.lustrefs import LustrefsCollector, collect_parameters, read_parameter
 from ccagent.machine.node import Node
 from tests.support.exposition import values
 from tests.support.paths import DATA

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 from pathlib import Path
 
 import pytest
 
 from ccagent.agents.metrics.readers.base import NODE, Metric, Scope
-from ccagent.agents.metrics.readers.registry import READERS
+from ccagent.agents.metrics.settings import READERS
 from ccagent.errors import NotHereError
+from ccagent.exporter import own_metrics
 from ccagent.exporter.collector import Collector
-from ccagent.exporter.collector_names import COLLECTORS
-from ccagent.exporter.reader_metrics import (
+from ccagent.exporter.collector_names import list_collectors
+from ccagent.exporter.exposition import Family
+from ccagent.exporter.own_metrics import (
     ReaderCollector,
     make_family,
     name_labels,
     scale_value,
 )
+from tests.machines.metrics import MACHINES
+from tests.machines.metrics.machine import MachineNode
 from tests.support.scraped import collected, make
 from tests.support.tree import TreeNode
 
@@ -113,14 +119,37 @@ def test_labels_of_scopes(scope: Scope, labels: tuple[str, ...]) -> None:
 
 
 def test_every_metric_of_every_reader_has_a_name_that_can_be() -> None:
-    names = [name for name in COLLECTORS["ccagent"] if name in READERS]
-    assert len(names) == 14
-    for name in names:
-        for metric, known in READERS[name].metrics.items():
+    own = {family.name for family in vars(own_metrics).values() if isinstance(family, Family)}
+    for name, reader_class in READERS.items():
+        for metric, known in reader_class.metrics.items():
             for is_counter in (False, True):
                 family = make_family(metric, known, (), is_counter=is_counter)
-                if family is not None and not is_counter:
-                    assert not family.name.endswith("_total")
+                if family is not None:
+                    # The rules of `promtool check metrics`.
+                    assert family.name.endswith("_total") == is_counter, (name, metric)
+                    assert family.help, (name, metric)
+                    assert not re.search("_(min|ms|us|kb|mb|percent)$|__", family.name), metric
+                    assert family.name not in own
+
+
+def test_every_reader_is_a_collector() -> None:
+    assert list_collectors("ccagent").keys() >= READERS.keys()
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_all_readers_of_a_machine_make_one_page(name: str, tmp_path: Path) -> None:
+    node = MachineNode(MACHINES[name], tmp_path)
+    owners: dict[str, str] = {}
+    readings = 0
+    for reader_name in READERS:
+        collector = reader(reader_name)
+        with contextlib.suppress(NotHereError):
+            series = collected(collector, node)
+            readings += bool(series)
+            families = {one.partition("{")[0] for one in series}
+            assert {owners.setdefault(family, reader_name) for family in families} <= {reader_name}
+        collector.close()
+    assert readings > 5
 
 
 def test_units() -> None:

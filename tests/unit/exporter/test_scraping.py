@@ -12,8 +12,7 @@ import pytest
 from ccagent.errors import NotHereError, UnparsableError
 from ccagent.exporter import scraping
 from ccagent.exporter.collector import Collector
-from ccagent.exporter.exposition import join_text
-from ccagent.exporter.family import Family, Rows, gauge
+from ccagent.exporter.exposition import Family, Rows, gauge, join_text
 from ccagent.exporter.scraping import Scraper
 from ccagent.exporter.settings import ExporterSettings
 from ccagent.exporter.sources import NodeSources

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from ccagent.errors import UnparsableError
-from ccagent.exporter.text_parser import parse_text
+from ccagent.exporter.textfile import parse_text
 
 TEXT = r"""
 # HELP jobs_total Help with \\ and "q" \n x

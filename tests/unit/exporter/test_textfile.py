@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ccagent.errors import ConfigurationError, TransportError
-from ccagent.exporter.family import gauge
+from ccagent.exporter.exposition import gauge
 from ccagent.exporter.textfile import write_textfile
 
 BLOCKS = [(gauge("ccagent_a", "x"), "ccagent_a 1\n")]

@@ -7,10 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccagent.errors import UnparsableError
-from ccagent.machine.procfs.diskstats import parse_diskstats, parse_used_disks
-from ccagent.machine.procfs.loadavg import Load, parse_loadavg
-from ccagent.machine.procfs.meminfo import compute_used_memory, parse_meminfo
-from ccagent.machine.procfs.stat import parse_kernel_stat
+from ccagent.machine.procfs.system import (
+    Load,
+    compute_used_memory,
+    parse_diskstats,
+    parse_kernel_stat,
+    parse_loadavg,
+    parse_meminfo,
+    parse_used_disks,
+)
 from ccagent.machine.system_state import compute_busy_seconds
 
 

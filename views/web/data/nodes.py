@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ccagent.agents.metrics.pipeline.presets import Preset
+    from ccagent.agents.metrics.presets import Preset
     from ccagent.stores.metrics.groups import SeriesGroup, StoredSeries
     from ccagent.stores.metrics.levels import StoreLevel
     from ccagent.stores.metrics.store import MetricStore
@@ -258,8 +258,8 @@ UNKNOWN = ShownMetric("", 1.0)
 @cache
 def shown_metrics(preset: Preset) -> dict[str, ShownMetric]:
     """Return unit and factor of ccagent's metrics by their names in a store."""
-    from ccagent.agents.metrics.pipeline.presets import apply_preset
-    from ccagent.agents.metrics.readers.registry import READERS
+    from ccagent.agents.metrics.presets import apply_preset
+    from ccagent.agents.metrics.settings import READERS
 
     found: dict[str, ShownMetric] = {}
     for reader in READERS.values():

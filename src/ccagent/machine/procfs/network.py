@@ -6,24 +6,22 @@ Source: proc(5); net/ipv4/proc.c, net/core/net-procfs.c of Linux.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ccagent.errors import UnparsableError
 from ccagent.records.envelopes import LARGEST_UINT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _SNMP6 = re.compile(rb"^([A-Z][A-Za-z]*?6)([A-Z]\w*)\s+([0-9]{1,20})$", re.MULTILINE)
 _SOCKETS = re.compile(rb"^(\w+):((?: \w+ -?[0-9]{1,19})+)\s*$", re.MULTILINE)
 
 
-def parse_netstat(content: bytes) -> Iterator[tuple[str, str, int]]:
-    """Yield protocol, field and number from pairs of lines `Tcp: Field...` and `Tcp: 1...`.
+def parse_netstat(content: bytes) -> list[tuple[str, str, int]]:
+    """Return protocol, field and number of pairs of lines `Tcp: Field...` and `Tcp: 1...`.
 
     Raise UnparsableError for other lines.
     """
     lines = content.decode("ascii", "replace").split("\n")
+    found: list[tuple[str, str, int]] = []
     for names, numbers in zip(lines[::2], lines[1::2], strict=False):
         protocol, _, fields = names.partition(":")
         other, _, values = numbers.partition(":")
@@ -31,16 +29,18 @@ def parse_netstat(content: bytes) -> Iterator[tuple[str, str, int]]:
         if protocol != other or len(keys) != len(words):
             raise UnparsableError(f"not names and numbers: {names[:40]!r}, {numbers[:40]!r}")
         try:
-            for key, word in zip(keys, words, strict=True):
-                yield protocol, key, int(word)
+            found += ((protocol, key, int(word)) for key, word in zip(keys, words, strict=True))
         except ValueError as error:
             raise UnparsableError(f"not a number: {numbers[:80]!r}") from error
+    return found
 
 
-def parse_snmp6(content: bytes) -> Iterator[tuple[str, str, int]]:
-    """Yield protocol, field and number from lines `Ip6InReceives 1`."""
-    for protocol, field, number in _SNMP6.findall(content):
-        yield protocol.decode("ascii"), field.decode("ascii"), int(number)
+def parse_snmp6(content: bytes) -> list[tuple[str, str, int]]:
+    """Return protocol, field and number of lines `Ip6InReceives 1`."""
+    return [
+        (protocol.decode("ascii"), field.decode("ascii"), int(number))
+        for protocol, field, number in _SNMP6.findall(content)
+    ]
 
 
 def parse_sockstat(content: bytes) -> dict[str, dict[str, int]]:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from ccagent.exporter import textfile
 from ccagent.exporter.collector import Collector
 from ccagent.exporter.exposition import join_text
-from ccagent.exporter.node_exporter import textfiles
-from ccagent.exporter.node_exporter.textfiles import TextfileCollector
 from ccagent.exporter.scraping import Scraper
+from ccagent.exporter.textfile import TextfileCollector
 from ccagent.machine.node import Node
 from tests.support.exposition import values
 from tests.support.scraped import collected, make
@@ -52,7 +52,7 @@ def test_files_of_a_directory(collector: Collector, node: Node, tmp_path: Path) 
 def test_a_file_that_is_refused_costs_itself(
     collector: Collector, node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(textfiles, "_LARGEST", 50)
+    monkeypatch.setattr(textfile, "_LARGEST", 50)
     (tmp_path / "good.prom").write_text('# TYPE mine gauge\nmine{n="a"} 1\n')
     assert collected(collector, node)[ERROR] == 0
     (tmp_path / "secret").write_text("secret 1\n")
@@ -77,7 +77,7 @@ def test_a_file_of_another_user_is_refused(
     collector: Collector, node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a.prom").write_text("mine 1\n")
-    monkeypatch.setattr(textfiles, "list_trusted_users", lambda: {os.geteuid() + 1})
+    monkeypatch.setattr(textfile, "list_trusted_users", lambda: {os.geteuid() + 1})
     assert collected(collector, node) == {ERROR: 1}
 
 

@@ -18,8 +18,7 @@ from ccagent.machine.procfs.network import (
     parse_udp_queues,
     split_devices,
 )
-from ccagent.machine.procfs.stat import parse_kernel_stat
-from ccagent.machine.procfs.vmstat import parse_vmstat
+from ccagent.machine.procfs.system import parse_kernel_stat, parse_vmstat
 
 
 def test_netstat() -> None:

@@ -11,10 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ccagent.agents.metrics.custom.commands import CommandsReader
-from ccagent.agents.metrics.custom.points import CustomMetrics
-from ccagent.agents.metrics.custom.settings import CommandSettings
+from ccagent.agents.metrics.custom.reader import CommandsReader, CustomMetrics
 from ccagent.agents.metrics.readers.base import Gauge
+from ccagent.agents.metrics.settings import CommandSettings
 from ccagent.config.duration import Duration
 from tests.support.running import until
 from tests.support.tree import TreeNode

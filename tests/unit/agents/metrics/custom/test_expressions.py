@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccagent.agents.metrics.custom.expressions import Expressions
-from ccagent.agents.metrics.custom.settings import ExpressionSettings
-from ccagent.agents.metrics.pipeline.outputs import Value
+from ccagent.agents.metrics.outputs import Value
 from ccagent.agents.metrics.readers.base import NODE, Metric, Scope, ScopeType
+from ccagent.agents.metrics.settings import ExpressionSettings
 from ccagent.errors import ConfigurationError
 
 

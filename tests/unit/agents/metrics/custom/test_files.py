@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ccagent.agents.metrics.custom.files import FilesReader
-from ccagent.agents.metrics.custom.points import CustomMetrics
-from ccagent.agents.metrics.custom.settings import FileSettings
+from ccagent.agents.metrics.custom.reader import CustomMetrics, FilesReader
 from ccagent.agents.metrics.readers.base import Gauge
+from ccagent.agents.metrics.settings import FileSettings
 from ccagent.config.duration import Duration
 from ccagent.errors import NotHereError, NotPermittedError, UnparsableError
 from tests.support.running import until

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.metrics.perf import tables as perf_tables
+from ccagent.agents.metrics.perf import plan as perf_tables
 from ccagent.agents.metrics.perf.call import (
     CYCLES,
     INSTRUCTIONS,
@@ -26,7 +26,8 @@ from ccagent.agents.metrics.perf.call import (
     parse_counts,
     parse_time_page,
 )
-from ccagent.agents.metrics.perf.format import (
+from ccagent.agents.metrics.perf.plan import CpuIdentity, EventTable, choose, identify, read_table
+from ccagent.agents.metrics.perf.pmu import (
     Config,
     Field,
     encode,
@@ -35,7 +36,6 @@ from ccagent.agents.metrics.perf.format import (
     parse_type,
 )
 from ccagent.agents.metrics.perf.reader import PerfReader
-from ccagent.agents.metrics.perf.tables import CpuIdentity, EventTable, choose, identify, read_table
 from ccagent.agents.metrics.readers.base import Gauge
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError, UnparsableError
 from ccagent.machine.node import Node

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.metrics.readers.beegfs import BeegfsReader, BeegfsSettings
-from ccagent.agents.metrics.readers.beegfs_stats import (
+from ccagent.agents.metrics.readers.beegfs import (
     META_OPERATIONS,
     STORAGE_OPERATIONS,
+    BeegfsReader,
+    BeegfsSettings,
     parse_client_stats,
 )
 from ccagent.errors import NotHereError, UnparsableError

@@ -12,12 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.metrics.pipeline.rates import Rates
 from ccagent.agents.metrics.readers.base import Count, Scope
-from ccagent.agents.metrics.readers.cgroup_jobs import CgroupJobsReader, CgroupJobsSettings
-from ccagent.agents.metrics.readers.job_shares import ShareScope
+from ccagent.agents.metrics.readers.cgroup_jobs import (
+    CgroupJobsReader,
+    CgroupJobsSettings,
+    ShareScope,
+)
 from ccagent.errors import NotHereError, UnparsableError
 from ccagent.machine.cgroup.files import parse_amount, parse_fields, parse_io, parse_limit
+from ccagent.machine.counters import Rates
 from ccagent.machine.node import Node
 from ccagent.records.envelopes import LARGEST_UINT
 from tests.support.tree import TreeNode
@@ -102,7 +105,7 @@ class Machine:
         self.root = root
         self.node = Node(root=str(root), hostname="n1", cluster="c1")
         self.reader = CgroupJobsReader()
-        self._rates = Rates()
+        self._rates: Rates[Scope] = Rates()
         self._moment = 0.0
         (root / CGROUP).mkdir(parents=True)
 

@@ -17,7 +17,7 @@ from ccagent.agents.metrics.readers.base import NODE, Count, Gauge, Scope
 from ccagent.agents.metrics.readers.cpu import CpuReader, CpuSettings
 from ccagent.errors import NotHereError, UnparsableError
 from ccagent.machine.node import Node
-from ccagent.machine.procfs.stat import parse_kernel_stat
+from ccagent.machine.procfs.system import parse_kernel_stat
 from ccagent.records.envelopes import LARGEST_UINT
 from tests.support.paths import MACHINES
 from tests.support.recorded import RecordedNode

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.metrics.pipeline.presets import apply_preset
+from ccagent.agents.metrics.presets import apply_preset
 from ccagent.agents.metrics.readers.base import Gauge, Scope
-from ccagent.agents.metrics.readers.cpufreq import CpufreqReader, parse_frequency
+from ccagent.agents.metrics.readers.cpu import CpufreqReader, parse_frequency
 from ccagent.errors import NotHereError, UnparsableError
 from tests.support.tree import TreeNode
 

@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccagent.agents.metrics.readers.base import NODE, Count, Gauge, Scope
-from ccagent.agents.metrics.readers.disk import DiskReader, DiskSettings
-from ccagent.agents.metrics.readers.disk_requests import (
+from ccagent.agents.metrics.readers.disk import (
     REQUEST_METRICS,
+    DiskReader,
     DiskRequests,
+    DiskSettings,
     compute_disk_deltas,
     request_figures,
 )

@@ -8,8 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.metrics.readers.gpfs import GpfsReader, GpfsSettings
-from ccagent.agents.metrics.readers.mmpmon import GpfsCounters, parse_fs_io_s
+from ccagent.agents.metrics.readers.gpfs import (
+    GpfsCounters,
+    GpfsReader,
+    GpfsSettings,
+    parse_fs_io_s,
+)
 from ccagent.errors import NotHereError, UnparsableError
 from ccagent.records.envelopes import LARGEST_UINT
 from tests.support.scripted_programs import ProgramNode

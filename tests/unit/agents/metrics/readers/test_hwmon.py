@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.metrics.readers.hwmon import HwmonReader
-from ccagent.agents.metrics.readers.hwmon_sensors import find_sensors, parse_label, parse_sensor
+from ccagent.agents.metrics.readers.hwmon import HwmonReader, find_sensors
 from ccagent.errors import NotHereError, UnparsableError
+from ccagent.machine.hwmon import parse_label, parse_sensor
 from ccagent.records.line_protocol.encoding import encode_tags
 from tests.support.tree import TreeNode
 

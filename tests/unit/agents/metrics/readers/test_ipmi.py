@@ -8,8 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.metrics.readers.ipmi import IpmiReader, IpmiSettings
-from ccagent.agents.metrics.readers.ipmi_sensors import IpmiSensor, parse_ipmi_sensors
+from ccagent.agents.metrics.readers.ipmi import (
+    IpmiReader,
+    IpmiSensor,
+    IpmiSettings,
+    parse_ipmi_sensors,
+)
 from ccagent.config.duration import Duration
 from ccagent.errors import NotHereError, UnparsableError
 from ccagent.records.line_protocol.encoding import encode_tags

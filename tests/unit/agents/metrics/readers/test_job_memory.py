@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ccagent.agents.metrics.readers.job_memory import JobMemory
+from ccagent.agents.metrics.readers.cgroup_jobs import JobMemory
 from ccagent.machine.cgroup.counters import JobCounters
 
 

@@ -13,13 +13,15 @@ from hypothesis import strategies as st
 from ccagent.agents.metrics.readers.base import NODE, Count, Gauge, Scope
 from ccagent.agents.metrics.readers.memory import (
     MemoryReader,
-    parse_domain_memory,
+    NumastatReader,
+    domain_memory,
+    node_memory,
     parse_events,
-    parse_node_memory,
+    parse_numastat,
 )
-from ccagent.agents.metrics.readers.numastat import NumastatReader, parse_numastat
 from ccagent.errors import NotHereError, UnparsableError
 from ccagent.machine.node import Node
+from ccagent.machine.procfs.system import parse_meminfo
 from ccagent.records.envelopes import LARGEST_UINT
 from tests.support.recorded import RecordedNode
 from tests.support.tree import TreeNode
@@ -271,9 +273,9 @@ def test_without_proc_there_is_no_memory(tmp_path: Path) -> None:
 )
 def test_what_is_no_meminfo(content: bytes) -> None:
     with pytest.raises(UnparsableError):
-        parse_node_memory(content)
+        node_memory(parse_meminfo(content))
     with pytest.raises(UnparsableError):
-        parse_domain_memory(content)
+        domain_memory(parse_meminfo(content))
 
 
 @pytest.mark.parametrize(
@@ -300,7 +302,7 @@ def _lines(form: str) -> st.SearchStrategy[bytes]:
 @given(st.binary() | _lines("{}: {} kB\n"))
 def test_a_meminfo_is_understood_or_unparsable(content: bytes) -> None:
     try:
-        found = parse_node_memory(content)
+        found = node_memory(parse_meminfo(content))
     except UnparsableError:
         return
     assert set(found) <= set(MemoryReader.metrics)
@@ -312,7 +314,7 @@ def test_a_meminfo_is_understood_or_unparsable(content: bytes) -> None:
 @given(st.binary() | _lines("Node 1 {}: {} kB\n"))
 def test_the_meminfo_of_a_numa_node_is_understood_or_unparsable(content: bytes) -> None:
     try:
-        found = parse_domain_memory(content)
+        found = domain_memory(parse_meminfo(content))
     except UnparsableError:
         return
     assert found.keys() in ({"mem_used", "mem_free"}, set())

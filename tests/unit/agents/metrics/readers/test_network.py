@@ -9,15 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.metrics.pipeline.rates import Rates
-from ccagent.agents.metrics.pipeline.sums import Sums, compute_deltas
-from ccagent.agents.metrics.readers.base import NODE, Count
+from ccagent.agents.metrics.readers.base import NODE, Count, Scope
 from ccagent.agents.metrics.readers.network import (
     NetworkReader,
     NetworkReaderSettings,
     choose_interfaces,
 )
 from ccagent.errors import NotHereError, UnparsableError
+from ccagent.machine.counters import Rates, Sums, compute_deltas
 from ccagent.machine.node import Node
 from ccagent.machine.procfs.network import parse_device, split_devices
 from ccagent.records.envelopes import LARGEST_UINT
@@ -264,7 +263,7 @@ def test_a_damaged_interface_costs_itself_since_boot_too(machine: Machine) -> No
 
 def test_rates_are_those_of_the_interval(machine: Machine) -> None:
     machine.interface("eth0", "device")
-    reader, rates = NetworkReader(), Rates()
+    reader, rates = NetworkReader(), Rates[Scope]()
     found: dict[str, float] = {}
     for moment, received in ((0.0, U32 - 999), (10.0, 1_000_000_000), (15.0, 6_000_000_000)):
         machine.counts(eth0=(received, 0, 0, 0, 7, 0, 0, 0))

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from ccagent.agents.metrics.readers.nfs import NfsReader
 from ccagent.errors import NotHereError, UnparsableError
 from ccagent.machine.node import Node
-from ccagent.machine.procfs.mountstats import parse_nfs_mounts
-from ccagent.machine.procfs.nfs import NFS3, NFS4, operations4, parse_operations
+from ccagent.machine.procfs.nfs import NFS3, NFS4, operations4, parse_nfs_mounts, parse_operations
 from ccagent.records.envelopes import LARGEST_UINT
 
 U32 = 0xFFFF_FFFF

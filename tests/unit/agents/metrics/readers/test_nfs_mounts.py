@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.metrics.pipeline.rates import Rates
-from ccagent.agents.metrics.readers.base import Count
-from ccagent.agents.metrics.readers.nfs_mounts import NfsMountsReader, NfsMountsSettings
+from ccagent.agents.metrics.readers.base import Count, Scope
+from ccagent.agents.metrics.readers.nfs import NfsMountsReader, NfsMountsSettings
 from ccagent.errors import NotHereError
-from ccagent.machine.procfs.mountstats import (
+from ccagent.machine.counters import Rates
+from ccagent.machine.procfs.nfs import (
     NfsOperationCounters,
     parse_nfs_mounts,
     parse_nfs_operations,
@@ -55,7 +55,7 @@ def node(tmp_path: Path) -> TreeNode:
 
 
 def values(
-    reader: NfsMountsReader, node: TreeNode, rates: Rates | None = None
+    reader: NfsMountsReader, node: TreeNode, rates: Rates[Scope] | None = None
 ) -> dict[tuple[str, str], float]:
     found = list(reader.read(node))
     counts = [each for each in found if isinstance(each, Count)]
@@ -93,7 +93,7 @@ def test_statvers_1_0_has_no_errors(node: TreeNode) -> None:
 
 def test_rates_and_mean_times_are_those_of_the_interval(node: TreeNode) -> None:
     node.write("self/mountstats", FULL)
-    reader, rates = NfsMountsReader(), Rates()
+    reader, rates = NfsMountsReader(), Rates[Scope]()
     values(reader, node, rates)
     node.write(
         "self/mountstats",

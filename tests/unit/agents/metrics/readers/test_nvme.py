@@ -11,9 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.metrics.readers.nvme import NvmeReader, NvmeSettings
-from ccagent.agents.metrics.readers.nvme_ioctl import read_smart_log, smart_command
-from ccagent.agents.metrics.readers.nvme_smart import SmartLog, parse_smart_log
+from ccagent.agents.metrics.readers.nvme import (
+    NvmeReader,
+    NvmeSettings,
+    SmartLog,
+    parse_smart_log,
+    read_smart_log,
+    smart_command,
+)
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError, UnparsableError
 from ccagent.machine.node import Node
 from tests.support.smart_log import smart_log

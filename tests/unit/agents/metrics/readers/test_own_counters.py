@@ -7,11 +7,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ccagent.agents.metrics.pipeline.rates import Rates
 from ccagent.agents.metrics.readers.base import NODE, Count, Scope
 from ccagent.agents.metrics.readers.own_counters import OwnCountersReader
 from ccagent.counters import AgentCounters, DaemonCounters, SinkCounters
 from ccagent.errors import NotHereError
+from ccagent.machine.counters import Rates
 from ccagent.machine.node import Node
 from tests.support.tree import TreeNode
 
@@ -33,7 +33,7 @@ class Daemon:
         self.node = TreeNode(root)
         self.node.own_counters = lambda: DaemonCounters(self.agents, self.sinks)
         self.reader = OwnCountersReader()
-        self._rates = Rates()
+        self._rates: Rates[Scope] = Rates()
         self._moment = 0.0
         self.tick()
 
@@ -120,7 +120,7 @@ def test_the_process_has_cpu_time_and_memory() -> None:
 
 
 def test_a_cpu_that_is_busy_is_a_hundred_percent() -> None:
-    rates = Rates()
+    rates: Rates[Scope] = Rates()
     reader = OwnCountersReader()
     first, _ = reader.read(Node())
     assert isinstance(first, Count)

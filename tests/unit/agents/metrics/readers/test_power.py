@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.metrics.pipeline.rates import Rates
 from ccagent.agents.metrics.readers.base import NODE, Count, Scope
 from ccagent.agents.metrics.readers.power import PowerReader
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError, UnparsableError
+from ccagent.machine.counters import Rates
 from ccagent.machine.node import Node
 from ccagent.machine.powercap import ZoneName, parse_energy, parse_zone_name
 from ccagent.records.envelopes import LARGEST_UINT
@@ -54,7 +54,7 @@ class Machine:
         self.clock = StillClock()
         self.node = Node(root=str(root), hostname="n1", cluster="c1", clock=self.clock)
         self.reader = PowerReader()
-        self._rates = Rates()
+        self._rates: Rates[Scope] = Rates()
         self._moment = 0.0
 
     def add(self, zone: str, name: str, energy: int, largest: int) -> None:

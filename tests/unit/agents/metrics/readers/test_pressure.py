@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.metrics.pipeline.rates import Rates
-from ccagent.agents.metrics.readers.base import NODE, Count, Gauge
-from ccagent.agents.metrics.readers.pressure import PressureReader
+from ccagent.agents.metrics.readers.base import NODE, Count, Gauge, Scope
+from ccagent.agents.metrics.readers.kernel import PressureReader
 from ccagent.errors import NotHereError, UnparsableError
 from ccagent.machine.cgroup.pressure import Pressure, parse_pressure
+from ccagent.machine.counters import Rates
 from ccagent.machine.node import Node
 from ccagent.records.envelopes import LARGEST_UINT
 from tests.support.tree import TreeNode
@@ -65,7 +65,7 @@ def test_what_is_told_is_described(node: TreeNode) -> None:
 
 
 def test_half_a_second_in_a_second_is_half_of_the_time(node: TreeNode) -> None:
-    reader, rates = PressureReader(), Rates()
+    reader, rates = PressureReader(), Rates[Scope]()
     shares: dict[str, float] = {}
     for moment, total in ((100.0, 171469690), (110.0, 171469690 + 5_000_000)):
         node.write("pressure/io", f"some avg10=0.00 avg60=0.00 avg300=0.00 total={total}\n")

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.metrics.pipeline.rates import Rates
 from ccagent.agents.metrics.readers.base import Scope
-from ccagent.agents.metrics.readers.schedstat import SchedstatReader
+from ccagent.agents.metrics.readers.cpu import SchedstatReader
 from ccagent.errors import NotHereError, UnparsableError
-from ccagent.machine.procfs.schedstat import SchedulerTimes, parse_schedstat
+from ccagent.machine.counters import Rates
+from ccagent.machine.procfs.system import SchedulerTimes, parse_schedstat
 from ccagent.records.envelopes import LARGEST_UINT
 from tests.support.tree import TreeNode
 
@@ -41,7 +41,7 @@ def test_a_recorded_machine() -> None:
 
 def test_ten_seconds_later(tmp_path: Path) -> None:
     # In 10 s hwthread 0 ran tasks for 7.5 s, while others waited for 12.5 s, in 4000 turns.
-    node, reader, rates = TreeNode(tmp_path), SchedstatReader(), Rates()
+    node, reader, rates = TreeNode(tmp_path), SchedstatReader(), Rates[Scope]()
     node.write("schedstat", RECORDED)
     assert list(rates.of(reader.read(node), reader.metrics, 100.0)) == []
     later = RECORDED.replace(

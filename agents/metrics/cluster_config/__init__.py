@@ -1,1 +1,0 @@
-"""Generator of ClusterCockpit's cluster.json from facts of the nodes."""

@@ -1,1 +1,0 @@
-"""From readings to points: rates, downsampling, units, names."""

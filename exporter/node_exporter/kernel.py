@@ -1,0 +1,358 @@
+"""Collectors of CPUs, memory and block devices: cpu, stat, meminfo, diskstats and others."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from operator import lt
+from typing import TYPE_CHECKING
+
+from ccagent.errors import CcagentError, NotHereError
+from ccagent.exporter.collector import Collector, list_names, read_number, read_text
+from ccagent.exporter.exposition import Family, counter, gauge, name_family
+from ccagent.log import logger
+from ccagent.machine.cgroup.pressure import parse_pressure
+from ccagent.machine.counters import hold_cpu_times
+from ccagent.machine.parsed import read_parsed
+from ccagent.machine.procfs.system import (
+    CPU_STATES,
+    parse_diskstats,
+    parse_kernel_stat,
+    parse_loadavg,
+    parse_meminfo,
+    parse_schedstat,
+    parse_vmstat,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ccagent.exporter.exposition import FamilyRows, Labels
+    from ccagent.exporter.settings import ExporterSettings
+    from ccagent.exporter.sources import NodeSources
+    from ccagent.machine.node import Node
+
+
+_CPU = counter("node_cpu_seconds_total", "Seconds the CPUs spent in each mode.", "cpu", "mode")
+_GUEST = counter(
+    "node_cpu_guest_seconds_total",
+    "Seconds the CPUs spent in guests (VMs) for each mode.",
+    "cpu",
+    "mode",
+)
+_CORE_THROTTLES = counter(
+    "node_cpu_core_throttles_total", "Times a core was throttled.", "package", "core"
+)
+_PACKAGE_THROTTLES = counter(
+    "node_cpu_package_throttles_total", "Times a package was throttled.", "package"
+)
+_CPUS = "sys/devices/system/cpu"
+_IDLE = slice(CPU_STATES.index("idle"), CPU_STATES.index("idle") + 1)
+"""Only a fall of idle time is judged, as in node_exporter."""
+
+
+class CpuCollector(Collector):
+    """Seconds of each CPU by mode. They never decrease, except after a CPU was offline."""
+
+    name = "cpu"
+
+    def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
+        super().__init__(settings, sources)
+        self._before: dict[int, tuple[int, ...]] = {}
+        self._labels: dict[int, tuple[tuple[Labels, ...], tuple[Labels, ...]]] = {}
+        self._throttled: list[tuple[str, str, str]] | None = None
+
+    def collect(self, node: Node) -> Iterator[FamilyRows]:
+        """Read /proc/stat and the counters of throttling."""
+        hertz = node.clock_ticks
+        stat = read_parsed(node, "proc/stat", parse_kernel_stat)
+        times: dict[int, tuple[int, ...]] = {
+            cpu: (*ticks, *stat.guests[cpu]) for cpu, ticks in stat.times.items()
+        }
+        before = self._before
+        for cpu, ticks in times.items():
+            old = before.get(cpu)
+            if old is not None and any(map(lt, ticks, old)):
+                times[cpu] = tuple(hold_cpu_times(old, ticks, hertz, _IDLE) or ticks)
+        self._before = times
+        rows: list[tuple[Labels, float]] = []
+        guests: list[tuple[Labels, float]] = []
+        for cpu, ticks in times.items():
+            labels = self._labels.get(cpu)
+            if labels is None:
+                modes = tuple((str(cpu), mode) for mode in CPU_STATES)
+                labels = self._labels[cpu] = (modes, ((str(cpu), "user"), (str(cpu), "nice")))
+            seconds = [tick / hertz for tick in ticks]
+            rows += zip(labels[0], seconds, strict=False)
+            guests += zip(labels[1], seconds[8:], strict=True)
+        yield _CPU, rows
+        yield _GUEST, guests
+        yield from self._throttles(node)
+
+    def _throttles(self, node: Node) -> Iterator[FamilyRows]:
+        if self._throttled is None:
+            self._throttled = [
+                (name, str(package), str(core))
+                for name in list_names(node, _CPUS)
+                if name[:3] == "cpu" and name[3:].isdigit()
+                and node.exists(f"{_CPUS}/{name}/thermal_throttle")
+                and (package := read_number(node, f"{_CPUS}/{name}/topology/physical_package_id"))
+                is not None
+                and (core := read_number(node, f"{_CPUS}/{name}/topology/core_id")) is not None
+            ]  # fmt: skip
+        cores: dict[Labels, float] = {}
+        packages: dict[Labels, float] = {}
+        for name, chip, inner in self._throttled:
+            where = f"{_CPUS}/{name}/thermal_throttle"
+            if (chip, inner) not in cores:
+                count = read_number(node, f"{where}/core_throttle_count")
+                if count is not None:
+                    cores[chip, inner] = count
+            if (chip,) not in packages:
+                count = read_number(node, f"{where}/package_throttle_count")
+                if count is not None:
+                    packages[chip,] = count
+        yield _CORE_THROTTLES, cores.items()
+        yield _PACKAGE_THROTTLES, packages.items()
+
+
+_EVENTS = {
+    "intr": counter("node_intr_total", "Total number of interrupts serviced."),
+    "ctxt": counter("node_context_switches_total", "Total number of context switches."),
+    "processes": counter("node_forks_total", "Total number of forks."),
+    "btime": gauge("node_boot_time_seconds", "Node boot time, in unixtime."),
+    "procs_running": gauge("node_procs_running", "Number of processes in runnable state."),
+    "procs_blocked": gauge(
+        "node_procs_blocked", "Number of processes blocked waiting for I/O to complete."
+    ),
+}
+
+
+def read_stat(node: Node) -> Iterator[FamilyRows]:
+    """Read /proc/stat."""
+    stat = read_parsed(node, "proc/stat", parse_kernel_stat)
+    for name, value in {**stat.events, "btime": stat.boot, **stat.tasks}.items():
+        if name != "btime" or value:
+            yield _EVENTS[name], [((), value)]
+
+
+_LOADS = tuple(gauge(f"node_load{n}", f"{n}m load average.") for n in (1, 5, 15))
+
+
+def read_loadavg(node: Node) -> Iterator[FamilyRows]:
+    """Read /proc/loadavg: the load averages."""
+    load = read_parsed(node, "proc/loadavg", parse_loadavg)
+    for family, value in zip(_LOADS, load[:3], strict=True):
+        yield family, [((), value)]
+
+
+_SCHEDSTAT = (
+    counter(
+        "node_schedstat_running_seconds_total",
+        "Number of seconds CPU spent running a process.", "cpu",
+    ),
+    counter(
+        "node_schedstat_waiting_seconds_total",
+        "Number of seconds spent by processing waiting for this CPU.", "cpu",
+    ),
+    counter(
+        "node_schedstat_timeslices_total", "Number of timeslices executed by CPU.", "cpu"
+    ),
+)  # fmt: skip
+
+
+def read_schedstat(node: Node) -> Iterator[FamilyRows]:
+    """Read /proc/schedstat: running and waiting times of tasks by CPU."""
+    times = read_parsed(node, "proc/schedstat", parse_schedstat)
+    running, waiting, slices = _SCHEDSTAT
+    yield running, [((str(cpu),), each.ran / 1e9) for cpu, each in times.items()]
+    yield waiting, [((str(cpu),), each.waited / 1e9) for cpu, each in times.items()]
+    yield slices, [((str(cpu),), each.timeslices) for cpu, each in times.items()]
+
+
+_PRESSURE = {
+    ("cpu", "some"): ("cpu_waiting", ("Total time in seconds that processes have waited for CPU"
+                      " time")),
+    ("io", "some"): ("io_waiting", ("Total time in seconds that processes have waited due to IO"
+                     " congestion")),
+    ("io", "full"): ("io_stalled", ("Total time in seconds no process could make progress due to IO"
+                     " congestion")),
+    ("memory", "some"): ("memory_waiting", ("Total time in seconds that processes have waited for"
+                         " memory")),
+    ("memory", "full"): ("memory_stalled", ("Total time in seconds no process could make progress"
+                         " due to memory congestion")),
+    ("irq", "full"): ("irq_stalled", ("Total time in seconds no process could make progress due to"
+                      " IRQ congestion")),
+}  # fmt: skip
+_PRESSURES = {
+    key: counter(f"node_pressure_{name}_seconds_total", text)
+    for key, (name, text) in _PRESSURE.items()
+}
+
+
+def read_pressure(node: Node) -> Iterator[FamilyRows]:
+    """Read /proc/pressure. Raise NotHereError if the kernel lacks it."""
+    missing: NotHereError | None = None
+    found = False
+    for resource in ("cpu", "io", "memory", "irq"):
+        try:
+            pressures = read_parsed(node, f"proc/pressure/{resource}", parse_pressure)
+        except NotHereError as error:
+            missing = error
+            continue
+        except CcagentError as error:
+            logger.warning("exporter: pressure: %s", error)
+            continue
+        found = True
+        for extent, pressure in pressures.items():
+            family = _PRESSURES.get((resource, extent))
+            if family is not None:
+                yield family, [((), pressure.total / 1e6)]
+    if missing is not None and not found:
+        raise missing
+
+
+_FREQUENCY = {
+    name: gauge(f"node_cpu_{public}_hertz", text, "cpu")
+    for name, public, text in (
+        ("cpuinfo_cur_freq", "frequency", "Current CPU thread frequency in hertz."),
+        ("cpuinfo_min_freq", "frequency_min", "Minimum CPU thread frequency in hertz."),
+        ("cpuinfo_max_freq", "frequency_max", "Maximum CPU thread frequency in hertz."),
+        ("scaling_cur_freq", "scaling_frequency", "Current scaled CPU thread frequency in hertz."),
+        (
+            "scaling_min_freq",
+            "scaling_frequency_min",
+            "Minimum scaled CPU thread frequency in hertz.",
+        ),
+        (
+            "scaling_max_freq",
+            "scaling_frequency_max",
+            "Maximum scaled CPU thread frequency in hertz.",
+        ),
+    )
+}
+
+
+def read_cpufreq(node: Node) -> Iterator[FamilyRows]:
+    """Read /sys/devices/system/cpu/cpu*/cpufreq, where the unit is kHz."""
+    names = [each for each in node.list(_CPUS) if each[:3] == "cpu" and each[3:].isdigit()]
+    cpus = [each for each in sorted(names) if node.exists(f"{_CPUS}/{each}/cpufreq")]
+    for file, family in _FREQUENCY.items():
+        rows: list[tuple[Labels, float]] = []
+        for cpu in cpus:
+            value = read_number(node, f"{_CPUS}/{cpu}/cpufreq/{file}")
+            if value is not None:
+                rows.append(((cpu[3:],), value * 1000))
+        yield family, rows
+
+
+_VM_EVENTS = re.compile(r"(oom_kill|pgpg|pswp|pg.*fault).*")
+
+
+@lru_cache(2000)
+def _name_memory(field: str) -> tuple[Family | None, int]:
+    """Return the family and factor of a field of /proc/meminfo."""
+    name = field.replace("(", "_").replace(")", "")
+    is_count = field.startswith("HugePages_")
+    name = name if is_count else f"{name}_bytes"
+    family = name_family("gauge", f"node_memory_{name}", f"Memory information field {name}.")
+    return family, 1 if is_count else 1024
+
+
+def read_meminfo(node: Node) -> Iterator[FamilyRows]:
+    """Read the values of all lines of /proc/meminfo."""
+    for field, value in read_parsed(node, "proc/meminfo", parse_meminfo).items():
+        family, factor = _name_memory(field)
+        if family is not None:
+            yield family, [((), value * factor)]
+
+
+@lru_cache(2000)
+def _name_event(name: str) -> Family | None:
+    if not _VM_EVENTS.match(name):
+        return None
+    return name_family("untyped", f"node_vmstat_{name}", f"/proc/vmstat information field {name}.")
+
+
+def read_vmstat(node: Node) -> Iterator[FamilyRows]:
+    """Read /proc/vmstat: page faults, paging, swapping and OOM kills."""
+    for name, value in read_parsed(node, "proc/vmstat", parse_vmstat).items():
+        family = _name_event(name)
+        if family is not None:
+            yield family, [((), value)]
+
+
+_SECTOR = 512
+_DEVICE = ("device",)
+_COLUMNS: tuple[tuple[str, float, str], ...] = (
+    ("reads_completed_total", 1, "The total number of reads completed successfully."),
+    ("reads_merged_total", 1, "The total number of reads merged."),
+    ("read_bytes_total", _SECTOR, "The total number of bytes read successfully."),
+    ("read_time_seconds_total", 1e-3, "The total number of seconds spent by all reads."),
+    ("writes_completed_total", 1, "The total number of writes completed successfully."),
+    ("writes_merged_total", 1, "The number of writes merged."),
+    ("written_bytes_total", _SECTOR, "The total number of bytes written successfully."),
+    ("write_time_seconds_total", 1e-3, "This is the total number of seconds spent by all writes."),
+    ("io_now", 1, "The number of I/Os currently in progress."),
+    ("io_time_seconds_total", 1e-3, "Total seconds spent doing I/Os."),
+    ("io_time_weighted_seconds_total", 1e-3, "The weighted # of seconds spent doing I/Os."),
+    ("discards_completed_total", 1, "The total number of discards completed successfully."),
+    ("discards_merged_total", 1, "The total number of discards merged."),
+    ("discarded_sectors_total", 1, "The total number of sectors discarded successfully."),
+    ("discard_time_seconds_total", 1e-3,
+     "This is the total number of seconds spent by all discards."),
+    ("flush_requests_total", 1, "The total number of flush requests completed successfully"),
+    ("flush_requests_time_seconds_total", 1e-3,
+     "This is the total number of seconds spent by all flush requests."),
+)  # fmt: skip
+_FAMILIES = tuple(
+    (Family(f"node_disk_{name}", "gauge" if name == "io_now" else "counter", text, _DEVICE), factor)
+    for name, factor, text in _COLUMNS
+)
+_INFO = gauge(
+    "node_disk_info", "Info of /sys/block/<block_device>.",
+    "device", "major", "minor", "path", "wwn", "model", "serial", "revision",
+)  # fmt: skip
+_UDEV = re.compile(r"^E:(ID_PATH|ID_WWN|ID_MODEL|ID_SERIAL_SHORT|ID_REVISION)=(.*)$", re.MULTILINE)
+
+
+class DiskCollector(Collector):
+    """Requests, bytes and times of block devices."""
+
+    name = "diskstats"
+
+    def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
+        super().__init__(settings, sources)
+        self._excluded = re.compile(settings.node_exporter.disk_exclude)
+        self._info: dict[tuple[str, int, int], Labels] = {}
+
+    def collect(self, node: Node) -> Iterator[FamilyRows]:
+        """Read /proc/diskstats, and once per device the database of udev."""
+        disks = [
+            disk
+            for disk in read_parsed(node, "proc/diskstats", parse_diskstats)
+            if not self._excluded.search(disk.name)
+        ]
+        known = self._info
+        self._info = {}
+        for disk in disks:
+            key = (disk.name, disk.major, disk.minor)
+            self._info[key] = known.get(key) or _describe(node, *key)
+        yield _INFO, [(labels, 1) for labels in self._info.values()]
+        names = [(disk.name,) for disk in disks]
+        for column, (family, factor) in enumerate(_FAMILIES):
+            rows: list[tuple[Labels, float]] = []
+            for labels, disk in zip(names, disks, strict=True):
+                if column < len(disk.stats):
+                    value = disk.stats[column]
+                    rows.append((labels, value / 1000 if factor == 1e-3 else value * factor))
+            yield family, rows
+
+
+def _describe(node: Node, name: str, major: int, minor: int) -> Labels:
+    """Return the labels of a device from the database of udev; empty values if it has none."""
+    known = dict(_UDEV.findall(read_text(node, f"run/udev/data/b{major}:{minor}")))
+    return (
+        name, str(major), str(minor), known.get("ID_PATH", ""), known.get("ID_WWN", ""),
+        known.get("ID_MODEL", ""), known.get("ID_SERIAL_SHORT", ""), known.get("ID_REVISION", ""),
+    )  # fmt: skip

@@ -1,0 +1,214 @@
+"""Parsers for /proc/stat, loadavg, vmstat, meminfo, schedstat and diskstats.
+
+Source: proc(5); Documentation/admin-guide/iostats.rst and scheduler/sched-stats.rst of Linux.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from ccagent.errors import UnparsableError
+from ccagent.records.envelopes import LARGEST_UINT, SampleDisk
+
+CPU_STATES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
+"""Order of a cpu's times. guest and guest_nice follow, but are part of user and nice."""
+
+_LARGEST_CPU = 65_535
+_COUNTERS = (b"ctxt", b"intr", b"processes")
+_GAUGES = (b"procs_running", b"procs_blocked")
+_NUMBERS = (*_COUNTERS, *_GAUGES, b"btime")
+
+
+class KernelStat(NamedTuple):
+    """Content of /proc/stat.
+
+    times: clock ticks in each of CPU_STATES, by online cpu. guests: clock ticks of guest and
+    guest_nice, by online cpu; 0 if the kernel lacks them. events: `ctxt`, `intr` and `processes`
+    since boot. tasks: `procs_running` and `procs_blocked`. boot: seconds since 1970, 0 if unknown.
+    """
+
+    times: dict[int, list[int]]
+    guests: dict[int, tuple[int, int]]
+    events: dict[str, int]
+    tasks: dict[str, int]
+    boot: int
+
+
+def parse_kernel_stat(content: bytes) -> KernelStat:
+    """Parse /proc/stat. Raise UnparsableError for an invalid line.
+
+    The line `cpu` is skipped: it includes cpus that are offline now.
+    """
+    times: dict[int, list[int]] = {}
+    guests: dict[int, tuple[int, int]] = {}
+    numbers: dict[bytes, int] = {}
+    try:
+        for line in content.split(b"\n"):
+            if line.startswith(b"cpu"):
+                if line[3:4].isdigit():
+                    fields = line.split()
+                    number = int(fields[0][3:])
+                    ticks = list(map(int, fields[1:11]))
+                    if number > _LARGEST_CPU or len(ticks) < len(CPU_STATES):
+                        raise UnparsableError(f"not a cpu with eight times: {line[:80]!r}")
+                    if min(ticks) < 0 or max(ticks) > LARGEST_UINT:
+                        raise UnparsableError(f"a time is out of range: {line[:80]!r}")
+                    guests[number] = (ticks[8], ticks[9]) if len(ticks) > 9 else (0, 0)
+                    times[number] = ticks[:8]
+                continue
+            # `intr` continues with a number for each possible interrupt.
+            name, *rest = line.split(None, 2)[:2] or (b"",)
+            if name in _NUMBERS:
+                value = numbers[name] = int(rest[0])
+                if not 0 <= value <= LARGEST_UINT:
+                    raise UnparsableError(f"out of range: {line[:80]!r}")
+    except (ValueError, IndexError) as error:
+        raise UnparsableError(str(error)) from error
+    boot = numbers.get(b"btime", 0)
+    if boot >= 1 << 40:
+        raise UnparsableError(f"btime {boot} is out of range")
+    events, tasks = (
+        {name.decode("ascii"): value for name, value in numbers.items() if name in names}
+        for names in (_COUNTERS, _GAUGES)
+    )
+    return KernelStat(times, guests, events, tasks, boot)
+
+
+class Load(NamedTuple):
+    """The fields of /proc/loadavg, without the last pid."""
+
+    load1: float
+    load5: float
+    load15: float
+    runnable: int
+    existing: int
+
+
+def parse_loadavg(content: bytes) -> Load:
+    """Parse `0.20 0.18 0.12 1/80 11206`. Raise UnparsableError for other text."""
+    fields = content.split()
+    try:
+        runnable, existing = map(int, fields[3].split(b"/"))
+        load = Load(float(fields[0]), float(fields[1]), float(fields[2]), runnable, existing)
+    except (ValueError, IndexError) as error:
+        raise UnparsableError(f"not three loads and two counts: {content[:80]!r}") from error
+    if not all(0 <= each < 1e9 for each in load[:3]) or not all(
+        0 <= each <= LARGEST_UINT for each in load[3:]
+    ):
+        raise UnparsableError(f"out of range: {content[:80]!r}")
+    return load
+
+
+def parse_vmstat(content: bytes) -> dict[str, int]:
+    """Return events, pages or KiB by name. Raise UnparsableError for other text."""
+    words = content.decode("ascii", "replace").split()
+    try:
+        found = dict(zip(words[::2], map(int, words[1::2]), strict=True))
+    except ValueError as error:
+        raise UnparsableError(f"not names and numbers: {content[:80]!r}") from error
+    if not found or min(found.values()) < 0 or max(found.values()) > LARGEST_UINT:
+        raise UnparsableError(f"no numbers, or one out of range: {content[:80]!r}")
+    return found
+
+
+_LINE = re.compile(
+    rb"^(?:Node [0-9]+ )?([\x21-\x39\x3b-\x7e]+): *([0-9]{1,18})(?: kB)?\n", re.MULTILINE
+)
+"""The usual form of a line. Files with other lines are parsed line by line."""
+
+
+def parse_meminfo(content: bytes) -> dict[str, int]:
+    """Return KB by name, or a count for `HugePages_*`. Raise UnparsableError for other lines.
+
+    Lines of NUMA nodes, `Node 0 MemFree: 1 kB`, have the same names.
+    """
+    found = _LINE.findall(content)
+    if len(found) == content.count(b"\n"):
+        return {name.decode("ascii"): int(number) for name, number in found}
+    values: dict[str, int] = {}
+    for line in content.splitlines():
+        name, colon, rest = line.partition(b":")
+        number = rest.split()[:1]
+        if not colon or not number:
+            continue
+        try:
+            key = name.decode("ascii").rpartition(" ")[2]
+            value = values[key] = int(number[0])
+        except ValueError as error:
+            raise UnparsableError(f"not a number: {line[:80]!r}") from error
+        if not 0 <= value <= LARGEST_UINT:
+            raise UnparsableError(f"out of range: {line[:80]!r}")
+    return values
+
+
+def compute_used_memory(meminfo: dict[str, int]) -> int:
+    """Return KB in use: MemTotal - MemAvailable. Kernels before 3.14 lack MemAvailable."""
+    try:
+        total = meminfo["MemTotal"]
+        available = meminfo.get("MemAvailable")
+        if available is None:
+            available = meminfo["MemFree"] + meminfo["Buffers"] + meminfo["Cached"]
+    except KeyError as error:
+        raise UnparsableError(f"no {error.args[0]}") from error
+    return max(0, total - available)
+
+
+_OLDEST = 15
+"""First supported version of the format: earlier versions have twelve numbers per cpu."""
+_SCHEDSTAT_VERSION = re.compile(rb"version ([0-9]{1,6})\n")
+# The leading literal skips the lines of domains, most of the file, at search speed.
+_CPU_LINE = re.compile(
+    rb"\ncpu([0-9]{1,6})(?: [0-9]{1,20}){6} ([0-9]{1,20}) ([0-9]{1,20}) ([0-9]{1,20})(?=\n)"
+)
+
+
+class SchedulerTimes(NamedTuple):
+    """ran, waited: nanoseconds of all tasks since boot. timeslices: number of runs."""
+
+    ran: int
+    waited: int
+    timeslices: int
+
+
+def parse_schedstat(content: bytes) -> dict[int, SchedulerTimes]:
+    """Return fields 7, 8 and 9 of /proc/schedstat by hwthread. Raise UnparsableError.
+
+    Source: Documentation/scheduler/sched-stats.rst of Linux. Some versions of the document name
+    jiffies; rq_cpu_time and run_delay are in nanoseconds (kernel/sched/stats.h).
+    """
+    version = _SCHEDSTAT_VERSION.match(content)
+    if version is None or int(version[1]) < _OLDEST:
+        raise UnparsableError(f"not statistics since version {_OLDEST}: {content[:80]!r}")
+    found = {
+        int(number): SchedulerTimes(int(ran), int(waited), int(timeslices))
+        for number, ran, waited, timeslices in _CPU_LINE.findall(content)
+    }
+    if not found or max(map(max, found.values())) > LARGEST_UINT:
+        raise UnparsableError("no hwthread with nine counters")
+    return found
+
+
+def parse_diskstats(content: bytes) -> list[SampleDisk]:
+    """Parse lines `major minor name values...`. Raise UnparsableError for other lines."""
+    disks: list[SampleDisk] = []
+    for line in content.splitlines():
+        fields = line.split()
+        if not fields:
+            continue
+        try:
+            name = fields[2].decode("utf-8", "replace")
+            major, minor = int(fields[0]), int(fields[1])
+            stats = list(map(int, fields[3:]))
+        except (ValueError, IndexError) as error:
+            raise UnparsableError(f"not a device with counters: {line[:80]!r}") from error
+        numbers = (major, minor, *stats)
+        if min(numbers) < 0 or max(numbers) > LARGEST_UINT:
+            raise UnparsableError(f"out of range: {line[:80]!r}")
+        disks.append(SampleDisk(name=name, major=major, minor=minor, stats=stats))
+    return disks
+
+
+def parse_used_disks(content: bytes) -> list[SampleDisk]:
+    """Parse as parse_diskstats does, without devices that have only zeros, such as loop devices."""
+    return [disk for disk in parse_diskstats(content) if any(disk.stats)]
