@@ -83,6 +83,8 @@ class ConfigSource:
 class ConfigFeature(Feature):
     """One key of the configuration."""
 
+    is_quick = False
+
     def __init__(self, source: ConfigSource, name: str) -> None:
         agent, is_cadence = split_key(name)
         what = f"Cadence of the agent {agent}" if is_cadence else f"Whether the agent {agent} runs"

@@ -119,6 +119,8 @@ class Feature(ABC):
     control: Control
     tolerance: float = 0.0
     """Maximum relative rounding of a real value by the machine."""
+    is_quick = True
+    """Whether `read` is only the read of a file of the kernel, without another process."""
 
     @property
     @abstractmethod

@@ -1,15 +1,17 @@
-"""Requests and senders of messages. A message has several lines, from NATS or a local socket."""
+"""Requests, answers and senders of messages. A message has several lines with times in ns."""
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from ccagent.controls.control_lines import encode_line
 from ccagent.controls.policy import RequestSender
+from ccagent.errors import EncodingError
 from ccagent.log import logger
 from ccagent.records.line_protocol.decoding import decode_lines
+from ccagent.records.line_protocol.encoding import encode_string, encode_tags, shorten
 from ccagent.records.line_protocol.lines import Line
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ _DIGITS = 19
 """Number of digits of a time in nanoseconds, from 2001 to 2286."""
 _LONGEST_KNOWN = 512
 _MOST_KNOWN = 512
+_REMEMBERED = 1024
 _INFO = "nats-request-info"
 
 
@@ -117,6 +120,20 @@ def nats_sender(
     return RequestSender(", ".join(names) or f"NATS subject {subject}", frozenset(identities))
 
 
-def encode_answer(line: Line) -> bytes:
-    """Return the line of an answer. Raise EncodingError for an invalid name or tag."""
-    return encode_line(line).encode()
+def encode_line(line: Line) -> str:
+    """Return a line with a text. Raise EncodingError for an invalid name, tag or text.
+
+    Names of controls may contain dots, unlike names of metrics.
+    """
+    start = _start(line.measurement, tuple(line.tags.items()))
+    if not isinstance(line.value, str) or not line.value.isprintable():
+        raise EncodingError(f"{line.measurement}: {line.field} can't be {shorten(line.value)}")
+    return f"{start} {line.field}={encode_string(line.value)} {line.time}"
+
+
+@lru_cache(_REMEMBERED)
+def _start(name: str, tags: tuple[tuple[str, str], ...]) -> str:
+    """Return the text of name and tags, cached because requests repeat them."""
+    if not name or not name.isprintable() or name.endswith("\\") or name.startswith("#"):
+        raise EncodingError(f"name {shorten(name)}: empty, a comment, or with control characters")
+    return name.replace(",", "\\,").replace(" ", "\\ ") + encode_tags(dict(tags))

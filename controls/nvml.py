@@ -87,6 +87,7 @@ class NvmlFeature(Feature):
     """A value of each card."""
 
     tolerance = 0.001
+    is_quick = False
 
     def __init__(self, library: NvmlLibrary, control: Control, cards: Sequence[str]) -> None:
         self.control = control

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -108,7 +109,8 @@ class RateLimit:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._times: deque[float] = deque()
+        self._times: deque[float] = deque(maxlen=most)
+        self._lock = threading.Lock()
 
     @property
     def most(self) -> int:
@@ -117,12 +119,15 @@ class RateLimit:
 
     def take(self, now: float) -> bool:
         """Count an event at this time. Return False if the limit is exceeded."""
-        while self._times and self._times[0] <= now - _MINUTE:
-            self._times.popleft()
-        if len(self._times) >= self._most:
-            return False
-        self._times.append(now)
-        return True
+        with self._lock:
+            if self.is_spent(now):
+                return False
+            self._times.append(now)
+            return True
+
+    def is_spent(self, now: float) -> bool:
+        """Return whether the limit is reached."""
+        return len(self._times) >= self._most and self._times[0] > now - _MINUTE
 
 
 class SenderLimits:

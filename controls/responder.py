@@ -40,6 +40,8 @@ TOPOLOGY, CONTROLS, CONFIG, RESTORE, AUDIT, STATUS = (
     "topology", "controls", "config", "restore", "audit", "status",
 )  # fmt: skip
 
+_DOCUMENTS = frozenset({TOPOLOGY, CONTROLS, CONFIG, RESTORE, AUDIT, STATUS})
+
 _CLASSES = {"freq": "cpu_freq", "prefetcher": "prefetch"}
 """Classes of the specification with different names of categories."""
 
@@ -83,8 +85,12 @@ class Responder:
         audit: Audit,
         pages: Pages,
         senders: SenderTable | None = None,
+        hanging: frozenset[str] = frozenset(),
     ) -> None:
-        """Set the parts. senders: counters that go on after a reload."""
+        """Set the parts. senders: counters that go on after a reload.
+
+        hanging: controls with devices that are not read: a read has ended the last service.
+        """
         self.catalogue = catalogue
         self._node = node
         self._settings = settings
@@ -92,6 +98,7 @@ class Responder:
         self._changes = changes
         self._audit = audit
         self._pages = pages
+        self.hanging = hanging
         self._puts = SenderLimits(settings, settings.puts_per_minute)
         self._refusals = SenderLimits(settings, _REFUSALS_A_MINUTE)
         self._forged = RateLimit(_REFUSALS_A_MINUTE)
@@ -112,6 +119,25 @@ class Responder:
     def is_for_all(self, line: Line) -> bool:
         """Return whether a line is for all nodes."""
         return "hostname" not in line.tags
+
+    def is_quick(self, line: Line, sender: RequestSender, only: Method) -> bool:
+        """Return whether an answer needs at most the read of one file of the kernel."""
+        if line.measurement in _DOCUMENTS and not (line.measurement == CONFIG and line.value):
+            return False
+        try:
+            if _method_of(line, only) == "PUT":
+                return self._puts.find(sender).is_spent(self._node.clock.monotonic())
+            return self._find(self._parse(line, "GET"))[0].is_quick
+        except ControlError:
+            return True
+
+    def name_resource(self, line: Line) -> str:
+        """Return control and device of a GET; "" if it has none."""
+        try:
+            feature, device = self._find(self._parse(line, "GET"))
+        except ControlError:
+            return ""
+        return f"{feature.control.full_name}@{device}"
 
     def answer(self, line: Line, sender: RequestSender, only: Method = "") -> Line:
         """Return the answer to a line for this node. Must not raise on any content."""
@@ -233,6 +259,8 @@ class Responder:
         feature, device = self._find(request)
         if not feature.control.is_readable:
             raise ControlError(f"{feature.control.full_name}: it can only be set")
+        if self.hanging and (name := f"{feature.control.full_name}@{device}") in self.hanging:
+            raise ControlError(f"{name}: its read has hung: not read until the next start")
         return feature.read(device)
 
     def _put(self, request: _Request, value: str, sender: RequestSender) -> str:

@@ -16,7 +16,7 @@ import msgspec
 
 from ccagent.controls.catalogue import NO_DEVICE, ListedControl
 from ccagent.controls.control import NODE_DEVICE
-from ccagent.controls.control_lines import encode_line
+from ccagent.controls.messages import encode_line, read_lines
 from ccagent.errors import ConfigurationError, ControlError, EncodingError
 from ccagent.log import printable
 from ccagent.records.line_protocol.lines import Line
@@ -32,6 +32,7 @@ _CARDS = {"nvidia_gpu", "amd_gpu"}
 _MOST_CARDS = 16
 """Number of cards for `all`: answers do not contain the number of cards of a node."""
 _LEVEL = "level"
+_CONNECT_WITHIN = 10.0
 
 
 class Answered(NamedTuple):
@@ -69,7 +70,7 @@ class _Status(msgspec.Struct, frozen=True):
     senders: list[_Sender]
 
 
-class Asker(ABC):
+class Client(ABC):
     """Carries requests to nodes."""
 
     nodes: Sequence[str]
@@ -80,7 +81,7 @@ class Asker(ABC):
         """Send lines and return the answers within the time limit. Raise CcagentError."""
 
 
-class LocalAsker(Asker):
+class LocalClient(Client):
     """The service of this node; without a service, the machine itself."""
 
     def __init__(self, setup: ControlSetup, seconds: float) -> None:
@@ -93,7 +94,6 @@ class LocalAsker(Asker):
         """Send lines to the socket. Without a service, answer GET here."""
         path = self._setup.settings.socket
         from ccagent.controls.local_socket import ask_locally
-        from ccagent.controls.messages import read_lines
 
         has_put = any(line.tags.get("method") == "PUT" for line in lines)
         if not os.access(path, os.W_OK) and not has_put:
@@ -121,7 +121,7 @@ class LocalAsker(Asker):
         return [restore_directly(self._setup, self._node, line) for line in lines]
 
 
-class NatsAsker(Asker):
+class NatsClient(Client):
     """Nodes behind a NATS server."""
 
     def __init__(
@@ -135,31 +135,31 @@ class NatsAsker(Asker):
 
     def ask(self, lines: Sequence[Line]) -> list[Line]:
         """Publish one message per node, or one for all. Wait for the expected number of answers."""
-        from ccagent.controls.messages import read_lines
-        from ccagent.controls.nats_link import connect
+        from ccagent.controls.nats_requests import connect_client
         from ccagent.errors import RetryableError
 
-        inbox = f"_INBOX.{os.urandom(12).hex()}"
-        link = connect(self._settings, [inbox], "control command")
+        connection = connect_client(self._settings, "control command", _CONNECT_WITHIN)
         try:
-            for body in self._bodies(lines):
-                headers = self._signed(body)
-                link.publish(self._subject, body, headers, inbox)
-            link.flush()
+            inbox = f"{connection.inbox}.1"
+            connection.publish(
+                [(self._subject, body, self._signed(body), inbox) for body in self._bodies(lines)]
+            )
             wanted = len(lines) * len(self.nodes)
             found: list[Line] = []
             deadline = time.monotonic() + self._seconds
             while (rest := deadline - time.monotonic()) > 0 and (not wanted or len(found) < wanted):
-                link.wait(rest)
-                for message in link.receive():
-                    if message.headers.get("status") == "503":
-                        raise RetryableError(
-                            f"{link.place}: no service listens on the subject {self._subject!r}"
-                        )
-                    found += read_lines(message.body)
+                message = connection.receive(rest)
+                if message is None:
+                    break
+                if message.headers and message.headers.get("Status") == "503":
+                    raise RetryableError(
+                        f"{connection.session.place}: no service listens on the subject "
+                        f"{self._subject!r}"
+                    )
+                found += read_lines(message.data)
             return found
         finally:
-            link.close()
+            connection.close()
 
     def _bodies(self, lines: Sequence[Line]) -> Iterator[bytes]:
         for node in self.nodes or [""]:
@@ -177,17 +177,17 @@ class NatsAsker(Asker):
         return sign(self._seed, self._subject, body, time.time())
 
 
-class Inquiry:
+class CommandLine:
     """Builds and sends requests, and prints answers. Each method returns True without errors."""
 
-    def __init__(self, asker: Asker, *, as_json: bool, print_line: Callable[[str], Any]) -> None:
-        self._asker = asker
+    def __init__(self, client: Client, *, as_json: bool, print_line: Callable[[str], Any]) -> None:
+        self._client = client
         self._as_json = as_json
         self._print = print_line
 
     def show_list(self) -> bool:
         """Print the controls of each node."""
-        answers = self._asker.ask([_line("controls", {"type": "node", "type-id": NODE_DEVICE})])
+        answers = self._client.ask([_line("controls", {"type": "node", "type-id": NODE_DEVICE})])
         answered = self._judge(answers, 1)
         if self._as_json:
             return self._show(answered)
@@ -210,7 +210,7 @@ class Inquiry:
     def show_status(self) -> bool:
         """Print the dearest senders of each node."""
         place = {"type": "node", "type-id": NODE_DEVICE}
-        answered = self._judge(self._asker.ask([_line("status", place)]), 1)
+        answered = self._judge(self._client.ask([_line("status", place)]), 1)
         if self._as_json or any(each.is_error for each in answered):
             return self._show(answered)
         rows = [("NODE", "SENDER", "PUTS", "REFUSED", "LOGGED")]
@@ -244,7 +244,7 @@ class Inquiry:
         tags = {"method": "PUT", "type": "node", "type-id": NODE_DEVICE}
         if job:
             tags["job"] = job
-        return self._show(self._judge(self._asker.ask([_line("restore", tags, name)]), 1))
+        return self._show(self._judge(self._client.ask([_line("restore", tags, name)]), 1))
 
     def _each(
         self, names: Sequence[str], method: str, values: dict[str, str], more: dict[str, str]
@@ -261,7 +261,7 @@ class Inquiry:
                 lines.append(_line(name, tags, values.get(full, "")))
         if not lines:
             raise ConfigurationError("no known device of this type: add one with @DEVICE")
-        answers = self._judge(self._asker.ask(lines), len(lines))
+        answers = self._judge(self._client.ask(lines), len(lines))
         is_any_card = any(line.tags["type"] in _CARDS for line in lines)
         if is_any_card and any(device == _ALL for _, device in wanted):
             answers = [each for each in answers if not each.text.startswith(NO_DEVICE)]
@@ -275,7 +275,7 @@ class Inquiry:
         lines = [_line("controls", place)]
         if needs_devices:
             lines.append(_line("topology", place))
-        answers = self._asker.ask(lines)
+        answers = self._client.ask(lines)
         listed: dict[str, ListedControl] = {}
         threads: list[_Thread] = []
         for line in answers:
@@ -297,7 +297,7 @@ class Inquiry:
         counts: dict[str, int] = {}
         for each in found:
             counts[each.node] = counts.get(each.node, 0) + 1
-        for node in self._asker.nodes:
+        for node in self._client.nodes:
             missing = expected - counts.get(node, 0)
             if missing > 0:
                 found.append(Answered(node, "", f"no answer to {missing} of {expected}", True))
@@ -323,15 +323,15 @@ class Inquiry:
             self._print("  ".join(cells).rstrip())
 
 
-def find_asker(
+def find_client(
     setup: ControlSetup, *, nodes: str | None, subject: str | None, seed_file: str | None,
     seconds: float,
-) -> Asker:  # fmt: skip
+) -> Client:  # fmt: skip
     """Return the connection to nodes for the options. Raise ConfigurationError."""
     if nodes is None:
         if subject or seed_file:
             raise ConfigurationError("--subject and --sign are for --node")
-        return LocalAsker(setup, seconds)
+        return LocalClient(setup, seconds)
     if not setup.settings.url:
         raise ConfigurationError(f"{setup.place}: controls.url: not set: --node needs NATS")
     from ccagent.config.secret import read_secret
@@ -349,7 +349,7 @@ def find_asker(
     if seed and not is_seed(seed):
         raise ConfigurationError(f"--sign: {seed_file}: not the seed of a user's nkey (SU...)")
     chosen = subject or setup.settings.subjects[0]
-    return NatsAsker(setup, list(dict.fromkeys(names)), chosen, seed, seconds)
+    return NatsClient(setup, list(dict.fromkeys(names)), chosen, seed, seconds)
 
 
 def _line(measurement: str, tags: dict[str, str], value: str = "") -> Line:
