@@ -17,8 +17,8 @@ from ccagent.controls.messages import encode_line, read_lines
 from ccagent.controls.policy import RequestSender
 from ccagent.errors import ConfigurationError, ControlError, EncodingError
 from ccagent.log import logger
-from ccagent.machine.private_directories import make_directory, open_directory
 from ccagent.machine.user_names import UserNames, look_up_user
+from ccagent.service.private_directories import make_directory, open_directory
 
 if TYPE_CHECKING:
     import asyncio

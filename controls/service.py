@@ -26,8 +26,6 @@ from ccagent.controls.responder import Pages, Responder
 from ccagent.controls.settings import all_senders
 from ccagent.controls.topology import read_topology
 from ccagent.controls.watchdog import BoundedCalls, ReadWatchdog, save_hanging, take_hanging
-from ccagent.daemon.notify import Notifier
-from ccagent.daemon.signals import ignore_signals, release_blocked
 from ccagent.errors import (
     CcagentError,
     ConfigurationError,
@@ -36,11 +34,13 @@ from ccagent.errors import (
     ProgramError,
 )
 from ccagent.log import logger, printable, say
-from ccagent.machine.lock import Lock
 from ccagent.machine.node import read_host_name
-from ccagent.machine.private_directories import make_directory
 from ccagent.records.line_protocol.lines import Line
 from ccagent.senders import SenderTable
+from ccagent.service.lock import Lock
+from ccagent.service.notify import Notifier
+from ccagent.service.private_directories import make_directory
+from ccagent.service.signals import ignore_signals, release_blocked
 
 if TYPE_CHECKING:
     from collections.abc import Callable

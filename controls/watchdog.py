@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ccagent.errors import CcagentError, NotPermittedError
 from ccagent.log import logger
 from ccagent.machine.background import BackgroundCall
-from ccagent.machine.private_files import open_private, replace_file
+from ccagent.service.private_files import open_private, replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
