@@ -10,9 +10,16 @@ import re
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
-from ccagent.controls.control import Control, ControlClass, Limits
-from ccagent.controls.file_feature import FileFeature, list_names, read_integer, read_word
-from ccagent.controls.pci import find_card
+from ccagent.controls.control import (
+    Control,
+    ControlClass,
+    FileFeature,
+    Limits,
+    list_names,
+    read_integer,
+    read_word,
+)
+from ccagent.controls.topology import find_card
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -34,7 +34,7 @@ def run(common: Common) -> None:
 
     Without --config it reads /etc/ccagent/ccagent.toml.
     """
-    from ccagent.controls.start import run_service
+    from ccagent.controls.service import run_service
 
     if common.options.is_without_file:
         raise ConfigurationError("control run needs a configuration file")

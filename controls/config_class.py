@@ -10,19 +10,21 @@ import contextlib
 import fcntl
 import os
 import signal
+import sys
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
 from ccagent.config.settings import as_table, is_table
-from ccagent.controls.config_keys import (
+from ccagent.controls.control import NODE_DEVICE, Control, ControlClass, Feature
+from ccagent.controls.overrides import (
     read_key,
+    read_overrides,
     split_key,
     with_key,
     with_overrides,
+    write_overrides,
 )
-from ccagent.controls.control import NODE_DEVICE, Control, ControlClass, Feature
-from ccagent.controls.overrides import read_overrides, write_overrides
 from ccagent.errors import ControlError, ProgramError
 from ccagent.machine.interpreter import python
 
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
     from ccagent.controls.settings import ControlsSettings
     from ccagent.machine.node import Node
+
 
 _LOCK = "ccagent.lock"
 _CHECK_WITHIN = 10.0
@@ -59,7 +62,7 @@ class ConfigSource:
 
     def check(self, overrides: dict[str, Any]) -> None:
         """Raise ControlError if the configuration is invalid with these overrides."""
-        program = "from ccagent.controls.config_check import main; main()"
+        program = "from ccagent.controls.config_class import main; main()"
         command = [*python(program), self.place, msgspec.json.encode(overrides).decode()]
         try:
             self.node.run(command, time_limit=_CHECK_WITHIN, output_limit=_OUTPUT)
@@ -168,3 +171,21 @@ def _public(value: object, key: str = "") -> object:
 
         return public_url(value)
     return value
+
+
+def main() -> None:
+    """Check the file argv[1] with the overrides argv[2] (JSON). Status 2 and a line on error."""
+    import msgspec
+
+    from ccagent.config.configuration import check_files
+    from ccagent.config.files import read_files
+    from ccagent.controls.overrides import with_overrides
+    from ccagent.errors import ConfigurationError
+
+    place, text = sys.argv[1:3]
+    try:
+        files = read_files(place)
+        check_files(files, with_overrides(files.table, msgspec.json.decode(text)))
+    except ConfigurationError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(2)

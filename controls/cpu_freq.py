@@ -8,9 +8,17 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from ccagent.controls.control import Control, ControlClass, Kind, Limits
-from ccagent.controls.cpus import DIRECTORY, list_cpus
-from ccagent.controls.file_feature import FileFeature, InvertedFeature, read_integer, read_word
+from ccagent.controls.control import (
+    Control,
+    ControlClass,
+    FileFeature,
+    InvertedFeature,
+    Kind,
+    Limits,
+    read_integer,
+    read_word,
+)
+from ccagent.controls.topology import DIRECTORY, list_cpus
 from ccagent.errors import CcagentError
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import struct
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from ccagent.controls.control import Control, ControlClass, Feature, Kind, Limits, real_text
-from ccagent.controls.cpus import list_cpus, socket_of
+from ccagent.controls.topology import list_cpus, socket_of
 from ccagent.errors import UnparsableError
 from ccagent.machine.file_errors import raise_for
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from ccagent.controls.control import Control, ControlClass, Feature
-from ccagent.controls.cpus import first_sibling, list_cpus, read_processor
+from ccagent.controls.topology import first_sibling, list_cpus, read_processor
 from ccagent.errors import CcagentError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ccagent.controls.cpus import Processor
+    from ccagent.controls.topology import Processor
     from ccagent.machine.node import Node
 
 _SIZE = 8

@@ -13,7 +13,7 @@ import msgspec
 
 from ccagent.controls.control import Control, ControlClass, Feature, Kind, Limits
 from ccagent.controls.nvml_process import Answer, Question
-from ccagent.controls.pci import find_card
+from ccagent.controls.topology import find_card
 from ccagent.errors import CcagentError, ControlError
 from ccagent.log import logger
 

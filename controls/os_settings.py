@@ -8,8 +8,16 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from ccagent.controls.control import NO_LIMITS, NODE_DEVICE, Control, ControlClass, Kind, Limits
-from ccagent.controls.file_feature import BracketedFeature, FileFeature
+from ccagent.controls.control import (
+    NO_LIMITS,
+    NODE_DEVICE,
+    BracketedFeature,
+    Control,
+    ControlClass,
+    FileFeature,
+    Kind,
+    Limits,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,8 +10,16 @@ import re
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from ccagent.controls.control import Control, ControlClass, DeviceType, Limits
-from ccagent.controls.file_feature import FileFeature, list_names, read_integer, read_word
+from ccagent.controls.control import (
+    Control,
+    ControlClass,
+    DeviceType,
+    FileFeature,
+    Limits,
+    list_names,
+    read_integer,
+    read_word,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

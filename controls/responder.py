@@ -14,9 +14,8 @@ import msgspec
 
 from ccagent.config.duration import Duration
 from ccagent.controls.catalogue import check_device
-from ccagent.controls.changes import Order
+from ccagent.controls.changes import Order, find_owner
 from ccagent.controls.control import DEVICE_TYPES, shortened
-from ccagent.controls.owner import find_owner
 from ccagent.controls.policy import RateLimit, SenderLimits
 from ccagent.errors import CcagentError, ControlError
 from ccagent.log import logger

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import time
@@ -14,16 +15,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ccagent import log
 from ccagent.controls.audit import Audit, read_audit
 from ccagent.controls.catalogue import Catalogue, find_features, standard_classes
-from ccagent.controls.changes import Changes
+from ccagent.controls.changes import Changes, find_jobs
 from ccagent.controls.journal import Journal, newest_first
 from ccagent.controls.local_socket import LocalSocket
 from ccagent.controls.messages import encode_line
-from ccagent.controls.owner import find_jobs
 from ccagent.controls.policy import Policy
 from ccagent.controls.responder import Pages, Responder
 from ccagent.controls.settings import all_senders
+from ccagent.controls.setup import load_setup
 from ccagent.controls.topology import read_topology
 from ccagent.controls.watchdog import BoundedCalls, ReadWatchdog, save_hanging, take_hanging
 from ccagent.errors import (
@@ -43,7 +45,7 @@ from ccagent.service.private_directories import make_directory
 from ccagent.service.signals import ignore_signals, release_blocked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from types import FrameType
 
     from ccagent.controls.audit import Entry
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
     from ccagent.controls.setup import ControlSetup
     from ccagent.controls.signatures import SignatureCheck
     from ccagent.machine.node import Node
+
 
 _LOCK = "control.lock"
 _JOBS_EVERY = 5.0
@@ -390,3 +393,40 @@ def _connection_of(settings: ControlsSettings) -> list[object]:
         "ca_file", "certificate_file", "key_file", "insecure", "allow_cleartext",
     )  # fmt: skip
     return [getattr(settings, key) for key in keys]
+
+
+def parse_quick_service(arguments: Sequence[str]) -> tuple[str | None, int] | None:
+    """Return the file and the verbosity of a command line; None if click must parse it."""
+    path: str | None = None
+    verbosity = 0
+    rest = iter(arguments)
+    for argument in rest:
+        name, equals, value = argument.partition("=")
+        if name == "--config":
+            path = value if equals else next(rest, "-")
+            if not path or path.startswith("-"):
+                return None
+        elif argument in {"-v", "--verbose"}:
+            verbosity += 1
+        elif argument == "-vv":
+            verbosity += 2
+        else:
+            return None
+    return path, verbosity
+
+
+def run_service(path: str | None, verbosity: int) -> int:
+    """Run the service until SIGTERM. Raise CcagentError."""
+    log.configure(verbosity)
+
+    def load() -> ControlSetup:
+        setup = load_setup(path, needs_table=True)
+        log.configure(verbosity, *setup.log)
+        return setup
+
+    service = ControlService(load)
+    service.handle_signals()
+    gc.collect()
+    gc.freeze()  # the modules loaded now stay
+    service.run()
+    return 0

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta
 
-from ccagent.config.duration import Duration
+from ccagent.config.duration import Cadence, Duration
 from ccagent.config.settings import Settings
 from ccagent.controls.control import DEVICE_TYPES
+from ccagent.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
+
 
 STATE_DIRECTORY = "/var/lib/ccagent-control"
 SOCKET = "/run/ccagent-control/control.sock"
@@ -21,6 +23,7 @@ OVERRIDES = "/run/ccagent-control/overrides.toml"
 
 _NAME = re.compile(r"[a-z0-9_]+(?:\.[A-Za-z0-9_-]+)+", re.ASCII)
 _SUBJECT = re.compile(r"[\w!#$%&'+,/:;=?@^`|~-]+(?:\.[\w!#$%&'+,/:;=?@^`|~-]+)*", re.ASCII)
+CONFIG_KEY = re.compile(r"config\.agents\.([a-z][a-z0-9_-]{0,63})(\.every)?", re.ASCII)
 _KEY = re.compile(r"U[A-Z2-7]{55}", re.ASCII)
 _LONGEST_LEASE = 365 * 86400.0
 
@@ -184,3 +187,95 @@ def _find_wrong_senders(
 def all_senders(settings: ControlsSettings) -> list[str]:
     """Return the senders in all rules."""
     return [*settings.senders, *(s for rule in settings.allow.values() for s in rule.senders)]
+
+
+_RAPL = tuple(
+    f"rapl.{domain}_{name}"
+    for domain, limits in (
+        ("pkg", ("limit_1", "limit_2")), ("psys", ("limit_1", "limit_2")), ("dram", ("limit",)),
+        ("pp0", ("limit",)), ("pp1", ("limit",)),
+    )
+    for limit in limits
+    for name in (limit, f"{limit}_time", *((f"{limit}_enable",) if limit != "limit_2" else ()))
+)  # fmt: skip
+
+NUMBERS = frozenset({
+    "cpu_freq.min_cpu_freq", "cpu_freq.max_cpu_freq", "uncore_freq.min_uncore_freq",
+    "uncore_freq.max_uncore_freq", "os.numa_balancing", "os.swappiness",
+    "nvml.gfx_clock_app_target", "nvml.dram_clock_app_target", "nvml.power_limit_cur",
+    "amd_gpu.power_limit_cur", "hsmp.pkg_power_limit_cur",
+    *(name for name in _RAPL if not name.endswith("_enable")),
+})  # fmt: skip
+"""Controls with numbers. They need a range or values."""
+
+CHOICES = frozenset({"cpu_freq.governor", "cpu_freq.epp", "os.transparent_hugepage"})
+"""Controls with words."""
+
+BOOLEANS = frozenset({
+    "cpu_freq.boost", "cpu_freq.turbo", "cpu_freq.turbo_mode", "nvml.ecc_enabled_pend",
+    "prefetch.l2_hwpf", "prefetch.l2_adj_pf", "prefetch.l1_dcu", "prefetch.l1_dcu_ip",
+    "prefetch.l1_stream", "prefetch.l1_stride", "prefetch.l1_region", "prefetch.l2_stream",
+    "prefetch.up_down", *(name for name in _RAPL if name.endswith("_enable")),
+})  # fmt: skip
+"""Controls that are on or off."""
+
+SETTABLE = NUMBERS | CHOICES | BOOLEANS
+CONFIG = "config."
+
+
+def _find_wrong_key(name: str, rule: AllowSettings) -> Iterator[str]:
+    """Yield the problems of a rule for a key of the configuration."""
+    found = CONFIG_KEY.fullmatch(name)
+    if found is None:
+        yield "of the configuration only config.agents.NAME and config.agents.NAME.every can be set"
+        return
+    if rule.min is not None or rule.max is not None:
+        yield "min and max are for numbers: list values"
+    if found[2]:
+        if not rule.values:
+            yield 'values are needed, such as ["10s", "1m"]'
+        for value in rule.values:
+            try:
+                Cadence(value)
+            except ValueError as error:
+                yield str(error)
+
+
+def find_unknown_rules(rules: Mapping[str, AllowSettings]) -> Iterator[str]:
+    """Yield the problems in names and limits of rules."""
+    for name, rule in rules.items():
+        where = f'allow."{name}"'
+        has_range = rule.min is not None and rule.max is not None
+        if name.startswith(CONFIG):
+            yield from (f"{where}: {problem}" for problem in _find_wrong_key(name, rule))
+        elif name not in SETTABLE:
+            from ccagent.config.settings import nearest
+
+            yield f"{where}: no control that can be set{nearest(name, sorted(SETTABLE))}"
+        elif name in NUMBERS and not (rule.values or has_range):
+            yield f"{where}: values, or min and max, are needed"
+        elif name in CHOICES and not rule.values:
+            yield f"{where}: values are needed"
+        elif name not in NUMBERS and (rule.min is not None or rule.max is not None):
+            yield f"{where}: min and max are for numbers"
+
+
+def check_controls(settings: ControlsSettings) -> None:
+    """Check login, TLS, signatures and names of controls. This needs files and libraries.
+
+    Raise ConfigurationError if one is invalid.
+    """
+    problems = list(find_unknown_rules(settings.allow))
+    if settings.url:
+        from ccagent.net.nats_login import check_client
+
+        try:
+            check_client(settings)
+        except ConfigurationError as error:
+            problems += error.problems
+    if any(each.startswith("key:") for each in all_senders(settings)):
+        from ccagent.controls.signatures import missing_library
+
+        problems += missing_library()
+    if problems:
+        raise ConfigurationError(*problems)

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ccagent.config.conversion import convert
 from ccagent.config.files import DEFAULT_PATH, read_default, read_files
 from ccagent.config.settings import as_table
-from ccagent.controls.settings import ControlsSettings
-from ccagent.controls.settings_checks import check_controls
+from ccagent.controls.settings import ControlsSettings, check_controls
 from ccagent.errors import ConfigurationError
 from ccagent.machine.node import Node
 

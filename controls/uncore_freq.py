@@ -9,9 +9,16 @@ import re
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
-from ccagent.controls.control import Control, ControlClass, DeviceType, Limits
-from ccagent.controls.cpus import DIRECTORY
-from ccagent.controls.file_feature import FileFeature, list_names, read_integer
+from ccagent.controls.control import (
+    Control,
+    ControlClass,
+    DeviceType,
+    FileFeature,
+    Limits,
+    list_names,
+    read_integer,
+)
+from ccagent.controls.topology import DIRECTORY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

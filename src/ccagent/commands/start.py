@@ -64,7 +64,7 @@ def run(arguments: Sequence[str]) -> int:
 
             return sample_once(*command)
         if arguments[:2] == ["control", "run"]:
-            from ccagent.controls.start import parse_quick_service, run_service
+            from ccagent.controls.service import parse_quick_service, run_service
 
             service = parse_quick_service(arguments[2:])
             if service is not None:

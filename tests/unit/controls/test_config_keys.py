@@ -11,8 +11,14 @@ import pytest
 
 from ccagent.config.settings import as_table
 from ccagent.controls.config_class import ConfigControls, ConfigSource
-from ccagent.controls.config_keys import read_key, with_key, with_overrides
-from ccagent.controls.overrides import apply_overrides, read_overrides, write_overrides
+from ccagent.controls.overrides import (
+    apply_overrides,
+    read_key,
+    read_overrides,
+    with_key,
+    with_overrides,
+    write_overrides,
+)
 from ccagent.errors import CcagentError
 from ccagent.service.lock import Lock
 from tests.support.control_machines import MachineNode, Site, allow
