@@ -76,7 +76,7 @@ class Catalogue:
                 feature.control.name,
                 feature.control.device_type,
                 _described(feature),
-                feature.control.methods,
+                "ALL" if feature.control.is_writable else "GET",
             )
             for feature in self
         ]

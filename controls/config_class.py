@@ -29,7 +29,7 @@ from ccagent.errors import ControlError, ProgramError
 from ccagent.machine.interpreter import python
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from ccagent.controls.settings import ControlsSettings
     from ccagent.machine.node import Node
@@ -93,18 +93,10 @@ class ConfigFeature(Feature):
         what = f"Cadence of the agent {agent}" if is_cadence else f"Whether the agent {agent} runs"
         self._source = source
         self.control = Control(
-            category="config",
-            name=name.removeprefix("config."),
-            device_type="node",
-            description=what,
-            kind="choice" if is_cadence else "boolean",
-            is_writable=True,
-        )
-
-    @property
-    def devices(self) -> Sequence[str]:
-        """The id of the only device, the node."""
-        return (NODE_DEVICE,)
+            "config", name.removeprefix("config."), "node", "choice" if is_cadence else "boolean",
+            what, is_writable=True,
+        )  # fmt: skip
+        self.devices = (NODE_DEVICE,)
 
     def read(self, device: str) -> str:
         """Return the value in effect. Raise CcagentError."""

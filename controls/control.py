@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 import msgspec
 
 from ccagent.errors import CcagentError, ControlError, NotHereError, UnparsableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from ccagent.machine.node import Node
 
@@ -40,29 +40,21 @@ _BOOLEANS = {"0": "0", "1": "1", "false": "0", "true": "1"}
 _SHOWN = 60
 
 
-class Control(msgspec.Struct, frozen=True, kw_only=True):
+class Control(msgspec.Struct, frozen=True):
     """One control in the list `controls`. Values are texts in LIKWID's formats."""
 
     category: str
     name: str
     device_type: DeviceType
-    description: str
     kind: Kind
+    description: str
     unit: str = ""
-    is_readable: bool = True
     is_writable: bool = False
 
     @property
     def full_name(self) -> str:
         """The unique name on a machine: `category.name`."""
         return f"{self.category}.{self.name}"
-
-    @property
-    def methods(self) -> str:
-        """The supported methods: `ALL`, `GET` or `PUT`."""
-        if not self.is_writable:
-            return "GET"
-        return "ALL" if self.is_readable else "PUT"
 
     def parse(self, text: str) -> str:
         """Return the canonical form of a requested value. Raise ControlError.
@@ -118,15 +110,11 @@ class Feature(ABC):
     """
 
     control: Control
+    devices: Sequence[str]
     tolerance: float = 0.0
     """Maximum relative rounding of a real value by the machine."""
     is_quick = True
     """Whether `read` is only the read of a file of the kernel, without another process."""
-
-    @property
-    @abstractmethod
-    def devices(self) -> Sequence[str]:
-        """The ids of the devices."""
 
     @abstractmethod
     def read(self, device: str) -> str:
@@ -191,37 +179,22 @@ _BRACKETS = re.compile(r"\[([^\]]*)\]")
 class FileFeature(Feature):
     """A control with one file `DIRECTORY/FILE` per device.
 
-    directories: by device id, from the machine's list of devices. scale: units of the file per unit
-    of the control. find_limits: called with the directory of a device.
+    directories: by device id, from the machine's list of devices.
     """
 
     def __init__(
-        self,
-        node: Node,
-        control: Control,
+        self, node: Node, category: str, device_type: DeviceType, row: KernelFile,
         directories: Mapping[str, str],
-        file: str,
-        *,
-        scale: int = 1,
-        tolerance: float = 0.0,
-        find_limits: Callable[[str], Limits] | None = None,
-    ) -> None:
-        self.control = control
-        self.tolerance = tolerance
+    ) -> None:  # fmt: skip
+        self.control = Control(
+            category, row.name, device_type, row.kind, row.description, row.unit,
+            is_writable=row.find_limits is not None,
+        )  # fmt: skip
+        self.devices = tuple(directories)
+        self.tolerance = row.tolerance
         self._node = node
+        self._row = row
         self._directories = directories
-        self._file = file
-        self._scale = scale
-        self._find_limits = find_limits
-
-    @property
-    def devices(self) -> Sequence[str]:
-        """The ids of the devices."""
-        return list(self._directories)
-
-    def find_device(self, number: str) -> str | None:
-        """Return the id of a device from the tag `type-id`; None for an unknown device."""
-        return number if number in self._directories else None
 
     def read(self, device: str) -> str:
         """Return the value in the file. Raise CcagentError if it can't be read."""
@@ -234,16 +207,15 @@ class FileFeature(Feature):
 
     def limits(self, device: str) -> Limits:
         """Return the machine's current limits. Raise CcagentError."""
-        if self._find_limits is None:
-            return NO_LIMITS
-        return self._find_limits(self._directories[device])
+        find = self._row.find_limits
+        return NO_LIMITS if find is None else find(self._node, self._directories[device])
 
     def resource(self, device: str) -> str:
         """Return the path of the file without links: cpus share cpufreq policies through links."""
         return self._node.resolve(self._path(device))
 
     def _path(self, device: str) -> str:
-        return f"{self._directories[device]}/{self._file}"
+        return f"{self._directories[device]}/{self._row.file}"
 
     def _parse(self, content: bytes, path: str) -> str:
         text = content.strip()
@@ -252,16 +224,16 @@ class FileFeature(Feature):
                 raise UnparsableError(f"/{path}: not a whole number: {text[:40]!r}")
             number = int(text)
             if self.control.kind == "integer":
-                return str(number // self._scale)
-            return real_text(number / self._scale)
+                return str(number // self._row.scale)
+            return real_text(number / self._row.scale)
         return text.decode("utf-8", "replace")
 
     def _format(self, text: str) -> bytes:
         match self.control.kind:
             case "integer":
-                return str(int(text) * self._scale).encode()
+                return str(int(text) * self._row.scale).encode()
             case "real":
-                return str(round(float(text) * self._scale)).encode()
+                return str(round(float(text) * self._row.scale)).encode()
             case _:
                 return text.encode()
 
@@ -292,6 +264,41 @@ class BracketedFeature(FileFeature):
         if found is None:
             raise UnparsableError(f"/{path}: no choice in brackets: {content[:40]!r}")
         return found[1]
+
+
+class KernelFile(NamedTuple):
+    """A control in a file of each device's directory: a row in the table of a class.
+
+    find_limits: called with the directory of a device; None if the control can only be read. scale:
+    units of the file per unit of the control.
+    """
+
+    name: str
+    file: str
+    kind: Kind
+    description: str
+    unit: str = ""
+    find_limits: Callable[[Node, str], Limits] | None = None
+    scale: int = 1
+    tolerance: float = 0.0
+    form: type[FileFeature] = FileFeature
+
+
+def find_files(
+    node: Node, category: str, device_type: DeviceType, directories: Mapping[str, str],
+    table: Iterable[KernelFile],
+) -> Iterator[Feature]:  # fmt: skip
+    """Yield the features of rows whose file a device has."""
+    for row in table:
+        having = {d: path for d, path in directories.items() if node.exists(f"{path}/{row.file}")}
+        if having:
+            yield row.form(node, category, device_type, row, having)
+
+
+def without_limits(node: Node, directory: str) -> Limits:
+    """Return no limits: the kernel takes every value of this kind."""
+    del node, directory
+    return NO_LIMITS
 
 
 def read_integer(node: Node, path: str) -> int | None:

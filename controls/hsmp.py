@@ -61,22 +61,12 @@ class HsmpFeature(Feature):
 
     def __init__(self, value: _Value, sockets: Sequence[str], call: Call) -> None:
         self._value = value
-        self._sockets = sockets
+        self.devices = sockets
         self._call = call
         self.control = Control(
-            category="hsmp",
-            name=value.name,
-            device_type="socket",
-            description=value.description,
-            kind=value.kind,
-            unit=value.unit,
+            "hsmp", value.name, "socket", value.kind, value.description, value.unit,
             is_writable=value.message == _LIMIT,
-        )
-
-    @property
-    def devices(self) -> Sequence[str]:
-        """The numbers of the sockets."""
-        return self._sockets
+        )  # fmt: skip
 
     def read(self, device: str) -> str:
         """Return the SMU's value. Raise CcagentError if the SMU does not answer."""

@@ -82,21 +82,11 @@ class MsrFeature(Feature):
 
     def __init__(self, node: Node, bit: Bit, devices: Sequence[str]) -> None:
         self.control = Control(
-            category=bit.category,
-            name=bit.name,
-            device_type="hwthread",
-            description=bit.description,
-            kind="boolean",
-            is_writable=True,
+            bit.category, bit.name, "hwthread", "boolean", bit.description, is_writable=True
         )
         self._node = node
         self._bit = bit
-        self._devices = devices
-
-    @property
-    def devices(self) -> Sequence[str]:
-        """The numbers of the hwthreads."""
-        return self._devices
+        self.devices = devices
 
     def read(self, device: str) -> str:
         """Return 1 if the bit does not disable the function, else 0. Raise CcagentError."""

@@ -92,16 +92,11 @@ class NvmlFeature(Feature):
     def __init__(self, library: NvmlLibrary, control: Control, cards: Sequence[str]) -> None:
         self.control = control
         self._library = library
-        self._cards = cards
-
-    @property
-    def devices(self) -> Sequence[str]:
-        """The PCI addresses of the cards."""
-        return self._cards
+        self.devices = cards
 
     def find_device(self, number: str) -> str | None:
         """Return the address of a card from its index or address."""
-        return find_card(number, self._cards)
+        return find_card(number, self.devices)
 
     def read(self, device: str) -> str:
         """Return the library's value. Raise CcagentError."""
@@ -141,12 +136,6 @@ class NvmlControls(ControlClass):
         for name, kind, unit, description, is_writable in _CONTROLS:
             if name in found.names and found.cards:
                 control = Control(
-                    category="nvml",
-                    name=name,
-                    device_type="nvidia_gpu",
-                    description=description,
-                    kind=kind,
-                    unit=unit,
-                    is_writable=is_writable,
+                    "nvml", name, "nvidia_gpu", kind, description, unit, is_writable=is_writable
                 )
                 yield NvmlFeature(library, control, found.cards)

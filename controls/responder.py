@@ -256,8 +256,6 @@ class Responder:
     def _get(self, request: _Request) -> str:
         self._policy.check_get()
         feature, device = self._find(request)
-        if not feature.control.is_readable:
-            raise ControlError(f"{feature.control.full_name}: it can only be set")
         if self.hanging and (name := f"{feature.control.full_name}@{device}") in self.hanging:
             raise ControlError(f"{name}: its read has hung: not read until the next start")
         return feature.read(device)
