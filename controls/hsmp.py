@@ -13,7 +13,7 @@ import struct
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from ccagent.controls.control import Control, ControlClass, Feature, Kind, Limits, real_text
-from ccagent.controls.topology import list_cpus, socket_of
+from ccagent.controls.topology import list_cpus, read_id
 from ccagent.errors import UnparsableError
 from ccagent.machine.file_errors import raise_for
 
@@ -30,6 +30,7 @@ _MESSAGE = struct.Struct("=IHH8IHxx")
 _COMMAND = 3 << 30 | _MESSAGE.size << 16 | 0xF8 << 8
 """_IOWR(0xF8, 0, struct hsmp_message)."""
 _MILLI = 1000
+_SOCKET = "physical_package_id"
 
 
 class _Value(NamedTuple):
@@ -100,7 +101,7 @@ class Hsmp(ControlClass):
             if not node.is_live:
                 return
             call = send_message
-        sockets = sorted({str(socket_of(node, number)) for number in list_cpus(node)}, key=int)
+        sockets = [str(n) for n in sorted({read_id(node, n, _SOCKET) for n in list_cpus(node)})]
         for value in _VALUES:
             yield HsmpFeature(value, sockets, call)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from ccagent.controls.control import Control, ControlClass, Feature
-from ccagent.controls.topology import first_sibling, list_cpus, read_processor
+from ccagent.controls.topology import list_cpus, read_processor, read_siblings
 from ccagent.errors import CcagentError
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class MsrFeature(Feature):
 
     def resource(self, device: str) -> str:
         """Return register, bit and core: the hwthreads of a core share the register."""
-        core = first_sibling(self._node, int(device))
+        core = read_siblings(self._node, int(device))[0]
         return f"msr:{self._bit.register:x}:{self._bit.bit}:{core}"
 
     def _register(self, device: str) -> int:
