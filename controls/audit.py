@@ -31,7 +31,7 @@ Action = Literal[
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line. by: the sender of the request, or ccagent's reason."""
 
-    time: str
+    time: str = ""
     action: Action
     control: str
     device: str = ""
@@ -59,35 +59,12 @@ class Audit:
         self._is_failing = False
         self._lock = threading.Lock()
 
-    def add(
-        self,
-        action: Action,
-        control: str,
-        *,
-        by: str,
-        device: str = "",
-        before: str = "",
-        requested: str = "",
-        after: str = "",
-        reason: str = "",
-        job: int = 0,
-        lease: float = 0.0,
-        key: str = "",
-    ) -> None:
-        """Add an entry. key: log only one line per hour with this key; the file gets all."""
-        entry = Entry(
-            time=timestamp(self._clock()),
-            action=action,
-            control=control,
-            device=device,
-            before=before,
-            requested=requested,
-            after=after,
-            by=by,
-            reason=reason,
-            job=job,
-            lease=lease,
-        )
+    def add(self, entry: Entry, key: str = "") -> None:
+        """Add an entry with the current time.
+
+        key: log only one line per hour with this key; the file gets all.
+        """
+        entry = msgspec.structs.replace(entry, time=timestamp(self._clock()))
         say(f"control {describe(entry)}", key)
         self._write(msgspec.json.encode(entry) + b"\n")
         self._on_entry(entry)

@@ -9,6 +9,7 @@ import os
 import re
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,6 +25,7 @@ from ccagent.records.line_protocol.lines import Line
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from ccagent.controls.nats_requests import Outgoing
     from ccagent.controls.setup import ControlSetup
 
 _NAME = re.compile(r"([A-Za-z0-9_.-]{1,200})(?:@(all|[0-9A-Fa-f:.]{1,40}))?")
@@ -32,6 +34,7 @@ _CARDS = {"nvidia_gpu", "amd_gpu"}
 _MOST_CARDS = 16
 """Number of cards for `all`: answers do not contain the number of cards of a node."""
 _LEVEL = "level"
+_NODE = {"type": "node", "type-id": NODE_DEVICE}
 _CONNECT_WITHIN = 10.0
 
 
@@ -44,19 +47,11 @@ class Answered(NamedTuple):
     is_error: bool
 
 
-class _Listing(msgspec.Struct, frozen=True):
-    controls: list[ListedControl]
-
-
 class _Thread(msgspec.Struct, frozen=True):
     cpu_id: int
     socket_id: int
     die_id: int
     numa_id: int
-
-
-class _Topology(msgspec.Struct, frozen=True):
-    hwthreads: list[_Thread]
 
 
 class _Sender(msgspec.Struct, frozen=True):
@@ -66,8 +61,12 @@ class _Sender(msgspec.Struct, frozen=True):
     log_lines: int = 0
 
 
-class _Status(msgspec.Struct, frozen=True):
-    senders: list[_Sender]
+class _Document(msgspec.Struct, frozen=True):
+    """What nodes answer to `controls`, `topology` or `status`."""
+
+    controls: list[ListedControl] = []
+    hwthreads: list[_Thread] = []
+    senders: list[_Sender] = []
 
 
 class Client(ABC):
@@ -96,29 +95,16 @@ class LocalClient(Client):
         from ccagent.controls.local_socket import ask_locally
 
         has_put = any(line.tags.get("method") == "PUT" for line in lines)
-        if not os.access(path, os.W_OK) and not has_put:
-            return self._read_directly(lines)
         body = "".join(f"{encode_line(line)}\n" for line in lines).encode()
         try:
-            return read_lines(ask_locally(path, body, max(self._seconds, 5.0)))
+            if has_put or os.access(path, os.W_OK):
+                return read_lines(ask_locally(path, body, max(self._seconds, 5.0)))
         except ControlError:
-            if has_put:
-                if any(line.measurement == "restore" for line in lines):
-                    return self._restore_directly(lines)
+            if has_put and not any(line.measurement == "restore" for line in lines):
                 raise
-            return self._read_directly(lines)
+        from ccagent.controls.direct import answer_directly
 
-    def _read_directly(self, lines: Sequence[Line]) -> list[Line]:
-        from ccagent.controls.direct import direct_responder
-        from ccagent.controls.policy import RequestSender
-
-        responder = direct_responder(self._setup, self._node)
-        return [responder.answer(line, RequestSender("here"), "GET") for line in lines]
-
-    def _restore_directly(self, lines: Sequence[Line]) -> list[Line]:
-        from ccagent.controls.direct import restore_directly
-
-        return [restore_directly(self._setup, self._node, line) for line in lines]
+        return answer_directly(self._setup, self._node, lines)
 
 
 class NatsClient(Client):
@@ -140,15 +126,12 @@ class NatsClient(Client):
 
         connection = connect_client(self._settings, "control command", _CONNECT_WITHIN)
         try:
-            inbox = f"{connection.inbox}.1"
-            connection.publish(
-                [(self._subject, body, self._signed(body), inbox) for body in self._bodies(lines)]
-            )
+            connection.publish([*self._messages(lines, f"{connection.inbox}.1")])
             wanted = len(lines) * len(self.nodes)
             found: list[Line] = []
             deadline = time.monotonic() + self._seconds
-            while (rest := deadline - time.monotonic()) > 0 and (not wanted or len(found) < wanted):
-                message = connection.receive(rest)
+            while not wanted or len(found) < wanted:
+                message = connection.receive(max(0.0, deadline - time.monotonic()))
                 if message is None:
                     break
                 if message.headers and message.headers.get("Status") == "503":
@@ -161,20 +144,19 @@ class NatsClient(Client):
         finally:
             connection.close()
 
-    def _bodies(self, lines: Sequence[Line]) -> Iterator[bytes]:
+    def _messages(self, lines: Sequence[Line], reply: str) -> Iterator[Outgoing]:
         for node in self.nodes or [""]:
-            named = {"hostname": node} if node else dict[str, str]()
-            yield "".join(
+            named = {"hostname": node} if node else {}
+            body = "".join(
                 encode_line(msgspec.structs.replace(line, tags=line.tags | named)) + "\n"
                 for line in lines
             ).encode()
+            headers = None
+            if self._seed:
+                from ccagent.controls.signatures import sign
 
-    def _signed(self, body: bytes) -> dict[str, str] | None:
-        if not self._seed:
-            return None
-        from ccagent.controls.signatures import sign
-
-        return sign(self._seed, self._subject, body, time.time())
+                headers = sign(self._seed, self._subject, body, time.time())
+            yield self._subject, body, headers, reply
 
 
 class CommandLine:
@@ -187,8 +169,7 @@ class CommandLine:
 
     def show_list(self) -> bool:
         """Print the controls of each node."""
-        answers = self._client.ask([_line("controls", {"type": "node", "type-id": NODE_DEVICE})])
-        answered = self._judge(answers, 1)
+        answered = self._ask([_line("controls", _NODE)])
         if self._as_json:
             return self._show(answered)
         groups: dict[str, list[str]] = {}
@@ -198,28 +179,27 @@ class CommandLine:
             rows = [("NAME", "TYPE", "METHODS", "DESCRIPTION")]
             rows += [
                 (f"{c.category}.{c.name}", c.device_type, c.methods, c.description)
-                for c in _controls(text)
+                for c in _decode(text).controls
             ]
             if len(rows) == 1:
                 rows.append((text[:200], "", "", ""))
             if len(answered) > 1:
                 self._print(f"# {', '.join(sorted(nodes))}")
-            self._print_table([tuple(map(printable, row)) for row in rows])
+            self._print_table(rows)
         return not any(each.is_error for each in answered)
 
     def show_status(self) -> bool:
         """Print the dearest senders of each node."""
-        place = {"type": "node", "type-id": NODE_DEVICE}
-        answered = self._judge(self._client.ask([_line("status", place)]), 1)
+        answered = self._ask([_line("status", _NODE)])
         if self._as_json or any(each.is_error for each in answered):
             return self._show(answered)
         rows = [("NODE", "SENDER", "PUTS", "REFUSED", "LOGGED")]
         for each in sorted(answered, key=_natural):
             rows += [
                 (each.node, s.sender, str(s.puts), str(s.refused), str(s.log_lines))
-                for s in _senders(each.text)
+                for s in _decode(each.text).senders
             ]
-        self._print_table([tuple(map(printable, row)) for row in rows])
+        self._print_table(rows)
         return True
 
     def get(self, names: Sequence[str]) -> bool:
@@ -241,10 +221,8 @@ class CommandLine:
 
     def restore(self, name: str, job: str) -> bool:
         """Restore values."""
-        tags = {"method": "PUT", "type": "node", "type-id": NODE_DEVICE}
-        if job:
-            tags["job"] = job
-        return self._show(self._judge(self._client.ask([_line("restore", tags, name)]), 1))
+        tags = {"method": "PUT", **_NODE, **({"job": job} if job else {})}
+        return self._show(self._ask([_line("restore", tags, name)]))
 
     def _each(
         self, names: Sequence[str], method: str, values: dict[str, str], more: dict[str, str]
@@ -261,9 +239,8 @@ class CommandLine:
                 lines.append(_line(name, tags, values.get(full, "")))
         if not lines:
             raise ConfigurationError("no known device of this type: add one with @DEVICE")
-        answers = self._judge(self._client.ask(lines), len(lines))
-        is_any_card = any(line.tags["type"] in _CARDS for line in lines)
-        if is_any_card and any(device == _ALL for _, device in wanted):
+        answers = self._ask(lines)
+        if any(device == _ALL for _, device in wanted) and _CARDS & {x.tags["type"] for x in lines}:
             answers = [each for each in answers if not each.text.startswith(NO_DEVICE)]
         return self._show(answers)
 
@@ -271,36 +248,30 @@ class CommandLine:
         self, needs_devices: bool
     ) -> tuple[dict[str, ListedControl], Callable[[str], list[str]]]:
         """Request the list of controls, and the devices of the first node."""
-        place = {"type": "node", "type-id": NODE_DEVICE}
-        lines = [_line("controls", place)]
+        lines = [_line("controls", _NODE)]
         if needs_devices:
-            lines.append(_line("topology", place))
-        answers = self._client.ask(lines)
+            lines.append(_line("topology", _NODE))
         listed: dict[str, ListedControl] = {}
         threads: list[_Thread] = []
-        for line in answers:
-            text = line.value if isinstance(line.value, str) else ""
-            if line.tags.get(_LEVEL) == "ERROR":
+        for line in self._client.ask(lines):
+            if line.tags.get(_LEVEL) == "ERROR" or not isinstance(line.value, str):
                 continue
-            if line.measurement == "controls":
-                for control in _controls(text):
-                    listed.setdefault(f"{control.category}.{control.name}", control)
-            elif line.measurement == "topology" and not threads:
-                threads = _threads(text)
+            document = _decode(line.value)
+            threads = threads or document.hwthreads
+            for control in document.controls:
+                listed.setdefault(f"{control.category}.{control.name}", control)
         for control in list(listed.values()):
             listed.setdefault(control.name, control)
         return listed, partial(_devices_of, threads)
 
-    def _judge(self, answers: Sequence[Line], expected: int) -> list[Answered]:
-        """Return answers from lines. Missing nodes become errors."""
-        found = [_answered(line) for line in answers if line.field == "log"]
-        counts: dict[str, int] = {}
-        for each in found:
-            counts[each.node] = counts.get(each.node, 0) + 1
+    def _ask(self, lines: Sequence[Line]) -> list[Answered]:
+        """Return the answers. Missing ones become errors of their nodes."""
+        found = [_answered(line) for line in self._client.ask(lines) if line.field == "log"]
+        counts = Counter(each.node for each in found)
         for node in self._client.nodes:
-            missing = expected - counts.get(node, 0)
-            if missing > 0:
-                found.append(Answered(node, "", f"no answer to {missing} of {expected}", True))
+            if counts[node] < len(lines):
+                text = f"no answer to {len(lines) - counts[node]} of {len(lines)}"
+                found.append(Answered(node, "", text, is_error=True))
         return found
 
     def _show(self, answered: Sequence[Answered]) -> bool:
@@ -313,10 +284,11 @@ class CommandLine:
                 (each.node, each.subject, "ERROR" if each.is_error else "INFO", each.text)
                 for each in sorted(answered, key=_natural)
             ]
-            self._print_table([tuple(map(printable, row)) for row in rows])
+            self._print_table(rows)
         return bool(answered) and not any(each.is_error for each in answered)
 
     def _print_table(self, rows: Sequence[tuple[str, ...]]) -> None:
+        rows = [tuple(map(printable, row)) for row in rows]
         widths = [min(60, max(map(len, column))) for column in zip(*rows, strict=True)]
         for row in rows:
             cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
@@ -377,25 +349,12 @@ def _answered(line: Line) -> Answered:
     return Answered(line.tags.get("hostname", ""), place, text, line.tags.get(_LEVEL) == "ERROR")
 
 
-def _controls(text: str) -> list[ListedControl]:
+def _decode(text: str) -> _Document:
+    """Decode the document of a node; an empty one for other text."""
     try:
-        return msgspec.json.decode(text, type=_Listing).controls
+        return msgspec.json.decode(text, type=_Document)
     except (msgspec.MsgspecError, RecursionError):
-        return []
-
-
-def _senders(text: str) -> list[_Sender]:
-    try:
-        return msgspec.json.decode(text, type=_Status).senders
-    except (msgspec.MsgspecError, RecursionError):
-        return []
-
-
-def _threads(text: str) -> list[_Thread]:
-    try:
-        return msgspec.json.decode(text, type=_Topology).hwthreads
-    except (msgspec.MsgspecError, RecursionError):
-        return []
+        return _Document()
 
 
 def _devices_of(threads: list[_Thread], device_type: str) -> list[str]:

@@ -7,6 +7,7 @@ the other lines. A new record is on disk (fdatasync) before `add` returns.
 from __future__ import annotations
 
 import os
+import threading
 import zlib
 from typing import TYPE_CHECKING, Literal
 
@@ -58,52 +59,57 @@ _decoder = msgspec.json.Decoder(_Record)
 
 
 class Journal:
-    """The journal's file. Raise ControlError if it can't be read or written. Not thread-safe."""
+    """The journal's file. Raise ControlError if it can't be read or written. Thread-safe."""
 
     def __init__(self, directory: str) -> None:
         self._path = os.path.join(directory, FILE)
         self._directory = directory
+        self._lock = threading.Lock()
         try:
             make_directory(directory)
-            content = self._read()
+            content = _read(self._path)
         except (OSError, NotPermittedError) as error:
             raise ControlError(f"state-directory: {_reason(error)}") from error
-        self.changes = parse_journal(content, self._path)
+        self._changes = parse_journal(content, self._path)
         self._keep_damaged(content)
-        self._last = max(self.changes, default=0)
+        self._last = max(self._changes, default=0)
         self._descriptor = -1
         self._records = 0
         self._compact()
 
+    def all(self) -> list[Change]:
+        """Return the changes in effect, oldest first."""
+        return list(self._changes.values())
+
+    def find(self, number: int) -> Change | None:
+        """Return the change with a number, if it is in effect."""
+        return self._changes.get(number)
+
     def add(self, change: Change) -> None:
         """Store a change, and replace the one with the same number. It is on disk at the return."""
-        self._append(_Record("set", change))
-        self.changes[change.number] = change
+        with self._lock:
+            self._append(_Record("set", change))
+            self._changes[change.number] = change
 
     def end(self, number: int) -> None:
         """Store that a change need not be restored any more."""
-        self._append(_Record("end", None, number))
-        self.changes.pop(number, None)
-        if self._records > _MOST_RECORDS:
-            self._compact()
+        with self._lock:
+            self._append(_Record("end", None, number))
+            self._changes.pop(number, None)
+            if self._records > _MOST_RECORDS:
+                self._compact()
 
     def next_number(self) -> int:
         """Return a number that this process has not used yet."""
-        self._last += 1
-        return self._last
+        with self._lock:
+            self._last += 1
+            return self._last
 
     def close(self) -> None:
         """Close the file."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
-
-    def _read(self) -> bytes:
-        try:
-            with open(open_private(self._path, os.O_RDONLY), "rb") as file:
-                return file.read(_LARGEST)
-        except FileNotFoundError:
-            return b""
 
     def _keep_damaged(self, content: bytes) -> None:
         """Copy a file with a damaged line: a value may have to be restored by hand.
@@ -144,7 +150,7 @@ class Journal:
     def _compact(self) -> None:
         """Rewrite the file atomically with the changes in effect."""
         self.close()
-        records = (_Record("set", change) for change in self.changes.values())
+        records = (_Record("set", change) for change in self._changes.values())
         content = b"".join(format_line(msgspec.json.encode(record)) for record in records)
         try:
             replace_file(self._path, content)
@@ -152,7 +158,7 @@ class Journal:
             self._descriptor = open_private(self._path, os.O_RDWR)
         except (OSError, NotPermittedError) as error:
             raise ControlError(f"state-directory: {_reason(error)}") from error
-        self._records = len(self.changes)
+        self._records = len(self._changes)
 
 
 def parse_journal(content: bytes, path: str = FILE) -> dict[int, Change]:
@@ -175,11 +181,15 @@ def parse_journal(content: bytes, path: str = FILE) -> dict[int, Change]:
 def read_changes(directory: str) -> list[Change]:
     """Return the changes in effect, read-only. Raise OSError or NotPermittedError."""
     path = os.path.join(directory, FILE)
+    return list(parse_journal(_read(path), path).values())
+
+
+def _read(path: str) -> bytes:
     try:
         with open(open_private(path, os.O_RDONLY), "rb") as file:
-            return list(parse_journal(file.read(_LARGEST), path).values())
+            return file.read(_LARGEST)
     except FileNotFoundError:
-        return []
+        return b""
 
 
 def format_line(record: bytes) -> bytes:

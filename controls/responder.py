@@ -13,19 +13,20 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import msgspec
 
 from ccagent.config.duration import Duration
+from ccagent.controls.audit import Audit, Entry, read_audit
 from ccagent.controls.catalogue import check_device
 from ccagent.controls.changes import Order, find_owner
 from ccagent.controls.control import DEVICE_TYPES, shortened
 from ccagent.controls.policy import RateLimit, SenderLimits
-from ccagent.errors import CcagentError, ControlError
+from ccagent.controls.topology import read_topology
+from ccagent.errors import CcagentError, ControlError, NotPermittedError
 from ccagent.log import logger
 from ccagent.records.line_protocol.lines import Line
 from ccagent.senders import SenderTable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    from ccagent.controls.audit import Audit
     from ccagent.controls.catalogue import Catalogue
     from ccagent.controls.changes import Changes
     from ccagent.controls.control import DeviceType, Feature
@@ -54,14 +55,6 @@ _LONGEST_REASON = 1000
 _AUDIT_LINES = 100
 
 
-class Pages(NamedTuple):
-    """Answers that are whole documents. Each is made on request."""
-
-    topology: Callable[[], str]
-    configuration: Callable[[], str]
-    audit: Callable[[int], str]
-
-
 class _Request(NamedTuple):
     """A control request with checked form. value: None for GET."""
 
@@ -82,13 +75,14 @@ class Responder:
         catalogue: Catalogue,
         changes: Changes | None,
         audit: Audit,
-        pages: Pages,
+        documents: Mapping[str, Callable[[], str]],
         senders: SenderTable | None = None,
         hanging: frozenset[str] = frozenset(),
     ) -> None:
-        """Set the parts. senders: counters that go on after a reload.
+        """Set the parts. documents: answers to GET of topology, config and audit.
 
-        hanging: controls with devices that are not read: a read has ended the last service.
+        senders: counters that go on after a reload. hanging: controls with devices that are not
+        read, because a read has ended the last service.
         """
         self.catalogue = catalogue
         self._node = node
@@ -96,7 +90,7 @@ class Responder:
         self._policy = policy
         self._changes = changes
         self._audit = audit
-        self._pages = pages
+        self._documents = documents
         self.hanging = hanging
         self._puts = SenderLimits(settings, settings.puts_per_minute)
         self._refusals = SenderLimits(settings, _REFUSALS_A_MINUTE)
@@ -159,18 +153,18 @@ class Responder:
 
     def _respond(self, line: Line, sender: RequestSender, only: Method) -> str:
         measurement = line.measurement
-        if measurement == TOPOLOGY:
-            self._policy.check_get()
-            return self._pages.topology()
-        if measurement == CONTROLS:
-            self._policy.check_get()
-            return self.catalogue.listing()
+        if measurement in {TOPOLOGY, CONTROLS}:  # whatever the rest is, as the reference
+            return self._document(measurement)
         method = _method_of(line, only)
         if method == "PUT":
             self._admit(sender)
-        is_of_config = measurement == CONFIG and line.value
-        if measurement in {CONFIG, AUDIT, RESTORE, STATUS} and not is_of_config:
-            return self._respond_to_command(line, sender, method)
+        if measurement in _DOCUMENTS and not (measurement == CONFIG and line.value):
+            if method == "PUT" and measurement == RESTORE:
+                self._policy.check_sender(sender, None, RESTORE)
+                return self._restore(line, sender)
+            if method == "PUT" or measurement == RESTORE:
+                raise ControlError(f"{measurement}: not for method {method}")
+            return self._document(measurement)
         request = self._parse(line, method)
         if request.value is None:
             return self._get(request)
@@ -179,12 +173,12 @@ class Responder:
         except ControlError as error:
             if self._refusals.find(sender).take(self._node.clock.monotonic()):
                 self._senders.count(sender.name, log_lines=1)
-                self._audit.add(
-                    "refused", request.name[:_LONGEST_IN_AUDIT], by=sender.name,
+                entry = Entry(
+                    action="refused", control=request.name[:_LONGEST_IN_AUDIT], by=sender.name,
                     device=request.tags.get("type-id", "")[:_LONGEST_IN_AUDIT],
                     requested=shortened(request.value), reason=str(error)[:_LONGEST_REASON],
-                    key=f"controls refused {self._refusals.identity(sender)}",
                 )  # fmt: skip
+                self._audit.add(entry, f"controls refused {self._refusals.identity(sender)}")
             raise
 
     def _admit(self, sender: RequestSender) -> None:
@@ -208,22 +202,13 @@ class Responder:
         )
         return self._forged.take(self._node.clock.monotonic())
 
-    def _respond_to_command(self, line: Line, sender: RequestSender, method: Method) -> str:
-        match line.measurement, method:
-            case "config", "GET":
-                self._policy.check_get()
-                return self._pages.configuration()
-            case "audit", "GET":
-                self._policy.check_get()
-                return self._pages.audit(_AUDIT_LINES)
-            case "status", "GET":
-                self._policy.check_get()
-                return msgspec.json.encode({"senders": self._senders.dearest()}).decode()
-            case "restore", "PUT":
-                self._policy.check_sender(sender, None, RESTORE)
-                return self._restore(line, sender)
-            case _:
-                raise ControlError(f"{line.measurement}: not for method {method}")
+    def _document(self, name: str) -> str:
+        self._policy.check_get()
+        if name == CONTROLS:
+            return self.catalogue.listing()
+        if name == STATUS:
+            return msgspec.json.encode({"senders": self._senders.dearest()}).decode()
+        return self._documents[name]()
 
     def _parse(self, line: Line, method: Method) -> _Request:
         """Return a control request from a line. Raise ControlError for an invalid form."""
@@ -276,10 +261,11 @@ class Responder:
                 raise ControlError(f"{control.full_name}: out of the machine's range: {refusal}")
             before = feature.read(device)
             self._senders.count(sender.name, log_lines=1)
-            self._audit.add(
-                "dry-run", control.full_name, by=sender.name, device=device, before=before,
-                requested=text, job=job, lease=lease,
+            entry = Entry(
+                action="dry-run", control=control.full_name, by=sender.name, device=device,
+                before=before, requested=text, job=job, lease=lease,
             )  # fmt: skip
+            self._audit.add(entry)
             return f"Dry run: would set {place}; it is {before}, nothing was written"
         self._senders.count(sender.name, log_lines=1)
         after = self._held().set(Order(feature, device, text, sender.name, lease, job))
@@ -311,6 +297,24 @@ class Responder:
             names = ", ".join(f"{c.control}@{c.device}" for c in failed)
             raise ControlError(f"restore: failed for {names}; it is tried again")
         return f"Restored {len(chosen)} values: SUCCESS!"
+
+
+def make_documents(
+    node: Node, directory: str, configuration: Callable[[], str]
+) -> dict[str, Callable[[], str]]:
+    """Return the documents of a node. directory: that of the audit."""
+
+    def topology() -> str:
+        return msgspec.json.encode(read_topology(node)).decode()
+
+    def audit() -> str:
+        try:
+            entries = read_audit(directory, _AUDIT_LINES)
+        except OSError as error:
+            raise NotPermittedError(f"audit: {error.strerror}") from error
+        return msgspec.json.encode({"audit": entries}).decode()
+
+    return {TOPOLOGY: topology, CONFIG: configuration, AUDIT: audit}
 
 
 def _method_of(line: Line, only: Method) -> Method:

@@ -16,17 +16,16 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ccagent import log
-from ccagent.controls.audit import Audit, read_audit
+from ccagent.controls.audit import Audit
 from ccagent.controls.catalogue import Catalogue, find_features, standard_classes
 from ccagent.controls.changes import Changes, find_jobs
 from ccagent.controls.journal import Journal, newest_first
 from ccagent.controls.local_socket import LocalSocket
 from ccagent.controls.messages import encode_line
 from ccagent.controls.policy import Policy
-from ccagent.controls.responder import Pages, Responder
+from ccagent.controls.responder import Responder, make_documents
 from ccagent.controls.settings import all_senders
 from ccagent.controls.setup import load_setup
-from ccagent.controls.topology import read_topology
 from ccagent.controls.watchdog import BoundedCalls, ReadWatchdog, save_hanging, take_hanging
 from ccagent.errors import (
     CcagentError,
@@ -155,7 +154,9 @@ class ControlService:
             self._signatures = self._signatures or SignatureCheck(self._started, keys)
         if self._signatures is not None:
             self._signatures.keys = keys  # used signatures stay used after a reload
-        pages = Pages(self._topology, self._configuration, self._last_entries)
+        documents = make_documents(
+            self._node, settings.state_directory, lambda: self._config_source().document()
+        )
         self._responder = Responder(
             self._node,
             settings,
@@ -163,7 +164,7 @@ class ControlService:
             catalogue=self._catalogue,
             changes=self._changes,
             audit=self._audit,
-            pages=pages,
+            documents=documents,
             senders=self._senders,
             hanging=self._hanging,
         )
@@ -341,24 +342,11 @@ class ControlService:
         else:
             self._loop.call_soon_threadsafe(self._requests.send_event, subject, event)
 
-    def _topology(self) -> str:
-        return msgspec.json.encode(read_topology(self._node)).decode()
-
-    def _configuration(self) -> str:
-        return self._config_source().document()
-
     def _config_source(self) -> ConfigSource:
         from ccagent.controls.config_class import ConfigSource
 
         place = self._setup.place
         return ConfigSource(self._node, place, self._setup.settings, lambda: _read_table(place))
-
-    def _last_entries(self, last: int) -> str:
-        try:
-            entries = read_audit(self._setup.settings.state_directory, last)
-        except OSError as error:
-            raise NotPermittedError(f"audit: {error.strerror}") from error
-        return msgspec.json.encode({"audit": entries}).decode()
 
 
 def _read_table(place: str) -> dict[str, object]:

@@ -12,7 +12,7 @@ import pytest
 from ccagent.controls import audit as audit_file
 from ccagent.controls import journal as journal_file
 from ccagent.controls import local_socket
-from ccagent.controls.audit import Audit, read_audit
+from ccagent.controls.audit import Audit, Entry, read_audit
 from ccagent.controls.client import Client, CommandLine
 from ccagent.controls.policy import RequestSender
 from ccagent.controls.settings import ControlsSettings
@@ -159,10 +159,10 @@ def test_names_of_strangers_do_not_fill_the_audit(site: Site) -> None:
 
 def test_an_entry_after_a_line_that_a_full_disk_cut_is_read(tmp_path: Path) -> None:
     audit = Audit(str(tmp_path), lambda: 0.0, lambda _: None)
-    audit.add("set", "a.b", by="x")
+    audit.add(Entry(action="set", control="a.b", by="x"))
     with (tmp_path / audit_file.FILE).open("ab") as file:
         file.write(b'{"time":"2026')
-    audit.add("set", "c.d", by="x")
+    audit.add(Entry(action="set", control="c.d", by="x"))
     assert [entry.control for entry in read_audit(str(tmp_path), 0)] == ["a.b", "c.d"]
 
 
