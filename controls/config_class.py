@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
+from ccagent.config.files import read_files
 from ccagent.config.settings import as_table, is_table
 from ccagent.controls.control import NODE_DEVICE, Control, ControlClass, Feature
 from ccagent.controls.overrides import (
@@ -25,13 +26,12 @@ from ccagent.controls.overrides import (
     with_overrides,
     write_overrides,
 )
-from ccagent.errors import ControlError, ProgramError
+from ccagent.errors import ConfigurationError, ControlError, ProgramError
 from ccagent.machine.interpreter import python
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
-    from ccagent.controls.settings import ControlsSettings
     from ccagent.machine.node import Node
 
 
@@ -41,19 +41,16 @@ _OUTPUT = 64 * 1024
 
 
 class ConfigSource:
-    """The daemon's configuration: the table of its files, and the overrides.
+    """The daemon's configuration: the files at `place`, and the overrides at `path`."""
 
-    read_table: returns the current table of the files.
-    """
-
-    def __init__(
-        self, node: Node, place: str, settings: ControlsSettings,
-        read_table: Callable[[], dict[str, Any]],
-    ) -> None:  # fmt: skip
+    def __init__(self, node: Node, place: str, path: str) -> None:
         self.node = node
         self.place = place
-        self.path = settings.overrides
-        self.read_table = read_table
+        self.path = path
+
+    def read_table(self) -> dict[str, Any]:
+        """Return the table of the files. Raise CcagentError."""
+        return read_files(self.place).table
 
     def document(self) -> str:
         """Return the running configuration as JSON, without secrets and queries of URLs."""
@@ -101,9 +98,8 @@ class ConfigFeature(Feature):
     def read(self, device: str) -> str:
         """Return the value in effect. Raise CcagentError."""
         del device
-        source = self._source
-        overrides = read_overrides(source.path)
-        return read_key(source.read_table(), overrides, self.control.full_name)
+        overrides = read_overrides(self._source.path)
+        return read_key(self._source.read_table(), overrides, self.control.full_name)
 
     def write(self, device: str, text: str) -> None:
         """Check, write the overrides, reload the daemon. Raise CcagentError."""
@@ -167,12 +163,7 @@ def _public(value: object, key: str = "") -> object:
 
 def main() -> None:
     """Check the file argv[1] with the overrides argv[2] (JSON). Status 2 and a line on error."""
-    import msgspec
-
     from ccagent.config.configuration import check_files
-    from ccagent.config.files import read_files
-    from ccagent.controls.overrides import with_overrides
-    from ccagent.errors import ConfigurationError
 
     place, text = sys.argv[1:3]
     try:

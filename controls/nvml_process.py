@@ -6,16 +6,13 @@ in mJ, and clocks are set in pairs of memory and graphics.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 _GRAPHICS, _SM, _MEMORY = 0, 1, 2
-_CURRENT, _PENDING = 0, 1
 _MILLI = 1000
+_IN_MILLI = ("power_", "energy")
 
 
 class Question(msgspec.Struct, frozen=True, array_like=True):
@@ -39,45 +36,49 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: str = ""
 
 
+_READERS: dict[str, tuple[str, tuple[int, ...]]] = {
+    "power_limit_cur": ("nvmlDeviceGetPowerManagementLimit", ()),
+    "power_limit_default": ("nvmlDeviceGetPowerManagementDefaultLimit", ()),
+    "power_limit_min": ("nvmlDeviceGetPowerManagementLimitConstraints", ()),
+    "power_limit_max": ("nvmlDeviceGetPowerManagementLimitConstraints", ()),
+    "power_limit_enf": ("nvmlDeviceGetEnforcedPowerLimit", ()),
+    "power_usage": ("nvmlDeviceGetPowerUsage", ()),
+    "energy": ("nvmlDeviceGetTotalEnergyConsumption", ()),
+    "gfx_clock_cur": ("nvmlDeviceGetClockInfo", (_GRAPHICS,)),
+    "gfx_clock_app_target": ("nvmlDeviceGetApplicationsClock", (_GRAPHICS,)),
+    "gfx_clock_app_default": ("nvmlDeviceGetDefaultApplicationsClock", (_GRAPHICS,)),
+    "gfx_clock_boost_max": ("nvmlDeviceGetMaxClockInfo", (_GRAPHICS,)),
+    "sm_clock_cur": ("nvmlDeviceGetClockInfo", (_SM,)),
+    "dram_clock_cur": ("nvmlDeviceGetClockInfo", (_MEMORY,)),
+    "dram_clock_app_target": ("nvmlDeviceGetApplicationsClock", (_MEMORY,)),
+    "dram_clock_app_default": ("nvmlDeviceGetDefaultApplicationsClock", (_MEMORY,)),
+    "ecc_enabled_cur": ("nvmlDeviceGetEccMode", ()),
+    "ecc_enabled_pend": ("nvmlDeviceGetEccMode", ()),
+    "perf_state": ("nvmlDeviceGetPerformanceState", ()),
+    "gpu_usage": ("nvmlDeviceGetUtilizationRates", ()),
+    "temp_gpu_cur": ("nvmlDeviceGetTemperature", (0,)),
+}
+"""Function and arguments by name."""
+
+_PICKED = {
+    "power_limit_min": 0, "power_limit_max": 1, "ecc_enabled_cur": 0, "ecc_enabled_pend": 1,
+}  # fmt: skip
+"""Number of the value in answers with two."""
+
+
 class CardValues:
     """The values of one card by name. Methods raise the binding's exceptions."""
 
     def __init__(self, binding: Any, handle: Any) -> None:
         self._binding = binding
         self._handle = handle
-        self._readers: dict[str, Callable[[], str]] = {
-            "power_limit_cur": lambda: self._watts("nvmlDeviceGetPowerManagementLimit"),
-            "power_limit_default": lambda: self._watts("nvmlDeviceGetPowerManagementDefaultLimit"),
-            "power_limit_min": lambda: _watts(self._power_range()[0]),
-            "power_limit_max": lambda: _watts(self._power_range()[1]),
-            "power_limit_enf": lambda: self._watts("nvmlDeviceGetEnforcedPowerLimit"),
-            "power_usage": lambda: self._watts("nvmlDeviceGetPowerUsage"),
-            "energy": lambda: self._watts("nvmlDeviceGetTotalEnergyConsumption"),
-            "gfx_clock_cur": lambda: self._number("nvmlDeviceGetClockInfo", _GRAPHICS),
-            "gfx_clock_app_target": lambda: self._app_clock(_GRAPHICS),
-            "gfx_clock_app_default": lambda: self._number(
-                "nvmlDeviceGetDefaultApplicationsClock", _GRAPHICS
-            ),
-            "gfx_clock_boost_max": lambda: self._number("nvmlDeviceGetMaxClockInfo", _GRAPHICS),
-            "sm_clock_cur": lambda: self._number("nvmlDeviceGetClockInfo", _SM),
-            "dram_clock_cur": lambda: self._number("nvmlDeviceGetClockInfo", _MEMORY),
-            "dram_clock_app_target": lambda: self._app_clock(_MEMORY),
-            "dram_clock_app_default": lambda: self._number(
-                "nvmlDeviceGetDefaultApplicationsClock", _MEMORY
-            ),
-            "ecc_enabled_cur": lambda: self._ecc(_CURRENT),
-            "ecc_enabled_pend": lambda: self._ecc(_PENDING),
-            "perf_state": lambda: self._number("nvmlDeviceGetPerformanceState"),
-            "gpu_usage": lambda: str(self._call("nvmlDeviceGetUtilizationRates").gpu),
-            "temp_gpu_cur": lambda: self._number("nvmlDeviceGetTemperature", 0),
-        }
 
     def names(self) -> list[str]:
         """Return the names of the card's values."""
         found: list[str] = []
-        for name, read in self._readers.items():
+        for name in _READERS:
             try:
-                read()
+                self.read(name)
             except (self._binding.NVMLError, AttributeError):
                 continue
             found.append(name)
@@ -85,7 +86,13 @@ class CardValues:
 
     def read(self, name: str) -> str:
         """Return a value in LIKWID's format."""
-        return self._readers[name]()
+        function, arguments = _READERS[name]
+        value = self._call(function, *arguments)
+        if name in _PICKED:
+            value = value[_PICKED[name]]
+        if name == "gpu_usage":
+            value = value.gpu
+        return f"{value / _MILLI:f}" if name.startswith(_IN_MILLI) else str(int(value))
 
     def write(self, name: str, value: str) -> None:
         """Set a value."""
@@ -93,10 +100,10 @@ class CardValues:
             case "power_limit_cur":
                 self._call("nvmlDeviceSetPowerManagementLimit", round(float(value) * _MILLI))
             case "gfx_clock_app_target":
-                memory = int(self._app_clock(_MEMORY))
+                memory = int(self.read("dram_clock_app_target"))
                 self._call("nvmlDeviceSetApplicationsClocks", memory, int(value))
             case "dram_clock_app_target":
-                graphics = int(self._app_clock(_GRAPHICS))
+                graphics = int(self.read("gfx_clock_app_target"))
                 self._call("nvmlDeviceSetApplicationsClocks", int(value), graphics)
             case "ecc_enabled_pend":
                 self._call("nvmlDeviceSetEccMode", int(value))
@@ -107,10 +114,10 @@ class CardValues:
         """Return the limits of a value."""
         match name:
             case "power_limit_cur":
-                low, high = self._power_range()
-                return Answer(minimum=low / _MILLI, maximum=high / _MILLI)
+                low, high = (float(self.read(f"power_limit_{end}")) for end in ("min", "max"))
+                return Answer(minimum=low, maximum=high)
             case "gfx_clock_app_target":
-                memory = int(self._app_clock(_MEMORY))
+                memory = int(self.read("dram_clock_app_target"))
                 clocks = self._call("nvmlDeviceGetSupportedGraphicsClocks", memory)
                 return Answer(choices=tuple(map(str, clocks)))
             case "dram_clock_app_target":
@@ -121,22 +128,6 @@ class CardValues:
 
     def _call(self, function: str, *arguments: Any) -> Any:
         return getattr(self._binding, function)(self._handle, *arguments)
-
-    def _number(self, function: str, *arguments: Any) -> str:
-        return str(int(self._call(function, *arguments)))
-
-    def _watts(self, function: str) -> str:
-        return _watts(self._call(function))
-
-    def _power_range(self) -> tuple[int, int]:
-        low, high = self._call("nvmlDeviceGetPowerManagementLimitConstraints")
-        return int(low), int(high)
-
-    def _app_clock(self, clock: int) -> str:
-        return self._number("nvmlDeviceGetApplicationsClock", clock)
-
-    def _ecc(self, which: int) -> str:
-        return str(int(self._call("nvmlDeviceGetEccMode")[which]))
 
 
 class Cards:
@@ -194,7 +185,3 @@ def main(descriptor: int) -> None:
         return msgspec.msgpack.encode(cards.answer(msgspec.msgpack.decode(question, type=Question)))
 
     serve(descriptor, reply)
-
-
-def _watts(milliwatts: int) -> str:
-    return f"{milliwatts / _MILLI:f}"

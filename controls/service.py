@@ -44,7 +44,7 @@ from ccagent.service.private_directories import make_directory
 from ccagent.service.signals import ignore_signals, release_blocked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from types import FrameType
 
     from ccagent.controls.audit import Entry
@@ -345,14 +345,7 @@ class ControlService:
     def _config_source(self) -> ConfigSource:
         from ccagent.controls.config_class import ConfigSource
 
-        place = self._setup.place
-        return ConfigSource(self._node, place, self._setup.settings, lambda: _read_table(place))
-
-
-def _read_table(place: str) -> dict[str, object]:
-    from ccagent.config.files import read_files
-
-    return read_files(place).table
+        return ConfigSource(self._node, self._setup.place, self._setup.settings.overrides)
 
 
 def _check_unchanged(old: ControlSetup, new: ControlSetup) -> None:
@@ -383,27 +376,7 @@ def _connection_of(settings: ControlsSettings) -> list[object]:
     return [getattr(settings, key) for key in keys]
 
 
-def parse_quick_service(arguments: Sequence[str]) -> tuple[str | None, int] | None:
-    """Return the file and the verbosity of a command line; None if click must parse it."""
-    path: str | None = None
-    verbosity = 0
-    rest = iter(arguments)
-    for argument in rest:
-        name, equals, value = argument.partition("=")
-        if name == "--config":
-            path = value if equals else next(rest, "-")
-            if not path or path.startswith("-"):
-                return None
-        elif argument in {"-v", "--verbose"}:
-            verbosity += 1
-        elif argument == "-vv":
-            verbosity += 2
-        else:
-            return None
-    return path, verbosity
-
-
-def run_service(path: str | None, verbosity: int) -> int:
+def run_service(path: str | None, verbosity: int) -> None:
     """Run the service until SIGTERM. Raise CcagentError."""
     log.configure(verbosity)
 
@@ -417,4 +390,3 @@ def run_service(path: str | None, verbosity: int) -> int:
     gc.collect()
     gc.freeze()  # the modules loaded now stay
     service.run()
-    return 0

@@ -95,11 +95,6 @@ class ConfigSite:
 
     def __init__(self, root: Path) -> None:
         self.file = root / "ccagent.toml"
-        self.table: dict[str, Any] = {
-            "lock-directory": str(root),
-            "agents": {"sample": {"every": "30s"}},
-            "sinks": {"x": {"url": "http://h/write?token=secret"}},
-        }
         self.file.write_text(
             f'lock-directory = "{root}"\n[agents.sample]\nevery = "30s"\n'
             '[sinks.x]\nurl = "http://h/write?token=secret"\nformat = "line"\n'
@@ -109,8 +104,7 @@ class ConfigSite:
         rules: dict[str, Any] = {
             **as_table(table["allow"]), "config.agents.sample": {}, "config.agents.nothing": {}
         }  # fmt: skip
-        settings = Site(node, {"overrides": str(root / "o.toml")}, state=root / "s").settings
-        self.source = ConfigSource(node, str(self.file), settings, lambda: self.table)
+        self.source = ConfigSource(node, str(self.file), str(root / "o.toml"))
         self.site = Site(
             node, {"allow": rules}, classes=[ConfigControls(self.source, rules)], state=root / "t"
         )
