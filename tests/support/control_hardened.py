@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
 import msgspec
 import nats
 
@@ -76,7 +77,7 @@ def prepare(directory: Path, url: str) -> None:
     (units / "controls.target").write_text(TARGET)
     program = directory / "opt/ccagent"
     shutil.copytree(ROOT / "src/ccagent", program / "ccagent", symlinks=False)
-    for module in (msgspec, nats):
+    for module in (click, msgspec, nats):
         shutil.copytree(Path(module.__file__).parent, program / module.__name__)
     shutil.copy(TREE / "usr/lib/ccagent/__main__.py", program)
     (directory / "opt/ccagent.toml").write_text(CONFIGURATION.format(url=url))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ccagent.controls import audit as audit_file
 from ccagent.controls import journal as journal_file
-from ccagent.controls import local_socket
+from ccagent.controls import local_socket, watchdog
 from ccagent.controls.audit import Audit, Entry, read_audit
 from ccagent.controls.client import Client, CommandLine
 from ccagent.controls.policy import RequestSender
@@ -252,3 +253,33 @@ def test_the_local_socket_goes_on_after_too_many_open_files(
 
     assert b'log="60"' in asyncio.run(ask())
     assert not failures
+
+
+def test_requests_that_hang_are_abandoned_until_they_are_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ends: list[str] = []
+    monkeypatch.setattr(watchdog, "end_process", ends.append)
+    released = threading.Event()
+
+    async def hang() -> None:
+        calls = BoundedCalls()
+        for _ in range(17):
+            assert not ends
+            with pytest.raises(TimeoutError):
+                await calls.call(released.wait, 0.0)
+        assert ends == ["17 requests hang"]
+        released.set()
+        assert await calls.call(lambda: 7, None) == 7
+
+    asyncio.run(hang())
+
+
+def test_a_read_that_hung_is_refused_until_the_next_start(
+    node: MachineNode, site: Site, tmp_path: Path
+) -> None:
+    watchdog.save_hanging(str(tmp_path), frozenset({"os.swappiness@0"}))
+    site.responder.hanging = watchdog.take_hanging(str(tmp_path))
+    assert "its read has hung" in site.ask("os.swappiness")[1]
+    assert site.ask("os.numa_balancing")[0] == "INFO"
+    assert watchdog.take_hanging(str(tmp_path)) == frozenset()
