@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from ccagent.controls.audit import Action, Audit, Entry
-from ccagent.controls.journal import Change, newest_first
+from ccagent.controls.journal import Change
 from ccagent.errors import CcagentError, ControlError, NotHereError
 from ccagent.log import logger
 from ccagent.machine.cgroup.jobs import job_directories
@@ -49,11 +49,14 @@ class Order(NamedTuple):
 
 
 class Changes:
-    """The changes in effect. Any thread may call it. A hanging write blocks only its device."""
+    """The changes in effect. Any thread may call it. A hanging write blocks only its device.
+
+    catalogue: the features of the machine; replaced at a reload.
+    """
 
     def __init__(self, node: Node, catalogue: Catalogue, journal: Journal, audit: Audit) -> None:
         self._node = node
-        self._catalogue = catalogue
+        self.catalogue = catalogue
         self._journal = journal
         self._audit = audit
         self._lock = threading.Lock()
@@ -61,10 +64,6 @@ class Changes:
         self._pauses: dict[int, tuple[float, float]] = {}
         self._boot = _boot_id(node)
         self._is_closed = False
-
-    def replace_catalogue(self, catalogue: Catalogue) -> None:
-        """Replace the features by a new list of the machine's features."""
-        self._catalogue = catalogue
 
     def close(self) -> None:
         """Refuse all further requests. Values can still be restored."""
@@ -169,7 +168,7 @@ class Changes:
         only hardware that kept the changed value is restored.
         """
         self.recover_after_boot()
-        for change in newest_first(self.all()):
+        for change in reversed(self.all()):
             if change.boot != self._boot:
                 continue
             if change.after is None:
@@ -181,7 +180,7 @@ class Changes:
 
     def recover_after_boot(self) -> None:
         """Handle the changes before the last boot: only hardware may have kept them."""
-        for change in newest_first(self.all()):
+        for change in reversed(self.all()):
             if change.boot != self._boot:
                 self._recover_after_boot(change)
 
@@ -192,7 +191,7 @@ class Changes:
         """
         now = self._node.clock.uptime()
         found: list[tuple[Change, str]] = []
-        for change in newest_first(self.all()):
+        for change in reversed(self.all()):
             pause = self._pauses.get(change.number)
             if pause is not None:
                 if now >= pause[0]:
@@ -249,7 +248,7 @@ class Changes:
 
     def _feature(self, change: Change) -> Feature:
         """Return the control of a change. Raise ControlError if its device no longer exists."""
-        feature = self._catalogue.find(change.control)
+        feature = self.catalogue.find(change.control)
         if feature.find_device(change.device) != change.device:
             raise ControlError(f"{change.control}: device {change.device} does not exist now")
         return feature

@@ -168,13 +168,13 @@ class CommandLine:
         self._print = print_line
 
     def show_list(self) -> bool:
-        """Print the controls of each node."""
+        """Print the controls of answer node."""
         answered = self._ask([_line("controls", _NODE)])
         if self._as_json:
             return self._show(answered)
         groups: dict[str, list[str]] = {}
-        for each in answered:
-            groups.setdefault(each.text, []).append(each.node)
+        for answer in answered:
+            groups.setdefault(answer.text, []).append(answer.node)
         for text, nodes in groups.items():
             rows = [("NAME", "TYPE", "METHODS", "DESCRIPTION")]
             rows += [
@@ -186,18 +186,18 @@ class CommandLine:
             if len(answered) > 1:
                 self._print(f"# {', '.join(sorted(nodes))}")
             self._print_table(rows)
-        return not any(each.is_error for each in answered)
+        return not any(answer.is_error for answer in answered)
 
     def show_status(self) -> bool:
-        """Print the dearest senders of each node."""
+        """Print the dearest senders of answer node."""
         answered = self._ask([_line("status", _NODE)])
-        if self._as_json or any(each.is_error for each in answered):
+        if self._as_json or any(answer.is_error for answer in answered):
             return self._show(answered)
         rows = [("NODE", "SENDER", "PUTS", "REFUSED", "LOGGED")]
-        for each in sorted(answered, key=_natural):
+        for answer in sorted(answered, key=_natural):
             rows += [
-                (each.node, s.sender, str(s.puts), str(s.refused), str(s.log_lines))
-                for s in _decode(each.text).senders
+                (answer.node, s.sender, str(s.puts), str(s.refused), str(s.log_lines))
+                for s in _decode(answer.text).senders
             ]
         self._print_table(rows)
         return True
@@ -241,7 +241,7 @@ class CommandLine:
             raise ConfigurationError("no known device of this type: add one with @DEVICE")
         answers = self._ask(lines)
         if any(device == _ALL for _, device in wanted) and _CARDS & {x.tags["type"] for x in lines}:
-            answers = [each for each in answers if not each.text.startswith(NO_DEVICE)]
+            answers = [answer for answer in answers if not answer.text.startswith(NO_DEVICE)]
         return self._show(answers)
 
     def _layout(
@@ -267,7 +267,7 @@ class CommandLine:
     def _ask(self, lines: Sequence[Line]) -> list[Answered]:
         """Return the answers. Missing ones become errors of their nodes."""
         found = [_answered(line) for line in self._client.ask(lines) if line.field == "log"]
-        counts = Counter(each.node for each in found)
+        counts = Counter(answer.node for answer in found)
         for node in self._client.nodes:
             if counts[node] < len(lines):
                 text = f"no answer to {len(lines) - counts[node]} of {len(lines)}"
@@ -276,16 +276,16 @@ class CommandLine:
 
     def _show(self, answered: Sequence[Answered]) -> bool:
         if self._as_json:
-            for each in answered:
-                self._print(msgspec.json.encode(each._asdict()).decode())
+            for answer in answered:
+                self._print(msgspec.json.encode(answer._asdict()).decode())
         else:
             rows = [("NODE", "CONTROL", "LEVEL", "ANSWER")]
             rows += [
-                (each.node, each.subject, "ERROR" if each.is_error else "INFO", each.text)
-                for each in sorted(answered, key=_natural)
+                (answer.node, answer.subject, "ERROR" if answer.is_error else "INFO", answer.text)
+                for answer in sorted(answered, key=_natural)
             ]
             self._print_table(rows)
-        return bool(answered) and not any(each.is_error for each in answered)
+        return bool(answered) and not any(answer.is_error for answer in answered)
 
     def _print_table(self, rows: Sequence[tuple[str, ...]]) -> None:
         rows = [tuple(map(printable, row)) for row in rows]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import zlib
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import msgspec
 
@@ -17,9 +17,6 @@ from ccagent.errors import ControlError, NotPermittedError
 from ccagent.log import logger
 from ccagent.service.private_directories import make_directory
 from ccagent.service.private_files import open_private, replace_file
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 FILE = "changes.journal"
 
@@ -213,11 +210,6 @@ def _sync_directory(path: str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def newest_first(changes: Iterable[Change]) -> list[Change]:
-    """Return changes in the order of their restore."""
-    return sorted(changes, key=lambda change: change.number, reverse=True)
 
 
 def _reason(error: Exception) -> str:

@@ -105,17 +105,12 @@ def _refusal(control: Control, text: str, rule: AllowSettings) -> str:
 
 
 class RateLimit:
-    """A limit of the number of events per minute."""
+    """A limit of `most` events per minute. Thread-safe."""
 
     def __init__(self, most: int) -> None:
-        self._most = most
+        self.most = most
         self._times: deque[float] = deque(maxlen=most)
         self._lock = threading.Lock()
-
-    @property
-    def most(self) -> int:
-        """The number of events per minute."""
-        return self._most
 
     def take(self, now: float) -> bool:
         """Count an event at this time. Return False if the limit is exceeded."""
@@ -127,7 +122,7 @@ class RateLimit:
 
     def is_spent(self, now: float) -> bool:
         """Return whether the limit is reached."""
-        return len(self._times) >= self._most and self._times[0] > now - _MINUTE
+        return len(self._times) >= self.most and self._times[0] > now - _MINUTE
 
 
 class SenderLimits:

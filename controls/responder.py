@@ -96,13 +96,9 @@ class Responder:
         self._refusals = SenderLimits(settings, _REFUSALS_A_MINUTE)
         self._forged = RateLimit(_REFUSALS_A_MINUTE)
         self._senders = SenderTable() if senders is None else senders
-        self._names = {node.hostname, node.hostname.partition(".")[0]}
-        self._short_name = node.hostname.partition(".")[0]
-
-    @property
-    def node_name(self) -> str:
+        self.node_name = node.hostname.partition(".")[0]
         """The short name of this node."""
-        return self._short_name
+        self._names = {node.hostname, self.node_name}
 
     def is_for_us(self, line: Line) -> bool:
         """Return whether a line is for this node or for all nodes."""
@@ -147,7 +143,7 @@ class Responder:
 
     def reply(self, line: Line, level: Literal["INFO", "ERROR"], text: str) -> Line:
         """Return an answer."""
-        tags = {"hostname": self._short_name, **line.tags, "level": level}
+        tags = {"hostname": self.node_name, **line.tags, "level": level}
         clean = text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
         return Line(line.measurement, tags, "log", clean, int(self._node.clock.time() * 1e9))
 

@@ -19,7 +19,7 @@ from ccagent import log
 from ccagent.controls.audit import Audit
 from ccagent.controls.catalogue import Catalogue, find_features, standard_classes
 from ccagent.controls.changes import Changes, find_jobs
-from ccagent.controls.journal import Journal, newest_first
+from ccagent.controls.journal import Journal
 from ccagent.controls.local_socket import LocalSocket
 from ccagent.controls.messages import encode_line
 from ccagent.controls.policy import Policy
@@ -283,7 +283,7 @@ class ControlService:
         self._setup = setup
         self._hanging = frozenset()
         self._catalogue = await self._calls.call(self._list_machine, None)
-        self._changes.replace_catalogue(self._catalogue)
+        self._changes.catalogue = self._catalogue
         self._arrange()
         self._local.responder = self._responder
         if self._watchdog is not None:
@@ -292,7 +292,7 @@ class ControlService:
             self._connect()
         else:
             self._requests.replace(setup.settings, self._responder, self._signatures)
-        for change in newest_first(self._changes.all()):
+        for change in reversed(self._changes.all()):
             if not self._policy.allows(change.control):
                 await self._restore(change, "the policy no longer allows it")
         say(f"controls: configuration read again: {self._summary()}")
@@ -306,7 +306,7 @@ class ControlService:
             self._requests_task.cancel()
             await asyncio.wait({self._requests_task}, timeout=_STOP_WITHIN)
         deadline = time.monotonic() + _STOP_WITHIN
-        for change in newest_first(self._changes.all()):
+        for change in reversed(self._changes.all()):
             if time.monotonic() > deadline:
                 break
             await self._restore(change, "stop of the service")
