@@ -57,13 +57,13 @@ class Catalogue:
 
     def find(self, name: str) -> Feature:
         """Return a control by `category.name` or by a unique name. Raise ControlError."""
-        found = self._by_name.get(name, [])
-        if not found:
+        features = self._by_name.get(name, [])
+        if not features:
             raise ControlError("there is no such control on this node")
-        if len(found) > 1:
-            names = ", ".join(feature.control.full_name for feature in found)
+        if len(features) > 1:
+            names = ", ".join(feature.control.full_name for feature in features)
             raise ControlError(f"the name is not unique: {names}")
-        return found[0]
+        return features[0]
 
     def listing(self) -> str:
         """Return the answer to `controls`: JSON."""
@@ -84,19 +84,19 @@ def check_device(feature: Feature, device_type: DeviceType | None, number: str) 
         raise ControlError(f"{control.full_name} is of type {control.device_type}")
     if device_type == "node":
         number = NODE_DEVICE
-    found = feature.find_device(number)
-    if found is None:
+    device = feature.find_device(number)
+    if device is None:
         raise ControlError(f"{NO_DEVICE} {control.device_type}/{number[:40]!a} with it")
-    return found
+    return device
 
 
 def find_features(node: Node, classes: Sequence[ControlClass]) -> Iterator[Feature]:
     """Return the features of all classes. A failing class is skipped and logged."""
-    for each in classes:
+    for control_class in classes:
         try:
-            yield from each.find_features(node)
+            yield from control_class.find_features(node)
         except CcagentError as error:
-            logger.warning("controls %s: %s", each.category, error)
+            logger.warning("controls %s: %s", control_class.category, error)
 
 
 def standard_classes() -> list[ControlClass]:

@@ -84,7 +84,7 @@ class Changes:
     def _set(self, order: Order, resource: str) -> str:
         feature, device = order.feature, order.device
         now = feature.read(device)
-        earlier = next((each for each in self.all() if each.resource == resource), None)
+        earlier = next((c for c in self.all() if c.resource == resource), None)
         refusal = feature.limits(device).refusal(order.text)
         if refusal:
             raise ControlError(f"{order.name}: out of the machine's range: {refusal}")
@@ -190,17 +190,17 @@ class Changes:
         jobs: the jobs on this node; None if unknown.
         """
         now = self._node.clock.uptime()
-        found: list[tuple[Change, str]] = []
+        due: list[tuple[Change, str]] = []
         for change in reversed(self.all()):
             pause = self._pauses.get(change.number)
             if pause is not None:
                 if now >= pause[0]:
-                    found.append((change, "an earlier restore failed"))
+                    due.append((change, "an earlier restore failed"))
             elif change.expires and now >= change.expires:
-                found.append((change, "end of lease"))
+                due.append((change, "end of lease"))
             elif change.job and jobs is not None and change.job not in jobs:
-                found.append((change, f"end of job {change.job}"))
-        return found
+                due.append((change, f"end of job {change.job}"))
+        return due
 
     def next_due(self) -> float | None:
         """Return the seconds until the next lease or retry is due; None for never."""
@@ -323,10 +323,10 @@ def find_jobs(node: Node) -> frozenset[int] | None:
     """Return the jobs on this node; None if a directory can't be read."""
     errors: list[CcagentError] = []
     try:
-        found = job_directories(node, _CONTROLLERS, lambda _, error: errors.append(error))
+        directories = job_directories(node, _CONTROLLERS, lambda _, error: errors.append(error))
     except NotHereError:
         return frozenset()
-    return None if errors else frozenset(directory.job for directory in found)
+    return None if errors else frozenset(directory.job for directory in directories)
 
 
 def find_owner(node: Node, *, is_needed: bool) -> int:

@@ -128,9 +128,9 @@ class NatsClient(Client):
         try:
             connection.publish([*self._messages(lines, f"{connection.inbox}.1")])
             wanted = len(lines) * len(self.nodes)
-            found: list[Line] = []
+            answers: list[Line] = []
             deadline = time.monotonic() + self._seconds
-            while not wanted or len(found) < wanted:
+            while not wanted or len(answers) < wanted:
                 message = connection.receive(max(0.0, deadline - time.monotonic()))
                 if message is None:
                     break
@@ -139,8 +139,8 @@ class NatsClient(Client):
                         f"{connection.session.place}: no service listens on the subject "
                         f"{self._subject!r}"
                     )
-                found += read_lines(message.data)
-            return found
+                answers += read_lines(message.data)
+            return answers
         finally:
             connection.close()
 
@@ -266,13 +266,13 @@ class CommandLine:
 
     def _ask(self, lines: Sequence[Line]) -> list[Answered]:
         """Return the answers. Missing ones become errors of their nodes."""
-        found = [_answered(line) for line in self._client.ask(lines) if line.field == "log"]
-        counts = Counter(answer.node for answer in found)
+        answered = [_answered(line) for line in self._client.ask(lines) if line.field == "log"]
+        counts = Counter(answer.node for answer in answered)
         for node in self._client.nodes:
             if counts[node] < len(lines):
                 text = f"no answer to {len(lines) - counts[node]} of {len(lines)}"
-                found.append(Answered(node, "", text, is_error=True))
-        return found
+                answered.append(Answered(node, "", text, is_error=True))
+        return answered
 
     def _show(self, answered: Sequence[Answered]) -> bool:
         if self._as_json:
@@ -305,7 +305,7 @@ def find_client(
             raise ConfigurationError("--subject and --sign are for --node")
         return LocalClient(setup, seconds)
     if not setup.settings.url:
-        raise ConfigurationError(f"{setup.place}: controls.url: not set: --node needs NATS")
+        raise ConfigurationError(f"{setup.path}: controls.url: not set: --node needs NATS")
     from ccagent.config.secret import read_secret
     from ccagent.errors import UnparsableError
     from ccagent.machine.hostlist import expand
@@ -335,18 +335,18 @@ def _line(measurement: str, tags: dict[str, str], value: str = "") -> Line:
 
 
 def _split(text: str) -> tuple[str, str]:
-    found = _NAME.fullmatch(text)
-    if found is None:
+    match = _NAME.fullmatch(text)
+    if match is None:
         raise ConfigurationError(f"{text!r}: expected NAME or NAME@DEVICE")
-    return found[1], found[2] or _ALL
+    return match[1], match[2] or _ALL
 
 
 def _answered(line: Line) -> Answered:
-    place = line.measurement
+    subject = line.measurement
     if line.tags.get("type", "node") != "node":
-        place += f"@{line.tags.get('type-id', '')}"
+        subject += f"@{line.tags.get('type-id', '')}"
     text = line.value if isinstance(line.value, str) else ""
-    return Answered(line.tags.get("hostname", ""), place, text, line.tags.get(_LEVEL) == "ERROR")
+    return Answered(line.tags.get("hostname", ""), subject, text, line.tags.get(_LEVEL) == "ERROR")
 
 
 def _decode(text: str) -> _Document:

@@ -41,26 +41,26 @@ _OUTPUT = 64 * 1024
 
 
 class ConfigSource:
-    """The daemon's configuration: the files at `place`, and the overrides at `path`."""
+    """The daemon's configuration: the files at `path`, and the overrides."""
 
-    def __init__(self, node: Node, place: str, path: str) -> None:
+    def __init__(self, node: Node, path: str, overrides: str) -> None:
         self.node = node
-        self.place = place
         self.path = path
+        self.overrides = overrides
 
     def read_table(self) -> dict[str, Any]:
         """Return the table of the files. Raise CcagentError."""
-        return read_files(self.place).table
+        return read_files(self.path).table
 
     def document(self) -> str:
         """Return the running configuration as JSON, without secrets and queries of URLs."""
-        table = with_overrides(self.read_table(), read_overrides(self.path))
+        table = with_overrides(self.read_table(), read_overrides(self.overrides))
         return msgspec.json.encode(_public(table)).decode()
 
     def check(self, overrides: dict[str, Any]) -> None:
         """Raise ControlError if the configuration is invalid with these overrides."""
         program = "from ccagent.controls.config_class import main; main()"
-        command = [*python(program), self.place, msgspec.json.encode(overrides).decode()]
+        command = [*python(program), self.path, msgspec.json.encode(overrides).decode()]
         try:
             self.node.run(command, time_limit=_CHECK_WITHIN, output_limit=_OUTPUT)
         except ProgramError as error:
@@ -98,21 +98,21 @@ class ConfigFeature(Feature):
     def read(self, device: str) -> str:
         """Return the value in effect. Raise CcagentError."""
         del device
-        overrides = read_overrides(self._source.path)
+        overrides = read_overrides(self._source.overrides)
         return read_key(self._source.read_table(), overrides, self.control.full_name)
 
     def write(self, device: str, text: str) -> None:
         """Check, write the overrides, reload the daemon. Raise CcagentError."""
         del device
         source = self._source
-        overrides = read_overrides(source.path)
+        overrides = read_overrides(source.overrides)
         table = source.read_table()
         agent, is_cadence = split_key(self.control.full_name)
         if is_cadence and read_key(table, overrides, f"config.agents.{agent}") == "0":
             raise ControlError(f"config: the agent {agent} does not run")
         new = with_key(table, overrides, self.control.full_name, text)
         source.check(new)
-        write_overrides(source.path, new)
+        write_overrides(source.overrides, new)
         source.reload()
 
 
@@ -165,9 +165,9 @@ def main() -> None:
     """Check the file argv[1] with the overrides argv[2] (JSON). Status 2 and a line on error."""
     from ccagent.config.configuration import check_files
 
-    place, text = sys.argv[1:3]
+    path, text = sys.argv[1:3]
     try:
-        files = read_files(place)
+        files = read_files(path)
         check_files(files, with_overrides(files.table, msgspec.json.decode(text)))
     except ConfigurationError as error:
         sys.stderr.write(f"{error}\n")

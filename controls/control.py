@@ -138,14 +138,14 @@ class Feature(ABC):
         """Return the id of a device from the tag `type-id`; None for an unknown device."""
         return number if number in self.devices else None
 
-    def matches(self, wanted: str, found: str) -> bool:
+    def matches(self, wanted: str, value: str) -> bool:
         """Return whether a value read back equals the written one."""
-        if wanted == found:
+        if wanted == value:
             return True
         if self.control.kind != "real":
             return False
         try:
-            return abs(float(wanted) - float(found)) <= self.tolerance * abs(float(wanted)) + 1e-6
+            return abs(float(wanted) - float(value)) <= self.tolerance * abs(float(wanted)) + 1e-6
         except ValueError:
             return False
 
@@ -260,10 +260,10 @@ class BracketedFeature(FileFeature):
         return Limits(choices=tuple(text.replace("[", "").replace("]", "").split()))
 
     def _parse(self, content: bytes, path: str) -> str:
-        found = _BRACKETS.search(content.decode("utf-8", "replace"))
-        if found is None:
+        match = _BRACKETS.search(content.decode("utf-8", "replace"))
+        if match is None:
             raise UnparsableError(f"/{path}: no choice in brackets: {content[:40]!r}")
-        return found[1]
+        return match[1]
 
 
 class KernelFile(NamedTuple):
@@ -327,8 +327,8 @@ def list_names(node: Node, path: str, form: re.Pattern[str]) -> list[re.Match[st
         names = node.list(path)
     except CcagentError:
         return []
-    found = [match for name in names if (match := form.fullmatch(name))]
-    return sorted(found, key=lambda match: [int(n) for n in re.findall(r"[0-9]+", match[0])])
+    matches = [match for name in names if (match := form.fullmatch(name))]
+    return sorted(matches, key=lambda match: [int(n) for n in re.findall(r"[0-9]+", match[0])])
 
 
 def _inverted(text: str, path: str) -> str:

@@ -71,8 +71,8 @@ class HsmpFeature(Feature):
 
     def read(self, device: str) -> str:
         """Return the SMU's value. Raise CcagentError if the SMU does not answer."""
-        found = self._call(int(device), self._value.message, None)
-        return real_text(found / _MILLI) if self._value.kind == "real" else str(found)
+        answer = self._call(int(device), self._value.message, None)
+        return real_text(answer / _MILLI) if self._value.kind == "real" else str(answer)
 
     def write(self, device: str, text: str) -> None:
         """Set the power limit. Raise CcagentError."""

@@ -160,19 +160,19 @@ class Journal:
 
 def parse_journal(content: bytes, path: str = FILE) -> dict[int, Change]:
     """Return the changes in effect, by number, oldest first. Damaged lines are logged."""
-    found: dict[int, Change] = {}
+    changes: dict[int, Change] = {}
     damaged = 0
     for line in content.splitlines():
         record = _parse_line(line)
         if record is None:
             damaged += 1
         elif record.op == "end":
-            found.pop(record.number, None)
+            changes.pop(record.number, None)
         elif record.change is not None:
-            found[record.change.number] = record.change
+            changes[record.change.number] = record.change
     if damaged:
         logger.warning("%s: %d damaged lines are skipped", path, damaged)
-    return found
+    return changes
 
 
 def read_changes(directory: str) -> list[Change]:

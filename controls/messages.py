@@ -65,12 +65,12 @@ class LineReader:
             known = self._known.get(start)
             if known is not None:
                 return [Line(known.measurement, known.tags, known.field, known.value, int(time))]
-        found = read_lines(body)
-        if len(found) == 1 and len(start) <= _LONGEST_KNOWN and b"\n" not in start:
+        lines = read_lines(body)
+        if len(lines) == 1 and len(start) <= _LONGEST_KNOWN and b"\n" not in start:
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
-            self._known[start] = found[0]
-        return found
+            self._known[start] = lines[0]
+        return lines
 
 
 def read_lines(body: bytes) -> list[Line]:
@@ -79,16 +79,16 @@ def read_lines(body: bytes) -> list[Line]:
     def complain(error: LineError) -> None:
         logger.debug("request: %s", error)
 
-    found: list[Line] = []
+    lines: list[Line] = []
     text = body.decode("utf-8", "replace")
     for line in decode_lines(text, "ns", complain=complain):
         if line.time is None:
             continue  # cc-node-controller does not answer it either
-        if len(found) == MOST_LINES:
+        if len(lines) == MOST_LINES:
             logger.warning("request: more than %d lines, the rest is not answered", MOST_LINES)
             break
-        found.append(line)
-    return found
+        lines.append(line)
+    return lines
 
 
 def method_of_subject(subject: str) -> Method:

@@ -149,13 +149,13 @@ class NatsRequests:
         if refusal and not self.responder.admit_forged(sender, refusal):
             return []
         only = method_of_subject(subject)
-        found: list[Incoming] = []
+        requests: list[Incoming] = []
         for number, line in enumerate(self._reader.read(body)):
             if self.responder.is_for_us(line):
                 if refusal and number and not self.responder.admit_forged(sender, refusal):
                     break
-                found.append(Incoming(line, reply, sender, only, refusal))
-        return found
+                requests.append(Incoming(line, reply, sender, only, refusal))
+        return requests
 
     async def _connect(self) -> NatsSession:
         """Return a session with the first reachable server. Raise RetryableError."""

@@ -77,10 +77,10 @@ class NvmlLibrary:
         answer = self._helper.answer(seconds)
         if answer is None:
             raise ControlError(f"NVML: no answer within {seconds:g} s")
-        found = msgspec.msgpack.decode(answer, type=Answer)
-        if found.error:
-            raise ControlError(f"NVML: {found.error}")
-        return found
+        decoded = msgspec.msgpack.decode(answer, type=Answer)
+        if decoded.error:
+            raise ControlError(f"NVML: {decoded.error}")
+        return decoded
 
 
 class NvmlFeature(Feature):
@@ -108,8 +108,8 @@ class NvmlFeature(Feature):
 
     def limits(self, device: str) -> Limits:
         """Return the limits of the card. Raise CcagentError."""
-        found = self._library.ask(Question("limits", self.control.name, device))
-        return Limits(found.minimum, found.maximum, found.choices)
+        decoded = self._library.ask(Question("limits", self.control.name, device))
+        return Limits(decoded.minimum, decoded.maximum, decoded.choices)
 
 
 class NvmlControls(ControlClass):
@@ -129,13 +129,13 @@ class NvmlControls(ControlClass):
                 return
             library = self._library = NvmlLibrary(node)
         try:
-            found = library.ask(Question("list"), _FIRST_ANSWER)
+            decoded = library.ask(Question("list"), _FIRST_ANSWER)
         except CcagentError as error:
             logger.warning("controls nvml: %s", error)
             return
         for name, kind, unit, description, is_writable in _CONTROLS:
-            if name in found.names and found.cards:
+            if name in decoded.names and decoded.cards:
                 control = Control(
                     "nvml", name, "nvidia_gpu", kind, description, unit, is_writable=is_writable
                 )
-                yield NvmlFeature(library, control, found.cards)
+                yield NvmlFeature(library, control, decoded.cards)

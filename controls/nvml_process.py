@@ -75,14 +75,14 @@ class CardValues:
 
     def names(self) -> list[str]:
         """Return the names of the card's values."""
-        found: list[str] = []
+        names: list[str] = []
         for name in _READERS:
             try:
                 self.read(name)
             except (self._binding.NVMLError, AttributeError):
                 continue
-            found.append(name)
-        return found
+            names.append(name)
+        return names
 
     def read(self, name: str) -> str:
         """Return a value in LIKWID's format."""

@@ -38,10 +38,10 @@ def check_overrides(overrides: dict[str, Any]) -> None:
 
 def split_key(name: str) -> tuple[str, bool]:
     """Return the agent in a control's name, and whether the control is its cadence."""
-    found = CONFIG_KEY.fullmatch(name)
-    if found is None:
+    match = CONFIG_KEY.fullmatch(name)
+    if match is None:
         raise ValueError(name)
-    return found[1], bool(found[2])
+    return match[1], bool(match[2])
 
 
 def read_key(table: dict[str, Any], overrides: dict[str, Any], name: str) -> str:

@@ -116,16 +116,16 @@ _TITLES = {
 
 def _constraints(node: Node, domain: str, zones: dict[str, str]) -> dict[int, str]:
     """Return the constraints by number, with LIKWID's suffix: only two domains have two limits."""
-    found: dict[int, str] = {}
+    suffixes: dict[int, str] = {}
     for path in zones.values():
         for match in list_names(node, path, _CONSTRAINT):
             name = read_word(node, f"{path}/{match[0]}")
             if domain not in {"pkg", "psys"}:
                 if name == "long_term":
-                    found[int(match[1])] = ""
+                    suffixes[int(match[1])] = ""
             elif suffix := {"long_term": "_1", "short_term": "_2"}.get(name):
-                found[int(match[1])] = suffix
-    return found
+                suffixes[int(match[1])] = suffix
+    return suffixes
 
 
 def _find_range(constraint: str, node: Node, path: str) -> Limits:

@@ -215,11 +215,11 @@ class Responder:
         category = _CLASSES.get(name, name)
         if "." not in name and self.catalogue.has_category(category):
             # In the specification's form the measurement is the class. The field has the rest.
-            found = _ASSIGNMENT.fullmatch(value)
-            if found is None:
+            match = _ASSIGNMENT.fullmatch(value)
+            if match is None:
                 raise ControlError(f"{name}: the field control names no control of this class")
-            inner = found[1].replace(".", "_") if category != CONFIG else found[1]
-            name, text = f"{category}.{_ALIASES.get(inner, inner)}", found[2] or ""
+            inner = match[1].replace(".", "_") if category != CONFIG else match[1]
+            name, text = f"{category}.{_ALIASES.get(inner, inner)}", match[2] or ""
         if "type" not in line.tags:
             raise ControlError("no tag type")
         if "type-id" not in line.tags and line.tags["type"] != "node":
@@ -249,7 +249,7 @@ class Responder:
         text = control.parse(value)
         self._policy.check_put(control, text, sender)
         job = find_owner(self._node, is_needed=self._settings.owner_only and not sender.is_root)
-        place = f"{control.full_name}={text} for device {control.device_type}/{device}"
+        setting = f"{control.full_name}={text} for device {control.device_type}/{device}"
         lease = _lease(request.tags, self._policy.lease(control))
         if self._settings.dry_run or request.tags.get("dry-run") in {"1", "true"}:
             refusal = feature.limits(device).refusal(text)
@@ -262,11 +262,11 @@ class Responder:
                 before=before, requested=text, job=job, lease=lease,
             )  # fmt: skip
             self._audit.add(entry)
-            return f"Dry run: would set {place}; it is {before}, nothing was written"
+            return f"Dry run: would set {setting}; it is {before}, nothing was written"
         self._senders.count(sender.name, log_lines=1)
         after = self._held().set(Order(feature, device, text, sender.name, lease, job))
         rounded = "" if after == text else f" ({after} is read back)"
-        return f"Set {place}{rounded}: SUCCESS!"
+        return f"Set {setting}{rounded}: SUCCESS!"
 
     def _held(self) -> Changes:
         if self._changes is None:

@@ -345,7 +345,7 @@ class ControlService:
     def _config_source(self) -> ConfigSource:
         from ccagent.controls.config_class import ConfigSource
 
-        return ConfigSource(self._node, self._setup.place, self._setup.settings.overrides)
+        return ConfigSource(self._node, self._setup.path, self._setup.settings.overrides)
 
 
 def _check_unchanged(old: ControlSetup, new: ControlSetup) -> None:

@@ -225,13 +225,13 @@ CONFIG = "config."
 
 def _find_wrong_key(name: str, rule: AllowSettings) -> Iterator[str]:
     """Yield the problems of a rule for a key of the configuration."""
-    found = CONFIG_KEY.fullmatch(name)
-    if found is None:
+    match = CONFIG_KEY.fullmatch(name)
+    if match is None:
         yield "of the configuration only config.agents.NAME and config.agents.NAME.every can be set"
         return
     if rule.min is not None or rule.max is not None:
         yield "min and max are for numbers: list values"
-    if found[2]:
+    if match[2]:
         if not rule.values:
             yield 'values are needed, such as ["10s", "1m"]'
         for value in rule.values:

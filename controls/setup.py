@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class ControlSetup(NamedTuple):
     """The settings of the service from a file."""
 
-    place: str
+    path: str
     settings: ControlsSettings
     table: dict[str, Any]
 
@@ -51,27 +51,27 @@ def load_setup(path: str | None, *, needs_table: bool) -> ControlSetup:
 
     Raise ConfigurationError with file, line, key and reason.
     """
-    place = path or DEFAULT_PATH
-    files = read_default() if path is None and not needs_table else read_files(place)
+    file = path or DEFAULT_PATH
+    files = read_default() if path is None and not needs_table else read_files(file)
     if files.problems:
         raise ConfigurationError(*files.problems)
     if "controls" not in files.table and needs_table:
-        raise ConfigurationError(f"{place}: no table [controls]: nothing to do")
+        raise ConfigurationError(f"{file}: no table [controls]: nothing to do")
     try:
-        settings = check_table(files.table.get("controls", {}), place)
+        settings = check_table(files.table.get("controls", {}), file)
     except ConfigurationError as error:
         raise ConfigurationError(*files.locate(error.problems)) from error
-    return ControlSetup(place, settings, as_table(files.table))
+    return ControlSetup(file, settings, as_table(files.table))
 
 
-def check_table(table: object, place: str) -> ControlsSettings:
+def check_table(table: object, path: str) -> ControlsSettings:
     """Return the settings of the table [controls]. Raise ConfigurationError."""
-    settings = convert(table, ControlsSettings, "controls", place=place)
+    settings = convert(table, ControlsSettings, "controls", place=path)
     try:
         check_controls(settings)
     except ConfigurationError as error:
         raise ConfigurationError(
-            *(f"{place}: controls.{problem}" for problem in error.problems)
+            *(f"{path}: controls.{problem}" for problem in error.problems)
         ) from error
     return settings
 

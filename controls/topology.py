@@ -165,5 +165,5 @@ def find_card(number: str, addresses: Sequence[str]) -> str | None:
 
 def _parse_address(address: str) -> tuple[int, ...] | None:
     """Return the numbers of a PCI address; None for an invalid one."""
-    found = _ADDRESS.fullmatch(address)
-    return None if found is None else tuple(int(part or "0", 16) for part in found.groups())
+    match = _ADDRESS.fullmatch(address)
+    return None if match is None else tuple(int(part or "0", 16) for part in match.groups())

@@ -126,7 +126,9 @@ def test_a_cadence_is_set_checked_taken_over_and_put_back(
         assert site.ask(EVERY) == ("INFO", "30s")
         assert site.ask(EVERY, "10s")[0] == "INFO"
         assert site.ask("config", "agents.sample.every=10s", kind="node")[0] == "INFO"
-        assert read_overrides(config_site.source.path)["agents"] == {"sample": {"every": "10s"}}
+        assert read_overrides(config_site.source.overrides)["agents"] == {
+            "sample": {"every": "10s"}
+        }
         assert site.ask(EVERY, "20s")[0] == "ERROR"
         site.ask("restore", "")
         assert site.ask(EVERY) == ("INFO", "30s")
@@ -141,7 +143,7 @@ def test_what_the_check_refuses_is_not_written(config_site: ConfigSite) -> None:
     assert level == "ERROR"
     assert "refused by the check" in text
     assert "unknown agent" in text
-    assert read_overrides(config_site.source.path) == {}
+    assert read_overrides(config_site.source.overrides) == {}
 
 
 def test_a_cadence_of_an_agent_that_is_off_is_refused(config_site: ConfigSite) -> None:
