@@ -85,7 +85,7 @@ class NatsRequests:
         pause = _FIRST_PAUSE
         while True:
             try:
-                self._session = session = await self._connect()
+                session = await self._connect()
                 pause = _FIRST_PAUSE
                 logger.info("controls: connected to %s, listening on %s", session.place,
                             self.settings.subjects)  # fmt: skip
@@ -177,6 +177,7 @@ class NatsRequests:
         session = NatsSession(options, place, asyncio.get_running_loop(), self._is_harmless)
         try:
             await session.open_address(server, address)
+            self._session = session  # a request may arrive before the last subscription
             for subject in self.settings.subjects:
                 await session.subscribe(subject, self._on_message)
             await session.run_limited(session.flush())

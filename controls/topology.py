@@ -37,7 +37,7 @@ class Processor(NamedTuple):
 
 def parse_processor(content: bytes) -> Processor:
     """Parse the start of /proc/cpuinfo. The result is empty for other architectures."""
-    fields = next(iter(parse_cpuinfo(content)), {})
+    fields = next(iter(parse_cpuinfo(content)), dict[str, str]())
     try:
         return Processor(fields["vendor_id"], int(fields["cpu family"]), int(fields["model"]))
     except (KeyError, ValueError):

@@ -26,6 +26,8 @@ T = TypeVar("T")
 
 _MOST_HANGING = 16
 _HANGING = "hanging"
+_LAST_WORDS = 3.0
+"""Maximum seconds for the answer to a hanging read before the end."""
 _LARGEST = 4096
 
 
@@ -106,8 +108,8 @@ class ReadWatchdog:
     def _end(self, number: int) -> None:
         # The time of the read may have been that of an earlier one.
         if number == self._begun != self._ended:
-            with contextlib.suppress(Exception):
-                self._on_hang()
+            with contextlib.suppress(CcagentError):
+                BackgroundCall(self._on_hang, "controls-hang").wait(_LAST_WORDS)
             end_process(f"a read has hung for {self.limit:g} s")
 
 

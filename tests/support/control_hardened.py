@@ -78,7 +78,7 @@ def prepare(directory: Path, url: str) -> None:
     program = directory / "opt/ccagent"
     shutil.copytree(ROOT / "src/ccagent", program / "ccagent", symlinks=False)
     for module in (click, msgspec, nats):
-        shutil.copytree(Path(module.__file__).parent, program / module.__name__)
+        shutil.copytree(Path(str(module.__file__)).parent, program / module.__name__)
     shutil.copy(TREE / "usr/lib/ccagent/__main__.py", program)
     (directory / "opt/ccagent.toml").write_text(CONFIGURATION.format(url=url))
 

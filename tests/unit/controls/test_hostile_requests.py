@@ -19,6 +19,7 @@ from ccagent.controls.policy import RequestSender
 from ccagent.controls.settings import ControlsSettings
 from ccagent.controls.setup import ControlSetup
 from ccagent.controls.watchdog import BoundedCalls
+from ccagent.net.nats_session import log_loop_error
 from ccagent.records.line_protocol.lines import Line
 from tests.support.control_machines import MachineNode, Site, add_os, allow, intel
 
@@ -243,7 +244,7 @@ def test_the_local_socket_goes_on_after_too_many_open_files(
     request = b'os.swappiness,method=GET,type=node control="" 1795329333248607217\n'
 
     async def ask() -> bytes:
-        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+        asyncio.get_running_loop().set_exception_handler(log_loop_error)
         listening = local_socket.LocalSocket(path, site.responder, BoundedCalls())
         await listening.start()
         try:
