@@ -325,7 +325,8 @@ class ControlService:
         )
 
     def _announce(self, entry: Entry) -> None:
-        """Send an event message for an audit entry. Any thread may call this."""
+        """Note a new lease, and send an event message for an audit entry. In any thread."""
+        self._loop.call_soon_threadsafe(self._due.set)
         subject = self._setup.settings.audit_subject
         if not subject or self._requests is None:
             return

@@ -181,6 +181,20 @@ def test_a_kill_keeps_the_lease_and_a_stop_puts_back(
     assert node.text(SWAP) == "60"
 
 
+def test_a_short_lease_ends_while_the_service_sleeps(
+    server: NatsServer, client: ControlClient, tmp_path: Path,
+    start: Callable[..., RunningService],
+) -> None:  # fmt: skip
+    """Without a change the service looks once a minute."""
+    node = MachineNode(tmp_path / "machine")
+    add_os(node)
+    service = start(node.path, table(server.url))
+    put = request("os.swappiness", "PUT", "10").replace(" control", ",lease=1s control")
+    assert text(client.ask(put)).endswith("SUCCESS!")
+    service.wait_for(lambda: node.text(SWAP) == "60")
+    assert "restored: os.swappiness@0 10 -> 60, by end of lease" in service.log
+
+
 def test_a_reload_takes_over_a_policy_and_keeps_the_old_one_if_it_is_wrong(
     server: NatsServer, client: ControlClient, tmp_path: Path,
     start: Callable[..., RunningService],
