@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from ccagent.controls.nats_requests import Outgoing
-    from ccagent.controls.setup import ControlSetup
+    from ccagent.controls.settings import ControlSetup
 
 _NAME = re.compile(r"([A-Za-z0-9_.-]{1,200})(?:@(all|[0-9A-Fa-f:.]{1,40}))?")
 _ALL = "all"

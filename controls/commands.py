@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ccagent.commands.command_options import Common
     from ccagent.controls.client import CommandLine
-    from ccagent.controls.setup import ControlSetup
+    from ccagent.controls.settings import ControlSetup
 
 
 @click.group(cls=HelpfulGroup)
@@ -163,7 +163,7 @@ def _ask(common: Common, options: dict[str, Any], ask: Callable[[CommandLine], b
 
 def _load(common: Common) -> ControlSetup:
     from ccagent import log
-    from ccagent.controls.setup import load_setup, without_file
+    from ccagent.controls.settings import load_setup, without_file
 
     log.configure(common.verbosity)
     if common.options.is_without_file:

@@ -17,7 +17,7 @@ from ccagent.service.lock import Lock
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ccagent.controls.setup import ControlSetup
+    from ccagent.controls.settings import ControlSetup
     from ccagent.machine.node import Node
     from ccagent.records.line_protocol.lines import Line
 

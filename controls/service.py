@@ -24,8 +24,7 @@ from ccagent.controls.local_socket import LocalSocket
 from ccagent.controls.messages import encode_line
 from ccagent.controls.policy import Policy
 from ccagent.controls.responder import Responder, make_documents
-from ccagent.controls.settings import all_senders
-from ccagent.controls.setup import load_setup
+from ccagent.controls.settings import all_senders, load_setup
 from ccagent.controls.watchdog import BoundedCalls, ReadWatchdog, save_hanging, take_hanging
 from ccagent.errors import (
     CcagentError,
@@ -51,8 +50,7 @@ if TYPE_CHECKING:
     from ccagent.controls.config_class import ConfigSource
     from ccagent.controls.journal import Change
     from ccagent.controls.nats_requests import NatsRequests
-    from ccagent.controls.settings import ControlsSettings
-    from ccagent.controls.setup import ControlSetup
+    from ccagent.controls.settings import ControlSetup, ControlsSettings
     from ccagent.controls.signatures import SignatureCheck
     from ccagent.machine.node import Node
 

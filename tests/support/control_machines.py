@@ -11,8 +11,7 @@ from ccagent.controls.control import ControlClass, Feature
 from ccagent.controls.journal import Journal
 from ccagent.controls.policy import Policy, RequestSender
 from ccagent.controls.responder import Method, Responder
-from ccagent.controls.settings import ControlsSettings
-from ccagent.controls.setup import check_table
+from ccagent.controls.settings import ControlsSettings, check_table
 from ccagent.machine.node import Node
 from ccagent.records.line_protocol.lines import Line
 from tests.support.tree import StillClock

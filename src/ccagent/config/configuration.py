@@ -209,7 +209,7 @@ def _check_controls(table: dict[str, Any], place: str) -> ControlsSettings | Non
     """Check the table of the control service, if it exists."""
     if "controls" not in table:
         return None
-    from ccagent.controls.setup import check_table
+    from ccagent.controls.settings import check_table
 
     return check_table(table["controls"], place)
 

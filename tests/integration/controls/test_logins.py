@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ccagent.controls.nats_requests import connect_client
-from ccagent.controls.settings import ControlsSettings
-from ccagent.controls.setup import check_table
+from ccagent.controls.settings import ControlsSettings, check_table
 from ccagent.errors import ConfigurationError, RetryableError
 from tests.support.certificates import Authority
 from tests.support.nats_server import NatsServer, ScriptedServer, greet, new_seed, public_key

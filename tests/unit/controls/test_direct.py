@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ccagent.controls.direct import answer_directly
-from ccagent.controls.setup import ControlSetup, check_table
+from ccagent.controls.settings import ControlSetup, check_table
 from ccagent.records.line_protocol.lines import Line
 from tests.support.control_machines import MachineNode, Site, add_os, allow
 

@@ -16,8 +16,7 @@ from ccagent.controls import local_socket, watchdog
 from ccagent.controls.audit import Audit, Entry, read_audit
 from ccagent.controls.client import Client, CommandLine
 from ccagent.controls.policy import RequestSender
-from ccagent.controls.settings import ControlsSettings
-from ccagent.controls.setup import ControlSetup
+from ccagent.controls.settings import ControlSetup, ControlsSettings
 from ccagent.controls.watchdog import BoundedCalls
 from ccagent.net.nats_session import log_loop_error
 from ccagent.records.line_protocol.lines import Line

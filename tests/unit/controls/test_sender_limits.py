@@ -13,8 +13,7 @@ from ccagent.controls.audit import read_audit
 from ccagent.controls.messages import Incoming, LineReader, nats_sender
 from ccagent.controls.nats_requests import NatsRequests
 from ccagent.controls.policy import RequestSender, SenderLimits
-from ccagent.controls.settings import ControlsSettings
-from ccagent.controls.setup import check_table
+from ccagent.controls.settings import ControlsSettings, check_table
 from ccagent.controls.signatures import SignatureCheck, sign
 from ccagent.controls.watchdog import BoundedCalls
 from ccagent.errors import ControlError
