@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
-from ccagent.controls.control import Control, ControlClass, Feature, Kind, Limits
-from ccagent.controls.nvml_process import Answer, Question
+from ccagent.controls.control import Control, ControlClass, Feature, Limits
+from ccagent.controls.nvml_process import VALUES, Answer, Question
 from ccagent.controls.topology import find_card
 from ccagent.errors import CcagentError, ControlError
 from ccagent.log import logger
@@ -28,29 +28,6 @@ _TARGET = "ccagent.controls.nvml_process:main"
 _TIME_LIMIT = 20.0
 _FIRST_ANSWER = 15.0
 _ANSWER = 0.7
-
-_CONTROLS: tuple[tuple[str, Kind, str, str, bool], ...] = (
-    ("power_limit_cur", "real", "W", "Power limit", True),
-    ("power_limit_default", "real", "W", "Power limit at the start", False),
-    ("power_limit_min", "real", "W", "Lowest power limit", False),
-    ("power_limit_max", "real", "W", "Highest power limit", False),
-    ("power_limit_enf", "real", "W", "Power limit that is enforced", False),
-    ("power_usage", "real", "W", "Power", False),
-    ("energy", "real", "J", "Energy", False),
-    ("gfx_clock_cur", "integer", "MHz", "Clock of graphics", False),
-    ("gfx_clock_app_target", "integer", "MHz", "Application clock of graphics", True),
-    ("gfx_clock_app_default", "integer", "MHz", "Default application clock of graphics", False),
-    ("gfx_clock_boost_max", "integer", "MHz", "Highest clock of graphics", False),
-    ("sm_clock_cur", "integer", "MHz", "Clock of the multiprocessors", False),
-    ("dram_clock_cur", "integer", "MHz", "Clock of the memory", False),
-    ("dram_clock_app_target", "integer", "MHz", "Application clock of the memory", True),
-    ("dram_clock_app_default", "integer", "MHz", "Default application clock of the memory", False),
-    ("ecc_enabled_cur", "boolean", "", "ECC now", False),
-    ("ecc_enabled_pend", "boolean", "", "ECC after the next reset", True),
-    ("perf_state", "integer", "", "Performance state", False),
-    ("gpu_usage", "integer", "%", "Utilization", False),
-    ("temp_gpu_cur", "integer", "degrees C", "Temperature", False),
-)
 
 
 class NvmlLibrary:
@@ -129,13 +106,14 @@ class NvmlControls(ControlClass):
                 return
             library = self._library = NvmlLibrary(node)
         try:
-            decoded = library.ask(Question("list"), _FIRST_ANSWER)
+            listed = library.ask(Question("list"), _FIRST_ANSWER)
         except CcagentError as error:
             logger.warning("controls nvml: %s", error)
             return
-        for name, kind, unit, description, is_writable in _CONTROLS:
-            if name in decoded.names and decoded.cards:
+        for value in VALUES:
+            if value.name in listed.names and listed.cards:
                 control = Control(
-                    "nvml", name, "nvidia_gpu", kind, description, unit, is_writable=is_writable
-                )
-                yield NvmlFeature(library, control, decoded.cards)
+                    "nvml", value.name, "nvidia_gpu", value.kind, value.description, value.unit,
+                    is_writable=value.is_writable,
+                )  # fmt: skip
+                yield NvmlFeature(library, control, listed.cards)

@@ -6,13 +6,12 @@ in mJ, and clocks are set in pairs of memory and graphics.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 _GRAPHICS, _SM, _MEMORY = 0, 1, 2
 _MILLI = 1000
-_IN_MILLI = ("power_", "energy")
 
 
 class Question(msgspec.Struct, frozen=True, array_like=True):
@@ -36,29 +35,57 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: str = ""
 
 
-_READERS: dict[str, tuple[str, tuple[int, ...]]] = {
-    "power_limit_cur": ("nvmlDeviceGetPowerManagementLimit", ()),
-    "power_limit_default": ("nvmlDeviceGetPowerManagementDefaultLimit", ()),
-    "power_limit_min": ("nvmlDeviceGetPowerManagementLimitConstraints", ()),
-    "power_limit_max": ("nvmlDeviceGetPowerManagementLimitConstraints", ()),
-    "power_limit_enf": ("nvmlDeviceGetEnforcedPowerLimit", ()),
-    "power_usage": ("nvmlDeviceGetPowerUsage", ()),
-    "energy": ("nvmlDeviceGetTotalEnergyConsumption", ()),
-    "gfx_clock_cur": ("nvmlDeviceGetClockInfo", (_GRAPHICS,)),
-    "gfx_clock_app_target": ("nvmlDeviceGetApplicationsClock", (_GRAPHICS,)),
-    "gfx_clock_app_default": ("nvmlDeviceGetDefaultApplicationsClock", (_GRAPHICS,)),
-    "gfx_clock_boost_max": ("nvmlDeviceGetMaxClockInfo", (_GRAPHICS,)),
-    "sm_clock_cur": ("nvmlDeviceGetClockInfo", (_SM,)),
-    "dram_clock_cur": ("nvmlDeviceGetClockInfo", (_MEMORY,)),
-    "dram_clock_app_target": ("nvmlDeviceGetApplicationsClock", (_MEMORY,)),
-    "dram_clock_app_default": ("nvmlDeviceGetDefaultApplicationsClock", (_MEMORY,)),
-    "ecc_enabled_cur": ("nvmlDeviceGetEccMode", ()),
-    "ecc_enabled_pend": ("nvmlDeviceGetEccMode", ()),
-    "perf_state": ("nvmlDeviceGetPerformanceState", ()),
-    "gpu_usage": ("nvmlDeviceGetUtilizationRates", ()),
-    "temp_gpu_cur": ("nvmlDeviceGetTemperature", (0,)),
-}
-"""Function and arguments by name."""
+class NvmlValue(NamedTuple):
+    """A value by LIKWID's name, and the function nvmlDevice... that returns it.
+
+    Real values are in thousandths of the unit.
+    """
+
+    name: str
+    kind: Literal["integer", "real", "boolean"]
+    unit: str
+    description: str
+    function: str
+    arguments: tuple[int, ...] = ()
+    is_writable: bool = False
+
+
+VALUES = (
+    NvmlValue("power_limit_cur", "real", "W", "Power limit",
+              "GetPowerManagementLimit", is_writable=True),
+    NvmlValue("power_limit_default", "real", "W", "Power limit at the start",
+              "GetPowerManagementDefaultLimit"),
+    NvmlValue("power_limit_min", "real", "W", "Lowest power limit",
+              "GetPowerManagementLimitConstraints"),
+    NvmlValue("power_limit_max", "real", "W", "Highest power limit",
+              "GetPowerManagementLimitConstraints"),
+    NvmlValue("power_limit_enf", "real", "W", "Power limit that is enforced",
+              "GetEnforcedPowerLimit"),
+    NvmlValue("power_usage", "real", "W", "Power", "GetPowerUsage"),
+    NvmlValue("energy", "real", "J", "Energy", "GetTotalEnergyConsumption"),
+    NvmlValue("gfx_clock_cur", "integer", "MHz", "Clock of graphics", "GetClockInfo", (_GRAPHICS,)),
+    NvmlValue("gfx_clock_app_target", "integer", "MHz", "Application clock of graphics",
+              "GetApplicationsClock", (_GRAPHICS,), is_writable=True),
+    NvmlValue("gfx_clock_app_default", "integer", "MHz", "Default application clock of graphics",
+              "GetDefaultApplicationsClock", (_GRAPHICS,)),
+    NvmlValue("gfx_clock_boost_max", "integer", "MHz", "Highest clock of graphics",
+              "GetMaxClockInfo", (_GRAPHICS,)),
+    NvmlValue("sm_clock_cur", "integer", "MHz", "Clock of the multiprocessors",
+              "GetClockInfo", (_SM,)),
+    NvmlValue("dram_clock_cur", "integer", "MHz", "Clock of the memory",
+              "GetClockInfo", (_MEMORY,)),
+    NvmlValue("dram_clock_app_target", "integer", "MHz", "Application clock of the memory",
+              "GetApplicationsClock", (_MEMORY,), is_writable=True),
+    NvmlValue("dram_clock_app_default", "integer", "MHz", "Default application clock of the memory",
+              "GetDefaultApplicationsClock", (_MEMORY,)),
+    NvmlValue("ecc_enabled_cur", "boolean", "", "ECC now", "GetEccMode"),
+    NvmlValue("ecc_enabled_pend", "boolean", "", "ECC after the next reset",
+              "GetEccMode", is_writable=True),
+    NvmlValue("perf_state", "integer", "", "Performance state", "GetPerformanceState"),
+    NvmlValue("gpu_usage", "integer", "%", "Utilization", "GetUtilizationRates"),
+    NvmlValue("temp_gpu_cur", "integer", "degrees C", "Temperature", "GetTemperature", (0,)),
+)  # fmt: skip
+_BY_NAME = {value.name: value for value in VALUES}
 
 _PICKED = {
     "power_limit_min": 0, "power_limit_max": 1, "ecc_enabled_cur": 0, "ecc_enabled_pend": 1,
@@ -76,37 +103,37 @@ class CardValues:
     def names(self) -> list[str]:
         """Return the names of the card's values."""
         names: list[str] = []
-        for name in _READERS:
+        for value in VALUES:
             try:
-                self.read(name)
+                self.read(value.name)
             except (self._binding.NVMLError, AttributeError):
                 continue
-            names.append(name)
+            names.append(value.name)
         return names
 
     def read(self, name: str) -> str:
         """Return a value in LIKWID's format."""
-        function, arguments = _READERS[name]
-        value = self._call(function, *arguments)
+        row = _BY_NAME[name]
+        value = self._call(row.function, *row.arguments)
         if name in _PICKED:
             value = value[_PICKED[name]]
         if name == "gpu_usage":
             value = value.gpu
-        return f"{value / _MILLI:f}" if name.startswith(_IN_MILLI) else str(int(value))
+        return f"{value / _MILLI:f}" if row.kind == "real" else str(int(value))
 
     def write(self, name: str, value: str) -> None:
         """Set a value."""
         match name:
             case "power_limit_cur":
-                self._call("nvmlDeviceSetPowerManagementLimit", round(float(value) * _MILLI))
+                self._call("SetPowerManagementLimit", round(float(value) * _MILLI))
             case "gfx_clock_app_target":
                 memory = int(self.read("dram_clock_app_target"))
-                self._call("nvmlDeviceSetApplicationsClocks", memory, int(value))
+                self._call("SetApplicationsClocks", memory, int(value))
             case "dram_clock_app_target":
                 graphics = int(self.read("gfx_clock_app_target"))
-                self._call("nvmlDeviceSetApplicationsClocks", int(value), graphics)
+                self._call("SetApplicationsClocks", int(value), graphics)
             case "ecc_enabled_pend":
-                self._call("nvmlDeviceSetEccMode", int(value))
+                self._call("SetEccMode", int(value))
             case _:
                 raise KeyError(name)
 
@@ -118,16 +145,16 @@ class CardValues:
                 return Answer(minimum=low, maximum=high)
             case "gfx_clock_app_target":
                 memory = int(self.read("dram_clock_app_target"))
-                clocks = self._call("nvmlDeviceGetSupportedGraphicsClocks", memory)
+                clocks = self._call("GetSupportedGraphicsClocks", memory)
                 return Answer(choices=tuple(map(str, clocks)))
             case "dram_clock_app_target":
-                clocks = self._call("nvmlDeviceGetSupportedMemoryClocks")
+                clocks = self._call("GetSupportedMemoryClocks")
                 return Answer(choices=tuple(map(str, clocks)))
             case _:
                 return Answer()
 
     def _call(self, function: str, *arguments: Any) -> Any:
-        return getattr(self._binding, function)(self._handle, *arguments)
+        return getattr(self._binding, f"nvmlDevice{function}")(self._handle, *arguments)
 
 
 class Cards:
