@@ -1,6 +1,6 @@
 """Cost of the control service: requests over a real nats-server, and idling.
 
-    python benchmarks/controls.py [--rate 1000] [--seconds 10] [--idle 20]
+    python benchmarks/controls.py [--rate 1000] [--seconds 10] [--idle 20] [TREE...]
 
 Prints the service's CPU time for each answered GET. For comparison it prints the CPU time of the
 read itself (measured in this process), and of a Python loop that only receives and sends. It also
@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import select
+import socket
 import statistics
 import subprocess
 import sys
@@ -23,12 +25,8 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.servers import free_port, server
-from ccagent.controls.control_lines import encode_line
-from ccagent.controls.nats_link import NatsLink, connect
 from ccagent.controls.os_settings import OsSettings
-from ccagent.controls.settings import ControlsSettings
 from ccagent.machine.node import Node
-from ccagent.records.line_protocol.decoding import Line
 
 CONTROL = "swappiness"
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -78,27 +76,47 @@ def read_cost(count: int = 5000) -> float:
     return (time.process_time() - begin) / count
 
 
-def ask(link: NatsLink, inbox: str, rate: float, seconds: float) -> tuple[int, list[float]]:
-    """Send GETs at an even rate. Return the number of answers, and the seconds until each."""
-    tags = {"hostname": "n1", "method": "GET", "type": "node", "type-id": "0"}
-    line = Line(f"os.{CONTROL}", tags, "control", "", time.time_ns())
-    body = encode_line(line).encode()
-    sent: list[float] = []
-    answers: list[float] = []
-    begin = time.perf_counter()
-    while (now := time.perf_counter()) < begin + seconds or len(answers) < len(sent):
-        due = min(int((now - begin) * rate), int(seconds * rate))
-        while len(sent) < due:
-            link.publish("cc-control", body, None, f"{inbox}.{len(sent)}")
-            sent.append(time.perf_counter())
-        link.flush()
-        link.wait(0.5 / rate)
-        for message in link.receive():
-            number = int(message.subject.rpartition(".")[2])
-            answers.append(time.perf_counter() - sent[number])
-        if now > begin + seconds + 10:
-            break
-    return len(answers), answers
+class Requester:
+    """Sends GETs over a socket of its own, and reads the answers: any client costs it the same."""
+
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port))
+        self._inbox = f"_INBOX.{os.urandom(8).hex()}"
+        self._rest = b""
+        self._socket.sendall(b'CONNECT {"verbose":false}\r\nSUB %b.* 1\r\n' % self._inbox.encode())
+
+    def ask(self, rate: float, seconds: float) -> list[float]:
+        """Send GETs at an even rate. Return the seconds until each answer."""
+        tags = "hostname=n1,method=GET,type=node,type-id=0"
+        body = f'os.{CONTROL},{tags} control="" {time.time_ns()}'
+        sent: list[float] = []
+        times: list[float] = []
+        begin = time.perf_counter()
+        while (now := time.perf_counter()) < begin + seconds or len(times) < len(sent):
+            due = min(int((now - begin) * rate), int(seconds * rate))
+            while len(sent) < due:
+                head = f"PUB cc-control {self._inbox}.{len(sent)} {len(body)}\r\n"
+                sent.append(time.perf_counter())
+                self._socket.sendall(f"{head}{body}\r\n".encode())
+            numbers = self._receive(0.5 / rate)
+            times += [time.perf_counter() - sent[number] for number in numbers]
+            if now > begin + seconds + 10:
+                break
+        return times
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._socket.close()
+
+    def _receive(self, patience: float) -> list[int]:
+        """Return the numbers of the answered requests."""
+        if not select.select([self._socket], [], [], patience)[0]:
+            return []
+        *lines, self._rest = (self._rest + self._socket.recv(1 << 20)).split(b"\r\n")
+        if b"PING" in lines:
+            self._socket.sendall(b"PONG\r\n")
+        starts = [line.split() for line in lines if line.startswith(b"MSG ")]
+        return [int(fields[1].rpartition(b".")[2]) for fields in starts]
 
 
 def main() -> None:
@@ -107,6 +125,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=1000.0)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--idle", type=float, default=20.0)
+    parser.add_argument("trees", nargs="*", help="source trees to compare, instead of this one")
     options = parser.parse_args()
     port = free_port()
     with (
@@ -121,15 +140,20 @@ def main() -> None:
             encoding="utf-8",
         )
         command = [sys.executable, "-m", "ccagent", "control", "run", "--config", str(file)]
-        service = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-        try:
-            measure(service.pid, url, options)
-        finally:
-            service.terminate()
-            service.wait()
+        for tree in options.trees or [""]:
+            print(tree or "this tree")
+            source = {"PYTHONPATH": f"{tree}/src"} if tree else {}
+            service = subprocess.Popen(
+                command, stderr=subprocess.DEVNULL, env=os.environ | source, cwd=tree or None
+            )
+            try:
+                measure(service.pid, port, options)
+            finally:
+                service.terminate()
+                service.wait()
         empty = subprocess.Popen([sys.executable, "-c", EMPTY, str(port)])
         try:
-            print(f"empty loop:   {load(empty.pid, url, options).cpu * 1e6:.0f} us CPU each")
+            print(f"empty loop:   {load(empty.pid, port, options).cpu * 1e6:.0f} us CPU each")
         finally:
             empty.kill()
             empty.wait()
@@ -143,23 +167,22 @@ class Load(NamedTuple):
     times: list[float]
 
 
-def load(pid: int, url: str, options: argparse.Namespace) -> Load:
+def load(pid: int, port: int, options: argparse.Namespace) -> Load:
     """Send requests for some time, after the process has answered a first one."""
-    inbox = f"_INBOX.{os.urandom(8).hex()}"
-    link = connect(ControlsSettings(url=url), [f"{inbox}.>"], "benchmark")
+    requester = Requester(port)
     deadline = time.monotonic() + 30
-    while not ask(link, inbox, 10, 0.3)[0] and time.monotonic() < deadline:
+    while not requester.ask(10, 0.3) and time.monotonic() < deadline:
         time.sleep(0.1)
     begin = cpu_seconds(pid)
-    answered, times = ask(link, inbox, options.rate, options.seconds)
-    used = (cpu_seconds(pid) - begin) / max(1, answered)
-    link.close()
-    return Load(answered, used, sorted(times))
+    times = requester.ask(options.rate, options.seconds)
+    used = (cpu_seconds(pid) - begin) / max(1, len(times))
+    requester.close()
+    return Load(len(times), used, sorted(times))
 
 
-def measure(pid: int, url: str, options: argparse.Namespace) -> None:
+def measure(pid: int, port: int, options: argparse.Namespace) -> None:
     """Measure a running service."""
-    found = load(pid, url, options)
+    found = load(pid, port, options)
     read = read_cost()
     wanted = int(options.rate * options.seconds)
     print(f"answered:     {found.answered} of {wanted}, {found.answered / options.seconds:.0f}/s")

@@ -7,12 +7,19 @@ names follow LIKWID's `nvml.*`.
 from __future__ import annotations
 
 import re
-from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
-from ccagent.controls.control import Control, ControlClass, Limits
-from ccagent.controls.file_feature import FileFeature, list_names, read_integer, read_word
-from ccagent.controls.pci import find_card
+from ccagent.controls.control import (
+    ControlClass,
+    FileFeature,
+    KernelFile,
+    Limits,
+    find_files,
+    list_names,
+    read_integer,
+    read_word,
+)
+from ccagent.controls.topology import find_card
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,6 +34,30 @@ _AMD = "0x1002"
 _MICRO = 1_000_000
 
 
+class _CardFeature(FileFeature):
+    def find_device(self, number: str) -> str | None:
+        """Return the address of a card from its index or address."""
+        return find_card(number, self.devices)
+
+
+def _find_range(node: Node, path: str) -> Limits:
+    low = read_integer(node, f"{path}/power1_cap_min")
+    high = read_integer(node, f"{path}/power1_cap_max")
+    return Limits(max(low or 0, 1) / _MICRO, high / _MICRO if high else None)
+
+
+_FILES = [
+    KernelFile(name, file, "real", text, "W", find_limits, _MICRO, 0.02, _CardFeature)
+    for name, file, text, find_limits in (
+        ("power_limit_cur", "power1_cap", "Power limit", _find_range),
+        ("power_limit_min", "power1_cap_min", "Lowest power limit", None),
+        ("power_limit_max", "power1_cap_max", "Highest power limit", None),
+        ("power_limit_default", "power1_cap_default", "Power limit at the start", None),
+        ("power_usage", "power1_average", "Power", None),
+    )
+]
+
+
 class AmdGpu(ControlClass):
     """Power and power cap of AMD's cards."""
 
@@ -35,52 +66,12 @@ class AmdGpu(ControlClass):
 
     def find_features(self, node: Node) -> Iterator[Feature]:
         """Return the features of cards with a power sensor. Device ids are PCI addresses."""
-        cards = _find_cards(node)
-        for name, file, text, is_writable in (
-            ("power_limit_cur", "power1_cap", "Power limit", True),
-            ("power_limit_min", "power1_cap_min", "Lowest power limit", False),
-            ("power_limit_max", "power1_cap_max", "Highest power limit", False),
-            ("power_limit_default", "power1_cap_default", "Power limit at the start", False),
-            ("power_usage", "power1_average", "Power", False),
-        ):
-            having = {card: path for card, path in cards.items() if node.exists(f"{path}/{file}")}
-            if having:
-                control = Control(
-                    category="amd_gpu",
-                    name=name,
-                    device_type="amd_gpu",
-                    description=text,
-                    kind="real",
-                    unit="W",
-                    is_writable=is_writable,
-                )
-                yield _CardFeature(
-                    node, control, having, file,
-                    scale=_MICRO, tolerance=0.02, find_limits=partial(_find_range, node),
-                )  # fmt: skip
-
-
-class _CardFeature(FileFeature):
-    def find_device(self, number: str) -> str | None:
-        """Return the address of a card from its index or address."""
-        return find_card(number, self.devices)
-
-
-def _find_cards(node: Node) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for match in list_names(node, _DEVICES, _ADDRESS):
-        path = f"{_DEVICES}/{match[0]}"
-        if read_word(node, f"{path}/vendor").lower() != _AMD:
-            continue
-        for sensor in list_names(node, f"{path}/hwmon", _HWMON):
-            if node.exists(f"{path}/hwmon/{sensor[0]}/power1_cap"):
-                found[match[0].upper()] = f"{path}/hwmon/{sensor[0]}"
-    return dict(sorted(found.items()))
-
-
-def _find_range(node: Node, path: str) -> Limits:
-    low = read_integer(node, f"{path}/power1_cap_min")
-    high = read_integer(node, f"{path}/power1_cap_max")
-    return Limits(
-        1 / _MICRO if low is None else max(low, 1) / _MICRO, high / _MICRO if high else None
-    )
+        cards: dict[str, str] = {}
+        for match in list_names(node, _DEVICES, _ADDRESS):
+            path = f"{_DEVICES}/{match[0]}"
+            if read_word(node, f"{path}/vendor").lower() != _AMD:
+                continue
+            for sensor in list_names(node, f"{path}/hwmon", _HWMON):
+                if node.exists(f"{path}/hwmon/{sensor[0]}/power1_cap"):
+                    cards[match[0].upper()] = f"{path}/hwmon/{sensor[0]}"
+        return find_files(node, "amd_gpu", "amd_gpu", dict(sorted(cards.items())), _FILES)

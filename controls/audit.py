@@ -31,7 +31,7 @@ Action = Literal[
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line. by: the sender of the request, or ccagent's reason."""
 
-    time: str
+    time: str = ""
     action: Action
     control: str
     device: str = ""
@@ -59,35 +59,12 @@ class Audit:
         self._is_failing = False
         self._lock = threading.Lock()
 
-    def add(
-        self,
-        action: Action,
-        control: str,
-        *,
-        by: str,
-        device: str = "",
-        before: str = "",
-        requested: str = "",
-        after: str = "",
-        reason: str = "",
-        job: int = 0,
-        lease: float = 0.0,
-        key: str = "",
-    ) -> None:
-        """Add an entry. key: log only one line per hour with this key; the file gets all."""
-        entry = Entry(
-            time=timestamp(self._clock()),
-            action=action,
-            control=control,
-            device=device,
-            before=before,
-            requested=requested,
-            after=after,
-            by=by,
-            reason=reason,
-            job=job,
-            lease=lease,
-        )
+    def add(self, entry: Entry, key: str = "") -> None:
+        """Add an entry with the current time.
+
+        key: log only one line per hour with this key; the file gets all.
+        """
+        entry = msgspec.structs.replace(entry, time=timestamp(self._clock()))
         say(f"control {describe(entry)}", key)
         self._write(msgspec.json.encode(entry) + b"\n")
         self._on_entry(entry)
@@ -130,33 +107,33 @@ def read_audit(directory: str, last: int) -> list[Entry]:
     Raise OSError or NotPermittedError.
     """
     path = os.path.join(directory, FILE)
-    found: list[Entry] = []
-    for each in (f"{path}.1", path):
+    entries: list[Entry] = []
+    for name in (f"{path}.1", path):
         with (
             contextlib.suppress(FileNotFoundError),
-            open(open_private(each, os.O_RDONLY), "rb") as file,
+            open(open_private(name, os.O_RDONLY), "rb") as file,
         ):
-            found += _parse(file.read(2 * _LARGEST))
-    return found[-last:] if last else found
+            entries += _parse(file.read(2 * _LARGEST))
+    return entries[-last:] if last else entries
 
 
 def _parse(content: bytes) -> list[Entry]:
-    found: list[Entry] = []
+    entries: list[Entry] = []
     for line in content.splitlines():
         with contextlib.suppress(msgspec.MsgspecError):
-            found.append(msgspec.json.decode(line, type=Entry))
-    return found
+            entries.append(msgspec.json.decode(line, type=Entry))
+    return entries
 
 
 def describe(entry: Entry) -> str:
     """Return an entry as a phrase for the log and the terminal."""
-    place = f"{entry.control}@{entry.device}" if entry.device else entry.control
+    name = f"{entry.control}@{entry.device}" if entry.device else entry.control
     values = entry.requested
     if entry.action in {"restored", "reset", "restore-failed"}:
         values = f"{entry.after or entry.requested} -> {entry.before}"
     elif entry.before:
         values = f"{entry.before} -> {entry.after or entry.requested}"
-    text = f"{entry.action}: {place} {values}".rstrip()
+    text = f"{entry.action}: {name} {values}".rstrip()
     text += f", by {entry.by}"
     if entry.job:
         text += f", job {entry.job}"

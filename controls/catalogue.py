@@ -35,12 +35,14 @@ class Catalogue:
 
     def __init__(self, features: Iterable[Feature]) -> None:
         self._features: dict[str, Feature] = {}
-        self._bare: dict[str, list[Feature]] = {}
+        self._by_name: dict[str, list[Feature]] = {}
         for feature in features:
             control = feature.control
             if control.full_name not in self._features:
                 self._features[control.full_name] = feature
-                self._bare.setdefault(control.name, []).append(feature)
+                bare = () if "." in control.name else (control.name,)
+                for name in (control.full_name, *bare):
+                    self._by_name.setdefault(name, []).append(feature)
         self._categories = {feature.control.category for feature in self}
 
     def __iter__(self) -> Iterator[Feature]:
@@ -55,37 +57,24 @@ class Catalogue:
 
     def find(self, name: str) -> Feature:
         """Return a control by `category.name` or by a unique name. Raise ControlError."""
-        if "." in name:
-            feature = self._features.get(name)
-            if feature is None:
-                raise ControlError("there is no such control on this node")
-            return feature
-        found = self._bare.get(name, [])
-        if not found:
+        features = self._by_name.get(name, [])
+        if not features:
             raise ControlError("there is no such control on this node")
-        if len(found) > 1:
-            names = ", ".join(feature.control.full_name for feature in found)
+        if len(features) > 1:
+            names = ", ".join(feature.control.full_name for feature in features)
             raise ControlError(f"the name is not unique: {names}")
-        return found[0]
+        return features[0]
 
     def listing(self) -> str:
         """Return the answer to `controls`: JSON."""
-        listed = [
-            ListedControl(
-                feature.control.category,
-                feature.control.name,
-                feature.control.device_type,
-                _described(feature),
-                feature.control.methods,
-            )
-            for feature in self
-        ]
+        listed: list[ListedControl] = []
+        for feature in self:
+            control = feature.control
+            unit = f" [{control.unit}]" if control.unit else ""
+            methods = "ALL" if control.is_writable else "GET"
+            row = (control.category, control.name, control.device_type)
+            listed.append(ListedControl(*row, f"{control.description}{unit}", methods))
         return msgspec.json.encode({"controls": listed}).decode()
-
-
-def _described(feature: Feature) -> str:
-    control = feature.control
-    return f"{control.description} [{control.unit}]" if control.unit else control.description
 
 
 def check_device(feature: Feature, device_type: DeviceType | None, number: str) -> str:
@@ -95,19 +84,19 @@ def check_device(feature: Feature, device_type: DeviceType | None, number: str) 
         raise ControlError(f"{control.full_name} is of type {control.device_type}")
     if device_type == "node":
         number = NODE_DEVICE
-    found = feature.find_device(number)
-    if found is None:
+    device = feature.find_device(number)
+    if device is None:
         raise ControlError(f"{NO_DEVICE} {control.device_type}/{number[:40]!a} with it")
-    return found
+    return device
 
 
 def find_features(node: Node, classes: Sequence[ControlClass]) -> Iterator[Feature]:
     """Return the features of all classes. A failing class is skipped and logged."""
-    for each in classes:
+    for control_class in classes:
         try:
-            yield from each.find_features(node)
+            yield from control_class.find_features(node)
         except CcagentError as error:
-            logger.warning("controls %s: %s", each.category, error)
+            logger.warning("controls %s: %s", control_class.category, error)
 
 
 def standard_classes() -> list[ControlClass]:

@@ -13,18 +13,20 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from ccagent.controls.journal import Change, newest_first
-from ccagent.errors import CcagentError, ControlError
+from ccagent.controls.audit import Action, Audit, Entry
+from ccagent.controls.journal import Change
+from ccagent.errors import CcagentError, ControlError, NotHereError
 from ccagent.log import logger
+from ccagent.machine.cgroup.jobs import job_directories
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from ccagent.controls.audit import Action, Audit
     from ccagent.controls.catalogue import Catalogue
     from ccagent.controls.control import Feature
     from ccagent.controls.journal import Journal
     from ccagent.machine.node import Node
+
 
 _BOOT_ID = "proc/sys/kernel/random/boot_id"
 _FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 600.0
@@ -47,11 +49,14 @@ class Order(NamedTuple):
 
 
 class Changes:
-    """The changes in effect. Any thread may call it. A hanging write blocks only its device."""
+    """The changes in effect. Any thread may call it. A hanging write blocks only its device.
+
+    catalogue: the features of the machine; replaced at a reload.
+    """
 
     def __init__(self, node: Node, catalogue: Catalogue, journal: Journal, audit: Audit) -> None:
         self._node = node
-        self._catalogue = catalogue
+        self.catalogue = catalogue
         self._journal = journal
         self._audit = audit
         self._lock = threading.Lock()
@@ -60,18 +65,13 @@ class Changes:
         self._boot = _boot_id(node)
         self._is_closed = False
 
-    def replace_catalogue(self, catalogue: Catalogue) -> None:
-        """Replace the features by a new list of the machine's features."""
-        self._catalogue = catalogue
-
     def close(self) -> None:
         """Refuse all further requests. Values can still be restored."""
         self._is_closed = True
 
     def all(self) -> list[Change]:
         """Return the changes in effect, oldest first."""
-        with self._lock:
-            return list(self._journal.changes.values())
+        return self._journal.all()
 
     def set(self, order: Order) -> str:
         """Set a value and verify it. Return the value read back. Raise CcagentError."""
@@ -84,19 +84,12 @@ class Changes:
     def _set(self, order: Order, resource: str) -> str:
         feature, device = order.feature, order.device
         now = feature.read(device)
-        earlier = self._change_of(resource)
+        earlier = next((c for c in self.all() if c.resource == resource), None)
         refusal = feature.limits(device).refusal(order.text)
         if refusal:
             raise ControlError(f"{order.name}: out of the machine's range: {refusal}")
-        if now == order.text or _is_rounded(earlier, order.text, now):
-            # The value is already in effect: at most the lease changes.
-            if earlier is not None:
-                self._save(msgspec.structs.replace(earlier, after=now, **self._terms(order)))
-                self._pauses.pop(earlier.number, None)
-                self._record("renewed", order, earlier.before, now)
-            return now
         change = Change(
-            number=self._new_number() if earlier is None else earlier.number,
+            number=self._journal.next_number() if earlier is None else earlier.number,
             control=order.name,
             device=device,
             resource=resource,
@@ -105,10 +98,22 @@ class Changes:
             sender=order.sender,
             time=self._node.clock.time(),
             boot=self._boot,
-            expires=self._expiry(order.lease),
+            expires=self._node.clock.uptime() + order.lease if order.lease else 0.0,
             job=order.job,
         )
-        self._save(change)
+        # The machine may have rounded the same earlier request.
+        is_rounded = earlier is not None and (earlier.requested, earlier.after) == (order.text, now)
+        if now == order.text or is_rounded:
+            # The value is already in effect: at most the lease changes.
+            if earlier is not None:
+                renewed = msgspec.structs.replace(
+                    change, after=now, time=earlier.time, boot=earlier.boot
+                )
+                self._journal.add(renewed)
+                self._pauses.pop(earlier.number, None)
+                self._record("renewed", renewed, lease=order.lease)
+            return now
+        self._journal.add(change)
         try:
             feature.write(device, order.text)
             after = feature.read(device)
@@ -120,17 +125,18 @@ class Changes:
             kept = self._undo(change, order, reason)
             raise ControlError(f"{order.name}: {reason}; {kept}")
         self._pauses.pop(change.number, None)
-        self._confirm(change, after)
-        self._record("set", order, change.before, after)
+        confirmed = msgspec.structs.replace(change, after=after)
+        self._confirm(confirmed)
+        self._record("set", confirmed, lease=order.lease)
         return after
 
-    def _confirm(self, change: Change, after: str) -> None:
+    def _confirm(self, change: Change) -> None:
         """Save the value read back. If that fails, the value stays set and remembered."""
         try:
-            if after == change.before:
+            if change.after == change.before:
                 self._end(change.number)
             else:
-                self._save(msgspec.structs.replace(change, after=after))
+                self._journal.add(change)
         except ControlError as error:
             logger.error("controls: %s is set, but not confirmed on disk: %s; a restart puts it"
                          " back", change.control, error.__cause__ or error)  # fmt: skip
@@ -139,7 +145,7 @@ class Changes:
         """Restore the old value. Return False if that failed and is tried again later."""
         try:
             with self._reserved(change.resource, change.control):
-                current = self._journal.changes.get(change.number)
+                current = self._journal.find(change.number)
                 if current is None:
                     return True
                 self._put_back(current, by)
@@ -149,7 +155,7 @@ class Changes:
             first = change.number not in self._pauses
             self._put_off(change.number)
             if first:
-                self._audit_change("restore-failed", change, by, str(error))
+                self._record("restore-failed", change, by, str(error))
             return False
         self._pauses.pop(change.number, None)
         return True
@@ -162,7 +168,7 @@ class Changes:
         only hardware that kept the changed value is restored.
         """
         self.recover_after_boot()
-        for change in newest_first(self.all()):
+        for change in reversed(self.all()):
             if change.boot != self._boot:
                 continue
             if change.after is None:
@@ -170,11 +176,11 @@ class Changes:
             elif not is_allowed(change.control):
                 self.restore(change, "the policy no longer allows it")
             else:
-                self._audit_change("kept", change, change.sender, "in effect at a start")
+                self._record("kept", change, reason="in effect at a start")
 
     def recover_after_boot(self) -> None:
         """Handle the changes before the last boot: only hardware may have kept them."""
-        for change in newest_first(self.all()):
+        for change in reversed(self.all()):
             if change.boot != self._boot:
                 self._recover_after_boot(change)
 
@@ -184,24 +190,22 @@ class Changes:
         jobs: the jobs on this node; None if unknown.
         """
         now = self._node.clock.uptime()
-        found: list[tuple[Change, str]] = []
-        for change in newest_first(self.all()):
+        due: list[tuple[Change, str]] = []
+        for change in reversed(self.all()):
             pause = self._pauses.get(change.number)
             if pause is not None:
                 if now >= pause[0]:
-                    found.append((change, "an earlier restore failed"))
+                    due.append((change, "an earlier restore failed"))
             elif change.expires and now >= change.expires:
-                found.append((change, "end of lease"))
+                due.append((change, "end of lease"))
             elif change.job and jobs is not None and change.job not in jobs:
-                found.append((change, f"end of job {change.job}"))
-        return found
+                due.append((change, f"end of job {change.job}"))
+        return due
 
     def next_due(self) -> float | None:
         """Return the seconds until the next lease or retry is due; None for never."""
-        with self._lock:
-            changes = list(self._journal.changes.values())
         times: list[float] = []
-        for change in changes:
+        for change in self.all():
             pause = self._pauses.get(change.number)
             if pause is not None:  # its lease may have ended: only the next attempt matters
                 times.append(pause[0])
@@ -230,7 +234,7 @@ class Changes:
             if not feature.matches(change.before, now):
                 raise ControlError(f"{change.before} was written, {now} is read back")
         self._end(change.number)
-        self._audit_change("restored", change, by, reason)
+        self._record("restored", change, by, reason)
 
     def _recover_after_boot(self, change: Change) -> None:
         with contextlib.suppress(CcagentError):
@@ -240,11 +244,11 @@ class Changes:
                 self.restore(change, "the machine kept it over a boot")
                 return
         self._end(change.number)
-        self._audit_change("reset", change, "the machine was booted", "")
+        self._record("reset", change, "the machine was booted")
 
     def _feature(self, change: Change) -> Feature:
         """Return the control of a change. Raise ControlError if its device no longer exists."""
-        feature = self._catalogue.find(change.control)
+        feature = self.catalogue.find(change.control)
         if feature.find_device(change.device) != change.device:
             raise ControlError(f"{change.control}: device {change.device} does not exist now")
         return feature
@@ -263,23 +267,12 @@ class Changes:
         except CcagentError as error:
             kept = f"putting {change.before} back failed ({error}) and is tried again"
             self._put_off(change.number)
-        self._record("failed", order, change.before, "", f"{reason}; {kept}")
+        self._record("failed", change, reason=f"{reason}; {kept}", lease=order.lease)
         return kept
 
     def _put_off(self, number: int) -> None:
         pause = min(_LONGEST_PAUSE, 2 * self._pauses.get(number, (0.0, _FIRST_PAUSE / 2))[1])
         self._pauses[number] = (self._node.clock.uptime() + pause, pause)
-
-    def _terms(self, order: Order) -> dict[str, object]:
-        return {
-            "expires": self._expiry(order.lease),
-            "job": order.job,
-            "sender": order.sender,
-            "requested": order.text,
-        }
-
-    def _expiry(self, lease: float) -> float:
-        return self._node.clock.uptime() + lease if lease else 0.0
 
     @contextlib.contextmanager
     def _reserved(self, resource: str, name: str) -> Generator[None]:
@@ -293,57 +286,27 @@ class Changes:
             with self._lock:
                 self._busy.discard(resource)
 
-    def _change_of(self, resource: str) -> Change | None:
-        with self._lock:
-            changes = self._journal.changes.values()
-            return next((change for change in changes if change.resource == resource), None)
-
-    def _new_number(self) -> int:
-        with self._lock:
-            return self._journal.next_number()
-
-    def _save(self, change: Change) -> None:
-        with self._lock:
-            self._journal.add(change)
-
     def _end(self, number: int) -> None:
-        with self._lock:
-            self._journal.end(number)
+        self._journal.end(number)
         self._pauses.pop(number, None)
 
     def _record(
-        self, action: Action, order: Order, before: str, after: str, reason: str = ""
+        self, action: Action, change: Change, by: str = "", reason: str = "", lease: float = 0.0
     ) -> None:
-        self._audit.add(
-            action,
-            order.name,
-            by=order.sender,
-            device=order.device,
-            before=before,
-            requested=order.text,
-            after=after,
-            reason=reason,
-            job=order.job,
-            lease=order.lease,
-        )
-
-    def _audit_change(self, action: Action, change: Change, by: str, reason: str) -> None:
-        self._audit.add(
-            action,
-            change.control,
-            by=by,
+        """Add an entry to the audit. by: the sender of the change, if empty."""
+        entry = Entry(
+            action=action,
+            control=change.control,
             device=change.device,
             before=change.before,
             requested=change.requested,
             after=change.after or "",
+            by=by or change.sender,
             reason=reason,
             job=change.job,
+            lease=lease,
         )
-
-
-def _is_rounded(earlier: Change | None, text: str, now: str) -> bool:
-    """Return whether the current value is the machine's result of the same earlier request."""
-    return earlier is not None and (earlier.requested, earlier.after) == (text, now)
+        self._audit.add(entry)
 
 
 def _boot_id(node: Node) -> str:
@@ -351,3 +314,30 @@ def _boot_id(node: Node) -> str:
         return node.read_single(_BOOT_ID).decode("ascii", "replace").strip()
     except CcagentError:
         return ""
+
+
+_CONTROLLERS = ("memory", "cpuacct", "freezer")
+
+
+def find_jobs(node: Node) -> frozenset[int] | None:
+    """Return the jobs on this node; None if a directory can't be read."""
+    errors: list[CcagentError] = []
+    try:
+        directories = job_directories(node, _CONTROLLERS, lambda _, error: errors.append(error))
+    except NotHereError:
+        return frozenset()
+    return None if errors else frozenset(directory.job for directory in directories)
+
+
+def find_owner(node: Node, *, is_needed: bool) -> int:
+    """Return the only job on the node; 0 without one.
+
+    Raise ControlError if exactly one is required and none or several exist.
+    """
+    jobs = find_jobs(node)
+    if jobs is not None and len(jobs) == 1:
+        return min(jobs)
+    if is_needed:
+        count = "the jobs on it can't be read" if jobs is None else f"{len(jobs)} jobs are on it"
+        raise ControlError(f"set only while exactly one job is on this node (owner-only): {count}")
+    return 0

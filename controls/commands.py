@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ccagent.config.command_options import Common
-    from ccagent.controls.asking import Inquiry
-    from ccagent.controls.setup import ControlSetup
+    from ccagent.controls.client import CommandLine
+    from ccagent.controls.settings import ControlSetup
 
 
 @click.group(cls=HelpfulGroup)
@@ -34,14 +34,14 @@ def run(common: Common) -> None:
 
     Without --config it reads /etc/ccagent/ccagent.toml.
     """
-    from ccagent.controls.start import run_service
+    from ccagent.controls.service import run_service
 
     if common.options.is_without_file:
         raise ConfigurationError("control run needs a configuration file")
     run_service(common.options.path, common.verbosity)
 
 
-def _asking(function: Callable[..., None]) -> Callable[..., None]:
+def _with_client(function: Callable[..., None]) -> Callable[..., None]:
     """Add the options of commands that send requests to nodes."""
     for option in (
         click.option(
@@ -74,41 +74,41 @@ def _asking(function: Callable[..., None]) -> Callable[..., None]:
 
 
 @control.command("list")
-@_asking
+@_with_client
 @add_file_options
 def list_(common: Common, **options: Any) -> None:
     """List the controls, with device types and methods."""
-    _ask(common, options, lambda inquiry: inquiry.show_list())
+    _ask(common, options, lambda command: command.show_list())
 
 
 @control.command()
-@_asking
+@_with_client
 @add_file_options
 def status(common: Common, **options: Any) -> None:
     """Show the senders with the most requests, refusals and log lines."""
-    _ask(common, options, lambda inquiry: inquiry.show_status())
+    _ask(common, options, lambda command: command.show_status())
 
 
 @control.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME[@DEVICE]...")
-@_asking
+@_with_client
 @add_file_options
 def get(names: tuple[str, ...], common: Common, **options: Any) -> None:
     """Read controls. DEVICE is a number, a PCI address, or 'all' (default)."""
-    _ask(common, options, lambda inquiry: inquiry.get(names))
+    _ask(common, options, lambda command: command.get(names))
 
 
 @control.command("set")
 @click.argument("assignments", nargs=-1, required=True, metavar="NAME[@DEVICE]=VALUE...")
 @click.option("--lease", metavar="DURATION", help="Put back after this long: 30m, 2h.")
 @click.option("--dry-run", "is_dry", is_flag=True, help="Check, and write nothing.")
-@_asking
+@_with_client
 @add_file_options
 def set_(
     assignments: tuple[str, ...], lease: str | None, is_dry: bool, common: Common, **options: Any
 ) -> None:
     """Set controls, within the policy of each node; exit status 1 if one refuses."""
-    _ask(common, options, lambda inquiry: inquiry.set(assignments, lease=lease, is_dry=is_dry))
+    _ask(common, options, lambda command: command.set(assignments, lease=lease, is_dry=is_dry))
 
 
 @control.command()
@@ -116,11 +116,11 @@ def set_(
 @click.option(
     "--job", default="", metavar="ID", help="Only what was set for this job; for epilogs."
 )
-@_asking
+@_with_client
 @add_file_options
 def restore(name: str, job: str, common: Common, **options: Any) -> None:
     """Restore values: all changed ones, those of one control, or those of a job."""
-    _ask(common, options, lambda inquiry: inquiry.restore(name, job))
+    _ask(common, options, lambda command: command.restore(name, job))
 
 
 @control.command()
@@ -145,25 +145,25 @@ def audit(last: int, as_json: bool, common: Common) -> None:
         click.echo(text or f"{entry.time}  {printable(describe(entry))}")
 
 
-def _ask(common: Common, options: dict[str, Any], ask: Callable[[Inquiry], bool]) -> None:
+def _ask(common: Common, options: dict[str, Any], ask: Callable[[CommandLine], bool]) -> None:
     """Send requests and print the answers. Exit with 1 if an answer is an error or missing."""
-    from ccagent.controls.asking import Inquiry, find_asker
+    from ccagent.controls.client import CommandLine, find_client
 
     setup = _load(common)
-    asker = find_asker(
+    client = find_client(
         setup,
         nodes=options["nodes"],
         subject=options["subject"],
         seed_file=options["seed_file"],
         seconds=options["seconds"],
     )
-    if not ask(Inquiry(asker, as_json=options["as_json"], print_line=click.echo)):
+    if not ask(CommandLine(client, as_json=options["as_json"], print_line=click.echo)):
         sys.exit(1)
 
 
 def _load(common: Common) -> ControlSetup:
     from ccagent import log
-    from ccagent.controls.setup import load_setup, without_file
+    from ccagent.controls.settings import load_setup, without_file
 
     log.configure(common.verbosity)
     if common.options.is_without_file:

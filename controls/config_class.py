@@ -10,27 +10,30 @@ import contextlib
 import fcntl
 import os
 import signal
+import sys
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
+from ccagent.config.files import read_files
 from ccagent.config.settings import as_table, is_table
-from ccagent.controls.config_keys import (
+from ccagent.controls.control import NODE_DEVICE, Control, ControlClass, Feature
+from ccagent.controls.overrides import (
     read_key,
+    read_overrides,
     split_key,
     with_key,
     with_overrides,
+    write_overrides,
 )
-from ccagent.controls.control import NODE_DEVICE, Control, ControlClass, Feature
-from ccagent.controls.overrides import read_overrides, write_overrides
-from ccagent.errors import ControlError, ProgramError
+from ccagent.errors import ConfigurationError, ControlError, ProgramError
 from ccagent.machine.interpreter import python
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable
 
-    from ccagent.controls.settings import ControlsSettings
     from ccagent.machine.node import Node
+
 
 _LOCK = "ccagent.lock"
 _CHECK_WITHIN = 10.0
@@ -38,29 +41,26 @@ _OUTPUT = 64 * 1024
 
 
 class ConfigSource:
-    """The daemon's configuration: the table of its files, and the overrides.
+    """The daemon's configuration: the files at `path`, and the overrides."""
 
-    read_table: returns the current table of the files.
-    """
-
-    def __init__(
-        self, node: Node, place: str, settings: ControlsSettings,
-        read_table: Callable[[], dict[str, Any]],
-    ) -> None:  # fmt: skip
+    def __init__(self, node: Node, path: str, overrides: str) -> None:
         self.node = node
-        self.place = place
-        self.path = settings.overrides
-        self.read_table = read_table
+        self.path = path
+        self.overrides = overrides
+
+    def read_table(self) -> dict[str, Any]:
+        """Return the table of the files. Raise CcagentError."""
+        return read_files(self.path).table
 
     def document(self) -> str:
         """Return the running configuration as JSON, without secrets and queries of URLs."""
-        table = with_overrides(self.read_table(), read_overrides(self.path))
+        table = with_overrides(self.read_table(), read_overrides(self.overrides))
         return msgspec.json.encode(_public(table)).decode()
 
     def check(self, overrides: dict[str, Any]) -> None:
         """Raise ControlError if the configuration is invalid with these overrides."""
-        program = "from ccagent.controls.config_check import main; main()"
-        command = [*python(program), self.place, msgspec.json.encode(overrides).decode()]
+        program = "from ccagent.controls.config_class import main; main()"
+        command = [*python(program), self.path, msgspec.json.encode(overrides).decode()]
         try:
             self.node.run(command, time_limit=_CHECK_WITHIN, output_limit=_OUTPUT)
         except ProgramError as error:
@@ -83,43 +83,36 @@ class ConfigSource:
 class ConfigFeature(Feature):
     """One key of the configuration."""
 
+    is_quick = False
+
     def __init__(self, source: ConfigSource, name: str) -> None:
         agent, is_cadence = split_key(name)
         what = f"Cadence of the agent {agent}" if is_cadence else f"Whether the agent {agent} runs"
         self._source = source
         self.control = Control(
-            category="config",
-            name=name.removeprefix("config."),
-            device_type="node",
-            description=what,
-            kind="choice" if is_cadence else "boolean",
-            is_writable=True,
-        )
-
-    @property
-    def devices(self) -> Sequence[str]:
-        """The id of the only device, the node."""
-        return (NODE_DEVICE,)
+            "config", name.removeprefix("config."), "node", "choice" if is_cadence else "boolean",
+            what, is_writable=True,
+        )  # fmt: skip
+        self.devices = (NODE_DEVICE,)
 
     def read(self, device: str) -> str:
         """Return the value in effect. Raise CcagentError."""
         del device
-        source = self._source
-        overrides = read_overrides(source.path)
-        return read_key(source.read_table(), overrides, self.control.full_name)
+        overrides = read_overrides(self._source.overrides)
+        return read_key(self._source.read_table(), overrides, self.control.full_name)
 
     def write(self, device: str, text: str) -> None:
         """Check, write the overrides, reload the daemon. Raise CcagentError."""
         del device
         source = self._source
-        overrides = read_overrides(source.path)
+        overrides = read_overrides(source.overrides)
         table = source.read_table()
         agent, is_cadence = split_key(self.control.full_name)
         if is_cadence and read_key(table, overrides, f"config.agents.{agent}") == "0":
             raise ControlError(f"config: the agent {agent} does not run")
         new = with_key(table, overrides, self.control.full_name, text)
         source.check(new)
-        write_overrides(source.path, new)
+        write_overrides(source.overrides, new)
         source.reload()
 
 
@@ -166,3 +159,16 @@ def _public(value: object, key: str = "") -> object:
 
         return public_url(value)
     return value
+
+
+def main() -> None:
+    """Check the file argv[1] with the overrides argv[2] (JSON). Status 2 and a line on error."""
+    from ccagent.config.configuration import check_files
+
+    path, text = sys.argv[1:3]
+    try:
+        files = read_files(path)
+        check_files(files, with_overrides(files.table, msgspec.json.decode(text)))
+    except ConfigurationError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(2)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 import msgspec
 
-from ccagent.errors import ControlError
+from ccagent.errors import CcagentError, ControlError, NotHereError, UnparsableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from ccagent.machine.node import Node
+
 
 Kind = Literal["integer", "real", "boolean", "choice", "text"]
 """Kind of a control's value. `choice`: one of the words offered by the machine."""
@@ -39,29 +40,21 @@ _BOOLEANS = {"0": "0", "1": "1", "false": "0", "true": "1"}
 _SHOWN = 60
 
 
-class Control(msgspec.Struct, frozen=True, kw_only=True):
+class Control(msgspec.Struct, frozen=True):
     """One control in the list `controls`. Values are texts in LIKWID's formats."""
 
     category: str
     name: str
     device_type: DeviceType
-    description: str
     kind: Kind
+    description: str
     unit: str = ""
-    is_readable: bool = True
     is_writable: bool = False
 
     @property
     def full_name(self) -> str:
         """The unique name on a machine: `category.name`."""
         return f"{self.category}.{self.name}"
-
-    @property
-    def methods(self) -> str:
-        """The supported methods: `ALL`, `GET` or `PUT`."""
-        if not self.is_writable:
-            return "GET"
-        return "ALL" if self.is_readable else "PUT"
 
     def parse(self, text: str) -> str:
         """Return the canonical form of a requested value. Raise ControlError.
@@ -117,13 +110,11 @@ class Feature(ABC):
     """
 
     control: Control
+    devices: Sequence[str]
     tolerance: float = 0.0
     """Maximum relative rounding of a real value by the machine."""
-
-    @property
-    @abstractmethod
-    def devices(self) -> Sequence[str]:
-        """The ids of the devices."""
+    is_quick = True
+    """Whether `read` is only the read of a file of the kernel, without another process."""
 
     @abstractmethod
     def read(self, device: str) -> str:
@@ -147,14 +138,14 @@ class Feature(ABC):
         """Return the id of a device from the tag `type-id`; None for an unknown device."""
         return number if number in self.devices else None
 
-    def matches(self, wanted: str, found: str) -> bool:
+    def matches(self, wanted: str, value: str) -> bool:
         """Return whether a value read back equals the written one."""
-        if wanted == found:
+        if wanted == value:
             return True
         if self.control.kind != "real":
             return False
         try:
-            return abs(float(wanted) - float(found)) <= self.tolerance * abs(float(wanted)) + 1e-6
+            return abs(float(wanted) - float(value)) <= self.tolerance * abs(float(wanted)) + 1e-6
         except ValueError:
             return False
 
@@ -179,3 +170,168 @@ def real_text(value: float) -> str:
 def shortened(text: str) -> str:
     """Return a text of a request for an error message, printable and of bounded length."""
     return ascii(text[:_SHOWN])
+
+
+_NUMBER = re.compile(rb"-?[0-9]{1,20}")
+_BRACKETS = re.compile(r"\[([^\]]*)\]")
+
+
+class FileFeature(Feature):
+    """A control with one file `DIRECTORY/FILE` per device.
+
+    directories: by device id, from the machine's list of devices.
+    """
+
+    def __init__(
+        self, node: Node, category: str, device_type: DeviceType, row: KernelFile,
+        directories: Mapping[str, str],
+    ) -> None:  # fmt: skip
+        self.control = Control(
+            category, row.name, device_type, row.kind, row.description, row.unit,
+            is_writable=row.find_limits is not None,
+        )  # fmt: skip
+        self.devices = tuple(directories)
+        self.tolerance = row.tolerance
+        self._node = node
+        self._row = row
+        self._directories = directories
+
+    def read(self, device: str) -> str:
+        """Return the value in the file. Raise CcagentError if it can't be read."""
+        path = self._path(device)
+        return self._parse(self._node.read_single(path), path)
+
+    def write(self, device: str, text: str) -> None:
+        """Write a value to the file. Raise CcagentError if that fails."""
+        self._node.write_file(self._path(device), self._format(text))
+
+    def limits(self, device: str) -> Limits:
+        """Return the machine's current limits. Raise CcagentError."""
+        find = self._row.find_limits
+        return NO_LIMITS if find is None else find(self._node, self._directories[device])
+
+    def resource(self, device: str) -> str:
+        """Return the path of the file without links: cpus share cpufreq policies through links."""
+        return self._node.resolve(self._path(device))
+
+    def _path(self, device: str) -> str:
+        return f"{self._directories[device]}/{self._row.file}"
+
+    def _parse(self, content: bytes, path: str) -> str:
+        text = content.strip()
+        if self.control.kind in {"integer", "real"}:
+            if not _NUMBER.fullmatch(text):
+                raise UnparsableError(f"/{path}: not a whole number: {text[:40]!r}")
+            number = int(text)
+            if self.control.kind == "integer":
+                return str(number // self._row.scale)
+            return real_text(number / self._row.scale)
+        return text.decode("utf-8", "replace")
+
+    def _format(self, text: str) -> bytes:
+        match self.control.kind:
+            case "integer":
+                return str(int(text) * self._row.scale).encode()
+            case "real":
+                return str(round(float(text) * self._row.scale)).encode()
+            case _:
+                return text.encode()
+
+
+class InvertedFeature(FileFeature):
+    """A boolean with an inverted file: no_turbo."""
+
+    def _parse(self, content: bytes, path: str) -> str:
+        return _inverted(super()._parse(content, path), path)
+
+    def _format(self, text: str) -> bytes:
+        return _inverted(text, "").encode()
+
+
+class BracketedFeature(FileFeature):
+    """A file with all choices, and the current one in brackets: `always [madvise] never`.
+
+    The choices in the file are the limits.
+    """
+
+    def limits(self, device: str) -> Limits:
+        """Return the choices. Raise CcagentError."""
+        text = self._node.read_single(self._path(device)).decode("utf-8", "replace")
+        return Limits(choices=tuple(text.replace("[", "").replace("]", "").split()))
+
+    def _parse(self, content: bytes, path: str) -> str:
+        match = _BRACKETS.search(content.decode("utf-8", "replace"))
+        if match is None:
+            raise UnparsableError(f"/{path}: no choice in brackets: {content[:40]!r}")
+        return match[1]
+
+
+class KernelFile(NamedTuple):
+    """A control in a file of each device's directory: a row in the table of a class.
+
+    find_limits: called with the directory of a device; None if the control can only be read. scale:
+    units of the file per unit of the control.
+    """
+
+    name: str
+    file: str
+    kind: Kind
+    description: str
+    unit: str = ""
+    find_limits: Callable[[Node, str], Limits] | None = None
+    scale: int = 1
+    tolerance: float = 0.0
+    form: type[FileFeature] = FileFeature
+
+
+def find_files(
+    node: Node, category: str, device_type: DeviceType, directories: Mapping[str, str],
+    table: Iterable[KernelFile],
+) -> Iterator[Feature]:  # fmt: skip
+    """Yield the features of rows whose file a device has."""
+    for row in table:
+        having = {d: path for d, path in directories.items() if node.exists(f"{path}/{row.file}")}
+        if having:
+            yield row.form(node, category, device_type, row, having)
+
+
+def without_limits(node: Node, directory: str) -> Limits:
+    """Return no limits: the kernel takes every value of this kind."""
+    del node, directory
+    return NO_LIMITS
+
+
+def read_integer(node: Node, path: str) -> int | None:
+    """Return the whole number in a file; None without the file. Raise CcagentError."""
+    try:
+        text = node.read_single(path).strip()
+    except NotHereError:
+        return None
+    return int(text) if _NUMBER.fullmatch(text) else None
+
+
+def read_word(node: Node, path: str) -> str:
+    """Return the short text in a file; empty if it can't be read."""
+    try:
+        return node.read_single(path).decode("utf-8", "replace").strip()
+    except CcagentError:
+        return ""
+
+
+def list_names(node: Node, path: str, form: re.Pattern[str]) -> list[re.Match[str]]:
+    """Return the names in a directory that match a pattern, in natural order; none without it.
+
+    Only these names of the machine become part of a path.
+    """
+    try:
+        names = node.list(path)
+    except CcagentError:
+        return []
+    matches = [match for name in names if (match := form.fullmatch(name))]
+    return sorted(matches, key=lambda match: [int(n) for n in re.findall(r"[0-9]+", match[0])])
+
+
+def _inverted(text: str, path: str) -> str:
+    if text not in {"0", "1"}:
+        raise UnparsableError(f"/{path}: neither 0 nor 1: {text[:40]!r}")
+    return "1" if text == "0" else "0"

@@ -13,7 +13,7 @@ import struct
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from ccagent.controls.control import Control, ControlClass, Feature, Kind, Limits, real_text
-from ccagent.controls.cpus import list_cpus, socket_of
+from ccagent.controls.topology import list_cpus, read_id
 from ccagent.errors import UnparsableError
 from ccagent.machine.file_errors import raise_for
 
@@ -30,6 +30,7 @@ _MESSAGE = struct.Struct("=IHH8IHxx")
 _COMMAND = 3 << 30 | _MESSAGE.size << 16 | 0xF8 << 8
 """_IOWR(0xF8, 0, struct hsmp_message)."""
 _MILLI = 1000
+_SOCKET = "physical_package_id"
 
 
 class _Value(NamedTuple):
@@ -61,27 +62,17 @@ class HsmpFeature(Feature):
 
     def __init__(self, value: _Value, sockets: Sequence[str], call: Call) -> None:
         self._value = value
-        self._sockets = sockets
+        self.devices = sockets
         self._call = call
         self.control = Control(
-            category="hsmp",
-            name=value.name,
-            device_type="socket",
-            description=value.description,
-            kind=value.kind,
-            unit=value.unit,
+            "hsmp", value.name, "socket", value.kind, value.description, value.unit,
             is_writable=value.message == _LIMIT,
-        )
-
-    @property
-    def devices(self) -> Sequence[str]:
-        """The numbers of the sockets."""
-        return self._sockets
+        )  # fmt: skip
 
     def read(self, device: str) -> str:
         """Return the SMU's value. Raise CcagentError if the SMU does not answer."""
-        found = self._call(int(device), self._value.message, None)
-        return real_text(found / _MILLI) if self._value.kind == "real" else str(found)
+        answer = self._call(int(device), self._value.message, None)
+        return real_text(answer / _MILLI) if self._value.kind == "real" else str(answer)
 
     def write(self, device: str, text: str) -> None:
         """Set the power limit. Raise CcagentError."""
@@ -110,7 +101,7 @@ class Hsmp(ControlClass):
             if not node.is_live:
                 return
             call = send_message
-        sockets = sorted({str(socket_of(node, number)) for number in list_cpus(node)}, key=int)
+        sockets = [str(n) for n in sorted({read_id(node, n, _SOCKET) for n in list_cpus(node)})]
         for value in _VALUES:
             yield HsmpFeature(value, sockets, call)
 

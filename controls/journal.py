@@ -7,8 +7,9 @@ the other lines. A new record is on disk (fdatasync) before `add` returns.
 from __future__ import annotations
 
 import os
+import threading
 import zlib
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import msgspec
 
@@ -16,9 +17,6 @@ from ccagent.errors import ControlError, NotPermittedError
 from ccagent.log import logger
 from ccagent.service.private_directories import make_directory
 from ccagent.service.private_files import open_private, replace_file
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 FILE = "changes.journal"
 
@@ -58,52 +56,57 @@ _decoder = msgspec.json.Decoder(_Record)
 
 
 class Journal:
-    """The journal's file. Raise ControlError if it can't be read or written. Not thread-safe."""
+    """The journal's file. Raise ControlError if it can't be read or written. Thread-safe."""
 
     def __init__(self, directory: str) -> None:
         self._path = os.path.join(directory, FILE)
         self._directory = directory
+        self._lock = threading.Lock()
         try:
             make_directory(directory)
-            content = self._read()
+            content = _read(self._path)
         except (OSError, NotPermittedError) as error:
             raise ControlError(f"state-directory: {_reason(error)}") from error
-        self.changes = parse_journal(content, self._path)
+        self._changes = parse_journal(content, self._path)
         self._keep_damaged(content)
-        self._last = max(self.changes, default=0)
+        self._last = max(self._changes, default=0)
         self._descriptor = -1
         self._records = 0
         self._compact()
 
+    def all(self) -> list[Change]:
+        """Return the changes in effect, oldest first."""
+        return list(self._changes.values())
+
+    def find(self, number: int) -> Change | None:
+        """Return the change with a number, if it is in effect."""
+        return self._changes.get(number)
+
     def add(self, change: Change) -> None:
         """Store a change, and replace the one with the same number. It is on disk at the return."""
-        self._append(_Record("set", change))
-        self.changes[change.number] = change
+        with self._lock:
+            self._append(_Record("set", change))
+            self._changes[change.number] = change
 
     def end(self, number: int) -> None:
         """Store that a change need not be restored any more."""
-        self._append(_Record("end", None, number))
-        self.changes.pop(number, None)
-        if self._records > _MOST_RECORDS:
-            self._compact()
+        with self._lock:
+            self._append(_Record("end", None, number))
+            self._changes.pop(number, None)
+            if self._records > _MOST_RECORDS:
+                self._compact()
 
     def next_number(self) -> int:
         """Return a number that this process has not used yet."""
-        self._last += 1
-        return self._last
+        with self._lock:
+            self._last += 1
+            return self._last
 
     def close(self) -> None:
         """Close the file."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
-
-    def _read(self) -> bytes:
-        try:
-            with open(open_private(self._path, os.O_RDONLY), "rb") as file:
-                return file.read(_LARGEST)
-        except FileNotFoundError:
-            return b""
 
     def _keep_damaged(self, content: bytes) -> None:
         """Copy a file with a damaged line: a value may have to be restored by hand.
@@ -144,7 +147,7 @@ class Journal:
     def _compact(self) -> None:
         """Rewrite the file atomically with the changes in effect."""
         self.close()
-        records = (_Record("set", change) for change in self.changes.values())
+        records = (_Record("set", change) for change in self._changes.values())
         content = b"".join(format_line(msgspec.json.encode(record)) for record in records)
         try:
             replace_file(self._path, content)
@@ -152,34 +155,38 @@ class Journal:
             self._descriptor = open_private(self._path, os.O_RDWR)
         except (OSError, NotPermittedError) as error:
             raise ControlError(f"state-directory: {_reason(error)}") from error
-        self._records = len(self.changes)
+        self._records = len(self._changes)
 
 
 def parse_journal(content: bytes, path: str = FILE) -> dict[int, Change]:
     """Return the changes in effect, by number, oldest first. Damaged lines are logged."""
-    found: dict[int, Change] = {}
+    changes: dict[int, Change] = {}
     damaged = 0
     for line in content.splitlines():
         record = _parse_line(line)
         if record is None:
             damaged += 1
         elif record.op == "end":
-            found.pop(record.number, None)
+            changes.pop(record.number, None)
         elif record.change is not None:
-            found[record.change.number] = record.change
+            changes[record.change.number] = record.change
     if damaged:
         logger.warning("%s: %d damaged lines are skipped", path, damaged)
-    return found
+    return changes
 
 
 def read_changes(directory: str) -> list[Change]:
     """Return the changes in effect, read-only. Raise OSError or NotPermittedError."""
     path = os.path.join(directory, FILE)
+    return list(parse_journal(_read(path), path).values())
+
+
+def _read(path: str) -> bytes:
     try:
         with open(open_private(path, os.O_RDONLY), "rb") as file:
-            return list(parse_journal(file.read(_LARGEST), path).values())
+            return file.read(_LARGEST)
     except FileNotFoundError:
-        return []
+        return b""
 
 
 def format_line(record: bytes) -> bytes:
@@ -203,11 +210,6 @@ def _sync_directory(path: str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def newest_first(changes: Iterable[Change]) -> list[Change]:
-    """Return changes in the order of their restore."""
-    return sorted(changes, key=lambda change: change.number, reverse=True)
 
 
 def _reason(error: Exception) -> str:

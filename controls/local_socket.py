@@ -1,7 +1,7 @@
 """The Unix socket for requests of this node's commands, only for root.
 
-A client sends one message, ends its sending side, and receives the answers. Each connection has a
-dedicated thread: a hanging one does not delay others.
+A client sends one message, ends its sending side, and receives the answers. Each message has a
+thread: a hanging one does not delay others.
 """
 
 from __future__ import annotations
@@ -11,36 +11,38 @@ import os
 import socket
 import stat
 import struct
-import threading
-import time
 from typing import TYPE_CHECKING
 
-from ccagent.controls.leader import local_sender
-from ccagent.controls.messages import encode_answer, read_lines
+from ccagent.controls.messages import encode_line, read_lines
+from ccagent.controls.policy import RequestSender
 from ccagent.errors import ConfigurationError, ControlError, EncodingError
 from ccagent.log import logger
 from ccagent.machine.user_names import UserNames, look_up_user
 from ccagent.service.private_directories import make_directory, open_directory
 
 if TYPE_CHECKING:
+    import asyncio
+
     from ccagent.controls.responder import Responder
+    from ccagent.controls.watchdog import BoundedCalls
 
 _LARGEST = 1024 * 1024
 _MOST_CONNECTIONS = 8
 _SECONDS = 5.0
-_PAUSE = 1.0
+_ANSWER_WITHIN = 60.0
 _CREDENTIALS = struct.Struct("=iII")
 
 
 class LocalSocket:
     """Listens at a path. Raise ConfigurationError if that fails."""
 
-    def __init__(self, path: str, responder: Responder) -> None:
+    def __init__(self, path: str, responder: Responder, calls: BoundedCalls) -> None:
         self.responder = responder
         self._path = path
-        self._is_closed = False
+        self._calls = calls
         self._names = UserNames(look_up_user)
-        self._connections = threading.BoundedSemaphore(_MOST_CONNECTIONS)
+        self._connections = 0
+        self._server: asyncio.Server | None = None
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
             make_directory(os.path.dirname(path), 0o755)
@@ -53,66 +55,73 @@ class LocalSocket:
                 self._socket.bind(path)
             finally:
                 os.umask(mask)
-            self._socket.listen(_MOST_CONNECTIONS)
         except OSError as error:
             self._socket.close()
             raise ConfigurationError(
                 f"controls.socket: {path}: {error.strerror or error}"
             ) from error
-        threading.Thread(target=self._accept, name="controls-socket", daemon=True).start()
+
+    async def start(self) -> None:
+        """Answer requests from now on."""
+        import asyncio  # not needed by `ask_locally`
+
+        self._server = await asyncio.start_unix_server(
+            self._serve, sock=self._socket, backlog=_MOST_CONNECTIONS
+        )
 
     def close(self) -> None:
         """Stop listening, and remove the socket."""
-        self._is_closed = True
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+        if self._server is not None:
+            self._server.close()
         self._socket.close()
         with contextlib.suppress(OSError):
             os.unlink(self._path)
 
-    def _accept(self) -> None:
-        while not self._is_closed:
-            try:
-                connection, _ = self._socket.accept()
-            except OSError as error:  # for example too many open files; the cause may be temporary
-                if not self._is_closed:
-                    logger.error("controls.socket: %s; retrying in 1 s", error.strerror)
-                    time.sleep(_PAUSE)
-                continue
-            if not self._connections.acquire(timeout=_SECONDS):
-                connection.close()
-                continue
-            try:
-                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
-            except RuntimeError as error:
-                logger.error("controls.socket: no thread for a request: %s", error)
-                connection.close()
-                self._connections.release()
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        import asyncio
 
-    def _serve(self, connection: socket.socket) -> None:
+        self._connections += 1
         try:
-            with connection:
-                connection.settimeout(_SECONDS)
-                self._answer(connection)
-        except OSError as error:
+            if self._connections <= _MOST_CONNECTIONS:
+                received = await asyncio.wait_for(_read_all(reader), _SECONDS)
+                uid = _peer(writer)
+                writer.write(
+                    await self._calls.call(lambda: self._answer(received, uid), _ANSWER_WITHIN)
+                )
+                await asyncio.wait_for(writer.drain(), _SECONDS)
+        except (OSError, TimeoutError) as error:
             logger.debug("controls: local request: %s", error)
         finally:
-            self._connections.release()
+            self._connections -= 1
+            writer.close()
 
-    def _answer(self, connection: socket.socket) -> None:
-        raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        _, uid, _ = _CREDENTIALS.unpack(raw)
-        sender = local_sender(uid, self._names.find(uid) or f"user {uid}")
-        received = bytearray()
-        while part := connection.recv(65536):
-            received += part
-            if len(received) > _LARGEST:
-                return
-        for line in read_lines(bytes(received)):
+    def _answer(self, received: bytes, uid: int) -> bytes:
+        name = self._names.find(uid) or f"user {uid}"
+        sender = RequestSender(f"{name} on this node", frozenset(), is_root=uid == 0)
+        answers: list[str] = []
+        for line in read_lines(received):
             if self.responder.is_for_us(line):
-                answer = self.responder.answer(line, sender)
                 with contextlib.suppress(EncodingError):
-                    connection.sendall(encode_answer(answer) + b"\n")
+                    answers.append(encode_line(self.responder.answer(line, sender)) + "\n")
+        return "".join(answers).encode()
+
+
+async def _read_all(reader: asyncio.StreamReader) -> bytes:
+    """Return a message; nothing of one that is too large."""
+    received = bytearray()
+    while piece := await reader.read(65536):
+        received += piece
+        if len(received) > _LARGEST:
+            return b""
+    return bytes(received)
+
+
+def _peer(writer: asyncio.StreamWriter) -> int:
+    """Return the user id of the client."""
+    peer: socket.socket = writer.get_extra_info("socket")
+    raw = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    _, uid, _ = _CREDENTIALS.unpack(raw)
+    return int(uid)
 
 
 def ask_locally(path: str, body: bytes, seconds: float) -> bytes:

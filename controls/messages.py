@@ -1,15 +1,17 @@
-"""Requests and senders of messages. A message has several lines, from NATS or a local socket."""
+"""Requests, answers and senders of messages. A message has several lines with times in ns."""
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from ccagent.controls.control_lines import encode_line
 from ccagent.controls.policy import RequestSender
+from ccagent.errors import EncodingError
 from ccagent.log import logger
 from ccagent.records.line_protocol.decoding import Line, decode_lines
+from ccagent.records.line_protocol.encoding import encode_string, encode_tags, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,6 +26,7 @@ _DIGITS = 19
 """Number of digits of a time in nanoseconds, from 2001 to 2286."""
 _LONGEST_KNOWN = 512
 _MOST_KNOWN = 512
+_REMEMBERED = 1024
 _INFO = "nats-request-info"
 
 
@@ -61,12 +64,12 @@ class LineReader:
             known = self._known.get(start)
             if known is not None:
                 return [Line(known.measurement, known.tags, known.field, known.value, int(time))]
-        found = read_lines(body)
-        if len(found) == 1 and len(start) <= _LONGEST_KNOWN and b"\n" not in start:
+        lines = read_lines(body)
+        if len(lines) == 1 and len(start) <= _LONGEST_KNOWN and b"\n" not in start:
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
-            self._known[start] = found[0]
-        return found
+            self._known[start] = lines[0]
+        return lines
 
 
 def read_lines(body: bytes) -> list[Line]:
@@ -75,16 +78,16 @@ def read_lines(body: bytes) -> list[Line]:
     def complain(error: LineError) -> None:
         logger.debug("request: %s", error)
 
-    found: list[Line] = []
+    lines: list[Line] = []
     text = body.decode("utf-8", "replace")
     for line in decode_lines(text, "ns", complain=complain):
         if line.time is None:
             continue  # cc-node-controller does not answer it either
-        if len(found) == MOST_LINES:
+        if len(lines) == MOST_LINES:
             logger.warning("request: more than %d lines, the rest is not answered", MOST_LINES)
             break
-        found.append(line)
-    return found
+        lines.append(line)
+    return lines
 
 
 def method_of_subject(subject: str) -> Method:
@@ -116,6 +119,20 @@ def nats_sender(
     return RequestSender(", ".join(names) or f"NATS subject {subject}", frozenset(identities))
 
 
-def encode_answer(line: Line) -> bytes:
-    """Return the line of an answer. Raise EncodingError for an invalid name or tag."""
-    return encode_line(line).encode()
+def encode_line(line: Line) -> str:
+    """Return a line with a text. Raise EncodingError for an invalid name, tag or text.
+
+    Names of controls may contain dots, unlike names of metrics.
+    """
+    start = _start(line.measurement, tuple(line.tags.items()))
+    if not isinstance(line.value, str) or not line.value.isprintable():
+        raise EncodingError(f"{line.measurement}: {line.field} can't be {shorten(line.value)}")
+    return f"{start} {line.field}={encode_string(line.value)} {line.time}"
+
+
+@lru_cache(_REMEMBERED)
+def _start(name: str, tags: tuple[tuple[str, str], ...]) -> str:
+    """Return the text of name and tags, cached because requests repeat them."""
+    if not name or not name.isprintable() or name.endswith("\\") or name.startswith("#"):
+        raise EncodingError(f"name {shorten(name)}: empty, a comment, or with control characters")
+    return name.replace(",", "\\,").replace(" ", "\\ ") + encode_tags(dict(tags))

@@ -11,13 +11,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from ccagent.controls.control import Control, ControlClass, Feature
-from ccagent.controls.cpus import first_sibling, list_cpus, read_processor
+from ccagent.controls.topology import list_cpus, read_processor, read_siblings
 from ccagent.errors import CcagentError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ccagent.controls.cpus import Processor
+    from ccagent.controls.topology import Processor
     from ccagent.machine.node import Node
 
 _SIZE = 8
@@ -82,21 +82,11 @@ class MsrFeature(Feature):
 
     def __init__(self, node: Node, bit: Bit, devices: Sequence[str]) -> None:
         self.control = Control(
-            category=bit.category,
-            name=bit.name,
-            device_type="hwthread",
-            description=bit.description,
-            kind="boolean",
-            is_writable=True,
+            bit.category, bit.name, "hwthread", "boolean", bit.description, is_writable=True
         )
         self._node = node
         self._bit = bit
-        self._devices = devices
-
-    @property
-    def devices(self) -> Sequence[str]:
-        """The numbers of the hwthreads."""
-        return self._devices
+        self.devices = devices
 
     def read(self, device: str) -> str:
         """Return 1 if the bit does not disable the function, else 0. Raise CcagentError."""
@@ -112,7 +102,7 @@ class MsrFeature(Feature):
 
     def resource(self, device: str) -> str:
         """Return register, bit and core: the hwthreads of a core share the register."""
-        core = first_sibling(self._node, int(device))
+        core = read_siblings(self._node, int(device))[0]
         return f"msr:{self._bit.register:x}:{self._bit.bit}:{core}"
 
     def _register(self, device: str) -> int:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
-from ccagent.controls.control import Control, ControlClass, Feature, Kind, Limits
-from ccagent.controls.nvml_process import Answer, Question
-from ccagent.controls.pci import find_card
+from ccagent.controls.control import Control, ControlClass, Feature, Limits
+from ccagent.controls.nvml_process import VALUES, Answer, Question
+from ccagent.controls.topology import find_card
 from ccagent.errors import CcagentError, ControlError
 from ccagent.log import logger
 
@@ -28,29 +28,6 @@ _TARGET = "ccagent.controls.nvml_process:main"
 _TIME_LIMIT = 20.0
 _FIRST_ANSWER = 15.0
 _ANSWER = 0.7
-
-_CONTROLS: tuple[tuple[str, Kind, str, str, bool], ...] = (
-    ("power_limit_cur", "real", "W", "Power limit", True),
-    ("power_limit_default", "real", "W", "Power limit at the start", False),
-    ("power_limit_min", "real", "W", "Lowest power limit", False),
-    ("power_limit_max", "real", "W", "Highest power limit", False),
-    ("power_limit_enf", "real", "W", "Power limit that is enforced", False),
-    ("power_usage", "real", "W", "Power", False),
-    ("energy", "real", "J", "Energy", False),
-    ("gfx_clock_cur", "integer", "MHz", "Clock of graphics", False),
-    ("gfx_clock_app_target", "integer", "MHz", "Application clock of graphics", True),
-    ("gfx_clock_app_default", "integer", "MHz", "Default application clock of graphics", False),
-    ("gfx_clock_boost_max", "integer", "MHz", "Highest clock of graphics", False),
-    ("sm_clock_cur", "integer", "MHz", "Clock of the multiprocessors", False),
-    ("dram_clock_cur", "integer", "MHz", "Clock of the memory", False),
-    ("dram_clock_app_target", "integer", "MHz", "Application clock of the memory", True),
-    ("dram_clock_app_default", "integer", "MHz", "Default application clock of the memory", False),
-    ("ecc_enabled_cur", "boolean", "", "ECC now", False),
-    ("ecc_enabled_pend", "boolean", "", "ECC after the next reset", True),
-    ("perf_state", "integer", "", "Performance state", False),
-    ("gpu_usage", "integer", "%", "Utilization", False),
-    ("temp_gpu_cur", "integer", "degrees C", "Temperature", False),
-)
 
 
 class NvmlLibrary:
@@ -77,30 +54,26 @@ class NvmlLibrary:
         answer = self._helper.answer(seconds)
         if answer is None:
             raise ControlError(f"NVML: no answer within {seconds:g} s")
-        found = msgspec.msgpack.decode(answer, type=Answer)
-        if found.error:
-            raise ControlError(f"NVML: {found.error}")
-        return found
+        decoded = msgspec.msgpack.decode(answer, type=Answer)
+        if decoded.error:
+            raise ControlError(f"NVML: {decoded.error}")
+        return decoded
 
 
 class NvmlFeature(Feature):
     """A value of each card."""
 
     tolerance = 0.001
+    is_quick = False
 
     def __init__(self, library: NvmlLibrary, control: Control, cards: Sequence[str]) -> None:
         self.control = control
         self._library = library
-        self._cards = cards
-
-    @property
-    def devices(self) -> Sequence[str]:
-        """The PCI addresses of the cards."""
-        return self._cards
+        self.devices = cards
 
     def find_device(self, number: str) -> str | None:
         """Return the address of a card from its index or address."""
-        return find_card(number, self._cards)
+        return find_card(number, self.devices)
 
     def read(self, device: str) -> str:
         """Return the library's value. Raise CcagentError."""
@@ -112,8 +85,8 @@ class NvmlFeature(Feature):
 
     def limits(self, device: str) -> Limits:
         """Return the limits of the card. Raise CcagentError."""
-        found = self._library.ask(Question("limits", self.control.name, device))
-        return Limits(found.minimum, found.maximum, found.choices)
+        decoded = self._library.ask(Question("limits", self.control.name, device))
+        return Limits(decoded.minimum, decoded.maximum, decoded.choices)
 
 
 class NvmlControls(ControlClass):
@@ -133,19 +106,14 @@ class NvmlControls(ControlClass):
                 return
             library = self._library = NvmlLibrary(node)
         try:
-            found = library.ask(Question("list"), _FIRST_ANSWER)
+            listed = library.ask(Question("list"), _FIRST_ANSWER)
         except CcagentError as error:
             logger.warning("controls nvml: %s", error)
             return
-        for name, kind, unit, description, is_writable in _CONTROLS:
-            if name in found.names and found.cards:
+        for value in VALUES:
+            if value.name in listed.names and listed.cards:
                 control = Control(
-                    category="nvml",
-                    name=name,
-                    device_type="nvidia_gpu",
-                    description=description,
-                    kind=kind,
-                    unit=unit,
-                    is_writable=is_writable,
-                )
-                yield NvmlFeature(library, control, found.cards)
+                    "nvml", value.name, "nvidia_gpu", value.kind, value.description, value.unit,
+                    is_writable=value.is_writable,
+                )  # fmt: skip
+                yield NvmlFeature(library, control, listed.cards)

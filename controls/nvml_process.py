@@ -6,15 +6,11 @@ in mJ, and clocks are set in pairs of memory and graphics.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 _GRAPHICS, _SM, _MEMORY = 0, 1, 2
-_CURRENT, _PENDING = 0, 1
 _MILLI = 1000
 
 
@@ -39,67 +35,105 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: str = ""
 
 
+class NvmlValue(NamedTuple):
+    """A value by LIKWID's name, and the function nvmlDevice... that returns it.
+
+    Real values are in thousandths of the unit.
+    """
+
+    name: str
+    kind: Literal["integer", "real", "boolean"]
+    unit: str
+    description: str
+    function: str
+    arguments: tuple[int, ...] = ()
+    is_writable: bool = False
+
+
+VALUES = (
+    NvmlValue("power_limit_cur", "real", "W", "Power limit",
+              "GetPowerManagementLimit", is_writable=True),
+    NvmlValue("power_limit_default", "real", "W", "Power limit at the start",
+              "GetPowerManagementDefaultLimit"),
+    NvmlValue("power_limit_min", "real", "W", "Lowest power limit",
+              "GetPowerManagementLimitConstraints"),
+    NvmlValue("power_limit_max", "real", "W", "Highest power limit",
+              "GetPowerManagementLimitConstraints"),
+    NvmlValue("power_limit_enf", "real", "W", "Power limit that is enforced",
+              "GetEnforcedPowerLimit"),
+    NvmlValue("power_usage", "real", "W", "Power", "GetPowerUsage"),
+    NvmlValue("energy", "real", "J", "Energy", "GetTotalEnergyConsumption"),
+    NvmlValue("gfx_clock_cur", "integer", "MHz", "Clock of graphics", "GetClockInfo", (_GRAPHICS,)),
+    NvmlValue("gfx_clock_app_target", "integer", "MHz", "Application clock of graphics",
+              "GetApplicationsClock", (_GRAPHICS,), is_writable=True),
+    NvmlValue("gfx_clock_app_default", "integer", "MHz", "Default application clock of graphics",
+              "GetDefaultApplicationsClock", (_GRAPHICS,)),
+    NvmlValue("gfx_clock_boost_max", "integer", "MHz", "Highest clock of graphics",
+              "GetMaxClockInfo", (_GRAPHICS,)),
+    NvmlValue("sm_clock_cur", "integer", "MHz", "Clock of the multiprocessors",
+              "GetClockInfo", (_SM,)),
+    NvmlValue("dram_clock_cur", "integer", "MHz", "Clock of the memory",
+              "GetClockInfo", (_MEMORY,)),
+    NvmlValue("dram_clock_app_target", "integer", "MHz", "Application clock of the memory",
+              "GetApplicationsClock", (_MEMORY,), is_writable=True),
+    NvmlValue("dram_clock_app_default", "integer", "MHz", "Default application clock of the memory",
+              "GetDefaultApplicationsClock", (_MEMORY,)),
+    NvmlValue("ecc_enabled_cur", "boolean", "", "ECC now", "GetEccMode"),
+    NvmlValue("ecc_enabled_pend", "boolean", "", "ECC after the next reset",
+              "GetEccMode", is_writable=True),
+    NvmlValue("perf_state", "integer", "", "Performance state", "GetPerformanceState"),
+    NvmlValue("gpu_usage", "integer", "%", "Utilization", "GetUtilizationRates"),
+    NvmlValue("temp_gpu_cur", "integer", "degrees C", "Temperature", "GetTemperature", (0,)),
+)  # fmt: skip
+_BY_NAME = {value.name: value for value in VALUES}
+
+_PICKED = {
+    "power_limit_min": 0, "power_limit_max": 1, "ecc_enabled_cur": 0, "ecc_enabled_pend": 1,
+}  # fmt: skip
+"""Number of the value in answers with two."""
+
+
 class CardValues:
     """The values of one card by name. Methods raise the binding's exceptions."""
 
     def __init__(self, binding: Any, handle: Any) -> None:
         self._binding = binding
         self._handle = handle
-        self._readers: dict[str, Callable[[], str]] = {
-            "power_limit_cur": lambda: self._watts("nvmlDeviceGetPowerManagementLimit"),
-            "power_limit_default": lambda: self._watts("nvmlDeviceGetPowerManagementDefaultLimit"),
-            "power_limit_min": lambda: _watts(self._power_range()[0]),
-            "power_limit_max": lambda: _watts(self._power_range()[1]),
-            "power_limit_enf": lambda: self._watts("nvmlDeviceGetEnforcedPowerLimit"),
-            "power_usage": lambda: self._watts("nvmlDeviceGetPowerUsage"),
-            "energy": lambda: self._watts("nvmlDeviceGetTotalEnergyConsumption"),
-            "gfx_clock_cur": lambda: self._number("nvmlDeviceGetClockInfo", _GRAPHICS),
-            "gfx_clock_app_target": lambda: self._app_clock(_GRAPHICS),
-            "gfx_clock_app_default": lambda: self._number(
-                "nvmlDeviceGetDefaultApplicationsClock", _GRAPHICS
-            ),
-            "gfx_clock_boost_max": lambda: self._number("nvmlDeviceGetMaxClockInfo", _GRAPHICS),
-            "sm_clock_cur": lambda: self._number("nvmlDeviceGetClockInfo", _SM),
-            "dram_clock_cur": lambda: self._number("nvmlDeviceGetClockInfo", _MEMORY),
-            "dram_clock_app_target": lambda: self._app_clock(_MEMORY),
-            "dram_clock_app_default": lambda: self._number(
-                "nvmlDeviceGetDefaultApplicationsClock", _MEMORY
-            ),
-            "ecc_enabled_cur": lambda: self._ecc(_CURRENT),
-            "ecc_enabled_pend": lambda: self._ecc(_PENDING),
-            "perf_state": lambda: self._number("nvmlDeviceGetPerformanceState"),
-            "gpu_usage": lambda: str(self._call("nvmlDeviceGetUtilizationRates").gpu),
-            "temp_gpu_cur": lambda: self._number("nvmlDeviceGetTemperature", 0),
-        }
 
     def names(self) -> list[str]:
         """Return the names of the card's values."""
-        found: list[str] = []
-        for name, read in self._readers.items():
+        names: list[str] = []
+        for value in VALUES:
             try:
-                read()
+                self.read(value.name)
             except (self._binding.NVMLError, AttributeError):
                 continue
-            found.append(name)
-        return found
+            names.append(value.name)
+        return names
 
     def read(self, name: str) -> str:
         """Return a value in LIKWID's format."""
-        return self._readers[name]()
+        row = _BY_NAME[name]
+        value = self._call(row.function, *row.arguments)
+        if name in _PICKED:
+            value = value[_PICKED[name]]
+        if name == "gpu_usage":
+            value = value.gpu
+        return f"{value / _MILLI:f}" if row.kind == "real" else str(int(value))
 
     def write(self, name: str, value: str) -> None:
         """Set a value."""
         match name:
             case "power_limit_cur":
-                self._call("nvmlDeviceSetPowerManagementLimit", round(float(value) * _MILLI))
+                self._call("SetPowerManagementLimit", round(float(value) * _MILLI))
             case "gfx_clock_app_target":
-                memory = int(self._app_clock(_MEMORY))
-                self._call("nvmlDeviceSetApplicationsClocks", memory, int(value))
+                memory = int(self.read("dram_clock_app_target"))
+                self._call("SetApplicationsClocks", memory, int(value))
             case "dram_clock_app_target":
-                graphics = int(self._app_clock(_GRAPHICS))
-                self._call("nvmlDeviceSetApplicationsClocks", int(value), graphics)
+                graphics = int(self.read("gfx_clock_app_target"))
+                self._call("SetApplicationsClocks", int(value), graphics)
             case "ecc_enabled_pend":
-                self._call("nvmlDeviceSetEccMode", int(value))
+                self._call("SetEccMode", int(value))
             case _:
                 raise KeyError(name)
 
@@ -107,36 +141,20 @@ class CardValues:
         """Return the limits of a value."""
         match name:
             case "power_limit_cur":
-                low, high = self._power_range()
-                return Answer(minimum=low / _MILLI, maximum=high / _MILLI)
+                low, high = (float(self.read(f"power_limit_{end}")) for end in ("min", "max"))
+                return Answer(minimum=low, maximum=high)
             case "gfx_clock_app_target":
-                memory = int(self._app_clock(_MEMORY))
-                clocks = self._call("nvmlDeviceGetSupportedGraphicsClocks", memory)
+                memory = int(self.read("dram_clock_app_target"))
+                clocks = self._call("GetSupportedGraphicsClocks", memory)
                 return Answer(choices=tuple(map(str, clocks)))
             case "dram_clock_app_target":
-                clocks = self._call("nvmlDeviceGetSupportedMemoryClocks")
+                clocks = self._call("GetSupportedMemoryClocks")
                 return Answer(choices=tuple(map(str, clocks)))
             case _:
                 return Answer()
 
     def _call(self, function: str, *arguments: Any) -> Any:
-        return getattr(self._binding, function)(self._handle, *arguments)
-
-    def _number(self, function: str, *arguments: Any) -> str:
-        return str(int(self._call(function, *arguments)))
-
-    def _watts(self, function: str) -> str:
-        return _watts(self._call(function))
-
-    def _power_range(self) -> tuple[int, int]:
-        low, high = self._call("nvmlDeviceGetPowerManagementLimitConstraints")
-        return int(low), int(high)
-
-    def _app_clock(self, clock: int) -> str:
-        return self._number("nvmlDeviceGetApplicationsClock", clock)
-
-    def _ecc(self, which: int) -> str:
-        return str(int(self._call("nvmlDeviceGetEccMode")[which]))
+        return getattr(self._binding, f"nvmlDevice{function}")(self._handle, *arguments)
 
 
 class Cards:
@@ -194,7 +212,3 @@ def main(descriptor: int) -> None:
         return msgspec.msgpack.encode(cards.answer(msgspec.msgpack.decode(question, type=Question)))
 
     serve(descriptor, reply)
-
-
-def _watts(milliwatts: int) -> str:
-    return f"{milliwatts / _MILLI:f}"

@@ -6,10 +6,17 @@ Source: Documentation/admin-guide/sysctl/{kernel,vm}.rst, mm/transhuge.rst of Li
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar
 
-from ccagent.controls.control import NO_LIMITS, NODE_DEVICE, Control, ControlClass, Kind, Limits
-from ccagent.controls.file_feature import BracketedFeature, FileFeature
+from ccagent.controls.control import (
+    NODE_DEVICE,
+    BracketedFeature,
+    ControlClass,
+    KernelFile,
+    Limits,
+    find_files,
+    without_limits,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,54 +24,54 @@ if TYPE_CHECKING:
     from ccagent.controls.control import Feature
     from ccagent.machine.node import Node
 
-_KERNEL = "proc/sys/kernel"
-_HUGE_PAGES = "sys/kernel/mm/transparent_hugepage"
+
+def _fixed(limits: Limits, node: Node, directory: str) -> Limits:
+    del node, directory
+    return limits
 
 
-class _File(NamedTuple):
-    name: str
-    directory: str
-    file: str
-    kind: Kind
-    description: str
-    unit: str = ""
-    limits: Limits | None = None
-
-
-_FILES = (
-    _File(
-        "numa_balancing", _KERNEL, "numa_balancing", "integer",
-        "Automatic NUMA balancing: 0 off, 1 on, 2 memory tiering", "", Limits(0, 3),
+_FILES = {
+    "proc/sys/kernel": (
+        KernelFile(
+            "numa_balancing", "numa_balancing", "integer",
+            "Automatic NUMA balancing: 0 off, 1 on, 2 memory tiering", "",
+            partial(_fixed, Limits(0, 3)),
+        ),
+        KernelFile(
+            "numa_balancing_scan_delay", "numa_balancing_scan_delay_ms", "integer",
+            "Delay until a task is scanned", "ms",
+        ),
+        KernelFile(
+            "numa_balancing_scan_period_min", "numa_balancing_scan_period_min_ms", "integer",
+            "Shortest time between scans", "ms",
+        ),
+        KernelFile(
+            "numa_balancing_scan_period_max", "numa_balancing_scan_period_max_ms", "integer",
+            "Longest time between scans", "ms",
+        ),
+        KernelFile(
+            "numa_balancing_scan_size", "numa_balancing_scan_size_mb", "integer",
+            "Memory that one scan covers", "MB",
+        ),
+        KernelFile(
+            "numa_balancing_promote_rate_limit", "numa_balancing_promote_rate_limit_MBps",
+            "integer", "Limit of promotions between tiers", "MB/s",
+        ),
     ),
-    _File(
-        "numa_balancing_scan_delay", _KERNEL, "numa_balancing_scan_delay_ms", "integer",
-        "Delay until a task is scanned", "ms",
+    "sys/kernel/mm/transparent_hugepage": (
+        KernelFile(
+            "transparent_hugepage", "enabled", "choice", "Transparent huge pages", "",
+            without_limits, form=BracketedFeature,
+        ),
     ),
-    _File(
-        "numa_balancing_scan_period_min", _KERNEL, "numa_balancing_scan_period_min_ms", "integer",
-        "Shortest time between scans", "ms",
+    "proc/sys/vm": (
+        KernelFile(
+            "swappiness", "swappiness", "integer", "Preference for swapping", "",
+            partial(_fixed, Limits(0, 200)),
+        ),
     ),
-    _File(
-        "numa_balancing_scan_period_max", _KERNEL, "numa_balancing_scan_period_max_ms", "integer",
-        "Longest time between scans", "ms",
-    ),
-    _File(
-        "numa_balancing_scan_size", _KERNEL, "numa_balancing_scan_size_mb", "integer",
-        "Memory that one scan covers", "MB",
-    ),
-    _File(
-        "numa_balancing_promote_rate_limit", _KERNEL, "numa_balancing_promote_rate_limit_MBps",
-        "integer", "Limit of promotions between tiers", "MB/s",
-    ),
-    _File(
-        "transparent_hugepage", _HUGE_PAGES, "enabled", "choice",
-        "Transparent huge pages", "", Limits(),
-    ),
-    _File(
-        "swappiness", "proc/sys/vm", "swappiness", "integer",
-        "Preference for swapping", "", Limits(0, 200),
-    ),
-)  # fmt: skip
+}  # fmt: skip
+"""Rows by directory."""
 
 
 class OsSettings(ControlClass):
@@ -75,28 +82,5 @@ class OsSettings(ControlClass):
 
     def find_features(self, node: Node) -> Iterator[Feature]:
         """Return the features for the files of this kernel."""
-        for file in _FILES:
-            if not node.exists(f"{file.directory}/{file.file}"):
-                continue
-            control = Control(
-                category="os",
-                name=file.name,
-                device_type="node",
-                description=file.description,
-                kind=file.kind,
-                unit=file.unit,
-                is_writable=file.limits is not None,
-            )
-            kind = BracketedFeature if file.kind == "choice" else FileFeature
-            yield kind(
-                node,
-                control,
-                {NODE_DEVICE: file.directory},
-                file.file,
-                find_limits=partial(_fixed, file.limits or NO_LIMITS),
-            )
-
-
-def _fixed(limits: Limits, directory: str) -> Limits:
-    del directory
-    return limits
+        for directory, table in _FILES.items():
+            yield from find_files(node, "os", "node", {NODE_DEVICE: directory}, table)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -104,25 +105,24 @@ def _refusal(control: Control, text: str, rule: AllowSettings) -> str:
 
 
 class RateLimit:
-    """A limit of the number of events per minute."""
+    """A limit of `most` events per minute. Thread-safe."""
 
     def __init__(self, most: int) -> None:
-        self._most = most
-        self._times: deque[float] = deque()
-
-    @property
-    def most(self) -> int:
-        """The number of events per minute."""
-        return self._most
+        self.most = most
+        self._times: deque[float] = deque(maxlen=most)
+        self._lock = threading.Lock()
 
     def take(self, now: float) -> bool:
         """Count an event at this time. Return False if the limit is exceeded."""
-        while self._times and self._times[0] <= now - _MINUTE:
-            self._times.popleft()
-        if len(self._times) >= self._most:
-            return False
-        self._times.append(now)
-        return True
+        with self._lock:
+            if self.is_spent(now):
+                return False
+            self._times.append(now)
+            return True
+
+    def is_spent(self, now: float) -> bool:
+        """Return whether the limit is reached."""
+        return len(self._times) >= self.most and self._times[0] > now - _MINUTE
 
 
 class SenderLimits:

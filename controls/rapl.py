@@ -10,8 +10,17 @@ import re
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from ccagent.controls.control import Control, ControlClass, DeviceType, Limits
-from ccagent.controls.file_feature import FileFeature, list_names, read_integer, read_word
+from ccagent.controls.control import (
+    ControlClass,
+    DeviceType,
+    KernelFile,
+    Limits,
+    find_files,
+    list_names,
+    read_integer,
+    read_word,
+    without_limits,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,7 +58,8 @@ class Rapl(ControlClass):
         for zone in _find_zones(node):
             by_domain.setdefault((zone.domain, zone.device_type), {})[zone.device] = zone.path
         for (domain, device_type), zones in by_domain.items():
-            yield from _of_domain(node, domain, device_type, zones)
+            table = _tabulate(domain, _constraints(node, domain, zones))
+            yield from find_files(node, "rapl", device_type, zones, table)
 
 
 def _find_zones(node: Node) -> Iterator[_Zone]:
@@ -75,57 +85,27 @@ def _find_zones(node: Node) -> Iterator[_Zone]:
                 yield _Zone(domain, "die" if has_dies else "socket", parent, path)
 
 
-def _of_domain(
-    node: Node, domain: str, device_type: DeviceType, zones: dict[str, str]
-) -> Iterator[Feature]:
-    def having(file: str) -> dict[str, str]:
-        return {device: path for device, path in zones.items() if node.exists(f"{path}/{file}")}
-
-    def control(name: str, description: str, unit: str, *, is_writable: bool = False) -> Control:
-        return Control(
-            category="rapl",
-            name=f"{domain}_{name}",
-            device_type=device_type,
-            description=f"{description} of {_TITLES[domain]}",
-            kind="boolean" if unit == "bool" else "real",
-            unit=unit,
-            is_writable=is_writable,
-        )
-
-    if found := having("energy_uj"):
-        yield FileFeature(node, control("energy", "Energy", "J"), found, "energy_uj", scale=_MICRO)
-    for number, suffix in _constraints(node, domain, zones).items():
-        limit, window = f"constraint_{number}_power_limit_uw", f"constraint_{number}_time_window_us"
-        highest = f"constraint_{number}_max_power_uw"
-        if found := having(limit):
-            yield FileFeature(
-                node,
-                control(f"limit{suffix}", "Power limit", "W", is_writable=True),
-                found,
-                limit,
-                scale=_MICRO,
-                tolerance=_ROUNDING,
-                find_limits=partial(_find_range, node, f"constraint_{number}"),
-            )
-        if found := having(window):
-            yield FileFeature(
-                node,
-                control(f"limit{suffix}_time", "Time window of the limit", "s", is_writable=True),
-                found,
-                window,
-                scale=_MICRO,
-                tolerance=_TIME_ROUNDING,
-                find_limits=_find_window,
-            )
-        if found := having(highest):
-            name = {"_2": "max_limit"}.get(suffix, "tdp")
-            yield FileFeature(
-                node, control(name, "Highest power", "W"), found, highest, scale=_MICRO
-            )
-        if suffix != "_2" and (found := having("enabled")):
-            enable = control(f"limit{suffix}_enable", "Enable of the limit", "bool",
-                             is_writable=True)  # fmt: skip
-            yield FileFeature(node, enable, found, "enabled")
+def _tabulate(domain: str, constraints: dict[int, str]) -> Iterator[KernelFile]:
+    """Yield the files of a domain's zones. constraints: LIKWID's suffixes by number."""
+    title = _TITLES[domain]
+    yield KernelFile(f"{domain}_energy", "energy_uj", "real", f"Energy of {title}", "J",
+                     scale=_MICRO)  # fmt: skip
+    for number, suffix in constraints.items():
+        name, constraint = f"{domain}_limit{suffix}", f"constraint_{number}"
+        yield KernelFile(
+            name, f"{constraint}_power_limit_uw", "real", f"Power limit of {title}", "W",
+            partial(_find_range, constraint), _MICRO, _ROUNDING,
+        )  # fmt: skip
+        yield KernelFile(
+            f"{name}_time", f"{constraint}_time_window_us", "real",
+            f"Time window of the limit of {title}", "s", _find_window, _MICRO, _TIME_ROUNDING,
+        )  # fmt: skip
+        highest = "max_limit" if suffix == "_2" else "tdp"
+        yield KernelFile(f"{domain}_{highest}", f"{constraint}_max_power_uw", "real",
+                         f"Highest power of {title}", "W", scale=_MICRO)  # fmt: skip
+        if suffix != "_2":
+            yield KernelFile(f"{name}_enable", "enabled", "boolean",
+                             f"Enable of the limit of {title}", "bool", without_limits)  # fmt: skip
 
 
 _TITLES = {
@@ -136,25 +116,25 @@ _TITLES = {
 
 def _constraints(node: Node, domain: str, zones: dict[str, str]) -> dict[int, str]:
     """Return the constraints by number, with LIKWID's suffix: only two domains have two limits."""
-    found: dict[int, str] = {}
+    suffixes: dict[int, str] = {}
     for path in zones.values():
         for match in list_names(node, path, _CONSTRAINT):
             name = read_word(node, f"{path}/{match[0]}")
             if domain not in {"pkg", "psys"}:
                 if name == "long_term":
-                    found[int(match[1])] = ""
+                    suffixes[int(match[1])] = ""
             elif suffix := {"long_term": "_1", "short_term": "_2"}.get(name):
-                found[int(match[1])] = suffix
-    return found
+                suffixes[int(match[1])] = suffix
+    return suffixes
 
 
-def _find_range(node: Node, constraint: str, path: str) -> Limits:
+def _find_range(constraint: str, node: Node, path: str) -> Limits:
     """Return the kernel's range of a limit in W, without 0 W."""
     low = read_integer(node, f"{path}/{constraint}_min_power_uw")
     high = read_integer(node, f"{path}/{constraint}_max_power_uw")
     return Limits(max(low or 0, 1) / _MICRO, high / _MICRO if high else None)
 
 
-def _find_window(path: str) -> Limits:
-    del path
+def _find_window(node: Node, path: str) -> Limits:
+    del node, path
     return Limits(1 / _MICRO, None)

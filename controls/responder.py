@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import msgspec
 
 from ccagent.config.duration import Duration
+from ccagent.controls.audit import Audit, Entry, read_audit
 from ccagent.controls.catalogue import check_device
-from ccagent.controls.changes import Order
+from ccagent.controls.changes import Order, find_owner
 from ccagent.controls.control import DEVICE_TYPES, shortened
-from ccagent.controls.owner import find_owner
 from ccagent.controls.policy import RateLimit, SenderLimits
-from ccagent.errors import CcagentError, ControlError
+from ccagent.controls.topology import read_topology
+from ccagent.errors import CcagentError, ControlError, NotPermittedError
 from ccagent.log import logger
 from ccagent.records.line_protocol.decoding import Line
 from ccagent.senders import SenderTable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    from ccagent.controls.audit import Audit
     from ccagent.controls.catalogue import Catalogue
     from ccagent.controls.changes import Changes
     from ccagent.controls.control import DeviceType, Feature
@@ -40,6 +40,8 @@ TOPOLOGY, CONTROLS, CONFIG, RESTORE, AUDIT, STATUS = (
     "topology", "controls", "config", "restore", "audit", "status",
 )  # fmt: skip
 
+_DOCUMENTS = frozenset({TOPOLOGY, CONTROLS, CONFIG, RESTORE, AUDIT, STATUS})
+
 _CLASSES = {"freq": "cpu_freq", "prefetcher": "prefetch"}
 """Classes of the specification with different names of categories."""
 
@@ -51,14 +53,6 @@ _LONGEST_IN_AUDIT = 200
 """Maximum characters of a name in the audit: senders must not fill it with long names."""
 _LONGEST_REASON = 1000
 _AUDIT_LINES = 100
-
-
-class Pages(NamedTuple):
-    """Answers that are whole documents. Each is made on request."""
-
-    topology: Callable[[], str]
-    configuration: Callable[[], str]
-    audit: Callable[[int], str]
 
 
 class _Request(NamedTuple):
@@ -81,28 +75,30 @@ class Responder:
         catalogue: Catalogue,
         changes: Changes | None,
         audit: Audit,
-        pages: Pages,
+        documents: Mapping[str, Callable[[], str]],
         senders: SenderTable | None = None,
+        hanging: frozenset[str] = frozenset(),
     ) -> None:
-        """Set the parts. senders: counters that go on after a reload."""
+        """Set the parts. documents: answers to GET of topology, config and audit.
+
+        senders: counters that go on after a reload. hanging: controls with devices that are not
+        read, because a read has ended the last service.
+        """
         self.catalogue = catalogue
         self._node = node
         self._settings = settings
         self._policy = policy
         self._changes = changes
         self._audit = audit
-        self._pages = pages
+        self._documents = documents
+        self.hanging = hanging
         self._puts = SenderLimits(settings, settings.puts_per_minute)
         self._refusals = SenderLimits(settings, _REFUSALS_A_MINUTE)
         self._forged = RateLimit(_REFUSALS_A_MINUTE)
         self._senders = SenderTable() if senders is None else senders
-        self._names = {node.hostname, node.hostname.partition(".")[0]}
-        self._short_name = node.hostname.partition(".")[0]
-
-    @property
-    def node_name(self) -> str:
+        self.node_name = node.hostname.partition(".")[0]
         """The short name of this node."""
-        return self._short_name
+        self._names = {node.hostname, self.node_name}
 
     def is_for_us(self, line: Line) -> bool:
         """Return whether a line is for this node or for all nodes."""
@@ -112,6 +108,25 @@ class Responder:
     def is_for_all(self, line: Line) -> bool:
         """Return whether a line is for all nodes."""
         return "hostname" not in line.tags
+
+    def is_quick(self, line: Line, sender: RequestSender, only: Method) -> bool:
+        """Return whether an answer needs at most the read of one file of the kernel."""
+        if line.measurement in _DOCUMENTS and not (line.measurement == CONFIG and line.value):
+            return False
+        try:
+            if _method_of(line, only) == "PUT":
+                return self._puts.find(sender).is_spent(self._node.clock.monotonic())
+            return self._find(self._parse(line, "GET"))[0].is_quick
+        except ControlError:
+            return True
+
+    def name_resource(self, line: Line) -> str:
+        """Return control and device of a GET; "" if it has none."""
+        try:
+            feature, device = self._find(self._parse(line, "GET"))
+        except ControlError:
+            return ""
+        return f"{feature.control.full_name}@{device}"
 
     def answer(self, line: Line, sender: RequestSender, only: Method = "") -> Line:
         """Return the answer to a line for this node. Must not raise on any content."""
@@ -128,24 +143,24 @@ class Responder:
 
     def reply(self, line: Line, level: Literal["INFO", "ERROR"], text: str) -> Line:
         """Return an answer."""
-        tags = {"hostname": self._short_name, **line.tags, "level": level}
+        tags = {"hostname": self.node_name, **line.tags, "level": level}
         clean = text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
         return Line(line.measurement, tags, "log", clean, int(self._node.clock.time() * 1e9))
 
     def _respond(self, line: Line, sender: RequestSender, only: Method) -> str:
         measurement = line.measurement
-        if measurement == TOPOLOGY:
-            self._policy.check_get()
-            return self._pages.topology()
-        if measurement == CONTROLS:
-            self._policy.check_get()
-            return self.catalogue.listing()
+        if measurement in {TOPOLOGY, CONTROLS}:  # whatever the rest is, as the reference
+            return self._document(measurement)
         method = _method_of(line, only)
         if method == "PUT":
             self._admit(sender)
-        is_of_config = measurement == CONFIG and line.value
-        if measurement in {CONFIG, AUDIT, RESTORE, STATUS} and not is_of_config:
-            return self._respond_to_command(line, sender, method)
+        if measurement in _DOCUMENTS and not (measurement == CONFIG and line.value):
+            if method == "PUT" and measurement == RESTORE:
+                self._policy.check_sender(sender, None, RESTORE)
+                return self._restore(line, sender)
+            if method == "PUT" or measurement == RESTORE:
+                raise ControlError(f"{measurement}: not for method {method}")
+            return self._document(measurement)
         request = self._parse(line, method)
         if request.value is None:
             return self._get(request)
@@ -154,12 +169,12 @@ class Responder:
         except ControlError as error:
             if self._refusals.find(sender).take(self._node.clock.monotonic()):
                 self._senders.count(sender.name, log_lines=1)
-                self._audit.add(
-                    "refused", request.name[:_LONGEST_IN_AUDIT], by=sender.name,
+                entry = Entry(
+                    action="refused", control=request.name[:_LONGEST_IN_AUDIT], by=sender.name,
                     device=request.tags.get("type-id", "")[:_LONGEST_IN_AUDIT],
                     requested=shortened(request.value), reason=str(error)[:_LONGEST_REASON],
-                    key=f"controls refused {self._refusals.identity(sender)}",
                 )  # fmt: skip
+                self._audit.add(entry, f"controls refused {self._refusals.identity(sender)}")
             raise
 
     def _admit(self, sender: RequestSender) -> None:
@@ -183,22 +198,13 @@ class Responder:
         )
         return self._forged.take(self._node.clock.monotonic())
 
-    def _respond_to_command(self, line: Line, sender: RequestSender, method: Method) -> str:
-        match line.measurement, method:
-            case "config", "GET":
-                self._policy.check_get()
-                return self._pages.configuration()
-            case "audit", "GET":
-                self._policy.check_get()
-                return self._pages.audit(_AUDIT_LINES)
-            case "status", "GET":
-                self._policy.check_get()
-                return msgspec.json.encode({"senders": self._senders.dearest()}).decode()
-            case "restore", "PUT":
-                self._policy.check_sender(sender, None, RESTORE)
-                return self._restore(line, sender)
-            case _:
-                raise ControlError(f"{line.measurement}: not for method {method}")
+    def _document(self, name: str) -> str:
+        self._policy.check_get()
+        if name == CONTROLS:
+            return self.catalogue.listing()
+        if name == STATUS:
+            return msgspec.json.encode({"senders": self._senders.dearest()}).decode()
+        return self._documents[name]()
 
     def _parse(self, line: Line, method: Method) -> _Request:
         """Return a control request from a line. Raise ControlError for an invalid form."""
@@ -209,11 +215,11 @@ class Responder:
         category = _CLASSES.get(name, name)
         if "." not in name and self.catalogue.has_category(category):
             # In the specification's form the measurement is the class. The field has the rest.
-            found = _ASSIGNMENT.fullmatch(value)
-            if found is None:
+            match = _ASSIGNMENT.fullmatch(value)
+            if match is None:
                 raise ControlError(f"{name}: the field control names no control of this class")
-            inner = found[1].replace(".", "_") if category != CONFIG else found[1]
-            name, text = f"{category}.{_ALIASES.get(inner, inner)}", found[2] or ""
+            inner = match[1].replace(".", "_") if category != CONFIG else match[1]
+            name, text = f"{category}.{_ALIASES.get(inner, inner)}", match[2] or ""
         if "type" not in line.tags:
             raise ControlError("no tag type")
         if "type-id" not in line.tags and line.tags["type"] != "node":
@@ -231,8 +237,8 @@ class Responder:
     def _get(self, request: _Request) -> str:
         self._policy.check_get()
         feature, device = self._find(request)
-        if not feature.control.is_readable:
-            raise ControlError(f"{feature.control.full_name}: it can only be set")
+        if self.hanging and (name := f"{feature.control.full_name}@{device}") in self.hanging:
+            raise ControlError(f"{name}: its read has hung: not read until the next start")
         return feature.read(device)
 
     def _put(self, request: _Request, value: str, sender: RequestSender) -> str:
@@ -243,7 +249,7 @@ class Responder:
         text = control.parse(value)
         self._policy.check_put(control, text, sender)
         job = find_owner(self._node, is_needed=self._settings.owner_only and not sender.is_root)
-        place = f"{control.full_name}={text} for device {control.device_type}/{device}"
+        setting = f"{control.full_name}={text} for device {control.device_type}/{device}"
         lease = _lease(request.tags, self._policy.lease(control))
         if self._settings.dry_run or request.tags.get("dry-run") in {"1", "true"}:
             refusal = feature.limits(device).refusal(text)
@@ -251,15 +257,16 @@ class Responder:
                 raise ControlError(f"{control.full_name}: out of the machine's range: {refusal}")
             before = feature.read(device)
             self._senders.count(sender.name, log_lines=1)
-            self._audit.add(
-                "dry-run", control.full_name, by=sender.name, device=device, before=before,
-                requested=text, job=job, lease=lease,
+            entry = Entry(
+                action="dry-run", control=control.full_name, by=sender.name, device=device,
+                before=before, requested=text, job=job, lease=lease,
             )  # fmt: skip
-            return f"Dry run: would set {place}; it is {before}, nothing was written"
+            self._audit.add(entry)
+            return f"Dry run: would set {setting}; it is {before}, nothing was written"
         self._senders.count(sender.name, log_lines=1)
         after = self._held().set(Order(feature, device, text, sender.name, lease, job))
         rounded = "" if after == text else f" ({after} is read back)"
-        return f"Set {place}{rounded}: SUCCESS!"
+        return f"Set {setting}{rounded}: SUCCESS!"
 
     def _held(self) -> Changes:
         if self._changes is None:
@@ -286,6 +293,24 @@ class Responder:
             names = ", ".join(f"{c.control}@{c.device}" for c in failed)
             raise ControlError(f"restore: failed for {names}; it is tried again")
         return f"Restored {len(chosen)} values: SUCCESS!"
+
+
+def make_documents(
+    node: Node, directory: str, configuration: Callable[[], str]
+) -> dict[str, Callable[[], str]]:
+    """Return the documents of a node. directory: that of the audit."""
+
+    def topology() -> str:
+        return msgspec.json.encode(read_topology(node)).decode()
+
+    def audit() -> str:
+        try:
+            entries = read_audit(directory, _AUDIT_LINES)
+        except OSError as error:
+            raise NotPermittedError(f"audit: {error.strerror}") from error
+        return msgspec.json.encode({"audit": entries}).decode()
+
+    return {TOPOLOGY: topology, CONFIG: configuration, AUDIT: audit}
 
 
 def _method_of(line: Line, only: Method) -> Method:

@@ -1,11 +1,13 @@
 """The control service: it answers requests, and restores changes.
 
-The main thread ends leases, watches the answering thread, and handles signals. It sleeps until work
-is due.
+One event loop answers, ends leases, and handles signals. It sleeps until work is due.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import gc
 import os
 import signal
 import time
@@ -13,17 +15,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ccagent.controls.audit import Audit, read_audit
+from ccagent import log
+from ccagent.controls.audit import Audit
 from ccagent.controls.catalogue import Catalogue, find_features, standard_classes
-from ccagent.controls.changes import Changes
-from ccagent.controls.journal import Journal, newest_first
-from ccagent.controls.leader import Desk, Leader
+from ccagent.controls.changes import Changes, find_jobs
+from ccagent.controls.journal import Journal
 from ccagent.controls.local_socket import LocalSocket
-from ccagent.controls.owner import find_jobs
+from ccagent.controls.messages import encode_line
 from ccagent.controls.policy import Policy
-from ccagent.controls.responder import Pages, Responder
-from ccagent.controls.settings import all_senders
-from ccagent.controls.topology import read_topology
+from ccagent.controls.responder import Responder, make_documents
+from ccagent.controls.settings import all_senders, load_setup
+from ccagent.controls.watchdog import BoundedCalls, ReadWatchdog, save_hanging, take_hanging
 from ccagent.errors import (
     CcagentError,
     ConfigurationError,
@@ -31,15 +33,14 @@ from ccagent.errors import (
     NotPermittedError,
     ProgramError,
 )
-from ccagent.log import logger, say
-from ccagent.machine.background import BackgroundCall
+from ccagent.log import logger, printable, say
 from ccagent.machine.node import read_host_name
+from ccagent.records.line_protocol.decoding import Line
 from ccagent.senders import SenderTable
 from ccagent.service.lock import Lock
 from ccagent.service.notify import Notifier
 from ccagent.service.private_directories import make_directory
 from ccagent.service.signals import ignore_signals, release_blocked
-from ccagent.service.wake_up import WakeUp
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,16 +49,17 @@ if TYPE_CHECKING:
     from ccagent.controls.audit import Entry
     from ccagent.controls.config_class import ConfigSource
     from ccagent.controls.journal import Change
-    from ccagent.controls.setup import ControlSetup
+    from ccagent.controls.nats_requests import NatsRequests
+    from ccagent.controls.settings import ControlSetup, ControlsSettings
     from ccagent.controls.signatures import SignatureCheck
     from ccagent.machine.node import Node
+
 
 _LOCK = "control.lock"
 _JOBS_EVERY = 5.0
 _STOP_WITHIN = 10.0
 _AFTER_AN_ERROR = 1.0
 _RECOVER_WITHIN = 30.0
-_MOST_HANGING = 16
 _LONGEST_WAIT = 60.0
 """Seconds between checks of the host name."""
 
@@ -71,17 +73,18 @@ class ControlService:
         self._load = load
         self._setup = load()
         self._node = node or self._setup.make_node()
-        self._wake_up = WakeUp()
+        self._loop = asyncio.new_event_loop()
+        self._due = asyncio.Event()
         self._stopping = False
         self._reload = False
-        self._is_watching = False
-        self._is_quiet = False
-        self._seen = -1
-        self._leaders = 0
-        self._hanging: list[Leader] = []
         self._notifier = Notifier()
+        self._calls = BoundedCalls()
+        self._watchdog: ReadWatchdog | None = None
+        self._requests: NatsRequests | None = None
+        self._requests_task: asyncio.Task[None] | None = None
         self._signatures: SignatureCheck | None = None
         self._senders = SenderTable()
+        self._hanging: frozenset[str] = frozenset()
         self._started = time.time()
         self._host = read_host_name()
 
@@ -91,57 +94,50 @@ class ControlService:
         def on_signal(number: int, frame: FrameType | None) -> None:
             del frame
             if number == signal.SIGHUP:
-                self.reload()
+                self._reload = True
             else:
-                self.stop()
+                self._stopping = True
+            self._loop.call_soon_threadsafe(self._due.set)
 
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, on_signal)
         release_blocked()
 
-    def stop(self) -> None:
-        """Ask `run` to end. A signal handler may call this."""
-        self._stopping = True
-        self._wake_up.set()
-
-    def reload(self) -> None:
-        """Ask `run` to read the configuration again. A signal handler may call this."""
-        self._reload = True
-        self._wake_up.set()
-
     def run(self) -> None:
         """Run until stopped. Raise CcagentError if the start fails."""
-        settings = self._setup.settings
-        lock = _take_lock(settings.state_directory)
+        lock = _take_lock(self._setup.settings.state_directory)
         try:
             self._build()
-            self._bounded(lambda: self._changes.recover(self._policy.allows), _RECOVER_WITHIN)
-            local = LocalSocket(settings.socket, self._responder)
-            self._local = local
-            self._leader = self._new_leader()
-            try:
-                say(f"controls: started: {self._summary()}")
-                self._notifier.ready(self._summary())
-                while not self._stopping:
-                    self._try_turn()
-            finally:
-                self._notifier.stopping()
-                local.close()
-                self._end()
+            self._loop.run_until_complete(self._serve())
         finally:
             ignore_signals()
             lock.release()
             self._notifier.close()
 
-    def _build(self) -> None:
+    async def _serve(self) -> None:
         settings = self._setup.settings
-        self._journal = Journal(settings.state_directory)
-        self._audit = Audit(settings.state_directory, self._node.clock.time, self._announce)
+        await self._bounded(lambda: self._changes.recover(self._policy.allows), _RECOVER_WITHIN)
+        self._local = LocalSocket(settings.socket, self._responder, self._calls)
+        await self._local.start()
+        self._connect()
+        try:
+            say(f"controls: started: {self._summary()}")
+            self._notifier.ready(self._summary())
+            while not self._stopping:
+                await self._try_turn()
+        finally:
+            self._notifier.stopping()
+            self._local.close()
+            await self._end()
+
+    def _build(self) -> None:
+        directory = self._setup.settings.state_directory
+        self._journal = Journal(directory)
+        self._hanging = take_hanging(directory)
+        self._audit = Audit(directory, self._node.clock.time, self._announce)
         self._catalogue = self._list_machine()
         self._changes = Changes(self._node, self._catalogue, self._journal, self._audit)
-        self._desk: Desk | None = None
         self._arrange()
-        self._desk = Desk(settings, self._responder, self._signatures, self._on_busy)
 
     def _arrange(self) -> None:
         """Create the objects that depend only on the configuration."""
@@ -156,7 +152,9 @@ class ControlService:
             self._signatures = self._signatures or SignatureCheck(self._started, keys)
         if self._signatures is not None:
             self._signatures.keys = keys  # used signatures stay used after a reload
-        pages = Pages(self._topology, self._configuration, self._last_entries)
+        documents = make_documents(
+            self._node, settings.state_directory, lambda: self._config_source().document()
+        )
         self._responder = Responder(
             self._node,
             settings,
@@ -164,9 +162,39 @@ class ControlService:
             catalogue=self._catalogue,
             changes=self._changes,
             audit=self._audit,
-            pages=pages,
+            documents=documents,
             senders=self._senders,
+            hanging=self._hanging,
         )
+
+    def _connect(self) -> None:
+        """Start to keep a connection with the current settings."""
+        settings = self._setup.settings
+        if self._requests is not None and self._requests_task is not None:
+            self._requests.close()
+            self._requests_task.cancel()
+            self._requests = self._requests_task = None
+        if not settings.url:
+            return
+        # Without a server the library is not needed.
+        from ccagent.controls.nats_requests import NatsRequests
+
+        if self._watchdog is None:
+            self._watchdog = ReadWatchdog(settings.time_limit.seconds, self._on_hang)
+        self._requests = NatsRequests(
+            settings, self._responder, self._signatures, self._calls, self._watchdog
+        )
+        self._requests_task = self._loop.create_task(self._requests.run())
+
+    def _on_hang(self) -> None:
+        """Answer a hanging read, and note it for the next start. In another thread."""
+        requests = self._requests
+        if requests is None or requests.current is None:
+            return
+        name = self._responder.name_resource(requests.current.line)
+        logger.error("controls: %s: its read hangs", name)
+        save_hanging(self._setup.settings.state_directory, self._hanging | {name})
+        requests.answer_hanging()
 
     def _list_machine(self) -> Catalogue:
         settings = self._setup.settings
@@ -177,26 +205,28 @@ class ControlService:
             classes.append(ConfigControls(self._config_source(), settings.allow))
         return Catalogue(find_features(self._node, classes))
 
-    def _try_turn(self) -> None:
-        """Do due work. Only hanging requests or a new host name end the service."""
+    async def _try_turn(self) -> None:
+        """Do due work. Only a new host name ends the service."""
         try:
-            self._turn()
+            await self._turn()
         except ProgramError:
             raise
         except Exception:  # noqa: BLE001 - nobody foresaw it, and leases end all the same
-            logger.exception("controls: the thread of leases failed and continues")
-            self._node.clock.sleep(_AFTER_AN_ERROR)
+            logger.exception("controls: the end of leases failed and continues")
+            await asyncio.sleep(_AFTER_AN_ERROR)
 
-    def _turn(self) -> None:
+    async def _turn(self) -> None:
         self._notifier.alive()
         self._notice_name()
         if self._reload:
             self._reload = False
-            self._read_again()
-        self._watch()
-        self._restore_due()
-        self._node.clock.wait(self._patience(), self._wake_up.descriptor)
-        self._wake_up.clear()
+            await self._read_again()
+        jobs = find_jobs(self._node) if self._changes.has_jobs else frozenset[int]()
+        for change, reason in self._changes.find_due(jobs):
+            await self._restore(change, reason)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._due.wait(), self._patience())
+        self._due.clear()
 
     def _notice_name(self) -> None:
         """Raise ProgramError if the host name has changed, for example by DHCP after the start.
@@ -220,77 +250,24 @@ class ControlService:
             times.append(_JOBS_EVERY)
         if self._notifier.watchdog is not None:
             times.append(self._notifier.watchdog / 2)
-        if self._is_watching:
-            times.append(self._setup.settings.time_limit.seconds / 2)
-        return 0.0 if self._stopping or self._reload else min(times)
+        return min(times)
 
-    def _on_busy(self) -> None:
-        if not self._is_watching:
-            self._is_watching = True
-            self._wake_up.set()
-
-    def _watch(self) -> None:
-        """Replace a hanging thread. Stop watching after some time without requests."""
-        desk = self._desk
-        if desk is None or not self._is_watching:
-            return
-        limit = self._setup.settings.time_limit.seconds
-        request = self._leader.take_over(limit)
-        if request is not None:
-            self._hanging = [each for each in self._hanging if each.is_alive] + [self._leader]
-            if len(self._hanging) > _MOST_HANGING:
-                raise ProgramError(f"{len(self._hanging)} requests hang: the service ends")
-            name = request.line.measurement
-            logger.error(
-                "controls: %s: no answer within %g s", name, limit, key="controls no answer"
-            )
-            text = f"no answer of the machine within {limit:g} s"
-            desk.post(request, self._responder.reply(request.line, "ERROR", text))
-            self._leader = self._new_leader()
-        elif desk.answered == self._seen and not self._leader.is_busy:
-            # A request may have just started: check once more before the sleep.
-            self._is_watching, self._is_quiet = not self._is_quiet, True
-        else:
-            self._is_quiet = False
-        self._seen = desk.answered
-
-    def _new_leader(self) -> Leader:
-        assert self._desk is not None  # noqa: S101 - made before the first leader
-        self._leaders += 1
-        return Leader(self._desk, self._leaders)
-
-    def _restore_due(self) -> None:
-        jobs = find_jobs(self._node) if self._changes.has_jobs else frozenset[int]()
-        for change, reason in self._changes.find_due(jobs):
-            self._restore(change, reason)
-
-    def _restore(self, change: Change, by: str) -> None:
-        self._bounded(
+    async def _restore(self, change: Change, by: str) -> None:
+        await self._bounded(
             lambda: self._changes.restore(change, by), self._setup.settings.time_limit.seconds
         )
 
-    def _bounded(self, function: Callable[[], object], seconds: float) -> None:
-        """Call a function in a thread. Abandon the thread after the time limit."""
-        done = WakeUp()
+    async def _bounded(self, function: Callable[[], object], seconds: float) -> None:
+        """Call a function in a thread that is abandoned after the time limit. Log errors."""
         try:
-            call = BackgroundCall(function, "controls-restore", done.set)
+            with contextlib.suppress(TimeoutError):
+                await self._calls.call(function, seconds)
         except CcagentError as error:
-            done.close()
             logger.error("controls: %s", error)
-            return
-        deadline = time.monotonic() + seconds
-        while not call.is_done and time.monotonic() < deadline:
-            self._node.clock.wait(deadline - time.monotonic(), done.descriptor)
-        if call.is_done:
-            done.close()
-            try:
-                call.result()
-            except CcagentError as error:
-                logger.error("controls: %s", error)
-            except Exception:  # noqa: BLE001 - the other values are put back all the same
-                logger.exception("controls: putting a value back failed")
+        except Exception:  # noqa: BLE001 - the other values are put back all the same
+            logger.exception("controls: putting a value back failed")
 
-    def _read_again(self) -> None:
+    async def _read_again(self) -> None:
         """Apply a changed configuration. The old one stays if the new one is invalid."""
         self._notifier.reloading()
         old = self._setup
@@ -302,29 +279,35 @@ class ControlService:
             self._notifier.ready(f"configuration not read again, the old one stays: {error}")
             return
         self._setup = setup
-        self._catalogue = self._list_machine()
-        self._changes.replace_catalogue(self._catalogue)
+        self._hanging = frozenset()
+        self._catalogue = await self._calls.call(self._list_machine, None)
+        self._changes.catalogue = self._catalogue
         self._arrange()
-        if self._desk is not None:
-            self._desk.replace(setup.settings, self._responder, self._signatures)
         self._local.responder = self._responder
-        for change in newest_first(self._changes.all()):
+        if self._watchdog is not None:
+            self._watchdog.limit = setup.settings.time_limit.seconds
+        if self._requests is None or _connection_of(setup.settings) != _connection_of(old.settings):
+            self._connect()
+        else:
+            self._requests.replace(setup.settings, self._responder, self._signatures)
+        for change in reversed(self._changes.all()):
             if not self._policy.allows(change.control):
-                self._restore(change, "the policy no longer allows it")
+                await self._restore(change, "the policy no longer allows it")
         say(f"controls: configuration read again: {self._summary()}")
         self._notifier.ready(self._summary())
 
-    def _end(self) -> None:
+    async def _end(self) -> None:
         """Stop answering, then restore all changes."""
         self._changes.close()
-        if self._desk is not None:
-            self._desk.close()
-        self._leader.join(self._setup.settings.time_limit.seconds)
+        if self._requests is not None and self._requests_task is not None:
+            self._requests.close()
+            self._requests_task.cancel()
+            await asyncio.wait({self._requests_task}, timeout=_STOP_WITHIN)
         deadline = time.monotonic() + _STOP_WITHIN
-        for change in newest_first(self._changes.all()):
+        for change in reversed(self._changes.all()):
             if time.monotonic() > deadline:
                 break
-            self._restore(change, "stop of the service")
+            await self._restore(change, "stop of the service")
         left = len(self._changes.all())
         if left:
             logger.error("controls: %d values are not put back; the next start tries again", left)
@@ -340,14 +323,11 @@ class ControlService:
         )
 
     def _announce(self, entry: Entry) -> None:
-        """Send an event message for an audit entry."""
+        """Note a new lease, and send an event message for an audit entry. In any thread."""
+        self._loop.call_soon_threadsafe(self._due.set)
         subject = self._setup.settings.audit_subject
-        if not subject or self._desk is None:
+        if not subject or self._requests is None:
             return
-        from ccagent.controls.control_lines import encode_line
-        from ccagent.log import printable
-        from ccagent.records.line_protocol.decoding import Line
-
         tags = {
             "cluster": self._node.cluster, "hostname": self._node.hostname.partition(".")[0],
             "type": "node", "type-id": "0", "function": entry.action,
@@ -355,34 +335,16 @@ class ControlService:
         text = printable(msgspec.json.encode(entry).decode())
         line = Line("control", tags, "event", text, int(self._node.clock.time() * _SECOND))
         try:
-            self._desk.send_event(subject, encode_line(line).encode())
+            event = encode_line(line).encode()
         except EncodingError as error:  # the file and the log have the entry
             logger.warning("controls: no event message for an entry of the audit: %s", error)
-
-    def _topology(self) -> str:
-        return msgspec.json.encode(read_topology(self._node)).decode()
-
-    def _configuration(self) -> str:
-        return self._config_source().document()
+        else:
+            self._loop.call_soon_threadsafe(self._requests.send_event, subject, event)
 
     def _config_source(self) -> ConfigSource:
         from ccagent.controls.config_class import ConfigSource
 
-        place = self._setup.place
-        return ConfigSource(self._node, place, self._setup.settings, lambda: _read_table(place))
-
-    def _last_entries(self, last: int) -> str:
-        try:
-            entries = read_audit(self._setup.settings.state_directory, last)
-        except OSError as error:
-            raise NotPermittedError(f"audit: {error.strerror}") from error
-        return msgspec.json.encode({"audit": entries}).decode()
-
-
-def _read_table(place: str) -> dict[str, object]:
-    from ccagent.config.files import read_files
-
-    return read_files(place).table
+        return ConfigSource(self._node, self._setup.path, self._setup.settings.overrides)
 
 
 def _check_unchanged(old: ControlSetup, new: ControlSetup) -> None:
@@ -402,3 +364,28 @@ def _take_lock(directory: str) -> Lock:
     except (OSError, NotPermittedError) as error:
         raise ConfigurationError(f"controls.state-directory: {error}") from error
     return Lock(os.path.join(directory, _LOCK), "controls.state-directory")
+
+
+def _connection_of(settings: ControlsSettings) -> list[object]:
+    """Return the settings that determine a connection."""
+    keys = (
+        "url", "subjects", "user", "password_file", "token_file", "nkey_file", "creds_file",
+        "ca_file", "certificate_file", "key_file", "insecure", "allow_cleartext",
+    )  # fmt: skip
+    return [getattr(settings, key) for key in keys]
+
+
+def run_service(path: str | None, verbosity: int) -> None:
+    """Run the service until SIGTERM. Raise CcagentError."""
+    log.configure(verbosity)
+
+    def load() -> ControlSetup:
+        setup = load_setup(path, needs_table=True)
+        log.configure(verbosity, *setup.log)
+        return setup
+
+    service = ControlService(load)
+    service.handle_signals()
+    gc.collect()
+    gc.freeze()  # the modules loaded now stay
+    service.run()

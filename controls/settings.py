@@ -1,19 +1,29 @@
-"""The keys of the table [controls], and their checks."""
+"""The table [controls]: its keys and their checks, and the setup of the service from a file.
+
+Agents and sinks in the file are ignored, so their modules are not loaded.
+"""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
 from msgspec import Meta
 
-from ccagent.config.duration import Duration
-from ccagent.config.settings import Settings
+from ccagent.config.conversion import convert, place_errors
+from ccagent.config.duration import Cadence, Duration
+from ccagent.config.files import DEFAULT_PATH, read_default, read_files
+from ccagent.config.settings import Settings, as_table
 from ccagent.controls.control import DEVICE_TYPES
+from ccagent.errors import ConfigurationError
+from ccagent.machine.node import Node
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
+
+    from ccagent.log import LogFormat, LogLevel
+
 
 STATE_DIRECTORY = "/var/lib/ccagent-control"
 SOCKET = "/run/ccagent-control/control.sock"
@@ -21,6 +31,7 @@ OVERRIDES = "/run/ccagent-control/overrides.toml"
 
 _NAME = re.compile(r"[a-z0-9_]+(?:\.[A-Za-z0-9_-]+)+", re.ASCII)
 _SUBJECT = re.compile(r"[\w!#$%&'+,/:;=?@^`|~-]+(?:\.[\w!#$%&'+,/:;=?@^`|~-]+)*", re.ASCII)
+CONFIG_KEY = re.compile(r"config\.agents\.([a-z][a-z0-9_-]{0,63})(\.every)?", re.ASCII)
 _KEY = re.compile(r"U[A-Z2-7]{55}", re.ASCII)
 _LONGEST_LEASE = 365 * 86400.0
 
@@ -184,3 +195,153 @@ def _find_wrong_senders(
 def all_senders(settings: ControlsSettings) -> list[str]:
     """Return the senders in all rules."""
     return [*settings.senders, *(s for rule in settings.allow.values() for s in rule.senders)]
+
+
+_RAPL = tuple(
+    f"rapl.{domain}_{name}"
+    for domain, limits in (
+        ("pkg", ("limit_1", "limit_2")), ("psys", ("limit_1", "limit_2")), ("dram", ("limit",)),
+        ("pp0", ("limit",)), ("pp1", ("limit",)),
+    )
+    for limit in limits
+    for name in (limit, f"{limit}_time", *((f"{limit}_enable",) if limit != "limit_2" else ()))
+)  # fmt: skip
+
+NUMBERS = frozenset({
+    "cpu_freq.min_cpu_freq", "cpu_freq.max_cpu_freq", "uncore_freq.min_uncore_freq",
+    "uncore_freq.max_uncore_freq", "os.numa_balancing", "os.swappiness",
+    "nvml.gfx_clock_app_target", "nvml.dram_clock_app_target", "nvml.power_limit_cur",
+    "amd_gpu.power_limit_cur", "hsmp.pkg_power_limit_cur",
+    *(name for name in _RAPL if not name.endswith("_enable")),
+})  # fmt: skip
+"""Controls with numbers. They need a range or values."""
+
+CHOICES = frozenset({"cpu_freq.governor", "cpu_freq.epp", "os.transparent_hugepage"})
+"""Controls with words."""
+
+BOOLEANS = frozenset({
+    "cpu_freq.boost", "cpu_freq.turbo", "cpu_freq.turbo_mode", "nvml.ecc_enabled_pend",
+    "prefetch.l2_hwpf", "prefetch.l2_adj_pf", "prefetch.l1_dcu", "prefetch.l1_dcu_ip",
+    "prefetch.l1_stream", "prefetch.l1_stride", "prefetch.l1_region", "prefetch.l2_stream",
+    "prefetch.up_down", *(name for name in _RAPL if name.endswith("_enable")),
+})  # fmt: skip
+"""Controls that are on or off."""
+
+SETTABLE = NUMBERS | CHOICES | BOOLEANS
+CONFIG = "config."
+
+
+def _find_wrong_key(name: str, rule: AllowSettings) -> Iterator[str]:
+    """Yield the problems of a rule for a key of the configuration."""
+    match = CONFIG_KEY.fullmatch(name)
+    if match is None:
+        yield "of the configuration only config.agents.NAME and config.agents.NAME.every can be set"
+        return
+    if rule.min is not None or rule.max is not None:
+        yield "min and max are for numbers: list values"
+    if match[2]:
+        if not rule.values:
+            yield 'values are needed, such as ["10s", "1m"]'
+        for value in rule.values:
+            try:
+                Cadence(value)
+            except ValueError as error:
+                yield str(error)
+
+
+def find_unknown_rules(rules: Mapping[str, AllowSettings]) -> Iterator[str]:
+    """Yield the problems in names and limits of rules."""
+    for name, rule in rules.items():
+        where = f'allow."{name}"'
+        has_range = rule.min is not None and rule.max is not None
+        if name.startswith(CONFIG):
+            yield from (f"{where}: {problem}" for problem in _find_wrong_key(name, rule))
+        elif name not in SETTABLE:
+            from ccagent.errors import nearest
+
+            yield f"{where}: no control that can be set{nearest(name, sorted(SETTABLE))}"
+        elif name in NUMBERS and not (rule.values or has_range):
+            yield f"{where}: values, or min and max, are needed"
+        elif name in CHOICES and not rule.values:
+            yield f"{where}: values are needed"
+        elif name not in NUMBERS and (rule.min is not None or rule.max is not None):
+            yield f"{where}: min and max are for numbers"
+
+
+def check_controls(settings: ControlsSettings) -> None:
+    """Check login, TLS, signatures and names of controls. This needs files and libraries.
+
+    Raise ConfigurationError if one is invalid.
+    """
+    problems = list(find_unknown_rules(settings.allow))
+    if settings.url:
+        from ccagent.net.nats_login import check_client
+
+        try:
+            check_client(settings)
+        except ConfigurationError as error:
+            problems += error.problems
+    if any(each.startswith("key:") for each in all_senders(settings)):
+        from ccagent.controls.signatures import missing_library
+
+        problems += missing_library()
+    if problems:
+        raise ConfigurationError(*(f"controls.{problem}" for problem in problems))
+
+
+class ControlSetup(NamedTuple):
+    """The settings of the service from a file."""
+
+    path: str
+    settings: ControlsSettings
+    table: dict[str, Any]
+
+    def make_node(self) -> Node:
+        """Return the node of this machine, with its configured names.
+
+        The host name keeps its domain: a request may contain either name.
+        """
+        return Node(
+            hostname=str(self.table.get("hostname", "")),
+            cluster=str(self.table.get("cluster", "")),
+            hostname_only=False,
+        )
+
+    @property
+    def log(self) -> tuple[LogLevel, LogFormat]:
+        """Level and format of the log. `ccagent config check` refuses invalid values."""
+        level, form = self.table.get("log-level"), self.table.get("log-format")
+        return (
+            level if level in ("error", "warning", "info", "debug") else "warning",
+            form if form in ("auto", "journal", "text", "json") else "auto",
+        )
+
+
+def load_setup(path: str | None, *, needs_table: bool) -> ControlSetup:
+    """Read and check the file; without `path` the default file. It must exist for the service.
+
+    Raise ConfigurationError with file, line, key and reason.
+    """
+    file = path or DEFAULT_PATH
+    files = read_default() if path is None and not needs_table else read_files(file)
+    if files.problems:
+        raise ConfigurationError(*files.problems)
+    if "controls" not in files.table and needs_table:
+        raise ConfigurationError(f"{file}: no table [controls]: nothing to do")
+    try:
+        settings = check_table(files.table.get("controls", {}), file)
+    except ConfigurationError as error:
+        raise ConfigurationError(*files.locate(error.problems)) from error
+    return ControlSetup(file, settings, as_table(files.table))
+
+
+def check_table(table: object, path: str) -> ControlsSettings:
+    """Return the settings of the table [controls]. Raise ConfigurationError."""
+    settings = convert(table, ControlsSettings, "controls", place=path)
+    place_errors(path, "", check_controls, settings)
+    return settings
+
+
+def without_file() -> ControlSetup:
+    """Return the setup of commands without a file."""
+    return ControlSetup(DEFAULT_PATH, ControlsSettings(), {})

@@ -1,22 +1,77 @@
-"""The topology of a machine from /sys, in cc-node-controller's JSON format."""
+"""Processors: topology in cc-node-controller's JSON format, vendor, model; PCI addresses."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from ccagent.controls.cpus import DIRECTORY, list_cpus
-from ccagent.controls.file_feature import list_names, read_integer, read_word
+from ccagent.controls.control import list_names, read_word
 from ccagent.errors import CcagentError
+from ccagent.machine.parsed import read_parsed
+from ccagent.machine.procfs.cpuinfo import parse_cpuinfo
+from ccagent.machine.procfs.cpulist import parse_cpu_list, parse_topology_id
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ccagent.machine.node import Node
 
+
+DIRECTORY = "sys/devices/system/cpu"
+
+_CPU = re.compile(r"cpu([0-9]{1,6})", re.ASCII)
 _NODES = "sys/devices/system/node"
 _NODE = re.compile(r"node([0-9]{1,6})", re.ASCII)
-_MOST = 65536
+_PART = 4096
+
+
+class Processor(NamedTuple):
+    """Vendor, family and model of x86; empty and 0 on other architectures."""
+
+    vendor: str = ""
+    family: int = 0
+    model: int = 0
+
+
+def parse_processor(content: bytes) -> Processor:
+    """Parse the start of /proc/cpuinfo. The result is empty for other architectures."""
+    fields = next(iter(parse_cpuinfo(content)), dict[str, str]())
+    try:
+        return Processor(fields["vendor_id"], int(fields["cpu family"]), int(fields["model"]))
+    except (KeyError, ValueError):
+        return Processor()
+
+
+def read_processor(node: Node) -> Processor:
+    """Read vendor and model of the first processor."""
+    try:
+        return parse_processor(next(node.pieces("proc/cpuinfo"), b"")[:_PART])
+    except CcagentError:
+        return Processor()
+
+
+def list_cpus(node: Node) -> list[int]:
+    """Return the online hwthreads. A hwthread without the file can't be switched off."""
+    numbers = [int(match[1]) for match in list_names(node, DIRECTORY, _CPU)]
+    return [n for n in numbers if read_word(node, f"{DIRECTORY}/cpu{n}/online") in {"", "1"}]
+
+
+def read_siblings(node: Node, number: int) -> list[int]:
+    """Return the hwthreads of the core of a hwthread."""
+    directory = f"{DIRECTORY}/cpu{number}/topology"
+    siblings = _read_list(node, f"{directory}/core_cpus_list")
+    return siblings or _read_list(node, f"{directory}/thread_siblings_list") or [number]
+
+
+def read_id(node: Node, number: int, name: str) -> int:
+    """Return an id of a hwthread: of its socket, die or core; 0 if the kernel does not know it."""
+    try:
+        path = f"{DIRECTORY}/cpu{number}/topology/{name}"
+        return max(0, read_parsed(node, path, parse_topology_id))
+    except CcagentError:
+        return 0
 
 
 class Hwthread(msgspec.Struct, frozen=True):
@@ -49,24 +104,10 @@ class Topology(msgspec.Struct, frozen=True):
     cpu_info: CpuInfo
 
 
-def parse_cpu_list(text: str) -> list[int]:
-    """Parse a list of the kernel: `0-3,8`. Return an empty list for other text."""
-    found: list[int] = []
-    for part in text.strip().split(","):
-        first, _, last = part.partition("-")
-        if not (first.isdigit() and (not last or last.isdigit())):
-            return []
-        low, high = int(first), int(last or first)
-        if not low <= high < _MOST:
-            return []
-        found += range(low, high + 1)
-    return found
-
-
 def read_topology(node: Node) -> Topology:
     """Read the topology of the online hwthreads."""
     domains = {
-        int(match[1]): parse_cpu_list(read_word(node, f"{_NODES}/{match[0]}/cpulist"))
+        int(match[1]): _read_list(node, f"{_NODES}/{match[0]}/cpulist")
         for match in list_names(node, _NODES, _NODE)
     }
     numa = {cpu: domain for domain, cpus in domains.items() for cpu in cpus}
@@ -86,25 +127,43 @@ def read_topology(node: Node) -> Topology:
 
 
 def _hwthread(node: Node, cpu: int, numa: dict[int, int], online: set[int]) -> Hwthread:
-    place = f"{DIRECTORY}/cpu{cpu}/topology"
-    text = read_word(node, f"{place}/core_cpus_list") or read_word(
-        node, f"{place}/thread_siblings_list"
-    )
-    siblings = [each for each in parse_cpu_list(text) if each in online] or [cpu]
+    siblings = [number for number in read_siblings(node, cpu) if number in online] or [cpu]
     return Hwthread(
         cpu_id=cpu,
         smt_id=siblings.index(cpu) if cpu in siblings else 0,
         core_cpu_list=siblings,
-        core_id=_number(node, f"{place}/core_id"),
-        socket_id=_number(node, f"{place}/physical_package_id"),
-        die_id=_number(node, f"{place}/die_id"),
+        core_id=read_id(node, cpu, "core_id"),
+        socket_id=read_id(node, cpu, "physical_package_id"),
+        die_id=read_id(node, cpu, "die_id"),
         numa_id=numa.get(cpu, 0),
     )
 
 
-def _number(node: Node, path: str) -> int:
-    """Read an id; 0 if the kernel has none or writes -1."""
+def _read_list(node: Node, path: str) -> list[int]:
+    """Read a list of hwthreads; empty if it can't be read."""
     try:
-        return max(0, read_integer(node, path) or 0)
+        return read_parsed(node, path, parse_cpu_list)
     except CcagentError:
-        return 0
+        return []
+
+
+_ADDRESS = re.compile(
+    r"(?:([0-9a-fA-F]{1,8}):)?([0-9a-fA-F]{1,2}):([0-9a-fA-F]{1,2})\.([0-7])", re.ASCII
+)
+_INDEX = re.compile(r"[0-9]{1,4}", re.ASCII)
+
+
+def find_card(number: str, addresses: Sequence[str]) -> str | None:
+    """Return the address of a card from its index, or from its address in any form."""
+    if _INDEX.fullmatch(number):
+        return addresses[int(number)] if int(number) < len(addresses) else None
+    wanted = _parse_address(number)
+    if wanted is None:
+        return None
+    return next((each for each in addresses if _parse_address(each) == wanted), None)
+
+
+def _parse_address(address: str) -> tuple[int, ...] | None:
+    """Return the numbers of a PCI address; None for an invalid one."""
+    match = _ADDRESS.fullmatch(address)
+    return None if match is None else tuple(int(part or "0", 16) for part in match.groups())

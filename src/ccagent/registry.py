@@ -63,7 +63,7 @@ TABLES = {
 STORE_WITH_PAGES = "ccagent.views.web.serving:StoreWithPages"
 """The metric store with web pages, whose packages are imported only if pages are on."""
 
-TABLE_CHECKS = {"controls": "ccagent.controls.settings_checks:check_controls"}
+TABLE_CHECKS = {"controls": "ccagent.controls.settings:check_controls"}
 """Checks of such settings that need files or libraries. Their errors name whole keys."""
 
 

@@ -18,7 +18,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
 import msgspec
+import nats
 
 from tests.integration.controls.conftest import ControlClient
 from tests.support.nats_server import NatsServer
@@ -75,7 +77,8 @@ def prepare(directory: Path, url: str) -> None:
     (units / "controls.target").write_text(TARGET)
     program = directory / "opt/ccagent"
     shutil.copytree(ROOT / "src/ccagent", program / "ccagent", symlinks=False)
-    shutil.copytree(Path(msgspec.__file__).parent, program / "msgspec")
+    for module in (click, msgspec, nats):
+        shutil.copytree(Path(str(module.__file__)).parent, program / module.__name__)
     shutil.copy(TREE / "usr/lib/ccagent/__main__.py", program)
     (directory / "opt/ccagent.toml").write_text(CONFIGURATION.format(url=url))
 

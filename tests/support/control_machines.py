@@ -10,9 +10,8 @@ from ccagent.controls.changes import Changes
 from ccagent.controls.control import ControlClass, Feature
 from ccagent.controls.journal import Journal
 from ccagent.controls.policy import Policy, RequestSender
-from ccagent.controls.responder import Method, Pages, Responder
-from ccagent.controls.settings import ControlsSettings
-from ccagent.controls.setup import check_table
+from ccagent.controls.responder import Method, Responder
+from ccagent.controls.settings import ControlsSettings, check_table
 from ccagent.machine.node import Node
 from ccagent.records.line_protocol.decoding import Line
 from tests.support.tree import StillClock
@@ -185,11 +184,6 @@ def virtual(root: Path) -> MachineNode:
     return node
 
 
-def _no_entries(last: int) -> str:
-    del last
-    return "{}"
-
-
 class Site:
     """All that answers on a composed machine, without any wire."""
 
@@ -213,7 +207,7 @@ class Site:
         self.responder = Responder(
             node, self.settings, policy=self.policy, catalogue=self.catalogue,
             changes=self.changes, audit=self.audit,
-            pages=Pages(lambda: "{}", lambda: "{}", _no_entries),
+            documents={name: lambda: "{}" for name in ("topology", "config", "audit")},
         )  # fmt: skip
 
     def feature(self, name: str) -> Feature:

@@ -12,7 +12,7 @@ import time
 
 from ccagent import log
 from ccagent.controls.service import ControlService
-from ccagent.controls.setup import ControlSetup, load_setup
+from ccagent.controls.settings import ControlSetup, load_setup
 from ccagent.machine.node import Node
 
 

@@ -22,7 +22,7 @@ from ccagent.agents.sonar.process import ProcessSelection
 from ccagent.agents.sonar.sources.bpf import BpfSource
 from ccagent.agents.sonar.sources.procfs import ProcfsSource
 from ccagent.agents.sonar.sources.psutil_source import PsutilSource
-from ccagent.controls.owner import find_jobs
+from ccagent.controls.changes import find_jobs
 from ccagent.exporter.sources import JobProcesses
 from ccagent.machine.bpf import loading, pins
 from ccagent.machine.bpf.ended_records import parse_ended

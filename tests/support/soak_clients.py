@@ -190,12 +190,10 @@ class SoakClients:
 
     def _put_unsigned(self, client: ControlClient, number: int) -> None:
         body = _PUT.format(number % 100, time.time_ns())
-        client.link.publish("cc-control", body.encode(), None, "")
-        client.link.flush()
+        client.send("cc-control", body)
 
     def _send_bad(self, client: ControlClient, number: int) -> None:
-        client.link.publish("fox.lines", f"bad{number} line {number}".encode(), None, "")
-        client.link.flush()
+        client.send("fox.lines", f"bad{number} line {number}")
 
     def _send_task(self, broker: mqtt.Client, number: int) -> None:
         broker.publish(f"fast/agent/c1/task/bad{number}", f"task: {{bad: {number}")

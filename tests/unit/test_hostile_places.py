@@ -13,7 +13,7 @@ import pytest
 from ccagent.agents.state_file import read_state, write_state
 from ccagent.config.configuration import check
 from ccagent.config.warnings import unsafe_places
-from ccagent.controls.audit import Audit
+from ccagent.controls.audit import Audit, Entry
 from ccagent.controls.journal import Journal
 from ccagent.controls.overrides import read_overrides, write_overrides
 from ccagent.errors import (
@@ -196,7 +196,7 @@ def test_the_journal_and_the_audit_of_controls(theirs: HostileDirectory, kind: s
     with pytest.raises(ControlError, match="state-directory"):
         Journal(str(theirs.path))
     audit = Audit(str(theirs.path), lambda: 0.0, lambda _: None)
-    audit.add("set", "os.swappiness", by="test")
+    audit.add(Entry(action="set", control="os.swappiness", by="test"))
     theirs.check()
 
 

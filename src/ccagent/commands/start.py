@@ -68,13 +68,6 @@ def run(arguments: Sequence[str]) -> int:
             from ccagent.commands.once import sample_once
 
             return sample_once(*command)
-        if arguments[:2] == ["control", "run"]:
-            from ccagent.controls.start import parse_quick_service, run_service
-
-            service = parse_quick_service(arguments[2:])
-            if service is not None:
-                gc.enable()
-                return run_service(*service)
     gc.enable()
     from ccagent.commands.main import run_click
 

@@ -39,6 +39,7 @@ C = TypeVar("C")
 
 NatsMessage = nats.aio.msg.Msg
 NatsError = nats.errors.Error
+PayloadError = nats.errors.MaxPayloadError
 
 _THREADS = "nats "
 """Prefix of the names of threads."""
@@ -205,6 +206,11 @@ class NatsSession:
         """
         await self.run_limited(self._connect(url, host))
 
+    async def open_address(self, server: Server, address: str) -> None:
+        """Connect to one of a server's addresses, and log in. Raise RetryableError."""
+        host = f"[{address}]" if ":" in address else address
+        await self.open(f"nats://{host}:{server.port}", server.host)
+
     async def subscribe(
         self,
         subject: str,
@@ -362,7 +368,7 @@ class NatsThread:
     def __init__(self, options: NatsOptions, place: str, server: Server, address: str) -> None:
         """Connect to one of the server's addresses and log in. Raise RetryableError."""
         self._loop = _new_loop()
-        self._loop.set_exception_handler(_log)
+        self._loop.set_exception_handler(log_loop_error)
         self.session = NatsSession(options, place, self._loop, self._is_harmless)
         self._thread = threading.Thread(
             target=self._work, name=f"{_THREADS}{server.host}", daemon=True
@@ -372,9 +378,8 @@ class NatsThread:
         except BaseException:
             self._loop.close()
             raise
-        host = f"[{address}]" if ":" in address else address
         try:
-            self._wait(self._open(f"nats://{host}:{server.port}", server.host))
+            self._wait(self._open(server, address))
         except BaseException:
             self.close()
             raise
@@ -416,8 +421,8 @@ class NatsThread:
             future.cancel()
             raise
 
-    async def _open(self, url: str, host: str) -> None:
-        await self.session.open(url, host)
+    async def _open(self, server: Server, address: str) -> None:
+        await self.session.open_address(server, address)
         await self.session.run_limited(self._prepare())
 
     def _work(self) -> None:
@@ -570,7 +575,7 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     return asyncio.new_event_loop()
 
 
-def _log(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+def log_loop_error(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Log errors of a failed connection's loop, without texts of a server."""
     kind = type(context.get("exception")).__name__
     logger.library().getChild("nats").debug("%s: %s", context.get("message"), kind)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ccagent.controls.nats_link import NatsLink, connect
+from ccagent.controls.nats_requests import RequestConnection, connect_client
 from ccagent.controls.settings import ControlsSettings
 from ccagent.records.line_protocol.decoding import Line, decode_lines
 from tests.support.nats_server import NatsServer
@@ -76,9 +76,8 @@ class ControlClient:
     """Asks as the reference's client does: a reply subject, one second of patience."""
 
     def __init__(self, url: str, **login: Any) -> None:
-        self._inbox = f"_INBOX.{os.urandom(8).hex()}"
         settings = ControlsSettings(url=url, **login)
-        self.link: NatsLink = connect(settings, [f"{self._inbox}.>"], "test")
+        self.link: RequestConnection = connect_client(settings, "test", 10.0)
         self._count = 0
 
     def ask(
@@ -92,19 +91,21 @@ class ControlClient:
     ) -> list[Line]:
         """Return the answers; fewer than expected if they do not come within `seconds`."""
         self._count += 1
-        reply = f"{self._inbox}.{self._count}"
-        self.link.publish(subject, body.encode(), headers, reply)
-        self.link.flush()
+        reply = f"{self.link.inbox}.{self._count}"
+        self.link.publish([(subject, body.encode(), headers, reply)])
         found: list[Line] = []
         deadline = time.monotonic() + seconds
         while len(found) < answers and (rest := deadline - time.monotonic()) > 0:
-            self.link.wait(rest)
-            for message in self.link.receive():
-                if message.subject == reply:
-                    if message.headers.get("status") == "503":
-                        return []  # nobody listens
-                    found += decode_lines(message.body.decode(), "ns")
+            message = self.link.receive(rest)
+            if message is not None and message.subject == reply:
+                if (message.headers or {}).get("Status") == "503":
+                    return []  # nobody listens
+                found += decode_lines(message.data.decode(), "ns")
         return found
+
+    def send(self, subject: str, body: str) -> None:
+        """Send a message that needs no answer."""
+        self.link.publish([(subject, body.encode(), None, "")])
 
     def close(self) -> None:
         self.link.close()

@@ -11,8 +11,14 @@ import pytest
 
 from ccagent.config.settings import as_table
 from ccagent.controls.config_class import ConfigControls, ConfigSource
-from ccagent.controls.config_keys import read_key, with_key, with_overrides
-from ccagent.controls.overrides import apply_overrides, read_overrides, write_overrides
+from ccagent.controls.overrides import (
+    apply_overrides,
+    read_key,
+    read_overrides,
+    with_key,
+    with_overrides,
+    write_overrides,
+)
 from ccagent.errors import CcagentError
 from ccagent.service.lock import Lock
 from tests.support.control_machines import MachineNode, Site, allow
@@ -89,11 +95,6 @@ class ConfigSite:
 
     def __init__(self, root: Path) -> None:
         self.file = root / "ccagent.toml"
-        self.table: dict[str, Any] = {
-            "lock-directory": str(root),
-            "agents": {"sample": {"every": "30s"}},
-            "sinks": {"x": {"url": "http://h/write?token=secret"}},
-        }
         self.file.write_text(
             f'lock-directory = "{root}"\n[agents.sample]\nevery = "30s"\n'
             '[sinks.x]\nurl = "http://h/write?token=secret"\nformat = "line"\n'
@@ -103,8 +104,7 @@ class ConfigSite:
         rules: dict[str, Any] = {
             **as_table(table["allow"]), "config.agents.sample": {}, "config.agents.nothing": {}
         }  # fmt: skip
-        settings = Site(node, {"overrides": str(root / "o.toml")}, state=root / "s").settings
-        self.source = ConfigSource(node, str(self.file), settings, lambda: self.table)
+        self.source = ConfigSource(node, str(self.file), str(root / "o.toml"))
         self.site = Site(
             node, {"allow": rules}, classes=[ConfigControls(self.source, rules)], state=root / "t"
         )
@@ -126,7 +126,9 @@ def test_a_cadence_is_set_checked_taken_over_and_put_back(
         assert site.ask(EVERY) == ("INFO", "30s")
         assert site.ask(EVERY, "10s")[0] == "INFO"
         assert site.ask("config", "agents.sample.every=10s", kind="node")[0] == "INFO"
-        assert read_overrides(config_site.source.path)["agents"] == {"sample": {"every": "10s"}}
+        assert read_overrides(config_site.source.overrides)["agents"] == {
+            "sample": {"every": "10s"}
+        }
         assert site.ask(EVERY, "20s")[0] == "ERROR"
         site.ask("restore", "")
         assert site.ask(EVERY) == ("INFO", "30s")
@@ -141,7 +143,7 @@ def test_what_the_check_refuses_is_not_written(config_site: ConfigSite) -> None:
     assert level == "ERROR"
     assert "refused by the check" in text
     assert "unknown agent" in text
-    assert read_overrides(config_site.source.path) == {}
+    assert read_overrides(config_site.source.overrides) == {}
 
 
 def test_a_cadence_of_an_agent_that_is_off_is_refused(config_site: ConfigSite) -> None:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ccagent.controls.direct import restore_directly
-from ccagent.controls.setup import ControlSetup, check_table
+from ccagent.controls.direct import answer_directly
+from ccagent.controls.settings import ControlSetup, check_table
 from ccagent.records.line_protocol.decoding import Line
 from tests.support.control_machines import MachineNode, Site, add_os, allow
 
@@ -29,7 +29,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MachineNode:
 
 def restore(node: MachineNode, state: Path) -> tuple[str, object]:
     settings = check_table({"state-directory": str(state)}, "test")
-    answer = restore_directly(ControlSetup("test", settings, {}), node, RESTORE)
+    (answer,) = answer_directly(ControlSetup("test", settings, {}), node, [RESTORE])
     return answer.tags["level"], answer.value
 
 

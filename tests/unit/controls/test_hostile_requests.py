@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import logging
+import asyncio
 import os
 import socket
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ccagent.controls import audit as audit_file
 from ccagent.controls import journal as journal_file
-from ccagent.controls import local_socket
-from ccagent.controls.asking import Asker, Inquiry
-from ccagent.controls.audit import Audit, read_audit
-from ccagent.controls.nats_protocol import LARGEST, NatsParser, Received, ServerLine
+from ccagent.controls import local_socket, watchdog
+from ccagent.controls.audit import Audit, Entry, read_audit
+from ccagent.controls.client import Client, CommandLine
 from ccagent.controls.policy import RequestSender
-from ccagent.controls.settings import ControlsSettings
-from ccagent.controls.setup import ControlSetup
+from ccagent.controls.settings import ControlSetup, ControlsSettings
+from ccagent.controls.watchdog import BoundedCalls
+from ccagent.net.nats_session import log_loop_error
 from ccagent.records.line_protocol.decoding import Line
 from tests.support.control_machines import MachineNode, Site, add_os, allow, intel
 
@@ -159,30 +160,14 @@ def test_names_of_strangers_do_not_fill_the_audit(site: Site) -> None:
 
 def test_an_entry_after_a_line_that_a_full_disk_cut_is_read(tmp_path: Path) -> None:
     audit = Audit(str(tmp_path), lambda: 0.0, lambda _: None)
-    audit.add("set", "a.b", by="x")
+    audit.add(Entry(action="set", control="a.b", by="x"))
     with (tmp_path / audit_file.FILE).open("ab") as file:
         file.write(b'{"time":"2026')
-    audit.add("set", "c.d", by="x")
+    audit.add(Entry(action="set", control="c.d", by="x"))
     assert [entry.control for entry in read_audit(str(tmp_path), 0)] == ["a.b", "c.d"]
 
 
-@pytest.mark.parametrize("step", [7, 65536, 10**9])
-def test_a_huge_message_is_skipped_and_the_next_one_is_read(
-    step: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.CRITICAL)
-    size = LARGEST + 50
-    huge = b"MSG s 1 %d\r\n%b\r\n" % (size, b"x" * size)
-    stream = b"PING\r\n" + huge + b"MSG s 1 r 2\r\nab\r\n"
-    parser = NatsParser()
-    begin = len(stream) - 300 if step == 7 else 0
-    found = list(parser.feed(stream[:begin]))
-    for start in range(begin, len(stream), step):
-        found += parser.feed(stream[start : start + step])
-    assert found == [ServerLine("PING", b""), Received("s", "r", b"ab", {})]
-
-
-class HostileAsker(Asker):
+class HostileClient(Client):
     """Nodes that answer whatever they like."""
 
     def __init__(self, text: str, hostname: str = "n1") -> None:
@@ -201,32 +186,32 @@ LISTED = (
 )
 
 
-def shown(asker: Asker, name: str = "") -> str:
+def shown(client: Client, name: str = "") -> str:
     lines: list[str] = []
 
     def add(line: str) -> Any:
         lines.append(line)
 
-    inquiry = Inquiry(asker, as_json=False, print_line=add)
+    command = CommandLine(client, as_json=False, print_line=add)
     if name:
-        inquiry.get([name])
+        command.get([name])
     else:
-        inquiry.show_list()
+        command.show_list()
     assert all(line.isprintable() for line in lines)
     return "\n".join(lines)
 
 
 def test_a_listing_of_a_hostile_node_controls_no_terminal() -> None:
-    assert "\\x1b" in shown(HostileAsker(LISTED))
+    assert "\\x1b" in shown(HostileClient(LISTED))
 
 
 @pytest.mark.parametrize("text", ['{"hwthreads":[{}]}', '{"hwthreads":7}', "[" * 5000, "7"])
 def test_a_topology_that_is_none_is_no_crash(text: str) -> None:
-    assert "n1" in shown(HostileAsker(text), "a.b")
+    assert "n1" in shown(HostileClient(text), "a.b")
 
 
 def test_names_of_nodes_with_other_digits_are_sorted() -> None:
-    assert "²" in shown(HostileAsker("x", "1²1"), "a.b")
+    assert "²" in shown(HostileClient("x", "1²1"), "a.b")
 
 
 def test_a_log_level_that_is_a_list_is_no_crash() -> None:
@@ -245,7 +230,7 @@ def test_the_local_socket_goes_on_after_too_many_open_files(
     site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     path = str(tmp_path / "run" / "s")
-    monkeypatch.setattr(local_socket, "_PAUSE", 0.0)
+    monkeypatch.setattr("asyncio.constants.ACCEPT_RETRY_DELAY", 0)
     real = socket.socket.accept
     failures = [OSError(24, "Too many open files")]
 
@@ -255,9 +240,46 @@ def test_the_local_socket_goes_on_after_too_many_open_files(
         return real(listening)
 
     monkeypatch.setattr(socket.socket, "accept", accept)
-    listening = local_socket.LocalSocket(path, site.responder)
-    try:
-        request = b'os.swappiness,method=GET,type=node control="" 1795329333248607217\n'
-        assert b'log="60"' in local_socket.ask_locally(path, request, 30.0)
-    finally:
-        listening.close()
+    request = b'os.swappiness,method=GET,type=node control="" 1795329333248607217\n'
+
+    async def ask() -> bytes:
+        asyncio.get_running_loop().set_exception_handler(log_loop_error)
+        listening = local_socket.LocalSocket(path, site.responder, BoundedCalls())
+        await listening.start()
+        try:
+            return await asyncio.to_thread(local_socket.ask_locally, path, request, 30.0)
+        finally:
+            listening.close()
+
+    assert b'log="60"' in asyncio.run(ask())
+    assert not failures
+
+
+def test_requests_that_hang_are_abandoned_until_they_are_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ends: list[str] = []
+    monkeypatch.setattr(watchdog, "end_process", ends.append)
+    released = threading.Event()
+
+    async def hang() -> None:
+        calls = BoundedCalls()
+        for _ in range(17):
+            assert not ends
+            with pytest.raises(TimeoutError):
+                await calls.call(released.wait, 0.0)
+        assert ends == ["17 requests hang"]
+        released.set()
+        assert await calls.call(lambda: 7, None) == 7
+
+    asyncio.run(hang())
+
+
+def test_a_read_that_hung_is_refused_until_the_next_start(
+    node: MachineNode, site: Site, tmp_path: Path
+) -> None:
+    watchdog.save_hanging(str(tmp_path), frozenset({"os.swappiness@0"}))
+    site.responder.hanging = watchdog.take_hanging(str(tmp_path))
+    assert "its read has hung" in site.ask("os.swappiness")[1]
+    assert site.ask("os.numa_balancing")[0] == "INFO"
+    assert watchdog.take_hanging(str(tmp_path)) == frozenset()

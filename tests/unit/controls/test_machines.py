@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ccagent.controls.topology import parse_cpu_list, read_topology
+from ccagent.controls.topology import read_topology
 from tests.support.control_machines import (
     CPU,
     RAPL,
@@ -200,13 +200,6 @@ def test_topology_is_read_from_sys(tmp_path: Path) -> None:
     last = topology.hwthreads[-1]
     assert (last.cpu_id, last.smt_id, last.core_cpu_list) == (7, 1, [3, 7])
     assert (last.core_id, last.socket_id, last.numa_id) == (1, 1, 1)
-
-
-@pytest.mark.parametrize(
-    ("text", "cpus"), [("0-2,8\n", [0, 1, 2, 8]), ("", []), ("3-1", []), ("0-99999999", [])]
-)
-def test_cpu_lists(text: str, cpus: list[int]) -> None:
-    assert parse_cpu_list(text) == cpus
 
 
 def test_hwthreads_that_are_offline_are_no_devices(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ccagent.controls.policy import RateLimit, RequestSender
-from ccagent.controls.setup import check_table
+from ccagent.controls.settings import check_table
 from ccagent.errors import CcagentError, ConfigurationError
 from ccagent.machine.node import Node
 from tests.support.control_machines import CPU, RAPL, MachineNode, Site, allow, intel

@@ -10,13 +10,12 @@ import pytest
 
 from ccagent.controls import signatures
 from ccagent.controls.audit import read_audit
-from ccagent.controls.leader import Desk
-from ccagent.controls.messages import LineReader, nats_sender
-from ccagent.controls.nats_protocol import Received
+from ccagent.controls.messages import Incoming, LineReader, nats_sender
+from ccagent.controls.nats_requests import NatsRequests
 from ccagent.controls.policy import RequestSender, SenderLimits
-from ccagent.controls.settings import ControlsSettings
-from ccagent.controls.setup import check_table
+from ccagent.controls.settings import ControlsSettings, check_table
 from ccagent.controls.signatures import SignatureCheck, sign
+from ccagent.controls.watchdog import BoundedCalls
 from ccagent.errors import ControlError
 from ccagent.records.line_protocol.decoding import Line
 from ccagent.senders import SenderTable
@@ -95,6 +94,18 @@ def test_status_has_the_dearest_senders(site: Site) -> None:
     ]
 
 
+def test_requests_that_are_refused_at_once_start_no_thread(site: Site) -> None:
+    """A thread costs more than a refusal, so strangers must not start any number."""
+    put = Line("os.swappiness", {"method": "PUT", "type": "node"}, "control", "30", 1)
+    answer = site.responder
+    assert not answer.is_quick(put, UNSIGNED, "")
+    assert answer.is_quick(put, UNSIGNED, "GET")
+    for _ in range(60):
+        answer.answer(put, UNSIGNED)
+    assert answer.is_quick(put, UNSIGNED, "")
+    assert not answer.is_quick(put, SIGNED, "")
+
+
 def test_the_table_of_senders_is_bounded() -> None:
     table = SenderTable(most=100)
     for number in range(10_000):
@@ -107,11 +118,11 @@ def test_the_table_of_senders_is_bounded() -> None:
 
 
 class _Forger:
-    """A desk whose parsed messages and checked signatures are counted."""
+    """A receiver whose parsed messages and checked signatures are counted."""
 
     def __init__(self, site: Site, patch: pytest.MonkeyPatch) -> None:
         check = SignatureCheck(0.0, [KEY.removeprefix("key:")])
-        self.desk = Desk(site.settings, site.responder, check, lambda: None)
+        self.receiver = NatsRequests(site.settings, site.responder, check, BoundedCalls(), None)
         self.parsed = self.checked = 0
         read, is_valid = LineReader.read, signatures._is_valid
 
@@ -126,12 +137,9 @@ class _Forger:
         patch.setattr(LineReader, "read", count_read)
         patch.setattr(signatures, "_is_valid", count_valid)
 
-    def send(self, headers: dict[str, str], body: bytes = PUT) -> None:
+    def send(self, headers: dict[str, str], body: bytes = PUT) -> list[Incoming]:
         lower = {name.lower(): value for name, value in headers.items()}
-        self.desk._take(Received(SUBJECT, "_INBOX.1", body, lower))
-
-    def close(self) -> None:
-        self.desk.wake_up.close()
+        return self.receiver.take(SUBJECT, "_INBOX.1", lower, body)
 
 
 @pytest.fixture
@@ -144,17 +152,13 @@ def test_forged_requests_are_refused_before_they_are_parsed(forger: _Forger) -> 
         signatures.KEY: KEY.removeprefix("key:")
     }
     with written_lines() as lines:
-        for _ in range(1000):
-            forger.send(forged, b"\n".join([PUT] * 50))
-    assert len(forger.desk.waiting) == 60
+        taken = [forger.send(forged, b"\n".join([PUT] * 50)) for _ in range(1000)]
+    assert sum(map(len, taken)) == 60
     assert forger.parsed == 2
     assert len(lines) == 1
-    forger.desk.waiting.clear()
-    forger.send(sign(SEED, SUBJECT, PUT, time.time()))
-    (request,) = forger.desk.waiting
+    (request,) = forger.send(sign(SEED, SUBJECT, PUT, time.time()))
     assert not request.refusal
     assert request.sender.identities == {KEY}
-    forger.close()
 
 
 def test_a_repeated_request_costs_no_check_of_its_signature(forger: _Forger) -> None:
@@ -162,7 +166,6 @@ def test_a_repeated_request_costs_no_check_of_its_signature(forger: _Forger) -> 
     for _ in range(10):
         forger.send(headers)
     assert forger.checked == 1
-    forger.close()
 
 
 def test_a_key_that_signs_too_much_stops_no_other_key(monkeypatch: pytest.MonkeyPatch) -> None:

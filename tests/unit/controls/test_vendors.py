@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ccagent.controls.cpus import Processor, parse_processor
 from ccagent.controls.hsmp import Hsmp
 from ccagent.controls.msr import bits_of
 from ccagent.controls.nvml import NvmlControls, NvmlLibrary
 from ccagent.controls.nvml_process import Answer, Cards, Question
-from ccagent.controls.pci import find_card
+from ccagent.controls.topology import Processor, find_card, parse_processor
 from ccagent.errors import ControlError
 from tests.support.control_machines import AMD, GRACE, INTEL, MachineNode, Site, add_cpus, allow
 

@@ -1,8 +1,7 @@
-"""Requests and answers in line protocol, NATS's protocol, and signatures."""
+"""Requests and answers in line protocol, their senders, and signatures."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 from typing import TYPE_CHECKING
 
@@ -12,15 +11,14 @@ from hypothesis import strategies as st
 
 from ccagent.controls.messages import (
     LineReader,
-    encode_answer,
+    encode_line,
     method_of_subject,
     nats_sender,
     read_lines,
 )
-from ccagent.controls.nats_protocol import NatsParser, Received, ServerLine
 from ccagent.controls.policy import RequestSender
 from ccagent.controls.signatures import SignatureCheck, sign
-from ccagent.errors import ControlError, UnparsableError
+from ccagent.errors import ControlError
 from ccagent.records.line_protocol.decoding import decode
 from tests.support.control_machines import CPU, Site, allow, intel
 from tests.support.nats_server import new_seed, public_key
@@ -42,7 +40,7 @@ def site(tmp_path: Path) -> Site:
 
 def answers(site: Site, body: str) -> list[Line]:
     return [
-        decode(encode_answer(site.responder.answer(line, NOBODY)).decode(), "ns")
+        decode(encode_line(site.responder.answer(line, NOBODY)), "ns")
         for line in read_lines(body.encode())
         if site.responder.is_for_us(line)
     ]
@@ -157,45 +155,6 @@ def test_lines_that_come_again_are_read_alike() -> None:
             assert reader.read((body + time).encode()) == read_lines((body + time).encode())
     two = f"{body}{TIME}\n{body}{TIME}".encode()
     assert len(reader.read(two)) == len(reader.read(two)) == 2
-
-
-@given(pieces=st.lists(st.integers(1, 40), min_size=1, max_size=30))
-@settings(max_examples=100, deadline=None)
-def test_messages_are_found_in_any_pieces(pieces: list[int]) -> None:
-    stream = (
-        b'INFO {"a":1}\r\nPING\r\nMSG cc-control 1 _INBOX.x 5\r\nhello\r\n'
-        b"HMSG a.b 2 20 22\r\nNATS/1.0\r\nAb: cd\r\n\r\nhi\r\n+OK\r\n"
-    )
-    parser, position = NatsParser(), 0
-    found: list[Received | ServerLine] = []
-    while position < len(stream):
-        size = pieces[position % len(pieces)]
-        found += list(parser.feed(stream[position : position + size]))
-        position += size
-    assert found == [
-        ServerLine("INFO", b'{"a":1}'),
-        ServerLine("PING", b""),
-        Received("cc-control", "_INBOX.x", b"hello", {}),
-        Received("a.b", "", b"hi", {"ab": "cd"}),
-        ServerLine("+OK", b""),
-    ]
-
-
-@pytest.mark.parametrize(
-    "data",
-    [b"MSG a 1 99999999999\r\n", b"MSG a 1 -1\r\n", b"MSG a\r\n", b"HMSG a 1 30 20\r\n",
-     b"x" * 2_000_000],
-)  # fmt: skip
-def test_what_is_no_nats_ends_the_connection(data: bytes) -> None:
-    with pytest.raises(UnparsableError):
-        list(NatsParser().feed(data))
-
-
-@given(data=st.binary(max_size=300))
-@settings(max_examples=100, deadline=None)
-def test_random_bytes_raise_nothing_else(data: bytes) -> None:
-    with contextlib.suppress(UnparsableError):
-        list(NatsParser().feed(data + b"\r\n"))
 
 
 def test_senders_are_told_by_the_server_only_where_that_is_believed() -> None:

@@ -21,7 +21,7 @@ from ccagent.agents.jobio.points import living_jobs
 from ccagent.agents.sonar.process import ProcessSelection
 from ccagent.agents.sonar.sources.bpf import BpfSource
 from ccagent.agents.sonar.sources.procfs import ProcfsSource
-from ccagent.controls.owner import find_jobs
+from ccagent.controls.changes import find_jobs
 from ccagent.exporter.sources import JobProcesses
 from ccagent.machine.cgroup.checks import find_job_groups
 from ccagent.machine.cgroup.counters import JobCgroups

@@ -9,6 +9,7 @@ import os
 import re
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,7 +17,7 @@ import msgspec
 
 from ccagent.controls.catalogue import NO_DEVICE, ListedControl
 from ccagent.controls.control import NODE_DEVICE
-from ccagent.controls.control_lines import encode_line
+from ccagent.controls.messages import encode_line, read_lines
 from ccagent.errors import ConfigurationError, ControlError, EncodingError
 from ccagent.log import printable
 from ccagent.records.line_protocol.decoding import Line
@@ -24,7 +25,8 @@ from ccagent.records.line_protocol.decoding import Line
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from ccagent.controls.setup import ControlSetup
+    from ccagent.controls.nats_requests import Outgoing
+    from ccagent.controls.settings import ControlSetup
 
 _NAME = re.compile(r"([A-Za-z0-9_.-]{1,200})(?:@(all|[0-9A-Fa-f:.]{1,40}))?")
 _ALL = "all"
@@ -32,6 +34,8 @@ _CARDS = {"nvidia_gpu", "amd_gpu"}
 _MOST_CARDS = 16
 """Number of cards for `all`: answers do not contain the number of cards of a node."""
 _LEVEL = "level"
+_NODE = {"type": "node", "type-id": NODE_DEVICE}
+_CONNECT_WITHIN = 10.0
 
 
 class Answered(NamedTuple):
@@ -43,19 +47,11 @@ class Answered(NamedTuple):
     is_error: bool
 
 
-class _Listing(msgspec.Struct, frozen=True):
-    controls: list[ListedControl]
-
-
 class _Thread(msgspec.Struct, frozen=True):
     cpu_id: int
     socket_id: int
     die_id: int
     numa_id: int
-
-
-class _Topology(msgspec.Struct, frozen=True):
-    hwthreads: list[_Thread]
 
 
 class _Sender(msgspec.Struct, frozen=True):
@@ -65,11 +61,15 @@ class _Sender(msgspec.Struct, frozen=True):
     log_lines: int = 0
 
 
-class _Status(msgspec.Struct, frozen=True):
-    senders: list[_Sender]
+class _Document(msgspec.Struct, frozen=True):
+    """What nodes answer to `controls`, `topology` or `status`."""
+
+    controls: list[ListedControl] = []
+    hwthreads: list[_Thread] = []
+    senders: list[_Sender] = []
 
 
-class Asker(ABC):
+class Client(ABC):
     """Carries requests to nodes."""
 
     nodes: Sequence[str]
@@ -80,7 +80,7 @@ class Asker(ABC):
         """Send lines and return the answers within the time limit. Raise CcagentError."""
 
 
-class LocalAsker(Asker):
+class LocalClient(Client):
     """The service of this node; without a service, the machine itself."""
 
     def __init__(self, setup: ControlSetup, seconds: float) -> None:
@@ -93,35 +93,21 @@ class LocalAsker(Asker):
         """Send lines to the socket. Without a service, answer GET here."""
         path = self._setup.settings.socket
         from ccagent.controls.local_socket import ask_locally
-        from ccagent.controls.messages import read_lines
 
         has_put = any(line.tags.get("method") == "PUT" for line in lines)
-        if not os.access(path, os.W_OK) and not has_put:
-            return self._read_directly(lines)
         body = "".join(f"{encode_line(line)}\n" for line in lines).encode()
         try:
-            return read_lines(ask_locally(path, body, max(self._seconds, 5.0)))
+            if has_put or os.access(path, os.W_OK):
+                return read_lines(ask_locally(path, body, max(self._seconds, 5.0)))
         except ControlError:
-            if has_put:
-                if any(line.measurement == "restore" for line in lines):
-                    return self._restore_directly(lines)
+            if has_put and not any(line.measurement == "restore" for line in lines):
                 raise
-            return self._read_directly(lines)
+        from ccagent.controls.direct import answer_directly
 
-    def _read_directly(self, lines: Sequence[Line]) -> list[Line]:
-        from ccagent.controls.direct import direct_responder
-        from ccagent.controls.policy import RequestSender
-
-        responder = direct_responder(self._setup, self._node)
-        return [responder.answer(line, RequestSender("here"), "GET") for line in lines]
-
-    def _restore_directly(self, lines: Sequence[Line]) -> list[Line]:
-        from ccagent.controls.direct import restore_directly
-
-        return [restore_directly(self._setup, self._node, line) for line in lines]
+        return answer_directly(self._setup, self._node, lines)
 
 
-class NatsAsker(Asker):
+class NatsClient(Client):
     """Nodes behind a NATS server."""
 
     def __init__(
@@ -135,91 +121,85 @@ class NatsAsker(Asker):
 
     def ask(self, lines: Sequence[Line]) -> list[Line]:
         """Publish one message per node, or one for all. Wait for the expected number of answers."""
-        from ccagent.controls.messages import read_lines
-        from ccagent.controls.nats_link import connect
+        from ccagent.controls.nats_requests import connect_client
         from ccagent.errors import RetryableError
 
-        inbox = f"_INBOX.{os.urandom(12).hex()}"
-        link = connect(self._settings, [inbox], "control command")
+        connection = connect_client(self._settings, "control command", _CONNECT_WITHIN)
         try:
-            for body in self._bodies(lines):
-                headers = self._signed(body)
-                link.publish(self._subject, body, headers, inbox)
-            link.flush()
+            connection.publish([*self._messages(lines, f"{connection.inbox}.1")])
             wanted = len(lines) * len(self.nodes)
-            found: list[Line] = []
+            answers: list[Line] = []
             deadline = time.monotonic() + self._seconds
-            while (rest := deadline - time.monotonic()) > 0 and (not wanted or len(found) < wanted):
-                link.wait(rest)
-                for message in link.receive():
-                    if message.headers.get("status") == "503":
-                        raise RetryableError(
-                            f"{link.place}: no service listens on the subject {self._subject!r}"
-                        )
-                    found += read_lines(message.body)
-            return found
+            while not wanted or len(answers) < wanted:
+                message = connection.receive(max(0.0, deadline - time.monotonic()))
+                if message is None:
+                    break
+                if message.headers and message.headers.get("Status") == "503":
+                    raise RetryableError(
+                        f"{connection.session.place}: no service listens on the subject "
+                        f"{self._subject!r}"
+                    )
+                answers += read_lines(message.data)
+            return answers
         finally:
-            link.close()
+            connection.close()
 
-    def _bodies(self, lines: Sequence[Line]) -> Iterator[bytes]:
+    def _messages(self, lines: Sequence[Line], reply: str) -> Iterator[Outgoing]:
         for node in self.nodes or [""]:
-            named = {"hostname": node} if node else dict[str, str]()
-            yield "".join(
+            named = {"hostname": node} if node else {}
+            body = "".join(
                 encode_line(msgspec.structs.replace(line, tags=line.tags | named)) + "\n"
                 for line in lines
             ).encode()
+            headers = None
+            if self._seed:
+                from ccagent.controls.signatures import sign
 
-    def _signed(self, body: bytes) -> dict[str, str] | None:
-        if not self._seed:
-            return None
-        from ccagent.controls.signatures import sign
-
-        return sign(self._seed, self._subject, body, time.time())
+                headers = sign(self._seed, self._subject, body, time.time())
+            yield self._subject, body, headers, reply
 
 
-class Inquiry:
+class CommandLine:
     """Builds and sends requests, and prints answers. Each method returns True without errors."""
 
-    def __init__(self, asker: Asker, *, as_json: bool, print_line: Callable[[str], Any]) -> None:
-        self._asker = asker
+    def __init__(self, client: Client, *, as_json: bool, print_line: Callable[[str], Any]) -> None:
+        self._client = client
         self._as_json = as_json
         self._print = print_line
 
     def show_list(self) -> bool:
-        """Print the controls of each node."""
-        answers = self._asker.ask([_line("controls", {"type": "node", "type-id": NODE_DEVICE})])
-        answered = self._judge(answers, 1)
+        """Print the controls of answer node."""
+        answered = self._ask([_line("controls", _NODE)])
         if self._as_json:
             return self._show(answered)
         groups: dict[str, list[str]] = {}
-        for each in answered:
-            groups.setdefault(each.text, []).append(each.node)
+        for answer in answered:
+            groups.setdefault(answer.text, []).append(answer.node)
         for text, nodes in groups.items():
             rows = [("NAME", "TYPE", "METHODS", "DESCRIPTION")]
             rows += [
                 (f"{c.category}.{c.name}", c.device_type, c.methods, c.description)
-                for c in _controls(text)
+                for c in _decode(text).controls
             ]
             if len(rows) == 1:
                 rows.append((text[:200], "", "", ""))
             if len(answered) > 1:
                 self._print(f"# {', '.join(sorted(nodes))}")
-            self._print_table([tuple(map(printable, row)) for row in rows])
-        return not any(each.is_error for each in answered)
+            self._print_table(rows)
+        return not any(answer.is_error for answer in answered)
 
     def show_status(self) -> bool:
-        """Print the dearest senders of each node."""
-        place = {"type": "node", "type-id": NODE_DEVICE}
-        answered = self._judge(self._asker.ask([_line("status", place)]), 1)
-        if self._as_json or any(each.is_error for each in answered):
+        """Print the dearest senders of answer node."""
+        answered = self._ask([_line("status", _NODE)])
+        if self._as_json or any(answer.is_error for answer in answered):
             return self._show(answered)
         rows = [("NODE", "SENDER", "PUTS", "REFUSED", "LOGGED")]
-        for each in sorted(answered, key=_natural):
+        for answer in sorted(answered, key=_natural):
             rows += [
-                (each.node, s.sender, str(s.puts), str(s.refused), str(s.log_lines))
-                for s in _senders(each.text)
+                (answer.node, s.sender, str(s.puts), str(s.refused), str(s.log_lines))
+                for s in _decode(answer.text).senders
             ]
-        self._print_table([tuple(map(printable, row)) for row in rows])
+        self._print_table(rows)
         return True
 
     def get(self, names: Sequence[str]) -> bool:
@@ -241,10 +221,8 @@ class Inquiry:
 
     def restore(self, name: str, job: str) -> bool:
         """Restore values."""
-        tags = {"method": "PUT", "type": "node", "type-id": NODE_DEVICE}
-        if job:
-            tags["job"] = job
-        return self._show(self._judge(self._asker.ask([_line("restore", tags, name)]), 1))
+        tags = {"method": "PUT", **_NODE, **({"job": job} if job else {})}
+        return self._show(self._ask([_line("restore", tags, name)]))
 
     def _each(
         self, names: Sequence[str], method: str, values: dict[str, str], more: dict[str, str]
@@ -261,79 +239,73 @@ class Inquiry:
                 lines.append(_line(name, tags, values.get(full, "")))
         if not lines:
             raise ConfigurationError("no known device of this type: add one with @DEVICE")
-        answers = self._judge(self._asker.ask(lines), len(lines))
-        is_any_card = any(line.tags["type"] in _CARDS for line in lines)
-        if is_any_card and any(device == _ALL for _, device in wanted):
-            answers = [each for each in answers if not each.text.startswith(NO_DEVICE)]
+        answers = self._ask(lines)
+        if any(device == _ALL for _, device in wanted) and _CARDS & {x.tags["type"] for x in lines}:
+            answers = [answer for answer in answers if not answer.text.startswith(NO_DEVICE)]
         return self._show(answers)
 
     def _layout(
         self, needs_devices: bool
     ) -> tuple[dict[str, ListedControl], Callable[[str], list[str]]]:
         """Request the list of controls, and the devices of the first node."""
-        place = {"type": "node", "type-id": NODE_DEVICE}
-        lines = [_line("controls", place)]
+        lines = [_line("controls", _NODE)]
         if needs_devices:
-            lines.append(_line("topology", place))
-        answers = self._asker.ask(lines)
+            lines.append(_line("topology", _NODE))
         listed: dict[str, ListedControl] = {}
         threads: list[_Thread] = []
-        for line in answers:
-            text = line.value if isinstance(line.value, str) else ""
-            if line.tags.get(_LEVEL) == "ERROR":
+        for line in self._client.ask(lines):
+            if line.tags.get(_LEVEL) == "ERROR" or not isinstance(line.value, str):
                 continue
-            if line.measurement == "controls":
-                for control in _controls(text):
-                    listed.setdefault(f"{control.category}.{control.name}", control)
-            elif line.measurement == "topology" and not threads:
-                threads = _threads(text)
+            document = _decode(line.value)
+            threads = threads or document.hwthreads
+            for control in document.controls:
+                listed.setdefault(f"{control.category}.{control.name}", control)
         for control in list(listed.values()):
             listed.setdefault(control.name, control)
         return listed, partial(_devices_of, threads)
 
-    def _judge(self, answers: Sequence[Line], expected: int) -> list[Answered]:
-        """Return answers from lines. Missing nodes become errors."""
-        found = [_answered(line) for line in answers if line.field == "log"]
-        counts: dict[str, int] = {}
-        for each in found:
-            counts[each.node] = counts.get(each.node, 0) + 1
-        for node in self._asker.nodes:
-            missing = expected - counts.get(node, 0)
-            if missing > 0:
-                found.append(Answered(node, "", f"no answer to {missing} of {expected}", True))
-        return found
+    def _ask(self, lines: Sequence[Line]) -> list[Answered]:
+        """Return the answers. Missing ones become errors of their nodes."""
+        answered = [_answered(line) for line in self._client.ask(lines) if line.field == "log"]
+        counts = Counter(answer.node for answer in answered)
+        for node in self._client.nodes:
+            if counts[node] < len(lines):
+                text = f"no answer to {len(lines) - counts[node]} of {len(lines)}"
+                answered.append(Answered(node, "", text, is_error=True))
+        return answered
 
     def _show(self, answered: Sequence[Answered]) -> bool:
         if self._as_json:
-            for each in answered:
-                self._print(msgspec.json.encode(each._asdict()).decode())
+            for answer in answered:
+                self._print(msgspec.json.encode(answer._asdict()).decode())
         else:
             rows = [("NODE", "CONTROL", "LEVEL", "ANSWER")]
             rows += [
-                (each.node, each.subject, "ERROR" if each.is_error else "INFO", each.text)
-                for each in sorted(answered, key=_natural)
+                (answer.node, answer.subject, "ERROR" if answer.is_error else "INFO", answer.text)
+                for answer in sorted(answered, key=_natural)
             ]
-            self._print_table([tuple(map(printable, row)) for row in rows])
-        return bool(answered) and not any(each.is_error for each in answered)
+            self._print_table(rows)
+        return bool(answered) and not any(answer.is_error for answer in answered)
 
     def _print_table(self, rows: Sequence[tuple[str, ...]]) -> None:
+        rows = [tuple(map(printable, row)) for row in rows]
         widths = [min(60, max(map(len, column))) for column in zip(*rows, strict=True)]
         for row in rows:
             cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
             self._print("  ".join(cells).rstrip())
 
 
-def find_asker(
+def find_client(
     setup: ControlSetup, *, nodes: str | None, subject: str | None, seed_file: str | None,
     seconds: float,
-) -> Asker:  # fmt: skip
+) -> Client:  # fmt: skip
     """Return the connection to nodes for the options. Raise ConfigurationError."""
     if nodes is None:
         if subject or seed_file:
             raise ConfigurationError("--subject and --sign are for --node")
-        return LocalAsker(setup, seconds)
+        return LocalClient(setup, seconds)
     if not setup.settings.url:
-        raise ConfigurationError(f"{setup.place}: controls.url: not set: --node needs NATS")
+        raise ConfigurationError(f"{setup.path}: controls.url: not set: --node needs NATS")
     from ccagent.config.secret import read_secret
     from ccagent.errors import UnparsableError
     from ccagent.machine.hostlist import expand
@@ -349,7 +321,7 @@ def find_asker(
     if seed and not is_seed(seed):
         raise ConfigurationError(f"--sign: {seed_file}: not the seed of a user's nkey (SU...)")
     chosen = subject or setup.settings.subjects[0]
-    return NatsAsker(setup, list(dict.fromkeys(names)), chosen, seed, seconds)
+    return NatsClient(setup, list(dict.fromkeys(names)), chosen, seed, seconds)
 
 
 def _line(measurement: str, tags: dict[str, str], value: str = "") -> Line:
@@ -363,39 +335,26 @@ def _line(measurement: str, tags: dict[str, str], value: str = "") -> Line:
 
 
 def _split(text: str) -> tuple[str, str]:
-    found = _NAME.fullmatch(text)
-    if found is None:
+    match = _NAME.fullmatch(text)
+    if match is None:
         raise ConfigurationError(f"{text!r}: expected NAME or NAME@DEVICE")
-    return found[1], found[2] or _ALL
+    return match[1], match[2] or _ALL
 
 
 def _answered(line: Line) -> Answered:
-    place = line.measurement
+    subject = line.measurement
     if line.tags.get("type", "node") != "node":
-        place += f"@{line.tags.get('type-id', '')}"
+        subject += f"@{line.tags.get('type-id', '')}"
     text = line.value if isinstance(line.value, str) else ""
-    return Answered(line.tags.get("hostname", ""), place, text, line.tags.get(_LEVEL) == "ERROR")
+    return Answered(line.tags.get("hostname", ""), subject, text, line.tags.get(_LEVEL) == "ERROR")
 
 
-def _controls(text: str) -> list[ListedControl]:
+def _decode(text: str) -> _Document:
+    """Decode the document of a node; an empty one for other text."""
     try:
-        return msgspec.json.decode(text, type=_Listing).controls
+        return msgspec.json.decode(text, type=_Document)
     except (msgspec.MsgspecError, RecursionError):
-        return []
-
-
-def _senders(text: str) -> list[_Sender]:
-    try:
-        return msgspec.json.decode(text, type=_Status).senders
-    except (msgspec.MsgspecError, RecursionError):
-        return []
-
-
-def _threads(text: str) -> list[_Thread]:
-    try:
-        return msgspec.json.decode(text, type=_Topology).hwthreads
-    except (msgspec.MsgspecError, RecursionError):
-        return []
+        return _Document()
 
 
 def _devices_of(threads: list[_Thread], device_type: str) -> list[str]:
