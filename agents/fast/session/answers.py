@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from ccagent.agents.fast.session.kept_state import StateKeeper
     from ccagent.net.mqtt import MqttConnection
     from ccagent.net.mqtt_broker import NumberedReply
-    from ccagent.queue.queue import QueueBatch
 
 _NAME = "agents.fast"
 _BYTES = 8 * 1024 * 1024
@@ -26,13 +25,12 @@ _MOST = 10_000
 
 
 class QueuedAnswer(NamedTuple):
-    """An answer to send. key: key of the request. number, batch: position in the queue."""
+    """An answer to send. key: key of the request. number: position in the queue."""
 
     key: str
     topic: str
     payload: bytes
     number: int
-    batch: QueueBatch
 
 
 class AnswerQueue:
@@ -51,25 +49,22 @@ class AnswerQueue:
 
     def first(self) -> QueuedAnswer | None:
         """Return the oldest answer; None without one."""
-        batch = self._queue.next_batch(1)
-        if not batch.messages:
-            return None
-        waiting = batch.messages[0]
-        message = waiting.message
-        return QueuedAnswer(message.id, message.kind, message.body, waiting.number, batch)
+        for number, entry in self._queue.next_batch(1):
+            message = entry.message
+            return QueuedAnswer(message.id, message.kind, message.body, number)
+        return None
 
     def keys(self) -> set[str]:
         """Return the keys of all queued answers."""
-        found = self._queue.next_batch(_MOST)
-        return {waiting.message.id for waiting in found.messages}
+        return {queued.message.id for queued in self._queue.next_batch(_MOST)}
 
     def remove(self, answer: QueuedAnswer) -> None:
         """Delete an answer after the broker's confirmation."""
-        self._queue.remove(answer.batch, [answer.number])
+        self._queue.remove([answer.number])
 
     def reject(self, answer: QueuedAnswer, reason: str) -> None:
         """Move a rejected answer to the dead letters."""
-        self._queue.reject(answer.batch, answer.number, reason)
+        self._queue.reject(answer.number, reason)
 
     def count(self) -> int:
         """Return the number of queued answers."""

@@ -13,7 +13,7 @@ from ccagent.doctor.service_user import find_service_user, find_unwritable
 from ccagent.errors import CcagentError, NotHereError
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.mountinfo import MOUNTINFO, find_mount, parse_mountinfo
-from ccagent.queue.files import make_file_name
+from ccagent.queue.queue import make_directory_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,8 +28,7 @@ _OUTBOX = "outbox"
 _FEWEST_INODES = 100
 _IN_MEMORY = frozenset({"tmpfs", "ramfs"})
 _SHARED = frozenset({"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ceph", "afs"})
-"""File systems that several hosts may use. All processes of a SQLite database must be on one host
-(sqlite.org/wal.html)."""
+"""File systems that several hosts may use, and whose locks may not reach the other hosts."""
 
 _LOSS = "all: the queue is only in memory, and is lost with the process"
 
@@ -108,7 +107,7 @@ def assess_space(directory: str, room: Room | CcagentError, wanted: int) -> Find
         )
     if room.type in _SHARED:
         return _make_problem(
-            f"{found}, on which several hosts could write: SQLite's log (WAL) needs one host's",
+            f"{found}, on which several hosts could write: the locks of the queue need one host",
             "move it to a disk of this machine, or set outbox.memory = true",
         )
     if room.type in _IN_MEMORY:
@@ -144,7 +143,7 @@ def _find_room(site: Site, directory: str, sinks: Sequence[str]) -> Room | Ccage
                     raise
                 path = os.path.dirname(path.rstrip("/"))
         user = find_service_user(site, path)
-        files = [os.path.join(directory, make_file_name(sink)) for sink in sinks]
+        files = [os.path.join(directory, make_directory_name(sink)) for sink in sinks]
         existing = [file for file in files if _exists(node, file)]
         refused = _find_refused(node, user, [path, *existing])
         is_made_by_systemd = path != directory and directory in list_state_directories(

@@ -203,7 +203,7 @@ def test_a_full_disk_leaves_no_files_and_no_descriptors(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return write(descriptor, data)
 
-    monkeypatch.setattr(os, "write", write_or_fail)
+    monkeypatch.setattr(os, "pwrite", write_or_fail)
     before = len(os.listdir("/proc/self/fd"))
     for number in range(20):
         ingest.write(line("load", number).encode())
