@@ -13,7 +13,7 @@ from ccagent.errors import NotPermittedError
 from ccagent.machine.checks import list_names
 from ccagent.queue.queue import OLD_SUFFIX, SUFFIX
 from ccagent.queue.segment import find_owner, read_segment
-from ccagent.queue.segments import DAMAGED, FOREIGN, is_segment
+from ccagent.queue.segment_directory import DAMAGED, FOREIGN, is_segment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -58,7 +58,13 @@ def convert(path: str, segments: QueueSegments) -> None:
 
 def _move(path: str, segments: QueueSegments) -> tuple[int, str]:
     """Store the messages of an old file in segments. Return their number, and an error."""
-    known, count, error = segments.ids(), 0, ""
+    count, error = 0, ""
+    known = {
+        message.entry.message.id
+        for content in segments.read_files().values()
+        for message in content.messages
+        if message.entry is not None
+    }
     with contextlib.closing(sqlite3.connect(path)) as database:
         for statement, state in _TABLES:
             try:

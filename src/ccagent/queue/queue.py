@@ -16,7 +16,8 @@ from ccagent.queue.failures import ANY
 from ccagent.queue.memory_queue import MemoryQueue
 from ccagent.queue.queue_clock import read_uptime
 from ccagent.queue.segment import find_owner
-from ccagent.queue.segments import FILE_ERRORS, QueueSegments
+from ccagent.queue.segment_directory import FILE_ERRORS
+from ccagent.queue.segments import QueueSegments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -165,9 +166,7 @@ class Queue:
         """Delete acknowledged messages. On disk this needs no space."""
         with self._lock:
             self._memory.remove(numbers)
-            files = self._segments.files
-            self._segments.mark(numbers)
-            if self._segments.files < files:
+            if self._segments.mark(numbers):
                 self._retry_at = 0.0  # a full disk may have room now
 
     def reject(self, number: int, reason: str) -> None:
@@ -233,8 +232,8 @@ class Queue:
             try:
                 if is_due and (not self._is_open or self._segments.problem):
                     self._open()
-                if self._is_open:
-                    self._take_over()
+                elif self._is_open:
+                    self._rescue(self._segments.look())
                 if self._is_usable():
                     self._move_to_disk()
             except FILE_ERRORS as error:
@@ -258,7 +257,7 @@ class Queue:
     def _open(self) -> None:
         """Open the files, and convert that of an earlier version."""
         self._retry_at = self._monotonic() + self.retry_after
-        self._segments.open()
+        self._rescue(self._segments.open())
         self._is_open = True
         old = self.path.removesuffix(SUFFIX) + OLD_SUFFIX
         if os.path.lexists(old):
@@ -276,7 +275,7 @@ class Queue:
             while done < len(entries):
                 done += self._segments.append(entries[done:] if done else entries)
             if self._segments.is_removed():
-                self._take_over()
+                self._rescue(self._segments.look())
             self._note_working()
         except FILE_ERRORS as error:
             self._fail(error)
@@ -284,9 +283,8 @@ class Queue:
         self._log_dropped(self._segments.dropped - before)
         return messages[done:]
 
-    def _take_over(self) -> None:
-        """Look at the files. Messages of removed files are kept in memory."""
-        rescued = self._segments.look()
+    def _rescue(self, rescued: list[QueueEntry]) -> None:
+        """Keep messages of removed files in memory, until they are moved to new files."""
         offset = read_uptime() - self._segments.now().clock if rescued else 0.0
         for entry in rescued:
             if entry.reason:

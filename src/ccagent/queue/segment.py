@@ -240,7 +240,7 @@ class QueueSegment:
         """True if the file has content, but neither a header nor a message."""
         self.problem = ""
         """The reason why the file can't be read now."""
-        self.is_examined = False
+        self.is_counted = False
         """True after the damage of the file was counted."""
         self._is_known = False
         self._unwritten: dict[int, tuple[int, int]] = {}
@@ -262,8 +262,7 @@ class QueueSegment:
             if self.is_elsewhere and self._is_known:
                 os.close(descriptor)
                 return False
-            if not os.fstat(descriptor).st_nlink:
-                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.path)
+            _check_link(descriptor, self.path)
             content = parse_segment(_read_all(descriptor), owner)
         except BaseException:
             os.close(descriptor)
@@ -425,6 +424,12 @@ def allocate(descriptor: int, limit: int, least: int) -> None:
             if error.errno not in {errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS}:
                 raise
         return
+
+
+def _check_link(descriptor: int, path: str) -> None:
+    """Raise FileNotFoundError if a file was deleted before it was locked."""
+    if not os.fstat(descriptor).st_nlink:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
 
 def _read_all(descriptor: int) -> bytes:

@@ -119,11 +119,11 @@ def test_a_full_disk_is_said_and_the_rest_goes_on(
     ingest = new_ingest(store, log=log)
     ingest.write(BODIES[0])
     log.flush()
-    write = os.write
+    write = os.pwrite
 
-    def full(descriptor: int, data: bytes) -> int:
+    def full(descriptor: int, data: bytes, offset: int) -> int:
         if len(data) > 30:
-            return write(descriptor, data[:30])
+            return write(descriptor, data[:30], offset)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "pwrite", full)
