@@ -80,14 +80,17 @@ class QueueSegments(SegmentDirectory):
             size += len(record)
         self.make_room(size)
         segment = self._find_writable(size, is_dead=is_dead)
+        begin = segment.size
         try:
             segment.append(records, entries[: len(records)])
+            if self._is_synced:
+                segment.file.sync()
         except OSError:
+            for offset in [each for each in segment.index if each >= begin]:
+                segment.mark(offset, DONE)  # the caller keeps them
             if segment.is_finished:
                 self._delete(segment)  # its space may suffice for the next attempt
             raise
-        if self._is_synced:
-            segment.file.sync()
         return len(records)
 
     def make_room(self, size: int) -> None:
