@@ -1,8 +1,8 @@
 """Records of the write-ahead log.
 
 A segment starts with a magic number and a version. The format of a record is that of `record_log`.
-Its payload is one byte for the kind, then the content. Each segment describes its groups of series before their first values, and can be read alone. All
-numbers are little endian, values are float64.
+Its payload is one byte for the kind, then the content. Each segment describes its groups of series
+before their first values, and can be read alone. All numbers are little endian, values are float64.
 """
 
 from __future__ import annotations

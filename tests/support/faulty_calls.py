@@ -15,7 +15,7 @@ CALLS = (
     "unlink", "rename", "listdir", "fstat", "lstat", "stat", "mkdir",
 )  # fmt: skip
 
-_CALLERS = ("ccagent.queue.", "ccagent.machine.private_files")
+_CALLERS = ("ccagent.queue.", "ccagent.service.private_files")
 
 
 class FaultyCalls:

@@ -14,9 +14,9 @@ import msgspec
 
 from ccagent.errors import UnparsableError
 from ccagent.log import logger
-from ccagent.machine.private_files import check_file, open_private
 from ccagent.queue.entry import decode_entry
 from ccagent.queue.segment import DEAD, WAITING
+from ccagent.service.private_files import check_file, open_private
 
 if TYPE_CHECKING:
     from ccagent.queue.entry import QueueEntry

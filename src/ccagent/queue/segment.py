@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from ccagent.errors import UnparsableError
-from ccagent.machine.private_files import open_private
 from ccagent.queue.entry import QueueEntry, decode_entry
 from ccagent.queue.queue_clock import Moment
 from ccagent.queue.record_log import DamagedPart, LogFile, frame, read_record, read_records
+from ccagent.service.private_files import open_private
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -17,7 +17,6 @@ import msgspec
 
 from ccagent.errors import NotPermittedError
 from ccagent.log import logger
-from ccagent.machine.private_directories import check_directory, make_directory
 from ccagent.queue.queue_clock import Moment, advance, resume
 from ccagent.queue.segment import (
     QueueSegment,
@@ -26,6 +25,7 @@ from ccagent.queue.segment import (
     encode_header,
     read_segment,
 )
+from ccagent.service.private_directories import check_directory, make_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
