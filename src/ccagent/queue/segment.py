@@ -32,7 +32,11 @@ if TYPE_CHECKING:
 WAITING, DONE, DEAD = 0x55, 0xAA, 0x33
 """States of a message. Any two differ in at least four bits, so a flipped bit does no harm."""
 
-_STATES = (WAITING, DONE, DEAD)
+_NEAREST = [
+    min((WAITING, DONE, DEAD), key=lambda state: (state ^ byte).bit_count()) for byte in range(256)
+]
+"""The state that a byte stands for; WAITING in doubt."""
+
 _MAGIC = b"CCQ\x01"
 _HEADER = struct.Struct("<4sdd36sQ")
 _MACHINE_ID = "/etc/machine-id"
@@ -162,11 +166,10 @@ def parse_segment(content: bytes, owner: QueueOwner) -> SegmentContent:
             continue
         size = record.trailer + 1
         byte = data[record.trailer] if record.trailer < len(data) else 0
-        state = min(_STATES, key=lambda state: (state ^ byte).bit_count())
         entry = None
         with contextlib.suppress(UnparsableError):
             entry = decode_entry(record.payload)
-        messages.append(StoredMessage(record.offset, size - record.offset, state, entry))
+        messages.append(StoredMessage(record.offset, size - record.offset, _NEAREST[byte], entry))
     is_foreign = header is not None and not header.owner.is_same(owner)
     return SegmentContent(header, messages, damaged, size, is_foreign)
 
