@@ -6,7 +6,7 @@ import fcntl
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -32,7 +32,7 @@ class FaultyCalls:
         self._fault = fault
 
     @contextmanager
-    def patched(self) -> Iterator[None]:
+    def patched(self) -> Generator[None]:
         """Replace the system calls of this process."""
         originals = {name: getattr(os, name) for name in CALLS}
         flock = fcntl.flock

@@ -15,7 +15,8 @@ class QueueEntry(msgspec.Struct, frozen=True, array_like=True):
 
     stored: seconds since 1970 by the wall clock when the message was queued; only for display.
     clock: seconds of the queue's clock at that time (see `queue_clock`); the age is computed from
-    it. reason, rejected: of a dead letter, and when it was rejected, in seconds since 1970.
+    it. reason, rejected: of a dead letter, and when it was rejected, in seconds since 1970; a
+    queued message has no reason.
     """
 
     stored: float
@@ -35,16 +36,6 @@ class QueuedMessage(NamedTuple):
     def message(self) -> Message:
         """The message in the entry."""
         return self.entry.message
-
-
-class DeadLetter(NamedTuple):
-    """A message that is no longer sent. entry: None if it can't be decoded; size: its bytes."""
-
-    number: int
-    rejected: float
-    reason: str
-    entry: QueueEntry | None
-    size: int
 
 
 encode_entry = msgspec.msgpack.Encoder().encode

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from ccagent.errors import EncodingError
-from ccagent.queue.entry import DeadLetter, QueuedMessage, QueueEntry, encode_entry
+from ccagent.queue.entry import QueuedMessage, QueueEntry, encode_entry
 from ccagent.queue.queue_clock import read_uptime
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from ccagent.queue.failures import MessageChoice
-    from ccagent.records.message import Message
 
 _FIRST = 1 << 80
 """First number of a message: numbers on disk and in memory must differ."""
@@ -31,33 +29,37 @@ class MemoryQueue:
         self.dropped = 0
         self.size = 0
         """Bytes of the messages."""
+        self.letters: list[QueueEntry] = []
+        self._letter_bytes = 0
         self._max_bytes = max_bytes
         self._max_age = max_age
         self._next = _FIRST
         self._messages: dict[int, tuple[QueueEntry, int]] = {}
-        self._letters: dict[int, DeadLetter] = {}
-        self._letter_bytes = 0
 
     def __len__(self) -> int:
         """Return the number of messages."""
         return len(self._messages)
 
-    def put(self, messages: Iterable[Message]) -> None:
-        """Queue messages. Raise EncodingError for a message that can't be stored."""
-        self.put_entries(QueueEntry(time.time(), read_uptime(), message) for message in messages)
+    def put(self, entries: Iterable[QueueEntry]) -> None:
+        """Queue entries with their clocks, and delete the oldest above the limits.
 
-    def put_entries(self, entries: Iterable[QueueEntry]) -> None:
-        """Queue entries with their clocks, and delete the oldest above the limits."""
+        An entry with a reason is a dead letter. Raise EncodingError for a message that can't be
+        stored.
+        """
         for entry in entries:
             try:
                 size = len(encode_entry(entry))
             except (ValueError, TypeError, OverflowError) as error:
                 raise EncodingError(f"a message can't be stored: {error}") from error
+            if entry.reason:
+                self.letters.append(entry)
+                self._letter_bytes += len(entry.message.body)
+                continue
             self._messages[self._next] = (entry, size)
             self._next += 1
             self.size += size
-        while self._letters and self.size + self._letter_bytes > self._max_bytes:
-            self.drop_letters([next(iter(self._letters))])
+        while self.letters and not self.has_room(0):
+            self.drop_first_letter()
             self.dropped += 1
         oldest = read_uptime() - self._max_age
         while self._messages:
@@ -91,32 +93,12 @@ class MemoryQueue:
             messages.append(QueuedMessage(number, entry))
         return messages
 
-    def remove(self, numbers: Collection[int]) -> None:
-        """Delete messages."""
-        for number in numbers:
-            _, size = self._messages.pop(number, (None, 0))
-            self.size -= size
+    def remove(self, numbers: Collection[int]) -> list[QueueEntry]:
+        """Delete messages, and return them."""
+        removed = [self._messages.pop(number) for number in numbers if number in self._messages]
+        self.size -= sum(size for _, size in removed)
+        return [entry for entry, _ in removed]
 
-    def reject(self, number: int, reason: str) -> None:
-        """Turn a message into a dead letter."""
-        entry, _ = self._messages.get(number, (None, 0))
-        if entry is not None:
-            self.add_dead_letter(entry, reason)
-            self.remove([number])
-
-    def add_dead_letter(self, entry: QueueEntry, reason: str) -> None:
-        """Store a dead letter."""
-        size = len(entry.message.body)
-        letter = DeadLetter(self._next, entry.rejected or time.time(), reason, entry, size)
-        self._letters[self._next] = letter
-        self._next += 1
-        self._letter_bytes += size
-
-    def read_dead_letters(self) -> list[DeadLetter]:
-        """Return the dead letters, oldest first."""
-        return [*self._letters.values()]
-
-    def drop_letters(self, numbers: Iterable[int]) -> None:
-        """Delete dead letters."""
-        for number in numbers:
-            self._letter_bytes -= self._letters.pop(number).size
+    def drop_first_letter(self) -> None:
+        """Delete the oldest dead letter."""
+        self._letter_bytes -= len(self.letters.pop(0).message.body)

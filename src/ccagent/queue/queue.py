@@ -15,7 +15,7 @@ from ccagent.queue.entry import QueueEntry
 from ccagent.queue.failures import ANY
 from ccagent.queue.memory_queue import MemoryQueue
 from ccagent.queue.queue_clock import read_uptime
-from ccagent.queue.segment import find_owner
+from ccagent.queue.segment import DEAD, find_owner
 from ccagent.queue.segment_directory import FILE_ERRORS
 from ccagent.queue.segments import QueueSegments
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from ccagent.config.configuration import OutboxSettings
-    from ccagent.queue.entry import DeadLetter, QueuedMessage
+    from ccagent.queue.entry import QueuedMessage
     from ccagent.queue.failures import MessageChoice
     from ccagent.records.message import Message
 
@@ -143,7 +143,9 @@ class Queue:
                     self._note_refused(len(messages))
                     return False
             before = self._memory.dropped
-            self._memory.put(self._put_on_disk(messages) if is_disk_usable else messages)
+            kept = self._put_on_disk(messages) if is_disk_usable else messages
+            stored, uptime = time.time(), read_uptime()
+            self._memory.put(QueueEntry(stored, uptime, message) for message in kept)
             self._log_dropped(self._memory.dropped - before)
             return True
 
@@ -172,7 +174,8 @@ class Queue:
     def reject(self, number: int, reason: str) -> None:
         """Turn a message into a dead letter."""
         with self._lock:
-            self._memory.reject(number, reason)
+            for entry in self._memory.remove([number]):
+                self._keep_letter(entry, reason)
             try:
                 self._segments.reject(number, reason, time.time())
             except FILE_ERRORS as error:
@@ -180,15 +183,15 @@ class Queue:
 
     def add_dead_letter(self, message: Message, reason: str) -> None:
         """Store a dead letter that is a part of a message."""
-        entry = QueueEntry(time.time(), read_uptime(), message)
+        now = time.time()
         with self._lock:
             try:
                 if self._is_open:
-                    self._segments.add_dead_letter(message, reason, entry.stored, entry.stored)
+                    self._segments.add_dead_letter(message, reason, now, now)
                     return
             except FILE_ERRORS as error:
                 self._fail(error)
-            self._memory.add_dead_letter(entry, reason)
+            self._keep_letter(QueueEntry(now, read_uptime(), message), reason)
 
     def has_work(self) -> bool:
         """Return whether a message can be sent, also one that another process has left."""
@@ -218,10 +221,10 @@ class Queue:
         with self._lock:
             return self._memory.size + self._segments.size()
 
-    def read_dead_letters(self) -> list[DeadLetter]:
+    def read_dead_letters(self) -> list[QueueEntry]:
         """Return the dead letters in memory. `ccagent outbox` lists those on disk."""
         with self._lock:
-            return self._memory.read_dead_letters()
+            return [*self._memory.letters]
 
     def check(self) -> None:
         """Look for new and removed files, and for a disk that works again."""
@@ -285,14 +288,11 @@ class Queue:
 
     def _rescue(self, rescued: list[QueueEntry]) -> None:
         """Keep messages of removed files in memory, until they are moved to new files."""
-        offset = read_uptime() - self._segments.now().clock if rescued else 0.0
-        for entry in rescued:
-            if entry.reason:
-                self._memory.add_dead_letter(entry, entry.reason)
-            else:
-                clock = entry.clock + offset
-                self._memory.put_entries([msgspec.structs.replace(entry, clock=clock)])
         if rescued:
+            offset = read_uptime() - self._segments.now().clock
+            self._memory.put(
+                msgspec.structs.replace(entry, clock=entry.clock + offset) for entry in rescued
+            )
             logger.error(
                 "outbox %s: the files were removed or replaced; %d messages are moved to new ones",
                 self.path,
@@ -301,22 +301,26 @@ class Queue:
 
     def _move_to_disk(self) -> None:
         """Move messages from memory to the disk."""
+        offset = self._segments.now().clock - read_uptime()
         while batch := self._memory.read(BATCH, _BATCH_BYTES, ANY):
-            now, uptime = self._segments.now().clock, read_uptime()
             done = self._segments.append(
                 [
-                    msgspec.structs.replace(each.entry, clock=now - uptime + each.entry.clock)
+                    msgspec.structs.replace(each.entry, clock=each.entry.clock + offset)
                     for each in batch
                 ]
             )
             self._memory.remove([each.number for each in batch[:done]])
-        for letter in self._memory.read_dead_letters():
-            if letter.entry is not None:
-                self._segments.add_dead_letter(
-                    letter.entry.message, letter.reason, letter.rejected, letter.entry.stored
-                )
-            self._memory.drop_letters([letter.number])
+        while self._memory.letters:
+            letter = self._memory.letters[0]
+            self._segments.append(
+                [msgspec.structs.replace(letter, clock=letter.clock + offset)], DEAD
+            )
+            self._memory.drop_first_letter()
         self._note_working()
+
+    def _keep_letter(self, entry: QueueEntry, reason: str) -> None:
+        """Keep a dead letter in memory."""
+        self._memory.put([msgspec.structs.replace(entry, reason=reason, rejected=time.time())])
 
     def _fail(self, error: Exception) -> None:
         """Pause after a failure, and log a new reason."""

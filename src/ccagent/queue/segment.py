@@ -209,11 +209,6 @@ class IndexedMessage(NamedTuple):
     clock: float
 
 
-def index_message(size: int, entry: QueueEntry) -> IndexedMessage:
-    """Return what the index has of a message. Equal topics share their text."""
-    return IndexedMessage(size, sys.intern(entry.message.topic), entry.clock)
-
-
 class QueueSegment:
     """A segment, and what is known of it while it is closed.
 
@@ -278,14 +273,10 @@ class QueueSegment:
                 messages[index] = message._replace(state=state)
         self._note(content)
         self._is_known = True
-        if self.is_elsewhere:
-            os.close(descriptor)
-            return False
         self.file = LogFile(self.path, descriptor, self.size)
-        self.index = {}
-        for message in messages:
-            if message.is_waiting and message.entry is not None:
-                self.index[message.offset] = index_message(message.size, message.entry)
+        if self.is_elsewhere:
+            self.close()
+            return False
         self._write_states()
         return True
 
@@ -321,8 +312,7 @@ class QueueSegment:
             if self.is_dead:
                 self.dead += 1
             else:
-                self.index[offset] = index_message(len(record), entry)
-                self._count(len(record), entry)
+                self._add(offset, len(record), entry)
             self.newest = max(self.newest, entry.clock)
             offset += len(record)
 
@@ -379,17 +369,20 @@ class QueueSegment:
         self.count = self.bytes = self.dead = 0
         self.oldest, self.newest = math.inf, content.newest
         self.topics.clear()
+        self.index.clear()
         for message in content.messages:
             if message.is_dead:
                 self.dead += 1
             elif message.is_waiting and message.entry is not None:
-                self._count(message.size, message.entry)
+                self._add(message.offset, message.size, message.entry)
 
-    def _count(self, size: int, entry: QueueEntry) -> None:
-        """Count a waiting message."""
+    def _add(self, offset: int, size: int, entry: QueueEntry) -> None:
+        """Index and count a waiting message."""
+        topic = sys.intern(entry.message.topic)  # equal topics share their text
+        self.index[offset] = IndexedMessage(size, topic, entry.clock)
+        self.topics[topic] += 1
         self.count += 1
         self.bytes += size
-        self.topics[entry.message.topic] += 1
         self.oldest = min(self.oldest, entry.clock)
 
     def _write_states(self) -> None:

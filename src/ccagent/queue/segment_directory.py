@@ -73,9 +73,9 @@ class SegmentDirectory:
         boot: bytes,
     ) -> None:
         self.path = path
-        self.dropped = 0
+        self.dropped: int = 0
         """Messages and dead letters deleted because of the limits, also by earlier processes."""
-        self.damaged = 0
+        self.damaged: int = 0
         """Damaged parts of files, and undecodable messages."""
         self.set_aside: list[str] = []
         """Names of files of other sinks or machines."""

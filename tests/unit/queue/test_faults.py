@@ -74,7 +74,7 @@ def read_back(directory: Path) -> tuple[list[str], set[str]]:
 def count_calls(directory: Path) -> int:
     calls = FaultyCalls(_NEVER, _NEVER, 0)
     with calls.patched():
-        work(directory, lambda *_: None)
+        work(directory, _note_nothing)
     return calls.count
 
 
@@ -84,7 +84,7 @@ def test_no_failed_call_loses_a_message_or_raises(
     tmp_path: Path, fault: int, caplog: pytest.LogCaptureFixture, *, is_lasting: bool
 ) -> None:
     total = count_calls(tmp_path / "counted")
-    assert total > 100
+    assert total > 80
     doubled: dict[str, int] = {}
     for number in range(1, total + 1):
         directory = tmp_path / str(number)
@@ -130,6 +130,10 @@ def test_no_kill_loses_a_message_or_repeats_an_acknowledged_one(tmp_path: Path) 
         assert missing == set(), f"call {number}"
         assert {*found} & done.get("acknowledged", set()) == set(), f"call {number}"
         assert found == sorted(found)
+
+
+def _note_nothing(what: str, name: str) -> None:
+    del what, name
 
 
 def _write_line(descriptor: int, what: str, name: str) -> None:

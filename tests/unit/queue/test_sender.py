@@ -77,10 +77,7 @@ class Bench:
 
     def dead(self) -> list[tuple[str, str]]:
         """Return id and reason of each dead letter."""
-        return [
-            (each.entry.message.id if each.entry else "", each.reason)
-            for each in self.queue.read_dead_letters()
-        ]
+        return [(each.message.id, each.reason) for each in self.queue.read_dead_letters()]
 
 
 def message(name: str, size: int = 2) -> Message:
@@ -428,9 +425,7 @@ def test_only_the_record_that_is_refused_becomes_a_dead_letter(bench: Bench) -> 
     bench.transport.verdict = verdict
     bench.queue.put([lines("metrics-0", *"abcd", "bad", *"efg"), lines("metrics-1", "h")])
     bench.run(0.001)
-    assert [each.entry and each.entry.message.body for each in bench.queue.read_dead_letters()] == [
-        b"bad value=1 7\n"
-    ]
+    assert [each.message.body for each in bench.queue.read_dead_letters()] == [b"bad value=1 7\n"]
     passed = b"".join(bench.transport.bodies).replace(b" value=1 7\n", b"")
     assert sorted(passed.decode()) == [*"abcdefgh"]
     assert bench.queue.count() == 0
@@ -445,9 +440,7 @@ def test_a_part_of_a_large_message_that_is_refused_is_halved(bench: Bench) -> No
     bench.transport.verdict = verdict
     bench.queue.put([lines("metrics-0", *(f"m{n}" for n in range(300)), "bad")])
     bench.run(0.001)
-    assert [each.entry and each.entry.message.body for each in bench.queue.read_dead_letters()] == [
-        b"bad value=1 7\n"
-    ]
+    assert [each.message.body for each in bench.queue.read_dead_letters()] == [b"bad value=1 7\n"]
     assert b"".join(bench.transport.bodies).count(b"\n") == 300
 
 
