@@ -85,6 +85,8 @@ class Queue:
         self._dropped = 0
         self._error = ""
         self._retry_at = 0.0
+        self._reread_at = 0.0
+        """When files that could not be read are tried again."""
         self._is_open = False
         self._segments = make_segments(name, settings)
         if settings.directory and not settings.memory:
@@ -233,8 +235,11 @@ class Queue:
                 return
             is_due = self._monotonic() >= self._retry_at
             try:
-                if is_due and (not self._is_open or self._segments.problem):
+                if is_due and not self._is_open:
                     self._open()
+                elif self._segments.problem and self._monotonic() >= self._reread_at:
+                    self._reread_at = self._monotonic() + self.retry_after
+                    self._rescue(self._segments.open())
                 elif self._is_open:
                     self._rescue(self._segments.look())
                 if self._is_usable():

@@ -245,6 +245,11 @@ class QueueSegment:
         """Offset of the state (-1: unknown) and state, by the offset of the message."""
 
     @property
+    def is_unknown(self) -> bool:
+        """True if the file must be read to know what is in it."""
+        return self.is_elsewhere or not (self.is_counted or self.problem)
+
+    @property
     def is_finished(self) -> bool:
         """True if the segment has no waiting message and no dead letter."""
         return not self.count and not self.dead
@@ -299,7 +304,7 @@ class QueueSegment:
                 os.unlink(self.path)
             self.file.close()
             raise
-        self.header, self.size = header, self.file.size
+        self.header, self.size, self.is_counted = header, self.file.size, True
         self.newest = header.moment.clock
         return True
 

@@ -133,7 +133,7 @@ class SegmentDirectory:
                 self._segments[number] = QueueSegment(path, number, is_dead=is_dead)
                 self._last = max(self._last, number)
                 self._examine(self._segments[number])
-            elif self._segments[number].is_elsewhere:
+            elif self._segments[number].is_unknown:
                 self._examine(self._segments[number])
         self._segments = dict(sorted(self._segments.items()))
         return rescued
