@@ -275,7 +275,7 @@ class SegmentDirectory:
                     if message.entry is not None:
                         reason = message.reason if message.is_dead else ""
                         entries.append(msgspec.structs.replace(message.entry, reason=reason))
-        lost = segment.count + segment.dead - len(entries)
+        lost = segment.count - sum(not entry.reason for entry in entries)
         if lost > 0 and not segment.is_elsewhere:
             logger.error("outbox %s: removed or replaced with %d messages", segment.path, lost)
         self._forget(segment)
