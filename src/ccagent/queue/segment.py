@@ -416,11 +416,13 @@ def allocate(descriptor: int, limit: int, least: int) -> None:
 
     Raise OSError if there is no room. File systems without allocation allocate when writing.
     """
+    before = os.fstat(descriptor).st_size
     for size in (max(limit, least), least):
         try:
             os.posix_fallocate(descriptor, 0, size)
         except OSError as error:
             if error.errno in _NO_SPACE and size > least:
+                os.ftruncate(descriptor, before)  # ext4 keeps what it had allocated
                 continue
             if error.errno not in {errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS}:
                 raise

@@ -42,13 +42,21 @@ def fill_disk(place: Path) -> Path:
     return fill
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 600 KB."""
+@pytest.fixture(params=["tmpfs", "ext4"])
+def small_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A file system of 600 KB, or of ext4 with about 800 KB."""
     place = tmp_path / "small"
     place.mkdir()
-    options = "size=600k,mode=700"
-    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(place)], check=True)
+    if request.param == "tmpfs":
+        mount = ["mount", "-t", "tmpfs", "-o", "size=600k,mode=700", "tmpfs"]
+    else:
+        image = tmp_path / "image"
+        image.write_bytes(bytes(1 << 20))
+        options = ["-q", "-m", "0", "-O", "^has_journal", "-N", "64"]
+        subprocess.run(["mkfs.ext4", *options, str(image)], check=True)
+        mount = ["mount", "-o", "loop", str(image)]
+    subprocess.run([*mount, str(place)], check=True)
+    place.chmod(0o700)
     yield place
     # A queue that a failed test has left open keeps it busy.
     subprocess.run(["umount", "-l", str(place)], check=True)
@@ -94,10 +102,10 @@ def test_a_disk_full_of_others_keeps_no_backlog_waiting(small_disk: Path) -> Non
 def test_a_disk_that_the_queue_itself_has_filled_is_emptied(small_disk: Path) -> None:
     queue = Queue("backend", settings(small_disk))
     queue.retry_after = 3600.0
-    for number in range(300):
+    for number in range(500):
         queue.put([message(str(number), 3000)])
-    assert 0 < queue.count_in_memory() < 300
-    assert drained(queue) == [str(number) for number in range(300)]
+    assert 0 < queue.count_in_memory() < 500
+    assert drained(queue) == [str(number) for number in range(500)]
     queue.put([message("new")])
     assert (queue.count_in_memory(), queue.error) == (0, "")
     queue.close()
