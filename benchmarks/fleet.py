@@ -285,7 +285,7 @@ def sizes(directory: str) -> None:
     for message in messages:
         queue.put([message])
     queue.close()
-    taken = sum(file.stat().st_size for file in Path(directory).glob("fleet.outbox*"))
+    taken = sum(file.stat().st_size for file in Path(directory).rglob("*.log"))
     print(f"outbox: {taken / 2000:,.0f} B on the disk for a message of {len(body):,} B")
     with nats_servers(1, directory) as (_, port):
         for compression in ("none", "s2"):

@@ -1,17 +1,21 @@
 """Cost of the outbox: storing a message, and taking it out again.
 
-    python benchmarks/outbox.py [--messages 2000] [--directory DIR]
+    python benchmarks/outbox.py [--messages 20000] [--directory DIR] [--before CHECKOUT]
 
-Prints, for messages of 2 KB, the time of storing a message as an agent does (one at a time), with
-each durability. For comparison it prints the disk's time for one write and fsync of the same size.
-It also prints the rate of messages to a transport that accepts all messages.
+Stores messages of 2 KB as an agent does, one at a time, and drains them into a transport that
+accepts all. Prints messages per CPU second for both, for both together, and for each durability.
+For comparison it prints the disk's time for one write and fsync of the same size. `--before`
+measures another checkout in turns with this one, and prints the ratio.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from typing import TYPE_CHECKING
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 SIZE = 2048
+_TURNS = 5
 
 
 class Everything(Transport):
@@ -47,38 +52,77 @@ def fsync_time(directory: str, count: int) -> float:
     return statistics.median(times)
 
 
-def put_time(queue: Queue, count: int) -> float:
-    """Return the median seconds of storing one message."""
-    times: list[float] = []
-    for number in range(count):
-        message = Message("x", "n", "sample", "sonar", 0.0, os.urandom(SIZE), "", str(number))
-        begin = time.perf_counter()
-        queue.put([message])
-        times.append(time.perf_counter() - begin)
-    return statistics.median(times)
+def measure(directory: str, count: int) -> dict[str, float]:
+    """Return messages per CPU second, and the median microseconds of a put, by name."""
+    found: dict[str, float] = {}
+    body = os.urandom(SIZE // 2).hex().encode()
+    for durability, number in (("process", count), ("power", max(1, count // 20))):
+        where = OutboxSettings(
+            directory=os.path.join(directory, durability),
+            max_bytes=2**40,
+            durability="power" if durability == "power" else "process",
+        )
+        messages = [
+            Message("x", "n", "sample", "sonar", 0.0, body, "", f"{index:024}")
+            for index in range(number)
+        ]
+        queue, times = Queue("backend", where), list[float]()
+        used = time.process_time()
+        for message in messages:
+            begin = time.perf_counter()
+            queue.put([message])
+            times.append(time.perf_counter() - begin)
+        put = time.process_time() - used
+        sender = Sender("backend", queue, Everything(SinkSettings(url="x:")))
+        used = time.process_time()
+        sender.send_all()
+        drained = time.process_time() - used
+        sender.close()
+        found[f"{durability}: stored, messages per CPU second"] = number / put
+        found[f"{durability}: drained, messages per CPU second"] = number / drained
+        found[f"{durability}: both, messages per CPU second"] = number / (put + drained)
+        found[f"{durability}: one put, us"] = statistics.median(times) * 1e6
+    return found
+
+
+def measure_checkout(checkout: str, options: argparse.Namespace) -> dict[str, float]:
+    """Measure the code of a checkout in another process."""
+    command = [sys.executable, os.path.abspath(__file__), "--json"]
+    command += ["--messages", str(options.messages)]
+    if options.directory:
+        command += ["--directory", options.directory]
+    environment = os.environ | {"PYTHONPATH": os.path.join(checkout, "src")}
+    done = subprocess.run(command, env=environment, capture_output=True, check=True, cwd="/")
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--messages", type=int, default=2000)
+    parser.add_argument("--messages", type=int, default=20_000)
     parser.add_argument("--directory", default=None)
+    parser.add_argument("--before", default="")
+    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.directory) as directory:
-        few = max(1, options.messages // 10)
-        print(f"write and fsync of 2 KB      {fsync_time(directory, few) * 1e6:8.0f} us")
-        process = OutboxSettings(directory=os.path.join(directory, "process"))
-        power = OutboxSettings(directory=os.path.join(directory, "power"), durability="power")
-        for where, count in ((process, options.messages), (power, few)):
-            durability = where.durability
-            queue = Queue("backend", where)
-            print(f"store, durability {durability:10} {put_time(queue, count) * 1e6:8.0f} us")
-            sender = Sender("backend", queue, Everything(SinkSettings(url="x:")))
-            begin = time.perf_counter()
-            sender.send_all()
-            rate = count / (time.perf_counter() - begin)
-            print(f"take out, durability {durability:7} {rate:8.0f} messages/s")
-            sender.close()
+        if options.json:
+            print(json.dumps(measure(directory, options.messages)))
+            return
+        few = max(1, options.messages // 100)
+        print(f"write and fsync of 2 KB{fsync_time(directory, few) * 1e6:38,.0f} us")
+    checkouts = [os.path.dirname(os.path.dirname(os.path.abspath(__file__))), options.before]
+    runs: dict[str, list[dict[str, float]]] = {each: [] for each in checkouts if each}
+    for _ in range(_TURNS if options.before else 1):
+        for checkout, results in runs.items():
+            results.append(measure_checkout(checkout, options))
+    now, *before = (
+        {name: statistics.median(run[name] for run in results) for name in results[0]}
+        for results in runs.values()
+    )
+    for name, value in now.items():
+        compared = [f"{old[name]:10,.0f} before, ratio {value / old[name]:.2f}" for old in before]
+        print(f"{name:45} {value:10,.0f}", *compared)
 
 
 if __name__ == "__main__":

@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from ccagent.agents.fast.settings import FastSettings
     from ccagent.machine.node import Node
     from ccagent.net.mqtt_broker import ReceivedMessage
-    from ccagent.queue.queue import QueueBatch
 
 ProtocolState = Literal["waiting for a configuration", "monitoring"]
 
@@ -64,13 +63,12 @@ _MOST_ANSWERS = 10_000
 
 
 class QueuedAnswer(NamedTuple):
-    """An answer to send. key: key of the request. number, batch: position in the queue."""
+    """An answer to send. key: key of the request. number: position in the queue."""
 
     key: str
     topic: str
     payload: bytes
     number: int
-    batch: QueueBatch
 
 
 class AnswerQueue:
@@ -90,25 +88,22 @@ class AnswerQueue:
 
     def first(self) -> QueuedAnswer | None:
         """Return the oldest answer; None without one."""
-        batch = self._queue.next_batch(1)
-        if not batch.messages:
-            return None
-        waiting = batch.messages[0]
-        message = waiting.message
-        return QueuedAnswer(message.id, message.kind, message.body, waiting.number, batch)
+        for number, entry in self._queue.next_batch(1):
+            message = entry.message
+            return QueuedAnswer(message.id, message.kind, message.body, number)
+        return None
 
     def keys(self) -> set[str]:
         """Return the keys of all queued answers."""
-        batch = self._queue.next_batch(_MOST_ANSWERS)
-        return {waiting.message.id for waiting in batch.messages}
+        return {entry.message.id for _, entry in self._queue.next_batch(_MOST_ANSWERS)}
 
     def remove(self, answer: QueuedAnswer) -> None:
         """Delete an answer after the broker's confirmation."""
-        self._queue.remove(answer.batch, [answer.number])
+        self._queue.remove([answer.number])
 
     def reject(self, answer: QueuedAnswer, reason: str) -> None:
         """Move a rejected answer to the dead letters."""
-        self._queue.reject(answer.batch, answer.number, reason)
+        self._queue.reject(answer.number, reason)
 
     def count(self) -> int:
         """Return the number of queued answers."""

@@ -56,10 +56,12 @@ class SinkCounters(msgspec.Struct, rename="kebab"):
     queued: added to the queue. backlog: in the queue now; backlog_bytes: their size. sent: passed
     to the transport, including repetitions. acknowledged: accepted by the receiver. retried: to be
     sent again after a failure. rejected: dead letters that the receiver never accepts. dropped:
-    deleted because the queue was too large or they were too old. damaged: dead letters
-    that could not be decoded. restarts: unforeseen errors after which the sink continued.
-    last_error: the last error of the transport; empty after a batch without errors.
-    queue_error: the reason why the disk can't be used and the queue is in memory.
+    deleted because the queue was too large or they were too old. refused: not queued because the
+    queue was full. damaged: damaged parts of files, and undecodable messages. restarts: unforeseen
+    errors after which the sink continued. last_error: the last error of the transport; empty after
+    a batch without errors.
+    queue_error: the reason why the disk can't be used and the queue is in memory, or files of
+    other sinks or machines in the directory of the queue.
     """
 
     queued: int = 0
@@ -70,6 +72,7 @@ class SinkCounters(msgspec.Struct, rename="kebab"):
     retried: int = 0
     rejected: int = 0
     dropped: int = 0
+    refused: int = 0
     damaged: int = 0
     restarts: int = 0
     last_error: str = ""

@@ -1,22 +1,24 @@
 """Records of the write-ahead log.
 
-A segment starts with a magic number and a version. A record is a marker, the length of its payload,
-the CRC-32 of the payload, and the payload. The payload is one byte for the kind, then the content.
-Each segment describes its groups of series before their first values, and can be read alone. All
-numbers are little endian, values are float64.
+A segment starts with a magic number and a version. The format of a record is that of `record_log`.
+Its payload is one byte for the kind, then the content. Each segment describes its groups of series
+before their first values, and can be read alone. All numbers are little endian, values are float64.
 """
 
 from __future__ import annotations
 
 import struct
 import zlib
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
+
+from ccagent.queue.record_log import frame, read_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from ccagent.queue.record_log import DamagedPart, LogRecord
     from ccagent.stores.metrics.groups import SeriesGroup
 
 MAGIC = b"CCASTLOG\x01\x00\x00\x00"
@@ -24,14 +26,10 @@ MAGIC = b"CCASTLOG\x01\x00\x00\x00"
 GROUP, RUNS, POINTS, FREED = range(1, 5)
 """Kinds of records."""
 
-_MARKER = 0x5DCA6E71
-_FRAME = struct.Struct("<III")
 _RUNS = struct.Struct("<BqI")
 RUN = struct.Struct("<III")
 POINT = struct.Struct("<IIqd")
 _LARGEST = 1 << 30
-
-MARKER_BYTES = struct.pack("<I", _MARKER)
 
 
 class GroupRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -50,27 +48,8 @@ class FreedRecord(msgspec.Struct, frozen=True, array_like=True):
     until: int
 
 
-class LogRecord(NamedTuple):
-    """One record. payload: without the byte for the kind."""
-
-    kind: int
-    payload: memoryview
-
-
-class DamagedPart(NamedTuple):
-    """Bytes of a segment that are not a valid record."""
-
-    offset: int
-    size: int
-
-
 _group = msgspec.json.Decoder(GroupRecord)
 _freed = msgspec.json.Decoder(FreedRecord)
-
-
-def frame(payload: bytes) -> bytes:
-    """Return a record with this payload."""
-    return _FRAME.pack(_MARKER, len(payload), zlib.crc32(payload)) + payload
 
 
 def encode_group(group: SeriesGroup) -> bytes:
@@ -119,46 +98,6 @@ def decode_freed(payload: memoryview) -> FreedRecord:
     return _freed.decode(payload)
 
 
-def read_records(data: memoryview) -> Iterator[LogRecord | DamagedPart]:
-    """Yield the records and the damaged parts of a segment.
-
-    After a damaged part the next record is found by its marker and CRC.
-    """
-    position = len(MAGIC) if bytes(data[: len(MAGIC)]) == MAGIC else 0
-    end = len(data)
-    while position < end:
-        found = _record(data, position)
-        if found is not None:
-            position += _FRAME.size + 1 + len(found.payload)
-            yield found
-            continue
-        following = _next_record(data, position + 1)
-        yield DamagedPart(position, following - position)
-        position = following
-
-
-def _record(data: memoryview, position: int) -> LogRecord | None:
-    begin = position + _FRAME.size
-    if begin > len(data):
-        return None
-    marker, size, checksum = _FRAME.unpack_from(data, position)
-    if marker != _MARKER or not 0 < size <= len(data) - begin:
-        return None
-    payload = data[begin : begin + size]
-    if zlib.crc32(payload) != checksum:
-        return None
-    return LogRecord(payload[0], payload[1:])
-
-
-def _next_record(data: memoryview, position: int) -> int:
-    """Return the position of the next complete record, or the end."""
-    step = 1 << 20
-    while position < len(data):
-        part = bytes(data[position : position + step + 3])
-        offset = part.find(MARKER_BYTES)
-        while offset >= 0:
-            if _record(data, position + offset) is not None:
-                return position + offset
-            offset = part.find(MARKER_BYTES, offset + 1)
-        position += step
-    return len(data)
+def read_segment(data: memoryview) -> Iterator[LogRecord | DamagedPart]:
+    """Yield the records and the damaged parts of a segment."""
+    return read_records(data, len(MAGIC) if bytes(data[: len(MAGIC)]) == MAGIC else 0)

@@ -11,6 +11,7 @@ import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.log import logger
+from ccagent.queue.record_log import DamagedPart, LogRecord
 from ccagent.stores.metrics.log_format import (
     FREED,
     GROUP,
@@ -18,12 +19,10 @@ from ccagent.stores.metrics.log_format import (
     POINT,
     POINTS,
     RUNS,
-    DamagedPart,
-    LogRecord,
     decode_freed,
     decode_group,
     decode_runs,
-    read_records,
+    read_segment,
 )
 from ccagent.stores.metrics.log_writer import Segment, list_segments
 
@@ -92,7 +91,7 @@ class Replay:
         self._data = data
         if bytes(data[: len(MAGIC)]) != MAGIC:
             logger.warning("log %s: the start is damaged; reading the rest", path)
-        for record in read_records(data):
+        for record in read_segment(data):
             if isinstance(record, DamagedPart):
                 self.damaged += record.size
                 logger.warning(
@@ -109,20 +108,21 @@ class Replay:
         self._data = memoryview(b"")
 
     def _take(self, record: LogRecord, oldest: int) -> None:
-        if record.kind == RUNS:
-            self._take_runs(record.payload, oldest)
-        elif record.kind == POINTS:
-            for number, column, time, value in POINT.iter_unpack(record.payload):
+        kind, payload = record.payload[0], record.payload[1:]
+        if kind == RUNS:
+            self._take_runs(payload, oldest)
+        elif kind == POINTS:
+            for number, column, time, value in POINT.iter_unpack(payload):
                 self._newest = max(self._newest, time)
                 if time >= oldest:
                     self._write(self._columns(number).places[int(column)], time, value)
-        elif record.kind == GROUP:
-            described = decode_group(record.payload)
+        elif kind == GROUP:
+            described = decode_group(payload)
             if self._described.get(described.number) != described:
                 self._described[described.number] = described
                 self._groups.pop(described.number, None)
-        elif record.kind == FREED:
-            freed = decode_freed(record.payload)
+        elif kind == FREED:
+            freed = decode_freed(payload)
             for selector in freed.selectors:
                 self._store.free(selector, freed.until)
             self._groups.clear()  # groups with later values are searched again
@@ -165,10 +165,10 @@ class Replay:
         if self._is_searched:
             return
         self._is_searched = True
-        for record in read_records(self._data):
-            if isinstance(record, LogRecord) and record.kind == GROUP:
+        for record in read_segment(self._data):
+            if isinstance(record, LogRecord) and record.payload[0] == GROUP:
                 with contextlib.suppress(ValueError):
-                    described = decode_group(record.payload)
+                    described = decode_group(record.payload[1:])
                     self._described.setdefault(described.number, described)
 
     def _write(self, place: StoredSeries, time: int, value: float) -> None:

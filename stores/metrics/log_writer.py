@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.errors import CcagentError, NotPermittedError
 from ccagent.log import logger
+from ccagent.queue.record_log import LogFile
 from ccagent.service.private_directories import make_directory
 from ccagent.service.private_files import open_private
 from ccagent.stores.metrics.log_format import (
@@ -84,12 +85,10 @@ class WriteAheadLog:
         self._largest = largest
         self._pending: list[bytes] = []
         self._number = max((number for number, _ in list_segments(directory)), default=0) + 1
-        self._descriptor = -1
-        self._path = ""
-        self._size = 0
+        self._file: LogFile | None = None
         self._newest = 0
         self._began = 0.0
-        self._unsynced: list[int] = []
+        self._unsynced: list[LogFile] = []
         self._is_dirty = False
         self._copies: deque[tuple[int, bytes]] = deque()
         """Descriptions with one copy in the segment so far, and the copy's position."""
@@ -116,7 +115,7 @@ class WriteAheadLog:
     @property
     def size(self) -> int:
         """Size of all segments in bytes."""
-        return self._size + sum(segment.size for segment in self.closed)
+        return self._position + sum(segment.size for segment in self.closed)
 
     def flush(self) -> None:
         """Write the added records. On failure write none of them, and raise StoreLogError."""
@@ -124,16 +123,15 @@ class WriteAheadLog:
         if not pending:
             return
         try:
-            if self._descriptor < 0:
-                self._open()
-            self._write(b"".join([*pending, *self._due_copies()]))
+            file = self._file or self._open()
+            file.append(b"".join([*pending, *self._due_copies()]))
         except (OSError, NotPermittedError) as error:
             self.failures += 1
             self._abandon()
             reason = getattr(error, "strerror", None) or error
             raise StoreLogError(f"{self._directory}: {reason}") from error
         self._is_dirty = True
-        if self._size > self._largest or monotonic() - self._began > self._longest:
+        if file.size > self._largest or monotonic() - self._began > self._longest:
             self.rotate()
 
     def is_dirty(self) -> bool:
@@ -145,36 +143,31 @@ class WriteAheadLog:
         self._is_dirty = False
         old, self._unsynced = self._unsynced, []
         try:
-            for descriptor in old:
-                os.fdatasync(descriptor)
-                os.close(descriptor)
-            if self._descriptor >= 0:
-                os.fdatasync(self._descriptor)
+            for file in old:
+                file.sync()
+                file.close()
+            if self._file is not None:
+                self._file.sync()
         except OSError as error:
             raise StoreLogError(f"{self._directory}: {error.strerror}") from error
 
     def check_file(self) -> bool:
         """Begin a new segment if somebody has removed this one; return whether it was there."""
-        if self._descriptor < 0:
+        if self._file is None or self._file.is_current():
             return True
-        try:
-            found, own = os.stat(self._path), os.fstat(self._descriptor)
-            if os.path.samestat(found, own):
-                return True
-        except OSError:
-            pass
-        self._unsynced.append(self._descriptor)
-        self._descriptor = -1
+        self._unsynced.append(self._file)
+        self._file = None
         self.rotate()
         return False
 
     def rotate(self) -> None:
         """Start a new segment with the next record."""
-        if self._descriptor >= 0:
-            self._write_copies()
-            self.closed.append(Segment(self._path, self._size, self._newest))
-            self._unsynced.append(self._descriptor)
-        self._descriptor, self._size, self._newest = -1, 0, 0
+        if self._file is not None:
+            with contextlib.suppress(OSError):  # a full disk has no room for second copies
+                self._file.append(b"".join([copy for _, copy in self._copies]))
+            self.closed.append(Segment(self._file.path, self._file.size, self._newest))
+            self._unsynced.append(self._file)
+        self._file, self._newest = None, 0
         self._copies.clear()
         self._number += 1  # the next segment must describe its groups again
 
@@ -190,39 +183,36 @@ class WriteAheadLog:
         self.rotate()
         self.sync()
 
-    def _open(self) -> None:
-        self._path = os.path.join(self._directory, f"{self._number:012}.log")
+    @property
+    def _position(self) -> int:
+        """The size of the segment that is written."""
+        return self._file.size if self._file is not None else 0
+
+    def _open(self) -> LogFile:
+        path = os.path.join(self._directory, f"{self._number:012}.log")
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         try:
-            self._descriptor = open_private(self._path, flags)
+            descriptor = open_private(path, flags)
         except FileNotFoundError:
             # Somebody has removed the directory while the store runs.
             make_directory(os.path.dirname(self._directory))
             make_directory(self._directory)
-            self._descriptor = open_private(self._path, flags)
+            descriptor = open_private(path, flags)
             logger.error("log: %s was removed and is made again", self._directory)
         self._began = monotonic()
-        self._write(MAGIC)
-
-    def _write(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            written = os.write(self._descriptor, view)
-            view = view[written:]
-        self._size += len(data)
+        self._file = LogFile(path, descriptor)
+        self._file.append(MAGIC)
+        return self._file
 
     def _abandon(self) -> None:
-        """Truncate an incomplete record, and continue in another segment."""
-        descriptor = self._descriptor
-        if descriptor >= 0 and self._size <= len(MAGIC):
+        """Continue in another segment after a failure."""
+        file = self._file
+        if file is not None and file.size <= len(MAGIC):
             # On a full disk each message would otherwise leave an empty file and a descriptor.
-            self._descriptor = -1
+            self._file = None
             with contextlib.suppress(OSError):
-                os.unlink(self._path)
-            os.close(descriptor)
-        elif descriptor >= 0:
-            with contextlib.suppress(OSError):
-                os.ftruncate(descriptor, self._size)
+                os.unlink(file.path)
+            file.close()
         self.rotate()
 
     def _describe(self, template: MessageTemplate) -> None:
@@ -238,22 +228,12 @@ class WriteAheadLog:
     def _describe_group(self, group: SeriesGroup) -> None:
         described = encode_group(group)
         self._pending.append(described)
-        self._copies.append((self._size, described))
+        self._copies.append((self._position, described))
         group.segment = self._number
 
     def _due_copies(self) -> list[bytes]:
         """Return second copies of descriptions that are far enough from their first copies."""
         copies, due = self._copies, list[bytes]()
-        while copies and self._size - copies[0][0] > _APART and len(due) < _MOST_COPIES:
+        while copies and self._position - copies[0][0] > _APART and len(due) < _MOST_COPIES:
             due.append(copies.popleft()[1])
         return due
-
-    def _write_copies(self) -> None:
-        """Write missing second copies at the segment's end. Skip them on a full disk."""
-        descriptor, size = self._descriptor, self._size
-        try:
-            self._write(b"".join([copy for _, copy in self._copies]))
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.ftruncate(descriptor, size)
-            self._size = size

@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ccagent.config.configuration import OutboxSettings
-from ccagent.queue.files import make_file_name
-from ccagent.queue.queue import Queue
+from ccagent.queue.queue import Queue, make_directory_name
+from ccagent.queue.segment import find_owner, parse_segment
 from ccagent.queue.sink import Sink
 from ccagent.records.message import Message
 from ccagent.transports.base import SinkSettings, Transport
 
-FILE = make_file_name("backend")
+FILE = f"{make_directory_name('backend')}/000000000001.log"
 REMOVED = 10
 REJECTED = 2
 SENT = 60
@@ -86,19 +86,17 @@ def expected() -> list[str]:
 
 
 def write_intact(directory: Path, *, is_closed: bool = True) -> None:
-    """Write a file with messages of many sizes, after some were acknowledged and some refused."""
+    """Write files with messages of many sizes, after some were acknowledged and some refused."""
     queue = Queue("backend", OutboxSettings(directory=str(directory)))
     for number in range(SENT):
         queue.put([message(number)])
-    batch = queue.next_batch(REMOVED)
-    queue.remove(batch, [waiting.number for waiting in batch.messages])
-    batch = queue.next_batch(REJECTED)
-    for waiting in batch.messages:
-        queue.reject(batch, waiting.number, "422")
+    queue.remove([waiting.number for waiting in queue.next_batch(REMOVED)])
+    for waiting in queue.next_batch(REJECTED):
+        queue.reject(waiting.number, "422")
     if is_closed:
         queue.close()
     else:
-        # As after a kill: the write-ahead log is there.
+        # As after a kill: the unused space is allocated.
         copy = directory.with_name(directory.name + "-copy")
         shutil.copytree(directory, copy)
         queue.close()
@@ -110,12 +108,12 @@ def damage(directory: Path, seed: int) -> set[str]:
     """Damage the files in a directory; return the ids of messages of which bytes are hit."""
     chance = random.Random(seed)
     before = _contents(directory)
-    file = chance.choice([path for path in sorted(directory.iterdir()) if path.stat().st_size > 64])
+    file = chance.choice(sorted((directory / FILE).parent.iterdir()))
     content = bytearray(file.read_bytes())
-    size = len(content)
+    size = len(content.rstrip(b"\0"))
     for _ in range(chance.choice([1, 1, 1, 5])):
-        # One in two hits the head or the first page, with the schema.
-        place = chance.randrange(chance.choice([100, 4096, size, size]))
+        # One in two hits the header or the first messages.
+        place = chance.randrange(min(size, chance.choice([100, 4096, size, size])))
         match chance.randrange(6):
             case 0 | 1 | 2:
                 content[place] ^= 1 << chance.randrange(8)
@@ -126,26 +124,28 @@ def damage(directory: Path, seed: int) -> set[str]:
                 length = min(4096, size - place)
                 content[place : place + length] = bytes(length)
             case _:
-                other = chance.randrange(size // 4096) * 4096
+                other = chance.randrange(size // 4096 + 1) * 4096
                 length = min(4096, size - other)
                 start = place // 4096 * 4096
                 piece = content[other : other + length]
                 content[start : start + length] = piece
     if chance.randrange(20) == 0:
         del content[chance.randrange(size) :]
-    file.write_bytes(content[:size])
+    file.write_bytes(content)
     return hit(before, _contents(directory))
 
 
-def hit(before: tuple[bytes, bytes], after: tuple[bytes, bytes]) -> set[str]:
-    """Return the ids of messages whose body, cell, or chain of pages is not what it was.
+def hit(before: list[bytes], after: list[bytes]) -> set[str]:
+    """Return the ids of messages whose record is not what it was."""
 
-    The chain is what leads from the first page of a message to its others.
-    """
-    from ccagent.queue.salvage import salvage
-
-    def whole(contents: tuple[bytes, bytes]) -> set[str]:
-        return {entry.message.id for is_letter, _, entry in salvage(*contents) if not is_letter}
+    def whole(contents: list[bytes]) -> set[str]:
+        owner = find_owner("backend")
+        return {
+            each.entry.message.id
+            for content in contents
+            for each in parse_segment(content, owner).messages
+            if each.entry is not None and each.is_waiting
+        }
 
     return whole(before) - whole(after)
 
@@ -197,7 +197,7 @@ def main() -> None:
             sums["tracebacks"] += outcome.tracebacks
             sums["threads lost"] += not outcome.is_alive
             sums["restarts"] += outcome.restarts
-            sums["files set aside"] += any(".damaged-" in path.name for path in work.iterdir())
+            sums["files set aside"] += any(".damaged" in path.name for path in work.rglob("*"))
             if outcome.lost or outcome.tracebacks or "new" not in outcome.delivered:
                 print(f"seed {seed}: lost {sorted(outcome.lost)}", file=sys.stderr)
             shutil.rmtree(work)
@@ -206,9 +206,8 @@ def main() -> None:
     print(f"{'threads left':25} {threading.active_count() - 1:8}")
 
 
-def _contents(directory: Path) -> tuple[bytes, bytes]:
-    log = directory / f"{FILE}-wal"
-    return (directory / FILE).read_bytes(), log.read_bytes() if log.exists() else b""
+def _contents(directory: Path) -> list[bytes]:
+    return [path.read_bytes() for path in sorted((directory / FILE).parent.iterdir())]
 
 
 if __name__ == "__main__":

@@ -1,16 +1,15 @@
-"""A sender that is killed again and again, with damaged rows, a full disk and refused logins.
+"""A sender that is killed again and again, with damaged messages, a full disk and refused logins.
 
     python -m tests.support.torture [KILLS [MESSAGES]]
 
 as root, since the full disk is a small file system that is mounted. Prints what became of the
-messages; those in rows that were damaged on purpose must be dead letters, all others delivered.
+messages; all must be delivered except for those that were damaged on purpose.
 """
 
 from __future__ import annotations
 
 import json
 import random
-import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -21,15 +20,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import NamedTuple
 
-from ccagent.config.configuration import OutboxSettings
-from ccagent.queue.files import make_file_name, open_disk
+from ccagent.queue.queue import make_directory_name
+from ccagent.queue.segment import find_owner, parse_segment
 
 _DISK = "8m"
 _PATIENCE = 300.0
 
 
 class Result(NamedTuple):
-    """Numbers of messages: stored, in damaged rows, delivered, lost, and repetitions."""
+    """Numbers of messages: stored, damaged, delivered, lost, and repetitions."""
 
     stored: int
     damaged: int
@@ -87,7 +86,7 @@ class Torture:
         self.messages = messages
         self.collector = Collector()
         self.damaged: set[int] = set()
-        self.outbox = directory / "outbox" / make_file_name("backend")
+        self.outbox = directory / "outbox" / make_directory_name("backend")
         self._chance = random.Random(kills)
 
     def run(self) -> Result:
@@ -102,7 +101,7 @@ class Torture:
             process.kill()
             process.wait()
             if number % 5 == 4:
-                self._damage_row()
+                self._damage_message()
         self.collector.refuses_logins = False
         process = self._start(pause=0.0)
         try:
@@ -151,23 +150,23 @@ class Torture:
         # The disk is tried again after 10 s, within 5 s.
         time.sleep(20)
 
-    def _damage_row(self) -> None:
-        """Damage a row of the file at random, and remember whose it was."""
-        where = OutboxSettings(directory=str(self.outbox.parent))
-        database = open_disk(str(self.outbox), where)
-        found, _ = database.read_oldest(200, 10**9)
-        database.close()
-        if not found:
+    def _damage_message(self) -> None:
+        """Damage a message of the files at random, and remember which one."""
+        for path in sorted(self.outbox.glob("*.log"), key=lambda _: self._chance.random()):
+            content = bytearray(path.read_bytes())
+            waiting = [
+                each
+                for each in parse_segment(bytes(content), find_owner("backend")).messages
+                if each.is_waiting
+            ]
+            if not waiting:
+                continue
+            chosen = self._chance.choice(waiting)
+            assert chosen.entry is not None
+            self.damaged.add(json.loads(chosen.entry.message.body)["number"])
+            content[chosen.offset + self._chance.randrange(chosen.size - 1)] ^= 0xFF
+            path.write_bytes(content)
             return
-        waiting = self._chance.choice(found)
-        self.damaged.add(json.loads(waiting.message.body)["number"])
-        damage = self._chance.choice(["NULL", "'text'", "x'00'", "entry || x'00'"])
-        with sqlite3.connect(self.outbox) as other:
-            other.execute(
-                f"UPDATE messages SET entry = {damage} WHERE number = ?",
-                (waiting.number,),
-            )
-        other.close()
 
 
 def torture(kills: int, messages: int) -> Result:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -139,6 +140,16 @@ def test_no_one_shot_imports_what_only_some_need() -> None:
     assert not sysinfo & (HEAVY | {"base64", "shlex"})
     lines = imported_by("sample", "--once", "--format", "line", "--cluster", "x")
     assert not lines & HEAVY
+
+
+def test_a_sample_with_an_outbox_imports_no_database(tmp_path: Path) -> None:
+    (tmp_path / "ccagent.toml").write_text(
+        f'cluster = "x"\n[outbox]\ndirectory = "{tmp_path}/outbox"\n'
+        '[sinks.a]\nurl = "http://127.0.0.1:9"\ntime-limit = "1s"\n'
+    )
+    modules = imported_by("sample", "--once", "--config", str(tmp_path / "ccagent.toml"))
+    assert "ccagent.queue.segments" in modules
+    assert not modules & {"sqlite3", "ccagent.queue.conversion"}
 
 
 def test_the_help_imports_no_command() -> None:

@@ -86,6 +86,10 @@ class OutboxSettings(Settings, frozen=True, kw_only=True):
         ),
     ] = 256 * 1024 * 1024
     max_age: Annotated[Duration, Meta(description="older messages are dropped")] = Duration("7d")
+    when_full: Annotated[
+        Literal["drop-oldest", "refuse-new"],
+        Meta(description="messages that are lost if the queue is full"),
+    ] = "drop-oldest"
     durability: Annotated[
         Literal["process", "power"],
         Meta(description="stored messages survive the end of the process, or also a power failure"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import signal
@@ -41,6 +42,21 @@ _AFTER_AN_ERROR = 1.0
 _NOT_READ = f"not read within {_LOAD_WITHIN:g} s: does a file system hang?"
 _LOCK = "ccagent.lock"
 _OUTBOX_LOCK = "daemon.lock"
+_M_ARENA_MAX = -8
+"""Option of mallopt(3)."""
+
+
+def share_heap() -> None:
+    """Use one heap for all threads.
+
+    glibc gives new threads heaps of their own, which keep what was used once: reloads that replace
+    the threads of sinks and agents would make the process ever larger. Only one Python thread runs
+    at a time, so a common heap costs nothing.
+    """
+    import ctypes
+
+    with contextlib.suppress(AttributeError, OSError):  # another C library
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
 class Daemon:
@@ -127,6 +143,7 @@ class Daemon:
 
     def run(self) -> None:
         """Run until stopped. Raise CcagentError if the start fails, before any sample."""
+        share_heap()
         try:
             plan = self._first_plan()
             if plan is None:

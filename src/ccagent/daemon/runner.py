@@ -209,8 +209,8 @@ class Runner:
         self._in_use = self.outboxes
         try:
             with self.agent.counters.count_sample(self._node.clock.monotonic) as failures:
-                self._hand_on(note_failures(self.agent.sample(self._node), failures))
-                self.agent.commit_sample()
+                if self._hand_on(note_failures(self.agent.sample(self._node), failures)):
+                    self.agent.commit_sample()
             self._unsettled = self._in_use if self._remembers else []
             self._settle_pause = _FIRST_SETTLE_PAUSE
             self._settle()
@@ -231,8 +231,11 @@ class Runner:
                 logger.exception("agent %s: its state could not be saved", self.agent.name)
         self._settle_pause = min(self._settle_pause * 2, _LONGEST_SETTLE_PAUSE)
 
-    def _hand_on(self, records: Iterable[Record]) -> None:
-        """Encode records for the profile of each outbox, and put the messages into the outboxes."""
+    def _hand_on(self, records: Iterable[Record]) -> bool:
+        """Encode records for the profile of each outbox, and put the messages into the outboxes.
+
+        Return whether no outbox refused a message. A refused one is sampled again.
+        """
         if "counters" in self.agent.settings.extras:
             records = map(self._add_counters, records)
         outboxes: dict[Profile, list[Sink]] = {}
@@ -248,9 +251,11 @@ class Runner:
             prefix=self._prefix,
             complain=self.agent.note_unencodable,
         )
+        is_queued = True
         for profile, message in messages:
             for outbox in outboxes[profile]:
-                outbox.put(message)
+                is_queued &= outbox.put(message)
+        return is_queued
 
     def _add_counters(self, record: Record) -> Record:
         sinks = {outbox.name: outbox.counters() for outbox in self._in_use}

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 import stat
 import time
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import quote
+from urllib.parse import unquote
 
 from ccagent.doctor.finding import Finding
 from ccagent.doctor.service import (
@@ -16,11 +15,13 @@ from ccagent.doctor.service import (
     list_state_directories,
     read_unit,
 )
-from ccagent.errors import CcagentError, NotHereError
+from ccagent.errors import CcagentError, NotHereError, NotPermittedError
 from ccagent.machine.checks import list_names
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.mountinfo import MOUNTINFO, find_mount, parse_mountinfo
-from ccagent.queue.files import SUFFIX, make_file_name
+from ccagent.queue.queue import OLD_SUFFIX, SUFFIX, make_directory_name
+from ccagent.queue.segment import find_owner, read_segment
+from ccagent.queue.segment_directory import DAMAGED, FOREIGN, is_segment
 from ccagent.transports.base import transport_class
 
 if TYPE_CHECKING:
@@ -29,90 +30,90 @@ if TYPE_CHECKING:
     from ccagent.doctor.finding import Site
     from ccagent.doctor.service import ServiceUser
     from ccagent.machine.node import Node
+    from ccagent.queue.segment import QueueOwner
 
 
-_DAMAGED = f"{SUFFIX}.damaged-"
-_SECONDS = 5.0
-_STEPS = 10_000
 _AGAIN = 0.2
+_RETRY = "send its messages (`ccagent outbox retry`), or delete them (`ccagent outbox drop`)"
 
 
 def check_files(node: Node, directory: str) -> Iterator[Finding]:
-    """Yield a problem for each unusable file."""
+    """Yield a problem for each file of an outbox that is damaged or can't be used."""
     for name in list_names(node, directory.lstrip("/")):
         path = os.path.join(directory, name)
         place = node.root.rstrip("/") + path
-        if _DAMAGED in name and not name.endswith(("-wal", "-shm")):
+        if f"{OLD_SUFFIX}{DAMAGED}" in name:
             yield _report_file(
                 path,
-                "renamed because it was damaged; its undamaged messages are in a new file",
+                "set aside because it was damaged; its undamaged messages are in new files",
                 "messages in damaged parts of it were not sent",
                 "keep it for an examination, or remove it",
             )
-        elif name.endswith(SUFFIX) and (reason := _reason_against(place)):
+        elif name.endswith((SUFFIX, OLD_SUFFIX)) and (
+            reason := _reason_against(place, is_directory=name.endswith(SUFFIX))
+        ):
             yield _report_file(
                 path,
                 reason,
                 "its messages cannot be sent, and new ones are not stored in it",
                 "move it away while ccagent does not run; the service then creates a new one",
             )
-        elif name.endswith(SUFFIX) and (reason := find_damage(place)):
-            yield _report_file(
-                path,
-                reason,
-                "messages in damaged parts of it are lost",
-                "let the service run: it sets the file aside and sends the undamaged messages",
-            )
+        elif name.endswith(SUFFIX):
+            owner = find_owner(unquote(name.removesuffix(SUFFIX)))
+            for file in list_names(node, path.lstrip("/")):
+                yield from _check_segment(
+                    os.path.join(path, file), os.path.join(place, file), owner
+                )
 
 
-def find_damage(path: str) -> str:
-    """Return the damage of a database, or "". Writes nothing, not even another file."""
-    reason = _check(path)
-    if reason and _has_content(f"{path}-wal"):
-        time.sleep(_AGAIN)  # a running daemon may be moving its log into the file
-        reason = _check(path)
-    return reason
-
-
-def _check(path: str) -> str:
-    """Check the pages of a database file. Source: sqlite.org/uri.html, immutable."""
-    deadline = time.monotonic() + _SECONDS
+def _check_segment(path: str, place: str, owner: QueueOwner) -> Iterator[Finding]:
+    """Yield a problem for a damaged file of a queue, or one of another sink or machine."""
+    if not (is_segment(path) or path.endswith((FOREIGN, DAMAGED))):
+        return
     try:
-        if not _has_content(path):
-            return ""
-        connection = sqlite3.connect(f"file:{quote(path)}?mode=ro&immutable=1", uri=True)
-        try:
-            connection.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS)
-            found = [row[0] for row in connection.execute("PRAGMA quick_check(1)")]
-        finally:
-            connection.close()
-    except sqlite3.OperationalError:
-        return ""  # the check was interrupted, or this user may not read the file
-    except sqlite3.DatabaseError as error:
-        return f"damaged: {error}"
-    return "" if found == ["ok"] else f"damaged: {' '.join(str(found[0]).split())}"
+        content = read_segment(place, owner)
+        if content.damaged:
+            time.sleep(_AGAIN)  # a running daemon may be writing a message
+            content = read_segment(place, owner)
+    except FileNotFoundError:
+        return  # a running daemon has sent its messages
+    except (OSError, NotPermittedError) as error:
+        reason = getattr(error, "strerror", None) or str(error).removeprefix(f"{place}: ")
+        yield _report_file(path, reason, "its messages cannot be sent", "move it away")
+        return
+    if content.is_foreign and content.header is not None:
+        written = content.header.owner
+        yield _report_file(
+            path,
+            f"queued by host {written.host} for sink {written.sink}",
+            "its messages are not sent",
+            _RETRY,
+        )
+    elif content.damaged:
+        size = sum(part.size for part in content.damaged)
+        yield _report_file(
+            path,
+            f"damaged: {size} bytes",
+            "messages in damaged parts of it are lost",
+            "let the service run: it sends the undamaged messages; check the disk",
+        )
 
 
-def _reason_against(path: str) -> str:
-    """Return the reason why ccagent would refuse a file, or ""."""
+def _reason_against(path: str, *, is_directory: bool) -> str:
+    """Return the reason why ccagent would refuse a file or directory, or ""."""
     try:
         status = os.lstat(path)
     except OSError as error:
         return error.strerror or str(error)
     if stat.S_ISLNK(status.st_mode):
         return "a symbolic link, which ccagent does not follow"
+    if is_directory:
+        return "" if stat.S_ISDIR(status.st_mode) else "not a directory"
     if not stat.S_ISREG(status.st_mode):
         return "not a regular file"
     if status.st_nlink > 1:
         return f"a file with {status.st_nlink} names (hard links)"
     return ""
-
-
-def _has_content(path: str) -> bool:
-    try:
-        return os.stat(path).st_size > 0
-    except OSError:
-        return False
 
 
 def _report_file(path: str, found: str, impact: str, fix: str) -> Finding:
@@ -125,8 +126,7 @@ _OUTBOX = "outbox"
 _FEWEST_INODES = 100
 _IN_MEMORY = frozenset({"tmpfs", "ramfs"})
 _SHARED = frozenset({"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ceph", "afs"})
-"""File systems that several hosts may use. All processes of a SQLite database must be on one host
-(sqlite.org/wal.html)."""
+"""File systems that several hosts may use, and whose locks may not reach the other hosts."""
 
 _LOSS = "all: the queue is only in memory, and is lost with the process"
 
@@ -205,7 +205,7 @@ def assess_space(directory: str, room: Room | CcagentError, wanted: int) -> Find
         )
     if room.type in _SHARED:
         return _make_problem(
-            f"{found}, on which several hosts could write: SQLite's log (WAL) needs one host's",
+            f"{found}, on which several hosts could write: the locks of the queue need one host",
             "move it to a disk of this machine, or set outbox.memory = true",
         )
     if room.type in _IN_MEMORY:
@@ -241,7 +241,7 @@ def _find_room(site: Site, directory: str, sinks: Sequence[str]) -> Room | Ccage
                     raise
                 path = os.path.dirname(path.rstrip("/"))
         user = find_service_user(site, path)
-        files = [os.path.join(directory, make_file_name(sink)) for sink in sinks]
+        files = [os.path.join(directory, make_directory_name(sink)) for sink in sinks]
         existing = [file for file in files if _exists(node, file)]
         refused = _find_refused(node, user, [path, *existing])
         is_made_by_systemd = path != directory and directory in list_state_directories(

@@ -1,18 +1,23 @@
-"""The commands `ccagent outbox`: show, send, retry and drop messages queued on disk."""
+"""The commands `ccagent outbox`: show, send, retry and drop messages queued on disk.
+
+They work beside a running daemon: files are read without locks, states are overwritten in place.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import sqlite3
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
+
+import msgspec
 
 from ccagent.errors import CcagentError, ConfigurationError, QueueError
 from ccagent.log import logger
 from ccagent.machine.clock import timestamp
-from ccagent.queue.files import SUFFIX, make_file_name, open_disk
-from ccagent.queue.queue import Queue
+from ccagent.queue.queue import OLD_SUFFIX, SUFFIX, Queue, make_segments
+from ccagent.queue.queue_clock import read_boot_id, read_uptime, resume
+from ccagent.queue.segment import mark_done
 from ccagent.queue.sender import Sender
 from ccagent.transports.base import build_transport
 
@@ -20,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
 
     from ccagent.config.configuration import Configuration
-    from ccagent.queue.database import QueueDatabase
-    from ccagent.queue.rows import DeadLetter
+    from ccagent.queue.segment import SegmentContent, StoredMessage
+    from ccagent.queue.segments import QueueSegments
 
 _SHOWN = 20
 
@@ -42,13 +47,21 @@ class BacklogRow(NamedTuple):
     error: str = ""
 
 
+class StoredLetter(NamedTuple):
+    """A dead letter in a file, or a message of another sink or machine."""
+
+    name: str
+    message: StoredMessage
+    reason: str
+
+
 class DeadLetterSelection(NamedTuple):
     """A filter for dead letters: sinks (empty: all) and a text in the reason."""
 
     sinks: tuple[str, ...] = ()
     reason: str = ""
 
-    def select(self, letters: Iterable[DeadLetter]) -> list[DeadLetter]:
+    def select(self, letters: Iterable[StoredLetter]) -> list[StoredLetter]:
         """Return the dead letters that the filter selects."""
         return [each for each in letters if self.reason.lower() in each.reason.lower()]
 
@@ -58,25 +71,9 @@ def list_queues(configuration: Configuration) -> list[BacklogRow]:
     rows: list[BacklogRow] = []
     for sink in _list_queues(configuration):
         try:
-            with _open_queue(configuration, sink) as database:
-                summary, letters = database.summarise(), database.read_dead_letters()
+            rows.append(_summarise(configuration, sink))
         except QueueError as error:
             rows.append(BacklogRow(sink, error=str(error)))
-            continue
-        details = [_describe(letter) for letter in letters[:_SHOWN]]
-        if len(letters) > _SHOWN:
-            details.append(f"... and {len(letters) - _SHOWN} more dead letters")
-        rows.append(
-            BacklogRow(
-                sink,
-                summary.messages,
-                summary.size,
-                summary.age,
-                summary.dead_letters,
-                summary.dropped,
-                tuple(details),
-            )
-        )
     return rows
 
 
@@ -111,17 +108,29 @@ def retry(configuration: Configuration, selection: DeadLetterSelection) -> int:
     """Queue dead letters again and return their number. Raise QueueError if a file fails."""
     count = 0
     for sink in _select_queues(configuration, selection):
-        with _open_queue(configuration, sink) as database:
-            letters = selection.select(database.read_dead_letters())
-            numbers = [letter.number for letter in letters if letter.entry is not None]
-            database.retry(numbers)
-            count += len(numbers)
-            if len(letters) > len(numbers):
+        with _open_queue(configuration, sink) as (segments, files):
+            letters = selection.select(_list_letters(files))
+            usable = 0
+            try:
+                segments.open()
+                for letter in letters:
+                    entry = letter.message.entry
+                    if entry is None:
+                        continue
+                    # Their age starts at 0; otherwise they could expire at once.
+                    clock = segments.now().clock
+                    segments.append([msgspec.structs.replace(entry, clock=clock, reason="")])
+                    _finish(segments, [letter])
+                    usable += 1
+            finally:
+                segments.close()
+            count += usable
+            if len(letters) > usable:
                 logger.warning(
-                    "sink %s: %d damaged dead letters can't be sent again; "
-                    "`ccagent outbox drop --reason damaged` deletes them",
+                    "sink %s: %d undecodable dead letters can't be sent again; "
+                    "`ccagent outbox drop --reason version` deletes them",
                     sink,
-                    len(letters) - len(numbers),
+                    len(letters) - usable,
                 )
     return count
 
@@ -130,57 +139,106 @@ def drop(configuration: Configuration, selection: DeadLetterSelection, *, is_who
     """Delete dead letters, with `is_whole` also queued messages. Return their number."""
     count = 0
     for sink in _select_queues(configuration, selection):
-        with _open_queue(configuration, sink) as database:
-            numbers = [letter.number for letter in selection.select(database.read_dead_letters())]
-            database.drop(numbers)
-            count += len(numbers)
+        with _open_queue(configuration, sink) as (segments, files):
+            letters = selection.select(_list_letters(files))
             if is_whole:
-                count += database.clear()
+                letters += [
+                    StoredLetter(name, message, "")
+                    for name, content in files.items()
+                    for message in content.messages
+                    if message.is_waiting and not content.is_foreign
+                ]
+            _finish(segments, letters)
+            count += len(letters)
     return count
 
 
-def _describe(letter: DeadLetter) -> str:
-    """Return the line that shows a dead letter."""
-    if letter.entry is None:
-        message = f"{letter.size} bytes"
-    else:
-        message = (
-            f"{letter.entry.message.kind} of {letter.entry.message.node}, "
-            f"{len(letter.entry.message.body)} bytes"
+def _summarise(configuration: Configuration, sink: str) -> BacklogRow:
+    """Return the line of a queue, with its first dead letters and its damaged files."""
+    with _open_queue(configuration, sink) as (segments, files):
+        waiting = [
+            message
+            for content in files.values()
+            for message in content.messages
+            if message.is_waiting and not content.is_foreign
+        ]
+        letters = _list_letters(files)
+        details = [_describe(letter) for letter in letters[:_SHOWN]]
+        if len(letters) > _SHOWN:
+            details.append(f"... and {len(letters) - _SHOWN} more dead letters")
+        for name, content in files.items():
+            if content.damaged:
+                size = sum(part.size for part in content.damaged)
+                details.append(f"{segments.path}/{name}: {size} bytes are damaged")
+        newest = [*files.values()][-1] if files else None
+        moment = newest.header.moment if newest is not None and newest.header else None
+        clock = newest.newest if newest is not None else 0.0
+        now = resume(moment, clock, read_boot_id(), read_uptime()).clock
+        clocks = [message.entry.clock for message in waiting if message.entry is not None]
+        return BacklogRow(
+            sink,
+            len(waiting),
+            sum(message.size for message in waiting),
+            max(0.0, now - min(clocks, default=now)),
+            len(letters),
+            max((each.header.dropped for each in files.values() if each.header), default=0),
+            tuple(details),
         )
-    return f"{timestamp(letter.rejected)} {message}: {letter.reason}"
+
+
+def _list_letters(files: dict[str, SegmentContent]) -> list[StoredLetter]:
+    """Return the dead letters, and all messages of other sinks and machines."""
+    letters: list[StoredLetter] = []
+    for name, content in files.items():
+        for message in content.messages:
+            if content.is_foreign and content.header is not None:
+                owner = content.header.owner
+                reason = f"queued by host {owner.host} for sink {owner.sink}"
+            elif message.is_dead:
+                reason = message.reason
+            else:
+                continue
+            if not message.is_done:
+                letters.append(StoredLetter(name, message, reason))
+    return letters
+
+
+def _finish(segments: QueueSegments, letters: list[StoredLetter]) -> None:
+    """Mark messages as done, and delete files without any other message."""
+    for name in dict.fromkeys(letter.name for letter in letters):
+        states = [letter.message.state_offset for letter in letters if letter.name == name]
+        mark_done(os.path.join(segments.path, name), states, segments.owner)
+
+
+def _describe(letter: StoredLetter) -> str:
+    """Return the line that shows a dead letter."""
+    entry = letter.message.entry
+    if entry is None:
+        return f"{letter.message.size} bytes: {letter.reason}"
+    message, moment = entry.message, entry.rejected or entry.stored
+    size = len(message.body)
+    return f"{timestamp(moment)} {message.kind} of {message.node}, {size} bytes: {letter.reason}"
 
 
 @contextlib.contextmanager
-def _open_queue(configuration: Configuration, sink: str) -> Generator[QueueDatabase]:
-    """Open the queue of a sink. Raise QueueError with the file and the reason."""
-    path = os.path.join(_get_directory(configuration), make_file_name(sink))
-    database = None
+def _open_queue(
+    configuration: Configuration, sink: str
+) -> Generator[tuple[QueueSegments, dict[str, SegmentContent]]]:
+    """Read the files of a sink's queue: the queue, and content by name.
+
+    Raise QueueError with the directory and the reason.
+    """
+    segments = make_segments(sink, configuration.outbox)
     try:
-        database = open_disk(path, configuration.outbox)
-        yield database
-    except (sqlite3.Error, ValueError, TypeError, OverflowError) as error:
-        # SQLite reports only "disk I/O error" when the disk is full.
-        cause = ": no space left on the device" if _is_full(path) else ""
-        raise QueueError(f"outbox {path}: {error}{cause}") from error
+        if os.path.lexists(segments.path.removesuffix(SUFFIX) + OLD_SUFFIX):
+            Queue(sink, configuration.outbox).close()  # converts it
+        yield segments, segments.read_files()
     except OSError as error:
-        raise QueueError(f"outbox {path}: {error.strerror or error}") from error
+        raise QueueError(f"outbox {segments.path}: {error.strerror or error}") from error
     except QueueError:
         raise
     except CcagentError as error:
-        raise QueueError(f"outbox {path}: {error}") from error
-    finally:
-        if database is not None:
-            with contextlib.suppress(sqlite3.Error):
-                database.close()
-
-
-def _is_full(path: str) -> bool:
-    """Return whether the file system of a file has no free block."""
-    try:
-        return os.statvfs(os.path.dirname(path)).f_bavail == 0
-    except OSError:
-        return False
+        raise QueueError(f"outbox {segments.path}: {error}") from error
 
 
 def _get_directory(configuration: Configuration) -> str:
@@ -200,7 +258,8 @@ def _list_queues(configuration: Configuration) -> list[str]:
         return []
     except OSError as error:
         raise ConfigurationError(f"outbox.directory: {directory}: {error.strerror}") from error
-    return sorted(unquote(name.removesuffix(SUFFIX)) for name in names if name.endswith(SUFFIX))
+    suffixes = (SUFFIX, OLD_SUFFIX)
+    return sorted({unquote(name.rpartition(".")[0]) for name in names if name.endswith(suffixes)})
 
 
 def _select_queues(configuration: Configuration, selection: DeadLetterSelection) -> list[str]:

@@ -1,20 +1,13 @@
-"""The stored form of one queued message, with a checksum."""
+"""The messages of a queue and their stored form."""
 
 from __future__ import annotations
 
-import struct
-import zlib
+from typing import NamedTuple
 
 import msgspec
 
 from ccagent.errors import UnparsableError
 from ccagent.records.message import Message
-
-MAGIC = b"\xccQ\r\n"
-"""The first bytes of every stored entry."""
-
-HEAD = struct.Struct("<4sII")
-"""MAGIC, length of the content in bytes, CRC-32 of the content."""
 
 
 class QueueEntry(msgspec.Struct, frozen=True, array_like=True):
@@ -22,37 +15,36 @@ class QueueEntry(msgspec.Struct, frozen=True, array_like=True):
 
     stored: seconds since 1970 by the wall clock when the message was queued; only for display.
     clock: seconds of the queue's clock at that time (see `queue_clock`); the age is computed from
-    it.
+    it. reason, rejected: of a dead letter, and when it was rejected, in seconds since 1970; a
+    queued message has no reason.
     """
 
     stored: float
     clock: float
     message: Message
+    reason: str = ""
+    rejected: float = 0.0
 
 
-_encoder = msgspec.msgpack.Encoder()
+class QueuedMessage(NamedTuple):
+    """One queued message: its number in the queue, and the entry."""
+
+    number: int
+    entry: QueueEntry
+
+    @property
+    def message(self) -> Message:
+        """The message in the entry."""
+        return self.entry.message
+
+
+encode_entry = msgspec.msgpack.Encoder().encode
 _decoder = msgspec.msgpack.Decoder(QueueEntry)
 
 
-def encode_entry(entry: QueueEntry) -> bytes:
-    """Return the stored form of an entry."""
-    content = _encoder.encode(entry)
-    return HEAD.pack(MAGIC, len(content), zlib.crc32(content)) + content
-
-
-def decode_entry(stored: object) -> QueueEntry:
-    """Return the entry in a column. Raise UnparsableError for any other content."""
-    if not isinstance(stored, bytes):
-        raise UnparsableError("damaged: not a message")
-    if len(stored) < HEAD.size:
-        raise UnparsableError(f"damaged: {len(stored)} bytes are not a message")
-    magic, length, checksum = HEAD.unpack_from(stored)
-    content = memoryview(stored)[HEAD.size :]
-    if magic != MAGIC or length != len(content):
-        raise UnparsableError("damaged: the head of the message is wrong")
-    if zlib.crc32(content) != checksum:
-        raise UnparsableError("damaged: the checksum of the message is wrong")
+def decode_entry(payload: memoryview | bytes) -> QueueEntry:
+    """Return the entry of a payload. Raise UnparsableError."""
     try:
-        return _decoder.decode(content)
+        return _decoder.decode(payload)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise UnparsableError(f"stored by another version: {error}") from error

@@ -18,9 +18,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
-    from ccagent.queue.rows import QueuedMessage
+    from ccagent.queue.entry import QueuedMessage
 
 _ROTATED_AFTER = 3
 _TRIAL_AFTER = 5
@@ -39,8 +39,12 @@ class MessageChoice(NamedTuple):
     """A selection from the queue: one message by number, or the oldest except for some."""
 
     number: int | None
-    without_kinds: list[str]
-    without_numbers: list[int]
+    without_kinds: Collection[str]
+    without_numbers: Collection[int]
+
+
+ANY = MessageChoice(None, [], [])
+"""The oldest messages."""
 
 
 class FailureVerdict(NamedTuple):

@@ -2,38 +2,60 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import sqlite3
 import threading
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import msgspec
 
 from ccagent.log import logger
-from ccagent.queue.database import MEMORY, QueueDatabase
-from ccagent.queue.disk import DATABASE_ERRORS, QueueDisk
-from ccagent.queue.files import make_file_name
+from ccagent.queue.entry import QueueEntry
+from ccagent.queue.failures import ANY
+from ccagent.queue.memory_queue import MemoryQueue
+from ccagent.queue.queue_clock import read_uptime
+from ccagent.queue.segment import DEAD, find_owner
+from ccagent.queue.segment_directory import FILE_ERRORS
+from ccagent.queue.segments import QueueSegments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from ccagent.config.configuration import OutboxSettings
-    from ccagent.queue.rows import DeadLetter, QueuedMessage
+    from ccagent.queue.entry import QueuedMessage
+    from ccagent.queue.failures import MessageChoice
     from ccagent.records.message import Message
 
 _MEMORY_BYTES = 64 * 1024 * 1024
 _BATCH_BYTES = 1024 * 1024
-_MOVED_BYTES = 128 * 1024
+_OVERHEAD = 100
+"""About the bytes of a stored message beside its body."""
 
 BATCH = 500
 """Maximum number of messages in one batch."""
 
+SUFFIX = ".queue"
+"""Suffix of the directory of a queue, after the quoted name of the sink."""
 
-class QueueBatch(NamedTuple):
-    """The next messages to send, and their database."""
+OLD_SUFFIX = ".outbox"
+"""Suffix of the SQLite file of version 1.0."""
 
-    database: QueueDatabase
-    messages: list[QueuedMessage]
+
+def make_directory_name(sink: str) -> str:
+    """Return the name of the directory of a sink's queue."""
+    return quote(sink, safe="") + SUFFIX
+
+
+def make_segments(sink: str, settings: OutboxSettings) -> QueueSegments:
+    """Return the segments of a sink's queue; they are not opened yet."""
+    return QueueSegments(
+        os.path.join(settings.directory, make_directory_name(sink)),
+        find_owner(sink),
+        max_bytes=settings.max_bytes,
+        max_age=settings.max_age.seconds,
+        durability=settings.durability,
+    )
 
 
 class Queue:
@@ -51,47 +73,286 @@ class Queue:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
-        self.path = MEMORY
-        if settings.directory and not settings.memory:
-            self.path = os.path.join(settings.directory, make_file_name(name))
+        self.path = ""
+        self.retry_after = 10.0
+        """Seconds until a failed disk is tried again."""
+        self.refused = 0
+        """Messages that were not queued, because the queue was full, since the start."""
+        self._is_refusing = settings.when_full == "refuse-new"
+        self._monotonic = monotonic
         self._lock = threading.RLock()
-        self._is_memory_used = False
-        self._dropped = 0
         self._lost = 0
-        self._damaged = 0
-        self._disk = QueueDisk(self.path, settings, monotonic)
-        if self.is_on_disk:
-            self._disk.open()
-        self._memory = QueueDatabase(
-            max_bytes=min(settings.max_bytes, _MEMORY_BYTES), max_age=settings.max_age.seconds
-        )
+        self._dropped = 0
+        self._error = ""
+        self._retry_at = 0.0
+        self._reread_at = 0.0
+        """When files that could not be read are tried again."""
+        self._is_open = False
+        self._segments = make_segments(name, settings)
+        if settings.directory and not settings.memory:
+            self.path = self._segments.path
+        self._memory = MemoryQueue(min(settings.max_bytes, _MEMORY_BYTES), settings.max_age.seconds)
+        self.check()
 
     @property
     def is_on_disk(self) -> bool:
         """True if the queue is configured to survive the process."""
-        return self.path != MEMORY
+        return bool(self.path)
 
     @property
     def error(self) -> str:
         """The reason why the disk can't be used now; empty if it can be used."""
         with self._lock:
-            return self._disk.error
+            return self._error or self._segments.problem
+
+    @property
+    def notice(self) -> str:
+        """The error, or files of other sinks or machines that were set aside; or empty."""
+        with self._lock:
+            aside = self._segments.set_aside
+            if self.error or not aside:
+                return self.error
+            return (
+                f"{len(aside)} files are of another sink or machine: {self.path}/{aside[0]}; "
+                "`ccagent outbox` shows their messages"
+            )
 
     @property
     def damaged(self) -> int:
-        """The number of stored messages that could not be decoded, since the start."""
-        return self._damaged
+        """The number of damaged parts of files, and of undecodable messages, since the start."""
+        return self._segments.damaged
 
-    def put(self, messages: Sequence[Message]) -> int:
-        """Store messages. Return the number of older messages dropped to make room."""
+    @property
+    def dropped(self) -> int:
+        """The number of messages deleted because of the limits, since the start."""
+        return self._dropped + self._memory.dropped
+
+    @property
+    def lost(self) -> int:
+        """The number of messages that were only in memory when the queue was closed."""
+        return self._lost
+
+    def put(self, messages: Sequence[Message]) -> bool:
+        """Store messages. Return False if they were refused because the queue is full."""
         with self._lock:
-            before = self._dropped
-            self._note_dropped(self._put(messages))
-            return self._dropped - before
+            if self._error or len(self._memory) or (self.is_on_disk and not self._is_open):
+                self.check()
+            is_disk_usable = self._is_usable() and not len(self._memory)
+            if self._is_refusing:
+                size = sum(len(message.body) + _OVERHEAD for message in messages)
+                place = self._segments if is_disk_usable else self._memory
+                if not place.has_room(size):
+                    self._note_refused(len(messages))
+                    return False
+            before = self._memory.dropped
+            kept = self._put_on_disk(messages) if is_disk_usable else messages
+            stored, uptime = time.time(), read_uptime()
+            self._memory.put(QueueEntry(stored, uptime, message) for message in kept)
+            self._log_dropped(self._memory.dropped - before)
+            return True
 
-    def _note_dropped(self, count: int) -> None:
-        """Count and log messages that were dropped to make room."""
-        self._dropped += count
+    def next_batch(
+        self, count: int = BATCH, choice: MessageChoice = ANY, *, from_disk: bool = True
+    ) -> list[QueuedMessage]:
+        """Return at most `count` of the oldest messages of a choice, those on disk first."""
+        with self._lock:
+            if self._is_open and from_disk:
+                try:
+                    batch = self._segments.read(count, _BATCH_BYTES, choice)
+                except FILE_ERRORS as error:
+                    self._fail(error)
+                else:
+                    if batch:
+                        return batch
+            return self._memory.read(count, _BATCH_BYTES, choice)
+
+    def remove(self, numbers: Collection[int]) -> None:
+        """Delete acknowledged messages. On disk this needs no space."""
+        with self._lock:
+            self._memory.remove(numbers)
+            if self._segments.mark(numbers):
+                self._retry_at = 0.0  # a full disk may have room now
+
+    def reject(self, number: int, reason: str) -> None:
+        """Turn a message into a dead letter."""
+        with self._lock:
+            for entry in self._memory.remove([number]):
+                self._keep_letter(entry, reason)
+            try:
+                self._segments.reject(number, reason, time.time())
+            except FILE_ERRORS as error:
+                self._fail(error)
+
+    def add_dead_letter(self, message: Message, reason: str) -> None:
+        """Store a dead letter that is a part of a message."""
+        now = time.time()
+        with self._lock:
+            try:
+                if self._is_open:
+                    self._segments.add_dead_letter(message, reason, now, now)
+                    return
+            except FILE_ERRORS as error:
+                self._fail(error)
+            self._keep_letter(QueueEntry(now, read_uptime(), message), reason)
+
+    def has_work(self) -> bool:
+        """Return whether a message can be sent, also one that another process has left."""
+        with self._lock:
+            if len(self._memory) or self._segments.has_messages():
+                return True
+            self.check()
+            return bool(len(self._memory)) or self._segments.has_messages()
+
+    def is_blocked(self) -> bool:
+        """Return whether another process sends messages of this queue."""
+        with self._lock:
+            return self._segments.is_blocked()
+
+    def count(self) -> int:
+        """Return the number of queued messages."""
+        with self._lock:
+            return len(self._memory) + self._segments.count()
+
+    def count_in_memory(self) -> int:
+        """Return the number of messages that would be lost with the process."""
+        with self._lock:
+            return len(self._memory)
+
+    def size(self) -> int:
+        """Return the bytes of the queued messages."""
+        with self._lock:
+            return self._memory.size + self._segments.size()
+
+    def read_dead_letters(self) -> list[QueueEntry]:
+        """Return the dead letters in memory. `ccagent outbox` lists those on disk."""
+        with self._lock:
+            return [*self._memory.letters]
+
+    def check(self) -> None:
+        """Look for new and removed files, and for a disk that works again."""
+        with self._lock:
+            if not self.is_on_disk:
+                return
+            is_due = self._monotonic() >= self._retry_at
+            try:
+                if is_due and not self._is_open:
+                    self._open()
+                elif self._segments.problem and self._monotonic() >= self._reread_at:
+                    self._reread_at = self._monotonic() + self.retry_after
+                    self._rescue(self._segments.open())
+                elif self._is_open:
+                    self._rescue(self._segments.look())
+                if self._is_usable():
+                    self._move_to_disk()
+            except FILE_ERRORS as error:
+                self._fail(error)
+
+    def close(self) -> None:
+        """Close the files. Messages in memory are moved to the disk if that works."""
+        with self._lock:
+            if len(self._memory):
+                self._retry_at = 0.0
+                self.check()
+            self._segments.close()
+            self._is_open = False
+            self._lost = len(self._memory)
+            self._memory = MemoryQueue(0, 0.0)
+
+    def _is_usable(self) -> bool:
+        """Return whether the disk is open and no pause is running."""
+        return self._is_open and self._monotonic() >= self._retry_at
+
+    def _open(self) -> None:
+        """Open the files, and convert that of an earlier version."""
+        self._retry_at = self._monotonic() + self.retry_after
+        self._rescue(self._segments.open())
+        self._is_open = True
+        old = self.path.removesuffix(SUFFIX) + OLD_SUFFIX
+        if os.path.lexists(old):
+            from ccagent.queue.conversion import convert
+
+            convert(old, self._segments)
+        self._retry_at = 0.0
+
+    def _put_on_disk(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """Store messages on disk. Return those that must be kept in memory."""
+        stored, done, before = time.time(), 0, self._segments.dropped
+        try:
+            clock = self._segments.now().clock
+            entries = [QueueEntry(stored, clock, message) for message in messages]
+            while done < len(entries):
+                done += self._segments.append(entries[done:] if done else entries)
+            if self._segments.is_removed():
+                self._rescue(self._segments.look())
+            self._note_working()
+        except FILE_ERRORS as error:
+            self._fail(error)
+        self._dropped += self._segments.dropped - before
+        self._log_dropped(self._segments.dropped - before)
+        return messages[done:]
+
+    def _rescue(self, rescued: list[QueueEntry]) -> None:
+        """Keep messages of removed files in memory, until they are moved to new files."""
+        if rescued:
+            offset = read_uptime() - self._segments.now().clock
+            self._memory.put(
+                msgspec.structs.replace(entry, clock=entry.clock + offset) for entry in rescued
+            )
+            logger.error(
+                "outbox %s: the files were removed or replaced; %d messages are moved to new ones",
+                self.path,
+                len(rescued),
+            )
+
+    def _move_to_disk(self) -> None:
+        """Move messages from memory to the disk."""
+        offset = self._segments.now().clock - read_uptime()
+        while batch := self._memory.read(BATCH, _BATCH_BYTES, ANY):
+            done = self._segments.append(
+                [
+                    msgspec.structs.replace(each.entry, clock=each.entry.clock + offset)
+                    for each in batch
+                ]
+            )
+            self._memory.remove([each.number for each in batch[:done]])
+        while self._memory.letters:
+            letter = self._memory.letters[0]
+            self._segments.append(
+                [msgspec.structs.replace(letter, clock=letter.clock + offset)], DEAD
+            )
+            self._memory.drop_first_letter()
+        self._note_working()
+
+    def _keep_letter(self, entry: QueueEntry, reason: str) -> None:
+        """Keep a dead letter in memory."""
+        self._memory.put([msgspec.structs.replace(entry, reason=reason, rejected=time.time())])
+
+    def _fail(self, error: Exception) -> None:
+        """Pause after a failure, and log a new reason."""
+        reason = getattr(error, "strerror", None) or str(error)
+        self._retry_at = self._monotonic() + self.retry_after
+        if reason != self._error:
+            logger.error("outbox %s: %s; messages are kept in memory", self.path, reason)
+        self._error = reason
+
+    def _note_working(self) -> None:
+        """Note that the disk works."""
+        if self._error:
+            logger.info("outbox %s: works again", self.path)
+        self._error = ""
+        self._retry_at = 0.0
+
+    def _note_refused(self, count: int) -> None:
+        """Count and log messages that were not queued."""
+        self.refused += count
+        logger.error(
+            "sink %s: the queue is full: new messages are refused; see outbox.when-full",
+            self.name,
+            key=f"refused {self.name}",
+        )
+
+    def _log_dropped(self, count: int) -> None:
+        """Log messages that were deleted to make room."""
         if count:
             logger.error(
                 "sink %s: the queue is full or too old: the %d oldest messages are dropped; "
@@ -99,253 +360,3 @@ class Queue:
                 self.name,
                 count,
             )
-
-    def next_batch(
-        self,
-        count: int = BATCH,
-        *,
-        from_disk: bool = True,
-        only_number: int | None = None,
-        without_kinds: Collection[str] = (),
-        without_numbers: Collection[int] = (),
-    ) -> QueueBatch:
-        """Return at most `count` of the oldest messages, those on disk first.
-
-        only_number: return only this message. without_kinds, without_numbers: exclude these. A
-        message that can't be decoded becomes a dead letter.
-        """
-
-        def read(database: QueueDatabase) -> QueueBatch:
-            return self._read(database, count, only_number, without_kinds, without_numbers)
-
-        with self._lock:
-            if self._disk.is_recovering:
-                self.check()
-            for _ in range(2):
-                disk = self._disk.database
-                if disk is None or not from_disk:
-                    break
-                try:
-                    batch = read(disk)
-                except DATABASE_ERRORS as error:
-                    self._disk.fail(error)  # replaces a damaged file, which is read then
-                else:
-                    if batch.messages:
-                        return batch
-                    break
-            return read(self._memory)
-
-    def remove(self, batch: QueueBatch, numbers: Collection[int]) -> None:
-        """Delete acknowledged messages; later if the disk fails now."""
-        if not numbers:
-            return
-        with self._lock:
-            try:
-                batch.database.remove(numbers)
-            except DATABASE_ERRORS as error:
-                if batch.database is self._disk.database:
-                    self._disk.unremoved.update(numbers)
-                    self._disk.fail(error)
-
-    def reject(self, batch: QueueBatch, number: int, reason: str) -> None:
-        """Turn a message into a dead letter."""
-        with self._lock:
-            try:
-                batch.database.reject(number, reason)
-            except DATABASE_ERRORS as error:
-                if batch.database is self._disk.database:
-                    self._disk.unremoved.add(number)
-                    self._disk.fail(error)
-
-    def add_dead_letter(self, batch: QueueBatch, message: Message, reason: str) -> None:
-        """Store a dead letter that is a part of a message."""
-        with self._lock:
-            try:
-                batch.database.add_dead_letter(message, reason)
-            except sqlite3.Error as error:
-                self._disk.fail(error)
-
-    def has_work(self) -> bool:
-        """Return whether a message is queued or may be in a damaged file."""
-        with self._lock:
-            if self._disk.is_recovering or self.count_in_memory():
-                return True
-            return bool(self._disk.ask(QueueDatabase.has_messages))
-
-    def can_recover(self) -> bool:
-        """Return whether `check` would now move messages of a damaged file to a new one."""
-        with self._lock:
-            return self._disk.is_recovering and self._disk.is_usable()
-
-    @property
-    def dropped(self) -> int:
-        """The number of messages dropped to make room, since the start."""
-        return self._dropped
-
-    def count(self) -> int:
-        """Return the number of queued messages."""
-        with self._lock:
-            return self.count_in_memory() + self._disk.ask(QueueDatabase.count)
-
-    def count_in_memory(self) -> int:
-        """Return the number of messages that would be lost with the process."""
-        with self._lock:
-            if not self._is_memory_used:
-                return 0
-            try:
-                return self._memory.count()
-            except sqlite3.Error:
-                return 0
-
-    def size(self) -> int:
-        """Return the bytes of the queued messages; 0 once the queue is closed."""
-        with self._lock:
-            size = self._disk.ask(QueueDatabase.size)
-            with contextlib.suppress(sqlite3.Error):
-                size += self._memory.size()
-            return size
-
-    def read_dead_letters(self) -> list[DeadLetter]:
-        """Return the dead letters in memory. `ccagent outbox` lists those on disk."""
-        with self._lock:
-            return self._memory.read_dead_letters()
-
-    def check(self) -> None:
-        """Check for a removed or replaced file, and for a disk that works again."""
-        with self._lock:
-            if not self.is_on_disk:
-                return
-            self._check_file()
-            if self._disk.is_due():
-                self._disk.open()
-            if self._disk.is_usable() and self._disk.is_recovering:
-                self._disk.recover()
-            if self._disk.is_usable():
-                self._move_to_disk()
-
-    def close(self) -> None:
-        """Close the databases. Messages in memory are moved to the disk if that works."""
-        with self._lock:
-            if self.is_on_disk:
-                self._check_file()
-                if self._disk.database is None and self.count_in_memory():
-                    self._disk.open()
-                self._move_to_disk()
-            self._disk.close()
-            self._lost = self.count_in_memory()
-            with contextlib.suppress(sqlite3.Error):
-                self._memory.close()
-
-    @property
-    def lost(self) -> int:
-        """The number of messages that were only in memory when the queue was closed."""
-        return self._lost
-
-    def _put(self, messages: Sequence[Message]) -> int:
-        """Store messages on disk, else in memory. Return the number of older messages deleted."""
-        if (
-            self._disk.database is None
-            or self._is_memory_used
-            or self._disk.retry_at
-            or self._disk.is_recovering
-        ):
-            self.check()
-        if self._disk.is_usable() and not self.count_in_memory():
-            for _ in range(2):
-                disk = self._disk.database
-                if disk is None:
-                    break
-                try:
-                    dropped = disk.put(messages)
-                except DATABASE_ERRORS as error:
-                    self._disk.fail(error)  # replaces a damaged file, which is read then
-                    if disk is self._disk.database:
-                        break
-                    continue
-                if self._disk.is_current():
-                    if self._disk.retry_at:
-                        self._disk.note_working()
-                    return dropped
-                if self._disk.is_removed():
-                    self.check()  # also moves these messages
-                    return dropped
-                # Another process has replaced the file.
-                self._disk.close()
-                self._disk.open()
-        self._is_memory_used = True
-        return self._memory.put(messages)
-
-    def _read(
-        self,
-        database: QueueDatabase,
-        count: int,
-        only_number: int | None,
-        without_kinds: Collection[str],
-        without_numbers: Collection[int],
-    ) -> QueueBatch:
-        if database is self._disk.database and self._disk.unremoved:
-            database.remove(self._disk.unremoved)
-            self._disk.unremoved.clear()
-        while True:
-            found, damaged = database.read_oldest(
-                count,
-                _BATCH_BYTES,
-                only_number=only_number,
-                without_kinds=without_kinds,
-                without_numbers=without_numbers,
-            )
-            if damaged:
-                database.check_structure()
-            for number, reason in damaged:
-                self._damaged += 1
-                logger.error("sink %s: message %d is %s", self.name, number, reason)
-                database.reject(number, reason)
-            if found or not damaged:
-                return QueueBatch(database, found)
-
-    def _check_file(self) -> None:
-        """Open a new file if the old one was removed or replaced."""
-        disk = self._disk.database
-        if disk is None or self._disk.is_current():
-            return
-        moved = 0
-        if self._disk.is_removed():
-            # The unlinked file can still be read.
-            try:
-                self._is_memory_used = True
-                for entry in disk.read_entries(without=self._disk.unremoved):
-                    self._note_dropped(self._memory.restore([entry], disk.compute_age))
-                    moved += 1
-                for letter in disk.read_dead_letters():
-                    if letter.entry is not None:
-                        self._memory.add_dead_letter(letter.entry.message, letter.reason)
-            except DATABASE_ERRORS as error:
-                logger.error("outbox %s: the removed file can't be read: %s", self.path, error)
-        self._disk.close()
-        logger.error(
-            "outbox %s: the file was removed or replaced; %d messages are moved to a new one",
-            self.path,
-            moved,
-        )
-        self._disk.open()
-
-    def _move_to_disk(self) -> None:
-        """Move messages from memory to the disk if it works."""
-        while (disk := self._disk.database) is not None and self._is_memory_used:
-            batch, _ = self._memory.read_oldest(BATCH, _MOVED_BYTES)
-            letters = [] if batch else self._memory.read_dead_letters()
-            try:
-                if batch:
-                    entries = [queued.entry for queued in batch]
-                    self._note_dropped(disk.restore(entries, self._memory.compute_age))
-                for letter in letters:
-                    if letter.entry is not None:
-                        disk.add_dead_letter(letter.entry.message, letter.reason)
-            except DATABASE_ERRORS as error:
-                self._disk.fail(error)
-                break
-            self._memory.remove([queued.number for queued in batch])
-            self._memory.drop([letter.number for letter in letters])
-            if not batch:
-                self._is_memory_used = False
-                self._disk.note_working()

@@ -6,13 +6,10 @@ reboot only the time since that boot is added. The clock is therefore never ahea
 
 from __future__ import annotations
 
-import struct
 import time
-import zlib
 from typing import NamedTuple
 
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
-_STORED = struct.Struct("<dd36sI")
 
 
 class Moment(NamedTuple):
@@ -37,23 +34,17 @@ def read_uptime() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
+def resume(last: Moment | None, newest: float, boot: bytes, uptime: float) -> Moment:
+    """Return the reading at `uptime` seconds of the boot `boot`, of a clock that was stored.
+
+    last: reading in the newest file, None if damaged; newest: the newest message's seconds.
+    """
+    if last is None:
+        return Moment(newest, boot, uptime)
+    return advance(last if last.boot == boot else last._replace(clock=newest), boot, uptime)
+
+
 def advance(last: Moment, boot: bytes, uptime: float) -> Moment:
     """Return the reading after `last`, at `uptime` seconds of the boot `boot`."""
     begin = last.uptime if boot == last.boot and uptime >= last.uptime else 0.0
     return Moment(last.clock + uptime - begin, boot, uptime)
-
-
-def encode_moment(moment: Moment) -> bytes:
-    """Return the stored form of a reading, with a checksum."""
-    content = _STORED.pack(moment.clock, moment.uptime, moment.boot, 0)[:-4]
-    return content + struct.pack("<I", zlib.crc32(content))
-
-
-def decode_moment(stored: object) -> Moment | None:
-    """Return the reading in a column; None if it is damaged."""
-    if not isinstance(stored, bytes) or len(stored) != _STORED.size:
-        return None
-    clock, uptime, boot, checksum = _STORED.unpack(stored)
-    if zlib.crc32(stored[:-4]) != checksum:
-        return None
-    return Moment(clock, boot.rstrip(b"\0"), uptime)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
 import random
 import sys
 import time
@@ -12,20 +10,17 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.counters import SinkCounters
-from ccagent.errors import CcagentError, RejectedError, RetryableError
+from ccagent.errors import RejectedError, RetryableError
 from ccagent.log import logger
-from ccagent.queue.database import MEMORY
 from ccagent.queue.failures import Failures
 from ccagent.queue.part_sender import PartSender, choose_limit
 from ccagent.queue.queue import BATCH
-from ccagent.service.private_files import open_private
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ccagent.queue.database import QueueDatabase
-    from ccagent.queue.queue import Queue, QueueBatch
-    from ccagent.queue.rows import QueuedMessage
+    from ccagent.queue.entry import QueuedMessage
+    from ccagent.queue.queue import Queue
     from ccagent.transports.base import Transport
 
 _FIRST_PAUSE = 1.0
@@ -72,9 +67,6 @@ class Sender:
         self._transport = transport
         self._monotonic = monotonic
         self._jitter = jitter
-        self._lock = -1
-        self._lock_error = ""
-        self._disk: QueueDatabase | None = None
         self._batch = _FIRST_BATCH
         self._pause = _FIRST_PAUSE
         self._paused_until = 0.0
@@ -84,29 +76,6 @@ class Sender:
         self._unreachable = _RateLimitedText()
         self._alone = _RateLimitedText()
         self.counters = SinkCounters()
-
-    def take_lock(self) -> bool:
-        """Return whether this process has the lock for sending the messages on disk."""
-        if not self._queue.is_on_disk or self._lock >= 0:
-            return True
-        descriptor = -1
-        try:
-            descriptor = open_private(self._queue.path + ".lock")
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (OSError, CcagentError) as error:
-            if descriptor >= 0:
-                os.close(descriptor)
-            if not isinstance(error, BlockingIOError) and str(error) != self._lock_error:
-                self._lock_error = str(error)
-                logger.error(
-                    "sink %s: no lock, so no message is sent from disk: %s",
-                    self._name,
-                    error,
-                )
-            return False
-        self._lock = descriptor
-        self._lock_error = ""
-        return True
 
     def resume(self) -> None:
         """End all pauses: every message is tried again at once."""
@@ -120,7 +89,7 @@ class Sender:
         if now < self._paused_until:
             return SendOutcome(0, self._paused_until - now)
         batch = self._next_batch(now)
-        if not batch.messages:
+        if not batch:
             due = self._failures.next_due()
             return SendOutcome(0, None if due is None else max(0.001, due - now))
         self._batch = min(self._batch * _BATCH_GROWTH, BATCH)
@@ -135,7 +104,6 @@ class Sender:
 
         After a failure another message is tried, before the sink is regarded as unreachable.
         """
-        self.take_lock()
         self._queue.check()
         tried_another = False
         while True:
@@ -152,7 +120,7 @@ class Sender:
             tried_another = True
             self._paused_until = 0.0
         left = self._queue.count()
-        if left and self._lock < 0 and self._queue.is_on_disk:
+        if left and self._queue.is_blocked():
             logger.info("sink %s: another process sends the %d messages", self._name, left)
         return not left
 
@@ -161,40 +129,23 @@ class Sender:
         with contextlib.suppress(Exception):
             self._transport.close()
         self._queue.close()
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
 
-    def _next_batch(self, now: float) -> QueueBatch:
+    def _next_batch(self, now: float) -> list[QueuedMessage]:
         """Select messages to send: a failed message that is due, else the oldest messages."""
-        queue, from_disk = self._queue, self._lock >= 0
         while True:
-            choice = self._failures.choose(now)
-            batch = queue.next_batch(
-                self._batch,
-                from_disk=from_disk,
-                only_number=choice.number,
-                without_kinds=choice.without_kinds,
-                without_numbers=choice.without_numbers,
-            )
-            if batch.database.path != MEMORY and batch.database is not self._disk:
-                # The numbers refer to another file.
-                if self._disk is not None:
-                    self._failures = Failures(self._jitter)
-                self._disk = batch.database
-            if batch.messages or not self._failures.note_empty():
-                return batch._replace(messages=self._failures.shorten(batch.messages))
+            batch = self._queue.next_batch(self._batch, self._failures.choose(now))
+            if batch or not self._failures.note_empty():
+                return self._failures.shorten(batch)
 
-    def _send(self, batch: QueueBatch) -> SendOutcome:
+    def _send(self, messages: list[QueuedMessage]) -> SendOutcome:
         """Send a batch, and update the queue for each message."""
-        messages = batch.messages
         self.counters.sent += len(messages)
         self._done = 0
         try:
             while self._done < len(messages):
-                self._send_some(batch, messages[self._done :])
+                self._send_some(messages[self._done :])
         except RetryableError as error:
-            return self._retry(batch, error)
+            return self._retry(messages, error)
         except Exception as error:  # noqa: BLE001 - a transport may raise anything
             # The cause is a shortage of memory, threads or descriptors, or a defect, not the
             # message. The message stays queued. The next attempt opens a new connection.
@@ -203,36 +154,30 @@ class Sender:
             text = f"{type(error).__name__}: {error}"
             if text != self.counters.last_error:
                 logger.warning("sink %s: unforeseen error", self._name, exc_info=error)
-            return self._retry(batch, RetryableError(text))
+            return self._retry(messages, RetryableError(text))
         return SendOutcome(self._done, 0)
 
-    def _send_some(self, batch: QueueBatch, messages: Sequence[QueuedMessage]) -> None:
+    def _send_some(self, messages: Sequence[QueuedMessage]) -> None:
         """Send messages together; a message that is too large or refused is sent in parts."""
         limit = self._transport.largest_body or sys.maxsize
         if len(messages[0].message.body) > limit:
-            self._split(batch, messages[0], limit)
+            self._split(messages[0], limit)
             return
         run = [*takewhile(lambda queued: len(queued.message.body) <= limit, messages)]
         try:
             self._transport.send([queued.message for queued in run])
         except RetryableError as error:
-            self._acknowledge(batch, run[: error.delivered])
+            self._acknowledge(run[: error.delivered])
             raise
         except RejectedError as error:
-            self._acknowledge(batch, run[: error.delivered])
+            self._acknowledge(run[: error.delivered])
             refused = run[error.delivered]
-            self._split(batch, refused, choose_limit(error, refused.message), error)
+            self._split(refused, choose_limit(error, refused.message), error)
         else:
-            self._acknowledge(batch, run)
+            self._acknowledge(run)
             self.counters.last_error = ""
 
-    def _split(
-        self,
-        batch: QueueBatch,
-        queued: QueuedMessage,
-        limit: int,
-        error: RejectedError | None = None,
-    ) -> None:
+    def _split(self, queued: QueuedMessage, limit: int, error: RejectedError | None = None) -> None:
         """Send a message in parts. Refused parts become dead letters; if all are, the message does.
 
         limit: maximum bytes of a part. error: the refusal of the whole message, if it was sent.
@@ -240,17 +185,17 @@ class Sender:
         taken, refused = self._parts.send(queued.message, limit, error)
         if not taken:
             reason = refused[0][1] if refused else str(error or f"larger than {limit} bytes")
-            self._reject(batch, queued, reason)
+            self._reject(queued, reason)
             return
         for part, reason in refused:
             logger.error("sink %s: part of a message becomes a dead letter: %s", self._name, reason)
-            self._queue.add_dead_letter(batch, part, reason)
+            self._queue.add_dead_letter(part, reason)
             self.counters.rejected += 1
             self.counters.last_error = reason
-        self._acknowledge(batch, [queued])
+        self._acknowledge([queued])
         self._parts.forget(taken)
 
-    def _acknowledge(self, batch: QueueBatch, taken: Sequence[QueuedMessage]) -> None:
+    def _acknowledge(self, taken: Sequence[QueuedMessage]) -> None:
         """Delete messages that the sink has taken."""
         if not taken:
             return
@@ -262,21 +207,21 @@ class Sender:
         self.counters.acknowledged += len(taken)
         self._parts.note_taken(queued.message.topic for queued in taken)
         self._failures.note_success(taken, self._monotonic())
-        self._queue.remove(batch, [queued.number for queued in taken])
+        self._queue.remove([queued.number for queued in taken])
 
-    def _reject(self, batch: QueueBatch, queued: QueuedMessage, reason: str) -> None:
+    def _reject(self, queued: QueuedMessage, reason: str) -> None:
         logger.error("sink %s: a message becomes a dead letter: %s", self._name, reason)
         self._done += 1
-        self._queue.reject(batch, queued.number, reason)
+        self._queue.reject(queued.number, reason)
         self._failures.forget(queued)
         self.counters.rejected += 1
         self.counters.last_error = reason
 
-    def _retry(self, batch: QueueBatch, error: RetryableError) -> SendOutcome:
+    def _retry(self, messages: list[QueuedMessage], error: RetryableError) -> SendOutcome:
         """Note a failure, and pause unless the failure concerns only one message."""
-        failed, now = batch.messages[self._done], self._monotonic()
+        failed, now = messages[self._done], self._monotonic()
         text = str(error)
-        self.counters.retried += len(batch.messages) - self._done
+        self.counters.retried += len(messages) - self._done
         self.counters.last_error = text
         # One message is enough to check whether the sink is reachable again.
         self._batch = 1
@@ -284,7 +229,7 @@ class Sender:
             failed, now, is_about_message=error.is_about_message, is_busy=error.is_busy
         )
         if verdict.is_hopeless:
-            self._reject(batch, failed, f"{text}; repeatedly, while others were taken")
+            self._reject(failed, f"{text}; repeatedly, while others were taken")
             return SendOutcome(self._done, 0)
         if verdict.is_alone:
             if self._alone.is_new(text, now):

@@ -57,21 +57,23 @@ class Sink:
         self._thread: threading.Thread | None = None
         self._start()
 
-    def put(self, message: Message) -> None:
-        """Queue a message. Never waits for the receiver."""
+    def put(self, message: Message) -> bool:
+        """Queue a message, and return whether it was not refused. Never waits for the receiver."""
+        is_queued = False
         with self._changed:
             successor = self._successor
             if successor is None:
                 window = self.settings.sending_window.seconds
                 if window and not self._queue.has_work():
                     self._send_at = time.monotonic() + random.uniform(0.0, window)  # noqa: S311
-                self._queue.put([message])
-                self._queued += 1
+                is_queued = self._queue.put([message])
+                self._queued += is_queued
                 self._changed.notify_all()
         if successor is not None:
-            successor.put(message)
-        elif self._thread is None:
+            return successor.put(message)
+        if self._thread is None:
             self._start()
+        return is_queued
 
     @property
     def is_idle(self) -> bool:
@@ -100,7 +102,8 @@ class Sink:
                 dropped=self._queue.dropped,
                 damaged=self._queue.damaged,
                 restarts=self._restarts,
-                queue_error=self._queue.error,
+                refused=self._queue.refused,
+                queue_error=self._queue.notice,
             )
 
     def close(self) -> None:
@@ -175,11 +178,6 @@ class Sink:
         """Send messages until the sink is closed or retired."""
         while self._wait_for_work() and self._successor is None:
             self._queue.check()
-            if not self._sender.take_lock() and not self._queue.count_in_memory():
-                if self._closing:
-                    break
-                self._rest(_LOCK_RETRIED)
-                continue
             is_last = self._closing
             if is_last:
                 self._sender.resume()
@@ -191,7 +189,7 @@ class Sink:
                 break
             if outcome.wait is not None:
                 self._rest(outcome.wait)
-            elif not self._queue.can_recover():
+            else:
                 self._rest_until_queued(queued)
 
     def _wait_for_work(self) -> bool:
@@ -232,29 +230,27 @@ class Sink:
             successor.wake()
 
     def _drain_to(self, successor: Sink) -> None:
-        """Move the backlog to another sink, except for messages in a file that both use."""
-        is_same_file = self._queue.is_on_disk and self._queue.path == successor._queue.path
-        from_disk = not is_same_file and self._wait_for_lock()
-        while (batch := self._queue.next_batch(from_disk=from_disk)).messages:
-            for queued in batch.messages:
-                successor.put(queued.message)
-            self._queue.remove(batch, [queued.number for queued in batch.messages])
-
-    def _wait_for_lock(self) -> bool:
-        """Wait until no other process, such as a one-shot, uses the file; for a limited time."""
+        """Move the backlog to another sink, except for messages in files that both use."""
+        from_disk = self._queue.path != successor._queue.path
         deadline = time.monotonic() + _LOCK_PATIENCE
-        while not self._sender.take_lock():
+        while True:
+            while batch := self._queue.next_batch(from_disk=from_disk):
+                for queued in batch:
+                    successor.put(queued.message)
+                self._queue.remove([queued.number for queued in batch])
+            if not from_disk or not self._queue.is_blocked():
+                return
             if time.monotonic() > deadline:
                 logger.error(
-                    "sink %s: another process holds %s; %d messages stay there: "
+                    "sink %s: another process holds files in %s; %d messages stay there: "
                     "`ccagent outbox flush` with the old configuration sends them",
                     self.name,
                     self._queue.path,
                     self._queue.count() - self._queue.count_in_memory(),
                 )
-                return False
+                return
             time.sleep(_LOCK_RETRIED)
-        return True
+            self._queue.check()
 
 
 def choose_queue_settings(transport: Transport, where: OutboxSettings | None) -> OutboxSettings:

@@ -183,10 +183,10 @@ def test_the_outbox_of_somebody_else(open_path: Path) -> None:
     assert found["found"] == f"this user cannot write {outbox}"
     assert found["stops"] == []
     os.chown(outbox, NOBODY, NOBODY)
-    (outbox / "backend.outbox").touch(mode=0o600)
+    (outbox / "backend.queue").mkdir(mode=0o700)
     result = run("--json", "--config", file, command=(sys.executable, "-c", AS_NOBODY))
     found = findings(result.stdout)["outbox"]
-    assert found["found"] == f"this user cannot write {outbox}/backend.outbox"
+    assert found["found"] == f"this user cannot write {outbox}/backend.queue"
 
 
 def test_root_judges_the_outbox_for_the_user_of_the_service(open_path: Path) -> None:
@@ -203,22 +203,24 @@ def test_root_judges_the_outbox_for_the_user_of_the_service(open_path: Path) -> 
     found = findings(run("--json", "--config", file).stdout)["outbox"]
     assert found["state"] == "good"
     assert found["found"].startswith(f"{outbox}, for user nobody: ")
-    (outbox / "backend.outbox").touch(mode=0o600)
+    (outbox / "backend.queue").mkdir(mode=0o700)
     found = findings(run("--json", "--config", file).stdout)["outbox"]
     assert found["found"] == (
-        f"user nobody, the user of the service, cannot write {outbox}/backend.outbox"
+        f"user nobody, the user of the service, cannot write {outbox}/backend.queue"
     )
     assert found["fix"].endswith(f"chown -R nobody {outbox}")
 
 
 def test_a_damaged_outbox_is_a_problem_and_stays_as_it_is(open_path: Path) -> None:
-    damaged = open_path / "backend.outbox"
-    damaged.write_bytes(b"SQLite format 3\0" + b"\xff" * 8192)
+    damaged = open_path / "backend.queue/000000000001.log"
+    damaged.parent.mkdir()
+    damaged.write_bytes(b"\xff" * 8192)
     text = f'[outbox]\ndirectory = "{open_path}"\n[sinks.backend]\nurl = "http://127.0.0.1:9/"\n'
     found = findings(run("--json", "--config", configured(open_path, text)).stdout)[str(damaged)]
     assert found["state"] == "problem"
     assert found["found"].startswith("damaged: ")
-    assert sorted(path.name for path in open_path.iterdir()) == ["backend.outbox", "ccagent.toml"]
+    assert sorted(path.name for path in open_path.iterdir()) == ["backend.queue", "ccagent.toml"]
+    assert [path.name for path in damaged.parent.iterdir()] == [damaged.name]
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def test_daemon_with_agents_queues_and_exporter(tmp_path: Path) -> None:
         f'[sinks.away]\nurl = "http://127.0.0.1:{free_port()}"\nformat = "line"\n'
     )
     try:
-        until(lambda: (made / "outbox/away.outbox-wal").exists() and (made / "fast").is_dir())
+        until(lambda: [*made.glob("outbox/away.queue/*.log")] and (made / "fast").is_dir())
         until(lambda: any((made / "sink").rglob("*.json")))
         assert open_paths(made) == {}
     finally:

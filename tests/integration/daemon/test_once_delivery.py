@@ -14,10 +14,9 @@ import pytest
 
 from ccagent.agents.base import Agent, AgentSettings
 from ccagent.commands import once
-from ccagent.config.configuration import check
+from ccagent.config.configuration import OutboxSettings, check
 from ccagent.machine.node import Node
-from ccagent.queue.database import QueueDatabase
-from ccagent.queue.files import make_file_name
+from ccagent.queue.queue import make_directory_name, make_segments
 from ccagent.records.json_encoding import JsonArray
 from tests.support.http_server import Handler, Server, say
 
@@ -43,21 +42,17 @@ def sample(directory: Path, port: int) -> subprocess.CompletedProcess[str]:
 
 
 def stored(directory: Path) -> int:
-    database = QueueDatabase(
-        str(directory / make_file_name("backend")), max_bytes=1 << 30, max_age=86400.0
-    )
-    try:
-        return database.count()
-    finally:
-        database.close()
+    files = make_segments("backend", OutboxSettings(directory=str(directory))).read_files()
+    return sum(each.is_waiting for content in files.values() for each in content.messages)
 
 
 def make_file(place: Path) -> None:
     place.write_text("")
 
 
-def make_directory_instead_of_the_file(place: Path) -> None:
-    (place / make_file_name("backend")).mkdir(parents=True)
+def make_file_instead_of_the_directory(place: Path) -> None:
+    place.mkdir()
+    (place / make_directory_name("backend")).touch()
 
 
 def make_open_directory(place: Path) -> None:
@@ -65,7 +60,7 @@ def make_open_directory(place: Path) -> None:
     place.chmod(0o777)
 
 
-UNUSABLE = [make_file, make_directory_instead_of_the_file, make_open_directory]
+UNUSABLE = [make_file, make_file_instead_of_the_directory, make_open_directory]
 
 
 def test_a_sample_that_is_stored_goes_with_the_next_one(
@@ -103,7 +98,7 @@ def test_a_sample_that_is_sent_needs_no_outbox(
 
 
 @ROOT
-@pytest.mark.parametrize("options", ["size=16k,mode=700", "ro,mode=700"])
+@pytest.mark.parametrize("options", ["size=8k,mode=700", "ro,mode=700"])
 def test_a_full_or_read_only_disk_is_noticed(
     tmp_path: Path, closed_port: int, options: str
 ) -> None:

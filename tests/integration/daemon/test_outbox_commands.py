@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from ccagent.config.configuration import OutboxSettings
-from ccagent.queue.files import make_file_name
-from ccagent.queue.queue import Queue
+from ccagent.queue.queue import Queue, make_directory_name
 from ccagent.records.message import Message
 from tests.support.http_server import Server
+
+DIRECTORY = make_directory_name("backend")
 
 
 @pytest.fixture
@@ -25,8 +27,8 @@ def site(tmp_path: Path, server: Server) -> Path:
     queue = Queue("backend", OutboxSettings(directory=str(tmp_path / "outbox")))
     queue.put([Message("x", "n", "sample", "sonar", 1.0, b"{}", "", f"id{n}") for n in range(5)])
     batch = queue.next_batch(2)
-    for waiting, reason in zip(batch.messages, ("422 no such field", "403"), strict=True):
-        queue.reject(batch, waiting.number, reason)
+    for waiting, reason in zip(batch, ("422 no such field", "403"), strict=True):
+        queue.reject(waiting.number, reason)
     queue.close()
     return tmp_path
 
@@ -69,44 +71,60 @@ def test_an_unknown_sink_is_an_error_that_names_those_there_are(site: Path) -> N
     assert done.stderr == "ccagent: --sink backed: has no queue; existing queues: backend\n"
 
 
+def test_all_messages_are_deleted_beside_a_process_that_sends_them(site: Path) -> None:
+    queue = Queue("backend", OutboxSettings(directory=str(site / "outbox")))
+    queue.put([Message("x", "n", "sample", "sonar", 1.0, b"{}", "", "new")])
+    assert outbox(site, "drop", "--all").stdout == "deleted: 6\n"
+    assert queue.next_batch() == []
+    assert queue.count() == 0
+    queue.close()
+
+
+def test_files_of_another_sink_are_shown_and_sent_on_demand_only(
+    site: Path, server: Server
+) -> None:
+    queue = Queue("other", OutboxSettings(directory=str(site / "outbox")))
+    queue.put([Message("x", "n", "sample", "sonar", 1.0, b"{}", "", "other")])
+    queue.close()
+    (file,) = (site / "outbox" / make_directory_name("other")).iterdir()
+    file.rename(site / "outbox" / DIRECTORY / "000000000099.log")
+    file.parent.rmdir()
+    assert outbox(site, "flush").returncode == 0
+    assert len(server.requests) == 3
+    assert "for sink other" in outbox(site).stdout
+    assert outbox(site, "retry", "--reason", "sink other").stdout == "queued again: 1\n"
+    assert outbox(site, "flush").returncode == 0
+    assert len(server.requests) == 4
+    assert "for sink other" not in outbox(site).stdout
+
+
 @pytest.mark.parametrize("arguments", [(), ("retry",), ("drop",), ("flush",)])
-def test_a_file_that_cant_be_used_is_a_sentence_and_exit_status_1(
+def test_a_directory_that_cant_be_used_is_a_sentence_and_exit_status_1(
     site: Path, arguments: tuple[str, ...]
 ) -> None:
-    file = site / "outbox" / make_file_name("backend")
-    file.unlink()
-    file.mkdir()
+    directory = site / "outbox" / DIRECTORY
+    shutil.rmtree(directory)
+    directory.touch()
     done = outbox(site, *arguments)
     assert done.returncode == 1
-    assert "not a regular file" in " ".join((done.stdout + done.stderr).split())
+    assert "not a directory" in " ".join((done.stdout + done.stderr).lower().split())
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("arguments", [(), ("retry",), ("drop",)])
-def test_a_damaged_file_is_a_sentence_and_exit_status_1(
-    site: Path, arguments: tuple[str, ...]
-) -> None:
-    file = site / "outbox" / make_file_name("backend")
+def test_damage_is_shown_and_flush_sends_what_is_undamaged(site: Path, server: Server) -> None:
+    (file,) = (site / "outbox" / DIRECTORY).glob("*.log")
     file.write_bytes(b"\0" * 100 + file.read_bytes()[100:])
-    done = outbox(site, *arguments)
-    assert done.returncode == 1
-    assert "file is not a database" in done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_flush_sends_what_is_undamaged(site: Path, server: Server) -> None:
-    file = site / "outbox" / make_file_name("backend")
-    file.write_bytes(b"\0" * 100 + file.read_bytes()[100:])
+    shown = outbox(site)
+    assert shown.returncode == 0
+    assert "bytes are damaged" in shown.stdout
     done = outbox(site, "flush")
     assert done.returncode == 0
-    assert "3 messages are recovered" in done.stderr
+    assert "are damaged; 3 undamaged messages are sent" in " ".join(done.stderr.split())
     assert len(server.requests) == 3
 
 
 def test_without_a_queue_there_is_nothing_to_show(site: Path) -> None:
-    for path in (site / "outbox").iterdir():
-        path.unlink()
-    (site / "outbox").rmdir()
+    shutil.rmtree(site / "outbox")
     done = outbox(site)
     assert (done.returncode, len(done.stdout.splitlines())) == (0, 1)
     assert outbox(site, "flush").returncode == 0

@@ -289,7 +289,7 @@ def test_a_cluster_that_is_unknown_keeps_the_order(server: Server) -> None:
     server.script.extend([say(400, text)] * 4)
     queue = Queue("backend", OutboxSettings())
     queue.put([message(b"%d" % number, kind) for number in range(8) for kind in ("sample", "job")])
-    sent = [each.message for each in queue.next_batch(99).messages]
+    sent = [each.message for each in queue.next_batch(99)]
     clock = StillClock()
     transport = HttpTransport(HttpSettings(url=f"http://{server.place}"))
     sender = Sender("backend", queue, transport, monotonic=clock.monotonic)

@@ -84,17 +84,14 @@ def running(number: int) -> SlurmJob:
     return SlurmJob(job_id=number, job_state="RUNNING", submit_time=NOW, start_time=NOW)
 
 
-def send(table: dict[str, Any], *records: Record) -> list[tuple[Message | None, str]]:
+def send(table: dict[str, Any], *records: Record) -> list[tuple[Message, str]]:
     """Send records through a queue to a sink; return the dead letters, with the reasons."""
     settings = check_sink(table, "backend", "test")
     queue = Queue("backend", OutboxSettings())
     queue.put(encode(records, settings.profile, NODE))
     sender = Sender("backend", queue, build_transport(settings))
     sender.send_all()
-    dead = [
-        (each.entry.message if each.entry else None, each.reason)
-        for each in queue.read_dead_letters()
-    ]
+    dead = [(each.message, each.reason) for each in queue.read_dead_letters()]
     assert queue.count() == 0
     sender.close()
     return dead
@@ -162,7 +159,6 @@ def test_without_receiver_only_refused_jobs_are_dead_letters(
     lost = [
         job["job_id"]
         for message, _ in dead
-        if message is not None
         for job in json.loads(message.body)["data"]["attributes"]["slurm_jobs"]
     ]
     assert sorted(lost) == sorted(bad)

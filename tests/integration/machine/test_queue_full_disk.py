@@ -27,9 +27,9 @@ def settings(directory: Path) -> OutboxSettings:
 def drained(queue: Queue) -> list[str]:
     """Take everything out."""
     found: list[str] = []
-    while (batch := queue.next_batch()).messages:
-        found += [waiting.message.id for waiting in batch.messages]
-        queue.remove(batch, [waiting.number for waiting in batch.messages])
+    while batch := queue.next_batch():
+        found += [waiting.message.id for waiting in batch]
+        queue.remove([waiting.number for waiting in batch])
     return found
 
 
@@ -42,13 +42,21 @@ def fill_disk(place: Path) -> Path:
     return fill
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 600 KB."""
+@pytest.fixture(params=["tmpfs", "ext4"])
+def small_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A file system of 600 KB, or of ext4 with about 800 KB."""
     place = tmp_path / "small"
     place.mkdir()
-    options = "size=600k,mode=700"
-    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(place)], check=True)
+    if request.param == "tmpfs":
+        mount = ["mount", "-t", "tmpfs", "-o", "size=600k,mode=700", "tmpfs"]
+    else:
+        image = tmp_path / "image"
+        image.write_bytes(bytes(1 << 20))
+        options = ["-q", "-m", "0", "-O", "^has_journal", "-N", "64"]
+        subprocess.run(["mkfs.ext4", *options, str(image)], check=True)
+        mount = ["mount", "-o", "loop", str(image)]
+    subprocess.run([*mount, str(place)], check=True)
+    place.chmod(0o700)
     yield place
     # A queue that a failed test has left open keeps it busy.
     subprocess.run(["umount", "-l", str(place)], check=True)
@@ -58,7 +66,7 @@ def test_a_full_disk_turns_it_to_memory_and_back(
     small_disk: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     queue = Queue("backend", settings(small_disk))
-    queue._disk.retry_after = 0.1
+    queue.retry_after = 0.1
     queue.put([message("first")])
     fill = fill_disk(small_disk)
     for number in range(50):
@@ -77,29 +85,53 @@ def test_a_full_disk_turns_it_to_memory_and_back(
     again.close()
 
 
-@pytest.mark.parametrize("command", [(), ("retry",), ("drop",)])
-def test_commands_say_that_the_disk_is_full_and_lose_nothing(
-    small_disk: Path, tmp_path: Path, command: tuple[str, ...]
-) -> None:
+def test_a_disk_full_of_others_keeps_no_backlog_waiting(small_disk: Path) -> None:
+    queue = Queue("backend", settings(small_disk))
+    for number in range(150):
+        queue.put([message(str(number), 3000)])
+    assert queue.count_in_memory() == 0
+    fill = fill_disk(small_disk)
+    assert drained(queue) == [str(number) for number in range(150)]
+    queue.close()
+    again = Queue("backend", settings(small_disk))
+    assert drained(again) == []
+    again.close()
+    fill.unlink()
+
+
+def test_a_disk_that_the_queue_itself_has_filled_is_emptied(small_disk: Path) -> None:
+    queue = Queue("backend", settings(small_disk))
+    queue.retry_after = 3600.0
+    for number in range(500):
+        queue.put([message(str(number), 3000)])
+    assert 0 < queue.count_in_memory() < 500
+    assert drained(queue) == [str(number) for number in range(500)]
+    queue.put([message("new")])
+    assert (queue.count_in_memory(), queue.error) == (0, "")
+    queue.close()
+    assert queue.lost == 0
+
+
+def test_commands_on_a_full_disk_lose_nothing(small_disk: Path, tmp_path: Path) -> None:
     (tmp_path / "ccagent.toml").write_text(
         f'cluster = "x"\n[outbox]\ndirectory = "{small_disk}"\n'
         '[sinks.backend]\nurl = "http://127.0.0.1:9"\n'
     )
     queue = Queue("backend", settings(small_disk))
-    queue.put([message("refused", 2000), message("waits", 2000)])
-    batch = queue.next_batch(1)
-    queue.reject(batch, batch.messages[0].number, "422")
+    queue.put([message("refused", 9000), message("waits", 2000)])
+    queue.reject(queue.next_batch(1)[0].number, "422")
     queue.close()
     fill = fill_disk(small_disk)
-    done = outbox(tmp_path, *command)
+    done = outbox(tmp_path, "retry")
     assert done.returncode == 1
-    assert "no space left on the device" in " ".join((done.stdout + done.stderr).split())
+    assert "No space left on device" in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
-    fill.unlink()
     listed = outbox(tmp_path)
     assert listed.returncode == 0
     assert listed.stdout.splitlines()[1].split()[1] == "1"
-    assert listed.stdout.endswith("2000 bytes: 422\n")
+    assert listed.stdout.endswith("9000 bytes: 422\n")
+    assert outbox(tmp_path, "drop").stdout == "deleted: 1\n"
+    fill.unlink()
 
 
 def outbox(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

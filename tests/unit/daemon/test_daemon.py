@@ -449,3 +449,41 @@ def test_an_agent_that_cant_be_ended_keeps_no_sink_from_sending(
     assert got("one") == got("two") == [1]
     assert "agent scripted: unforeseen error while it was closed" in caplog.text
     assert "sink one: unforeseen error while it was closed" in caplog.text
+
+
+_THREADS = """
+import sys, threading
+from ccagent.daemon.daemon import share_heap
+if sys.argv[1] == "shared":
+    share_heap()
+start = threading.Barrier(9)
+def allocate():
+    start.wait()
+    kept.append([bytes(1000) for _ in range(1000)])
+kept = []
+threads = [threading.Thread(target=allocate) for _ in range(8)]
+for thread in threads:
+    thread.start()
+start.wait()
+for thread in threads:
+    thread.join()
+# glibc reserves 64 MiB for each further heap.
+print(sum("---p" in line and is_large(line) for line in open("/proc/self/maps")))
+"""
+
+
+def test_threads_share_one_heap() -> None:
+    import subprocess
+    import sys
+
+    size = (
+        "def is_large(line):\n"
+        "    begin, end = (int(part, 16) for part in line.split()[0].split('-'))\n"
+        "    return end - begin > 32 << 20\n"
+    )
+    found = {
+        kind: int(subprocess.check_output([sys.executable, "-c", size + _THREADS, kind]))
+        for kind in ("shared", "separate")
+    }
+    assert found["shared"] == 0
+    assert found["separate"] > 0

@@ -286,7 +286,7 @@ DISK = Room("xfs", free=10 * 2**30, inodes=10_000, is_writable=True)
         (DISK._replace(is_writable=False), "problem", "this user cannot write /s"),
         (DISK._replace(type="tmpfs"), "good", "not the machine"),
         (DISK._replace(type="nfs4"), "problem", "free on nfs4, on which several hosts"),
-        (DISK._replace(foreign=("/s/a.outbox",)), "problem", "this user cannot write /s/a.outbox"),
+        (DISK._replace(foreign=("/s/a.queue",)), "problem", "this user cannot write /s/a.queue"),
         (NotHereError("/s: Input/output error"), "problem", "/s: Input/output error"),
     ],
 )

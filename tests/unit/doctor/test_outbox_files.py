@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
-import sqlite3
 from pathlib import Path
 
 import pytest
 
+from ccagent.config.configuration import OutboxSettings
 from ccagent.counters import SinkCounters
 from ccagent.doctor.finding import Finding
 from ccagent.doctor.service import (
@@ -20,8 +20,10 @@ from ccagent.doctor.service import (
     list_state_directories,
     read_unit,
 )
-from ccagent.doctor.space import check_files, check_space, find_damage
+from ccagent.doctor.space import check_files, check_space
 from ccagent.machine.node import Node
+from ccagent.queue.queue import Queue, make_directory_name
+from ccagent.records.message import Message
 from tests.support.doctor_site import found, mounted, site
 from tests.support.tree import TreeNode
 
@@ -42,13 +44,12 @@ def outbox(node: TreeNode) -> Path:
     return directory
 
 
-def database(path: Path) -> Path:
-    with sqlite3.connect(path) as connection:
-        connection.execute("create table messages (number integer primary key, body blob)")
-        connection.executemany(
-            "insert into messages (body) values (?)", [(os.urandom(2000),) for _ in range(50)]
-        )
-    connection.close()
+def fill(outbox: Path, sink: str) -> Path:
+    """Queue messages for a sink. Return the file."""
+    queue = Queue(sink, OutboxSettings(directory=str(outbox)))
+    queue.put([Message("c", "n", "sample", "sonar", 1.5, b"{}", "", f"{n}") for n in range(50)])
+    queue.close()
+    (path,) = (outbox / make_directory_name(sink)).iterdir()
     return path
 
 
@@ -60,57 +61,56 @@ def findings(node: Node) -> dict[str, Finding]:
 
 
 def test_sound_outboxes_are_not_mentioned(node: TreeNode, outbox: Path) -> None:
-    database(outbox / "backend.outbox")
-    (outbox / "new.outbox").touch()
-    (outbox / "backend.outbox.lock").touch()
-    before = sorted(outbox.iterdir())
+    fill(outbox, "backend")
+    (outbox / "new.queue").mkdir()
+    (outbox / "old.outbox").touch()
+    (outbox / "daemon.lock").touch()
+    before = sorted(outbox.rglob("*"))
     assert findings(node) == {}
-    assert sorted(outbox.iterdir()) == before  # neither a log nor its index was made
+    assert sorted(outbox.rglob("*")) == before
 
 
-@pytest.mark.parametrize(
-    ("offset", "content"), [(0, b"not a database at all"), (4096 + 8, b"\xff" * 4096)]
-)
+@pytest.mark.parametrize(("offset", "content"), [(0, b"no header"), (2000, b"\xff" * 100)])
 def test_a_damaged_outbox_is_shown(
     node: TreeNode, outbox: Path, offset: int, content: bytes
 ) -> None:
-    path = database(outbox / "backend.outbox")
+    path = fill(outbox, "backend")
     with path.open("r+b") as file:
         file.seek(offset)
         file.write(content)
-    finding = findings(node)["backend.outbox"]
+    finding = findings(node)[path.name]
     assert finding.state == "problem"
     assert finding.found.startswith("damaged: ")
     assert "undamaged messages" in finding.fix
 
 
-def test_an_outbox_that_was_set_aside_is_shown_once(node: TreeNode, outbox: Path) -> None:
-    for end in ("", "-wal", "-shm"):
-        (outbox / f"backend.outbox.damaged-1700000000{end}").touch()
+def test_files_of_another_sink_are_shown(node: TreeNode, outbox: Path) -> None:
+    fill(outbox, "other").parent.rename(outbox / "backend.queue")
+    (finding,) = findings(node).values()
+    assert finding.found.endswith("for sink other")
+    assert "ccagent outbox retry" in finding.fix
+
+
+def test_an_outbox_that_was_set_aside_is_shown(node: TreeNode, outbox: Path) -> None:
+    (outbox / "backend.outbox.damaged-1700000000").touch()
     assert list(findings(node)) == ["backend.outbox.damaged-1700000000"]
 
 
 def test_files_that_ccagent_would_not_open_are_shown(node: TreeNode, outbox: Path) -> None:
-    (outbox / "a.outbox").symlink_to("/etc/passwd")
-    (outbox / "b.outbox").mkdir()
-    database(outbox / "c.outbox")
-    os.link(outbox / "c.outbox", outbox / "c")
-    os.mkfifo(outbox / "d.outbox")
+    (outbox / "a.queue").symlink_to("/etc")
+    (outbox / "b.queue").touch()
+    (outbox / "c.outbox").mkdir()
+    path = fill(outbox, "d")
+    os.link(path, outbox / "link")
+    (outbox / "e.queue").mkdir()
+    os.mkfifo(outbox / "e.queue/000000000002.log")
     assert {name: each.found.split(",")[0] for name, each in findings(node).items()} == {
-        "a.outbox": "a symbolic link",
-        "b.outbox": "not a regular file",
-        "c.outbox": "a file with 2 names (hard links)",
-        "d.outbox": "not a regular file",
+        "a.queue": "a symbolic link",
+        "b.queue": "not a directory",
+        "c.outbox": "not a regular file",
+        path.name: "a file with 2 names (hard links)",
+        "000000000002.log": "not a regular file",
     }
-
-
-def test_a_database_that_is_being_written_is_not_called_damaged(tmp_path: Path) -> None:
-    path = database(tmp_path / "backend.outbox")
-    with sqlite3.connect(path) as connection:
-        connection.execute("pragma journal_mode=wal")
-        connection.execute("insert into messages (body) values ('x')")
-        assert find_damage(str(path)) == ""
-    connection.close()
 
 
 def test_keys_of_a_unit_are_read_with_its_drop_ins(node: TreeNode) -> None:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from ccagent.queue.entry import QueueEntry
-from ccagent.queue.failures import Failures, FailureVerdict, MessageChoice
-from ccagent.queue.rows import QueuedMessage
+from ccagent.queue.entry import QueuedMessage, QueueEntry
+from ccagent.queue.failures import ANY, Failures, FailureVerdict
 from ccagent.records.message import Message
 
 
 def waiting(number: int, kind: str = "sample") -> QueuedMessage:
     return QueuedMessage(number, QueueEntry(0.0, 0.0, Message("c", "n", kind, "sonar", 0.0, b"{}")))
-
-
-ANY = MessageChoice(None, [], [])
 
 
 def failures() -> Failures:

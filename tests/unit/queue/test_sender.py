@@ -6,6 +6,7 @@ import errno
 import gc
 import os
 import random
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -59,7 +60,6 @@ class Bench:
             monotonic=lambda: self.now,
             jitter=lambda _, longest: longest,
         )
-        self.sender.take_lock()
 
     def put(self, *names: str, size: int = 2) -> None:
         """Queue messages; what stands before a dash in a name is the kind."""
@@ -77,10 +77,7 @@ class Bench:
 
     def dead(self) -> list[tuple[str, str]]:
         """Return id and reason of each dead letter."""
-        return [
-            (each.entry.message.id if each.entry else "", each.reason)
-            for each in self.queue.read_dead_letters()
-        ]
+        return [(each.message.id, each.reason) for each in self.queue.read_dead_letters()]
 
 
 def message(name: str, size: int = 2) -> Message:
@@ -377,38 +374,30 @@ def test_a_command_that_runs_once_tries_its_only_message_once(
     assert [record.getMessage() for record in caplog.records] == ["sink test: away"]
 
 
-def test_only_one_process_sends_what_is_on_disk(tmp_path: Path) -> None:
+def test_only_one_process_sends_what_is_on_disk(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     where = OutboxSettings(directory=str(tmp_path))
     one, other = Bench(where), Bench(where)
     one.put("sample-0")
-    assert not other.sender.take_lock()
-    assert other.sender.send_next().wait is None
-    assert one.sender.send_all()
+    other.put("sample-1")
+    assert not other.sender.send_all()
+    assert "another process sends the 2 messages" in caplog.text
+    one.sender.send_all()
     one.sender.close()
-    assert other.sender.take_lock()
+    assert other.sender.send_all()
+    assert (one.transport.taken, other.transport.taken) == (["sample-0"], ["sample-1"])
     other.sender.close()
 
 
-def test_a_lock_that_cant_be_opened_is_not_ours(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "test.outbox.lock").symlink_to("/dev/null")
-    bench = Bench(OutboxSettings(directory=str(tmp_path)))
-    bench.put("sample-0")
-    assert not bench.sender.take_lock()
-    assert bench.sender.send_next().wait is None
-    assert not bench.sender.take_lock()
-    assert caplog.text.count("no message is sent from disk") == 1
-    bench.sender.close()
-
-
-def test_damaged_rows_cost_only_themselves(tmp_path: Path) -> None:
-    import sqlite3
-
+def test_damaged_messages_cost_only_themselves(tmp_path: Path) -> None:
     bench = Bench(OutboxSettings(directory=str(tmp_path)))
     bench.put("sample-0", "sample-1", "sample-2")
-    with sqlite3.connect(tmp_path / "test.outbox") as other:
-        other.execute("UPDATE messages SET entry = NULL WHERE number = 2")
+    (path,) = tmp_path.rglob("*.log")
+    with path.open("r+b") as file:
+        file.seek(path.read_bytes().index(b"sample-1"))
+        file.write(b"SAMPLE")
     assert bench.sender.send_all()
     assert bench.transport.taken == ["sample-0", "sample-2"]
     assert bench.queue.damaged == 1
@@ -436,9 +425,7 @@ def test_only_the_record_that_is_refused_becomes_a_dead_letter(bench: Bench) -> 
     bench.transport.verdict = verdict
     bench.queue.put([lines("metrics-0", *"abcd", "bad", *"efg"), lines("metrics-1", "h")])
     bench.run(0.001)
-    assert [each.entry and each.entry.message.body for each in bench.queue.read_dead_letters()] == [
-        b"bad value=1 7\n"
-    ]
+    assert [each.message.body for each in bench.queue.read_dead_letters()] == [b"bad value=1 7\n"]
     passed = b"".join(bench.transport.bodies).replace(b" value=1 7\n", b"")
     assert sorted(passed.decode()) == [*"abcdefgh"]
     assert bench.queue.count() == 0
@@ -453,9 +440,7 @@ def test_a_part_of_a_large_message_that_is_refused_is_halved(bench: Bench) -> No
     bench.transport.verdict = verdict
     bench.queue.put([lines("metrics-0", *(f"m{n}" for n in range(300)), "bad")])
     bench.run(0.001)
-    assert [each.entry and each.entry.message.body for each in bench.queue.read_dead_letters()] == [
-        b"bad value=1 7\n"
-    ]
+    assert [each.message.body for each in bench.queue.read_dead_letters()] == [b"bad value=1 7\n"]
     assert b"".join(bench.transport.bodies).count(b"\n") == 300
 
 
@@ -522,7 +507,7 @@ def test_what_failed_in_a_file_says_nothing_of_the_next_file(tmp_path: Path) -> 
     bench.put("sample-0", "sample-1")
     bench.run(60)
     assert bench.transport.taken == ["sample-1"]
-    (tmp_path / "test.outbox").unlink()
+    shutil.rmtree(tmp_path / "test.queue")
     bench.transport.verdict = lambda _: RetryableError("500", is_about_message=True)
     bench.put("sample-2")
     before = len(bench.transport.tried)

@@ -237,8 +237,8 @@ def test_what_is_in_memory_moves_to_a_disk_that_works_again_without_another_mess
     place = tmp_path / "queue"
     place.write_text("no directory")
     sink = Sink("test", SinkSettings(url="test:"), receiver, OutboxSettings(directory=str(place)))
-    sink._queue._disk.retry_after = 0.01
-    sink._queue._disk.retry_at = 0.0
+    sink._queue.retry_after = 0.01
+    sink._queue._retry_at = 0.0
     sink.put(message("1"))
     assert sink.unsaved == 1
     place.unlink()
@@ -273,8 +273,8 @@ def test_a_backlog_is_handed_over_once_another_process_lets_go_of_its_file(
     monkeypatch.setattr("ccagent.queue.sink._LOCK_RETRIED", 0.01)
     receiver.judge = lambda _: RetryableError("away")
     where = OutboxSettings(directory=str(tmp_path / "old"))
-    one_shot = module.Sender("test", Queue("test", where), receiver)
-    assert one_shot.take_lock()
+    one_shot = Queue("test", where)
+    one_shot.put([message("0")])
     old = Sink("test", SinkSettings(url="test:"), receiver, where)
     old.put(message("1"))
     other = Receiver()
@@ -283,7 +283,7 @@ def test_a_backlog_is_handed_over_once_another_process_lets_go_of_its_file(
     time.sleep(0.05)
     assert other.taken == []
     one_shot.close()
-    until(lambda: other.taken == [b"1"])
+    until(lambda: other.taken == [b"0", b"1"])
     old.join(5)
     new.close()
     new.join(5)

@@ -195,15 +195,15 @@ def test_a_full_disk_leaves_no_files_and_no_descriptors(
 ) -> None:
     store, log = new_store(), WriteAheadLog(str(tmp_path))
     ingest = new_ingest(store, log=log)
-    write = os.write
+    write = os.pwrite
     is_full = True
 
-    def write_or_fail(descriptor: int, data: Any) -> int:
+    def write_or_fail(descriptor: int, data: Any, offset: int) -> int:
         if is_full:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return write(descriptor, data)
+        return write(descriptor, data, offset)
 
-    monkeypatch.setattr(os, "write", write_or_fail)
+    monkeypatch.setattr(os, "pwrite", write_or_fail)
     before = len(os.listdir("/proc/self/fd"))
     for number in range(20):
         ingest.write(line("load", number).encode())

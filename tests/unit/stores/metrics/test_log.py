@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ccagent.queue.record_log import LogRecord
 from ccagent.stores.metrics.commit import GroupCommit
-from ccagent.stores.metrics.log_format import GROUP, LogRecord, read_records
+from ccagent.stores.metrics.log_format import GROUP, read_segment
 from ccagent.stores.metrics.log_replay import Replay
 from ccagent.stores.metrics.log_writer import StoreLogError, WriteAheadLog, list_segments
 from tests.unit.stores.metrics.support import NOW, new_ingest, new_store
@@ -118,14 +119,14 @@ def test_a_full_disk_is_said_and_the_rest_goes_on(
     ingest = new_ingest(store, log=log)
     ingest.write(BODIES[0])
     log.flush()
-    write = os.write
+    write = os.pwrite
 
-    def full(descriptor: int, data: bytes) -> int:
+    def full(descriptor: int, data: bytes, offset: int) -> int:
         if len(data) > 30:
-            return write(descriptor, data[:30])
+            return write(descriptor, data[:30], offset)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(os, "write", full)
+    monkeypatch.setattr(os, "pwrite", full)
     ingest.write(BODIES[1])
     with pytest.raises(StoreLogError, match="No space left"):
         log.flush()
@@ -186,8 +187,8 @@ def test_a_damaged_description_costs_no_values(tmp_path: Path) -> None:
     log.close()
     ((_, path),) = list_segments(str(tmp_path))
     data = Path(path).read_bytes()
-    records = [one for one in read_records(memoryview(data)) if isinstance(one, LogRecord)]
-    descriptions = [bytes(one.payload) for one in records if one.kind == GROUP]
+    records = [one for one in read_segment(memoryview(data)) if isinstance(one, LogRecord)]
+    descriptions = [bytes(one.payload) for one in records if one.payload[0] == GROUP]
     assert len(descriptions) == 2 * len(set(descriptions))
     for text in set(descriptions):
         place = data.index(text)
@@ -206,9 +207,9 @@ def test_second_descriptions_come_a_megabyte_later(tmp_path: Path) -> None:
         log.flush()
     ((_, path),) = list_segments(str(tmp_path))
     data = Path(path).read_bytes()
-    records = [one for one in read_records(memoryview(data)) if isinstance(one, LogRecord)]
-    assert records[0].kind == GROUP
-    assert sum(one.kind == GROUP for one in records) == 2 * len(store.groups)
+    records = [one for one in read_segment(memoryview(data)) if isinstance(one, LogRecord)]
+    assert records[0].payload[0] == GROUP
+    assert sum(one.payload[0] == GROUP for one in records) == 2 * len(store.groups)
 
 
 def test_a_log_that_can_not_be_written_is_logged_once(
@@ -222,7 +223,7 @@ def test_a_log_that_can_not_be_written_is_logged_once(
         commit = GroupCommit(log, "write")
         for is_full in (True, False):
             if is_full:
-                monkeypatch.setattr(os, "write", refuse)
+                monkeypatch.setattr(os, "pwrite", refuse)
             else:
                 monkeypatch.undo()
             for _ in range(count):

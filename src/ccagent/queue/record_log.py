@@ -1,0 +1,144 @@
+"""Files of records that are only appended to: the format, its reader, and its writer.
+
+A record is a marker, the length of its payload, a CRC-32, the payload, and a trailer. The trailer
+is not part of the checksum, so it can be overwritten in place. All numbers are little endian. The
+CRC-32 is zlib's: 1.5 us for 2 KB; Python has no CRC-32C, and BLAKE2 takes 3.7 us.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import zlib
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MARKER = b"qn\xca]"
+"""The first bytes of a record. They are not valid UTF-8, so no text in a payload contains them."""
+
+_FRAME = struct.Struct("<4sII")
+
+FRAME_SIZE = _FRAME.size
+"""Bytes of a record before its payload."""
+
+
+class LogRecord(NamedTuple):
+    """An undamaged record. offset: of its marker in the file; trailer: offset of its trailer."""
+
+    offset: int
+    payload: memoryview
+
+    @property
+    def trailer(self) -> int:
+        """Return the offset of the trailer."""
+        return self.offset + FRAME_SIZE + len(self.payload)
+
+
+class DamagedPart(NamedTuple):
+    """Bytes of a file that are not a valid record."""
+
+    offset: int
+    size: int
+
+
+def frame(payload: bytes, *, seed: int = 0, trailer: bytes = b"") -> bytes:
+    """Return a record. seed: initial value of the checksum; readers must know it."""
+    head = _FRAME.pack(MARKER, len(payload), zlib.crc32(payload, seed))
+    return b"".join((head, payload, trailer))
+
+
+def read_record(data: memoryview, offset: int, seed: int = 0) -> LogRecord | None:
+    """Return the record at an offset; None if there is none or if it is damaged."""
+    begin = offset + FRAME_SIZE
+    if begin > len(data):
+        return None
+    marker, size, checksum = _FRAME.unpack_from(data, offset)
+    if marker != MARKER or not 0 < size <= len(data) - begin:
+        return None
+    payload = data[begin : begin + size]
+    return LogRecord(offset, payload) if zlib.crc32(payload, seed) == checksum else None
+
+
+def read_records(
+    data: memoryview, offset: int = 0, *, seed: int = 0, trailer: int = 0
+) -> Iterator[LogRecord | DamagedPart]:
+    """Yield the records and the damaged parts from an offset to the end.
+
+    trailer: bytes of each trailer. After a damaged part the next record is found by its marker and
+    checksum.
+    """
+    while offset < len(data):
+        record = read_record(data, offset, seed)
+        if record is not None:
+            yield record
+            offset = record.trailer + trailer
+            continue
+        following = _find_next(data, offset + 1, seed)
+        yield DamagedPart(offset, following - offset)
+        offset = following
+
+
+def _find_next(data: memoryview, offset: int, seed: int) -> int:
+    """Return the offset of the next undamaged record, or the end."""
+    step = 1 << 20
+    while offset < len(data):
+        window = bytes(data[offset : offset + step + len(MARKER) - 1])
+        index = window.find(MARKER)
+        while index >= 0:
+            if read_record(data, offset + index, seed) is not None:
+                return offset + index
+            index = window.find(MARKER, index + 1)
+        offset += step
+    return len(data)
+
+
+class LogFile:
+    """A file of records. descriptor: -1 while it is closed. size: bytes up to the last record."""
+
+    def __init__(self, path: str, descriptor: int = -1, size: int = 0) -> None:
+        self.path = path
+        self.descriptor = descriptor
+        self.size = size
+
+    @property
+    def is_open(self) -> bool:
+        """True while the file is open."""
+        return self.descriptor >= 0
+
+    def append(self, records: bytes) -> None:
+        """Write records at the end. On failure remove an incomplete record, and raise OSError."""
+        written = 0
+        try:
+            while written < len(records):
+                rest = memoryview(records)[written:] if written else records
+                written += os.pwrite(self.descriptor, rest, self.size + written)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self.descriptor, self.size)
+            raise
+        self.size += written
+
+    def sync(self) -> None:
+        """Wait until the records are on the disk. Raise OSError."""
+        os.fdatasync(self.descriptor)
+
+    def is_current(self) -> bool:
+        """Return whether the path still leads to this file."""
+        try:
+            return os.path.samestat(os.lstat(self.path), os.fstat(self.descriptor))
+        except OSError:
+            return False
+
+    def __del__(self) -> None:
+        """Unlock a file that nobody closed."""
+        with contextlib.suppress(OSError):
+            self.close()
+
+    def close(self) -> None:
+        """Close the file. Raise OSError if the system reports a failed write."""
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)

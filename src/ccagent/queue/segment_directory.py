@@ -1,0 +1,374 @@
+"""The files of one queue in a directory: takeover, creation, files that can't be sent.
+
+Each open segment is locked by its process. A process sends a segment only if it can lock it and
+all older ones, so messages leave in order, and what a killed or finished process has left is taken
+over by the next look at the directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ccagent.errors import NotPermittedError
+from ccagent.log import logger
+from ccagent.queue.queue_clock import Moment, advance, resume
+from ccagent.queue.segment import (
+    QueueSegment,
+    SegmentHeader,
+    allocate,
+    encode_header,
+    read_segment,
+)
+from ccagent.service.private_directories import check_directory, make_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ccagent.queue.entry import QueueEntry
+    from ccagent.queue.segment import QueueOwner, SegmentContent
+
+SEGMENT = ".log"
+LETTERS = ".dead"
+FOREIGN = ".foreign"
+DAMAGED = ".damaged"
+"""Suffixes of files: messages, dead letters, of another sink or machine, without any message."""
+
+_NAME = re.compile(r"([0-9]{12})(\.log|\.dead)")
+_LARGEST = 1 << 20
+_LEAST = 4096
+_SEGMENTS = 8
+"""Minimum number of segments of a full queue: the oldest is deleted as a whole."""
+_OPEN = 4
+"""Maximum number of open segments, except for those that are written."""
+
+FILE_ERRORS = (OSError, NotPermittedError)
+
+
+def is_segment(path: str) -> bool:
+    """Return whether a file is a segment by its name."""
+    return _NAME.fullmatch(os.path.basename(path)) is not None
+
+
+class SegmentDirectory:
+    """The segments of one queue by number, and the clock of the queue.
+
+    max_bytes: limit of all files together; a segment is a part of it. Methods raise OSError and
+    NotPermittedError.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        owner: QueueOwner,
+        *,
+        max_bytes: int,
+        durability: str,
+        uptime: Callable[[], float],
+        boot: bytes,
+    ) -> None:
+        self.path = path
+        self.dropped: int = 0
+        """Messages and dead letters deleted because of the limits, also by earlier processes."""
+        self.damaged: int = 0
+        """Damaged parts of files, and undecodable messages."""
+        self.set_aside: list[str] = []
+        """Names of files of other sinks or machines."""
+        self.owner = owner
+        self._limit = max(_LEAST, min(_LARGEST, max_bytes // _SEGMENTS))
+        self._is_synced = durability == "power"
+        self._uptime = uptime
+        self._boot = boot
+        self._moment: Moment | None = None
+        self._segments: dict[int, QueueSegment] = {}
+        self._written: dict[bool, QueueSegment] = {}
+        """The segments that are written: dead letters (True), messages (False)."""
+        self._last = 0
+
+    def open(self) -> list[QueueEntry]:
+        """Create the directory if needed, and look at all its files, also those with problems.
+
+        Return what `look` returns.
+        """
+        for path in (os.path.dirname(self.path), self.path):
+            make_directory(path)
+            if reason := check_directory(path):
+                raise NotPermittedError(reason)
+        for segment in self._segments.values():
+            segment.problem = ""
+        return self.look()
+
+    def look(self) -> list[QueueEntry]:
+        """Take over new segments of the directory that no other process has locked.
+
+        Return the messages and dead letters of open files that somebody has removed.
+        """
+        try:
+            names = os.listdir(self.path)
+        except FileNotFoundError:
+            for path in (os.path.dirname(self.path), self.path):
+                make_directory(path)
+            names = []
+        self.set_aside = sorted(name for name in names if name.endswith(FOREIGN))
+        there = {int(match[1]): match for name in names if (match := _NAME.fullmatch(name))}
+        rescued: list[QueueEntry] = []
+        for number, segment in [*self._segments.items()]:
+            if number not in there or (segment.file.is_open and not segment.file.is_current()):
+                rescued += self._give_up(segment)
+            elif (
+                segment.is_finished
+                and segment.file.is_open
+                and segment not in self._written.values()
+            ):
+                self._delete(segment)
+        for number in sorted(there):
+            if number not in self._segments:
+                path = os.path.join(self.path, there[number][0])
+                is_dead = there[number][2] == LETTERS
+                self._segments[number] = QueueSegment(path, number, is_dead=is_dead)
+                self._last = max(self._last, number)
+                self._examine(self._segments[number])
+            elif self._segments[number].is_unknown:
+                self._examine(self._segments[number])
+        self._segments = dict(sorted(self._segments.items()))
+        return rescued
+
+    @property
+    def problem(self) -> str:
+        """The first file that can't be read now, and the reason; empty without one."""
+        for segment in self._segments.values():
+            if segment.problem:
+                return f"{segment.path}: {segment.problem}"
+        return ""
+
+    def read_files(self) -> dict[str, SegmentContent]:
+        """Read all files without locks: content by name, oldest first."""
+        contents: dict[str, SegmentContent] = {}
+        for name in sorted(os.listdir(self.path)):
+            if _NAME.fullmatch(name) or name.endswith(FOREIGN):
+                with contextlib.suppress(FileNotFoundError):
+                    path = os.path.join(self.path, name)
+                    contents[name] = read_segment(path, self.owner)
+        return contents
+
+    def now(self) -> Moment:
+        """Return the reading of the queue's clock."""
+        if self._moment is None:
+            self._moment = self._find_moment()
+        self._moment = advance(self._moment, self._boot, self._uptime())
+        return self._moment
+
+    def is_removed(self) -> bool:
+        """Return whether somebody has deleted the segment that is written."""
+        written = self._written.get(False)
+        return written is not None and not os.fstat(written.file.descriptor).st_nlink
+
+    def close(self) -> None:
+        """Free unused space, and unlock all segments."""
+        for segment in [*self._segments.values()]:
+            if not segment.file.is_open:
+                continue
+            if segment.is_finished and not self.dropped:
+                self._delete(segment)
+                continue
+            with contextlib.suppress(OSError):
+                os.ftruncate(segment.file.descriptor, segment.size)
+            segment.close()
+        self._segments.clear()
+        self._written.clear()
+
+    def _in_order(self) -> Iterator[QueueSegment]:
+        """Return the segments of messages, oldest first."""
+        return (segment for segment in [*self._segments.values()] if not segment.is_dead)
+
+    def _ensure_open(self, segment: QueueSegment) -> bool:
+        """Open a segment if needed. Return whether it is open."""
+        if not segment.file.is_open:
+            self._examine(segment)
+        return segment.file.is_open
+
+    def _close_others(self, segment: QueueSegment) -> None:
+        """Close some segments that were opened before another one."""
+        opened = [
+            each
+            for each in self._segments.values()
+            if each.file.is_open and each not in self._written.values()
+        ]
+        for other in opened[1 : len(opened) - _OPEN + 1]:  # the oldest stays: it is sent
+            if other is not segment:
+                other.close()
+
+    def _examine(self, segment: QueueSegment) -> None:
+        """Lock and read a segment, and delete it or set it aside if nothing in it can be sent."""
+        try:
+            if not segment.open(self.owner):
+                return
+        except FileNotFoundError:
+            self._forget(segment)
+            return
+        except FILE_ERRORS as error:
+            self._note_problem(segment, error)
+            return
+        header = segment.header
+        if header is not None and not header.owner.is_same(self.owner):
+            logger.error(
+                "outbox %s: queued by host %s for sink %s, so it is set aside; "
+                "`ccagent outbox` shows its messages",
+                segment.path,
+                header.owner.host,
+                header.owner.sink,
+            )
+            self._set_aside(segment, FOREIGN)
+            return
+        self.dropped = max(self.dropped, header.dropped if header is not None else 0)
+        self._count_damage(segment)
+        if segment.is_unreadable:
+            self._set_aside(segment, DAMAGED)
+        elif segment.is_finished:
+            self.now()  # the file may have the last reading of the clock
+            self._delete(segment)
+        elif segment.is_dead:
+            segment.close()
+        else:
+            self._close_others(segment)
+
+    def _count_damage(self, segment: QueueSegment) -> None:
+        """Count and log the damaged parts of a file, once."""
+        if segment.damaged and not segment.is_counted:
+            self.damaged += len(segment.damaged)
+            logger.error(
+                "outbox %s: %d bytes are damaged; %d undamaged messages are sent",
+                segment.path,
+                sum(part.size for part in segment.damaged),
+                segment.count,
+            )
+        segment.is_counted = True
+
+    def _set_aside(self, segment: QueueSegment, suffix: str) -> None:
+        """Rename a file that can't be sent, so that it is not looked at again."""
+        aside = f"{segment.path}.{time.time_ns()}{suffix}"
+        try:
+            os.rename(segment.path, aside)
+        except OSError as error:
+            self._note_problem(segment, error)
+            return
+        self.set_aside.append(os.path.basename(aside))
+        self._forget(segment)
+
+    def _note_problem(self, segment: QueueSegment, error: Exception) -> None:
+        """Close a segment, and leave it out until the next `open`."""
+        segment.problem = getattr(error, "strerror", None) or str(error)
+        logger.error("outbox %s: %s", segment.path, segment.problem, key=segment.path)
+        segment.close()
+
+    def _give_up(self, segment: QueueSegment) -> list[QueueEntry]:
+        """Forget a segment that is not in the directory any more. Return what can be read of it."""
+        entries: list[QueueEntry] = []
+        if segment.file.is_open and not os.fstat(segment.file.descriptor).st_nlink:
+            with contextlib.suppress(OSError):
+                for message in segment.read_all(self.owner):
+                    if message.entry is not None:
+                        reason = message.reason if message.is_dead else ""
+                        entries.append(msgspec.structs.replace(message.entry, reason=reason))
+        lost = segment.count - sum(not entry.reason for entry in entries)
+        if lost > 0 and not segment.is_elsewhere:
+            logger.error("outbox %s: removed or replaced with %d messages", segment.path, lost)
+        self._forget(segment)
+        return entries
+
+    def _forget(self, segment: QueueSegment) -> None:
+        segment.close()
+        self._segments.pop(segment.number, None)
+        if self._written.get(segment.is_dead) is segment:
+            del self._written[segment.is_dead]
+
+    def _delete(self, segment: QueueSegment) -> None:
+        """Delete the file of a segment. If that fails, the next look tries it again."""
+        try:
+            os.unlink(segment.path)
+        except FileNotFoundError:
+            pass
+        except OSError:
+            return
+        self._forget(segment)
+
+    def _find_moment(self) -> Moment:
+        """Return the last reading of the clock in the newest segment, or zero."""
+        newest = max(self._segments.values(), key=lambda each: each.number, default=None)
+        if newest is None:
+            return Moment(0.0, self._boot, self._uptime())
+        last = newest.header.moment if newest.header is not None else None
+        return resume(last, newest.newest, self._boot, self._uptime())
+
+    def _find_writable(self, size: int, *, is_dead: bool) -> QueueSegment:
+        """Return a segment in which a record of this size fits."""
+        segment = self._written.get(is_dead)
+        if segment is None and not is_dead:
+            segment = self._reopen_newest(size)
+        if segment is not None:
+            if segment.size + size <= self._limit:
+                return segment
+            self._seal(segment)
+        return self._create(size, is_dead=is_dead)
+
+    def _reopen_newest(self, size: int) -> QueueSegment | None:
+        """Return the newest segment if this process may continue it."""
+        segment = max(self._in_order(), key=lambda each: each.number, default=None)
+        if segment is None or segment.size + size > self._limit or segment.is_elsewhere:
+            return None
+        # The clock of a segment is that of one boot.
+        if segment.header is None or segment.header.moment.boot != self._boot:
+            return None
+        if not self._ensure_open(segment):
+            return None
+        try:
+            os.ftruncate(segment.file.descriptor, segment.size)  # behind it may be damaged bytes
+            allocate(segment.file.descriptor, self._limit, segment.size + size)
+        except OSError:
+            return None
+        self._written[False] = segment
+        return segment
+
+    def _seal(self, segment: QueueSegment) -> None:
+        """Stop writing a segment."""
+        del self._written[segment.is_dead]
+        if segment.is_finished:
+            self._delete(segment)
+        elif segment.is_dead:
+            segment.close()
+        else:
+            self._close_others(segment)
+
+    def _create(self, size: int, *, is_dead: bool) -> QueueSegment:
+        """Create the next segment."""
+        moment = self.now()
+        header = SegmentHeader(moment, self.dropped, self.owner)
+        room = max(self._limit, size + len(encode_header(header)))
+        while True:
+            self._last += 1
+            name = f"{self._last:012}{LETTERS if is_dead else SEGMENT}"
+            segment = QueueSegment(os.path.join(self.path, name), self._last, is_dead=is_dead)
+            try:
+                is_ours = segment.create(header, size, room)
+            except FileExistsError:
+                continue
+            if is_ours:
+                break
+        self._segments[segment.number] = segment
+        self._written[is_dead] = segment
+        if self._is_synced:
+            self._sync_directory()
+        return segment
+
+    def _sync_directory(self) -> None:
+        """Wait until the name of a new file is on the disk."""
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
