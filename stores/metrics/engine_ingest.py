@@ -7,13 +7,16 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from ccagent.stores.metrics.exporting import level_tags
+from ccagent.stores.metrics.groups import StoredSeries
 from ccagent.stores.metrics.ingest import LineIngest
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ccagent.stores.metrics.engine_commit import EngineCommit
     from ccagent.stores.metrics.groups import SeriesGroup
+    from ccagent.stores.metrics.known_keys import RepeatedMessage
     from ccagent.stores.metrics.store import MetricStore
-    from ccagent.stores.metrics.templates import MessageTemplate
 
 _PLAIN = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _ESCAPED = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
@@ -42,20 +45,21 @@ class EngineIngest(LineIngest):
         self._texts: dict[tuple[int, int], str] = {}
         """Text of a series by group number and column."""
 
-    def _write_runs(self, template: MessageTemplate, time: int, values: list[float]) -> int:
-        self.counters.templates += 1
-        points = [
-            (run.group, run.first + number, time, values[run.begin // 8 + number])
-            for run in template.runs
+    def _put_runs(self, repeated: RepeatedMessage, time: int, values: list[float]) -> None:
+        series = [
+            StoredSeries(run.group, run.first + number)
+            for run in repeated.runs
             for number in range((run.end - run.begin) // 8)
         ]
-        self._put(points)
-        return template.stored
+        stored = [value for run in repeated.runs for value in values[run.begin // 8 : run.end // 8]]
+        self._put(series, stored, [time] * len(stored))
 
-    def _put(self, points: list[tuple[SeriesGroup, int, int, float]]) -> None:
+    def _put(
+        self, series: Sequence[StoredSeries], values: Sequence[float], times: Sequence[int]
+    ) -> None:
         texts = self._texts
         found: list[str] = []
-        for group, column, time, value in points:
+        for (group, column), value, time in zip(series, values, times, strict=True):
             text = texts.get((group.number, column))
             if text is None:
                 level, metric = group.columns[column]

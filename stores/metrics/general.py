@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from http import HTTPStatus
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ccagent.records.line_protocol.decoding import decode_lines
 from ccagent.records.line_protocol.lines import LineError
@@ -14,9 +14,10 @@ from ccagent.stores.metrics.part_tags import add_part
 from ccagent.stores.metrics.series_limits import SeriesRefusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from ccagent.records.line_protocol.lines import Line
+    from ccagent.stores.metrics.catalogue import StoredMetric
     from ccagent.stores.metrics.groups import Path, StoredSeries
     from ccagent.stores.metrics.part_limits import PartLimits
     from ccagent.stores.metrics.series_limits import SeriesLimits
@@ -37,8 +38,22 @@ class DecodedLines(NamedTuple):
     """The values of a piece of a message."""
 
     points: list[tuple[StoredSeries, int, float]]
-    found: dict[bytes, StoredSeries | None]
-    """Series by key, the text before the first blank."""
+    found: dict[bytes, StoredSeries | Literal[False]]
+    """Series by key, the text before the first blank; False: a metric that is not accepted."""
+
+
+class PlainLine(NamedTuple):
+    """A line of three words that the fast path leaves to the general one.
+
+    number: of the line in the piece. value, time: None if the decoder must parse the word.
+    """
+
+    number: int
+    key: bytes
+    value_word: bytes
+    time_word: bytes
+    value: float | None
+    time: int | None
 
 
 class DecodedPoint(NamedTuple):
@@ -50,6 +65,14 @@ class DecodedPoint(NamedTuple):
     time: int
     value: float
     key: bytes
+
+
+class KnownName(NamedTuple):
+    """A metric that lines name. parts: tags that distinguish series of a level."""
+
+    metric: str
+    known: StoredMetric | None
+    parts: tuple[str, ...]
 
 
 class LineMessage:
@@ -108,10 +131,12 @@ class _Decoding:
         self.message = message
         self.points: list[DecodedPoint] = []
         self.skipped: list[bytes] = []
+        self.levels: dict[bytes, tuple[Path, dict[str, str]]] = {}
+        """Path and tags by the text of the tags."""
+        self.names: dict[bytes, KnownName] = {}
 
-    def skip(self, line: bytes) -> None:
-        """Record the key of a skipped line, unless the fast paths would split it differently."""
-        key = _key(line)
+    def skip(self, key: bytes) -> None:
+        """Record the key of a skipped line, unless the fast path would split it differently."""
         if _is_remembered(key):
             self.skipped.append(key)
 
@@ -139,19 +164,43 @@ class GeneralIngest:
         self._series = series
         self._others = others
 
-    def decode(self, piece: bytes, message: LineMessage) -> DecodedLines:
-        """Decode all lines of a piece. Skip bad lines; if `is_strict`, stop at the first."""
+    def decode(self, lines: Iterable[tuple[int, bytes]], message: LineMessage) -> DecodedLines:
+        """Decode lines with their numbers. Skip bad lines; if `is_strict`, stop at the first."""
         decoding = _Decoding(message)
         self._parts.begin()
-        for number, line in enumerate(piece.split(b"\n"), 1):
+        for number, line in lines:
             if not self._decode_line(decoding, number, line) and self._is_strict:
                 message.is_ended = True
                 break
-        points, found = self._place(decoding)
-        message.stored += len(points)
-        message.lines += piece.count(b"\n")
-        found |= dict.fromkeys(decoding.skipped)
-        return DecodedLines(points, found)
+        return self._find_series(decoding)
+
+    def place(self, lines: Iterable[PlainLine], message: LineMessage) -> DecodedLines:
+        """Find or make the series of plain lines. Decode lines that are not plain after all."""
+        decoding = _Decoding(message)
+        self._parts.begin()
+        for line in lines:
+            if not self._place_line(decoding, line):
+                text = b"%b %b %b" % (line.key, line.value_word, line.time_word)
+                self._decode_line(decoding, line.number, text)
+        return self._find_series(decoding)
+
+    def _place_line(self, decoding: _Decoding, line: PlainLine) -> bool:
+        """Take a line whose name and tags occurred before. Return False for others."""
+        key, value, time = line.key, line.value, line.time
+        name, _, tags = key.partition(b",")
+        found, level = decoding.names.get(name), decoding.levels.get(tags)
+        if found is None or level is None or value is None or time is None:
+            return False
+        if found.known is None:
+            decoding.skip(key)
+            return True
+        self._add(
+            decoding,
+            DecodedPoint(line.number, level[0], found.metric, time, value, key),
+            level[1],
+            found,
+        )
+        return True
 
     def _decode_line(self, decoding: _Decoding, number: int, text: bytes) -> bool:
         """Decode one line. Return whether it is valid."""
@@ -168,13 +217,15 @@ class GeneralIngest:
         except ValueError:
             decoding.message.complain(number, "not a single line")
             return False
-        known = self._store.catalogue.get(line.measurement)
-        if line.field in _OTHER_FIELDS and not self._store.catalogue.is_listed(line.measurement):
+        catalogue = self._store.catalogue
+        known = catalogue.get(line.measurement)
+        if line.field in _OTHER_FIELDS and not catalogue.is_listed(line.measurement):
             if self._others is not None:
                 decoding.message.note(number, self._others(line, decoding.message.sender))
             return True
+        key = _key(stripped)
         if known is None:
-            decoding.skip(stripped)
+            decoding.skip(key)
             return True
         try:
             check_name(line.measurement)
@@ -184,16 +235,28 @@ class GeneralIngest:
         except ValueError as error:
             decoding.message.complain(number, str(error))
             return False
-        names = self._store.catalogue.part_tags(line.measurement)
-        path = add_part(level, line.tags, names) if names else level
-        if path is not level and not self._parts.admit(path):
-            # Not an error: a user could otherwise cause errors in the messages of a node.
-            decoding.skip(stripped)
-            return True
-        decoding.points.append(
-            DecodedPoint(number, path, line.measurement, time, value, _key(stripped))
+        name = KnownName(line.measurement, known, catalogue.part_tags(line.measurement))
+        if b"\\" not in key:  # an escaped comma is not the end of a name
+            measurement, _, tags = key.partition(b",")
+            decoding.names[measurement] = name
+            decoding.levels[tags] = level, line.tags
+        self._add(
+            decoding, DecodedPoint(number, level, name.metric, time, value, key), line.tags, name
         )
         return True
+
+    def _add(
+        self, decoding: _Decoding, point: DecodedPoint, tags: dict[str, str], name: KnownName
+    ) -> None:
+        """Add a value, in the part of its level that the tags name."""
+        if name.parts:
+            path = add_part(point.path, tags, name.parts)
+            if path is not point.path and not self._parts.admit(path):
+                # Not an error: a user could otherwise cause errors in the messages of a node.
+                decoding.skip(point.key)
+                return
+            point = point._replace(path=path)
+        decoding.points.append(point)
 
     def _time(self, message: LineMessage, line: Line) -> int:
         """Return the time of a line in s. Raise ValueError if the time is out of range."""
@@ -210,48 +273,53 @@ class GeneralIngest:
         message.time = time
         return time
 
-    def _place(
-        self, decoding: _Decoding
-    ) -> tuple[list[tuple[StoredSeries, int, float]], dict[bytes, StoredSeries | None]]:
+    def _find_series(self, decoding: _Decoding) -> DecodedLines:
         """Find the series of the values. New series of one node, time and step become a group."""
-        store = self._store
-        refusals = self._make_series(decoding)
-        points: list[tuple[StoredSeries, int, float]] = []
-        found: dict[bytes, StoredSeries | None] = {}
-        for number, path, metric, time, value, key in decoding.points:
-            series = store.find(path, metric)
+        levels: dict[Path, dict[str, StoredSeries]] = {}
+        missing: dict[tuple[Path, str], DecodedPoint] = {}
+        for point in decoding.points:
+            series = levels.get(point.path)
             if series is None:
-                decoding.message.refuse(number, refusals[path, metric])
+                level = self._store.root.find(point.path)
+                series = levels[point.path] = {} if level is None else level.series
+            if point.metric not in series:
+                missing.setdefault((point.path, point.metric), point)
+        made = self._make_series(missing, decoding.message) if missing else {}
+        points: list[tuple[StoredSeries, int, float]] = []
+        found: dict[bytes, StoredSeries | Literal[False]] = {}
+        for number, path, metric, time, value, key in decoding.points:
+            one = levels[path].get(metric) or made[path, metric]
+            if isinstance(one, SeriesRefusal):
+                decoding.message.refuse(number, one)
                 continue
-            points.append((series, time, value))
+            points.append((one, time, value))
             if _is_remembered(key):
-                found[key] = series
-        return points, found
+                found[key] = one
+        return DecodedLines(points, found | dict.fromkeys(decoding.skipped, False))
 
-    def _make_series(self, decoding: _Decoding) -> dict[tuple[Path, str], SeriesRefusal]:
-        """Make the missing series. Return the refused ones."""
-        store, message = self._store, decoding.message
+    def _make_series(
+        self, missing: dict[tuple[Path, str], DecodedPoint], message: LineMessage
+    ) -> dict[tuple[Path, str], StoredSeries | SeriesRefusal]:
+        """Make the missing series. Return them, or why one is refused."""
+        store = self._store
         new: dict[tuple[str, str, int, int], list[tuple[Path, str]]] = {}
-        seen: set[tuple[Path, str]] = set()
-        refusals: dict[tuple[Path, str], SeriesRefusal] = {}
-        for _, path, metric, time, _, _ in decoding.points:
-            one = (path, metric)
-            if store.find(path, metric) is not None or one in seen:
-                continue
-            if not seen:
-                self._series.begin()
-            seen.add(one)
-            count = store.series + len(seen) - len(refusals) - 1
+        made: dict[tuple[Path, str], StoredSeries | SeriesRefusal] = {}
+        self._series.begin()
+        count = store.series
+        for (path, metric), point in missing.items():
             refusal = self._series.admit(message.sender, path[0], path[1], count)
             known = store.catalogue.get(metric)
             if refusal is not None or known is None:
-                refusals[one] = refusal or _NOT_ACCEPTED
-            else:
-                new.setdefault((path[0], path[1], known.frequency, time), []).append(one)
+                made[path, metric] = refusal or _NOT_ACCEPTED
+                continue
+            count += 1
+            group = new.setdefault((path[0], path[1], known.frequency, point.time), [])
+            group.append((path, metric))
         for (_, _, frequency, time), wanted in new.items():
-            store.add(wanted, time, frequency)
+            for level, metric in store.add(wanted, time, frequency).columns:
+                made[level.path, metric] = level.series[metric]
             message.new_series += len(wanted)
-        return refusals
+        return made
 
 
 _NOT_ACCEPTED = SeriesRefusal(HTTPStatus.BAD_REQUEST, "the store does not accept this metric")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -12,7 +13,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from ccagent.stores.metrics.known_keys import LoggedRuns
     from ccagent.stores.metrics.memory import BlockPool
+
+    Row = memoryview | NDArray[np.float64]
+    """Values of a group at one time, by column."""
 
 Path = tuple[str, ...]
 """Cluster, node and names of components, such as `socket0`."""
@@ -84,8 +89,8 @@ class SeriesGroup:
     """
 
     __slots__ = (
-        "blocks", "columns", "frequency", "head", "head_first", "number", "segment", "start",
-        "stride", "width",
+        "blocks", "columns", "frequency", "head", "head_first", "logged", "number", "segment",
+        "start", "stride", "width",
     )  # fmt: skip
 
     def __init__(
@@ -105,6 +110,8 @@ class SeriesGroup:
         self.head_first = 0
         self.segment = -1
         """Number of the log segment that describes the group."""
+        self.logged: LoggedRuns | None = None
+        """A whole row, as the log names it."""
 
     def slot(self, time: int) -> int:
         """Return the slot of a time."""
@@ -132,8 +139,25 @@ class SeriesGroup:
         begin = row * stride + first * _WIDTH
         block.memory[begin : begin + len(packed)] = packed
 
+    def open_row(self, pool: BlockPool, time: int) -> Row:
+        """Return the row of a time. Its columns can be set."""
+        slot = (time - self.start) // self.frequency
+        block = self.head
+        row = slot - self.head_first
+        if block is None or not 0 <= row < CAPACITY:
+            block = self._block(pool, slot)
+            row = slot - block.first
+        if row >= block.rows:
+            block.fill(row + 1)
+        if block.is_sealed:
+            return block.values[row]
+        begin = row * self.stride
+        return block.memory[begin : begin + self.stride].cast("d")
+
     def write_value(self, pool: BlockPool, time: int, column: int, value: float) -> None:
-        """Write one value."""
+        """Write one value. A missing one changes nothing: the log has whole rows."""
+        if math.isnan(value):
+            return
         slot = (time - self.start) // self.frequency
         block = self._block(pool, slot)
         row = slot - block.first

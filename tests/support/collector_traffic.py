@@ -47,11 +47,14 @@ class CollectorSettings(NamedTuple):
     line_end: str = "\n"
 
 
+DEFAULTS = CollectorSettings()
+
+
 def collector_messages(
-    node: str, time: int, seed: int, settings: CollectorSettings = CollectorSettings()
+    node: str, time: int, seed: int, settings: CollectorSettings = DEFAULTS
 ) -> Iterator[bytes]:
     """Yield the messages of one interval of a node. time: in s since 1970."""
-    chosen = random.Random(f"{seed} {node} {time}")  # noqa: S311 - reproducible, not secret
+    chosen = random.Random(f"{seed} {node} {time}")
     lines: list[str] = []
     collectors = [list(lines_of) for lines_of in _collectors(chosen, settings)]
     moments = [time * _NANOSECONDS + chosen.randrange(_NANOSECONDS // 2) for _ in collectors]
@@ -60,7 +63,9 @@ def collector_messages(
         count = chosen.randint(1, 40)
         moment = moments[number] if settings.precision == "ns" else time
         taken, collectors[number] = collectors[number][:count], collectors[number][count:]
-        lines += [_text(line, node, moment, settings) for line in taken]
+        # Most collectors take the time of each value, the others that of the reading.
+        step = 137 * (number % 2) if settings.precision == "ns" else 0
+        lines += [_text(line, node, moment + step * n, settings) for n, line in enumerate(taken)]
     begin = 0
     while begin < len(lines):
         end = begin + chosen.randint(60, 700)
@@ -96,7 +101,9 @@ def _collectors(
     yield iter([CollectorLine("num_cpus", node, f"{settings.hwthreads}i", "")])
     yield (CollectorLine(name, node, _float(chosen, 5e8), "kByte") for name in memory)
     yield (
-        CollectorLine(name, {"device": device, "type": "node"}, f"{chosen.randrange(2000)}u", "GBytes")
+        CollectorLine(
+            name, {"device": device, "type": "node"}, f"{chosen.randrange(2000)}u", "GBytes"
+        )
         for device in _DEVICES
         for name in ("disk_total", "disk_free")
     )
@@ -113,9 +120,7 @@ def _collectors(
         for name in ("ib_recv", "ib_xmit", "ib_recv_pkts", "ib_xmit_pkts")
     )  # fmt: skip
     yield (
-        CollectorLine(name, tags, _float(chosen, 3e9), "")
-        for tags in threads
-        for name in _THREAD
+        CollectorLine(name, tags, _float(chosen, 3e9), "") for tags in threads for name in _THREAD
     )
     yield (
         CollectorLine(name, {"type": "socket", "type-id": f"{socket}"}, _float(chosen, 2e5), unit)

@@ -181,7 +181,7 @@ def test_a_large_write_that_fails_is_answered(monkeypatch: pytest.MonkeyPatch) -
         def fail(*_: object) -> None:
             raise ValueError("broken")
 
-        monkeypatch.setattr("ccagent.stores.metrics.ingest.LineIngest._write_any", fail)
+        monkeypatch.setattr("ccagent.stores.metrics.ingest.LineIngest._write_part", fail)
         api.respond(ROUTES[b"/api/write"], b"/api/write", b"x\n" * (1 << 20), False, answers.append)
         while not answers:  # noqa: ASYNC110 - the loop itself is what is tested
             await asyncio.sleep(0)
