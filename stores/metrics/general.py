@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ccagent.records.line_protocol.lines import Line
-    from ccagent.stores.metrics.catalogue import StoredMetric
     from ccagent.stores.metrics.groups import Path, StoredSeries
     from ccagent.stores.metrics.part_limits import PartLimits
     from ccagent.stores.metrics.series_limits import SeriesLimits
@@ -42,18 +41,14 @@ class DecodedLines(NamedTuple):
     """Series by key, the text before the first blank; False: a metric that is not accepted."""
 
 
-class PlainLine(NamedTuple):
-    """A line of three words that the fast path leaves to the general one.
+class PlainLines(NamedTuple):
+    """Lines of three words. numbers, moments: None if the decoder must parse the word."""
 
-    number: of the line in the piece. value, time: None if the decoder must parse the word.
-    """
-
-    number: int
-    key: bytes
-    value_word: bytes
-    time_word: bytes
-    value: float | None
-    time: int | None
+    keys: list[bytes]
+    values: list[bytes]
+    times: list[bytes]
+    numbers: list[float | None]
+    moments: list[int | None]
 
 
 class DecodedPoint(NamedTuple):
@@ -71,7 +66,6 @@ class KnownName(NamedTuple):
     """A metric that lines name. parts: tags that distinguish series of a level."""
 
     metric: str
-    known: StoredMetric | None
     parts: tuple[str, ...]
 
 
@@ -133,7 +127,6 @@ class _Decoding:
         self.skipped: list[bytes] = []
         self.levels: dict[bytes, tuple[Path, dict[str, str]]] = {}
         """Path and tags by the text of the tags."""
-        self.names: dict[bytes, KnownName] = {}
 
     def skip(self, key: bytes) -> None:
         """Record the key of a skipped line, unless the fast path would split it differently."""
@@ -163,6 +156,7 @@ class GeneralIngest:
         self._is_strict = is_strict
         self._series = series
         self._others = others
+        self._names: dict[bytes, KnownName] = {}
 
     def decode(self, lines: Iterable[tuple[int, bytes]], message: LineMessage) -> DecodedLines:
         """Decode lines with their numbers. Skip bad lines; if `is_strict`, stop at the first."""
@@ -174,33 +168,30 @@ class GeneralIngest:
                 break
         return self._find_series(decoding)
 
-    def place(self, lines: Iterable[PlainLine], message: LineMessage) -> DecodedLines:
-        """Find or make the series of plain lines. Decode lines that are not plain after all."""
+    def place(self, lines: PlainLines, chosen: list[int], message: LineMessage) -> DecodedLines:
+        """Find or make the series of some plain lines. Decode those that are not plain after all.
+
+        chosen: their positions in `lines`.
+        """
         decoding = _Decoding(message)
         self._parts.begin()
-        for line in lines:
-            if not self._place_line(decoding, line):
-                text = b"%b %b %b" % (line.key, line.value_word, line.time_word)
-                self._decode_line(decoding, line.number, text)
+        names, levels, points = self._names, decoding.levels, decoding.points
+        keys, numbers, moments = lines.keys, lines.numbers, lines.moments
+        for n in chosen:
+            key, value, time = keys[n], numbers[n], moments[n]
+            text, _, tags = key.partition(b",")
+            name, level = names.get(text), levels.get(tags)
+            if name is None or level is None or value is None or time is None:
+                self._decode_line(
+                    decoding, n + 1, b"%b %b %b" % (key, lines.values[n], lines.times[n])
+                )
+                continue
+            point = DecodedPoint(n + 1, level[0], name.metric, time, value, key)
+            if name.parts:
+                self._add_part(decoding, point, level[1], name.parts)
+            else:
+                points.append(point)
         return self._find_series(decoding)
-
-    def _place_line(self, decoding: _Decoding, line: PlainLine) -> bool:
-        """Take a line whose name and tags occurred before. Return False for others."""
-        key, value, time = line.key, line.value, line.time
-        name, _, tags = key.partition(b",")
-        found, level = decoding.names.get(name), decoding.levels.get(tags)
-        if found is None or level is None or value is None or time is None:
-            return False
-        if found.known is None:
-            decoding.skip(key)
-            return True
-        self._add(
-            decoding,
-            DecodedPoint(line.number, level[0], found.metric, time, value, key),
-            level[1],
-            found,
-        )
-        return True
 
     def _decode_line(self, decoding: _Decoding, number: int, text: bytes) -> bool:
         """Decode one line. Return whether it is valid."""
@@ -223,40 +214,45 @@ class GeneralIngest:
             if self._others is not None:
                 decoding.message.note(number, self._others(line, decoding.message.sender))
             return True
-        key = _key(stripped)
         if known is None:
-            decoding.skip(key)
+            decoding.skip(_key(stripped))
             return True
         try:
-            check_name(line.measurement)
-            value = _number(line)
-            level = level_path(line.tags, decoding.message.cluster)
-            time = self._time(decoding.message, line)
+            self._take_line(decoding, number, line, _key(stripped))
         except ValueError as error:
             decoding.message.complain(number, str(error))
             return False
-        name = KnownName(line.measurement, known, catalogue.part_tags(line.measurement))
-        if b"\\" not in key:  # an escaped comma is not the end of a name
-            measurement, _, tags = key.partition(b",")
-            decoding.names[measurement] = name
-            decoding.levels[tags] = level, line.tags
-        self._add(
-            decoding, DecodedPoint(number, level, name.metric, time, value, key), line.tags, name
-        )
         return True
 
-    def _add(
-        self, decoding: _Decoding, point: DecodedPoint, tags: dict[str, str], name: KnownName
+    def _take_line(self, decoding: _Decoding, number: int, line: Line, key: bytes) -> None:
+        """Take a value, and remember the name and tags in its key. Raise ValueError."""
+        check_name(line.measurement)
+        value = _number(line)
+        level = level_path(line.tags, decoding.message.cluster)
+        time = self._time(decoding.message, line)
+        parts = self._store.catalogue.part_tags(line.measurement)
+        if b"\\" not in key:  # an escaped comma is not the end of a name
+            name, _, tags = key.partition(b",")
+            if len(self._names) >= _MOST_NAMES:
+                self._names.clear()
+            self._names[name] = KnownName(line.measurement, parts)
+            decoding.levels[tags] = level, line.tags
+        point = DecodedPoint(number, level, line.measurement, time, value, key)
+        if parts:
+            self._add_part(decoding, point, line.tags, parts)
+        else:
+            decoding.points.append(point)
+
+    def _add_part(
+        self, decoding: _Decoding, point: DecodedPoint, tags: dict[str, str], names: tuple[str, ...]
     ) -> None:
-        """Add a value, in the part of its level that the tags name."""
-        if name.parts:
-            path = add_part(point.path, tags, name.parts)
-            if path is not point.path and not self._parts.admit(path):
-                # Not an error: a user could otherwise cause errors in the messages of a node.
-                decoding.skip(point.key)
-                return
-            point = point._replace(path=path)
-        decoding.points.append(point)
+        """Add a value in the part of its level that the tags name."""
+        path = add_part(point.path, tags, names)
+        if path is point.path or self._parts.admit(path):
+            decoding.points.append(point._replace(path=path))
+        else:
+            # Not an error: a user could otherwise cause errors in the messages of a node.
+            decoding.skip(point.key)
 
     def _time(self, message: LineMessage, line: Line) -> int:
         """Return the time of a line in s. Raise ValueError if the time is out of range."""
@@ -274,56 +270,70 @@ class GeneralIngest:
         return time
 
     def _find_series(self, decoding: _Decoding) -> DecodedLines:
-        """Find the series of the values. New series of one node, time and step become a group."""
+        """Find the series of the values. Make missing ones."""
         levels: dict[Path, dict[str, StoredSeries]] = {}
-        missing: dict[tuple[Path, str], DecodedPoint] = {}
+        missing: dict[tuple[Path, str], int] = {}
+        last: Path | None = None
+        series: dict[str, StoredSeries] = {}
         for point in decoding.points:
-            series = levels.get(point.path)
-            if series is None:
-                level = self._store.root.find(point.path)
-                series = levels[point.path] = {} if level is None else level.series
+            if point.path is not last:
+                last = point.path
+                series = levels[last] if last in levels else self._series_at(last)
+                levels[last] = series
             if point.metric not in series:
-                missing.setdefault((point.path, point.metric), point)
-        made = self._make_series(missing, decoding.message) if missing else {}
+                missing.setdefault((point.path, point.metric), point.time)
+        refusals = self._make_series(missing, decoding.message) if missing else {}
+        levels |= {path: self._series_at(path) for path in {path for path, _ in missing}}
         points: list[tuple[StoredSeries, int, float]] = []
         found: dict[bytes, StoredSeries | Literal[False]] = {}
         for number, path, metric, time, value, key in decoding.points:
-            one = levels[path].get(metric) or made[path, metric]
-            if isinstance(one, SeriesRefusal):
-                decoding.message.refuse(number, one)
+            one = levels[path].get(metric)
+            if one is None:
+                decoding.message.refuse(number, refusals[path, metric])
                 continue
             points.append((one, time, value))
             if _is_remembered(key):
                 found[key] = one
         return DecodedLines(points, found | dict.fromkeys(decoding.skipped, False))
 
+    def _series_at(self, path: Path) -> dict[str, StoredSeries]:
+        """Return the series of a level by metric; none if it does not exist."""
+        level = self._store.root.find(path)
+        return {} if level is None else level.series
+
     def _make_series(
-        self, missing: dict[tuple[Path, str], DecodedPoint], message: LineMessage
-    ) -> dict[tuple[Path, str], StoredSeries | SeriesRefusal]:
-        """Make the missing series. Return them, or why one is refused."""
+        self, missing: dict[tuple[Path, str], int], message: LineMessage
+    ) -> dict[tuple[Path, str], SeriesRefusal]:
+        """Make series with their first times. Return why some are refused.
+
+        New series of one node, time and step become a group.
+        """
         store = self._store
         new: dict[tuple[str, str, int, int], list[tuple[Path, str]]] = {}
-        made: dict[tuple[Path, str], StoredSeries | SeriesRefusal] = {}
-        self._series.begin()
-        count = store.series
-        for (path, metric), point in missing.items():
-            refusal = self._series.admit(message.sender, path[0], path[1], count)
+        refusals: dict[tuple[Path, str], SeriesRefusal] = {}
+        for (path, metric), time in missing.items():
             known = store.catalogue.get(metric)
-            if refusal is not None or known is None:
-                made[path, metric] = refusal or _NOT_ACCEPTED
-                continue
-            count += 1
-            group = new.setdefault((path[0], path[1], known.frequency, point.time), [])
-            group.append((path, metric))
-        for (_, _, frequency, time), wanted in new.items():
-            for level, metric in store.add(wanted, time, frequency).columns:
-                made[level.path, metric] = level.series[metric]
-            message.new_series += len(wanted)
-        return made
+            if known is None:
+                refusals[path, metric] = _NOT_ACCEPTED
+            else:
+                group = new.setdefault((path[0], path[1], known.frequency, time), [])
+                group.append((path, metric))
+        self._series.begin()
+        for (cluster, node, frequency, time), wanted in new.items():
+            count, refusal = self._series.admit(
+                message.sender, cluster, node, store.series, len(wanted)
+            )
+            if refusal is not None:
+                refusals |= dict.fromkeys(wanted[count:], refusal)
+            if count:
+                store.add(wanted[:count], time, frequency)
+                message.new_series += count
+        return refusals
 
 
 _NOT_ACCEPTED = SeriesRefusal(HTTPStatus.BAD_REQUEST, "the store does not accept this metric")
 _LONGEST_KEY = 2048
+_MOST_NAMES = 10_000
 _OTHER_FIELDS = {"event", "log", "control", "query"}
 
 

@@ -14,11 +14,9 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from weakref import WeakValueDictionary
 
 from ccagent.senders import SenderTable
-from ccagent.stores.metrics.general import GeneralIngest, LineMessage, PlainLine
+from ccagent.stores.metrics.general import GeneralIngest, LineMessage, PlainLines
 from ccagent.stores.metrics.known_keys import (
-    ColumnRun,
     KnownKeys,
-    LoggedRuns,
     RepeatedMessage,
     parse_numbers,
     parse_values,
@@ -33,7 +31,7 @@ if TYPE_CHECKING:
 
     from ccagent.records.line_protocol.lines import Line
     from ccagent.stores.metrics.general import DecodedLines
-    from ccagent.stores.metrics.groups import Row, SeriesGroup, StoredSeries
+    from ccagent.stores.metrics.groups import LoggedRuns, Row, SeriesGroup, StoredSeries
     from ccagent.stores.metrics.store import MetricStore
 
 _MOST_CLUSTERS = 1000
@@ -234,6 +232,9 @@ class LineIngest:
 
     def _write_repeated(self, known: KnownKeys, body: bytes, message: LineMessage) -> bool:
         """Write a message in a known order, with one time. Return False for others."""
+        messages = known.repeated(body[: body.find(b" ")])
+        if messages is None:
+            return False
         if not body.endswith(b"\n"):
             body += b"\n"
         text = body[body.rfind(b" ") + 1 : -1]
@@ -243,7 +244,7 @@ class LineIngest:
         end = b" %b\n" % text
         lines = _split_at(body, end)
         count = len(lines) - 1
-        repeated = known.repeated(lines[0].partition(b" ")[0], count)
+        repeated = messages.get(count)
         if repeated is None or lines[-1]:
             return False
         values = repeated.parse(lines, len(body) - count * len(end))
@@ -269,7 +270,8 @@ class LineIngest:
         series = list(map(known.series.get, keys))
         numbers, moments = parse_numbers(values), self._times(times)
         if numbers is None or None in moments or not all(series):
-            return self._write_mixed(known, words, series, moments, message, most)
+            lines = PlainLines(keys, values, times, parse_values(values), moments)
+            return self._write_mixed(known, lines, series, message, most)
         self.counters.lookups += 1
         if moments.count(moments[0]) == len(moments):
             known.note_order(keys, series)
@@ -280,34 +282,28 @@ class LineIngest:
     def _write_mixed(
         self,
         known: KnownKeys,
-        words: tuple[list[bytes], list[bytes], list[bytes]],
+        lines: PlainLines,
         series: list[StoredSeries | Literal[False] | None],
-        moments: list[int | None],
         message: LineMessage,
         most: int,
     ) -> bool:
         """Write the lines of known keys, and process the others. Return False as `_write_plain`."""
-        keys, values, times = words
-        numbers = parse_values(values)
-        others: list[PlainLine] = []
-        taken: list[int] = []
-        for n, (one, number, moment) in enumerate(zip(series, numbers, moments, strict=True)):
-            if one is None or (one and (number is None or moment is None)):
-                others.append(PlainLine(n + 1, keys[n], values[n], times[n], number, moment))
-            elif one:
-                taken.append(n)
+        numbers, moments = lines.numbers, lines.moments
+        is_parsed = [a is not None and b is not None for a, b in zip(numbers, moments, strict=True)]
+        known_lines = list(zip(series, is_parsed, strict=True))
+        others = [n for n, (one, ok) in enumerate(known_lines) if one is None or (one and not ok)]
         if len(others) > most or (others and self._is_strict):
             return False
+        taken = [n for n, (one, ok) in enumerate(known_lines) if one and ok]
         if taken:
-            self._put(
-                [series[n] for n in taken], [numbers[n] for n in taken], [moments[n] for n in taken]
-            )
+            self._put([series[n] for n in taken], [numbers[n] for n in taken],
+                      [moments[n] for n in taken])  # fmt: skip
         if others:
-            self._remember(self.general.place(others, message), message)
+            self._remember(self.general.place(lines, others, message), message)
         elif moments.count(moments[0]) == len(moments):
-            known.note_order(keys, series)
+            known.note_order(lines.keys, series)
         self.counters.lookups += not others
-        self._end(message, len(keys), len(taken), moments[-1])
+        self._end(message, len(series), len(taken), moments[-1])
         return True
 
     @staticmethod
@@ -354,40 +350,40 @@ class LineIngest:
     ) -> None:
         """Write single values into the rows of their groups."""
         pool = self._store.pool
-        rows: dict[tuple[int, int], tuple[SeriesGroup, Row]] = {}
-        last, row, time = None, memoryview(b""), -1
+        times_rows: dict[int, dict[SeriesGroup, Row]] = {}
+        rows: dict[SeriesGroup, Row] = {}
+        last, row, time = None, None, None
         for (group, column), value, written in zip(series, values, times, strict=True):
-            if group is not last or written != time:
-                last, time = group, written
-                opened = rows.get((group.number, time))
-                if opened is None:
-                    opened = rows[group.number, time] = group, group.open_row(pool, time)
-                row = opened[1]
+            if written != time:
+                last, time = None, written
+                rows = times_rows.setdefault(time, {})
+            if group is not last:
+                last, row = group, rows.get(group)
+                if row is None:
+                    row = rows[group] = group.open_row(pool, time)
             row[column] = value
         if self._log is not None:
-            self._log_rows(self._log, rows, series, values, times)
+            self._log_rows(self._log, times_rows, series, values, times)
 
     @staticmethod
     def _log_rows(
         log: IngestLog,
-        rows: dict[tuple[int, int], tuple[SeriesGroup, Row]],
+        times_rows: dict[int, dict[SeriesGroup, Row]],
         series: Sequence[StoredSeries],
         values: Sequence[float],
         times: Sequence[int],
     ) -> None:
         """Log whole rows as they are now, or single values where these are smaller."""
-        if sum(group.stride for group, _ in rows.values()) > _POINT_BYTES * len(values):
-            log.add_points(
-                [
-                    (group, column, time, value)
-                    for (group, column), value, time in zip(series, values, times, strict=True)
-                ]
-            )
+        size = sum(group.stride for rows in times_rows.values() for group in rows)
+        if size > _POINT_BYTES * len(values):
+            log.add_points([
+                (group, column, time, value)
+                for (group, column), value, time in zip(series, values, times, strict=True)
+            ])  # fmt: skip
             return
-        for (_, time), (group, row) in rows.items():
-            if group.logged is None:
-                group.logged = LoggedRuns((ColumnRun(group, 0, 0, group.stride),))
-            log.add_runs(group.logged, time, row.tobytes())
+        for time, rows in times_rows.items():
+            for group, row in rows.items():
+                log.add_runs(group.logged, time, row.tobytes())
 
     def _times(self, texts: list[bytes]) -> list[int | None]:
         """Parse times; None for those that the general path must parse."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
+
+from ccagent.stores.metrics.groups import ColumnRun, LoggedRuns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ccagent.stores.metrics.groups import SeriesGroup, StoredSeries
+    from ccagent.stores.metrics.groups import StoredSeries
 
 _FEWEST_ORDERS = 10_000
 _KEYS_OF_ORDERS = 4
@@ -30,31 +32,6 @@ _SUFFIXED = {b"i", b"-i", b"u"}
 """Integers without their digits."""
 
 _decode = msgspec.json.Decoder(list[float]).decode
-
-
-class ColumnRun(NamedTuple):
-    """Consecutive values of a message for consecutive columns of a group.
-
-    first: column. begin, end: byte range in the packed values.
-    """
-
-    group: SeriesGroup
-    first: int
-    begin: int
-    end: int
-
-
-class LoggedRuns:
-    """Runs of values with their encoded header in one segment of the log."""
-
-    __slots__ = ("header", "runs", "segment")
-
-    def __init__(self, runs: tuple[ColumnRun, ...]) -> None:
-        self.runs = runs
-        self.segment = -1
-        """The log segment that describes all groups of the runs."""
-        self.header = b""
-        """The runs in the log's encoding."""
 
 
 class RepeatedMessage(LoggedRuns):
@@ -90,15 +67,18 @@ class KnownKeys:
     def __init__(self) -> None:
         self.series: dict[bytes, StoredSeries | Literal[False]] = {}
         """Series by key of a line; False: a metric that the store does not accept."""
-        self._orders: dict[tuple[bytes, int], RepeatedMessage | int] = {}
-        """Messages by first key and number of lines; the hash of the keys after one message."""
+        self._orders: dict[tuple[bytes, int], int] = {}
+        """Hash of the keys of the last message, by its first key and number of lines.
+
+        Inverted if its columns are too scattered for runs.
+        """
+        self._repeated: dict[bytes, dict[int, RepeatedMessage]] = {}
         self._keys = 0
         """Number of keys of all repeated messages."""
 
-    def repeated(self, first: bytes, lines: int) -> RepeatedMessage | None:
-        """Return the repeated message with this first key and number of lines."""
-        found = self._orders.get((first, lines))
-        return found if isinstance(found, RepeatedMessage) else None
+    def repeated(self, first: bytes) -> dict[int, RepeatedMessage] | None:
+        """Return the repeated messages with this first key, by number of lines."""
+        return self._repeated.get(first)
 
     def note_order(
         self, keys: list[bytes], series: Sequence[StoredSeries | Literal[False]]
@@ -107,20 +87,24 @@ class KnownKeys:
 
         A sender with a random order needs no memory for its keys.
         """
-        if len(keys) < _SHORTEST:
-            return
         name, order = (keys[0], len(keys)), hash(tuple(keys))
-        if self._orders.get(name) != order:
+        last = self._orders.get(name)
+        if last == ~order:
+            return
+        if last != order:
             if len(self._orders) > _FEWEST_ORDERS + len(self.series):
-                self._forget_orders()
+                self._orders.clear()
             self._orders[name] = order
             return
         if self._keys > _KEYS_OF_ORDERS * len(self.series) + _FEW_KEYS:
-            self._forget_orders()
+            self._repeated.clear()
+            self._keys = 0
         message = RepeatedMessage(keys, series)
-        if len(message.runs) <= len(keys) // 2:
+        if len(keys) >= _SHORTEST and len(message.runs) <= len(keys) // 2:
             self._keys += len(keys)
-            self._orders[name] = message
+            self._repeated.setdefault(keys[0], {})[len(keys)] = message
+        else:
+            self._orders[name] = ~order
 
     def remember(self, series: dict[bytes, StoredSeries | Literal[False]]) -> int:
         """Add the series of keys. Return the number of new keys."""
@@ -128,10 +112,6 @@ class KnownKeys:
         for key, one in series.items():
             self.series.setdefault(key, one)
         return len(self.series) - before
-
-    def _forget_orders(self) -> None:
-        self._orders.clear()
-        self._keys = 0
 
 
 def split_lines(body: bytes) -> tuple[list[bytes], list[bytes], list[bytes]] | None:

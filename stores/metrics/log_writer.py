@@ -23,8 +23,7 @@ from ccagent.stores.metrics.log_format import (
 )
 
 if TYPE_CHECKING:
-    from ccagent.stores.metrics.groups import SeriesGroup
-    from ccagent.stores.metrics.known_keys import LoggedRuns
+    from ccagent.stores.metrics.groups import LoggedRuns, SeriesGroup
 
 _NAME = re.compile(r"([0-9]{12})\.log")
 _LARGEST = 256 << 20

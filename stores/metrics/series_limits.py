@@ -94,33 +94,44 @@ class SeriesLimits:
                     self._memory >> 20,
                 )
 
-    def admit(self, sender: str, cluster: str, node: str, count: int) -> SeriesRefusal | None:
-        """Count a new series, or return why it is refused. count: series of the store."""
-        refusal = self._find_refusal(count) or self._take(sender, cluster, node)
-        if refusal is not None:
-            self.refused += 1
-        return refusal
+    def admit(
+        self, sender: str, cluster: str, node: str, stored: int, wanted: int = 1
+    ) -> tuple[int, SeriesRefusal | None]:
+        """Count new series of a node. Return how many are admitted, and why the others are not.
 
-    def _take(self, sender: str, cluster: str, node: str) -> SeriesRefusal | None:
-        """Take a series from the budgets of its sender."""
+        stored: number of series of the store.
+        """
+        count, refusal = wanted, self._find_refusal(stored + wanted - 1)
+        if refusal is not None:
+            count = 0 if self._find_refusal(stored) else self._most - stored
+        taken, reason = self._take(sender, cluster, node, count)
+        self.refused += wanted - taken
+        return taken, reason or refusal
+
+    def _take(
+        self, sender: str, cluster: str, node: str, wanted: int
+    ) -> tuple[int, SeriesRefusal | None]:
+        """Take series from the budgets of their sender."""
         name = printable(sender) or "this sender"
         of_sender = self._of_sender
-        if of_sender.most and not of_sender.take(sender):
-            return SeriesRefusal(
+        of_all = of_sender.take_some(sender, wanted) if of_sender.most else wanted
+        count = self._of_node.take_some((sender, cluster, node), of_all)
+        of_sender.give_back(sender, of_all - count)
+        if count < of_all:
+            return count, SeriesRefusal(
+                HTTPStatus.TOO_MANY_REQUESTS,
+                f"{name} has made {self._of_node.most} series of {printable(node)} in this hour"
+                " (limits.new-series): new series are refused",
+                self._of_node.seconds_left(),
+            )
+        if count < wanted:
+            return count, SeriesRefusal(
                 HTTPStatus.TOO_MANY_REQUESTS,
                 f"{name} has made {of_sender.most} series during the retention, for half of"
                 " memory-cap: new series are refused",
                 of_sender.seconds_left(),
             )
-        if self._of_node.take((sender, cluster, node)):
-            return None
-        of_sender.give_back(sender)
-        return SeriesRefusal(
-            HTTPStatus.TOO_MANY_REQUESTS,
-            f"{name} has made {self._of_node.most} series of {printable(node)} in this hour"
-            " (limits.new-series): new series are refused",
-            self._of_node.seconds_left(),
-        )
+        return count, None
 
     def _find_refusal(self, count: int) -> SeriesRefusal | None:
         if self._store.is_full:

@@ -50,9 +50,12 @@ class MetricStore:
     ) -> SeriesGroup:
         """Add series. start: start of slot 0."""
         self._last_number += 1
-        columns: list[tuple[Level, str]] = [
-            (self.root.make(path), metric) for path, metric in wanted
-        ]
+        columns: list[tuple[Level, str]] = []
+        level, last = self.root, self.root.path
+        for path, metric in wanted:
+            if path != last:
+                level, last = self.root.make(path), path
+            columns.append((level, metric))
         group = SeriesGroup(self._last_number, start, frequency, columns)
         for column, (level, metric) in enumerate(columns):
             level.series[metric] = StoredSeries(group, column)
