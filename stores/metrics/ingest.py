@@ -52,9 +52,6 @@ _LINES, _BYTES = 150, 16 << 10
 _POINT_BYTES = 24
 """Bytes of a single value in the log."""
 
-_SHORT = 16 << 10
-"""Bytes in which a fast search is used for the ends of lines."""
-
 
 class IngestLog(Protocol):
     """Persistent log of the values in memory."""
@@ -242,7 +239,7 @@ class LineIngest:
         if time is None:
             return False
         end = b" %b\n" % text
-        lines = _split_at(body, end)
+        lines = body.split(end)
         count = len(lines) - 1
         repeated = messages.get(count)
         if repeated is None or lines[-1]:
@@ -399,22 +396,6 @@ class LineIngest:
         time = seconds(int(text))
         now = self._store.now()
         return time if now - self._past <= time <= now + self._future else None
-
-
-def _split_at(body: bytes, end: bytes) -> list[bytes]:
-    """Return the lines of a message without their common end."""
-    # In a longer text, CPython would prepare a slower search again for each line.
-    lines: list[bytes] = []
-    begin = 0
-    while len(body) - begin > _SHORT:
-        stop = body.rfind(b"\n", begin, begin + _SHORT) + 1
-        if not stop:
-            return body.split(end)
-        lines += body[begin:stop].split(end)
-        if lines.pop():
-            return body.split(end)
-        begin = stop
-    return lines + body[begin:].split(end)
 
 
 def _split(piece: bytes) -> Iterator[bytes]:
