@@ -129,9 +129,8 @@ class _Decoding:
         """Path and tags by the text of the tags."""
 
     def skip(self, key: bytes) -> None:
-        """Record the key of a skipped line, unless the fast path would split it differently."""
-        if _is_remembered(key):
-            self.skipped.append(key)
+        """Record the key of a skipped line."""
+        self.skipped.append(key)
 
 
 class GeneralIngest:
@@ -272,28 +271,32 @@ class GeneralIngest:
     def _find_series(self, decoding: _Decoding) -> DecodedLines:
         """Find the series of the values. Make missing ones."""
         levels: dict[Path, dict[str, StoredSeries]] = {}
-        missing: dict[tuple[Path, str], int] = {}
+        missing: dict[Path, dict[str, int]] = {}
         last: Path | None = None
         series: dict[str, StoredSeries] = {}
-        for point in decoding.points:
-            if point.path is not last:
-                last = point.path
-                series = levels[last] if last in levels else self._series_at(last)
-                levels[last] = series
-            if point.metric not in series:
-                missing.setdefault((point.path, point.metric), point.time)
-        refusals = self._make_series(missing, decoding.message) if missing else {}
-        levels |= {path: self._series_at(path) for path in {path for path, _ in missing}}
+        for _, path, metric, time, _, _ in decoding.points:
+            if path is not last:
+                last = path
+                if path not in levels:
+                    levels[path] = self._series_at(path)
+                    missing[path] = {}
+                series, new = levels[path], missing[path]
+            if metric not in series:
+                new.setdefault(metric, time)
+        refusals = self._make_series(missing, decoding.message) if any(missing.values()) else {}
+        levels = {path: self._series_at(path) for path in levels}
         points: list[tuple[StoredSeries, int, float]] = []
         found: dict[bytes, StoredSeries | Literal[False]] = {}
+        last = None
         for number, path, metric, time, value, key in decoding.points:
-            one = levels[path].get(metric)
+            if path is not last:
+                last, series = path, levels[path]
+            one = series.get(metric)
             if one is None:
                 decoding.message.refuse(number, refusals[path, metric])
                 continue
             points.append((one, time, value))
-            if _is_remembered(key):
-                found[key] = one
+            found[key] = one
         return DecodedLines(points, found | dict.fromkeys(decoding.skipped, False))
 
     def _series_at(self, path: Path) -> dict[str, StoredSeries]:
@@ -302,7 +305,7 @@ class GeneralIngest:
         return {} if level is None else level.series
 
     def _make_series(
-        self, missing: dict[tuple[Path, str], int], message: LineMessage
+        self, missing: dict[Path, dict[str, int]], message: LineMessage
     ) -> dict[tuple[Path, str], SeriesRefusal]:
         """Make series with their first times. Return why some are refused.
 
@@ -311,12 +314,17 @@ class GeneralIngest:
         store = self._store
         new: dict[tuple[str, str, int, int], list[tuple[Path, str]]] = {}
         refusals: dict[tuple[Path, str], SeriesRefusal] = {}
-        for (path, metric), time in missing.items():
-            known = store.catalogue.get(metric)
-            if known is None:
-                refusals[path, metric] = _NOT_ACCEPTED
-            else:
-                group = new.setdefault((path[0], path[1], known.frequency, time), [])
+        for path, metrics in missing.items():
+            group: list[tuple[Path, str]] = []
+            last = (0, 0)
+            for metric, time in metrics.items():
+                known = store.catalogue.get(metric)
+                if known is None:
+                    refusals[path, metric] = _NOT_ACCEPTED
+                    continue
+                if (known.frequency, time) != last:
+                    last = known.frequency, time
+                    group = new.setdefault((path[0], path[1], *last), [])
                 group.append((path, metric))
         self._series.begin()
         for (cluster, node, frequency, time), wanted in new.items():
@@ -332,7 +340,6 @@ class GeneralIngest:
 
 
 _NOT_ACCEPTED = SeriesRefusal(HTTPStatus.BAD_REQUEST, "the store does not accept this metric")
-_LONGEST_KEY = 2048
 _MOST_NAMES = 10_000
 _OTHER_FIELDS = {"event", "log", "control", "query"}
 
@@ -353,14 +360,6 @@ def _measurement(line: bytes) -> str:
     """Return the probable measurement of a line that can't be decoded."""
     text = line.partition(b" ")[0].partition(b",")[0]
     return text.decode("utf-8", "replace")
-
-
-def _is_remembered(key: bytes) -> bool:
-    """Return whether the fast paths may use a key. Long keys would need too much memory.
-
-    The fast paths split words at each blank, the decoder not at an escaped blank.
-    """
-    return len(key) <= _LONGEST_KEY and not key.endswith(b"\\")
 
 
 def _key(line: bytes) -> bytes:

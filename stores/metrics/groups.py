@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ccagent.stores.metrics.memory import BlockPool
 
-    Row = memoryview | NDArray[np.float64]
+    Row = memoryview[float] | NDArray[np.float64]
     """Values of a group at one time, by column."""
 
 Path = tuple[str, ...]
@@ -174,7 +174,8 @@ class SeriesGroup:
         if row >= block.rows:
             block.fill(row + 1)
         if block.is_sealed:
-            return block.values[row]
+            values: NDArray[np.float64] = block.values[row]
+            return values
         begin = row * self.stride
         return block.memory[begin : begin + self.stride].cast("d")
 

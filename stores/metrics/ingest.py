@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, cast
 from weakref import WeakValueDictionary
 
 from ccagent.senders import SenderTable
@@ -272,7 +272,7 @@ class LineIngest:
         self.counters.lookups += 1
         if moments.count(moments[0]) == len(moments):
             known.note_order(keys, series)
-        self._put(series, numbers, moments)
+        self._put(cast("list[StoredSeries]", series), numbers, cast("list[int]", moments))
         self._end(message, len(keys), len(keys), moments[-1])
         return True
 
@@ -293,8 +293,11 @@ class LineIngest:
             return False
         taken = [n for n, (one, ok) in enumerate(known_lines) if one and ok]
         if taken:
-            self._put([series[n] for n in taken], [numbers[n] for n in taken],
-                      [moments[n] for n in taken])  # fmt: skip
+            self._put(
+                cast("list[StoredSeries]", [series[n] for n in taken]),
+                cast("list[float]", [numbers[n] for n in taken]),
+                cast("list[int]", [moments[n] for n in taken]),
+            )
         if others:
             self._remember(self.general.place(lines, others, message), message)
         elif moments.count(moments[0]) == len(moments):
@@ -349,15 +352,16 @@ class LineIngest:
         pool = self._store.pool
         times_rows: dict[int, dict[SeriesGroup, Row]] = {}
         rows: dict[SeriesGroup, Row] = {}
-        last, row, time = None, None, None
+        row: Row | None = None
+        last, time = None, None
         for (group, column), value, written in zip(series, values, times, strict=True):
             if written != time:
                 last, time = None, written
-                rows = times_rows.setdefault(time, {})
-            if group is not last:
+                rows = times_rows.setdefault(written, {})
+            if group is not last or row is None:
                 last, row = group, rows.get(group)
                 if row is None:
-                    row = rows[group] = group.open_row(pool, time)
+                    row = rows[group] = group.open_row(pool, written)
             row[column] = value
         if self._log is not None:
             self._log_rows(self._log, times_rows, series, values, times)

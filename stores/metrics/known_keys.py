@@ -22,6 +22,7 @@ _FEW_KEYS = 100_000
 _SHORTEST = 4
 """Minimum number of lines of a message whose order is remembered."""
 
+_LONGEST_KEY = 2048
 _WIDTH = 8
 _EXACT = 2.0**63
 """Integers from here on may exceed 64 bits; the general decoder compares them exactly."""
@@ -39,7 +40,9 @@ class RepeatedMessage(LoggedRuns):
 
     __slots__ = ("begins", "pack", "size", "stored")
 
-    def __init__(self, keys: list[bytes], series: Sequence[StoredSeries | Literal[False]]) -> None:
+    def __init__(
+        self, keys: list[bytes], series: Sequence[StoredSeries | Literal[False] | None]
+    ) -> None:
         super().__init__(_find_runs(series))
         self.begins = [b"%b value=" % key for key in keys]
         """The text before the value in each line."""
@@ -81,7 +84,7 @@ class KnownKeys:
         return self._repeated.get(first)
 
     def note_order(
-        self, keys: list[bytes], series: Sequence[StoredSeries | Literal[False]]
+        self, keys: list[bytes], series: Sequence[StoredSeries | Literal[False] | None]
     ) -> None:
         """Remember the order of a message. A second one makes it a repeated message.
 
@@ -107,10 +110,16 @@ class KnownKeys:
             self._orders[name] = ~order
 
     def remember(self, series: dict[bytes, StoredSeries | Literal[False]]) -> int:
-        """Add the series of keys. Return the number of new keys."""
+        """Add the series of keys. Return the number of new keys.
+
+        Long keys would need too much memory. The end of a key is not at an escaped blank.
+        """
         before = len(self.series)
-        for key, one in series.items():
-            self.series.setdefault(key, one)
+        self.series |= {
+            key: one
+            for key, one in series.items()
+            if len(key) <= _LONGEST_KEY and not key.endswith(b"\\")
+        }
         return len(self.series) - before
 
 
@@ -161,10 +170,10 @@ def _parse_numbers(text: bytes) -> list[float] | None:
     return None if is_suffixed and not -_EXACT < min(values) <= max(values) < _EXACT else values
 
 
-def _find_runs(series: Sequence[StoredSeries | Literal[False]]) -> tuple[ColumnRun, ...]:
+def _find_runs(series: Sequence[StoredSeries | Literal[False] | None]) -> tuple[ColumnRun, ...]:
     runs: list[ColumnRun] = []
     for number, one in enumerate(series):
-        if one is False:
+        if not one:
             continue
         begin = number * _WIDTH
         if runs:

@@ -51,7 +51,8 @@ class MetricStore:
         """Add series. start: start of slot 0."""
         self._last_number += 1
         columns: list[tuple[Level, str]] = []
-        level, last = self.root, self.root.path
+        level: Level = self.root
+        last = level.path
         for path, metric in wanted:
             if path != last:
                 level, last = self.root.make(path), path
