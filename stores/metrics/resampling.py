@@ -30,28 +30,45 @@ def resample(rows: NDArray[np.float64], step: int) -> NDArray[np.float64]:
     sizes = highs + 1 - middles
     sums = np.add.reduceat(rows, np.minimum(pairs, count - 1), axis=1)[:, ::2]
     # With three values the only bucket has no successor, and the reference divides zero by zero.
-    averages = np.where(sizes > 0, sums / np.maximum(sizes, 1), np.nan)
-    centers = (middles + highs) / 2
-    has_gap = np.isnan(averages)
+    averages = np.where(sizes > 0, sums / np.maximum(sizes, 1), np.nan).T.copy()
+    result = np.empty((wanted, rows.shape[0]))
+    result[0], result[-1] = rows[:, 0], rows[:, -1]
+    _choose(rows, middles.tolist(), ((middles + highs) / 2).tolist(), averages, result)
+    result[1:-1][np.isnan(averages)] = np.nan
+    return result.T
+
+
+def _choose(
+    rows: NDArray[np.float64],
+    ends: list[int],
+    centers: list[float],
+    averages: NDArray[np.float64],
+    result: NDArray[np.float64],
+) -> None:
+    """Choose the value of each bucket with the largest triangle, for all rows at once.
+
+    ends: of the buckets. centers, averages: of the next ones. result: by bucket and row.
+    """
+    # By time and row, and with few operations: their number decides, not the number of rows.
+    values = np.ascontiguousarray(rows.T)
+    times = np.arange(len(values), dtype=np.float64)[:, None]
     numbers = np.arange(rows.shape[0], dtype=np.intp)
-    result = np.empty((rows.shape[0], wanted))
-    result[:, 0], result[:, -1] = rows[:, 0], rows[:, -1]
-    places = np.arange(count, dtype=np.intp)
-    chosen = np.zeros(rows.shape[0], np.intp)
-    low = 1
-    for number, middle in enumerate(middles.tolist()):
-        value = rows[numbers, chosen]
-        area = (chosen - centers[number])[:, None] * (rows[:, low:middle] - value[:, None])
-        area -= (chosen[:, None] - places[low:middle]) * (averages[:, number] - value)[:, None]
+    has_gaps = bool(np.isnan(values).any() or np.isnan(averages).any())
+    chosen, value, low = np.zeros(rows.shape[0]), values[0], 1
+    for number, end in enumerate(ends):
+        area = values[low:end] - value
+        area *= chosen - centers[number]
+        area -= (chosen - times[low:end]) * (averages[number] - value)
         np.abs(area, out=area)
-        area[np.isnan(area)] = -1.0
-        best = area.argmax(axis=1)
-        # Without any area the reference continues from the first value of the row.
-        chosen = np.where(area[numbers, best] < 0, 0, best + low)
-        result[:, number + 1] = rows[numbers, chosen]
-        low = middle
-    result[:, 1:-1][has_gap] = np.nan
-    return result
+        if has_gaps:
+            area[np.isnan(area)] = -1.0
+            best = area.argmax(axis=0)
+            # Without any area the reference continues from the first value of the row.
+            best = np.where(area[best, numbers] < 0, 0, best + low)
+        else:
+            best = area.argmax(axis=0) + low
+        value = result[number + 1] = values[best, numbers]
+        chosen, low = best.astype(np.float64), end
 
 
 def _bounds(count: int, wanted: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
