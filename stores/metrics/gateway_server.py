@@ -68,7 +68,7 @@ class GatewayServer(ListeningServer):
             self.commit,
             future=int(settings.limits.future.seconds),
             past=settings.oldest(),
-            is_strict=settings.strict == "reference",
+            is_strict=settings.is_reference,
             series=SeriesLimits(
                 names,
                 most=settings.limits.series,
@@ -87,7 +87,7 @@ class GatewayServer(ListeningServer):
             self.ingest,
             self.commit,
             verifier=TokenVerifier(key, time.time, frozenset(settings.web.staff)) if key else None,
-            limits=QueryLimits(settings.limits.values),
+            limits=QueryLimits(settings.limits.values, is_strict=settings.is_reference),
             largest_body=parse_size(settings.limits.body),
             bodies=parse_size(settings.limits.bodies),
             describe=lambda: describe_gateway(names, self.ingest, self.commit, self.connections),

@@ -106,7 +106,7 @@ def _read(
     if known is None:
         return None
     try:
-        found = read_together(list(level.find_series(metric)), known, *times)
+        found = read_together(list(level.find_series(metric)), known, times)
     except UnreadableSeriesError:
         return None
     if found is None:

@@ -49,10 +49,14 @@ class _Result(NamedTuple):
 
 
 class QueryLimits(NamedTuple):
-    """values: maximum number of values of a response. fewest: minimum for resampling."""
+    """values: maximum number of values of a response. fewest: minimum for resampling.
+
+    is_strict: components that start or end apart are errors, as in the reference.
+    """
 
     values: int = 50_000_000
     fewest: int = FEWEST
+    is_strict: bool = False
 
 
 def answer(store: MetricStore, request: QueryRequest, limits: QueryLimits) -> Iterator[bytes]:
@@ -132,7 +136,7 @@ def _answer_some(
     for query in queries:
         objects: list[dict[str, Any]] = []
         results.append(objects)
-        for one in _find(store, request, query):
+        for one in _find(store, request, query, limits):
             objects.append(one if isinstance(one, dict) else one.answer)
             if not isinstance(one, dict):
                 step = _step(one, limits)
@@ -143,7 +147,7 @@ def _answer_some(
 
 
 def _find(
-    store: MetricStore, request: QueryRequest, query: SeriesQuery
+    store: MetricStore, request: QueryRequest, query: SeriesQuery, limits: QueryLimits
 ) -> Iterator[_Result | dict[str, Any]]:
     """Yield a result, or an error object, for each selector."""
     metric = store.catalogue.get(query.metric)
@@ -163,7 +167,9 @@ def _find(
         if not series:
             continue
         try:
-            found = read_together(series, metric, request.start, request.end)
+            found = read_together(
+                series, metric, (request.start, request.end), is_strict=limits.is_strict
+            )
         except UnreadableSeriesError as error:
             yield _failed(str(error))
             continue
@@ -206,7 +212,7 @@ def _fill(request: QueryRequest, found: list[_Result], step: int) -> None:
     texts = rounded(statistics, 100.0).T.tolist() if statistics is not None else None
     data = rounded(rows, 1000.0) if request.with_data else None
     for number, one in enumerate(found):
-        answer, (_, start, end) = one.answer, one.found
+        answer, (_, start, end, coverage) = one.answer, one.found
         if data is not None:
             values = data[number]
             if request.with_padding:
@@ -217,6 +223,8 @@ def _fill(request: QueryRequest, found: list[_Result], step: int) -> None:
                 answer["data"] = values
         answer["from"], answer["to"] = start, end
         answer["resolution"] = one.query.resolution if step else one.frequency
+        if coverage:
+            answer["coverage"] = coverage
         answer["avg"], answer["min"], answer["max"] = texts[number] if texts else (0, 0, 0)
 
 

@@ -104,7 +104,7 @@ class StoreServer(ListeningServer):
             self.log,
             future=int(settings.limits.future.seconds),
             past=settings.oldest(),
-            is_strict=settings.strict == "reference",
+            is_strict=settings.is_reference,
             series=SeriesLimits(
                 self.store,
                 most=settings.limits.series,
@@ -124,7 +124,7 @@ class StoreServer(ListeningServer):
             self.commit,
             log=self.log,
             verifier=verifier,
-            limits=QueryLimits(settings.limits.values),
+            limits=QueryLimits(settings.limits.values, is_strict=settings.is_reference),
             largest_body=parse_size(settings.limits.body),
             bodies=parse_size(settings.limits.bodies),
             describe=lambda: describe_store(parts),
@@ -196,7 +196,7 @@ class StoreServer(ListeningServer):
         directory = self.settings.archive.directory
         if not directory:
             return None
-        limits = QueryLimits(self.settings.limits.values)
+        limits = QueryLimits(self.settings.limits.values, is_strict=self.settings.is_reference)
         retention = int(self.settings.retention.seconds)
         return ArchiveQueries(self.store, directory, retention, limits)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -34,6 +34,8 @@ class NodeValues(NamedTuple):
     start: int
     step: int
     values: NDArray[np.float64]
+    coverage: str = ""
+    error: str = ""
 
 
 class TableAnswer(NamedTuple):
@@ -87,13 +89,6 @@ def find_rows(
             yield [_row_over_nodes(request, each)]
 
 
-def find_values(store: MetricStore, request: TableRequest) -> Iterator[NodeValues]:
-    """Yield the values of each metric of each node. Raise BadRequestError."""
-    for metric in request.metrics:
-        for found in _find(store, request, metric, None):
-            yield from found
-
-
 def _hosts(store: MetricStore, request: TableRequest) -> list[str]:
     cluster = store.root.children.get(request.cluster)
     if cluster is None:
@@ -104,7 +99,7 @@ def _hosts(store: MetricStore, request: TableRequest) -> list[str]:
 
 
 def _find(
-    store: MetricStore, request: TableRequest, metric: str, limits: QueryLimits | None
+    store: MetricStore, request: TableRequest, metric: str, limits: QueryLimits
 ) -> Iterator[list[NodeValues]]:
     """Yield the values of a metric, for some nodes at a time."""
     known = store.catalogue.get(metric)
@@ -121,50 +116,52 @@ def _find(
             found = list(level.find_series(metric)) if level is not None else []
             if found:
                 _check_length(request, found, limits)
-                one = _read(request, (metric, host), found, known)
-                each += [one] if one is not None else []
+                one = _read(request, (metric, host), found, known, limits.is_strict)
+                each += [one] if one is not None and not (one.error and request.over) else []
         yield each
 
 
 def _check_length(
-    request: TableRequest, found: Sequence[StoredSeries], limits: QueryLimits | None
+    request: TableRequest, found: Sequence[StoredSeries], limits: QueryLimits
 ) -> None:
     """Raise BadRequestError if reading these series would need too much memory."""
     span = request.end - request.start
     for group in {series.group.number: series.group for series in found}.values():
         first, last = group.bounds()
-        if limits is not None and min(last - first, span // group.frequency) > limits.values:
+        if min(last - first, span // group.frequency) > limits.values:
             raise BadRequestError(
                 f"the response would exceed {limits.values} values; request less at once"
             )
 
 
 def _read(
-    request: TableRequest, name: tuple[str, str], found: list[StoredSeries], known: StoredMetric
+    request: TableRequest,
+    name: tuple[str, str],
+    found: list[StoredSeries],
+    known: StoredMetric,
+    is_strict: bool,
 ) -> NodeValues | None:
-    metric, host = name
+    step = found[0].group.frequency
     try:
-        values = read_together(found, known, request.start, request.end)
+        values = read_together(found, known, (request.start, request.end), is_strict=is_strict)
     except UnreadableSeriesError as error:
-        raise BadRequestError(f"{metric} of {host}: {error}") from error
+        return NodeValues(*name, request.start, step, np.empty(0), error=str(error))
     if values is None or not len(values.values):
         return None
-    return NodeValues(metric, host, values.start, found[0].group.frequency, values.values)
+    return NodeValues(*name, values.start, step, values.values, values.coverage)
 
 
 def _row(one: NodeValues) -> TableRow:
+    names = {"metric": one.metric, "host": one.host}
+    if one.error:
+        return TableRow(names, one.start, one.step, {"error": one.error}, {"value": one.values})
     present = one.values[~np.isnan(one.values)]
-    return TableRow(
-        {"metric": one.metric, "host": one.host},
-        one.start,
-        one.step,
-        {"count": len(present)}
-        | {
-            name: float(function(present)) if present.size else None
-            for name, function in (("min", np.min), ("mean", np.mean), ("max", np.max))
-        },
-        {"value": one.values},
-    )
+    statistics: dict[str, Any] = {"count": len(present)}
+    for name, function in (("min", np.min), ("mean", np.mean), ("max", np.max)):
+        statistics[name] = float(function(present)) if present.size else None
+    if one.coverage:
+        statistics["coverage"] = one.coverage
+    return TableRow(names, one.start, one.step, statistics, {"value": one.values})
 
 
 def _row_over_nodes(request: TableRequest, each: list[NodeValues]) -> TableRow:
