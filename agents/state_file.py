@@ -9,7 +9,7 @@ import msgspec
 
 from ccagent.errors import NotPermittedError
 from ccagent.log import logger
-from ccagent.machine.private_files import open_private, replace_file
+from ccagent.service.private_files import open_private, replace_file
 
 T = TypeVar("T")
 

@@ -77,9 +77,9 @@ def make_tree(root: Path, hwthreads: int) -> None:
 
 def serve(root: str, port: int) -> None:
     """Serve the tree with ccagent's exporter until killed."""
+    from ccagent.exporter.service import ExporterService
+    from ccagent.exporter.settings import ExporterSettings
     from ccagent.machine.node import Node
-    from ccagent.transports.prometheus.service import ExporterService
-    from ccagent.transports.prometheus.settings import ExporterSettings
 
     settings = ExporterSettings(
         listen=(f"127.0.0.1:{port}",),

@@ -13,8 +13,8 @@ import msgspec
 from ccagent.errors import NotPermittedError
 from ccagent.log import logger, say
 from ccagent.machine.clock import timestamp
-from ccagent.machine.private_directories import make_directory
-from ccagent.machine.private_files import open_private
+from ccagent.service.private_directories import make_directory
+from ccagent.service.private_files import open_private
 
 if TYPE_CHECKING:
     from collections.abc import Callable

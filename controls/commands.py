@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ccagent.cli.command_options import HelpfulGroup, add_file_options
+from ccagent.commands.command_options import HelpfulGroup, add_file_options
 from ccagent.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ccagent.cli.command_options import Common
+    from ccagent.commands.command_options import Common
     from ccagent.controls.asking import Inquiry
     from ccagent.controls.setup import ControlSetup
 

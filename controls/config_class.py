@@ -162,7 +162,7 @@ def _public(value: object, key: str = "") -> object:
     if is_table(value):
         return {name: _public(each, name) for name, each in as_table(value).items()}
     if key == "url" and isinstance(value, str):
-        from ccagent.cli.options import public_url
+        from ccagent.commands.options import public_url
 
         return public_url(value)
     return value

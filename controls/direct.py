@@ -15,7 +15,7 @@ from ccagent.controls.policy import Policy, RequestSender
 from ccagent.controls.responder import Pages, Responder
 from ccagent.controls.topology import read_topology
 from ccagent.errors import ControlError
-from ccagent.machine.lock import Lock
+from ccagent.service.lock import Lock
 
 if TYPE_CHECKING:
     from ccagent.controls.setup import ControlSetup

@@ -14,8 +14,8 @@ import msgspec
 
 from ccagent.errors import ControlError, NotPermittedError
 from ccagent.log import logger
-from ccagent.machine.private_directories import make_directory
-from ccagent.machine.private_files import open_private, replace_file
+from ccagent.service.private_directories import make_directory
+from ccagent.service.private_files import open_private, replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

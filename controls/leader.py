@@ -25,9 +25,9 @@ from ccagent.controls.messages import (
 )
 from ccagent.controls.nats_link import connect
 from ccagent.controls.policy import RequestSender
-from ccagent.daemon.wake_up import WakeUp
 from ccagent.errors import ControlError, EncodingError, RetryableError, UnparsableError
 from ccagent.log import logger
+from ccagent.service.wake_up import WakeUp
 
 if TYPE_CHECKING:
     from collections.abc import Callable

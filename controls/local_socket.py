@@ -19,8 +19,8 @@ from ccagent.controls.leader import local_sender
 from ccagent.controls.messages import encode_answer, read_lines
 from ccagent.errors import ConfigurationError, ControlError, EncodingError
 from ccagent.log import logger
-from ccagent.machine.private_directories import make_directory, open_directory
 from ccagent.machine.user_names import UserNames, look_up_user
+from ccagent.service.private_directories import make_directory, open_directory
 
 if TYPE_CHECKING:
     from ccagent.controls.responder import Responder

@@ -14,9 +14,9 @@ from ccagent.controls.config_keys import OFF, check_overrides, with_overrides
 from ccagent.controls.settings import OVERRIDES
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError, UnparsableError
 from ccagent.log import logger
-from ccagent.machine.private_directories import make_directory
-from ccagent.machine.private_files import replace_file
 from ccagent.machine.trusted_file import read
+from ccagent.service.private_directories import make_directory
+from ccagent.service.private_files import replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -24,9 +24,6 @@ from ccagent.controls.policy import Policy
 from ccagent.controls.responder import Pages, Responder
 from ccagent.controls.settings import all_senders
 from ccagent.controls.topology import read_topology
-from ccagent.daemon.notify import Notifier
-from ccagent.daemon.signals import ignore_signals, release_blocked
-from ccagent.daemon.wake_up import WakeUp
 from ccagent.errors import (
     CcagentError,
     ConfigurationError,
@@ -36,10 +33,13 @@ from ccagent.errors import (
 )
 from ccagent.log import logger, say
 from ccagent.machine.background import BackgroundCall
-from ccagent.machine.lock import Lock
 from ccagent.machine.node import read_host_name
-from ccagent.machine.private_directories import make_directory
 from ccagent.senders import SenderTable
+from ccagent.service.lock import Lock
+from ccagent.service.notify import Notifier
+from ccagent.service.private_directories import make_directory
+from ccagent.service.signals import ignore_signals, release_blocked
+from ccagent.service.wake_up import WakeUp
 
 if TYPE_CHECKING:
     from collections.abc import Callable

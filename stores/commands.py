@@ -6,7 +6,7 @@ from importlib import import_module
 
 import click
 
-from ccagent.cli.command_options import HelpfulGroup
+from ccagent.commands.command_options import HelpfulGroup
 
 _STORES = {
     "jobstats": "ccagent.stores.jobstats.commands",

@@ -29,8 +29,8 @@ from msgspec import Meta
 
 from ccagent.errors import ConfigurationError, NotPermittedError, RetryableError
 from ccagent.log import logger
-from ccagent.machine.private_directories import open_directory, open_made_directory
-from ccagent.machine.private_files import open_private, open_private_at, write_all
+from ccagent.service.private_directories import open_directory, open_made_directory
+from ccagent.service.private_files import open_private, open_private_at, write_all
 from ccagent.transports.base import ProbeResult, SinkSettings, Transport
 
 if TYPE_CHECKING:

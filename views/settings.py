@@ -13,7 +13,7 @@ from ccagent.config.duration import Duration
 from ccagent.config.settings import Settings, nearest
 from ccagent.errors import ConfigurationError, NotPermittedError, UnparsableError
 from ccagent.machine.hostlist import expand
-from ccagent.machine.private_files import open_trusted
+from ccagent.service.private_files import open_trusted
 from ccagent.views.job.facts import NodeHardware
 from ccagent.views.job.thresholds import JobThresholds
 

@@ -13,7 +13,7 @@ from ccagent.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ccagent.cli.options import Options
+    from ccagent.commands.options import Options
     from ccagent.config.configuration import Configuration
 
 _FORMATS = ("table", "sonar", "line")
@@ -69,8 +69,8 @@ def _print_table(
     from ccagent.agents.energy.agent import EnergyAgent
     from ccagent.agents.energy.settings import EnergySettings
     from ccagent.agents.energy.table import format_table
-    from ccagent.cli.command_options import take_common
-    from ccagent.cli.loading import configure_log
+    from ccagent.commands.command_options import take_common
+    from ccagent.commands.loading import configure_log
 
     assignments = options.pop("assignments")
     common = take_common(options)
@@ -98,6 +98,6 @@ def _configure(
     """Return the configuration of the agent, with the keys of the command line."""
     if not assignments:
         return configure(options)
-    from ccagent.cli.options import load_configuration
+    from ccagent.commands.options import load_configuration
 
     return load_configuration(options, agent="energy", assignments=assignments)

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ccagent.cli.command_options import add_common_options, make_group
+from ccagent.commands.command_options import add_common_options, make_group
 from ccagent.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ccagent.agents.fast.settings import FastSettings
-    from ccagent.cli.command_options import Common
-    from ccagent.cli.options import Options
+    from ccagent.commands.command_options import Common
+    from ccagent.commands.options import Options
     from ccagent.config.configuration import Configuration
     from ccagent.machine.node import Node
 
@@ -94,7 +94,7 @@ def _reference_command(configure: Callable[[Options], Configuration]) -> click.C
         from ccagent.agents.fast.bandwidth.topology import read_cpus
         from ccagent.agents.fast.settings import check_extra
         from ccagent.errors import CcagentError
-        from ccagent.machine.private_directories import make_directory
+        from ccagent.service.private_directories import make_directory
 
         check_extra("numpy", "reference")
         node, settings = _node_and_settings(configure(common.options))

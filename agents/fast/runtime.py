@@ -17,9 +17,9 @@ from ccagent.agents.fast.session.session import FastSession
 from ccagent.agents.fast.session.topics import FastTopics
 from ccagent.errors import CcagentError, LockedError
 from ccagent.log import logger
-from ccagent.machine.lock import Lock
-from ccagent.machine.private_directories import make_directory
 from ccagent.net.mqtt_broker import LastWill, MqttOptions
+from ccagent.service.lock import Lock
+from ccagent.service.private_directories import make_directory
 from ccagent.transports.mqtt.settings import fill_topic
 
 if TYPE_CHECKING:

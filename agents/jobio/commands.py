@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ccagent.cli.command_options import add_common_options, make_group
+from ccagent.commands.command_options import add_common_options, make_group
 from ccagent.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ccagent.cli.command_options import Common
-    from ccagent.cli.options import Options
+    from ccagent.commands.command_options import Common
+    from ccagent.commands.options import Options
     from ccagent.config.configuration import Configuration
 
 

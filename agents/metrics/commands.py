@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ccagent.cli.command_options import take_common
+from ccagent.commands.command_options import take_common
 from ccagent.errors import ConfigurationError, UnparsableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ccagent.cli.options import Options
+    from ccagent.commands.options import Options
     from ccagent.config.configuration import Configuration
 
 
@@ -40,7 +40,7 @@ def extend_command(
         **options: Any,
     ) -> None:
         if options.get("form") in _SCRAPES:
-            from ccagent.transports.prometheus.commands import print_scrape
+            from ccagent.exporter.commands import print_scrape
 
             if options.get("every") or options.get("is_dry") or options.get("sinks"):
                 raise click.UsageError(f"--format {options['form']} works only with --once")

@@ -20,10 +20,9 @@ from ccagent.errors import (
 )
 from ccagent.log import DEBUG, WARNING, logger
 from ccagent.machine.clock import timestamp
-from ccagent.machine.cpus import Cpus, read_cpus, read_model
+from ccagent.machine.cpus import Cpus, read_cpus, read_model, read_numa
 from ccagent.machine.gpu.presence import is_any_present
 from ccagent.machine.gpu.settings import GpuSettings
-from ccagent.machine.numa import read_numa
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.meminfo import parse_meminfo
 from ccagent.records.envelopes import (

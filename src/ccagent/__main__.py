@@ -6,7 +6,7 @@ import sys
 def main() -> None:
     """Run the command line. Signals are prepared before any other import."""
     _prepare_signals()
-    from ccagent.cli.start import main
+    from ccagent.commands.start import main
 
     main()
 

@@ -16,7 +16,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from ccagent.log import logger, printable
-from ccagent.net.addresses import network
+from ccagent.net.urls import network
 from ccagent.stores.jobstats.bodies import BodyError, BodyLimits
 from ccagent.stores.jobstats.database import DatabaseAwayError, describe_error
 from ccagent.stores.jobstats.export_query import parse_export

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ccagent.cli.command_options import HelpfulGroup
+from ccagent.commands.command_options import HelpfulGroup
 from ccagent.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ccagent.errors import ConfigurationError
 from ccagent.machine.interpreter import install_command
-from ccagent.machine.private_files import open_private
+from ccagent.service.private_files import open_private
 from ccagent.stores.jobstats.client import read_export
 from ccagent.stores.jobstats.export_query import COUNTERS, export_columns
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
-from ccagent.daemon.notify import Notifier
 from ccagent.errors import ConfigurationError
 from ccagent.log import logger
 from ccagent.net.serving import (
@@ -20,6 +19,7 @@ from ccagent.net.serving import (
     limit_connections,
     silence_uvicorn,
 )
+from ccagent.service.notify import Notifier
 from ccagent.stores.accepting import handle_accept_errors, plan_connections
 from ccagent.stores.collecting import shorten_collections
 from ccagent.stores.jobstats.api import JobstatsApi

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ccagent.machine.private_directories import make_directory
-from ccagent.machine.private_files import open_private_at
+from ccagent.service.private_directories import make_directory
+from ccagent.service.private_files import open_private_at
 from ccagent.stores.metrics.catalogue import MetricCatalogue
 from ccagent.stores.metrics.checkpoint_files import open_folder
 from ccagent.stores.metrics.line_keys import file_name

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ccagent.errors import UnparsableError
 from ccagent.log import logger
-from ccagent.machine.private_directories import make_directory, make_directory_at
-from ccagent.machine.private_files import open_private_at
+from ccagent.service.private_directories import make_directory, make_directory_at
+from ccagent.service.private_files import open_private_at
 from ccagent.stores.metrics.checkpoint_binary import decode_binary, encode_binary
 from ccagent.stores.metrics.checkpoint_json import decode_json, encode_json
 from ccagent.stores.metrics.checkpoint_levels import (

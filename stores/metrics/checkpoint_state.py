@@ -6,7 +6,7 @@ import msgspec
 
 from ccagent.errors import NotPermittedError
 from ccagent.log import logger
-from ccagent.machine.private_files import replace_file
+from ccagent.service.private_files import replace_file
 
 _LARGEST = 64 << 20
 

@@ -8,7 +8,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from ccagent.log import logger
-from ccagent.net.addresses import network
+from ccagent.net.urls import network
 from ccagent.stores.metrics.request_reader import RequestReader
 from ccagent.stores.metrics.responses import StoreResponse, fail, head
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from ccagent.errors import ConfigurationError, EncodingError, NotPermittedError
 from ccagent.log import logger, printable
-from ccagent.machine.lock import Lock
-from ccagent.machine.private_files import open_private
 from ccagent.records.line_protocol.encoding import encode_number, encode_tags
+from ccagent.service.lock import Lock
+from ccagent.service.private_files import open_private
 from ccagent.stores.metrics.checkpoint_files import read_checkpoints, write_checkpoint
 from ccagent.stores.metrics.log_replay import Replay
 from ccagent.stores.metrics.settings import log_directory

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from ccagent.errors import CcagentError
 from ccagent.log import logger
-from ccagent.machine.lock import Lock
-from ccagent.machine.private_directories import make_directory
+from ccagent.service.lock import Lock
+from ccagent.service.private_directories import make_directory
 from ccagent.stores.metrics.engine_commit import EngineCommit
 from ccagent.stores.metrics.engine_ingest import EngineIngest
 from ccagent.stores.metrics.gateway import EngineSource, GatewayApi

@@ -16,7 +16,7 @@ import msgspec
 
 from ccagent.errors import ConfigurationError, NotPermittedError
 from ccagent.log import logger
-from ccagent.machine.private_files import make_private
+from ccagent.service.private_files import make_private
 from ccagent.stores.metrics.job_details import StoredJobDetails
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
-from ccagent.daemon.notify import Notifier
 from ccagent.log import logger
+from ccagent.service.notify import Notifier
 from ccagent.stores.accepting import handle_accept_errors, plan_connections
 from ccagent.stores.collecting import shorten_collections
 from ccagent.stores.metrics.checking import make_tls_context

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.errors import CcagentError, NotPermittedError
 from ccagent.log import logger
-from ccagent.machine.private_directories import make_directory
-from ccagent.machine.private_files import open_private
+from ccagent.service.private_directories import make_directory
+from ccagent.service.private_files import open_private
 from ccagent.stores.metrics.log_format import (
     MAGIC,
     RUN,

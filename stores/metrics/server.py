@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ccagent.log import logger
-from ccagent.machine.lock import Lock
-from ccagent.machine.private_directories import make_directory
+from ccagent.service.lock import Lock
+from ccagent.service.private_directories import make_directory
 from ccagent.stores.metrics.api import StoreApi
 from ccagent.stores.metrics.archive_query import ArchiveQueries
 from ccagent.stores.metrics.checkpoint_files import read_checkpoints

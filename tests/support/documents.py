@@ -38,6 +38,7 @@ def documents() -> list[Path]:
     folders = (
         "agents",
         "controls",
+        "exporter",
         "stores",
         "transports",
         "packaging",

@@ -9,9 +9,8 @@ import runpy
 import sys
 from typing import TYPE_CHECKING
 
-from ccagent.machine.bpf.btf_functions import read_functions
 from ccagent.machine.bpf.io_hooks import HOOKS, SYSTEM_CALL
-from ccagent.machine.bpf.libbpf import Libbpf
+from ccagent.machine.bpf.libbpf import Libbpf, read_functions
 from tests.support.hidden_btf import lacking_kernel
 from tests.support.io_jobs import DIRECTORY, Result
 from tests.support.io_programs import compare

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ccagent.machine.bpf import loading, pins
 from ccagent.machine.bpf.ended_records import EndedReading, parse_ended
-from ccagent.machine.bpf.mounting import unmount
+from ccagent.machine.bpf.loading import unmount
 from ccagent.machine.bpf.task_records import Task, parse_tasks
 from ccagent.machine.node import Node
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from ccagent.exporter.collector import Collector
+from ccagent.exporter.exposition import SampleEncoder, join_openmetrics, join_text
+from ccagent.exporter.settings import ExporterSettings
+from ccagent.exporter.sources import NodeSources
 from ccagent.machine.node import Node
-from ccagent.transports.prometheus.collector import Collector
-from ccagent.transports.prometheus.exposition import SampleEncoder, join_openmetrics, join_text
-from ccagent.transports.prometheus.settings import ExporterSettings
-from ccagent.transports.prometheus.sources import NodeSources
 from tests.support.exposition import values
 
 

@@ -23,13 +23,13 @@ from ccagent.agents.sonar.sources.bpf import BpfSource
 from ccagent.agents.sonar.sources.procfs import ProcfsSource
 from ccagent.agents.sonar.sources.psutil_source import PsutilSource
 from ccagent.controls.owner import find_jobs
+from ccagent.exporter.job_processes import JobProcesses
 from ccagent.machine.bpf import loading, pins
 from ccagent.machine.bpf.ended_records import parse_ended
 from ccagent.machine.bpf.io_loading import IoOptions
 from ccagent.machine.cgroup.counters import JobCgroups
 from ccagent.machine.cgroup.jobs import job_directories
 from ccagent.machine.node import Node
-from ccagent.transports.prometheus.job_processes import JobProcesses
 from tests.support.emulated_slurm import ALICE, emulated_slurm, name_groups_by_sluid
 
 Result = dict[str, Any]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 import pytest
 
-from ccagent.cli.main import cli
+from ccagent.commands.main import cli
 from tests.support.documents import anchors, documents, links
 from tests.support.paths import ROOT
 
@@ -66,6 +66,7 @@ def test_nothing_installs_the_project_of_somebody_else() -> None:
     folders = (
         "agents",
         "controls",
+        "exporter",
         "views",
         "stores",
         "transports",

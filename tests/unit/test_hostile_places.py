@@ -16,8 +16,6 @@ from ccagent.config.unsafe_places import unsafe_places
 from ccagent.controls.audit import Audit
 from ccagent.controls.journal import Journal
 from ccagent.controls.overrides import read_overrides, write_overrides
-from ccagent.daemon.status import Status
-from ccagent.daemon.status_socket import StatusSocket
 from ccagent.errors import (
     CcagentError,
     ConfigurationError,
@@ -25,8 +23,10 @@ from ccagent.errors import (
     LockedError,
     RetryableError,
 )
-from ccagent.machine.lock import Lock
 from ccagent.records.message import Message
+from ccagent.service.lock import Lock
+from ccagent.service.status import Status
+from ccagent.service.status_socket import StatusSocket
 from ccagent.transports.directory import DirectorySettings, DirectoryTransport
 from tests.support.hostile_user import KINDS, NOBODY, HostileDirectory, as_nobody, hostile_directory
 

@@ -40,13 +40,13 @@ OURS = {
     "ccagent.agents.sonar.sources.preferred",
     "ccagent.agents.sonar.sources.procfs",
     "ccagent.agents.sonar.sources.registry",
-    "ccagent.cli",
-    "ccagent.cli.main",
-    "ccagent.cli.once",
-    "ccagent.cli.one_shot",
-    "ccagent.cli.options",
-    "ccagent.cli.quick",
-    "ccagent.cli.start",
+    "ccagent.commands",
+    "ccagent.commands.main",
+    "ccagent.commands.once",
+    "ccagent.commands.one_shot",
+    "ccagent.commands.options",
+    "ccagent.commands.quick",
+    "ccagent.commands.start",
     "ccagent.config",
     "ccagent.config.configuration",
     "ccagent.config.conversion",
@@ -57,7 +57,7 @@ OURS = {
     "ccagent.counters",
     "ccagent.daemon",
     "ccagent.daemon.daemon",
-    "ccagent.daemon.signals",
+    "ccagent.service.signals",
     "ccagent.errors",
     "ccagent.log",
     "ccagent.machine",
@@ -69,13 +69,14 @@ OURS = {
     "ccagent.machine.descriptors",
     "ccagent.machine.file_errors",
     "ccagent.machine.gpu",
-    "ccagent.machine.gpu.address",
+    "ccagent.machine.gpu.vendor",
     "ccagent.machine.gpu.presence",
     "ccagent.machine.gpu.settings",
     "ccagent.machine.node",
     "ccagent.machine.parsed",  # where a permission is missing
-    "ccagent.machine.private_directories",
-    "ccagent.machine.private_files",
+    "ccagent.service",
+    "ccagent.service.private_directories",
+    "ccagent.service.private_files",
     "ccagent.machine.procfs",
     "ccagent.machine.procfs.identity",  # where a permission is missing
     "ccagent.machine.procfs.process_files",
@@ -109,7 +110,7 @@ leave, os._exit = os._exit, show
 if "sample" in sys.argv:
     from ccagent.machine.bpf import pins
     pins.DIRECTORY = "/nonexistent"
-from ccagent.cli.start import main
+from ccagent.commands.start import main
 main()
 """
 """A command that shows its imports at its end. It finds no kernel programs of this machine."""
@@ -156,11 +157,11 @@ def test_the_help_imports_no_command() -> None:
     modules = imported_by("--help")
     assert not modules & (HEAVY - {"click", "difflib"} - OF_CLICK | {"msgspec"})
     parts = {name.split(".")[1] for name in modules if name.startswith("ccagent.")}
-    assert parts <= {"cli", "commit", "config", "daemon", "errors", "log"}
+    assert parts <= {"commands", "commit", "config", "errors", "log", "service"}
 
 
 def test_the_list_of_commands_says_what_their_help_says() -> None:
-    from ccagent.cli.main import cli
+    from ccagent.commands.main import cli
 
     context = click.Context(cli)
     formatter = click.HelpFormatter(width=200)
@@ -187,7 +188,7 @@ def test_the_defaults_import_settings_without_what_reads_the_machine() -> None:
 
 
 def test_nothing_of_ours_is_a_package_at_the_top_level(modules: set[str]) -> None:
-    assert not modules & {"agents", "controls", "stores", "transports", "views"}
+    assert not modules & {"agents", "controls", "exporter", "stores", "transports", "views"}
 
 
 def test_the_help_of_the_store_imports_no_library_of_it() -> None:

@@ -58,7 +58,7 @@ def ask_daemon(job: int, socket: str) -> KeptJob | None:
     """Return the running daemon's figures of a job; None if this user may not query the daemon."""
     if not os.path.exists(socket):
         return None
-    from ccagent.daemon.status_socket import read_status
+    from ccagent.service.status_socket import read_status
 
     try:
         details = read_status(socket).details

@@ -6,7 +6,7 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from ccagent.errors import UnparsableError
-from ccagent.machine.hostlist_compact import compact
+from ccagent.machine.hostlist import compact
 from ccagent.views.job.amounts import (
     clock,
     core_time,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from ccagent.cli.once import time_limit
+from ccagent.commands.once import time_limit
 from ccagent.config.registry import agent_class
 from ccagent.views.output import find_style, find_width, print_lines
 from ccagent.views.table.records import format_records

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ccagent.counters import SinkCounters
-    from ccagent.daemon.status import Status
+    from ccagent.service.status import Status
     from ccagent.views.terminal import Style
 
 _AGENTS = (

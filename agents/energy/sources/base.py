@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
 from ccagent.agents.energy.domains import EnergyDomain, MeasuredEnergy
-from ccagent.machine.energy_counter import EnergyCounter, EnergyReading
+from ccagent.machine.powercap import EnergyCounter, EnergyReading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -11,7 +11,7 @@ from ccagent.agents.fast.bandwidth.measuring import ENOUGH_SHARE, measure
 from ccagent.agents.fast.bandwidth.topology import compact_order, read_processor
 from ccagent.agents.state_file import read_state
 from ccagent.errors import CcagentError, NotHereError, ProgramError
-from ccagent.machine.private_files import replace_file
+from ccagent.service.private_files import replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable

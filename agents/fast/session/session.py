@@ -9,11 +9,11 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from ccagent.agents.fast.session.answers import AnswerDelivery
-from ccagent.daemon.wake_up import WakeUp
 from ccagent.errors import CcagentError, ConfigurationError
 from ccagent.log import logger
 from ccagent.net.mqtt import MqttConnection
 from ccagent.net.mqtt_broker import REFUSED, MqttLostError
+from ccagent.service.wake_up import WakeUp
 
 if TYPE_CHECKING:
     from ccagent.agents.fast.protocol import FastProtocol

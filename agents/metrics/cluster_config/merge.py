@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ccagent.errors import ConfigurationError
-from ccagent.machine.hostlist import expand
-from ccagent.machine.hostlist_compact import compact
+from ccagent.machine.hostlist import compact, expand
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, get_args
 from msgspec import structs
 
 from ccagent.agents.metrics.readers.base import NODE, Gauge, Metric, Scope, ScopeType
-from ccagent.machine.gpu.address import parse_address
+from ccagent.machine.gpu.vendor import parse_address
 from ccagent.records.line_protocol.encoding import NAME
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from ccagent.agents.metrics.readers.base import (
 )
 from ccagent.agents.metrics.readers.memory_tables import MEMORY_METRICS, ON_DEMAND
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
-from ccagent.machine.numa import node_numbers
+from ccagent.machine.cpus import node_numbers
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.meminfo import compute_used_memory, parse_meminfo
 from ccagent.machine.procfs.vmstat import parse_vmstat

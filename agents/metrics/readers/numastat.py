@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Reader, ReaderSettings, Scope
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
-from ccagent.machine.numa import node_numbers
+from ccagent.machine.cpus import node_numbers
 from ccagent.machine.parsed import read_parsed
 from ccagent.records.envelopes import LARGEST_UINT
 

@@ -6,9 +6,16 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ccagent.agents.metrics.readers.base import NODE, Count, Metric, Reader, ReaderSettings, Scope
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError
-from ccagent.machine.energy_counter import EnergyCounter, EnergyReading
 from ccagent.machine.parsed import read_parsed
-from ccagent.machine.powercap import FIX, MOST_WATTS, list_packages, parse_energy, read_zones
+from ccagent.machine.powercap import (
+    FIX,
+    MOST_WATTS,
+    EnergyCounter,
+    EnergyReading,
+    list_packages,
+    parse_energy,
+    read_zones,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

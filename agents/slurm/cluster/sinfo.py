@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from ccagent.agents.slurm.text import readable
 from ccagent.errors import UnparsableError
-from ccagent.machine.hostlist import expand, split
-from ccagent.machine.hostlist_compact import compact
+from ccagent.machine.hostlist import compact, expand, split
 from ccagent.records.envelopes import ClusterNodes, ClusterPartition
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from ccagent.agents.slurm.rest.client import RestClient
 from ccagent.agents.slurm.rest.forms import at, number
 from ccagent.agents.slurm.rest.queue_rows import list_shares, make_row
 from ccagent.errors import CcagentError, UnparsableError
-from ccagent.machine.hostlist_compact import compact
+from ccagent.machine.hostlist import compact
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from ccagent.machine.node import Node
 
 _LIVE = frozenset({b"RUNNING", b"SUSPENDED", b"COMPLETING", b"CONFIGURING"})
-
-
 _MOST_PARTS = 4096
 """Maximum sockets of a node, cores of a socket and threads of a core."""
 

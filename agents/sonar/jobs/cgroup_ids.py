@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ccagent.machine.cgroup.inodes import JobInodes
+from ccagent.machine.cgroup.files import JobInodes
 from ccagent.machine.cgroup.jobs import NO_MEMBERSHIP, CgroupMembership
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from msgspec import structs
 
 from ccagent.agents.sonar.process import FIRST_PID_OF_ENDED
 from ccagent.errors import NotHereError
-from ccagent.machine.cgroup.job_files import FILES
+from ccagent.machine.cgroup.counters import FILES
 from ccagent.machine.cgroup.jobs import job_directories
 from ccagent.machine.parsed import FileErrors
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ccagent.cli.command_options import HelpfulGroup, add_file_options
+from ccagent.commands.command_options import HelpfulGroup, add_file_options
 
 if TYPE_CHECKING:
-    from ccagent.cli.command_options import Common
+    from ccagent.commands.command_options import Common
 
 
 @click.group(cls=HelpfulGroup)
@@ -65,7 +65,7 @@ def import_(file: str) -> None:
 
     Settings that can't be carried over are listed on stderr and in comments.
     """
-    from ccagent.cli.sonar_import.commands import import_file
+    from ccagent.commands.sonar_import.commands import import_file
 
     found = import_file(file)
     click.echo(found.text, nl=False)

@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from ccagent.agents.base import Agent
     from ccagent.config.files import Files
     from ccagent.controls.settings import ControlsSettings  # noqa: TC004 - loaded when needed
-    from ccagent.machine.clock import Clock
-    from ccagent.transports.base import Transport
-    from ccagent.transports.prometheus.settings import (
+    from ccagent.exporter.settings import (
         ExporterSettings,  # noqa: TC004 - loaded when needed
     )
+    from ccagent.machine.clock import Clock
+    from ccagent.transports.base import Transport
 
 T = TypeVar("T")
 
@@ -218,7 +218,7 @@ def _check_exporter(table: dict[str, Any], place: str) -> ExporterSettings | Non
     """Check the table of the Prometheus endpoint, if it exists."""
     if "exporter" not in table:
         return None
-    from ccagent.transports.prometheus.settings import ExporterSettings
+    from ccagent.exporter.settings import ExporterSettings
 
     return convert(table["exporter"], ExporterSettings, "exporter", place=place)
 

@@ -66,7 +66,7 @@ def control_sections() -> Iterator[Section]:
 
 def exporter_sections() -> Iterator[Section]:
     """Yield the tables of the Prometheus endpoint."""
-    from ccagent.transports.prometheus.settings import ExporterSettings
+    from ccagent.exporter.settings import ExporterSettings
 
     yield from _section("exporter", ExporterSettings, "metrics endpoint for Prometheus")
 

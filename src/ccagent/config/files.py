@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from ccagent.config.settings import as_table, is_table
 from ccagent.errors import ConfigurationError, NotPermittedError
-from ccagent.machine.private_directories import list_trusted_users
-from ccagent.machine.private_files import open_trusted
+from ccagent.service.private_directories import list_trusted_users
+from ccagent.service.private_files import open_trusted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

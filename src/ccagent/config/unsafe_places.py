@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from ccagent.machine.private_directories import check_directory
+from ccagent.service.private_directories import check_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

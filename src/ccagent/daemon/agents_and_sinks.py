@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from ccagent.agents.base import Agent
     from ccagent.config.configuration import Configuration
     from ccagent.config.duration import Cadence
+    from ccagent.exporter.service import ExporterService
     from ccagent.machine.clock import Clock
     from ccagent.machine.node import Node
     from ccagent.transports.base import Transport
-    from ccagent.transports.prometheus.service import ExporterService
 
 
 class Plan(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ccagent import __version__
-from ccagent.cli.options import public_url
+from ccagent.commands.options import public_url
 from ccagent.commit import commit
 
 if TYPE_CHECKING:

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING
 from ccagent import __version__
 from ccagent.counters import resident_memory
 from ccagent.daemon.agents_and_sinks import AgentsAndSinks, Plan
-from ccagent.daemon.notify import Notifier
-from ccagent.daemon.signals import ReceivedSignals, ignore_signals, release_blocked
-from ccagent.daemon.status import Status
-from ccagent.daemon.status_socket import StatusSocket
-from ccagent.daemon.wake_up import WakeUp
 from ccagent.errors import CcagentError, ConfigurationError, NotPermittedError
 from ccagent.log import logger, say
 from ccagent.machine.background import BackgroundCall
 from ccagent.machine.clock import Clock
-from ccagent.machine.lock import Lock
 from ccagent.machine.node import read_host_name
-from ccagent.machine.private_directories import make_directory
+from ccagent.service.lock import Lock
+from ccagent.service.notify import Notifier
+from ccagent.service.private_directories import make_directory
+from ccagent.service.signals import ReceivedSignals, ignore_signals, release_blocked
+from ccagent.service.status import Status
+from ccagent.service.status_socket import StatusSocket
+from ccagent.service.wake_up import WakeUp
 
 if TYPE_CHECKING:
     from collections.abc import Callable

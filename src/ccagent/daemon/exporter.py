@@ -11,9 +11,9 @@ from ccagent.log import logger
 
 if TYPE_CHECKING:
     from ccagent.config.configuration import Configuration
+    from ccagent.exporter.service import ExporterService
+    from ccagent.exporter.settings import ExporterSettings
     from ccagent.machine.node import Node
-    from ccagent.transports.prometheus.service import ExporterService
-    from ccagent.transports.prometheus.settings import ExporterSettings
 
 _Names = tuple[str, str]
 
@@ -33,7 +33,7 @@ class ExporterSlot:
         key = _key_of(configuration, node)
         if key is None or (self._running is not None and key == self._key):
             return None
-        from ccagent.transports.prometheus.service import ExporterService
+        from ccagent.exporter.service import ExporterService
 
         return ExporterService(key[0])
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ccagent.doctor.agent_checks import Site
-    from ccagent.transports.prometheus.collector import Collector
-    from ccagent.transports.prometheus.settings import Address, ExporterSettings
+    from ccagent.exporter.collector import Collector
+    from ccagent.exporter.settings import Address, ExporterSettings
 
 AREA = "exporter"
 _IMPACT = ["exporter: Prometheus gets nothing"]
@@ -56,9 +56,9 @@ def check_exporter_names(site: Site) -> Iterator[Finding]:
     settings = site.configuration.exporter
     if settings is None:
         return
-    from ccagent.transports.prometheus.collector_names import COLLECTORS
-    from ccagent.transports.prometheus.registry import make_collectors
-    from ccagent.transports.prometheus.sources import NodeSources
+    from ccagent.exporter.collector_names import COLLECTORS
+    from ccagent.exporter.registry import make_collectors
+    from ccagent.exporter.sources import NodeSources
 
     sources = NodeSources(settings)
     try:
@@ -85,7 +85,7 @@ def _check_collector(site: Site, name: str, collector: Collector) -> Finding:
 
 def _check_files(settings: ExporterSettings) -> Finding:
     """Read the certificate and the users as the daemon does."""
-    from ccagent.transports.prometheus.service import ExporterService
+    from ccagent.exporter.service import ExporterService
 
     try:
         ExporterService(settings)
@@ -104,7 +104,7 @@ def _check_files(settings: ExporterSettings) -> Finding:
 
 def _check_certificate(settings: ExporterSettings) -> Finding:
     from ccagent.config.secret import secret_path
-    from ccagent.transports.prometheus.certificate_end import find_certificate_end
+    from ccagent.exporter.certificate_end import find_certificate_end
 
     subject = "exporter certificate"
     fix = "renew it; the daemon reads renewed files by itself"

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ccagent.config.unsafe_places import unsafe_places
-from ccagent.daemon.status_socket import read_status
 from ccagent.doctor.finding import Finding
 from ccagent.errors import CcagentError, NotHereError
 from ccagent.machine.checks import list_names, read_text
+from ccagent.service.status_socket import read_status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

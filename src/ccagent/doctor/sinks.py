@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ccagent.cli.sink_probe import reach_sink, try_sink
+from ccagent.commands.sink_probe import reach_sink, try_sink
 from ccagent.config.registry import transport_class
 from ccagent.doctor.clock import compare_clocks
 from ccagent.doctor.finding import Finding

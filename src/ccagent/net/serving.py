@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from ccagent.net.addresses import network
 from ccagent.net.request_parser import RequestParser
+from ccagent.net.urls import network
 
 if TYPE_CHECKING:
     import asyncio

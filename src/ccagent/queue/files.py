@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from ccagent.errors import NotPermittedError
-from ccagent.machine.private_directories import check_directory, make_directory
-from ccagent.machine.private_files import check_file, make_private, open_private
 from ccagent.queue.database import QueueDatabase
 from ccagent.queue.salvage import is_log_damaged, salvage
+from ccagent.service.private_directories import check_directory, make_directory
+from ccagent.service.private_files import check_file, make_private, open_private
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from ccagent.counters import SinkCounters
 from ccagent.errors import CcagentError, RejectedError, RetryableError
 from ccagent.log import logger
-from ccagent.machine.private_files import open_private
 from ccagent.queue.database import MEMORY
 from ccagent.queue.failures import Failures
 from ccagent.queue.part_sender import PartSender, choose_limit
 from ccagent.queue.queue import BATCH
+from ccagent.service.private_files import open_private
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -22,7 +22,7 @@ AT_HOME = """
 import sys
 import ccagent.config.files
 ccagent.config.files.DEFAULT_PATH = sys.argv.pop(1)
-from ccagent.cli.start import main
+from ccagent.commands.start import main
 main()
 """
 """ccagent with the default configuration at another place."""

@@ -22,8 +22,8 @@ from tests.support.running import CCAGENT
 
 NOBODY = pwd.getpwnam("nobody").pw_uid
 AS_NOBODY = f"""
-import os, sys, ccagent.cli.main, ccagent.config.configuration, ccagent.doctor.commands
-import ccagent.log, ccagent.cli.options
+import os, sys, ccagent.commands.main, ccagent.config.configuration, ccagent.doctor.commands
+import ccagent.log, ccagent.commands.options
 import ccagent.config.registry, ccagent.transports.stdout
 import ccagent.machine.program
 import ctypes, selectors, tomllib, difflib, ccagent.log_handlers
@@ -40,7 +40,7 @@ for name in ccagent.config.registry.AGENTS:
 os.setgroups([])
 os.setgid({NOBODY})
 os.setuid({NOBODY})
-ccagent.cli.main.cli(["doctor", *sys.argv[1:]])
+ccagent.commands.main.cli(["doctor", *sys.argv[1:]])
 """
 """ccagent as the user nobody, also where nobody may not read the interpreter's files."""
 
@@ -256,7 +256,7 @@ def test_cards_by_driver_and_library(machine: Machine, monkeypatch: pytest.Monke
 
 
 def test_help_imports_nothing_of_it() -> None:
-    script = "from ccagent.cli.main import cli; cli(['-h'], standalone_mode=False)"
+    script = "from ccagent.commands.main import cli; cli(['-h'], standalone_mode=False)"
     script = f"import sys; {script}; print(*sys.modules)"
     result = run(command=(sys.executable, "-c", script))
     assert "doctor " in result.stdout

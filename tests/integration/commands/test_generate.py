@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ccagent.cli.generate.roff import bold, entry, escape, example, heading, paragraphs, title
+from ccagent.commands.generate.roff import bold, entry, escape, example, heading, paragraphs, title
 from ccagent.config.registry import AGENTS, TRANSPORTS
 
 CCAGENT = Path(sys.executable).with_name("ccagent")

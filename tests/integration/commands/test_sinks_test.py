@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ccagent.cli.sink_probe import MARK
+from ccagent.commands.sink_probe import MARK
 from tests.support.http_server import Server, say
 from tests.support.nats_server import Bench
 from tests.support.running import CCAGENT

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ccagent.agents.base import Agent, AgentSettings
-from ccagent.cli import once
+from ccagent.commands import once
 from ccagent.config.configuration import check
 from ccagent.machine.node import Node
 from ccagent.queue.database import QueueDatabase

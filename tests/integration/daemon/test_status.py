@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from ccagent.daemon.status_socket import read_status
 from ccagent.errors import NotPermittedError, UnparsableError
+from ccagent.service.status_socket import read_status
 from tests.support.running import CCAGENT, Running, until
 from tests.support.schema import validate
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ccagent.transports.prometheus.dcgm import DcgmCollector
-from ccagent.transports.prometheus.gpu_metrics import GpuCollector
+from ccagent.exporter.dcgm import DcgmCollector
+from ccagent.exporter.gpu_metrics import GpuCollector
 from tests.support.gpu_machine import Machine
 from tests.support.gpu_scenarios import NVIDIA, NVIDIA_ADDRESSES
 from tests.support.scraped import collected, make

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ccagent.errors import NotHereError, ProgramError, UnparsableError
-from ccagent.machine.bpf import exclusion, loading, pins, status
+from ccagent.machine.bpf import loading, pins, status
 from ccagent.machine.bpf.objects import Objects, objects
 from ccagent.machine.bpf.pinned_file import END, HEADER
 from ccagent.machine.bpf.task_records import parse_tasks
@@ -80,7 +80,7 @@ def kernel(*arguments: str, code: int = 0) -> str:
 def is_left(directory: str) -> bool:
     """Return whether there is anything of a load."""
     mounts = Path("/proc/self/mountinfo").read_text()
-    return os.path.exists(directory) or directory in mounts or os.path.exists(exclusion.LOCK)
+    return os.path.exists(directory) or directory in mounts or os.path.exists(loading.LOCK)
 
 
 def test_load_tell_and_unload(directory: str) -> None:
@@ -206,7 +206,7 @@ def test_without_privilege_it_says_so(directory: str, action: str) -> None:
     result = as_nobody(
         f"try: loading.{action}('{directory}')\nexcept CcagentError as error: print(repr(error))"
     )
-    expected = f"NotPermittedError('{exclusion.LOCK}: only root can load and unload')\n"
+    expected = f"NotPermittedError('{loading.LOCK}: only root can load and unload')\n"
     assert (result.stdout, result.stderr) == (expected, "")
     assert not is_left(directory)
 
@@ -324,13 +324,13 @@ def test_wrong_options(arguments: list[str], message: str) -> None:
 
 def test_nobody_else_can_hold_the_lock(tmp_path: Path) -> None:
     path = f"{tmp_path}/lock"
-    with exclusion.alone(path):
+    with loading.alone(path):
         assert os.stat(path).st_mode & 0o777 == 0o600
     assert not os.path.exists(path)
     os.symlink("/etc/passwd", path)
-    with pytest.raises(Exception, match="Too many levels"), exclusion.alone(path):
+    with pytest.raises(Exception, match="Too many levels"), loading.alone(path):
         pytest.fail("it followed a link")
-    with pytest.raises(NotHereError), exclusion.alone(f"{tmp_path}/none/lock"):
+    with pytest.raises(NotHereError), loading.alone(f"{tmp_path}/none/lock"):
         pytest.fail("there is no such directory")
 
 

@@ -42,14 +42,14 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 UNPRIVILEGED = f"""
 from ccagent.machine.bpf import pins
 pins.DIRECTORY = "/nonexistent"
-import os, ccagent.cli.main, ccagent.cli.once, ccagent.agents.sonar.agent
+import os, ccagent.commands.main, ccagent.commands.once, ccagent.agents.sonar.agent
 import ccagent.agents.sonar.sources.procfs
 import ccagent.agents.sonar.sources.preferred, ccagent.transports.stdout
-import ccagent.cli.start, ccagent.cli.options
+import ccagent.commands.start, ccagent.commands.options
 os.setgroups([])
 os.setgid({NOBODY})
 os.setuid({NOBODY})
-ccagent.cli.main.cli(["sample", "--once"])
+ccagent.commands.main.cli(["sample", "--once"])
 """
 """ccagent as the user nobody, also where nobody may not read the interpreter's files."""
 

@@ -16,6 +16,7 @@ from tests.support.paths import ROOT
 
 LEFT_OUT = shutil.ignore_patterns(".git", ".venv", "build", "*.egg-info", "__pycache__", ".*_cache")
 
+ROOMS = ("agents", "controls", "exporter", "stores", "transports", "views")
 
 COMMIT = "0123456789abcdef" * 2 + "01234567"
 PIP = ("-m", "pip", "--quiet", "--disable-pip-version-check")
@@ -84,7 +85,7 @@ def test_all_modules_are_in_it(wheel: zipfile.ZipFile) -> None:
         for path in (ROOT / "src/ccagent").rglob("*.py")
     } | {
         f"ccagent/{path.relative_to(ROOT).as_posix()}"
-        for folder in ("agents", "controls", "stores", "transports", "views")
+        for folder in ROOMS
         for path in (ROOT / folder).rglob("*.py")
     }
     assert {name for name in wheel.namelist() if name.endswith(".py")} == ours
@@ -94,7 +95,7 @@ def test_what_is_no_module_is_in_it_too(wheel: zipfile.ZipFile) -> None:
     data = {
         f"ccagent/{path.relative_to(above).as_posix()}"
         for above, folder in (
-            *((ROOT, name) for name in ("agents", "controls", "stores", "transports", "views")),
+            *((ROOT, room) for room in ROOMS),
             (ROOT / "src/ccagent", "machine"),
         )
         for path in (above / folder).rglob("*.*")

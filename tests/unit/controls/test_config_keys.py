@@ -14,7 +14,7 @@ from ccagent.controls.config_class import ConfigControls, ConfigSource
 from ccagent.controls.config_keys import read_key, with_key, with_overrides
 from ccagent.controls.overrides import apply_overrides, read_overrides, write_overrides
 from ccagent.errors import CcagentError
-from ccagent.machine.lock import Lock
+from ccagent.service.lock import Lock
 from tests.support.control_machines import MachineNode, Site, allow
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from ccagent.config import registry
 from ccagent.daemon.runner import Runner
 from ccagent.errors import CcagentError, ConfigurationError, LockedError
 from ccagent.log import logger
-from ccagent.machine.lock import Lock
 from ccagent.queue.sink import Sink
+from ccagent.service.lock import Lock
 from tests.support.scripted import Scene, Script, ScriptedAgent, orders, until
 
 

@@ -10,8 +10,8 @@ import pytest
 from ccagent.config.configuration import Configuration, check
 from ccagent.daemon.exporter import ExporterSlot
 from ccagent.errors import ConfigurationError
+from ccagent.exporter.service import ExporterService
 from ccagent.machine.node import Node
-from ccagent.transports.prometheus.service import ExporterService
 
 
 def configured(**exporter: Any) -> Configuration:

@@ -8,8 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ccagent.errors import UnparsableError
-from ccagent.machine.hostlist import expand, split
-from ccagent.machine.hostlist_compact import compact
+from ccagent.machine.hostlist import compact, expand, split
 
 # A handful of short parts, so that names often share them.
 NAME = st.lists(

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
+from ccagent.machine.cpus import Numa, node_numbers, parse_distances, read_numa
 from ccagent.machine.node import Node
-from ccagent.machine.numa import Numa, node_numbers, parse_distances, read_numa
 from ccagent.records.envelopes import LARGEST_UINT
 
 if TYPE_CHECKING:

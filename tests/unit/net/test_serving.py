@@ -11,8 +11,8 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from ccagent.net.addresses import network
 from ccagent.net.serving import LimitedConnection, ServingLimits, limit_connections
+from ccagent.net.urls import network
 
 ASK = b"GET / HTTP/1.1\r\nHost: store\r\n\r\n"
 HASTY = LimitedConnection.limits._replace(seconds=0.2)

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from ccagent.cli.command_options import HelpfulGroup
+from ccagent.commands.command_options import HelpfulGroup
 from ccagent.errors import ConfigurationError
 from ccagent.machine.bpf import pins
 

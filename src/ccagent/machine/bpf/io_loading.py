@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError, ProgramError
 from ccagent.machine.bpf import pins
-from ccagent.machine.bpf.btf_functions import read_functions
 from ccagent.machine.bpf.io_hooks import (
     HOOKS,
     OF_OLD_KERNELS,
@@ -22,7 +21,7 @@ from ccagent.machine.bpf.io_hooks import (
     features_of,
     select_hooks,
 )
-from ccagent.machine.bpf.libbpf import UNATTACHABLE, Object
+from ccagent.machine.bpf.libbpf import UNATTACHABLE, Object, read_functions
 from ccagent.machine.bpf.objects import put_job_numbers
 from ccagent.machine.bpf.preemption import is_preemptible
 from ccagent.machine.file_errors import raise_for

@@ -6,25 +6,120 @@ the next load or unload removes them.
 
 from __future__ import annotations
 
+import ctypes
+import fcntl
 import grp
 import os
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from ccagent.errors import CcagentError, ProgramError
-from ccagent.machine.bpf import io_loading, mounting, pins, task_records
-from ccagent.machine.bpf.exclusion import alone
+from ccagent.errors import CcagentError, NotHereError, NotPermittedError, ProgramError
+from ccagent.machine.bpf import io_loading, pins, task_records
 from ccagent.machine.bpf.libbpf import BTF, LIBRARIES, Libbpf, Object, check_kernel
 from ccagent.machine.bpf.objects import TASKS_ALONE, TIMED, Objects, objects, put_job_numbers
 from ccagent.machine.file_errors import raise_for
 from ccagent.machine.node import Node
+from ccagent.machine.procfs.mountinfo import MOUNTINFO, Mount, parse_mountinfo
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Generator, Mapping
 
     from ccagent.machine.bpf.io_loading import IoOptions
-    from ccagent.machine.procfs.mountinfo import Mount
+
+
+SOURCE = "ccagent"
+"""Source of ccagent's mounts. Mounts with another source are never unmounted."""
+
+_NOSUID_NODEV_NOEXEC = 2 | 4 | 8
+_DETACH = 2  # works also with open files
+
+
+def mount_of(directory: str) -> Mount | None:
+    """Return the mount of a directory; None if the directory does not exist.
+
+    Raise UnparsableError if the kernel's table of mounts has another format.
+    """
+    try:
+        device = os.stat(directory).st_dev
+        with open(f"/{MOUNTINFO}", "rb") as file:
+            content = file.read()
+    except OSError:
+        return None
+    number = f"{os.major(device)}:{os.minor(device)}"
+    return next(
+        (each for each in reversed(parse_mountinfo(content)) if each.device == number), None
+    )
+
+
+def mount_bpffs(directory: str) -> None:
+    """Mount a bpffs with mode 0755. Raise the errors of `_call`."""
+    _call(
+        "mount",
+        SOURCE.encode(),
+        os.fsencode(directory),
+        b"bpf",
+        ctypes.c_ulong(_NOSUID_NODEV_NOEXEC),
+        b"mode=0755",
+        what=f"{directory}: mounting a bpffs there",
+    )
+
+
+def unmount(directory: str) -> None:
+    """Unmount the file system on a directory. Raise the errors of `_call`."""
+    _call("umount2", os.fsencode(directory), _DETACH, what=f"{directory}: unmounting it")
+
+
+def _call(function: str, *arguments: object, what: str) -> None:
+    """Call a function of libc.
+
+    Raise NotPermittedError without privileges, NotHereError if the kernel has no bpffs, else
+    ProgramError if the call fails.
+    """
+    library = ctypes.CDLL(None, use_errno=True)
+    if getattr(library, function)(*arguments) == 0:
+        return
+    code = ctypes.get_errno()
+    error: type[CcagentError] = {1: NotPermittedError, 13: NotPermittedError, 19: NotHereError}.get(
+        code, ProgramError
+    )
+    raise error(f"{what}: {os.strerror(code)}")
+
+
+LOCK = "/run/ccagent-kernel.lock"
+
+
+@contextmanager
+def alone(path: str = LOCK) -> Generator[None]:
+    """Hold the lock, and remove its file afterwards.
+
+    Raise NotPermittedError without root, or an error of Node.read.
+    """
+    try:
+        descriptor = _open_locked(path)
+    except PermissionError as error:
+        raise NotPermittedError(f"{path}: only root can load and unload") from error
+    except OSError as error:
+        raise_for(path.lstrip("/"), error)
+    try:
+        yield
+    finally:
+        os.unlink(path)
+        os.close(descriptor)
+
+
+def _open_locked(path: str) -> int:
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        try:
+            # If the previous holder has removed the file, this lock excludes nobody: open again.
+            if os.fstat(descriptor).st_ino == os.stat(path).st_ino:
+                return descriptor
+        except FileNotFoundError:
+            pass
+        os.close(descriptor)
+
 
 _KEYS = 16384
 _KEYS_PER_CPU = 256
@@ -184,7 +279,7 @@ def _load_io(
 
 def _remove_io(directory: str) -> bool:
     """Remove the programs for I/O. Return whether any existed."""
-    mount = mounting.mount_of(directory)
+    mount = mount_of(directory)
     if mount is None or mount.type != "bpf":
         return False
     with suppress(FileNotFoundError):
@@ -220,13 +315,13 @@ def _prepare(directory: str) -> bool:
             raise_for(directory.lstrip("/"), error)
         except CcagentError as known:
             raise type(known)(f"{known}{hint}") from error
-    mount = mounting.mount_of(directory)
+    mount = mount_of(directory)
     if mount is not None and mount.type == "bpf":
         return is_new or _is_our_mount(directory, mount)
     if not is_new and (os.listdir(directory) or os.stat(directory).st_uid != 0):
         raise ProgramError(f"{directory}: neither an empty directory of root nor in a bpffs")
     try:
-        mounting.mount_bpffs(directory)
+        mount_bpffs(directory)
     except BaseException:
         if is_new:
             os.rmdir(directory)
@@ -235,7 +330,7 @@ def _prepare(directory: str) -> bool:
 
 
 def _remove_pins(directory: str) -> bool:
-    mount = mounting.mount_of(directory)
+    mount = mount_of(directory)
     if mount is None or mount.type != "bpf":
         return False
     removed = False
@@ -252,13 +347,13 @@ def _remove_pins(directory: str) -> bool:
 
 def _remove_directory(directory: str) -> bool:
     """Unmount ccagent's bpffs, and remove the directory if it is empty. Return whether removed."""
-    mount = mounting.mount_of(directory)
+    mount = mount_of(directory)
     if mount is None or mount.type != "bpf":
         return False
     if os.path.realpath(directory) == mount.point:
         if not _is_our_mount(directory, mount):
             return False
-        mounting.unmount(directory)
+        unmount(directory)
     try:
         os.rmdir(directory)
     except OSError:
@@ -267,7 +362,7 @@ def _remove_directory(directory: str) -> bool:
 
 
 def _is_our_mount(directory: str, mount: Mount) -> bool:
-    return os.path.realpath(directory) == mount.point and mount.source == mounting.SOURCE
+    return os.path.realpath(directory) == mount.point and mount.source == SOURCE
 
 
 def _is_complete(directory: str) -> bool:

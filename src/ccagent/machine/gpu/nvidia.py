@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from ccagent.machine.gpu.address import parse_address
 from ccagent.machine.gpu.nvml import CardMemory, Nvml, as_watts
 from ccagent.machine.gpu.presence import DIRECTORIES
 from ccagent.machine.gpu.vendor import (
@@ -18,12 +17,13 @@ from ccagent.machine.gpu.vendor import (
     GpuVendor,
     ProcessOnCard,
     VendorReading,
+    parse_address,
 )
 from ccagent.records.envelopes import SampleGpu, SysinfoGpuCard
 
 if TYPE_CHECKING:
     from ccagent.machine.gpu.limited_calls import LimitedCalls
-    from ccagent.machine.gpu.nvidia_xids import XidWatch
+    from ccagent.machine.gpu.nvidia_details import XidWatch
     from ccagent.machine.gpu.nvml import Device
 
 _MAJOR = 195
@@ -135,7 +135,7 @@ class Nvidia(GpuVendor):
         """Return the number of Xid errors and the last error, by index of the card."""
         if wanted.isdisjoint({"xid", "xid_errors"}):
             return {}
-        from ccagent.machine.gpu.nvidia_xids import XidWatch
+        from ccagent.machine.gpu.nvidia_details import XidWatch
 
         watch = self._xids = self._xids or XidWatch(self._nvml.binding)
         devices = [device for _, device in self._read]

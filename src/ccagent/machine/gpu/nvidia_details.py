@@ -6,10 +6,10 @@ Source: NVML API reference, "Device Queries", "Field Value Queries"; nvml.h for 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ccagent.errors import CcagentError
-from ccagent.machine.gpu.nvidia_links import read_links
+from ccagent.machine.gpu.nvml import handle_address
 from ccagent.machine.gpu.vendor import CardLostError, Detail
 
 if TYPE_CHECKING:
@@ -17,6 +17,75 @@ if TYPE_CHECKING:
 
     from ccagent.machine.gpu.limited_calls import LimitedCalls
     from ccagent.machine.gpu.nvml import Device
+
+
+_LINKS = 36
+"""NVML_NVLINK_MAX_LINKS. The card rejects numbers of missing links."""
+
+_ALL_LINKS = 0xFFFFFFFF
+_TRAFFIC = {"tx": 138, "rx": 139}
+_ERRORS = {"replay": 0, "recovery": 1, "crc_flit": 2, "crc": 3, "ecc": 4}
+"""Numbers of nvmlNvLinkErrorCounter_t."""
+
+
+def read_links(
+    ask: Callable[..., Any],
+    fields: Callable[[list[tuple[int, int]]], list[int | None]],
+    wanted: frozenset[str],
+) -> Iterator[Detail]:
+    """Return the wanted details of a card and its links. Details without a value are skipped."""
+    names = {name for name in wanted if name.startswith("nvlink_")}
+    traffic = [direction for direction in _TRAFFIC if f"nvlink_{direction}" in names]
+    totals = fields([(_TRAFFIC[direction], _ALL_LINKS) for direction in traffic])
+    for direction, total in zip(traffic, totals, strict=True):
+        if total is not None:
+            yield Detail(f"nvlink_{direction}", total)
+    if names <= {"nvlink_tx", "nvlink_rx"}:
+        return
+    states = {link: ask("nvmlDeviceGetNvLinkState", link) for link in range(_LINKS)}
+    active = {link: state for link, state in states.items() if isinstance(state, int)}
+    if active:
+        yield from _of_states(active, names)
+        yield from _of_errors(ask, active, names)
+        yield from _of_traffic(fields, active, names)
+
+
+def _of_states(states: dict[int, int], names: set[str]) -> Iterator[Detail]:
+    if "nvlink_active" in names:
+        yield Detail("nvlink_active", sum(map(bool, states.values())))
+    if "nvlink_link_active" in names:
+        for link, state in states.items():
+            yield Detail("nvlink_link_active", int(bool(state)), str(link))
+
+
+def _of_errors(
+    ask: Callable[..., Any], states: dict[int, int], names: set[str]
+) -> Iterator[Detail]:
+    for kind, counter in _ERRORS.items():
+        total, of_link = f"nvlink_{kind}_errors", f"nvlink_link_{kind}_errors"
+        if not names & {total, of_link}:
+            continue
+        counts = {link: ask("nvmlDeviceGetNvLinkErrorCounter", link, counter) for link in states}
+        known = {link: count for link, count in counts.items() if isinstance(count, int)}
+        if known and total in names:
+            yield Detail(total, sum(known.values()))
+        if of_link in names:
+            for link, count in known.items():
+                yield Detail(of_link, count, str(link))
+
+
+def _of_traffic(
+    fields: Callable[[list[tuple[int, int]]], list[int | None]],
+    states: dict[int, int],
+    names: set[str],
+) -> Iterator[Detail]:
+    for direction, number in _TRAFFIC.items():
+        if f"nvlink_link_{direction}" in names:
+            values = fields([(number, link) for link in states])
+            for link, value in zip(states, values, strict=True):
+                if value is not None:
+                    yield Detail(f"nvlink_link_{direction}", value, str(link))
+
 
 _NUMBERS: dict[str, tuple[str, tuple[int, ...]]] = {
     "energy": ("nvmlDeviceGetTotalEnergyConsumption", ()),
@@ -60,6 +129,7 @@ _FIELDS = {
     "violation_below_base_clock": 81,
 }
 """Numbers of fields: NVML_FI_DEV_RETIRED_*, NVML_FI_DEV_PERF_POLICY_*."""
+
 _RETIRED = ("retired_pages_single_bit", "retired_pages_double_bit")
 
 _REMAPPED = (
@@ -176,3 +246,69 @@ def field_number(field: Any) -> int | None:
 
 _MEMBERS = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
 """Members of the union nvmlValue_t by nvmlValueType_t."""
+
+_MOST_EVENTS = 1000
+"""Maximum number of events per reading. The next reading returns the rest."""
+
+
+class Xids(NamedTuple):
+    """Number of errors since the start of the watch, and the last error; 0: none."""
+
+    errors: int = 0
+    last: int = 0
+
+
+class XidWatch:
+    """Watches cards from the first reading on. Earlier errors are not counted."""
+
+    def __init__(self, binding: Any) -> None:
+        self._binding = binding
+        self._events: Any = None
+        self._watched: set[int | None] = set()
+        self._found: dict[int | None, Xids] = {}
+
+    def read(self, devices: Iterable[Device]) -> dict[int | None, Xids]:
+        """Return the errors so far by address of the handle, for cards that report them."""
+        binding = self._binding
+        try:
+            if self._events is None:
+                self._events = binding.nvmlEventSetCreate()
+        except binding.NVMLError:
+            return {}
+        for device in devices:
+            number = device.address
+            if number in self._watched:
+                continue
+            try:
+                binding.nvmlDeviceRegisterEvents(
+                    device.handle, binding.nvmlEventTypeXidCriticalError, self._events
+                )
+            except binding.NVMLError:
+                continue
+            self._watched.add(number)
+        self._take()
+        return dict.fromkeys(self._watched, Xids()) | self._found
+
+    def _take(self) -> None:
+        """Read all pending events. After an error the watch is restarted."""
+        binding = self._binding
+        for _ in range(_MOST_EVENTS):
+            try:
+                event = binding.nvmlEventSetWait_v2(self._events, 0)
+            except binding.NVMLError as error:
+                if error.value != binding.NVML_ERROR_TIMEOUT:
+                    self._restart()
+                return
+            if event.eventType == binding.nvmlEventTypeXidCriticalError:
+                number = handle_address(event.device)
+                errors = self._found.get(number, Xids()).errors
+                self._found[number] = Xids(errors + 1, int(event.eventData))
+
+    def _restart(self) -> None:
+        """Free the event set: a card that fell off the bus makes it fail for all cards."""
+        events, self._events = self._events, None
+        self._watched.clear()
+        try:
+            self._binding.nvmlEventSetFree(events)
+        except self._binding.NVMLError:
+            return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ccagent.config.registry import gpu_vendor_class
-from ccagent.machine.gpu.address import list_addresses
+from ccagent.machine.gpu.vendor import list_addresses
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

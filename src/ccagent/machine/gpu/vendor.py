@@ -6,15 +6,18 @@ harm. Importing the module of a vendor must be cheap and load no library.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
+from ccagent.errors import CcagentError
 from ccagent.records.envelopes import SampleGpu, SysinfoGpuCard
 
 if TYPE_CHECKING:
     from ccagent.machine.gpu.limited_calls import LimitedCalls
+    from ccagent.machine.node import Node
 
 
 class CardLostError(Exception):
@@ -128,3 +131,21 @@ class GpuVendor(ABC):
     @abstractmethod
     def close(self) -> None:
         """Close the library."""
+
+
+_FORM = re.compile(r"([0-9A-F]{4,8}):([0-9A-F]{2}):([0-9A-F]{2}\.[0-7])", re.ASCII)
+
+
+def parse_address(text: str) -> str:
+    """Return an address in upper case, with eight digits of domain; empty if invalid."""
+    match = _FORM.fullmatch(text.strip().upper())
+    return "" if match is None else f"{match[1].zfill(8)}:{match[2]}:{match[3]}"
+
+
+def list_addresses(node: Node, directory: str) -> list[str]:
+    """Return the sorted addresses among the names in a directory; none if listing fails."""
+    try:
+        names = node.list(directory)
+    except CcagentError:
+        return []
+    return sorted(filter(None, map(parse_address, names)))

@@ -22,11 +22,11 @@ from ccagent.agents.sonar.jobs.selection import ProcessSelection
 from ccagent.agents.sonar.sources.bpf import BpfSource
 from ccagent.agents.sonar.sources.procfs import ProcfsSource
 from ccagent.controls.owner import find_jobs
+from ccagent.exporter.job_processes import JobProcesses
 from ccagent.machine.cgroup.checks import find_job_groups
 from ccagent.machine.cgroup.counters import JobCgroups
-from ccagent.machine.cgroup.inodes import JobInodes
+from ccagent.machine.cgroup.files import JobInodes
 from ccagent.machine.cgroup.jobs import job_directories
-from ccagent.transports.prometheus.job_processes import JobProcesses
 from ccagent.views.top.reader import NodeReader
 from tests.support.kernel_tree import PinnedNode
 

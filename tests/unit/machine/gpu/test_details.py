@@ -8,7 +8,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from ccagent.machine.gpu import nvidia_details, nvidia_links
+from ccagent.machine.gpu import nvidia_details
 from ccagent.machine.gpu.nvidia_details import field_number
 
 NVML: Any = pynvml
@@ -39,7 +39,7 @@ def test_field_numbers_are_those_of_nvml() -> None:
     assert {
         direction: getattr(NVML, f"NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_{direction.upper()}")
         for direction in ("tx", "rx")
-    } == nvidia_links._TRAFFIC
+    } == nvidia_details._TRAFFIC
 
 
 def test_reasons_are_bits_of_nvml() -> None:
@@ -82,14 +82,14 @@ def test_arguments_are_constants_of_nvml() -> None:
         "ecc_corrected_volatile": (corrected, volatile),
         "ecc_uncorrected_volatile": (uncorrected, volatile),
     }
-    assert nvidia_links._ERRORS == {
+    assert nvidia_details._ERRORS == {
         "replay": NVML.NVML_NVLINK_ERROR_DL_REPLAY,
         "recovery": NVML.NVML_NVLINK_ERROR_DL_RECOVERY,
         "crc_flit": NVML.NVML_NVLINK_ERROR_DL_CRC_FLIT,
         "crc": NVML.NVML_NVLINK_ERROR_DL_CRC_DATA,
         "ecc": NVML.NVML_NVLINK_ERROR_DL_ECC_DATA,
     }
-    assert nvidia_links._LINKS >= NVML.NVML_NVLINK_MAX_LINKS
+    assert nvidia_details._LINKS >= NVML.NVML_NVLINK_MAX_LINKS
 
 
 def test_functions_are_in_the_binding() -> None:

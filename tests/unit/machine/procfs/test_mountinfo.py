@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccagent.errors import UnparsableError
-from ccagent.machine.bpf.mounting import mount_of
+from ccagent.machine.bpf.loading import mount_of
 from ccagent.machine.procfs.mountinfo import Mount, find_mount, parse_mountinfo
 
 MOUNTINFO = b"""\

@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from ccagent.counters import AgentCounters, SinkCounters
-from ccagent.daemon.status import Status
+from ccagent.service.status import Status
 from ccagent.views.table.status import BacklogRow, format_queues, format_status
 from ccagent.views.terminal import Style
 

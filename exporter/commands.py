@@ -1,0 +1,125 @@
+"""The commands `ccagent export`, and the scrapes of `ccagent metrics --once`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from ccagent.commands.command_options import HelpfulGroup, add_file_options
+from ccagent.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from ccagent.commands.command_options import Common
+    from ccagent.commands.options import Options
+    from ccagent.config.configuration import Configuration
+    from ccagent.exporter.exposition import Block
+    from ccagent.exporter.settings import ExporterSettings
+
+_SET_NAMES = "Sets of names, separated by commas: ccagent, node_exporter, cgroup_exporter, dcgm,\
+ lustre, ceems, slurm."
+
+
+@click.group(cls=HelpfulGroup)
+def export() -> None:
+    """Write metrics for Prometheus to a file; hash passwords of the exporter."""
+
+
+@export.command()
+@click.argument("directory", type=click.Path())
+@click.option("--names", default="", help=_SET_NAMES)
+@add_file_options
+def textfile(directory: str, names: str, common: Common) -> None:
+    """Write DIRECTORY/ccagent.prom for node_exporter's textfile collector, once.
+
+    Run it from cron or a timer. The file is replaced atomically. Families named `node_*` are
+    omitted: node_exporter has them.
+    """
+    from msgspec.structs import replace
+
+    from ccagent.exporter.textfile import write_textfile
+
+    configuration, settings = _read(common.options, names)
+    # The file would otherwise keep the families of other, removed files.
+    settings = replace(settings, exclude=(*settings.exclude, "textfile"))
+    write_textfile(directory, scrape_once(configuration, settings, leaves_out=("node_",)))
+
+
+@export.command()
+@click.argument("user")
+def password(user: str) -> None:
+    """Print a line for exporter.users-file: USER with the hash of a password.
+
+    Ask for the password twice, or read it from standard input if that is no terminal.
+    """
+    from ccagent.exporter.passwords import make_line
+
+    if sys.stdin.isatty():
+        secret: str = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+    else:
+        secret = sys.stdin.readline().rstrip("\r\n")
+    click.echo(make_line(user, secret))
+
+
+def print_scrape(options: Options, form: str, names: str) -> None:
+    """Print a scrape. form: prometheus or openmetrics.
+
+    Raise ConfigurationError if the configuration or `names` is invalid.
+    """
+    from ccagent.exporter.exposition import join_openmetrics, join_text
+
+    configuration, settings = _read(options, names)
+    blocks = scrape_once(configuration, settings)
+    join = join_openmetrics if form == "openmetrics" else join_text
+    click.echo(join(blocks), nl=False)
+
+
+def scrape_once(
+    configuration: Configuration, settings: ExporterSettings, leaves_out: Collection[str] = ()
+) -> list[Block]:
+    """Return the families of one scrape, without those whose names start with `leaves_out`."""
+    from ccagent.exporter.registry import make_collectors
+    from ccagent.exporter.scraping import Scraper
+    from ccagent.exporter.sources import NodeSources
+
+    node = configuration.settings.make_node()
+    sources = NodeSources(settings)
+    scraper = Scraper(node, make_collectors(settings, sources))
+    try:
+        blocks = scraper.scrape(settings.time_limit.seconds)
+    finally:
+        scraper.close()
+        sources.close()
+    prefixes = (*leaves_out,)
+    return [each for each in blocks if not (prefixes and each[0].name.startswith(prefixes))]
+
+
+def _read(options: Options, names: str) -> tuple[Configuration, ExporterSettings]:
+    """Return the configuration and its exporter settings; `names` replaces the sets of names."""
+    from ccagent.commands.options import load_configuration
+    from ccagent.exporter.settings import NAME_SETS, ExporterSettings
+
+    configuration = load_configuration(options)
+    settings = configuration.exporter or ExporterSettings()
+    if names:
+        chosen = tuple(name.strip() for name in names.split(",") if name.strip())
+        if not chosen:
+            raise ConfigurationError(f"--names: is empty; known sets: {', '.join(NAME_SETS)}")
+        for name in chosen:
+            if name not in NAME_SETS:
+                from ccagent.config.settings import nearest
+
+                raise ConfigurationError(
+                    f"--names: {name!r} is unknown{nearest(name, [*NAME_SETS])}"
+                )
+        from msgspec.structs import replace
+
+        from ccagent.exporter.collector_names import COLLECTORS
+
+        known = {each for name in chosen for each in COLLECTORS[name]}
+        collectors = tuple(each for each in settings.collectors if each in known)
+        settings = replace(settings, names=chosen, collectors=collectors)
+    return configuration, settings

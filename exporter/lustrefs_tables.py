@@ -1,0 +1,239 @@
+"""Conversion of Lustre's parameters into samples under the names of lustrefs-exporter."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from ccagent.agents.lustre.statistics.brw_stats import read_brw_stats
+from ccagent.agents.lustre.statistics.indented import parse_indented
+from ccagent.agents.lustre.statistics.lnet import NETWORKS, STATISTICS
+from ccagent.agents.lustre.statistics.operations import parse_operations
+from ccagent.agents.lustre.statistics.server_statistics import (
+    RECOVERY,
+    read_health,
+    read_recovery,
+)
+from ccagent.errors import UnparsableError
+from ccagent.exporter.family import Family, counter, gauge
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ccagent.exporter.family import Labels
+
+GROUPS = (
+    "stats", "md-stats", "capacity", "exports", "recovery", "health", "locks", "brw-stats", "lnet",
+    "llite",
+)  # fmt: skip
+"""The groups of parameters to read."""
+
+Sample = tuple[Family, "Labels", float]
+
+_TARGET = ("component", "target")
+_OPERATION = ("component", "operation", "target")
+_NAME = re.compile(r"([a-z-]+)\.([^.]+)\.(\w+)", re.ASCII)
+_NAMESPACE = re.compile(r"(?:filter|mdt)-([^.]+)_UUID|(MGS)", re.ASCII)
+_KINDS = (("-OST", "ost"), ("-MDT", "mdt"), ("MGS", "mgt"))
+
+_BYTES = {
+    f"{way}_bytes": (
+        counter(f"lustre_{way}_samples_total", f"Total number of {way}s that have been recorded",
+                *_OPERATION),
+        counter(f"lustre_{way}_bytes_total",
+                f"The total number of bytes that have been {done}", *_OPERATION),
+        way,
+    )
+    for way, done in (("read", "read"), ("write", "written"))
+}  # fmt: skip
+_STATS = counter(
+    "lustre_stats_total", "Number of operations the filesystem has performed", *_OPERATION
+)
+_TIMES = gauge(
+    "lustre_stats_time_total", "Total time taken for an operation in microseconds", *_OPERATION
+)
+_NUMBERS = {
+    "kbytestotal": gauge("lustre_capacity_kilobytes", "Capacity of the pool in kilobytes",
+                         *_TARGET),
+    "kbytesfree": gauge("lustre_free_kilobytes", "Number of kilobytes allocated to the pool",
+                        *_TARGET),
+    "kbytesavail": gauge("lustre_available_kilobytes",
+                         "Number of kilobytes readily available in the pool", *_TARGET),
+    "filestotal": gauge("lustre_inodes_maximum",
+                        "The maximum number of inodes (objects) the filesystem can hold", *_TARGET),
+    "filesfree": gauge("lustre_inodes_free", "The number of inodes (objects) available", *_TARGET),
+    "num_exports": gauge("lustre_exports_total", "Number of connections to the target", *_TARGET),
+    "tot_dirty": gauge("lustre_exports_dirty_total",
+                       "Bytes written on clients and not yet on the target", *_TARGET),
+    "tot_granted": gauge("lustre_exports_granted_total", "Bytes promised to clients", *_TARGET),
+    "tot_pending": gauge("lustre_exports_pending_total", "Bytes being written", *_TARGET),
+    "lock_count": gauge("lustre_lock_count_total", "Number of locks", *_TARGET),
+    "lock_timeouts": counter("lustre_lock_timeout_total", "Number of lock timeouts", *_TARGET),
+}  # fmt: skip
+_SIZED = ("component", "operation", "size", "target")
+_BRW = {
+    "io_size": counter("lustre_disk_io_total", "Number of disk I/Os by size in bytes", *_SIZED),
+    "in_flight": gauge("lustre_disk_io", "Number of disk I/Os by the number in flight", *_SIZED),
+    "fragments": gauge("lustre_dio_frags", "Number of I/Os by fragments on the disk", *_SIZED),
+    "pages_per_bulk": counter("lustre_pages_per_bulk_rw_total", "Number of RPCs by pages", *_SIZED),
+    "discontiguous_pages": counter("lustre_discontiguous_pages_total",
+                                   "Number of RPCs by gaps between pages", *_SIZED),
+    "discontiguous_blocks": counter("lustre_discontiguous_blocks_total",
+                                    "Number of RPCs by gaps between blocks", *_SIZED),
+    "io_time_ms": counter("lustre_io_time_milliseconds_total",
+                          "Number of I/Os by their time in milliseconds", *_SIZED),
+    "block_maps_ms": counter("lustre_block_maps_milliseconds_total",
+                             "Number of block maps by their time in milliseconds", *_SIZED),
+}  # fmt: skip
+_BRW_NAME = re.compile(r"lustre_brw_(\w+)_(read|write)_([0-9]+)", re.ASCII)
+_RECOVERY = gauge(
+    "recovery_status",
+    "Recovery of a target: 0 complete, 1 inactive, 2 waiting, 3 waiting for clients, 4 recovering",
+    "kind", "target",
+)  # fmt: skip
+_RECOVERY_STATES = {
+    RECOVERY["COMPLETE"]: 0, RECOVERY["INACTIVE"]: 1, RECOVERY["WAITING"]: 2,
+    RECOVERY["WAITING_FOR_CLIENTS"]: 3, RECOVERY["RECOVERING"]: 4,
+}  # fmt: skip
+_RECOVERY_CLIENTS = {
+    f"lustre_recovery_{state}_clients": gauge(
+        f"recovery_status_{state}_clients", f"Clients that are {state} in the recovery",
+        "kind", "target",
+    )
+    for state in ("completed", "connected", "evicted")
+}  # fmt: skip
+_HEALTH = gauge("lustre_health_healthy", "1 if the server is healthy, 0 if not")
+_LNET = {
+    "send_count": counter("lustre_send_count_total",
+                          "Total number of messages that have been sent", "nid"),
+    "recv_count": counter("lustre_receive_count_total",
+                          "Total number of messages that have been received", "nid"),
+    "drop_count": counter("lustre_drop_count_total",
+                          "Total number of messages that have been dropped", "nid"),
+}  # fmt: skip
+_LNET_BYTES = {
+    "send_length": counter("lustre_send_bytes_total",
+                           "Total number of bytes that have been sent"),
+    "recv_length": counter("lustre_receive_bytes_total",
+                           "Total number of bytes that have been received"),
+    "drop_length": counter("lustre_drop_bytes_total",
+                           "Total number of bytes that have been dropped"),
+}  # fmt: skip
+_CLIENT = counter("lustre_client_stats", "Lustre client interface stats.", "operation", "target")
+
+
+def read_parameter(name: str, value: bytes) -> Iterator[Sample]:
+    """Yield the samples of one parameter; none if the parameter is unknown or damaged."""
+    try:
+        yield from _read(name, value)
+    except (UnparsableError, ValueError):
+        return
+
+
+def _read(name: str, value: bytes) -> Iterator[Sample]:
+    whole = _WHOLE.get(name)
+    if whole is not None:
+        yield from whole(value)
+        return
+    if name.startswith("ldlm.namespaces."):
+        place, _, leaf = name.removeprefix("ldlm.namespaces.").partition(".")
+        found = _NAMESPACE.fullmatch(place)
+        if found is not None and leaf in _NUMBERS:
+            target = found[1] or found[2]
+            yield _NUMBERS[leaf], (_component(target), target), int(value)
+        return
+    parts = _NAME.fullmatch(name)
+    if parts is None:
+        return
+    kind, target, leaf = parts.groups()
+    read = _LEAVES.get(leaf if leaf != "stats" else f"{kind}.stats")
+    if read is not None:
+        yield from read(target, value)
+    elif leaf in _NUMBERS:
+        yield _NUMBERS[leaf], (_component(target), target), int(value)
+
+
+def _read_health(value: bytes) -> Iterator[Sample]:
+    for reading in read_health("", "", value, _ignore):
+        if reading.name == "lustre_health":
+            yield _HEALTH, (), reading.value
+
+
+def _read_totals(value: bytes) -> Iterator[Sample]:
+    for block in parse_indented(value).blocks.get("statistics", ()):
+        for field, family in _LNET_BYTES.items():
+            if block.fields.get(field, "").isdecimal():
+                yield family, (), int(block.fields[field])
+
+
+def _read_client(target: str, value: bytes) -> Iterator[Sample]:
+    for operation in parse_operations(value, _ignore):
+        yield _CLIENT, (operation.name, target), operation.samples
+
+
+def _read_ost(target: str, value: bytes) -> Iterator[Sample]:
+    for operation in parse_operations(value, _ignore):
+        families = _BYTES.get(operation.name)
+        if families is not None:
+            labels = (_component(target), families[2], target)
+            yield families[0], labels, operation.samples
+            yield families[1], labels, operation.sum or 0
+
+
+def _read_mdt(target: str, value: bytes) -> Iterator[Sample]:
+    for operation in parse_operations(value, _ignore):
+        labels = (_component(target), operation.name, target)
+        yield _STATS, labels, operation.samples
+        if operation.sum is not None:
+            yield _TIMES, labels, operation.sum
+
+
+def _read_brw(target: str, value: bytes) -> Iterator[Sample]:
+    for reading in read_brw_stats(target, "", value, _ignore):
+        found = _BRW_NAME.fullmatch(reading.name)
+        if found is not None:
+            yield _BRW[found[1]], (_component(target), found[2], found[3], target), reading.value
+
+
+def _read_recovery(target: str, value: bytes) -> Iterator[Sample]:
+    own = (_component(target).upper(), target)
+    for reading in read_recovery(target, "", value, _ignore):
+        if reading.name == "lustre_recovery_status":
+            yield _RECOVERY, own, _RECOVERY_STATES[reading.value]
+        elif reading.name in _RECOVERY_CLIENTS:
+            yield _RECOVERY_CLIENTS[reading.name], own, reading.value
+
+
+def _read_networks(value: bytes) -> Iterator[Sample]:
+    for network in parse_indented(value).blocks.get("net", ()):
+        for interface in network.blocks["local NI(s)"]:
+            nid = interface.fields.get("nid", "")
+            for block in interface.blocks["statistics"]:
+                for field, family in _LNET.items():
+                    if block.fields.get(field, "").isdecimal():
+                        yield family, (nid,), int(block.fields[field])
+
+
+def _component(target: str) -> str:
+    return next((kind for part, kind in _KINDS if part in target), "")
+
+
+def _ignore(_problem: str) -> None:
+    """Ignore an invalid line: the agent `lustre` logs invalid lines."""
+
+
+_WHOLE: dict[str, Callable[[bytes], Iterator[Sample]]] = {
+    "health_check": _read_health,
+    " ".join(NETWORKS): _read_networks,
+    " ".join(STATISTICS): _read_totals,
+}
+"""Parsers of parameters without target, by parameter name."""
+
+_LEAVES: dict[str, Callable[[str, bytes], Iterator[Sample]]] = {
+    "llite.stats": _read_client,
+    "obdfilter.stats": _read_ost,
+    "md_stats": _read_mdt,
+    "brw_stats": _read_brw,
+    "recovery_status": _read_recovery,
+}
+"""Parsers of a target's parameters, by the last part of the name."""

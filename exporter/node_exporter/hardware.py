@@ -1,0 +1,331 @@
+"""Hardware collectors: hwmon, edac, thermal_zone, powersupplyclass, rapl."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from ccagent.errors import CcagentError, NotHereError, NotPermittedError
+from ccagent.exporter.collector import Collector, list_names, read_number, read_text
+from ccagent.exporter.family import Family, counter, gauge
+from ccagent.machine.powercap import FIX, POWERCAP, ZONE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ccagent.exporter.family import Labels, Rows
+    from ccagent.exporter.settings import ExporterSettings
+    from ccagent.exporter.sources import NodeSources
+    from ccagent.machine.node import Node
+
+_HWMON = "sys/class/hwmon"
+_SENSOR = re.compile(
+    r"(vrm|beep_enable|update_interval|in|cpu|fan|pwm|temp|curr|power|energy|humidity|intrusion"
+    r"|freq)([0-9]*)(?:_([a-z_0-9]+))?",
+    re.ASCII,
+)
+_UNCLEAN = re.compile(r"[^a-z0-9:_]")
+_CHIP = gauge(
+    "node_hwmon_chip_names", "Annotation metric for human-readable chip names",
+    "chip", "chip_name",
+)  # fmt: skip
+_LABEL = gauge("node_hwmon_sensor_label", "Label for given chip and sensor", "label", "chip",
+               "sensor")  # fmt: skip
+_KNOWN_FOR = 60.0
+
+
+def clean_name(name: str) -> str:
+    """Return a name as node_exporter writes it in labels and metric names."""
+    return _UNCLEAN.sub("_", name.lower()).strip("_")
+
+
+_SPECIAL = {
+    "beep_enable": ("beep_enabled", 1, "Hardware beep enabled"),
+    "vrm": ("voltage_regulator_version", 1, "Hardware voltage regulator"),
+    "update_interval": ("update_interval_seconds", 1e-3, "Hardware monitor update interval"),
+}
+"""Files that are not sensors: name, factor and help."""
+_INTERVALS = frozenset({"average_interval", "average_interval_min", "average_interval_max"})
+_SPEEDS = frozenset({"input", "min", "max", "target"})
+_UNITS: dict[str, tuple[str, float, str]] = {
+    "in": ("_volts", 1e-3, "voltage"),
+    "cpu": ("_volts", 1e-3, "voltage"),
+    "temp": ("_celsius", 1e-3, "temperature"),
+    "curr": ("_amps", 1e-3, "current"),
+    "energy": ("_joule_total", 1e-6, "joules used so far"),
+    "power": ("_watt", 1e-6, "power usage in watts"),
+    "humidity": ("", 1e-6, "humidity, as a ratio"),
+    "fan": ("_rpm", 1, "fan revolutions per minute"),
+}
+"""Suffix, factor and help, by sensor type."""
+
+
+def name_sensor(kind: str, element: str) -> tuple[str, float, str]:
+    """Return metric name, factor and help of a sensor file, such as `temp` and `crit`."""
+    if kind in _SPECIAL:
+        name, factor, text = _SPECIAL[kind]
+        return f"node_hwmon_{name}", factor, text
+    shown = element or "input"
+    name = f"node_hwmon_{kind}" + ("" if shown == "input" else f"_{clean_name(element)}")
+    if element in {"fault", "alarm"}:
+        return name, 1, f"Hardware sensor {element} status ({kind})"
+    if element == "beep":
+        return f"{name}_enabled", 1, "Hardware monitor sensor has beeping enabled"
+    if kind == "power" and element == "accuracy":
+        return name, 1e-6, "Hardware monitor power meter accuracy, as a ratio"
+    if kind == "power" and element in _INTERVALS:
+        return f"{name}_seconds", 1e-3, f"Hardware monitor power usage update interval ({shown})"
+    is_plain = (kind == "temp" and element == "type") or (kind == "fan" and shown not in _SPEEDS)
+    if kind not in _UNITS or is_plain:
+        return name, 1, f"Hardware monitor {kind} element {element}"
+    suffix, factor, what = _UNITS[kind]
+    return name + suffix, factor, f"Hardware monitor for {what} ({shown})"
+
+
+class _Value:
+    """A sensor file, with family, labels and factor of its value."""
+
+    __slots__ = ("factor", "family", "labels", "path")
+
+    def __init__(self, path: str, family: Family, labels: Labels, factor: float) -> None:
+        self.path = path
+        self.family = family
+        self.labels = labels
+        self.factor = factor
+
+
+class HwmonCollector(Collector):
+    """All hwmon sensors. New sensors are found within a minute."""
+
+    name = "hwmon"
+
+    def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
+        super().__init__(settings, sources)
+        self._families: dict[str, Family] = {}
+        self._values: list[_Value] = []
+        self._chips: list[tuple[Labels, float]] = []
+        self._sensor_labels: list[tuple[Labels, float]] = []
+        self._known_until = 0.0
+
+    def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
+        """Read /sys/class/hwmon."""
+        now = node.clock.monotonic()
+        if now >= self._known_until:
+            self._find(node)
+            self._known_until = now + _KNOWN_FOR
+        rows: dict[Family, list[tuple[Labels, float]]] = {}
+        for each in self._values:
+            value = read_number(node, each.path)
+            if value is not None:
+                number = value if each.factor == 1 else value / round(1 / each.factor)
+                rows.setdefault(each.family, []).append((each.labels, number))
+        yield _CHIP, self._chips
+        yield _LABEL, self._sensor_labels
+        yield from rows.items()
+
+    def _find(self, node: Node) -> None:
+        self._values, self._chips, self._sensor_labels = [], [], []
+        for name in sorted(node.list(_HWMON)):
+            place = f"{_HWMON}/{name}"
+            chip = _chip_of(node, place)
+            title = clean_name(read_text(node, f"{place}/name"))
+            if title:
+                self._chips.append(((chip, title), 1))
+            for directory in (place, f"{place}/device"):
+                try:
+                    files = sorted(node.list(directory))
+                except CcagentError:
+                    continue
+                for file in files:
+                    found = _SENSOR.fullmatch(file)
+                    if found is not None:
+                        self._add(node, f"{directory}/{file}", chip, found)
+
+    def _add(self, node: Node, path: str, chip: str, found: re.Match[str]) -> None:
+        kind, number, element = found[1], found[2], found[3] or ""
+        sensor = kind + (number or "0")
+        if element == "label":
+            label = read_text(node, path).strip()
+            if label:
+                self._sensor_labels.append(((label, chip, sensor), 1))
+            return
+        name, factor, text = name_sensor(kind, element)
+        family = self._families.get(name)
+        if family is None:
+            if len(self._families) > 500:
+                return
+            make = counter if name.endswith("_total") else gauge
+            family = self._families[name] = make(name, text, "chip", "sensor")
+        self._values.append(_Value(path, family, (chip, sensor), factor))
+
+
+def _chip_of(node: Node, place: str) -> str:
+    """Return the name of a chip: its device's path, else its name, as in node_exporter."""
+    if node.exists(f"{place}/device"):
+        parts = node.resolve(f"{place}/device").split("/")
+        words = [clean_name(part) for part in parts[-2:]]
+        if all(words):
+            return "_".join(words)
+    title = clean_name(read_text(node, f"{place}/name"))
+    return title or clean_name(node.resolve(place).rpartition("/")[2])
+
+
+_EDAC = "sys/devices/system/edac/mc"
+_EDAC_FAMILIES = tuple(
+    (
+        counter(f"node_edac_{kind}_errors_total", f"Total {kind} memory errors.", "controller"),
+        counter(
+            f"node_edac_csrow_{kind}_errors_total",
+            f"Total {kind} memory errors for this csrow.", "controller", "csrow",
+        ),
+        short,
+    )
+    for kind, short in (("correctable", "ce"), ("uncorrectable", "ue"))
+)  # fmt: skip
+
+
+class EdacCollector(Collector):
+    """Memory errors by controller and row."""
+
+    name = "edac"
+
+    def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
+        """Read /sys/devices/system/edac/mc."""
+        names = list_names(node, _EDAC)
+        controllers = [name for name in names if re.fullmatch("mc[0-9]+", name)]
+        for of_controllers, of_rows, short in _EDAC_FAMILIES:
+            totals: list[tuple[Labels, float]] = []
+            parts: list[tuple[Labels, float]] = []
+            for name in controllers:
+                place, number = f"{_EDAC}/{name}", name[2:]
+                total = read_number(node, f"{place}/{short}_count")
+                if total is not None:
+                    totals.append(((number,), total))
+                unknown = read_number(node, f"{place}/{short}_noinfo_count")
+                if unknown is not None:
+                    parts.append(((number, "unknown"), unknown))
+                for row in list_names(node, place):
+                    if re.fullmatch("csrow[0-9]+", row):
+                        count = read_number(node, f"{place}/{row}/{short}_count")
+                        if count is not None:
+                            parts.append(((number, row[5:]), count))
+            yield of_controllers, totals
+            yield of_rows, parts
+
+
+_THERMAL = "sys/class/thermal"
+_TEMPERATURE = gauge("node_thermal_zone_temp", "Zone temperature in Celsius", "zone", "type")
+_STATE = gauge(
+    "node_cooling_device_cur_state", "Current throttle state of the cooling device", "name", "type"
+)
+_MAX_STATE = gauge(
+    "node_cooling_device_max_state", "Maximum throttle state of the cooling device", "name", "type"
+)
+
+
+class ThermalCollector(Collector):
+    """Thermal zones and cooling devices."""
+
+    name = "thermal_zone"
+
+    def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
+        """Read /sys/class/thermal."""
+        zones: list[tuple[Labels, float]] = []
+        states: list[tuple[Labels, float]] = []
+        limits: list[tuple[Labels, float]] = []
+        for name in list_names(node, _THERMAL):
+            place = f"{_THERMAL}/{name}"
+            kind = read_text(node, f"{place}/type")
+            if name.startswith("thermal_zone"):
+                value = read_number(node, f"{place}/temp")
+                if value is not None:
+                    zones.append(((name.removeprefix("thermal_zone"), kind), value / 1000))
+            elif name.startswith("cooling_device"):
+                labels = (name.removeprefix("cooling_device"), kind)
+                current = read_number(node, f"{place}/cur_state")
+                limit = read_number(node, f"{place}/max_state")
+                if current is not None and limit is not None:
+                    states.append((labels, current))
+                    limits.append((labels, limit))
+        yield _TEMPERATURE, zones
+        yield _STATE, states
+        yield _MAX_STATE, limits
+
+
+_ONLINE = gauge(
+    "node_power_supply_online", "online value of /sys/class/power_supply/<power_supply>.",
+    "power_supply",
+)  # fmt: skip
+_PRESENT = gauge(
+    "node_power_supply_present", "present value of /sys/class/power_supply/<power_supply>.",
+    "power_supply",
+)  # fmt: skip
+
+
+class PowerSupplyCollector(Collector):
+    """Properties of power supplies."""
+
+    name = "powersupplyclass"
+
+    def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
+        """Read /sys/class/power_supply."""
+        supplies = node.list("sys/class/power_supply")
+        for family, file in ((_ONLINE, "online"), (_PRESENT, "present")):
+            rows: list[tuple[Labels, float]] = []
+            for supply in sorted(supplies):
+                value = read_number(node, f"sys/class/power_supply/{supply}/{file}")
+                if value is not None:
+                    rows.append(((supply,), value))
+            yield family, rows
+
+
+_ZONE_NAME = re.compile(r"([a-z]+)(?:-([0-9]+))?(?:-die-[0-9]+)?", re.ASCII)
+
+
+class RaplCollector(Collector):
+    """Energy by RAPL zone. Wraps of the hardware's counters are added up."""
+
+    name = "rapl"
+
+    def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
+        super().__init__(settings, sources)
+        self._families: dict[str, Family] = {}
+        self._before: dict[str, int] = {}
+        self._wrapped: dict[str, int] = {}
+
+    def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
+        """Read /sys/class/powercap.
+
+        Raise NotHereError without RAPL zones, NotPermittedError if none of them is readable.
+        """
+        zones = [name for name in sorted(node.list(POWERCAP)) if ZONE.fullmatch(name)]
+        if not zones:
+            raise NotHereError(f"/{POWERCAP}: no RAPL zone")
+        rows: dict[Family, list[tuple[Labels, float]]] = {}
+        indices: dict[str, int] = {}
+        for zone in zones:
+            place = f"{POWERCAP}/{zone}"
+            found = _ZONE_NAME.fullmatch(read_text(node, f"{place}/name"))
+            if found is None:
+                continue
+            kind = found[1]
+            index = indices[kind] = indices.get(kind, -1) + 1
+            energy = read_number(node, f"{place}/energy_uj")
+            if energy is None:
+                continue
+            if energy < self._before.get(zone, 0):
+                limit = read_number(node, f"{place}/max_energy_range_uj") or 0
+                self._wrapped[zone] = self._wrapped.get(zone, 0) + limit
+            self._before[zone] = energy
+            family = self._families.get(kind)
+            if family is None:
+                family = self._families[kind] = counter(
+                    f"node_rapl_{kind}_joules_total", f"Current RAPL {kind} value in joules",
+                    "index", "path",
+                )  # fmt: skip
+            labels = (found[2] or str(index), f"/{place}")
+            joules = (energy + self._wrapped.get(zone, 0)) / 1e6
+            rows.setdefault(family, []).append((labels, joules))
+        if not rows:
+            raise NotPermittedError(f"/{POWERCAP}: energy_uj can't be read: {FIX}")
+        yield from rows.items()

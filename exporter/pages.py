@@ -1,0 +1,122 @@
+"""The responses of the exporter: metrics, a landing page, errors."""
+
+from __future__ import annotations
+
+import html
+import zlib
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl
+
+from ccagent import __version__
+from ccagent.exporter.exposition import join_openmetrics, join_text
+from ccagent.exporter.http_request import (
+    TEXT,
+    ExporterAnswer,
+    accepts_gzip,
+    choose_format,
+    scrape_seconds,
+    text_answer,
+)
+from ccagent.exporter.passwords import BusyError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from ccagent.exporter.exposition import Block
+    from ccagent.exporter.http_request import Request
+    from ccagent.exporter.passwords import PasswordFile
+    from ccagent.exporter.settings import ExporterSettings
+
+_GZIP = 31
+_LEVEL = 1
+_MOST_FIELDS = 200
+_PAGE = """\
+<!DOCTYPE html>
+<html lang="en">
+<head><meta charset="utf-8"><title>ccagent</title></head>
+<body>
+<h1>ccagent {version}</h1>
+<p>Metrics of this node for Prometheus: <a href="{path}">{path}</a></p>
+<p>Collectors, for <code>?collect[]=NAME</code> or <code>?exclude[]=NAME</code>: {names}</p>
+</body>
+</html>
+"""
+_CHALLENGE = ("WWW-Authenticate", 'Basic realm="ccagent", charset="UTF-8"')
+
+
+class ExporterPages:
+    """Builder of responses.
+
+    scrape: called with the time limit in seconds, collectors to use and collectors to exclude.
+    """
+
+    def __init__(
+        self,
+        settings: ExporterSettings,
+        scrape: Callable[[float, Collection[str], Collection[str]], list[Block]],
+        names: list[str],
+        passwords: PasswordFile | None = None,
+    ) -> None:
+        self._settings = settings
+        self._scrape = scrape
+        self._names = names
+        self._passwords = passwords
+
+    def answer(self, request: Request) -> ExporterAnswer:
+        """Return the response to a request: status 4xx if the request is forbidden or invalid."""
+        if self._passwords is not None:
+            try:
+                login = request.headers.get("authorization", "")
+                if not self._passwords.accepts(login, request.peer):
+                    return text_answer(
+                        HTTPStatus.UNAUTHORIZED, "user and password required", _CHALLENGE
+                    )
+            except BusyError:
+                return text_answer(
+                    HTTPStatus.TOO_MANY_REQUESTS, "too many wrong passwords", ("Retry-After", "5")
+                )
+        if request.method not in {"GET", "HEAD"}:
+            return text_answer(
+                HTTPStatus.METHOD_NOT_ALLOWED, "GET and HEAD only", ("Allow", "GET, HEAD")
+            )
+        if request.path == self._settings.path:
+            return self._metrics(request)
+        if request.path == "/":
+            return self._landing()
+        return text_answer(HTTPStatus.NOT_FOUND, f"not found; metrics are at {self._settings.path}")
+
+    def _metrics(self, request: Request) -> ExporterAnswer:
+        try:
+            fields = parse_qsl(request.query, keep_blank_values=True, max_num_fields=_MOST_FIELDS)
+        except ValueError:
+            return text_answer(HTTPStatus.BAD_REQUEST, "too many parameters")
+        include = [value for name, value in fields if name == "collect[]"]
+        exclude = [value for name, value in fields if name == "exclude[]"]
+        if include and exclude:
+            return text_answer(HTTPStatus.BAD_REQUEST, "collect[] and exclude[] exclude each other")
+        known = set(self._names)
+        for name in (*include, *exclude):
+            if name not in known:
+                shown = name[:80] if name.isprintable() else repr(name[:80])
+                return text_answer(HTTPStatus.BAD_REQUEST, f"unknown collector {shown}")
+        timeout = request.headers.get("x-prometheus-scrape-timeout-seconds", "")
+        limit = self._settings.time_limit.seconds
+        blocks = self._scrape(scrape_seconds(timeout, limit), include, exclude)
+        content_type = choose_format(request.headers.get("accept", ""))
+        body = join_text(blocks) if content_type == TEXT else join_openmetrics(blocks)
+        headers: tuple[tuple[str, str], ...] = (("Vary", "Accept, Accept-Encoding"),)
+        if accepts_gzip(request.headers.get("accept-encoding", "")):
+            packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP)
+            body = packer.compress(body) + packer.flush()
+            headers = (*headers, ("Content-Encoding", "gzip"))
+        return ExporterAnswer(HTTPStatus.OK, content_type, body, headers)
+
+    def _landing(self) -> ExporterAnswer:
+        page = _PAGE.format(
+            version=html.escape(__version__),
+            path=html.escape(self._settings.path),
+            names=html.escape(", ".join(self._names)),
+        )
+        policy = ("Content-Security-Policy", "default-src 'none'")
+        return ExporterAnswer(HTTPStatus.OK, "text/html; charset=utf-8", page.encode(), (policy,))

@@ -1,0 +1,257 @@
+"""Scrapes of all collectors within a time limit.
+
+A collector that fails or hangs only loses its own families.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from ccagent.errors import CcagentError, NotHereError, ProgramError
+from ccagent.exporter.exposition import SampleEncoder
+from ccagent.exporter.family import Family, gauge
+from ccagent.log import logger
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from ccagent.exporter.collector import Collector
+    from ccagent.exporter.exposition import Block
+    from ccagent.exporter.family import Rows
+    from ccagent.machine.node import Node
+
+_NODE = "node_exporter"
+_DURATIONS = {
+    _NODE: gauge(
+        "node_scrape_collector_duration_seconds",
+        "node_exporter: Duration of a collector scrape.", "collector",
+    ),
+    "": gauge(
+        "ccagent_scrape_collector_duration_seconds",
+        "Duration of the last reading of a collector.", "collector",
+    ),
+}  # fmt: skip
+_SUCCESSES = {
+    _NODE: gauge(
+        "node_scrape_collector_success",
+        "node_exporter: Whether a collector succeeded.", "collector",
+    ),
+    "": gauge(
+        "ccagent_scrape_collector_success",
+        "1 if a collector could read something, 0 if it failed, was too slow or has nothing to"
+        " read here.",
+        "collector",
+    ),
+}  # fmt: skip
+
+PATIENCE = 0.25
+"""Seconds for which one collector may delay the others. They then continue in a new thread."""
+_SLOW_AFTER = 1.0
+"""Seconds after which a reading counts as hanging: later scrapes do not wait for the reading."""
+_LOOK_EVERY = 0.005
+
+
+class Outcome(NamedTuple):
+    """Outcome of a reading. seconds: its duration. end: its end by the monotonic clock."""
+
+    blocks: list[Block]
+    is_successful: bool
+    seconds: float
+    end: float
+
+
+class CollectorRun:
+    """A collector with the encoder of its samples and the outcome of its last reading.
+
+    begun: start of the running reading by the monotonic clock; None if none runs. While a reading
+    hangs, no other reading of this collector is started.
+    """
+
+    def __init__(self, collector: Collector, group: str) -> None:
+        self.collector = collector
+        self.group = group
+        self.begun: float | None = None
+        self.outcome = Outcome([], False, 0.0, 0.0)
+        self._closing = threading.Event()
+        self._encoder = SampleEncoder()
+
+    @property
+    def name(self) -> str:
+        """The name of the collector."""
+        return self.collector.name
+
+    def run(self, node: Node) -> None:
+        """Read once. Must not raise: errors are logged, unforeseen errors with a traceback."""
+        if self._closing.is_set():
+            self.outcome = Outcome([], False, 0.0, time.monotonic())
+            return
+        begin = time.monotonic()
+        blocks: list[Block] = []
+        is_successful = False
+        try:
+            blocks = self._encoder.encode(self.collector.collect(node))
+            is_successful = True
+        except NotHereError as error:
+            logger.debug("exporter: %s: %s", self.name, error)
+        except CcagentError as error:
+            logger.warning("exporter: %s: %s", self.name, error)
+        except Exception:  # noqa: BLE001 - other collectors must continue
+            logger.exception("exporter: %s: unforeseen error", self.name)
+        end = time.monotonic()
+        self.outcome = Outcome(blocks, is_successful, end - begin, end)
+        if self._closing.is_set():
+            self.collector.close()
+
+    def close(self) -> None:
+        """Close the collector, after the running reading if one runs."""
+        self._closing.set()
+        if self.begun is None:
+            self.collector.close()
+
+
+class _Round:
+    """A thread that runs collectors one after the other, until one takes too long."""
+
+    def __init__(self, runs: Sequence[CollectorRun], node: Node) -> None:
+        self._left = [*reversed(runs)]
+        self._node = node
+        self._changed = threading.Condition()
+        self._done = 0
+        self._count = len(runs)
+        try:
+            threading.Thread(target=self._work, name="exporter-collect", daemon=True).start()
+        except RuntimeError as error:
+            raise ProgramError(f"exporter: no thread for a scrape: {error}") from error
+
+    def wait(self, deadline: float) -> list[CollectorRun]:
+        """Wait until all have finished or one takes too long. Return the collectors not started."""
+        with self._changed:
+            while self._done < self._count:
+                count = self._done
+                limit = min(deadline, time.monotonic() + PATIENCE) - time.monotonic()
+                self._changed.wait(max(0.0, limit))
+                if self._done == count:
+                    left, self._left = self._left, []
+                    return [*reversed(left)]
+        return []
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                if not self._left:
+                    return
+                run = self._left.pop()
+                run.begun = time.monotonic()
+            run.run(self._node)
+            with self._changed:
+                run.begun = None
+                self._done += 1
+                self._changed.notify_all()
+
+
+def _leave_out_known(blocks: list[Block], known: list[Block]) -> list[Block]:
+    """Return the blocks whose family names are not in `known`; log the others.
+
+    Prometheus rejects a scrape that has a family twice.
+    """
+    names = {family.name for family, _ in known}
+    found: list[Block] = []
+    for family, lines in blocks:
+        if family.name in names:
+            logger.warning("exporter: textfile: %s: ccagent has this family itself", family.name)
+            continue
+        names.add(family.name)
+        found.append((family, lines))
+    return found
+
+
+class Scraper:
+    """A reader of all collectors. Scrapes of several threads run one after the other."""
+
+    def __init__(self, node: Node, collectors: Mapping[str, Sequence[Collector]]) -> None:
+        self._node = node
+        self._runs = [CollectorRun(c, group) for group, each in collectors.items() for c in each]
+        self._turn = threading.Lock()
+
+    @property
+    def names(self) -> list[str]:
+        """The distinct names of the collectors."""
+        return [*dict.fromkeys(run.name for run in self._runs)]
+
+    def scrape(
+        self,
+        seconds: float,
+        include: Collection[str] = (),
+        exclude: Collection[str] = (),
+    ) -> list[Block]:
+        """Return the families of the collectors that answer within `seconds`."""
+        begin = time.monotonic()
+        deadline = begin + seconds
+        chosen = [
+            run
+            for run in self._runs
+            if (not include or run.name in include) and run.name not in exclude
+        ]
+        if self._turn.acquire(timeout=max(0.0, seconds)):
+            try:
+                awaited = self._read(chosen, deadline)
+            finally:
+                self._turn.release()
+            while time.monotonic() < deadline and any(r.outcome.end < begin for r in awaited):
+                time.sleep(_LOOK_EVERY)
+        return self._collect(chosen, begin)
+
+    def _read(self, chosen: list[CollectorRun], deadline: float) -> list[CollectorRun]:
+        """Run the collectors that are not running. Return the collectors that do not hang."""
+        now = time.monotonic()
+        left: list[CollectorRun] = []
+        awaited: list[CollectorRun] = []
+        for run in chosen:
+            begun = run.begun
+            if begun is None:
+                left.append(run)
+            if begun is None or now - begun < _SLOW_AFTER:
+                awaited.append(run)
+        while left and time.monotonic() < deadline:
+            left = _Round(left, self._node).wait(deadline)
+        return awaited
+
+    def _collect(self, chosen: list[CollectorRun], begin: float) -> list[Block]:
+        outcomes = {run: run.outcome for run in chosen if run.outcome.end >= begin}
+        blocks: dict[Family, str] = {}
+        foreign: list[Block] = []
+        for run in chosen:
+            if run not in outcomes:
+                logger.warning("exporter: %s: not finished in time; left out", run.name)
+                continue
+            if run.collector.is_foreign:
+                foreign += outcomes[run].blocks
+                continue
+            for family, lines in outcomes[run].blocks:
+                blocks[family] = blocks.get(family, "") + lines
+        found = [*blocks.items(), *self._encode_outcomes(chosen, outcomes)]
+        return [*found, *_leave_out_known(foreign, found)]
+
+    def _encode_outcomes(
+        self, chosen: list[CollectorRun], outcomes: Mapping[CollectorRun, Outcome]
+    ) -> list[Block]:
+        missing = Outcome([], False, 0.0, 0.0)
+        families: list[tuple[Family, Rows]] = []
+        for group in ("", _NODE):
+            found = [
+                ((run.name,), outcomes.get(run, missing))
+                for run in chosen
+                if (run.group == _NODE) == (group == _NODE)
+            ]
+            seconds = [(labels, round(each.seconds, 6)) for labels, each in found]
+            families.append((_DURATIONS[group], seconds))
+            successes = [(labels, int(each.is_successful)) for labels, each in found]
+            families.append((_SUCCESSES[group], successes))
+        return SampleEncoder().encode(families)
+
+    def close(self) -> None:
+        """Close the collectors and prevent further readings."""
+        for run in self._runs:
+            run.close()

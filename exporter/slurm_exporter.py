@@ -1,0 +1,217 @@
+"""Slurm's queue, nodes and partitions under the names of prometheus-slurm-exporter."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from ccagent.errors import ProgramError
+from ccagent.exporter.collector import Collector
+from ccagent.exporter.family import counter, gauge
+from ccagent.machine.background import BackgroundCall
+from ccagent.machine.slurm_environment import ENVIRONMENT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from ccagent.exporter.family import Family, Labels, Rows
+    from ccagent.exporter.settings import ExporterSettings
+    from ccagent.exporter.sources import NodeSources
+    from ccagent.machine.node import Node
+
+_LIMIT = 64 * 1024 * 1024
+_TIME_LIMIT = 30.0
+_AGE = " Read at most once in slow-every."
+_QUEUE = ("%P", "%u", "%a", "%T", "%C", "%r", "%D")
+"""Fields of squeue(1), --format: partition, user, account, state, CPUs, reason, nodes."""
+_NODES = ("NodeHost", "StateLong", "CPUsState", "AllocMem", "Memory", "Gres", "Partition")
+"""Fields of sinfo(1), --Format. CPUs are allocated/idle/other/total, memory is in MB."""
+_SEPARATOR = "\x1f"
+
+_STATES = {
+    "PENDING": "pending", "RUNNING": "running", "SUSPENDED": "suspended",
+    "CANCELLED": "cancelled", "COMPLETING": "completing", "COMPLETED": "completed",
+    "CONFIGURING": "configuring", "FAILED": "failed", "TIMEOUT": "timeout",
+    "PREEMPTED": "preempted", "NODE_FAIL": "node_fail",
+}  # fmt: skip
+_NODE_STATES = {
+    "allocated": "alloc", "completing": "comp", "down": "down", "drained": "drain",
+    "draining": "drain", "error": "err", "fail": "fail", "failing": "fail", "idle": "idle",
+    "maint": "maint", "mixed": "mix", "reserved": "resv",
+}  # fmt: skip
+_FLAGS = "*~#!%$@^-+"
+_JOBS = {
+    name: gauge(f"slurm_queue_{name}", f"Jobs in the queue: {name}.{_AGE}")
+    for name in (*_STATES.values(), "pending_dependency")
+}
+_NODE_COUNTS = {
+    name: gauge(f"slurm_nodes_{name}", f"Nodes: {name}.{_AGE}")
+    for name in dict.fromkeys(_NODE_STATES.values())
+}
+_CPUS = {
+    name: gauge(f"slurm_cpus_{name}", f"CPUs of the cluster: {name}.{_AGE}")
+    for name in ("alloc", "idle", "other", "total")
+}
+_PARTITION_CPUS = {
+    name: gauge(f"slurm_partition_cpus_{public}", f"CPUs of a partition: {public}.{_AGE}",
+                "partition")
+    for name, public in (
+        ("alloc", "allocated"), ("idle", "idle"), ("other", "other"), ("total", "total"),
+    )
+}  # fmt: skip
+_PARTITION_PENDING = gauge(
+    "slurm_partition_jobs_pending", f"Pending jobs of a partition.{_AGE}", "partition"
+)
+_PEOPLE = {
+    (kind, name): gauge(f"slurm_{kind}_{name}", f"{text} by {kind}.{_AGE}", kind)
+    for kind in ("user", "account")
+    for name, text in (
+        ("jobs_pending", "Pending jobs"), ("jobs_running", "Running jobs"),
+        ("jobs_suspended", "Suspended jobs"), ("cpus_running", "CPUs of running jobs"),
+    )
+}  # fmt: skip
+_OF_NODE = {
+    name: gauge(f"slurm_node_{name}", f"{text} of a node.{_AGE}", "node", "status")
+    for name, text in (
+        ("cpu_alloc", "Allocated CPUs"), ("cpu_idle", "Idle CPUs"), ("cpu_other", "Other CPUs"),
+        ("cpu_total", "CPUs"), ("mem_alloc", "Allocated memory in MB"),
+        ("mem_total", "Memory in MB"),
+    )
+}  # fmt: skip
+_GPUS = gauge("slurm_gpus_total", f"GPUs of the cluster.{_AGE}")
+_READ = counter("ccagent_slurm_readings_total", "Readings of squeue and sinfo.")
+_GRES = re.compile(r"gpu(?::[^:,()]+)?:([0-9]+)")
+
+Values = dict["Family", "dict[Labels, float]"]
+
+
+class SlurmExporterCollector(Collector):
+    """Sums over squeue and sinfo, cached for `slow-every`: both programs load the controller."""
+
+    name = "slurm"
+
+    def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
+        super().__init__(settings, sources)
+        self._values: Values | None = None
+        self._moment = 0.0
+        self._readings = 0
+        self._call: BackgroundCall[Values] | None = None
+        self._lock = threading.Lock()
+
+    def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
+        """Return the sums of the last reading. Start another reading if they are outdated.
+
+        Raise NotHereError without squeue, ProgramError if squeue or sinfo does not answer.
+        """
+        with self._lock:
+            values = self._refresh(node)
+        for family, rows in values.items():
+            yield family, rows.items()
+        yield _READ, [((), self._readings)]
+
+    def _refresh(self, node: Node) -> Values:
+        now = time.monotonic()
+        every = self.settings.slow_every.seconds
+        if self._call is None and (self._values is None or now >= self._moment + every):
+            self._call = BackgroundCall(lambda: read_slurm(node, self.settings), "exporter-slurm")
+        if self._call is not None:
+            # The first scrape waits for its values. Later scrapes return the last values, or fail
+            # while the controller is down: it must not delay every scrape until its time limit.
+            patience = 0.2 if self._readings else _TIME_LIMIT
+            if self._call.wait(patience):
+                call, self._call = self._call, None
+                self._moment = time.monotonic()
+                self._readings += 1
+                self._values = None
+                self._values = call.checked_result()
+        if self._values is None:
+            raise ProgramError("squeue and sinfo have not answered yet")
+        if now > self._moment + 10 * every + _TIME_LIMIT:
+            raise ProgramError("squeue and sinfo have not answered for a long time")
+        return self._values
+
+
+def read_slurm(node: Node, settings: ExporterSettings) -> Values:
+    """Run squeue and sinfo. Return the sums as {family: {labels: number}}.
+
+    Raise NotHereError if a program is missing, ProgramError if it fails.
+    """
+    # --array: each task of an array is a job, as in prometheus-slurm-exporter.
+    squeue = [settings.squeue, "--all", "--array", "--noheader", "--states=all",
+              f"--format={_SEPARATOR.join(_QUEUE)}"]  # fmt: skip
+    fields = ",".join(f"{name}:{_SEPARATOR}" for name in _NODES)
+    sinfo = [settings.sinfo, "--all", "--noheader", "--Node", f"--Format={fields}"]
+    values: Values = {}
+    add_queue(values, _rows(_run(node, squeue), len(_QUEUE)))
+    add_nodes(values, (row[:-1] for row in _rows(_run(node, sinfo), len(_NODES) + 1)))
+    return values
+
+
+def _run(node: Node, command: list[str]) -> bytes:
+    return b"".join(
+        node.stream(command, time_limit=_TIME_LIMIT, output_limit=_LIMIT, environment=ENVIRONMENT)
+    )
+
+
+def _rows(content: bytes, columns: int) -> Iterator[list[str]]:
+    for line in content.decode("utf-8", "replace").split("\n"):
+        fields = [field.strip() for field in line.split(_SEPARATOR)]
+        if len(fields) == columns:
+            yield fields
+
+
+def _add(values: Values, family: Family, labels: Labels, number: float) -> None:
+    rows = values.setdefault(family, {})
+    rows[labels] = rows.get(labels, 0) + number
+
+
+def add_queue(values: Values, rows: Iterable[list[str]]) -> None:
+    """Add the sums over the rows of squeue to `values`. A row has the fields of `_QUEUE`."""
+    for family in _JOBS.values():
+        _add(values, family, (), 0)
+    for partition, user, account, state, cpus, reason, _ in rows:
+        name = _STATES.get(state)
+        if name is None:
+            continue
+        _add(values, _JOBS[name], (), 1)
+        if name == "pending":
+            if reason == "Dependency":
+                _add(values, _JOBS["pending_dependency"], (), 1)
+            for each in partition.split(","):
+                _add(values, _PARTITION_PENDING, (each,), 1)
+        if name in {"pending", "running", "suspended"}:
+            for kind, who in (("user", user), ("account", account)):
+                _add(values, _PEOPLE[kind, f"jobs_{name}"], (who,), 1)
+                if name == "running" and cpus.isdecimal():
+                    _add(values, _PEOPLE[kind, "cpus_running"], (who,), int(cpus))
+
+
+def add_nodes(values: Values, rows: Iterable[list[str]]) -> None:
+    """Add the sums over the rows of sinfo to `values`: one row per node and partition."""
+    for family in (*_NODE_COUNTS.values(), *_CPUS.values()):
+        _add(values, family, (), 0)
+    seen: set[str] = set()
+    for name, state, cpus, allocated, memory, gres, partition in rows:
+        counts = cpus.split("/")
+        if len(counts) != 4 or not all(count.isdecimal() for count in counts):
+            continue
+        numbers = dict(zip(_CPUS, map(int, counts), strict=True))
+        for key, number in numbers.items():
+            _add(values, _PARTITION_CPUS[key], (partition.rstrip("*"),), number)
+        if name in seen:
+            continue
+        seen.add(name)
+        word = state.rstrip(_FLAGS).lower()
+        short = _NODE_STATES.get(word)
+        if short is not None:
+            _add(values, _NODE_COUNTS[short], (), 1)
+        labels = (name, word)
+        for key, number in numbers.items():
+            _add(values, _CPUS[key], (), number)
+            _add(values, _OF_NODE[f"cpu_{key}"], labels, number)
+        for key, amount in (("mem_alloc", allocated), ("mem_total", memory)):
+            if amount.isdecimal():
+                _add(values, _OF_NODE[key], labels, int(amount))
+        _add(values, _GPUS, (), sum(map(int, _GRES.findall(gres))))

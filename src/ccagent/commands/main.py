@@ -1,0 +1,258 @@
+"""The command `ccagent`, for click."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from ccagent import __version__
+from ccagent.commands.agent_command import HELP, make_agent_command
+from ccagent.commands.command_options import HelpfulGroup, add_common_options, add_file_options
+from ccagent.commands.loading import configure_log, load, run_daemon
+from ccagent.errors import ConfigurationError
+from ccagent.service.signals import CLOSED_PIPE, INTERRUPTED, allow_interrupts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ccagent.commands.command_options import Common
+    from ccagent.config.configuration import Configuration
+    from ccagent.config.duration import Duration
+
+
+class _Place(NamedTuple):
+    """The module that defines a command, and the first sentence of its help."""
+
+    module: str
+    summary: str
+
+
+_COMMANDS = {
+    "agents": _Place("ccagent.commands.sinks", "List the agents."),
+    "config": _Place(
+        "ccagent.config.commands",
+        "Check a configuration, print the defaults, or import Sonar's configuration.",
+    ),
+    "control": _Place(
+        "ccagent.controls.commands", "Read and set the controls of a node, and restore them."
+    ),
+    "demo": _Place(
+        "ccagent.views.demo.commands",
+        "Show the pages with a simulated cluster and this node until Ctrl-C, then delete all data.",
+    ),
+    "export": _Place(
+        "ccagent.exporter.commands",
+        "Write metrics for Prometheus to a file; hash passwords of the exporter.",
+    ),
+    "job": _Place(
+        "ccagent.views.job.commands",
+        "Show how well jobs used their allocation, and give advice.",
+    ),
+    "jobstats": _Place(
+        "ccagent.stores.jobstats.query_commands",
+        "Query the store of Lustre jobstats for the I/O of jobs, users and nodes.",
+    ),
+    "kernel": _Place(
+        "ccagent.machine.bpf.commands",
+        "Load, show and unload the kernel programs for processes and I/O of jobs.",
+    ),
+    "outbox": _Place(
+        "ccagent.commands.outbox",
+        "Show the queue of each sink and its dead letters; exit status 1 if one can't be read.",
+    ),
+    "sinks": _Place(
+        "ccagent.commands.sinks",
+        "List the kinds of sinks, by the scheme of their URL; or test one.",
+    ),
+    "store": _Place("ccagent.stores.commands", "Run a store for the data of agents."),
+    "top": _Place(
+        "ccagent.views.top.commands", "Show this node live: its jobs, their processes and GPUs."
+    ),
+}
+"""Commands that are imported at first use. The list of all commands needs no import."""
+
+
+class Commands(HelpfulGroup):
+    """All commands, including one for each built-in or installed agent."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of the built-in commands."""
+        return sorted({*super().list_commands(ctx), *HELP, *_COMMANDS})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command. An unknown name may be an installed agent."""
+        command = super().get_command(ctx, cmd_name)
+        if command is not None:
+            return command
+        if cmd_name in _COMMANDS:
+            found: click.Command = getattr(import_module(_COMMANDS[cmd_name].module), cmd_name)
+            return found
+        if cmd_name not in HELP:
+            from ccagent.config.registry import agent_names
+
+            if cmd_name not in agent_names():
+                return None
+        return make_agent_command(cmd_name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands for the help, each with the first sentence of its help."""
+        summaries = HELP | {name: place.summary for name, place in _COMMANDS.items()}
+        summarized = {name: click.Command(name, help=text) for name, text in summaries.items()}
+        click.Group(commands={**self.commands, **summarized}).format_commands(ctx, formatter)
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run a command. Ctrl-C, and a closed standard output, end it without an error message."""
+        import_module("msgspec")  # an interrupt during its import would crash it
+        try:
+            allow_interrupts()
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            sys.exit(CLOSED_PIPE)
+        except KeyboardInterrupt:
+            sys.exit(INTERRUPTED)
+
+
+def _version(ctx: click.Context, _: click.Parameter, is_wanted: bool) -> None:
+    if not is_wanted:
+        return
+    from ccagent.commit import commit
+
+    found = commit()
+    click.echo(f"ccagent, version {__version__}" + (f" ({found})" if found else ""))
+    ctx.exit()
+
+
+def _parse_duration(_: click.Context, __: click.Parameter, text: str) -> Duration:
+    from ccagent.config.duration import Duration
+
+    try:
+        return Duration(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_version,
+    help="Show the version and the commit.",
+)
+@add_file_options
+def cli(common: Common) -> None:
+    """Collect data on the nodes of a compute cluster, and send it to receivers.
+
+    Every command reads /etc/ccagent/ccagent.toml, if it exists, unless --config or --no-config is
+    given. Options may be before or after a sub-command.
+    """
+    del common  # the sub-command reads these options
+
+
+@cli.command()
+@add_common_options
+def run(common: Common) -> None:
+    """Run the daemon: all configured agents, until SIGTERM. SIGHUP reads the configuration again.
+
+    Without --config it reads /etc/ccagent/ccagent.toml, which must exist.
+    """
+    from ccagent.commands.options import load_configuration
+    from ccagent.daemon.daemon import check_runnable
+
+    if common.options.form == "table":
+        raise click.UsageError("the daemon sends no tables; see 'ccagent top'")
+    configure_log(common.verbosity)
+
+    def read() -> Configuration:
+        configuration = load_configuration(common.options, needs_file=True, with_overrides=True)
+        check_runnable(configuration)
+        configure_log(common.verbosity, configuration)
+        return configuration
+
+    run_daemon(read, serves_status=True)
+
+
+@cli.command(hidden=True)
+@click.argument("directory", type=click.Path())
+def generate(directory: str) -> None:
+    """Write man pages, completions and a configuration file below DIRECTORY, for packages."""
+    from ccagent.commands.generate.commands import generate
+
+    for path in generate(cli, directory):
+        click.echo(path)
+
+
+@cli.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option(
+    "--wait",
+    "wait",
+    metavar="TIME",
+    default="0s",
+    callback=_parse_duration,
+    help="Wait at most TIME, such as 10s, until the daemon has started and has sent a message.",
+)
+@add_common_options
+def status(as_json: bool, wait: Duration, common: Common) -> None:
+    """Show the counters of the running daemon; exit status 1 if none runs."""
+    from ccagent.service.status_socket import await_status
+
+    configuration = load(common)
+    place = configuration.settings.status_socket
+    if not place:
+        raise ConfigurationError(f"{configuration.place}: status-socket: not set")
+    found = await_status(place, wait.seconds)
+    if as_json:
+        click.echo(found.json().decode())
+        return
+    from ccagent.views.output import find_style, find_width, print_lines
+    from ccagent.views.table.status import format_status
+
+    print_lines(format_status(found, find_width(100), find_style()))
+
+
+@cli.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--deliver", is_flag=True, help="Send a test message to each sink.")
+@add_common_options
+def doctor(as_json: bool, deliver: bool, common: Common) -> None:
+    """Check what this machine provides and what is missing.
+
+    Exit status 1 if an agent or sink can't work.
+    """
+    from ccagent.doctor.commands import doctor
+
+    sys.exit(doctor(load(common), is_json=as_json, delivers=deliver))
+
+
+def run_click(arguments: Sequence[str]) -> int:
+    """Run a command line and return its exit status. Raise CcagentError if the command fails."""
+    try:
+        found: object = cli.main([*arguments], prog_name="ccagent", standalone_mode=False)
+    except SystemExit as error:
+        found = error.code
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return error.exit_code
+    except click.ClickException as error:
+        raise ConfigurationError(_sentence(error)) from None
+    except click.Abort:
+        raise KeyboardInterrupt from None
+    return found if isinstance(found, int) else 0
+
+
+def _sentence(error: click.ClickException) -> str:
+    """Return click's error message in one line, with the command for its help."""
+    text = " ".join(error.format_message().split()).rstrip(".")
+    if text[1:2].islower():
+        text = text[:1].lower() + text[1:]
+    context = getattr(error, "ctx", None)
+    if not isinstance(context, click.Context):
+        return text
+    command = context.command_path.removeprefix("ccagent").strip()
+    subject = f"{command}: " if command else ""
+    return f"{subject}{text}; see '{context.command_path} --help'"

@@ -1,0 +1,1 @@
+"""What every long-running program shares: signals, systemd, locks, the status socket."""

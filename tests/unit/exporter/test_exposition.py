@@ -1,0 +1,119 @@
+"""The two formats, as the official parsers read them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ccagent.exporter.exposition import SampleEncoder, join_openmetrics, join_text
+from ccagent.exporter.family import Family, FamilyTable, counter, gauge, untyped
+from tests.support.exposition import parse
+
+NUMBERS = st.one_of(
+    st.integers(-(2**70), 2**70), st.floats(allow_nan=False), st.just(math.inf), st.just(-math.inf)
+)
+TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]), max_size=20)
+
+
+def documents(family: Family, rows: list[tuple[tuple[str, ...], float]]) -> tuple[str, str]:
+    blocks = SampleEncoder().encode([(family, rows)])
+    return join_text(blocks).decode(), join_openmetrics(blocks).decode()
+
+
+@given(st.dictionaries(st.tuples(TEXTS, TEXTS), NUMBERS, min_size=1, max_size=5), TEXTS)
+def test_any_labels_and_numbers_come_back(rows: dict[tuple[str, str], float], text: str) -> None:
+    family = gauge("some_bytes", text or "x", "first", "second")
+    for form, document in zip(
+        ("text", "openmetrics"), documents(family, [*rows.items()]), strict=True
+    ):
+        found = {labels: known.value for (_, labels), known in parse(document, form).items()}
+        assert found == {
+            frozenset({("first", a), ("second", b)}): float(v) for (a, b), v in rows.items()
+        }
+
+
+@given(st.text(max_size=30))
+def test_no_text_of_the_kernel_spoils_a_document(value: str) -> None:
+    for form, document in zip(
+        ("text", "openmetrics"),
+        documents(gauge("a", "b", "name"), [((value,), 1), (("other",), 2)]),
+        strict=True,
+    ):
+        assert len(parse(document, form)) == len({value, "other"})
+        assert document.count("\n") == 2 + len({value, "other"}) + (form == "openmetrics")
+
+
+def test_not_a_number_and_infinity() -> None:
+    text, openmetrics = documents(gauge("a", "b", "n"), [(("x",), math.nan), (("y",), -math.inf)])
+    assert 'a{n="x"} NaN\na{n="y"} -Inf\n' in text
+    assert 'a{n="x"} NaN\na{n="y"} -Inf\n# EOF\n' in openmetrics
+
+
+def test_a_counter_has_total_in_the_samples_and_in_the_type_of_text_alone() -> None:
+    text, openmetrics = documents(counter("a_seconds_total", "b"), [((), 1.5)])
+    assert text == "# HELP a_seconds_total b\n# TYPE a_seconds_total counter\na_seconds_total 1.5\n"
+    assert openmetrics == (
+        "# TYPE a_seconds counter\n# UNIT a_seconds seconds\n# HELP a_seconds b\n"
+        "a_seconds_total 1.5\n# EOF\n"
+    )
+
+
+def test_a_counter_without_total_keeps_its_name_in_openmetrics() -> None:
+    text, openmetrics = documents(counter("cgroup_cpu_user_seconds", "b"), [((), 2)])
+    assert "# TYPE cgroup_cpu_user_seconds counter" in text
+    assert "# TYPE cgroup_cpu_user_seconds unknown" in openmetrics
+    assert "\ncgroup_cpu_user_seconds 2\n" in openmetrics
+
+
+def test_an_untyped_family_is_unknown_in_openmetrics() -> None:
+    text, openmetrics = documents(untyped("a", "b"), [((), 2)])
+    assert "# TYPE a untyped" in text
+    assert "# TYPE a unknown" in openmetrics
+
+
+def test_labels_that_are_written_alike_are_one_series() -> None:
+    for document in documents(
+        gauge("a", "b", "n"), [((c,), 1) for c in ("\udcff", "\udcfe", "\x01")]
+    ):
+        assert document.count("\na{") == 1
+
+
+def test_a_label_may_hold_any_surrogate() -> None:
+    assert 'a{n="\ufffd"} 1\n' in documents(gauge("a", "b", "n"), [(("\ud800",), 1)])[0]
+
+
+def test_of_the_same_labels_the_last_counts() -> None:
+    assert "a 2\n" in documents(gauge("a", "b"), [((), 1), ((), 2)])[0]
+
+
+def test_a_family_without_samples_is_left_out() -> None:
+    assert documents(gauge("a", "b"), []) == ("", "# EOF\n")
+
+
+def test_beginnings_of_lines_are_forgotten_with_their_jobs() -> None:
+    encoder = SampleEncoder()
+    family = gauge("a", "b", "jobid")
+    for start in range(0, 20_000, 100):
+        encoder.encode([(family, [((str(job),), 1) for job in range(start, start + 100)])])
+    assert len(encoder._prefixes[family]) < 1000
+
+
+@pytest.mark.parametrize("name", ["a b", "1a", "a-b", "", "a:b", "ä"])
+def test_what_is_no_name(name: str) -> None:
+    with pytest.raises(ValueError, match="letters, digits"):
+        gauge(name, "x")
+    with pytest.raises(ValueError, match="letters, digits"):
+        gauge("a", "x", name)
+
+
+def test_names_of_the_kernel_are_bounded_and_checked() -> None:
+    table = FamilyTable("gauge", "node_{}", "of {}", most=2)
+    first = table.get("one")
+    assert first is not None
+    assert (first.name, first.help) == ("node_one", "of one")
+    assert table.get("one") is first
+    assert table.get("b c") is None
+    assert table.get("three") is None
