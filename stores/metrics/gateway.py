@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from ccagent.stores.metrics.health import HealthRequest
     from ccagent.stores.metrics.job_table import StoredJob
-    from ccagent.stores.metrics.query_request import QueryRequest
+    from ccagent.stores.metrics.query_request import QueryRequest, SeriesQuery
     from ccagent.stores.metrics.store import MetricStore
     from ccagent.stores.metrics.table_request import TableRequest
     from ccagent.stores.metrics.victoria import VictoriaEngine
@@ -57,7 +57,14 @@ class EngineSource:
         metrics = {query.metric for query in queries} | set(request.for_all_nodes or ())
         nodes = None if request.for_all_nodes else {query.host for query in queries}
         times = request.start - _BEFORE, request.end
-        return await self._read(request.cluster, nodes, metrics, times)
+        store = await self._read(request.cluster, nodes, metrics, times)
+        later = [query for query in queries if not _has_series(store, request.cluster, query)]
+        if later:
+            await asyncio.to_thread(
+                self._engine.add_first_values, store, request.cluster,
+                ({query.host for query in later}, {query.metric for query in later}), request.end,
+            )  # fmt: skip
+        return store
 
     async def read_table(self, request: TableRequest) -> MetricStore:
         """Return a store with the values of a version 2 request. Raise as `read_queries`."""
@@ -89,3 +96,12 @@ class EngineSource:
             self._engine.read,
             names.catalogue, cluster, (nodes, metrics), times, names.now, most=self._most,
         )  # fmt: skip
+
+
+def _has_series(store: MetricStore, cluster: str, query: SeriesQuery) -> bool:
+    """Return whether all selected levels have values of the metric."""
+    root = store.root
+    return all(
+        any(True for level in root.select(selector) for _ in level.find_series(query.metric))
+        for selector in query.selectors(cluster)
+    )
