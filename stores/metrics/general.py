@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ccagent.records.line_protocol.decoding import decode_lines
 from ccagent.records.line_protocol.lines import LineError
-from ccagent.stores.metrics.line_keys import check_name, level_path
-from ccagent.stores.metrics.line_times import seconds
-from ccagent.stores.metrics.part_tags import add_part
+from ccagent.stores.metrics.line_keys import add_part, check_name, level_path, seconds
 from ccagent.stores.metrics.series_limits import SeriesRefusal
 
 if TYPE_CHECKING:
@@ -18,8 +16,7 @@ if TYPE_CHECKING:
 
     from ccagent.records.line_protocol.lines import Line
     from ccagent.stores.metrics.groups import Path, StoredSeries
-    from ccagent.stores.metrics.part_limits import PartLimits
-    from ccagent.stores.metrics.series_limits import SeriesLimits
+    from ccagent.stores.metrics.series_limits import PartLimits, SeriesLimits
     from ccagent.stores.metrics.store import MetricStore
 
 MOST_REPORTED = 100

@@ -22,9 +22,8 @@ from ccagent.stores.metrics.known_keys import (
     parse_values,
     split_lines,
 )
-from ccagent.stores.metrics.line_times import seconds
-from ccagent.stores.metrics.part_limits import PartLimits
-from ccagent.stores.metrics.series_limits import SeriesLimits, SeriesRefusal
+from ccagent.stores.metrics.line_keys import seconds
+from ccagent.stores.metrics.series_limits import PartLimits, SeriesLimits, SeriesRefusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

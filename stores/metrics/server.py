@@ -15,11 +15,11 @@ from ccagent.log import logger
 from ccagent.service.lock import Lock
 from ccagent.service.private_directories import make_directory
 from ccagent.stores.metrics.api import StoreApi
-from ccagent.stores.metrics.archive_query import ArchiveQueries
+from ccagent.stores.metrics.archiving import ArchiveQueries
 from ccagent.stores.metrics.checkpoint_files import read_checkpoints
 from ccagent.stores.metrics.checkpointing import Checkpointer
 from ccagent.stores.metrics.commit import GroupCommit
-from ccagent.stores.metrics.housekeeping import REPLAYED, Housekeeper
+from ccagent.stores.metrics.housekeeping import REPLAYED, Housekeeper, find_used_nodes
 from ccagent.stores.metrics.ingest import LineIngest
 from ccagent.stores.metrics.job_events import JobEvents
 from ccagent.stores.metrics.job_queries import FootprintKeeper
@@ -33,7 +33,6 @@ from ccagent.stores.metrics.series_limits import SeriesLimits, plan_memory
 from ccagent.stores.metrics.settings import log_directory, parse_size
 from ccagent.stores.metrics.store import MetricStore
 from ccagent.stores.metrics.tokens import TokenVerifier
-from ccagent.stores.metrics.used_nodes import find_used_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -224,7 +223,7 @@ def run_store(settings: StoreSettings) -> None:
         if settings.engine == "memory":
             await StoreServer(settings).run()
         else:
-            from ccagent.stores.metrics.gateway_server import GatewayServer
+            from ccagent.stores.metrics.gateway import GatewayServer
 
             await GatewayServer(settings).run()
 

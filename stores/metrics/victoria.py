@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlencode, urlsplit
 
 from ccagent.errors import CcagentError, ConfigurationError
-from ccagent.stores.metrics.line_keys import level_path
-from ccagent.stores.metrics.part_tags import add_part
+from ccagent.stores.metrics.line_keys import add_part, level_path
 from ccagent.stores.metrics.query_request import BadRequestError
 from ccagent.stores.metrics.store import MetricStore
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ccagent.records.line_protocol.encoding import encode_tags
-from ccagent.stores.metrics.part_tags import JOB_ENERGY, MOUNT, NETWORK, read_part
+from ccagent.stores.metrics.line_keys import JOB_ENERGY, MOUNT, NETWORK, read_part
 from ccagent.views.demo.jobs import FIRST_JOB, demo_jobs
 from ccagent.views.demo.parts import part_signals
 from ccagent.views.demo.placing import demo_nodes, place_jobs

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ccagent.stores.metrics.part_tags import JOB_ENERGY, MOUNT, NETWORK, part_name
+from ccagent.stores.metrics.line_keys import JOB_ENERGY, MOUNT, NETWORK, part_name
 from ccagent.views.demo.mounts import MIB
 
 if TYPE_CHECKING:

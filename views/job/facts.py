@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ccagent.stores.metrics.job_details import StoredJobDetails
+from ccagent.stores.metrics.job_table import StoredJobDetails
 
 LARGEST_VALUE = 1e18
 """Values from this number on are implausible and ignored."""

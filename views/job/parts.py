@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ccagent.stores.metrics.part_tags import MOUNT, NETWORK, read_part
+from ccagent.stores.metrics.line_keys import MOUNT, NETWORK, read_part
 from ccagent.views.job.facts import LARGEST_VALUE
 from ccagent.views.job.measuring import usual_gap
 from ccagent.views.job.mounts import JobMount, JobMounts, JobNetwork

@@ -13,7 +13,7 @@ from ccagent.views.web.data.node_series import SeriesFinder
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ccagent.stores.metrics.levels import StoreLevel
+    from ccagent.stores.metrics.groups import StoreLevel
     from ccagent.stores.metrics.store import MetricStore
     from ccagent.views.job.thresholds import JobThresholds
     from ccagent.views.web.access import Viewer

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ccagent.stores.metrics.part_tags import JOB_ENERGY, read_part
+from ccagent.stores.metrics.line_keys import JOB_ENERGY, read_part
 from ccagent.views.job.facts import LARGEST_VALUE
 from ccagent.views.job.measuring import usual_gap
 from ccagent.views.job.parts import LATE, MOST_PARTS, JobPartSums, part_metrics
@@ -16,9 +16,8 @@ from ccagent.views.web.data.measured import job_level, read_values
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ccagent.stores.metrics.groups import StoredSeries
+    from ccagent.stores.metrics.groups import StoredSeries, StoreLevel
     from ccagent.stores.metrics.job_table import StoredJob
-    from ccagent.stores.metrics.levels import StoreLevel
     from ccagent.stores.metrics.store import MetricStore
     from ccagent.views.job.mounts import JobMounts
 

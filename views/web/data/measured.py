@@ -27,9 +27,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ccagent.stores.metrics.groups import StoredSeries
+    from ccagent.stores.metrics.groups import StoredSeries, StoreLevel
     from ccagent.stores.metrics.job_table import StoredJob
-    from ccagent.stores.metrics.levels import StoreLevel
     from ccagent.stores.metrics.store import MetricStore
     from ccagent.views.job.thresholds import JobThresholds
     from ccagent.views.web.data.metric_units import ShownMetric

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
-    from ccagent.stores.metrics.groups import StoredSeries
-    from ccagent.stores.metrics.levels import StoreLevel
+    from ccagent.stores.metrics.groups import StoredSeries, StoreLevel
     from ccagent.stores.metrics.store import MetricStore
     from ccagent.views.web.data.metric_units import ShownMetric
     from ccagent.views.web.data.node_series import NodeSeries, SeriesFinder

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from ccagent.stores.metrics.groups import SeriesGroup, StoredSeries
-    from ccagent.stores.metrics.levels import StoreLevel
+    from ccagent.stores.metrics.groups import SeriesGroup, StoredSeries, StoreLevel
     from ccagent.stores.metrics.store import MetricStore
 
 OF_NODE = frozenset({

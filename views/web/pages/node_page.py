@@ -24,9 +24,8 @@ from ccagent.views.web.words import STATES, shown_text
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ccagent.stores.metrics.groups import StoredSeries
+    from ccagent.stores.metrics.groups import StoredSeries, StoreLevel
     from ccagent.stores.metrics.job_table import StoredJob
-    from ccagent.stores.metrics.levels import StoreLevel
     from ccagent.views.web.context import PageRequest, PageSources
     from ccagent.views.web.data.newest import NodeNow
 

@@ -16,11 +16,11 @@ import pytest
 from ccagent.stores.metrics.api import ROUTES, StoreApi
 from ccagent.stores.metrics.commit import GroupCommit
 from ccagent.stores.metrics.connection import StoreConnection
-from ccagent.stores.metrics.connection_limits import ConnectionLimits
 from ccagent.stores.metrics.job_table import open_job_table
 from ccagent.stores.metrics.log_writer import StoreLogError, WriteAheadLog
 from ccagent.stores.metrics.query import QueryLimits
 from ccagent.stores.metrics.query_request import BadRequestError
+from ccagent.stores.metrics.request_reader import ConnectionLimits
 from ccagent.stores.metrics.responses import StoreResponse
 from tests.unit.stores.metrics.support import NOW, ask, line, new_ingest, new_store
 

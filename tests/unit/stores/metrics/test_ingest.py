@@ -13,8 +13,7 @@ from ccagent.stores.metrics.catalogue import MetricCatalogue, StoredMetric
 from ccagent.stores.metrics.checkpoint_files import read_checkpoints, write_checkpoint
 from ccagent.stores.metrics.general import GeneralIngest, LineMessage
 from ccagent.stores.metrics.known_keys import parse_numbers
-from ccagent.stores.metrics.part_limits import PartLimits
-from ccagent.stores.metrics.series_limits import SeriesLimits
+from ccagent.stores.metrics.series_limits import PartLimits, SeriesLimits
 from ccagent.stores.metrics.store import MetricStore
 from tests.unit.stores.metrics.support import NOW, ask, data, line, new_ingest, new_store
 

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.stores.metrics.query import QueryLimits, rounded
+from ccagent.stores.metrics.query import QueryLimits, resample, rounded
 from ccagent.stores.metrics.query_request import BadRequestError, parse_request
-from ccagent.stores.metrics.resampling import resample
 from ccagent.stores.metrics.store import MetricStore
 from tests.unit.stores.metrics.support import NOW, ask, new_store
 

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from ccagent.stores.metrics.query import QueryLimits
-from ccagent.stores.metrics.query_request import BadRequestError
+from ccagent.stores.metrics.query_request import BadRequestError, parse_table_request
 from ccagent.stores.metrics.store import MetricStore
 from ccagent.stores.metrics.table_query import answer_table
-from ccagent.stores.metrics.table_request import parse_table_request
 from tests.unit.stores.metrics.support import NOW, new_store
 
 BASE = {"cluster": "fox", "from": NOW, "to": NOW + 240, "metrics": ["load"]}

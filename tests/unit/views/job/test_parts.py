@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ccagent.stores.metrics.part_tags import MOUNT, NETWORK, part_name
+from ccagent.stores.metrics.line_keys import MOUNT, NETWORK, part_name
 from ccagent.views.job.figures import JobFigures, NodeFigures
 from ccagent.views.job.mounts import format_mounts, format_network
 from ccagent.views.job.parts import JobPartSums, part_metrics, sum_of_rates
