@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Literal, cast
 from weakref import WeakValueDictionary
 
 from ccagent.senders import SenderTable
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
     from ccagent.records.line_protocol.lines import Line
     from ccagent.stores.metrics.general import DecodedLines
-    from ccagent.stores.metrics.groups import LoggedRuns, Row, SeriesGroup, StoredSeries
+    from ccagent.stores.metrics.groups import Row, SeriesGroup, StoredSeries
+    from ccagent.stores.metrics.log_writer import WriteAheadLog
     from ccagent.stores.metrics.store import MetricStore
 
 _MOST_CLUSTERS = 1000
@@ -50,16 +51,6 @@ _LINES, _BYTES = 150, 16 << 10
 
 _POINT_BYTES = 24
 """Bytes of a single value in the log."""
-
-
-class IngestLog(Protocol):
-    """Persistent log of the values in memory."""
-
-    def add_runs(self, runs: LoggedRuns, time: int, packed: bytes) -> None:
-        """Add values of one time in runs of columns."""
-
-    def add_points(self, points: list[tuple[SeriesGroup, int, int, float]]) -> None:
-        """Add single values: group, column, time and value."""
 
 
 class IngestCounters:
@@ -87,7 +78,7 @@ class LineIngest:
     def __init__(
         self,
         store: MetricStore,
-        log: IngestLog | None = None,
+        log: WriteAheadLog | None = None,
         *,
         future: int = 3600,
         past: int | None = None,
@@ -203,9 +194,7 @@ class LineIngest:
         if b"\r" in body:
             body = body.replace(b"\r\n", b"\n")
         known = self._known_keys(message.cluster)
-        return self._write_repeated(known, body, message) or self._write_plain(
-            known, body, message, _LINES
-        )
+        return self._write_repeated(known, body, message) or self._write_plain(known, body, message)
 
     def _write_part(self, part: bytes, message: LineMessage) -> bool:
         """Write a few lines. Return whether a bad line has ended the message."""
@@ -213,7 +202,7 @@ class LineIngest:
             self._forget()
         plain = part.replace(b"\r\n", b"\n") if b"\r" in part else part
         known = self._known_keys(message.cluster)
-        if not self._write_plain(known, plain, message, len(plain)):
+        if not self._write_plain(known, plain, message):
             self._decode(enumerate(part.split(b"\n"), 1), message)
             message.lines += part.count(b"\n")
         return message.is_ended
@@ -253,10 +242,10 @@ class LineIngest:
         message.time = time
         return True
 
-    def _write_plain(self, known: KnownKeys, body: bytes, message: LineMessage, most: int) -> bool:
+    def _write_plain(self, known: KnownKeys, body: bytes, message: LineMessage) -> bool:
         """Write lines of three words in any order.
 
-        Return False, and write nothing, for other lines, and for more than `most` lines that the
+        Return False, and write nothing, for other lines, and for more than `_LINES` lines that the
         general path must process.
         """
         words = split_lines(body)
@@ -265,9 +254,12 @@ class LineIngest:
         keys, values, times = words
         series = list(map(known.series.get, keys))
         numbers, moments = parse_numbers(values), self._times(times)
+        if numbers is None and len(keys) > _LINES:
+            return False  # the search for the others would take too long
         if numbers is None or None in moments or not all(series):
-            lines = PlainLines(keys, values, times, parse_values(values), moments)
-            return self._write_mixed(known, lines, series, message, most)
+            parsed: list[float | None] = parse_values(values) if numbers is None else [*numbers]
+            lines = PlainLines(keys, values, times, parsed, moments)
+            return self._write_mixed(known, lines, series, message)
         self.counters.lookups += 1
         if moments.count(moments[0]) == len(moments):
             known.note_order(keys, series)
@@ -281,14 +273,13 @@ class LineIngest:
         lines: PlainLines,
         series: list[StoredSeries | Literal[False] | None],
         message: LineMessage,
-        most: int,
     ) -> bool:
         """Write the lines of known keys, and process the others. Return False as `_write_plain`."""
         numbers, moments = lines.numbers, lines.moments
         is_parsed = [a is not None and b is not None for a, b in zip(numbers, moments, strict=True)]
         known_lines = list(zip(series, is_parsed, strict=True))
         others = [n for n, (one, ok) in enumerate(known_lines) if one is None or (one and not ok)]
-        if len(others) > most or (others and self._is_strict):
+        if len(others) > _LINES or (others and self._is_strict):
             return False
         taken = [n for n, (one, ok) in enumerate(known_lines) if one and ok]
         if taken:
@@ -367,7 +358,7 @@ class LineIngest:
 
     @staticmethod
     def _log_rows(
-        log: IngestLog,
+        log: WriteAheadLog,
         times_rows: dict[int, dict[SeriesGroup, Row]],
         series: Sequence[StoredSeries],
         values: Sequence[float],
