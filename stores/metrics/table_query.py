@@ -97,18 +97,6 @@ class NodeValues(NamedTuple):
     error: str = ""
 
 
-class TableAnswer(NamedTuple):
-    """A complete response."""
-
-    kind: bytes
-    body: bytes
-
-
-def answer_table(store: MetricStore, request: TableRequest, limits: QueryLimits) -> TableAnswer:
-    """Return the response in JSON or CSV. Raise BadRequestError."""
-    return TableAnswer(FORMS[request.format].kind, b"".join(table_parts(store, request, limits)))
-
-
 def table_parts(store: MetricStore, request: TableRequest, limits: QueryLimits) -> Iterator[bytes]:
     """Yield the parts of a response in JSON or CSV, with pauses.
 

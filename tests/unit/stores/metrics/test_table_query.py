@@ -10,7 +10,7 @@ import pytest
 from ccagent.stores.metrics.query import QueryLimits
 from ccagent.stores.metrics.query_request import BadRequestError, parse_table_request
 from ccagent.stores.metrics.store import MetricStore
-from ccagent.stores.metrics.table_query import answer_table
+from ccagent.stores.metrics.table_query import table_parts
 from tests.unit.stores.metrics.support import NOW, new_store
 
 BASE = {"cluster": "fox", "from": NOW, "to": NOW + 240, "metrics": ["load"]}
@@ -29,7 +29,7 @@ def store() -> MetricStore:
 
 def ask(store: MetricStore, limit: int = 1000, **more: Any) -> bytes:
     request = parse_table_request(json.dumps(BASE | more).encode())
-    return answer_table(store, request, QueryLimits(limit)).body
+    return b"".join(table_parts(store, request, QueryLimits(limit)))
 
 
 def test_several_metrics_of_all_nodes_with_all_digits(store: MetricStore) -> None:
