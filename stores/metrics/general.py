@@ -271,6 +271,7 @@ class GeneralIngest:
         missing: dict[Path, dict[str, int]] = {}
         last: Path | None = None
         series: dict[str, StoredSeries] = {}
+        new: dict[str, int] = {}
         for _, path, metric, time, _, _ in decoding.points:
             if path is not last:
                 last = path
@@ -284,6 +285,8 @@ class GeneralIngest:
         levels = {path: self._series_at(path) for path in levels}
         points: list[tuple[StoredSeries, int, float]] = []
         found: dict[bytes, StoredSeries | Literal[False]] = {}
+        for key in decoding.skipped:
+            found[key] = False
         last = None
         for number, path, metric, time, value, key in decoding.points:
             if path is not last:
@@ -294,7 +297,7 @@ class GeneralIngest:
                 continue
             points.append((one, time, value))
             found[key] = one
-        return DecodedLines(points, found | dict.fromkeys(decoding.skipped, False))
+        return DecodedLines(points, found)
 
     def _series_at(self, path: Path) -> dict[str, StoredSeries]:
         """Return the series of a level by metric; none if it does not exist."""

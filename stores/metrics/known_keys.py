@@ -57,8 +57,11 @@ class RepeatedMessage(LoggedRuns):
         """
         text = b",".join(map(bytes.removeprefix, lines, self.begins))
         count = len(self.begins)
-        # The sizes differ if a line has another start. JSON would permit blanks.
-        if len(text) - count + 1 != size - self.size or text.translate(None, _NO_BLANKS):
+        # The sizes differ if a line has another start. JSON would permit blanks; explicit searches
+        # take less time than a generator or `translate`.
+        if len(text) - count + 1 != size - self.size or (
+            b" " in text or b"\n" in text or b"\t" in text or b"\r" in text
+        ):
             return None
         values = _parse_numbers(text)
         return values if values is not None and len(values) == count else None
