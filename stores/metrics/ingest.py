@@ -252,7 +252,9 @@ class LineIngest:
         if words is None:
             return False
         keys, values, times = words
-        series: list[StoredSeries | Literal[False] | None] = list(map(known.series.get, keys))
+        series = cast(
+            "list[StoredSeries | Literal[False] | None]", list(map(known.series.get, keys))
+        )
         numbers, moments = parse_numbers(values), self._times(times)
         if numbers is None and len(keys) > _LINES:
             return False  # the search for the others would take too long
