@@ -19,6 +19,7 @@ from ccagent.stores.metrics.known_keys import (
     KnownKeys,
     RepeatedMessage,
     parse_numbers,
+    parse_times,
     parse_values,
     split_lines,
 )
@@ -383,6 +384,10 @@ class LineIngest:
         first = texts[0]
         if texts.count(first) == len(texts):
             return [self._time(first)] * len(texts)
+        moments = parse_times(texts)
+        now = self._store.now()
+        if moments and now - self._past <= min(moments) and max(moments) <= now + self._future:
+            return [*moments]
         return list(map({text: self._time(text) for text in set(texts)}.__getitem__, texts))
 
     def _time(self, text: bytes) -> int | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from ccagent.stores.metrics.groups import ColumnRun, LoggedRuns
+from ccagent.stores.metrics.line_keys import LAST_MICROSECOND, LAST_SECOND, NANOSECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,10 +30,12 @@ _EXACT = 2.0**63
 
 _NO_BLANKS = bytes(range(33, 256))
 _DIGITS = b"0123456789"
+_DIGITS_AND_COMMAS = _DIGITS + b","
 _SUFFIXED = {b"i", b"-i", b"u"}
 """Integers without their digits."""
 
 _decode = msgspec.json.Decoder(list[float]).decode
+_decode_integers = msgspec.json.Decoder(list[int]).decode
 
 
 class RepeatedMessage(LoggedRuns):
@@ -156,6 +159,20 @@ def parse_values(words: list[bytes]) -> list[float | None]:
         return [None]
     half = len(words) // 2
     return parse_values(words[:half]) + parse_values(words[half:])
+
+
+def parse_times(texts: list[bytes]) -> list[int] | None:
+    """Parse times of one unit as seconds; None for others than plain numbers in s or ns."""
+    text = b",".join(texts)
+    if text.translate(None, _DIGITS_AND_COMMAS):
+        return None
+    try:
+        times = _decode_integers(b"[%b]" % text)
+    except msgspec.DecodeError:
+        return None
+    if max(times) < LAST_SECOND:
+        return times
+    return [time // NANOSECONDS for time in times] if min(times) >= LAST_MICROSECOND else None
 
 
 def _parse_numbers(text: bytes) -> list[float] | None:

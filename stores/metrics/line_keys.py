@@ -72,9 +72,10 @@ def check_name(name: str) -> None:
         raise ValueError(f"a name has more than {LONGEST_NAME} bytes: {name[:40]}...")
 
 
-_LAST_SECOND = 10**11
+LAST_SECOND = 10**11
 _LAST_MILLISECOND = 10**14
-_LAST_MICROSECOND = 10**17
+LAST_MICROSECOND = 10**17
+NANOSECONDS = 10**9
 
 
 def seconds(time: int) -> int:
@@ -83,13 +84,13 @@ def seconds(time: int) -> int:
     The size determines the unit: 100,000,000,000 s is in the year 5138, as many ms are in 1973.
     """
     size = abs(time)
-    if size < _LAST_SECOND:
+    if size < LAST_SECOND:
         return time
     if size < _LAST_MILLISECOND:
         return time // 1000
-    if size < _LAST_MICROSECOND:
+    if size < LAST_MICROSECOND:
         return time // 1_000_000
-    return time // 1_000_000_000
+    return time // NANOSECONDS
 
 
 MOUNT = ("mountpoint", "fstype", "source")
