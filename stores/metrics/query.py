@@ -44,7 +44,7 @@ def resample(rows: NDArray[np.float64], step: int) -> NDArray[np.float64]:
     result[0], result[-1] = rows[:, 0], rows[:, -1]
     _choose(rows, middles.tolist(), ((middles + highs) / 2).tolist(), averages, result)
     result[1:-1][np.isnan(averages)] = np.nan
-    return result.T
+    return np.ascontiguousarray(result.T)  # rows are encoded one by one
 
 
 def _choose(

@@ -205,6 +205,8 @@ def test_many_values_are_resampled(store: MetricStore) -> None:
     ((one,),) = ask(store, BEGIN, BEGIN + 86400, LOAD | {"resolution": 600})
     assert (len(one["data"]), one["resolution"]) == (144, 600)
     assert "multiple" in ask(store, BEGIN, BEGIN + 86400, LOAD | {"resolution": 61})[0][0]["error"]
+    both = ask(store, BEGIN, BEGIN + 86400, *[LOAD | {"resolution": 600}] * 2)
+    assert [found["data"] for (found,) in both] == [one["data"]] * 2
 
 
 def lttb(data: list[float], step: int) -> list[float]:
