@@ -166,7 +166,10 @@ class StoreBench:
         for _ in range(rounds):
             start = time.perf_counter()
             one.sendall(request)
-            size = len(_read_answer(one))
+            answer = _read_answer(one)
+            if not answer.startswith(b'{"results":['):
+                sys.exit(f"the store answered {answer[:200]!r}")
+            size = len(answer)
             times.append(time.perf_counter() - start)
         return (self.cpu() - begin) / rounds * 1e3, sorted(times)[rounds // 2] * 1e3, size
 
