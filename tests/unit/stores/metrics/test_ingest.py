@@ -289,6 +289,18 @@ def test_a_limit_of_series_refuses_only_new_ones(store: MetricStore) -> None:
     assert ingest.write(message(["4", "5"])).bad_count == 0
 
 
+def test_the_columns_of_a_group_have_the_order_of_the_lines(store: MetricStore) -> None:
+    """A sum over components is fast if their columns are equidistant."""
+    lines = "".join(
+        line(metric, 1, tags=f",type=core,type-id={core}")
+        for metric in ("load", "power")
+        for core in range(3)
+    )
+    new_ingest(store).write(lines.encode())
+    (group,) = store.groups.values()
+    assert [metric for _, metric in group.columns] == ["load"] * 3 + ["power"] * 3
+
+
 TOKENS = ["1", "1.5", "-2", "4i", "-4i", "4u", "4.5i", ".5", "5.", "+5", "007", "1_0", "0x10",
           "1e400", "nan", "inf", "t", "true", '"a"', "null", "[1]", "1e5", "-0", "1,x=2", "",
           "12345678901234567890", "9223372036854775808i"]  # fmt: skip
