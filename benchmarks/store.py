@@ -1,6 +1,7 @@
 """Cost of the metric store: CPU of its process for writing and reading, memory, start.
 
     python benchmarks/store.py [--nodes 1000] [--steps 30] [--day NODES]
+    python benchmarks/store.py --traffic all|ccagent|collector|random|new|large
 
 Tokens with roles are checked, and the log is on. Clients are in this process; CPU is user and
 system time of the store alone. For comparison of machines, a plain loop over the same lines (split,
@@ -14,6 +15,7 @@ the delay of requests by a checkpoint.
 from __future__ import annotations
 
 import argparse
+import random
 import signal
 import sys
 import tempfile
@@ -27,9 +29,12 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.servers import free_port, server
 from benchmarks.store_server import METRICS, StoreBench, lines, report, store_command, token
+from tests.support.collector_traffic import collector_messages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+SEED = 34
 
 
 def components(node: int, begin: int, hwthreads: int, steps: range) -> Iterator[bytes]:
@@ -43,18 +48,101 @@ def components(node: int, begin: int, hwthreads: int, steps: range) -> Iterator[
         ).encode()
 
 
+class PlainLoop:
+    """The simplest loop that stores values: split, look the key up, store a float."""
+
+    def __init__(self) -> None:
+        self._keys: dict[bytes, int] = {}
+        self._values = np.zeros(10_000_000)
+
+    def take(self, bodies: list[bytes]) -> float:
+        """Store the lines of messages. Return the CPU seconds."""
+        keys, values = self._keys, self._values
+        begin = time.process_time()
+        for body in bodies:
+            for line in body.split(b"\n"):
+                if line:
+                    key, value, when = line.split(b" ")
+                    values[keys.setdefault(key, len(keys))] = float(value[6:].rstrip(b"iu"))
+                    int(when)
+        return time.process_time() - begin
+
+
 def plain_loop(bodies: list[bytes]) -> float:
-    """Return the points a CPU second of the simplest loop that stores values."""
-    keys: dict[bytes, int] = {}
-    values = np.zeros(len(bodies) * METRICS)
-    begin = time.process_time()
-    for body in bodies:
-        for line in body.split(b"\n"):
-            if line:
-                key, value, when = line.split(b" ")
-                values[keys.setdefault(key, len(keys))] = float(value[6:])
-                int(when)
-    return len(bodies) * METRICS / (time.process_time() - begin)
+    """Return the points a CPU second of the plain loop."""
+    return sum(body.count(b"\n") for body in bodies) / PlainLoop().take(bodies)
+
+
+def ccagent_steps(nodes: int, begin: int, steps: int) -> Iterator[list[bytes]]:
+    """Yield the messages of each step as ccagent sends them: one order, floats, seconds."""
+    for step in range(steps):
+        yield [lines(node, step, begin) for node in range(nodes)]
+
+
+def random_steps(nodes: int, begin: int, steps: int) -> Iterator[list[bytes]]:
+    """Yield the messages of each step in random order, most of the lines at a time."""
+    chosen = random.Random(SEED)  # noqa: S311 - reproducible, not secret
+    for bodies in ccagent_steps(nodes, begin, steps):
+        found: list[bytes] = []
+        for body in bodies:
+            kept = body.splitlines(keepends=True)
+            found.append(b"".join(chosen.sample(kept, chosen.randint(len(kept) // 2, len(kept)))))
+        yield found
+
+
+def collector_steps(nodes: int, begin: int, steps: int) -> Iterator[list[bytes]]:
+    """Yield the messages of each step as cc-metric-collector sends them: 980 lines a node."""
+    for step in range(steps):
+        yield [
+            body
+            for node in range(max(1, nodes // 10))
+            for body in collector_messages(f"node{node:04}", begin + 60 * step, SEED)
+        ]
+
+
+def large_steps(nodes: int, begin: int, steps: int) -> Iterator[list[bytes]]:
+    """Yield messages of 8,000 lines: those of 100 nodes together."""
+    for bodies in ccagent_steps(max(100, nodes), begin, steps):
+        yield [b"".join(bodies[first : first + 100]) for first in range(0, len(bodies) - 99, 100)]
+
+
+TRAFFIC = {
+    "ccagent": ccagent_steps, "collector": collector_steps, "random": random_steps,
+    "new": ccagent_steps, "large": large_steps,
+}  # fmt: skip
+"""Messages of each step by kind of traffic. Of `new`, only the first step is measured."""
+
+_BETWEEN = 40
+"""Messages after which the plain loop takes the same ones."""
+
+_WARM = 4
+"""Steps before the measured ones: the store learns the keys, and the order of repeated messages."""
+
+
+def measure_traffic(kinds: list[str], nodes: int, steps: int, directory: str) -> None:
+    """Print how many lines a CPU second the store takes, as a ratio to the plain loop."""
+    (public, jwt), now = token(), int(time.time()) // 60 * 60
+    for kind in kinds:
+        port = free_port()
+        Path(directory, kind).mkdir()
+        Path(directory, kind, "store.toml").write_text(f'jwt-public-key = "{public}"\n')
+        command = store_command(f"{directory}/{kind}", port)
+        with server(port, *command) as process, StoreBench(process, port, jwt) as bench:
+            # The plain loop runs between the messages: other work on the machine slows both.
+            plain, count, used, spent = PlainLoop(), 0, 0.0, 0.0
+            warm = 0 if kind == "new" else _WARM
+            total = 1 if kind == "new" else warm + steps
+            for number, bodies in enumerate(TRAFFIC[kind](nodes, now - 60 * total, total)):
+                for first in range(0, len(bodies), _BETWEEN):
+                    some = bodies[first : first + _BETWEEN]
+                    of_store, of_loop = bench.post(some), plain.take(some)
+                    if number >= warm:
+                        count += sum(body.count(b"\n") for body in some)
+                        used, spent = used + of_store, spent + of_loop
+            report(
+                f"{kind}: lines a CPU second; times the plain loop's {count / spent:,.0f}",
+                f"{count / used:,.0f}; {spent / used:.2f}",
+            )
 
 
 def measure_writing(bench: StoreBench, nodes: int, steps: int, begin: int) -> None:
@@ -140,8 +228,13 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=1000)
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--day", type=int, default=100)
+    parser.add_argument("--traffic", choices=[*TRAFFIC, "all"], help="measure only this traffic")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
+        if chosen.traffic:
+            kinds = [*TRAFFIC] if chosen.traffic == "all" else [chosen.traffic]
+            measure_traffic(kinds, chosen.nodes, chosen.steps, directory)
+            return
         measure(chosen.nodes, chosen.steps, chosen.day, directory)
 
 

@@ -31,21 +31,34 @@ class HourlyBudget:
     def take(self, key: Hashable, amount: int = 1) -> bool:
         """Take an amount from a key's budget. Return False if less is left."""
         with self._lock:
-            period = int(self._now()) // self._seconds
-            if period != self._period:
-                self._period = period
-                self._taken.clear()
-            taken = self._taken.get(key, 0) + amount
+            taken = self._of(key) + amount
             if taken > self.most:
                 return False
             self._taken[key] = taken
             return True
 
-    def give_back(self, key: Hashable) -> None:
-        """Return one that was taken and not used."""
+    def take_some(self, key: Hashable, wanted: int) -> int:
+        """Take up to an amount from a key's budget. Return how much was left of it."""
         with self._lock:
-            if self._taken.get(key, 0) > 0:
-                self._taken[key] -= 1
+            taken = self._of(key)
+            amount = max(0, min(wanted, self.most - taken))
+            if amount:
+                self._taken[key] = taken + amount
+            return amount
+
+    def give_back(self, key: Hashable, amount: int = 1) -> None:
+        """Return an amount that was taken and not used."""
+        with self._lock:
+            if key in self._taken:
+                self._taken[key] = max(0, self._taken[key] - amount)
+
+    def _of(self, key: Hashable) -> int:
+        """Return what was taken from a key's budget in the present period."""
+        period = int(self._now()) // self._seconds
+        if period != self._period:
+            self._period = period
+            self._taken.clear()
+        return self._taken.get(key, 0)
 
     def seconds_left(self) -> int:
         """Return the seconds until all budgets are whole again."""

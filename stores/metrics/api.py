@@ -10,17 +10,15 @@ import msgspec
 
 from ccagent.errors import UnparsableError
 from ccagent.log import logger
-from ccagent.stores.metrics.debugging import describe_buffers
 from ccagent.stores.metrics.general import LineMessage
 from ccagent.stores.metrics.ingest import PIECE
 from ccagent.stores.metrics.job_events import JobEnvelope
-from ccagent.stores.metrics.job_queries import describe_jobs
-from ccagent.stores.metrics.own_jobs import OthersJobError, may_read
+from ccagent.stores.metrics.job_queries import OthersJobError, describe_jobs, may_read
 from ccagent.stores.metrics.query import QueryLimits
-from ccagent.stores.metrics.query_answers import TABLES, QueryAnswers
-from ccagent.stores.metrics.query_request import BadRequestError
-from ccagent.stores.metrics.request_bodies import (
+from ccagent.stores.metrics.query_answers import TABLES, QueryAnswers, describe_buffers
+from ccagent.stores.metrics.query_request import (
     LONGEST_QUERY,
+    BadRequestError,
     TooLargeBodyError,
     inflate,
     parameter,

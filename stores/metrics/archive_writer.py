@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ccagent.stores.metrics.levels import StoreLevel
+    from ccagent.stores.metrics.groups import StoreLevel
 
 _SCOPE = re.compile(r"(socket|memoryDomain|core|hwthread|cpu|accelerator)(?=[0-9])")
 _EARLIEST = -(10**11)

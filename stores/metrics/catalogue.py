@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from ccagent.stores.metrics.part_tags import known_part_tags
+from ccagent.stores.metrics.line_keys import known_part_tags
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -1,19 +1,29 @@
-"""Checks of a configuration beyond its syntax: keys, certificates, secrets, libraries."""
+"""The configuration: read as TOML or from ClusterCockpit's config.json, and checked; the status."""
 
 from __future__ import annotations
 
+import http.client
+import json
+import math
 import os
+import re
 import ssl
 import time
+import tomllib
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
+from ccagent.config.conversion import convert
+from ccagent.config.duration import Duration
+from ccagent.config.settings import as_list, as_table
 from ccagent.errors import CcagentError, ConfigurationError
+from ccagent.log import printable
+from ccagent.stores.metrics.settings import StoreSettings, check_settings, split_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from ccagent.stores.metrics.settings import StoreSettings
 
 
 def find_problems(settings: StoreSettings) -> list[str]:
@@ -112,3 +122,182 @@ def _check_directories(settings: StoreSettings) -> None:
             problems.append(f"{key}: {path}: not readable and writable by this user")
     if problems:
         raise ConfigurationError(*problems)
+
+
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ns|us|µs|ms|s|m|h)")
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3600}
+_FORMATS = {"wal": "binary", "json": "json"}
+
+_KNOWN = {
+    "main": {
+        "addr", "https-cert-file", "https-key-file", "jwt-public-key", "user", "group",
+        "backend-url", "debug",
+    },
+    "nats": {"address", "username", "password", "creds-file-path"},
+    "metric-store": {
+        "retention-in-memory", "memory-cap", "num-workers", "checkpoint-interval", "checkpoints",
+        "cleanup", "nats-subscriptions",
+    },
+}  # fmt: skip
+
+
+def convert_reference(text: str, place: str) -> StoreSettings:
+    """Return the settings of a config.json. Raise ConfigurationError.
+
+    ccagent's log is placed beside the checkpoints.
+    """
+    try:
+        table = as_table(json.loads(text))
+    except (ValueError, RecursionError) as error:
+        raise ConfigurationError(f"{place}: not JSON: {error}") from error
+    problems = [
+        f"{place}: {section}.{key}: there is no such key"
+        for section, keys in _KNOWN.items()
+        for key in as_table(table.get(section)).keys() - keys
+    ]
+    problems += [
+        f"{place}: {key}: there is no such key" for key in table.keys() - {*_KNOWN, "metrics"}
+    ]
+    if problems:
+        raise ConfigurationError(*sorted(problems))
+    main, store, nats = (as_table(table.get(name)) for name in ("main", "metric-store", "nats"))
+    files = as_table(store.get("checkpoints"))
+    directory = str(files.get("directory", "./var/checkpoints"))
+    cleanup = as_table(store.get("cleanup"))
+    is_archived = cleanup.get("mode") == "archive"
+    metrics = {name: _metric(as_table(one)) for name, one in as_table(table.get("metrics")).items()}
+    try:
+        found: dict[str, Any] = {
+            "data": f"{directory.rstrip('/')}.ccagent",
+            "listen": str(main.get("addr", "localhost:8080")),
+            "retention": _duration(store["retention-in-memory"]),
+            "memory-cap": f"{int(store['memory-cap'])}GB",
+            "jwt-public-key": str(main.get("jwt-public-key") or ""),
+            "backend-url": str(main.get("backend-url") or ""),
+            "metrics": metrics,
+            "checkpoints": {
+                "format": _FORMATS[files.get("file-format", "wal")],
+                "directory": directory,
+                "interval": _duration(store.get("checkpoint-interval", "12h")),
+            },
+            "archive": {"directory": str(cleanup["directory"]) if is_archived else ""},
+            "tls": {
+                "certificate": str(main.get("https-cert-file") or ""),
+                "key": str(main.get("https-key-file") or ""),
+            },
+        }
+    except KeyError as error:
+        raise ConfigurationError(f"{place}: {error.args[0]}: missing or unknown value") from error
+    except (ValueError, TypeError, OverflowError) as error:
+        raise ConfigurationError(f"{place}: {error}") from error
+    if nats.get("address"):
+        found["nats"] = _nats(nats, store)
+    return convert(found, StoreSettings, "", place=place)
+
+
+def _metric(one: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {"frequency": f"{one.get('frequency', 0)}s"}
+    if one.get("aggregation"):
+        found["aggregation"] = one["aggregation"]
+    return found
+
+
+def _nats(nats: dict[str, Any], store: dict[str, Any]) -> dict[str, Any]:
+    address = str(nats["address"])
+    return {
+        "url": address if "://" in address else f"nats://{address}",
+        "user": str(nats.get("username") or ""),
+        "password": str(nats.get("password") or ""),
+        "creds-file": str(nats.get("creds-file-path") or ""),
+        "subscriptions": [
+            {
+                "subject": str(one.get("subscribe-to", "")),
+                "cluster": str(one.get("cluster-tag", "")),
+            }
+            for one in (as_table(each) for each in as_list(store.get("nats-subscriptions")))
+        ],
+    }
+
+
+def _duration(text: object) -> str:
+    """Return a Go duration, such as `1h30m`, in whole seconds. Raise ValueError."""
+    parts = _DURATION.findall(str(text))
+    if not parts or "".join(number + unit for number, unit in parts) != str(text):
+        raise ValueError(f"{text!r} is not a duration such as '48h' or '1h30m'")
+    seconds = math.ceil(sum(float(number) * _SECONDS[unit] for number, unit in parts))
+    return str(Duration(f"{seconds}s"))
+
+
+def read_settings(path: str, changes: dict[str, Any] | None = None) -> StoreSettings:
+    """Read a configuration: TOML, or the reference's JSON. Raise ConfigurationError.
+
+    changes: values from the command line; they replace the file's.
+    """
+    try:
+        with open(path, "rb") as file:
+            text = file.read().decode()
+    except OSError as error:
+        raise ConfigurationError(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{path}: not text in UTF-8") from error
+    if text.lstrip().startswith("{"):
+        found = convert_reference(text, path)
+        return check_settings(_changed(found, changes), path)
+    try:
+        table: dict[str, Any] = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(f"{path}: {error}") from error
+    return check_settings(_changed(convert(table, StoreSettings, "", place=path), changes), path)
+
+
+def _changed(settings: StoreSettings, changes: dict[str, Any] | None) -> StoreSettings:
+    if not changes:
+        return settings
+    metrics = settings.metrics | changes.get("metrics", {})
+    return structs.replace(settings, **{**changes, "metrics": metrics})
+
+
+_ANSWER_SECONDS = 5.0
+_LARGEST = 1 << 20
+
+
+def read_status(settings: StoreSettings) -> tuple[str, bool]:
+    """Return a table of the store's metrics, and whether a store answers."""
+    host, port = split_address(settings.listen)
+    host = host or "localhost"
+    connection = (
+        http.client.HTTPSConnection(host, port, timeout=_ANSWER_SECONDS, context=_unchecked())
+        if settings.tls.certificate
+        else http.client.HTTPConnection(host, port, timeout=_ANSWER_SECONDS)
+    )
+    try:
+        connection.request("GET", "/metrics")
+        answer = connection.getresponse()
+        text = printable_lines(answer.read(_LARGEST))
+    except (OSError, http.client.HTTPException) as error:
+        return f"no store answers at {settings.listen}: {error}\n", False
+    finally:
+        connection.close()
+    if answer.status == 401:
+        return f"a store runs at {settings.listen}; its numbers need a token\n", True
+    if answer.status != 200:
+        return f"{settings.listen}: {answer.status} {printable(answer.reason)}\n", False
+    return text, True
+
+
+def _unchecked() -> ssl.SSLContext:
+    """Return a TLS context without checks: the certificate may not name the address of `listen`."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def printable_lines(text: bytes) -> str:
+    """Return metrics in text format as a table."""
+    lines = [
+        line.removeprefix("ccagent_store_").rsplit(" ", 1)
+        for line in text.decode("utf-8", "replace").splitlines()
+        if line and not line.startswith("#")
+    ]
+    return "".join(f"{printable(name):26} {printable(''.join(value))}\n" for name, *value in lines)

@@ -11,25 +11,31 @@ import os
 import re
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from ccagent.errors import UnparsableError
+import msgspec
+
+from ccagent.errors import NotPermittedError, UnparsableError
 from ccagent.log import logger
 from ccagent.service.private_directories import make_directory, make_directory_at
-from ccagent.service.private_files import open_private_at
-from ccagent.stores.metrics.checkpoint_binary import decode_binary, encode_binary
-from ccagent.stores.metrics.checkpoint_json import decode_json, encode_json
+from ccagent.service.private_files import open_private_at, replace_file
 from ccagent.stores.metrics.checkpoint_levels import (
     CheckpointLevel,
+    as_levels,
     collect_slices,
+    decode_binary,
+    decode_json,
+    decode_reference_log,
+    encode_binary,
+    encode_json,
     restore_level,
 )
 from ccagent.stores.metrics.line_keys import file_name, original_name
-from ccagent.stores.metrics.reference_log import as_levels, decode_reference_log
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ccagent.stores.metrics.levels import StoreLevel
+    from ccagent.stores.metrics.groups import StoreLevel
     from ccagent.stores.metrics.store import MetricStore
+
 
 CheckpointFormat = Literal["json", "binary"]
 
@@ -228,3 +234,41 @@ def _read(file: str) -> bytes:
     descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     with open(descriptor, "rb") as opened:
         return opened.read(_LARGEST)
+
+
+_LARGEST_STATE = 64 << 20
+
+
+class NodeBehind(msgspec.Struct, frozen=True):
+    """A node whose last checkpoint failed. since: time of the first value without a checkpoint."""
+
+    cluster: str
+    node: str
+    since: int
+
+
+class CheckpointState(msgspec.Struct, frozen=True):
+    """until: time before which all values are in files, except values of the nodes behind."""
+
+    until: int = 0
+    behind: list[NodeBehind] = []
+
+
+def read_state(path: str) -> CheckpointState:
+    """Return the state. Return an empty state if the file is missing or unusable."""
+    try:
+        with open(path, "rb") as file:
+            return msgspec.json.decode(file.read(_LARGEST_STATE), type=CheckpointState)
+    except FileNotFoundError:
+        return CheckpointState()
+    except (OSError, ValueError, msgspec.DecodeError) as error:
+        logger.warning("%s: %s; the next checkpoint will contain all values", path, error)
+        return CheckpointState()
+
+
+def write_state(path: str, state: CheckpointState) -> None:
+    """Replace the file. A failure is logged; the next checkpoint is then larger."""
+    try:
+        replace_file(path, msgspec.json.encode(state))
+    except (OSError, NotPermittedError) as error:
+        logger.error("%s: %s", path, getattr(error, "strerror", None) or error)

@@ -7,11 +7,12 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.log import logger, printable
-from ccagent.stores.metrics.checkpoint_files import remove_checkpoints, write_slices
-from ccagent.stores.metrics.checkpoint_state import (
+from ccagent.stores.metrics.checkpoint_files import (
     CheckpointState,
     NodeBehind,
     read_state,
+    remove_checkpoints,
+    write_slices,
     write_state,
 )
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from ccagent.stores.metrics.checkpoint_files import CheckpointFormat
-    from ccagent.stores.metrics.levels import StoreLevel
+    from ccagent.stores.metrics.groups import StoreLevel
     from ccagent.stores.metrics.store import MetricStore
 
 _SETTLING = 300

@@ -83,7 +83,7 @@ def check(**options: Any) -> None:
 def status(**options: Any) -> None:
     """Show the metrics of the running store; exit status 1 if no store answers."""
     settings = _settings(**options)
-    from ccagent.stores.metrics.status import read_status
+    from ccagent.stores.metrics.checking import read_status
 
     text, is_running = read_status(settings)
     click.echo(text, nl=False)
@@ -135,7 +135,7 @@ def _settings(
     from ccagent import log
     from ccagent.config.duration import Duration
     from ccagent.stores.metrics.catalogue import WILDCARD
-    from ccagent.stores.metrics.configuration import read_settings
+    from ccagent.stores.metrics.checking import read_settings
     from ccagent.stores.metrics.page_settings import WebSettings
     from ccagent.stores.metrics.settings import (
         StoredMetricSettings,

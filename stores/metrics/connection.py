@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ccagent.stores.metrics.api import StoreApi
-    from ccagent.stores.metrics.connection_limits import ConnectionLimits
-    from ccagent.stores.metrics.request_reader import StoreRequest
+    from ccagent.stores.metrics.request_reader import ConnectionLimits, StoreRequest
+
 
 _MOST_REQUESTS = 16
 """Maximum number of pipelined requests of one connection."""

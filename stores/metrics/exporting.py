@@ -20,7 +20,7 @@ from ccagent.stores.metrics.store import MetricStore
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ccagent.stores.metrics.levels import StoreLevel
+    from ccagent.stores.metrics.groups import StoreLevel
     from ccagent.stores.metrics.settings import StoreSettings
 
 _KINDS = ("socket", "memoryDomain", "core", "hwthread", "accelerator", "die", "llc")

@@ -3,20 +3,45 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import json
+import os
+import re
+import sqlite3
+import time
+from typing import TYPE_CHECKING, Any
 
+from ccagent.errors import CcagentError
+from ccagent.log import logger
+from ccagent.service.lock import Lock
+from ccagent.service.private_directories import make_directory
 from ccagent.stores.metrics.api import StoreApi
+from ccagent.stores.metrics.commit import EngineCommit
+from ccagent.stores.metrics.exporting import level_tags
+from ccagent.stores.metrics.groups import StoredSeries
+from ccagent.stores.metrics.ingest import LineIngest
+from ccagent.stores.metrics.job_events import JobEvents
+from ccagent.stores.metrics.job_queries import FootprintKeeper
+from ccagent.stores.metrics.job_table import find_ended_jobs, open_jobs
+from ccagent.stores.metrics.listening import ListeningServer
+from ccagent.stores.metrics.own_metrics import describe_gateway
+from ccagent.stores.metrics.query import QueryLimits
 from ccagent.stores.metrics.responses import StoreResponse, fail
+from ccagent.stores.metrics.series_limits import PartLimits, SeriesLimits, plan_memory
+from ccagent.stores.metrics.settings import parse_size
+from ccagent.stores.metrics.store import MetricStore
+from ccagent.stores.metrics.tokens import TokenVerifier
+from ccagent.stores.metrics.victoria import VictoriaEngine
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Coroutine, Iterable, Sequence
 
-    from ccagent.stores.metrics.health import HealthRequest
+    from ccagent.stores.metrics.groups import SeriesGroup
     from ccagent.stores.metrics.job_table import StoredJob
-    from ccagent.stores.metrics.query_request import QueryRequest
-    from ccagent.stores.metrics.store import MetricStore
-    from ccagent.stores.metrics.table_request import TableRequest
-    from ccagent.stores.metrics.victoria import VictoriaEngine
+    from ccagent.stores.metrics.known_keys import RepeatedMessage
+    from ccagent.stores.metrics.query_answers import HealthRequest
+    from ccagent.stores.metrics.query_request import QueryRequest, SeriesQuery, TableRequest
+    from ccagent.stores.metrics.settings import StoreSettings
+
 
 _RECENT = 3600
 _BEFORE = 3600
@@ -57,7 +82,14 @@ class EngineSource:
         metrics = {query.metric for query in queries} | set(request.for_all_nodes or ())
         nodes = None if request.for_all_nodes else {query.host for query in queries}
         times = request.start - _BEFORE, request.end
-        return await self._read(request.cluster, nodes, metrics, times)
+        store = await self._read(request.cluster, nodes, metrics, times)
+        later = [query for query in queries if not _has_series(store, request.cluster, query)]
+        if later:
+            await asyncio.to_thread(
+                self._engine.add_first_values, store, request.cluster,
+                ({query.host for query in later}, {query.metric for query in later}), request.end,
+            )  # fmt: skip
+        return store
 
     async def read_table(self, request: TableRequest) -> MetricStore:
         """Return a store with the values of a version 2 request. Raise as `read_queries`."""
@@ -89,3 +121,162 @@ class EngineSource:
             self._engine.read,
             names.catalogue, cluster, (nodes, metrics), times, names.now, most=self._most,
         )  # fmt: skip
+
+
+def _has_series(store: MetricStore, cluster: str, query: SeriesQuery) -> bool:
+    """Return whether all selected levels have values of the metric."""
+    root = store.root
+    return all(
+        any(True for level in root.select(selector) for _ in level.find_series(query.metric))
+        for selector in query.selectors(cluster)
+    )
+
+
+_PLAIN = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+_ESCAPED = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+_MILLISECONDS = 1000
+
+
+def labels(path: tuple[str, ...]) -> dict[str, str]:
+    """Return the labels of a level."""
+    return {name.replace("-", "_"): tag for name, tag in level_tags(path).items()}
+
+
+def series_text(path: tuple[str, ...], metric: str) -> str:
+    """Return a series in Prometheus' text format; empty for names it does not permit."""
+    if _PLAIN.fullmatch(metric) is None:
+        return ""
+    pairs = [f'{name}="{tag.translate(_ESCAPED)}"' for name, tag in labels(path).items()]
+    return f"{metric}{{{','.join(pairs)}}} "
+
+
+class EngineIngest(LineIngest):
+    """Passes values on to an engine. Its MetricStore contains the names of series, no values."""
+
+    def __init__(self, names: MetricStore, commit: EngineCommit, **more: Any) -> None:
+        super().__init__(names, None, **more)
+        self._commit = commit
+        self._texts: dict[tuple[int, int], str] = {}
+        """Text of a series by group number and column."""
+
+    def _put_runs(self, repeated: RepeatedMessage, time: int, values: list[float]) -> None:
+        series = [
+            StoredSeries(run.group, run.first + number)
+            for run in repeated.runs
+            for number in range((run.end - run.begin) // 8)
+        ]
+        stored = [value for run in repeated.runs for value in values[run.begin // 8 : run.end // 8]]
+        self._put(series, stored, [time] * len(stored))
+
+    def _put(
+        self, series: Sequence[StoredSeries], values: Sequence[float], times: Sequence[int]
+    ) -> None:
+        texts = self._texts
+        found: list[str] = []
+        for (group, column), value, moment in zip(series, values, times, strict=True):
+            text = texts.get((group.number, column))
+            if text is None:
+                level, metric = group.columns[column]
+                text = texts[group.number, column] = series_text(level.path, metric)
+            if text:
+                found.append(f"{text}{value!r} {moment}000\n")
+            else:
+                self._put_json(group, column, moment, value)
+        if found:
+            self._commit.add("".join(found).encode())
+
+    def _put_json(self, group: SeriesGroup, column: int, time: int, value: float) -> None:
+        level, metric = group.columns[column]
+        line = {
+            "metric": {"__name__": metric, **labels(level.path)},
+            "values": [value],
+            "timestamps": [time * _MILLISECONDS],
+        }
+        self._commit.add_json(json.dumps(line).encode())
+
+
+class GatewayServer(ListeningServer):
+    """A server without values. Several gateways can share one engine.
+
+    With a directory `data` each gateway has a separate table of jobs.
+    """
+
+    def __init__(self, settings: StoreSettings) -> None:
+        """Open the table of jobs. Raise ConfigurationError, LockedError, OSError."""
+        super().__init__(settings)
+        engine = VictoriaEngine(settings.engine_url)
+        names = MetricStore(settings.catalogue(), time.time)
+        source = EngineSource(engine, names, settings.limits.values)
+        self._lock: Lock | None = None
+        self._jobs = self._events = self._footprints = None
+        if settings.data:
+            make_directory(settings.data)
+            self._lock = Lock(os.path.join(settings.data, "lock"), "data")
+            self._jobs = open_jobs(
+                os.path.join(settings.data, "jobs.sqlite"),
+                survives_power_failure=settings.sync == "disk",
+            )
+            self._events = JobEvents(self._jobs)
+            since = int(time.time() - settings.retention.seconds)
+            self._events.ended += find_ended_jobs(self._jobs, since)
+            self._footprints = FootprintKeeper(
+                names, self._jobs, self._events.ended, source.read_job
+            )
+        self.commit = EngineCommit(engine)
+        memory = plan_memory(settings.memory_cap)
+        self.ingest = EngineIngest(
+            names,
+            self.commit,
+            future=int(settings.limits.future.seconds),
+            past=settings.oldest(),
+            is_strict=settings.is_reference,
+            series=SeriesLimits(
+                names,
+                most=settings.limits.series,
+                of_node=settings.limits.new_series,
+                of_sender=memory.series_of_sender,
+                retention=settings.retention.seconds,
+                memory=memory.process,
+            ),
+            others=self._events.take if self._events else None,
+            # Names of ended jobs are kept, so the number of parts of a node only grows.
+            parts=PartLimits(names, of_node=settings.limits.series),
+        )
+        key = settings.jwt_public_key
+        self.api = GatewayApi(
+            names,
+            self.ingest,
+            self.commit,
+            verifier=TokenVerifier(key, time.time, frozenset(settings.web.staff)) if key else None,
+            limits=QueryLimits(settings.limits.values, is_strict=settings.is_reference),
+            largest_body=parse_size(settings.limits.body),
+            bodies=parse_size(settings.limits.bodies),
+            describe=lambda: describe_gateway(names, self.ingest, self.commit, self.connections),
+            jobs=self._jobs,
+            events=self._events,
+            source=source,
+        )
+        self._receiver = self.make_receiver(self.ingest, self.commit)
+
+    def work(self) -> list[Coroutine[Any, Any, None]]:
+        """Return additional coroutines to run."""
+        return [] if self._receiver is None else [self._receiver.run()]
+
+    async def tick(self) -> None:
+        """Store footprints of ended jobs."""
+        if self._footprints is None or self._events is None or not self._events.retry():
+            return
+        try:
+            await self._footprints.keep()
+        except (sqlite3.Error, CcagentError) as error:
+            logger.error("footprints of jobs: %s; retrying", error)
+
+    async def end(self) -> None:
+        """Wait for the engine, and close the table of jobs."""
+        await self.commit.close()
+        if self._events is not None:
+            self._events.close()
+        if self._jobs is not None:
+            self._jobs.close()
+        if self._lock is not None:
+            self._lock.release()

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import math
 from http import HTTPStatus
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ccagent.records.line_protocol.decoding import LineError, decode_lines
-from ccagent.stores.metrics.line_keys import check_name, level_path
-from ccagent.stores.metrics.line_times import seconds
-from ccagent.stores.metrics.part_tags import add_part
+from ccagent.stores.metrics.line_keys import add_part, check_name, level_path, seconds
 from ccagent.stores.metrics.series_limits import SeriesRefusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from ccagent.records.line_protocol.decoding import Line
     from ccagent.stores.metrics.groups import Path, StoredSeries
-    from ccagent.stores.metrics.part_limits import PartLimits
-    from ccagent.stores.metrics.series_limits import SeriesLimits
+    from ccagent.stores.metrics.series_limits import PartLimits, SeriesLimits
     from ccagent.stores.metrics.store import MetricStore
 
 MOST_REPORTED = 100
@@ -36,8 +33,18 @@ class DecodedLines(NamedTuple):
     """The values of a piece of a message."""
 
     points: list[tuple[StoredSeries, int, float]]
-    found: dict[bytes, StoredSeries | None]
-    """Series by key, the text before the first blank."""
+    found: dict[bytes, StoredSeries | Literal[False]]
+    """Series by key, the text before the first blank; False: a metric that is not accepted."""
+
+
+class PlainLines(NamedTuple):
+    """Lines of three words. numbers, moments: None if the decoder must parse the word."""
+
+    keys: list[bytes]
+    values: list[bytes]
+    times: list[bytes]
+    numbers: list[float | None]
+    moments: list[int | None]
 
 
 class DecodedPoint(NamedTuple):
@@ -49,6 +56,13 @@ class DecodedPoint(NamedTuple):
     time: int
     value: float
     key: bytes
+
+
+class KnownName(NamedTuple):
+    """A metric that lines name. parts: tags that distinguish series of a level."""
+
+    metric: str
+    parts: tuple[str, ...]
 
 
 class LineMessage:
@@ -107,12 +121,12 @@ class _Decoding:
         self.message = message
         self.points: list[DecodedPoint] = []
         self.skipped: list[bytes] = []
+        self.levels: dict[bytes, tuple[Path, dict[str, str]]] = {}
+        """Path and tags by the text of the tags."""
 
-    def skip(self, line: bytes) -> None:
-        """Record the key of a skipped line, unless the fast paths would split it differently."""
-        key = _key(line)
-        if _is_remembered(key):
-            self.skipped.append(key)
+    def skip(self, key: bytes) -> None:
+        """Record the key of a skipped line."""
+        self.skipped.append(key)
 
 
 class GeneralIngest:
@@ -137,20 +151,42 @@ class GeneralIngest:
         self._is_strict = is_strict
         self._series = series
         self._others = others
+        self._names: dict[bytes, KnownName] = {}
 
-    def decode(self, piece: bytes, message: LineMessage) -> DecodedLines:
-        """Decode all lines of a piece. Skip bad lines; if `is_strict`, stop at the first."""
+    def decode(self, lines: Iterable[tuple[int, bytes]], message: LineMessage) -> DecodedLines:
+        """Decode lines with their numbers. Skip bad lines; if `is_strict`, stop at the first."""
         decoding = _Decoding(message)
         self._parts.begin()
-        for number, line in enumerate(piece.split(b"\n"), 1):
+        for number, line in lines:
             if not self._decode_line(decoding, number, line) and self._is_strict:
                 message.is_ended = True
                 break
-        points, found = self._place(decoding)
-        message.stored += len(points)
-        message.lines += piece.count(b"\n")
-        found |= dict.fromkeys(decoding.skipped)
-        return DecodedLines(points, found)
+        return self._find_series(decoding)
+
+    def place(self, lines: PlainLines, chosen: list[int], message: LineMessage) -> DecodedLines:
+        """Find or make the series of some plain lines. Decode those that are not plain after all.
+
+        chosen: their positions in `lines`.
+        """
+        decoding = _Decoding(message)
+        self._parts.begin()
+        names, levels, points = self._names, decoding.levels, decoding.points
+        keys, numbers, moments = lines.keys, lines.numbers, lines.moments
+        for n in chosen:
+            key, value, time = keys[n], numbers[n], moments[n]
+            text, _, tags = key.partition(b",")
+            name, level = names.get(text), levels.get(tags)
+            if name is None or level is None or value is None or time is None:
+                self._decode_line(
+                    decoding, n + 1, b"%b %b %b" % (key, lines.values[n], lines.times[n])
+                )
+                continue
+            point = DecodedPoint(n + 1, level[0], name.metric, time, value, key)
+            if name.parts:
+                self._add_part(decoding, point, level[1], name.parts)
+            else:
+                points.append(point)
+        return self._find_series(decoding)
 
     def _decode_line(self, decoding: _Decoding, number: int, text: bytes) -> bool:
         """Decode one line. Return whether it is valid."""
@@ -167,32 +203,51 @@ class GeneralIngest:
         except ValueError:
             decoding.message.complain(number, "not a single line")
             return False
-        known = self._store.catalogue.get(line.measurement)
-        if line.field in _OTHER_FIELDS and not self._store.catalogue.is_listed(line.measurement):
+        catalogue = self._store.catalogue
+        known = catalogue.get(line.measurement)
+        if line.field in _OTHER_FIELDS and not catalogue.is_listed(line.measurement):
             if self._others is not None:
                 decoding.message.note(number, self._others(line, decoding.message.sender))
             return True
         if known is None:
-            decoding.skip(stripped)
+            decoding.skip(_key(stripped))
             return True
         try:
-            check_name(line.measurement)
-            value = _number(line)
-            level = level_path(line.tags, decoding.message.cluster)
-            time = self._time(decoding.message, line)
+            self._take_line(decoding, number, line, _key(stripped))
         except ValueError as error:
             decoding.message.complain(number, str(error))
             return False
-        names = self._store.catalogue.part_tags(line.measurement)
-        path = add_part(level, line.tags, names) if names else level
-        if path is not level and not self._parts.admit(path):
-            # Not an error: a user could otherwise cause errors in the messages of a node.
-            decoding.skip(stripped)
-            return True
-        decoding.points.append(
-            DecodedPoint(number, path, line.measurement, time, value, _key(stripped))
-        )
         return True
+
+    def _take_line(self, decoding: _Decoding, number: int, line: Line, key: bytes) -> None:
+        """Take a value, and remember the name and tags in its key. Raise ValueError."""
+        check_name(line.measurement)
+        value = _number(line)
+        level = level_path(line.tags, decoding.message.cluster)
+        time = self._time(decoding.message, line)
+        parts = self._store.catalogue.part_tags(line.measurement)
+        if b"\\" not in key:  # an escaped comma is not the end of a name
+            name, _, tags = key.partition(b",")
+            if len(self._names) >= _MOST_NAMES:
+                self._names.clear()
+            self._names[name] = KnownName(line.measurement, parts)
+            decoding.levels[tags] = level, line.tags
+        point = DecodedPoint(number, level, line.measurement, time, value, key)
+        if parts:
+            self._add_part(decoding, point, line.tags, parts)
+        else:
+            decoding.points.append(point)
+
+    def _add_part(
+        self, decoding: _Decoding, point: DecodedPoint, tags: dict[str, str], names: tuple[str, ...]
+    ) -> None:
+        """Add a value in the part of its level that the tags name."""
+        path = add_part(point.path, tags, names)
+        if path is point.path or self._parts.admit(path):
+            decoding.points.append(point._replace(path=path))
+        else:
+            # Not an error: a user could otherwise cause errors in the messages of a node.
+            decoding.skip(point.key)
 
     def _time(self, message: LineMessage, line: Line) -> int:
         """Return the time of a line in s. Raise ValueError if the time is out of range."""
@@ -209,52 +264,84 @@ class GeneralIngest:
         message.time = time
         return time
 
-    def _place(
-        self, decoding: _Decoding
-    ) -> tuple[list[tuple[StoredSeries, int, float]], dict[bytes, StoredSeries | None]]:
-        """Find the series of the values. New series of one node, time and step become a group."""
-        store = self._store
-        refusals = self._make_series(decoding)
+    def _find_series(self, decoding: _Decoding) -> DecodedLines:
+        """Find the series of the values. Make missing ones."""
+        levels: dict[Path, dict[str, StoredSeries]] = {}
+        new: dict[Path, set[str]] = {}
+        missing: list[tuple[Path, str, int]] = []
+        last: Path | None = None
+        series: dict[str, StoredSeries] = {}
+        names: set[str] = set()
+        for _, path, metric, time, _, _ in decoding.points:
+            if path is not last:
+                last = path
+                if path not in levels:
+                    levels[path] = self._series_at(path)
+                    new[path] = set()
+                series, names = levels[path], new[path]
+            if metric not in series and metric not in names:
+                names.add(metric)
+                missing.append((path, metric, time))
+        refusals = self._make_series(missing, decoding.message) if missing else {}
+        levels = {path: self._series_at(path) for path in levels}
         points: list[tuple[StoredSeries, int, float]] = []
-        found: dict[bytes, StoredSeries | None] = {}
+        found: dict[bytes, StoredSeries | Literal[False]] = {}
+        for key in decoding.skipped:
+            found[key] = False
+        last = None
         for number, path, metric, time, value, key in decoding.points:
-            series = store.find(path, metric)
-            if series is None:
+            if path is not last:
+                last, series = path, levels[path]
+            one = series.get(metric)
+            if one is None:
                 decoding.message.refuse(number, refusals[path, metric])
                 continue
-            points.append((series, time, value))
-            if _is_remembered(key):
-                found[key] = series
-        return points, found
+            points.append((one, time, value))
+            found[key] = one
+        return DecodedLines(points, found)
 
-    def _make_series(self, decoding: _Decoding) -> dict[tuple[Path, str], SeriesRefusal]:
-        """Make the missing series. Return the refused ones."""
-        store, message = self._store, decoding.message
+    def _series_at(self, path: Path) -> dict[str, StoredSeries]:
+        """Return the series of a level by metric; none if it does not exist."""
+        level = self._store.root.find(path)
+        return {} if level is None else level.series
+
+    def _make_series(
+        self, missing: list[tuple[Path, str, int]], message: LineMessage
+    ) -> dict[tuple[Path, str], SeriesRefusal]:
+        """Make series with their first times. Return why some are refused.
+
+        New series of one node, time and step become a group. Its columns have the order of the
+        lines: a sum over components is fast if their columns are equidistant.
+        """
+        store = self._store
         new: dict[tuple[str, str, int, int], list[tuple[Path, str]]] = {}
-        seen: set[tuple[Path, str]] = set()
         refusals: dict[tuple[Path, str], SeriesRefusal] = {}
-        for _, path, metric, time, _, _ in decoding.points:
-            one = (path, metric)
-            if store.find(path, metric) is not None or one in seen:
-                continue
-            if not seen:
-                self._series.begin()
-            seen.add(one)
-            count = store.series + len(seen) - len(refusals) - 1
-            refusal = self._series.admit(message.sender, path[0], path[1], count)
+        group: list[tuple[Path, str]] = []
+        last: tuple[str, str, int, int] | None = None
+        for path, metric, time in missing:
             known = store.catalogue.get(metric)
-            if refusal is not None or known is None:
-                refusals[one] = refusal or _NOT_ACCEPTED
-            else:
-                new.setdefault((path[0], path[1], known.frequency, time), []).append(one)
-        for (_, _, frequency, time), wanted in new.items():
-            store.add(wanted, time, frequency)
-            message.new_series += len(wanted)
+            if known is None:
+                refusals[path, metric] = _NOT_ACCEPTED
+                continue
+            name = path[0], path[1], known.frequency, time
+            if name != last:
+                last, group = name, new.setdefault(name, [])
+            group.append((path, metric))
+        self._series.begin()
+        for (cluster, node, frequency, time), wanted in new.items():
+            count, refusal = self._series.admit(
+                message.sender, cluster, node, store.series, len(wanted)
+            )
+            if refusal is not None:
+                refusals |= dict.fromkeys(wanted[count:], refusal)
+            if count:
+                store.add(wanted[:count], time, frequency)
+                message.new_series += count
         return refusals
 
 
 _NOT_ACCEPTED = SeriesRefusal(HTTPStatus.BAD_REQUEST, "the store does not accept this metric")
-_LONGEST_KEY = 2048
+_MOST_NAMES = 10_000
 _OTHER_FIELDS = {"event", "log", "control", "query"}
 
 
@@ -274,14 +361,6 @@ def _measurement(line: bytes) -> str:
     """Return the probable measurement of a line that can't be decoded."""
     text = line.partition(b" ")[0].partition(b",")[0]
     return text.decode("utf-8", "replace")
-
-
-def _is_remembered(key: bytes) -> bool:
-    """Return whether the fast paths may use a key. Long keys would need too much memory.
-
-    The fast paths split words at each blank, the decoder not at an escaped blank.
-    """
-    return len(key) <= _LONGEST_KEY and not key.endswith(b"\\")
 
 
 def _key(line: bytes) -> bytes:

@@ -1,18 +1,24 @@
-"""Groups of series with the same start. Their values are in shared blocks, a row for each step."""
+"""Groups of series with the same start. Their values are in shared blocks, a row for each step.
+
+Blocks are parts of slabs of anonymous pages. Released blocks are reused.
+"""
 
 from __future__ import annotations
 
+import math
+import mmap
 import struct
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from ccagent.stores.metrics.memory import BlockPool
+    Row = memoryview[float] | NDArray[np.float64]
+    """Values of a group at one time, by column."""
 
 Path = tuple[str, ...]
 """Cluster, node and names of components, such as `socket0`."""
@@ -75,6 +81,31 @@ class ValueBlock:
         pool.release(self._room)
 
 
+class ColumnRun(NamedTuple):
+    """Consecutive values of a message for consecutive columns of a group.
+
+    first: column. begin, end: byte range in the packed values.
+    """
+
+    group: SeriesGroup
+    first: int
+    begin: int
+    end: int
+
+
+class LoggedRuns:
+    """Runs of values with their encoded header in one segment of the log."""
+
+    __slots__ = ("header", "runs", "segment")
+
+    def __init__(self, runs: tuple[ColumnRun, ...]) -> None:
+        self.runs = runs
+        self.segment = -1
+        """The log segment that describes all groups of the runs."""
+        self.header = b""
+        """The runs in the log's encoding."""
+
+
 class SeriesGroup:
     """Series of one node with the same start and time step. Each series is a column.
 
@@ -84,12 +115,12 @@ class SeriesGroup:
     """
 
     __slots__ = (
-        "blocks", "columns", "frequency", "head", "head_first", "number", "segment", "start",
-        "stride", "width",
+        "blocks", "columns", "frequency", "head", "head_first", "logged", "number", "segment",
+        "start", "stride", "width",
     )  # fmt: skip
 
     def __init__(
-        self, number: int, start: int, frequency: int, columns: list[tuple[Level, str]]
+        self, number: int, start: int, frequency: int, columns: list[tuple[StoreLevel, str]]
     ) -> None:
         self.number = number
         self.start = start
@@ -105,6 +136,8 @@ class SeriesGroup:
         self.head_first = 0
         self.segment = -1
         """Number of the log segment that describes the group."""
+        self.logged = LoggedRuns((ColumnRun(self, 0, 0, self.stride),))
+        """A whole row, as the log names it."""
 
     def slot(self, time: int) -> int:
         """Return the slot of a time."""
@@ -132,8 +165,26 @@ class SeriesGroup:
         begin = row * stride + first * _WIDTH
         block.memory[begin : begin + len(packed)] = packed
 
+    def open_row(self, pool: BlockPool, time: int) -> Row:
+        """Return the row of a time. Its columns can be set."""
+        slot = (time - self.start) // self.frequency
+        block = self.head
+        row = slot - self.head_first
+        if block is None or not 0 <= row < CAPACITY:
+            block = self._block(pool, slot)
+            row = slot - block.first
+        if row >= block.rows:
+            block.fill(row + 1)
+        if block.is_sealed:
+            values: NDArray[np.float64] = block.values[row]
+            return values
+        begin = row * self.stride
+        return block.memory[begin : begin + self.stride].cast("d")
+
     def write_value(self, pool: BlockPool, time: int, column: int, value: float) -> None:
-        """Write one value."""
+        """Write one value. A missing one changes nothing: the log has whole rows."""
+        if math.isnan(value):
+            return
         slot = (time - self.start) // self.frequency
         block = self._block(pool, slot)
         row = slot - block.first
@@ -253,20 +304,125 @@ class StoredSeries(NamedTuple):
     column: int
 
 
-class Level(Protocol):
-    """A cluster, node or component with series in a group."""
+class StoreLevel:
+    """A cluster, node or component, with its series by metric and its child levels."""
 
-    @property
-    def path(self) -> Path:
-        """Path of the level in the tree."""
-        ...
+    __slots__ = ("children", "path", "series")
 
-    @property
-    def series(self) -> dict[str, StoredSeries]:
-        """Series of the level by metric."""
-        ...
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.children: dict[str, StoreLevel] = {}
+        self.series: dict[str, StoredSeries] = {}
 
-    @property
-    def children(self) -> Mapping[str, Level]:
-        """Child levels by name."""
-        ...
+    def find(self, path: Sequence[str]) -> StoreLevel | None:
+        """Return the level at a relative path; None if it does not exist."""
+        level: StoreLevel | None = self
+        for name in path:
+            if level is None:
+                return None
+            level = level.children.get(name)
+        return level
+
+    def make(self, path: Sequence[str]) -> StoreLevel:
+        """Return the level at a relative path. Create missing levels."""
+        level = self
+        for name in path:
+            below = level.children.get(name)
+            if below is None:
+                below = level.children[name] = StoreLevel((*level.path, name))
+            level = below
+        return level
+
+    def select(self, selector: Sequence[str | Sequence[str]]) -> Iterator[StoreLevel]:
+        """Yield the levels of a selector. Each element is a name or a list of names."""
+        if not selector:
+            yield self
+            return
+        element, *rest = selector
+        for name in (element,) if isinstance(element, str) else element:
+            below = self.children.get(name)
+            if below is not None:
+                yield from below.select(rest)
+
+    def find_series(self, metric: str) -> Iterator[StoredSeries]:
+        """Yield this level's series of a metric, else the series of the nearest levels below."""
+        own = self.series.get(metric)
+        if own is not None:
+            yield own
+            return
+        for below in self.children.values():
+            yield from below.find_series(metric)
+
+    def walk(self) -> Iterator[StoreLevel]:
+        """Yield this level and all levels below."""
+        yield self
+        for below in self.children.values():
+            yield from below.walk()
+
+
+_SLAB = 32 << 20
+_PAGE = mmap.PAGESIZE
+
+
+class BlockRoom(NamedTuple):
+    """A part of a slab. size: in bytes, a multiple of the page size."""
+
+    slab: mmap.mmap
+    offset: int
+    size: int
+
+    def view(self) -> memoryview:
+        """Return the bytes of the room."""
+        return memoryview(self.slab)[self.offset : self.offset + self.size]
+
+
+class BlockPool:
+    """Allocates rooms, and reuses released rooms for requests of the same size.
+
+    The kernel allocates a page at its first use. `release` returns the pages to the kernel.
+    """
+
+    def __init__(self) -> None:
+        self._slab: mmap.mmap | None = None
+        self._used = 0
+        self._free: dict[int, list[BlockRoom]] = {}
+        self.in_use = 0
+        """Size in bytes of all allocated rooms."""
+        self.reused = 0
+        """Number of reused rooms."""
+
+    def take(self, size: int) -> BlockRoom:
+        """Return a room of at least `size` bytes."""
+        size = -(-size // _PAGE) * _PAGE
+        self.in_use += size
+        free = self._free.get(size)
+        if free:
+            self.reused += 1
+            return free.pop()
+        if size > _SLAB // 4:
+            return BlockRoom(_map(size), 0, size)
+        if self._slab is None or self._used + size > _SLAB:
+            self._keep_rest()
+            self._slab, self._used = _map(_SLAB), 0
+        room = BlockRoom(self._slab, self._used, size)
+        self._used += size
+        return room
+
+    def release(self, room: BlockRoom) -> None:
+        """Release a room. Its bytes must not be used afterwards."""
+        self.in_use -= room.size
+        room.slab.madvise(mmap.MADV_DONTNEED, room.offset, room.size)
+        self._free.setdefault(room.size, []).append(room)
+
+    def _keep_rest(self) -> None:
+        """Keep the rest of the last slab for a block of exactly this size."""
+        if self._slab is not None and self._used < _SLAB:
+            rest = BlockRoom(self._slab, self._used, _SLAB - self._used)
+            self._free.setdefault(rest.size, []).append(rest)
+
+
+def _map(size: int) -> mmap.mmap:
+    found = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    # With huge pages, the first value would fill a whole huge page with zeros.
+    found.madvise(mmap.MADV_NOHUGEPAGE)
+    return found

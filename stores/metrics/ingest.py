@@ -1,41 +1,48 @@
-"""Ingest of lines: two fast paths for repeated messages and known series, and a general path.
+"""Ingest of lines: a fast path for plain lines of known series, and a general path.
 
-1. A message with known keys in a known order and one time is written in runs of consecutive
-   columns (`templates`).
-2. A message with known keys in any order and any times is written value by value.
-3. All other messages are decoded line by line (`general`). This path creates new series, and
-   returns the reasons why lines are bad.
-
-A fast path writes a whole message, or leaves it to the next path. Fast paths refuse no lines.
+1. A line of three words (key, value, time) whose key is known is written by the hash of its key,
+   in any order and with any form of numbers and times (`known_keys`). A message that repeats the
+   keys of an earlier one, with one time, is written in runs of consecutive columns.
+2. All other lines are decoded one by one (`general`). This path creates new series, and returns
+   the reasons why lines are bad. The fast path refuses no lines.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, cast
 from weakref import WeakValueDictionary
 
 from ccagent.senders import SenderTable
-from ccagent.stores.metrics.general import GeneralIngest, LineMessage
-from ccagent.stores.metrics.line_times import seconds
-from ccagent.stores.metrics.part_limits import PartLimits
-from ccagent.stores.metrics.series_limits import SeriesLimits, SeriesRefusal
-from ccagent.stores.metrics.templates import KnownKeys, MessageTemplate, is_plain, parse_values
+from ccagent.stores.metrics.general import GeneralIngest, LineMessage, PlainLines
+from ccagent.stores.metrics.known_keys import (
+    KnownKeys,
+    RepeatedMessage,
+    parse_numbers,
+    parse_times,
+    parse_values,
+    split_lines,
+)
+from ccagent.stores.metrics.line_keys import seconds
+from ccagent.stores.metrics.series_limits import PartLimits, SeriesLimits, SeriesRefusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from ccagent.records.line_protocol.decoding import Line
-    from ccagent.stores.metrics.groups import SeriesGroup
+    from ccagent.stores.metrics.general import DecodedLines
+    from ccagent.stores.metrics.groups import Row, SeriesGroup, StoredSeries
+    from ccagent.stores.metrics.log_writer import WriteAheadLog
     from ccagent.stores.metrics.store import MetricStore
 
 _MOST_CLUSTERS = 1000
 _MOST_UNKNOWN = 100_000
 _ANY = 10**12
 PIECE = 640 << 10
-"""Maximum bytes of a line, and those that a fast path processes at a time: in about 5 ms.
+"""Maximum bytes of a line, and those that the fast path processes at a time: in about 5 ms.
 
-A template needs all lines of a message: the pieces of a longer message differ from time to time.
+The order of a message is known for all its lines: the pieces of a longer one differ from time to
+time.
 """
 
 TOO_LONG_LINE = f"the line has more than {PIECE} bytes"
@@ -43,18 +50,8 @@ TOO_LONG_LINE = f"the line has more than {PIECE} bytes"
 _LINES, _BYTES = 150, 16 << 10
 """Lines and bytes that the general path processes at a time, in about 5 ms."""
 
-_SHORTEST = 4
-"""Minimum number of lines of a message with a template."""
-
-
-class IngestLog(Protocol):
-    """Persistent log of the values in memory."""
-
-    def add_runs(self, template: MessageTemplate, time: int, packed: bytes) -> None:
-        """Add values of a message that follows a template."""
-
-    def add_points(self, points: list[tuple[SeriesGroup, int, int, float]]) -> None:
-        """Add single values: group, column, time and value."""
+_POINT_BYTES = 24
+"""Bytes of a single value in the log."""
 
 
 class IngestCounters:
@@ -65,9 +62,9 @@ class IngestCounters:
         self.bad_lines = 0
         self.messages = 0
         self.templates = 0
-        """Messages that followed a template."""
+        """Messages with the keys of an earlier one, in the same order, at one time."""
         self.lookups = 0
-        """Messages with known keys in another order or with several times."""
+        """Messages whose series were found by the keys of their lines."""
 
 
 class LineIngest:
@@ -82,7 +79,7 @@ class LineIngest:
     def __init__(
         self,
         store: MetricStore,
-        log: IngestLog | None = None,
+        log: WriteAheadLog | None = None,
         *,
         future: int = 3600,
         past: int | None = None,
@@ -123,14 +120,12 @@ class LineIngest:
         return message
 
     def write_known(self, body: bytes, cluster: str = "", sender: str = "") -> LineMessage | None:
-        """Write a message of known keys in a few ms. Return None for other and large messages."""
+        """Write a message of plain lines in a few ms. Return None for other and large messages."""
         if len(body) > PIECE:
             return None
-        count = self._write_fast(body, cluster)
-        if count is None:
-            return None
         message = LineMessage(cluster, sender)
-        message.stored = count
+        if not self._write_fast(body, message):
+            return None
         self._count(body, message)
         return message
 
@@ -168,20 +163,15 @@ class LineIngest:
                 continue
             piece = bytes(body[begin:end])
             begin = end
-            # `write_known` has tried the fast paths for a message of one piece.
-            was_tried = len(body) <= PIECE
-            count = None if was_tried else self._write_fast(piece, message.cluster)
-            if count is None:
-                for part in _split(piece):
-                    is_ended = self._write_any(part, message)
-                    yield message
-                    if is_ended:
-                        break
+            # `write_known` has tried the fast path for a message of one piece.
+            if len(body) > PIECE and self._write_fast(piece, message):
+                yield message
                 continue
-            message.stored += count
-            message.lines += piece.count(b"\n")
-            message.time = self._time(piece.rstrip().rpartition(b" ")[2])
-            yield message
+            for part in _split(piece):
+                is_ended = self._write_part(part, message)
+                yield message
+                if is_ended:
+                    break
         message.bad.sort()
         self._count(body, message)
 
@@ -198,15 +188,25 @@ class LineIngest:
             if message.bad_count:
                 self.senders.count(message.sender, refused_lines=message.bad_count)
 
-    def _write_fast(self, body: bytes, cluster: str) -> int | None:
-        """Write a message on a fast path. Return the number of its values; None for others."""
-        store = self._store
-        if store.generation != self._generation:
-            self._generation = store.generation
+    def _write_fast(self, body: bytes, message: LineMessage) -> bool:
+        """Write a message of mostly known keys. Return False for others, and write nothing."""
+        if self._store.generation != self._generation:
             self._forget()
-        known = self._known_keys(cluster)
-        count = self._write_repeated(known, body)
-        return self._write_known(known, body) if count is None else count
+        if b"\r" in body:
+            body = body.replace(b"\r\n", b"\n")
+        known = self._known_keys(message.cluster)
+        return self._write_repeated(known, body, message) or self._write_plain(known, body, message)
+
+    def _write_part(self, part: bytes, message: LineMessage) -> bool:
+        """Write a few lines. Return whether a bad line has ended the message."""
+        if self._store.generation != self._generation:
+            self._forget()
+        plain = part.replace(b"\r\n", b"\n") if b"\r" in part else part
+        known = self._known_keys(message.cluster)
+        if not self._write_plain(known, plain, message):
+            self._decode(enumerate(part.split(b"\n"), 1), message)
+            message.lines += part.count(b"\n")
+        return message.is_ended
 
     def _known_keys(self, cluster: str) -> KnownKeys:
         known = self._known.get(cluster)
@@ -216,98 +216,179 @@ class LineIngest:
             known = self._known[cluster] = KnownKeys()
         return known
 
-    def _write_repeated(self, known: KnownKeys, body: bytes) -> int | None:
-        """Write a message that follows a template, with one time. Return None for others."""
+    def _write_repeated(self, known: KnownKeys, body: bytes, message: LineMessage) -> bool:
+        """Write a message in a known order, with one time. Return False for others."""
+        messages = known.repeated(body[: body.find(b" ")])
+        if messages is None:
+            return False
         if not body.endswith(b"\n"):
             body += b"\n"
         text = body[body.rfind(b" ") + 1 : -1]
         time = self._time(text)
         if time is None:
-            return None
+            return False
         end = b" %b\n" % text
         lines = body.split(end)
         count = len(lines) - 1
-        template = known.template(lines[0].partition(b" ")[0], count)
-        if template is None or lines[-1]:
-            return None
-        values = template.parse(lines, len(body) - count * len(end))
-        return None if values is None else self._write_runs(template, time, values)
-
-    def _write_known(self, known: KnownKeys, body: bytes) -> int | None:
-        """Write a message of known keys. Return None for other messages."""
-        parts = body.split()
-        lines = len(parts) // 3
-        if lines * 3 != len(parts) or not parts or not is_plain(body, lines):
-            return None
-        keys, times = parts[0::3], parts[2::3]
-        values = parse_values(parts[1::3])
-        if values is None or len(values) != lines:
-            return None
-        if lines >= _SHORTEST and times.count(times[0]) == lines:
-            time = self._time(times[0])
-            template = None if time is None else known.learn(keys)
-            if time is not None and template is not None:
-                return self._write_runs(template, time, values)
-        return self._write_points(known, keys, values, times)
-
-    def _write_runs(self, template: MessageTemplate, time: int, values: list[float]) -> int:
+        repeated = messages.get(count)
+        if repeated is None or lines[-1]:
+            return False
+        values = repeated.parse(lines, len(body) - count * len(end))
+        if values is None:
+            return False
         self.counters.templates += 1
-        packed = template.pack(*values)
-        pool = self._store.pool
-        if template.single is not None:
-            template.single.write_run(pool, time, template.first, packed)
-        else:
-            view = memoryview(packed)
-            for group, first, begin, end in template.runs:
-                group.write_run(pool, time, first, view[begin:end])
-        if self._log is not None:
-            self._log.add_runs(template, time, packed)
-        return template.stored
+        self._put_runs(repeated, time, values)
+        message.stored += repeated.stored
+        message.lines += count
+        message.time = time
+        return True
 
-    def _write_points(
-        self, known: KnownKeys, keys: list[bytes], values: list[float], times: list[bytes]
-    ) -> int | None:
-        points: list[tuple[SeriesGroup, int, int, float]] = []
-        series = known.series
-        text, time = b"", 0
-        for key, value, written in zip(keys, values, times, strict=True):
-            if key not in series:
-                return None
-            found = series[key]
-            if written != text:
-                read = self._time(written)
-                if read is None:
-                    return None
-                text, time = written, read
-            if found is not None:
-                points.append((found[0], found[1], time, value))
+    def _write_plain(self, known: KnownKeys, body: bytes, message: LineMessage) -> bool:
+        """Write lines of three words in any order.
+
+        Return False, and write nothing, for other lines, and for more than `_LINES` lines that the
+        general path must process.
+        """
+        words = split_lines(body)
+        if words is None:
+            return False
+        keys, values, times = words
+        series = cast(
+            "list[StoredSeries | Literal[False] | None]", list(map(known.series.get, keys))
+        )
+        numbers, moments = parse_numbers(values), self._times(times)
+        if numbers is None and len(keys) > _LINES:
+            return False  # the search for the others would take too long
+        if numbers is None or None in moments or not all(series):
+            parsed: list[float | None] = parse_values(values) if numbers is None else [*numbers]
+            lines = PlainLines(keys, values, times, parsed, moments)
+            return self._write_mixed(known, lines, series, message)
         self.counters.lookups += 1
-        self._put(points)
-        return len(points)
+        if moments.count(moments[0]) == len(moments):
+            known.note_order(keys, series)
+        self._put(cast("list[StoredSeries]", series), numbers, cast("list[int]", moments))
+        self._end(message, len(keys), len(keys), moments[-1])
+        return True
 
-    def _write_any(self, piece: bytes, message: LineMessage) -> bool:
-        """Write a piece on the general path. Return whether a bad line has ended the message."""
-        bad_count = message.bad_count
-        taken = self.general.decode(piece, message)
-        self._put([(s.group, s.column, time, value) for s, time, value in taken.points])
-        if message.bad_count == bad_count and self._store.generation == self._generation:
-            self._remembered += self._known_keys(message.cluster).remember(taken.found)
+    def _write_mixed(
+        self,
+        known: KnownKeys,
+        lines: PlainLines,
+        series: list[StoredSeries | Literal[False] | None],
+        message: LineMessage,
+    ) -> bool:
+        """Write the lines of known keys, and process the others. Return False as `_write_plain`."""
+        numbers, moments = lines.numbers, lines.moments
+        is_parsed = [a is not None and b is not None for a, b in zip(numbers, moments, strict=True)]
+        known_lines = list(zip(series, is_parsed, strict=True))
+        others = [n for n, (one, ok) in enumerate(known_lines) if one is None or (one and not ok)]
+        if len(others) > _LINES or (others and self._is_strict):
+            return False
+        taken = [n for n, (one, ok) in enumerate(known_lines) if one and ok]
+        if taken:
+            self._put(
+                cast("list[StoredSeries]", [series[n] for n in taken]),
+                cast("list[float]", [numbers[n] for n in taken]),
+                cast("list[int]", [moments[n] for n in taken]),
+            )
+        if others:
+            self._remember(self.general.place(lines, others, message), message)
+        elif moments.count(moments[0]) == len(moments):
+            known.note_order(lines.keys, series)
+        self.counters.lookups += not others
+        self._end(message, len(series), len(taken), moments[-1])
+        return True
+
+    @staticmethod
+    def _end(message: LineMessage, lines: int, stored: int, time: int | None) -> None:
+        """Count the lines of a piece. time: of its last line."""
+        message.stored += stored
+        message.lines += lines
+        if time is not None:
+            message.time = time
+
+    def _decode(self, lines: Iterable[tuple[int, bytes]], message: LineMessage) -> None:
+        """Write lines on the general path."""
+        self._remember(self.general.decode(lines, message), message)
+
+    def _remember(self, decoded: DecodedLines, message: LineMessage) -> None:
+        """Write the values of the general path, and remember the keys of their lines."""
+        message.stored += len(decoded.points)
+        if decoded.points:
+            series, times, values = zip(*decoded.points, strict=True)
+            self._put(series, values, times)
+        if self._store.generation == self._generation:
+            self._remembered += self._known_keys(message.cluster).remember(decoded.found)
             if self._remembered > 2 * self._store.series + _MOST_UNKNOWN:
                 # The same series under many keys, or many metrics that are not stored.
                 self._forget()
-        return message.is_ended
 
     def _forget(self) -> None:
         """Forget the keys of all messages."""
+        self._generation = self._store.generation
         self._known.clear()
         self._remembered = 0
 
-    def _put(self, points: list[tuple[SeriesGroup, int, int, float]]) -> None:
+    def _put_runs(self, repeated: RepeatedMessage, time: int, values: list[float]) -> None:
+        """Write the values of a repeated message."""
+        packed = repeated.pack(*values)
+        pool, view = self._store.pool, memoryview(packed)
+        for group, first, begin, end in repeated.runs:
+            group.write_run(pool, time, first, view[begin:end])
+        if self._log is not None:
+            self._log.add_runs(repeated, time, packed)
+
+    def _put(
+        self, series: Sequence[StoredSeries], values: Sequence[float], times: Sequence[int]
+    ) -> None:
+        """Write single values into the rows of their groups."""
         pool = self._store.pool
-        for group, column, time, value in points:
-            group.write_value(pool, time, column, value)
-        if self._log is not None and points:
-            self._log.add_points(points)
+        times_rows: dict[int, dict[SeriesGroup, Row]] = {}
+        rows: dict[SeriesGroup, Row] = {}
+        row: Row | None = None
+        last, time = None, None
+        for (group, column), value, written in zip(series, values, times, strict=True):
+            if written != time:
+                last, time = None, written
+                rows = times_rows.setdefault(written, {})
+            if group is not last or row is None:
+                last, row = group, rows.get(group)
+                if row is None:
+                    row = rows[group] = group.open_row(pool, written)
+            row[column] = value
+        if self._log is not None:
+            self._log_rows(self._log, times_rows, series, values, times)
+
+    @staticmethod
+    def _log_rows(
+        log: WriteAheadLog,
+        times_rows: dict[int, dict[SeriesGroup, Row]],
+        series: Sequence[StoredSeries],
+        values: Sequence[float],
+        times: Sequence[int],
+    ) -> None:
+        """Log whole rows as they are now, or single values where these are smaller."""
+        size = sum(group.stride for rows in times_rows.values() for group in rows)
+        if size > _POINT_BYTES * len(values):
+            log.add_points([
+                (group, column, time, value)
+                for (group, column), value, time in zip(series, values, times, strict=True)
+            ])  # fmt: skip
+            return
+        for time, rows in times_rows.items():
+            for group, row in rows.items():
+                log.add_runs(group.logged, time, row.tobytes())
+
+    def _times(self, texts: list[bytes]) -> list[int | None]:
+        """Parse times; None for those that the general path must parse."""
+        first = texts[0]
+        if texts.count(first) == len(texts):
+            return [self._time(first)] * len(texts)
+        moments = parse_times(texts)
+        now = self._store.now()
+        if moments and now - self._past <= min(moments) and max(moments) <= now + self._future:
+            return [*moments]
+        return list(map({text: self._time(text) for text in set(texts)}.__getitem__, texts))
 
     def _time(self, text: bytes) -> int | None:
         """Parse a time; None if the general path must do it."""

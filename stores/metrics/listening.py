@@ -13,7 +13,7 @@ from ccagent.stores.accepting import handle_accept_errors, plan_connections
 from ccagent.stores.collecting import shorten_collections
 from ccagent.stores.metrics.checking import make_tls_context
 from ccagent.stores.metrics.connection import StoreConnection
-from ccagent.stores.metrics.connection_limits import ConnectionLimits
+from ccagent.stores.metrics.request_reader import ConnectionLimits
 from ccagent.stores.metrics.settings import parse_size, split_address
 
 if TYPE_CHECKING:

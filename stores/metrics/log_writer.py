@@ -24,8 +24,7 @@ from ccagent.stores.metrics.log_format import (
 )
 
 if TYPE_CHECKING:
-    from ccagent.stores.metrics.groups import SeriesGroup
-    from ccagent.stores.metrics.templates import MessageTemplate
+    from ccagent.stores.metrics.groups import LoggedRuns, SeriesGroup
 
 _NAME = re.compile(r"([0-9]{12})\.log")
 _LARGEST = 256 << 20
@@ -93,12 +92,12 @@ class WriteAheadLog:
         self._copies: deque[tuple[int, bytes]] = deque()
         """Descriptions with one copy in the segment so far, and the copy's position."""
 
-    def add_runs(self, template: MessageTemplate, time: int, packed: bytes) -> None:
-        """Add values of a message that follows a template."""
-        if template.segment != self._number:
-            self._describe(template)
+    def add_runs(self, logged: LoggedRuns, time: int, packed: bytes) -> None:
+        """Add values of one time in runs of columns."""
+        if logged.segment != self._number:
+            self._describe(logged)
         self._newest = max(self._newest, time)
-        self._pending.append(encode_runs(template.header, time, packed))
+        self._pending.append(encode_runs(logged.header, time, packed))
 
     def add_points(self, points: list[tuple[SeriesGroup, int, int, float]]) -> None:
         """Add single values: group, column, time and value."""
@@ -215,15 +214,15 @@ class WriteAheadLog:
             file.close()
         self.rotate()
 
-    def _describe(self, template: MessageTemplate) -> None:
-        for run in template.runs:
+    def _describe(self, logged: LoggedRuns) -> None:
+        for run in logged.runs:
             if run.group.segment != self._number:
                 self._describe_group(run.group)
-        template.header = b"".join(
+        logged.header = b"".join(
             RUN.pack(run.group.number, run.first, (run.end - run.begin) // _WIDTH)
-            for run in template.runs
+            for run in logged.runs
         )
-        template.segment = self._number
+        logged.segment = self._number
 
     def _describe_group(self, group: SeriesGroup) -> None:
         described = encode_group(group)

@@ -12,11 +12,11 @@ from ccagent.stores.budgets import sender_label
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ccagent.stores.metrics.connection_limits import ConnectionLimits
-    from ccagent.stores.metrics.engine_commit import EngineCommit
+    from ccagent.stores.metrics.commit import EngineCommit
     from ccagent.stores.metrics.housekeeping import Housekeeper
     from ccagent.stores.metrics.ingest import LineIngest
     from ccagent.stores.metrics.log_writer import WriteAheadLog
+    from ccagent.stores.metrics.request_reader import ConnectionLimits
     from ccagent.stores.metrics.store import MetricStore
 
 

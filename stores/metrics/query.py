@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,6 @@ from ccagent.stores.metrics.reading import (
     UnreadableSeriesError,
     read_together,
 )
-from ccagent.stores.metrics.resampling import FEWEST, resample
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,6 +22,71 @@ if TYPE_CHECKING:
 
     from ccagent.stores.metrics.query_request import QueryRequest, SeriesQuery
     from ccagent.stores.metrics.store import MetricStore
+
+
+FEWEST = 1000
+"""Minimum number of values for resampling."""
+
+
+def resample(rows: NDArray[np.float64], step: int) -> NDArray[np.float64]:
+    """Resample each row of a matrix to one value per `step` values."""
+    count = rows.shape[1]
+    wanted = count // step
+    if wanted <= 2:
+        return rows[:, [0, -1]]
+    middles, highs = _bounds(count, wanted)
+    pairs = np.ravel(np.column_stack([middles, highs + 1]))
+    sizes = highs + 1 - middles
+    sums = np.add.reduceat(rows, np.minimum(pairs, count - 1), axis=1)[:, ::2]
+    # With three values the only bucket has no successor, and the reference divides zero by zero.
+    averages = np.where(sizes > 0, sums / np.maximum(sizes, 1), np.nan).T.copy()
+    result = np.empty((wanted, rows.shape[0]))
+    result[0], result[-1] = rows[:, 0], rows[:, -1]
+    _choose(rows, middles.tolist(), ((middles + highs) / 2).tolist(), averages, result)
+    result[1:-1][np.isnan(averages)] = np.nan
+    return np.ascontiguousarray(result.T)  # rows are encoded one by one
+
+
+def _choose(
+    rows: NDArray[np.float64],
+    ends: list[int],
+    centers: list[float],
+    averages: NDArray[np.float64],
+    result: NDArray[np.float64],
+) -> None:
+    """Choose the value of each bucket with the largest triangle, for all rows at once.
+
+    ends: of the buckets. centers, averages: of the next ones. result: by bucket and row.
+    """
+    # By time and row, and with few operations: their number decides, not the number of rows.
+    values = np.ascontiguousarray(rows.T)
+    times = np.arange(len(values), dtype=np.float64)[:, None]
+    numbers = np.arange(rows.shape[0], dtype=np.intp)
+    has_gaps = bool(np.isnan(values).any() or np.isnan(averages).any())
+    chosen, value, low = np.zeros(rows.shape[0]), values[0], 1
+    for number, end in enumerate(ends):
+        area = values[low:end] - value
+        area *= chosen - centers[number]
+        area -= (chosen - times[low:end]) * (averages[number] - value)
+        np.abs(area, out=area)
+        if has_gaps:
+            area[np.isnan(area)] = -1.0
+            best = area.argmax(axis=0)
+            # Without any area the reference continues from the first value of the row.
+            best = np.where(area[best, numbers] < 0, 0, best + low)
+        else:
+            best = area.argmax(axis=0) + low
+        value = result[number + 1] = values[best, numbers]
+        chosen, low = best.astype(np.float64), end
+
+
+def _bounds(count: int, wanted: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return the end of each bucket, and the last index of the next bucket."""
+    size = (count - 2) / (wanted - 2)
+    ends = [min(math.floor((number + 2) * size) + 1, count - 2) for number in range(wanted - 2)]
+    middles = [math.floor(size) + 1, *ends[:-1]]
+    return np.array(middles, np.intp), np.array(ends, np.intp)
+
 
 _AT_ONCE = 256
 """Number of queries before the event loop gets control again."""
@@ -49,10 +114,14 @@ class _Result(NamedTuple):
 
 
 class QueryLimits(NamedTuple):
-    """values: maximum number of values of a response. fewest: minimum for resampling."""
+    """values: maximum number of values of a response. fewest: minimum for resampling.
+
+    is_strict: components that start or end apart are errors, as in the reference.
+    """
 
     values: int = 50_000_000
     fewest: int = FEWEST
+    is_strict: bool = False
 
 
 def answer(store: MetricStore, request: QueryRequest, limits: QueryLimits) -> Iterator[bytes]:
@@ -132,7 +201,7 @@ def _answer_some(
     for query in queries:
         objects: list[dict[str, Any]] = []
         results.append(objects)
-        for one in _find(store, request, query):
+        for one in _find(store, request, query, limits):
             objects.append(one if isinstance(one, dict) else one.answer)
             if not isinstance(one, dict):
                 step = _step(one, limits)
@@ -143,7 +212,7 @@ def _answer_some(
 
 
 def _find(
-    store: MetricStore, request: QueryRequest, query: SeriesQuery
+    store: MetricStore, request: QueryRequest, query: SeriesQuery, limits: QueryLimits
 ) -> Iterator[_Result | dict[str, Any]]:
     """Yield a result, or an error object, for each selector."""
     metric = store.catalogue.get(query.metric)
@@ -163,7 +232,9 @@ def _find(
         if not series:
             continue
         try:
-            found = read_together(series, metric, request.start, request.end)
+            found = read_together(
+                series, metric, (request.start, request.end), is_strict=limits.is_strict
+            )
         except UnreadableSeriesError as error:
             yield _failed(str(error))
             continue
@@ -206,7 +277,7 @@ def _fill(request: QueryRequest, found: list[_Result], step: int) -> None:
     texts = rounded(statistics, 100.0).T.tolist() if statistics is not None else None
     data = rounded(rows, 1000.0) if request.with_data else None
     for number, one in enumerate(found):
-        answer, (_, start, end) = one.answer, one.found
+        answer, (_, start, end, coverage) = one.answer, one.found
         if data is not None:
             values = data[number]
             if request.with_padding:
@@ -217,6 +288,8 @@ def _fill(request: QueryRequest, found: list[_Result], step: int) -> None:
                 answer["data"] = values
         answer["from"], answer["to"] = start, end
         answer["resolution"] = one.query.resolution if step else one.frequency
+        if coverage:
+            answer["coverage"] = coverage
         answer["avg"], answer["min"], answer["max"] = texts[number] if texts else (0, 0, 0)
 
 

@@ -6,33 +6,128 @@ import asyncio
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
+import numpy as np
 
 from ccagent.errors import CcagentError
 from ccagent.log import logger
-from ccagent.stores.metrics.health import check_health, parse_health_request
-from ccagent.stores.metrics.job_queries import expand_job
-from ccagent.stores.metrics.own_jobs import OthersJobError, OwnJobs, check_job, check_queries
+from ccagent.stores.metrics.job_queries import (
+    OthersJobError,
+    OwnJobs,
+    check_job,
+    check_queries,
+    expand_job,
+)
 from ccagent.stores.metrics.programs import run_program
 from ccagent.stores.metrics.query import answer, check_request
-from ccagent.stores.metrics.query_request import BadRequestError, parse_request
-from ccagent.stores.metrics.request_bodies import parameter
+from ccagent.stores.metrics.query_request import (
+    BadRequestError,
+    parameter,
+    parse_request,
+    parse_table_request,
+)
 from ccagent.stores.metrics.responses import StoreResponse, begun, fail
 from ccagent.stores.metrics.table_arrow import ArrowRow, ArrowTable
-from ccagent.stores.metrics.table_forms import ARROW_KIND, FORMS
-from ccagent.stores.metrics.table_query import find_rows, table_parts
-from ccagent.stores.metrics.table_request import parse_table_request
+from ccagent.stores.metrics.table_query import ARROW_KIND, FORMS, find_rows, table_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Iterator, Mapping
     from typing import Any
 
-    from ccagent.stores.metrics.health import HealthRequest
+    from ccagent.stores.metrics.groups import Path, StoredSeries, StoreLevel
     from ccagent.stores.metrics.job_table import JobTable
     from ccagent.stores.metrics.query import QueryLimits
-    from ccagent.stores.metrics.query_request import QueryRequest
+    from ccagent.stores.metrics.query_request import QueryRequest, TableRequest
     from ccagent.stores.metrics.store import MetricStore
-    from ccagent.stores.metrics.table_forms import TableRow
-    from ccagent.stores.metrics.table_request import TableRequest
+    from ccagent.stores.metrics.table_query import TableRow
+
+
+_MOST_MISSING = 5
+_MOST_NODES, _MOST_METRICS = 100_000, 10_000
+_CHECKS_AT_ONCE = 2000
+"""Number of checked metrics before the event loop gets control again."""
+
+
+class HealthRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The nodes to check and their expected metrics. None is Go's encoding of an empty list."""
+
+    cluster: str = ""
+    nodes: list[str] | None = None
+    metric_names: list[str] | None = msgspec.field(default=None, name="metric-names")
+
+
+class NodeHealth(msgspec.Struct, frozen=True):
+    """State of a node. health_metrics: JSON as a string, as in the reference."""
+
+    state: str = msgspec.field(name="State")
+    health_metrics: str = msgspec.field(name="HealthMetrics")
+
+
+class _Lists(msgspec.Struct, frozen=True):
+    degraded: list[str]
+    missing: list[str]
+
+
+def parse_health_request(body: bytes) -> HealthRequest:
+    """Parse a request. Raise BadRequestError."""
+    try:
+        found = msgspec.json.decode(body, type=HealthRequest)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequestError(f"not a health check request: {error}") from error
+    nodes, metrics = found.nodes or (), found.metric_names or ()
+    if len(nodes) > _MOST_NODES or len(metrics) > _MOST_METRICS:
+        raise BadRequestError(
+            f"a health check names at most {_MOST_NODES} nodes and {_MOST_METRICS} metrics"
+        )
+    return found
+
+
+def check_health(store: MetricStore, request: HealthRequest) -> Iterator[bytes]:
+    """Yield the parts of the response in JSON."""
+    found: dict[str, NodeHealth] = {}
+    text = b"{"
+    nodes = list(dict.fromkeys(request.nodes or ()))
+    metrics = dict.fromkeys(request.metric_names or ())
+    at_once = max(1, _CHECKS_AT_ONCE // max(1, len(metrics)))
+    for begin in range(0, len(nodes), at_once):
+        part = nodes[begin : begin + at_once]
+        found = {node: _check_node(store, (request.cluster, node), metrics) for node in part}
+        yield text + msgspec.json.encode(found)[1:-1]
+        text = b","
+    yield (b"" if nodes else text) + b"}\n"
+
+
+def _check_node(store: MetricStore, path: Path, metrics: Mapping[str, None]) -> NodeHealth:
+    level = store.root.find(path)
+    if level is None:
+        return NodeHealth("failed", "")
+    now = int(store.now())
+    is_old: dict[str, bool] = {}
+    for below in level.walk():
+        for metric in below.series.keys() & metrics.keys():
+            is_old[metric] = is_old.get(metric, False) or _is_old(below.series[metric], now)
+    lists = _Lists(
+        [metric for metric in metrics if is_old.get(metric)],
+        [metric for metric in metrics if metric not in is_old],
+    )
+    bad = len(lists.degraded) + len(lists.missing)
+    state = "full"
+    if bad:
+        state = "failed" if bad == len(metrics) else "partial"
+    return NodeHealth(state, msgspec.json.encode(lists).decode())
+
+
+def _is_old(series: StoredSeries, now: int) -> bool:
+    """Return whether the last value is more than five steps old."""
+    group, column = series
+    _, last = group.bounds()
+    block = group.head
+    if block is None:
+        return True
+    if not block.rows or np.isnan(block.values[block.rows - 1, column]):
+        _, last = group.column_bounds(column)
+    end = group.start + last * group.frequency
+    return now - end > _MOST_MISSING * group.frequency
+
 
 TABLES = b"version=2"
 """The query string of tables. cc-backend sends `version=v2`, which has no meaning."""
@@ -211,3 +306,42 @@ async def _finish(
         logger.exception("a query failed")
         found = fail(500, "internal error; the log of the store has details")
     done(found)
+
+
+def describe_buffers(store: MetricStore, selector: str) -> Iterator[bytes]:
+    """Yield the parts of the response in JSON: start, length and end of each buffer.
+
+    selector: names separated by colons; empty for all. Raise BadRequestError for an unknown level.
+    """
+    path = selector.split(":") if selector else []
+    level = store.root.find(path)
+    if level is None:
+        raise BadRequestError(f"not found: {selector}")
+    yield b'{"data":'
+    yield from _describe(level)
+    yield b"}\n"
+
+
+def _describe(level: StoreLevel) -> Iterator[bytes]:
+    own = {metric: _buffers(series) for metric, series in level.series.items()}
+    text = msgspec.json.encode(own)[:-1]
+    is_first = not own
+    # Nodes are yielded one by one, because a cluster has many of them.
+    for name, below in list(level.children.items()):
+        yield text + (b"" if is_first else b",") + msgspec.json.encode(name) + b":"
+        is_first, text = False, b""
+        yield from _describe(below)
+    yield text + b"}"
+
+
+def _buffers(series: StoredSeries) -> list[dict[str, Any]]:
+    group, column = series
+    first, last = group.column_bounds(column)
+    found: list[dict[str, Any]] = []
+    for block in group.iterate_blocks():
+        length = min(last - block.first, block.rows)
+        if length > 0 and first < block.first + block.rows:
+            start = group.start + block.first * group.frequency
+            end = start + length * group.frequency
+            found.append({"start": start, "len": length, "end": end})
+    return found

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import zlib
+from typing import TYPE_CHECKING, Literal
+from urllib.parse import parse_qs
 
 import msgspec
 
@@ -11,7 +13,8 @@ from ccagent.errors import CcagentError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ccagent.stores.metrics.levels import StoreLevel
+    from ccagent.stores.metrics.groups import StoreLevel
+
 
 Selector = tuple[str | tuple[str, ...], ...]
 
@@ -105,3 +108,96 @@ def parse_request(body: bytes) -> QueryRequest:
 
 _FAR = 10**11
 _MOST_QUERIES = 200_000
+
+
+_MOST_METRICS = 10_000
+_MOST_HOSTS = 100_000
+_MOST_SERIES = 2_000_000
+"""Maximum number of series of a request: all metrics of 10,000 nodes."""
+
+
+class TableRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Metrics of nodes in a time range. hosts: None for all nodes of the cluster.
+
+    over: `nodes` for minimum, mean and maximum over the nodes at each step.
+    """
+
+    cluster: str
+    start: int = msgspec.field(name="from")
+    end: int = msgspec.field(name="to")
+    metrics: list[str] = []
+    hosts: list[str] | None = None
+    over: Literal["", "nodes"] = ""
+    format: Literal["json", "csv", "arrow"] = "json"
+
+
+def parse_table_request(body: bytes) -> TableRequest:
+    """Parse a request. Raise BadRequestError."""
+    try:
+        found = msgspec.json.decode(body, type=TableRequest)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequestError(f"not a query request: {error}") from error
+    if not -_FAR <= found.start <= found.end <= _FAR:
+        raise BadRequestError("not a query request: from and to are not a range in seconds")
+    for count, most, name in (
+        (len(found.metrics), _MOST_METRICS, "metrics"),
+        (len(found.hosts or ()), _MOST_HOSTS, "hosts"),
+        (len(found.metrics) * len(found.hosts or ()), _MOST_SERIES, "series"),
+    ):
+        if count > most:
+            raise BadRequestError(f"the request names {count} {name}; at most {most} at once")
+    return found
+
+
+def check_series(nodes: int, metrics: int) -> None:
+    """Raise BadRequestError if the metrics of all nodes are too many series."""
+    if nodes * metrics > _MOST_SERIES:
+        raise BadRequestError(
+            f"{metrics} metrics of {nodes} nodes are more than {_MOST_SERIES} series; request less"
+        )
+
+
+LONGEST_QUERY = 4096
+_MOST_MEMBERS = 100
+_PART = 64 << 10
+_GZIP = 16 + zlib.MAX_WBITS
+
+
+class TooLargeBodyError(CcagentError):
+    """A body whose inflated size exceeds the limit."""
+
+
+def inflate(body: bytes | bytearray, largest: int) -> bytearray:
+    """Inflate a gzip body to at most `largest` bytes. Raise BadRequestError, TooLargeBodyError.
+
+    Works in small parts: a thread that copies a large one holds up all others.
+    """
+    found = bytearray()
+    members, inflater = 1, zlib.decompressobj(_GZIP)
+    for begin in range(0, len(body), _PART):
+        rest = bytes(body[begin : begin + _PART])
+        while rest:
+            if inflater.eof:
+                members, inflater = members + 1, zlib.decompressobj(_GZIP)
+            if members > _MOST_MEMBERS:
+                raise BadRequestError(f"the gzip body has more than {_MOST_MEMBERS} members")
+            try:
+                found += inflater.decompress(rest, _PART)
+            except zlib.error as error:
+                raise BadRequestError(f"the body is not valid gzip: {error}") from error
+            if len(found) > largest:
+                raise TooLargeBodyError(f"the body has more than {largest} bytes")
+            rest = inflater.unconsumed_tail or inflater.unused_data
+    if body and not inflater.eof:
+        raise BadRequestError("the body is not valid gzip: it is incomplete")
+    return found
+
+
+def parameter(url: bytes, name: str) -> str | None:
+    """Return a parameter of a URL; None if it is missing. Raise BadRequestError."""
+    query = url.partition(b"?")[2][:LONGEST_QUERY].decode("ascii", "replace")
+    try:
+        found = parse_qs(query, keep_blank_values=True, max_num_fields=100).get(name)
+    except ValueError as error:
+        raise BadRequestError("the URL has too many parameters") from error
+    return found[0] if found else None

@@ -22,11 +22,15 @@ class UnreadableSeriesError(CcagentError):
 
 
 class SeriesValues(NamedTuple):
-    """Values of one or several series. start: time of the first. end: one step after the last."""
+    """Values of one or several series. start: time of the first. end: one step after the last.
+
+    coverage: such as `3 of 4` if some components lack values that others have, at the worst step.
+    """
 
     values: NDArray[np.float64]
     start: int
     end: int
+    coverage: str = ""
 
 
 def read_series(series: StoredSeries, start: int, end: int) -> SeriesValues | None:
@@ -46,12 +50,18 @@ def read_series(series: StoredSeries, start: int, end: int) -> SeriesValues | No
 
 
 def read_together(
-    found: Sequence[StoredSeries], metric: StoredMetric, start: int, end: int
+    found: Sequence[StoredSeries],
+    metric: StoredMetric,
+    times: tuple[int, int],
+    *,
+    is_strict: bool = False,
 ) -> SeriesValues | None:
     """Return series aggregated by the metric's rule; None without values.
 
-    Raise UnreadableSeriesError.
+    A component counts from its first to its last value. is_strict: components with other starts or
+    ends are an error, as in the reference. Raise UnreadableSeriesError.
     """
+    start, end = times
     if len(found) == 1:
         return read_series(found[0], start, end)
     quick = _read_shared(found, start, end)
@@ -59,7 +69,13 @@ def read_together(
         each = [one for series in found if (one := read_series(series, start, end)) is not None]
         if not each:
             return None
-        summed, count = _add(each, metric.frequency), len(each)
+        count = len(each)
+        try:
+            summed = _add(each, metric.frequency)
+        except UnreadableSeriesError:
+            if is_strict:
+                raise
+            return _aggregate_present(each, metric, found[0].group.frequency)
     else:
         summed, count = quick, len(found)
     if count == 1:
@@ -69,6 +85,28 @@ def read_together(
     if metric.aggregation == "avg":
         summed.values[:] *= 1.0 / count
     return summed
+
+
+def _aggregate_present(
+    each: Sequence[SeriesValues], metric: StoredMetric, frequency: int
+) -> SeriesValues:
+    """Return the values of the components that have started and not ended, at each step."""
+    if metric.aggregation is None:
+        raise UnreadableSeriesError("invalid aggregation")
+    present = [one for one in each if one.values.size]
+    start = min(one.start for one in present)
+    offsets = [round((one.start - start) / frequency) for one in present]
+    length = max(o + one.values.size for o, one in zip(offsets, present, strict=True))
+    total, counts = np.zeros(length), np.zeros(length)
+    for offset, one in zip(offsets, present, strict=True):
+        total[offset : offset + one.values.size] += one.values
+        counts[offset : offset + one.values.size] += 1
+    fewest = int(counts[counts > 0].min())
+    total[counts == 0] = np.nan
+    if metric.aggregation == "avg":
+        total /= np.maximum(counts, 1)
+    coverage = f"{fewest} of {len(each)}" if fewest < len(each) else ""
+    return SeriesValues(total, start, start + length * frequency, coverage)
 
 
 def _read(

@@ -3,24 +3,178 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import httptools
 
+from ccagent.log import logger
 from ccagent.net.request_parser import RequestParser
 from ccagent.stores.metrics.ingest import PIECE, TOO_LONG_LINE
-from ccagent.stores.metrics.request_head import RepeatedHead, RequestHead
 from ccagent.stores.metrics.responses import StoreResponse, fail, text
 
 if TYPE_CHECKING:
     from ccagent.stores.metrics.api import ServerPath, StoreApi
-    from ccagent.stores.metrics.connection_limits import ConnectionLimits
+
+
+_NAMES = ("authorization", "content-encoding", "expect", "content-length", "x-auth-token",
+          "transfer-encoding")  # fmt: skip
+_LENGTHS = {len(name) for name in _NAMES}
+_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]+)(?=[ \t]*\r\n)", re.IGNORECASE)
+_MOST_DIGITS = 10
+
+
+class RepeatedHead(NamedTuple):
+    """A head that a client repeats. Only the body's length differs.
+
+    The parser has accepted the head once, and the same bytes are not parsed again.
+    """
+
+    begin: bytes
+    end: bytes
+    """The bytes before and after the digits of the length."""
+    route: ServerPath
+    url: bytes
+    authorization: bytes
+
+    def body_of(self, data: bytes) -> bytes | None:
+        """Return the body of a request with this head; None unless `data` is one request."""
+        if not data.startswith(self.begin):
+            return None
+        first = len(self.begin)
+        last = data.find(self.end, first, first + _MOST_DIGITS + len(self.end))
+        digits = data[first:last]
+        if last < 0 or not digits.isdigit():
+            return None
+        body = data[last + len(self.end) :]
+        return body if len(body) == int(digits) else None
+
+
+class RequestHead:
+    """Header fields of one request. refusal: an error response if they can't be accepted."""
+
+    __slots__ = ("_framings", "_largest", "authorization", "is_expected", "is_gzip", "refusal",
+                 "url")  # fmt: skip
+
+    def __init__(self, largest_body: int) -> None:
+        self.url = b""
+        self.authorization = b""
+        self.is_gzip = False
+        self.is_expected = False
+        self.refusal: StoreResponse | None = None
+        self._framings = 0
+        self._largest = largest_body
+
+    def take(self, name: bytes, value: bytes) -> None:
+        """Process a header field."""
+        if len(name) not in _LENGTHS:
+            return
+        name = name.lower()
+        if name == b"authorization":
+            self.authorization = value
+        elif name == b"content-encoding":
+            self.is_gzip = value.lower() == b"gzip"
+            if not self.is_gzip and value.lower() != b"identity":
+                self.refusal = text(415, "the only content encoding is gzip")
+        elif name == b"expect":
+            self.is_expected = value.lower() == b"100-continue"
+        elif name in {b"content-length", b"transfer-encoding"}:
+            self._take_framing(name, value)
+        elif name == b"x-auth-token" and not self.authorization:
+            self.authorization = b"Bearer " + value
+
+    def _take_framing(self, name: bytes, value: bytes) -> None:
+        """Check Content-Length or Transfer-Encoding. Refuse two: a proxy may use the other one."""
+        self._framings += 1
+        if self._framings > 1:
+            self.refusal = text(400, "a request has one Content-Length or one Transfer-Encoding")
+        elif name == b"transfer-encoding":
+            if value.strip().lower() != b"chunked":
+                self.refusal = text(501, "the only transfer encoding is chunked")
+        elif not value.isdigit():
+            self.refusal = text(400, "Content-Length is not a number")
+        elif int(value[:20]) > self._largest:
+            self.refusal = fail(413, f"a body has at most {self._largest} bytes")
+
+    def repeated(
+        self, route: ServerPath, data: bytes, body: bytes | bytearray
+    ) -> RepeatedHead | None:
+        """Return the head for reuse; None unless `data` is one request with a length."""
+        whole = data[: len(data) - len(body)]
+        # All parsers must see the same end of the head. No bytes may follow the body.
+        if whole.find(b"\r\n\r\n") != len(whole) - 4 or whole.count(b"\n") != whole.count(b"\r\n"):
+            return None
+        found = list(_LENGTH.finditer(whole))
+        if self.is_gzip or self.is_expected or len(found) != 1 or int(found[0][1]) != len(body):
+            return None
+        first, last = found[0].span(1)
+        return RepeatedHead(whole[:first], whole[last:], route, self.url, self.authorization)
+
 
 _LONGEST_HEADER = 32 << 10
 """Maximum bytes of a request besides its body."""
 
 _CHUNK = 64
 """Maximum bytes around a chunk, on average."""
+
+
+_READ_AT_ONCE = 256 << 10
+
+
+class OpenConnection(Protocol):
+    """The methods of a connection that the server calls."""
+
+    def check_time(self, now: float) -> None:
+        """Close the connection if the client is too slow."""
+        ...
+
+    def is_busy(self) -> bool:
+        """Return whether a request is not answered yet."""
+        ...
+
+    def close(self) -> None:
+        """Close the connection after all written bytes are sent."""
+        ...
+
+
+class ConnectionLimits:
+    """State shared by all connections: their number, bytes of bodies in memory, time limits."""
+
+    def __init__(self, *, most: int = 20_000, bodies: int = 1 << 30, seconds: float = 30.0) -> None:
+        self.most = most
+        self.bodies = bodies
+        self.seconds = seconds
+        """Maximum duration of receiving a request, and of sending a response."""
+        self.idle = 300.0
+        """Seconds of idleness until a connection is closed."""
+        self.body_bytes = 0
+        self.buffer = memoryview(bytearray(_READ_AT_ONCE))
+        """The receive buffer shared by all connections."""
+        self.open: set[OpenConnection] = set()
+        self._of_address: dict[str, int] = {}
+        """Number of open connections by address."""
+        self.requests = 0
+        self.refused = 0
+
+    def admit(self, address: str) -> bool:
+        """Count a new connection. Return False beyond the limits: one address has half of all."""
+        of_address = self._of_address.get(address, 0)
+        if len(self.open) >= self.most:
+            reason = f"{self.most} are open (limits.connections)"
+        elif address and of_address >= max(1, self.most // 2):
+            reason = f"{of_address} of one address are open (half of limits.connections)"
+        else:
+            self._of_address[address] = of_address + 1
+            return True
+        self.refused += 1
+        logger.warning("refused a connection: %s", reason, key="store connections")
+        return False
+
+    def release(self, address: str) -> None:
+        """Subtract a closed connection."""
+        left = self._of_address.pop(address, 0) - 1
+        if left > 0:
+            self._of_address[address] = left
 
 
 class StoreRequest(NamedTuple):

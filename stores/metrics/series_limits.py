@@ -14,6 +14,7 @@ from ccagent.stores.metrics.settings import AUTO, parse_size
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ccagent.stores.metrics.groups import Path
     from ccagent.stores.metrics.store import MetricStore
 
 _BLOCK = 4096
@@ -94,33 +95,44 @@ class SeriesLimits:
                     self._memory >> 20,
                 )
 
-    def admit(self, sender: str, cluster: str, node: str, count: int) -> SeriesRefusal | None:
-        """Count a new series, or return why it is refused. count: series of the store."""
-        refusal = self._find_refusal(count) or self._take(sender, cluster, node)
-        if refusal is not None:
-            self.refused += 1
-        return refusal
+    def admit(
+        self, sender: str, cluster: str, node: str, stored: int, wanted: int = 1
+    ) -> tuple[int, SeriesRefusal | None]:
+        """Count new series of a node. Return how many are admitted, and why the others are not.
 
-    def _take(self, sender: str, cluster: str, node: str) -> SeriesRefusal | None:
-        """Take a series from the budgets of its sender."""
+        stored: number of series of the store.
+        """
+        count, refusal = wanted, self._find_refusal(stored + wanted - 1)
+        if refusal is not None:
+            count = 0 if self._find_refusal(stored) else self._most - stored
+        taken, reason = self._take(sender, cluster, node, count)
+        self.refused += wanted - taken
+        return taken, reason or refusal
+
+    def _take(
+        self, sender: str, cluster: str, node: str, wanted: int
+    ) -> tuple[int, SeriesRefusal | None]:
+        """Take series from the budgets of their sender."""
         name = printable(sender) or "this sender"
         of_sender = self._of_sender
-        if of_sender.most and not of_sender.take(sender):
-            return SeriesRefusal(
+        of_all = of_sender.take_some(sender, wanted) if of_sender.most else wanted
+        count = self._of_node.take_some((sender, cluster, node), of_all)
+        of_sender.give_back(sender, of_all - count)
+        if count < of_all:
+            return count, SeriesRefusal(
+                HTTPStatus.TOO_MANY_REQUESTS,
+                f"{name} has made {self._of_node.most} series of {printable(node)} in this hour"
+                " (limits.new-series): new series are refused",
+                self._of_node.seconds_left(),
+            )
+        if count < wanted:
+            return count, SeriesRefusal(
                 HTTPStatus.TOO_MANY_REQUESTS,
                 f"{name} has made {of_sender.most} series during the retention, for half of"
                 " memory-cap: new series are refused",
                 of_sender.seconds_left(),
             )
-        if self._of_node.take((sender, cluster, node)):
-            return None
-        of_sender.give_back(sender)
-        return SeriesRefusal(
-            HTTPStatus.TOO_MANY_REQUESTS,
-            f"{name} has made {self._of_node.most} series of {printable(node)} in this hour"
-            " (limits.new-series): new series are refused",
-            self._of_node.seconds_left(),
-        )
+        return count, None
 
     def _find_refusal(self, count: int) -> SeriesRefusal | None:
         if self._store.is_full:
@@ -150,3 +162,70 @@ def plan_memory(cap: str, node: Node | None = None) -> MemoryPlan:
         return MemoryPlan(0, 0)
     memory = find_permitted_memory(node or Node())
     return MemoryPlan(values or memory // _OF_VALUES, int(memory * _OF_SERIES))
+
+
+OF_A_LEVEL = 100
+"""Maximum parts of a level. The kernel programs distinguish 64 mounts of a job."""
+
+
+OF_A_NODE = 10_000
+
+
+_NODE = 2
+"""Number of names in a node's path."""
+
+
+class PartLimits:
+    """Limits the number of parts of each job or other level, and of each node."""
+
+    def __init__(self, store: MetricStore, of_node: int = OF_A_NODE) -> None:
+        self.refused = 0
+        """Number of new parts beyond the limits."""
+        self._store = store
+        self._of_node = of_node
+        self._children: dict[Path, int] = {}
+        """Number of children by level, including new parts of the message."""
+        self._parts: dict[Path, int] = {}
+        """Number of parts by node, including new parts of the message."""
+        self._new: set[Path] = set()
+
+    def begin(self) -> None:
+        """Start a message. Parts of earlier messages are in the store or were released."""
+        self._children.clear()
+        self._parts.clear()
+        self._new.clear()
+
+    def admit(self, path: Path) -> bool:
+        """Return whether a part may have series: it exists, or the limits permit it."""
+        if path in self._new or self._store.root.find(path) is not None:
+            return True
+        level, node = path[:-1], path[:_NODE]
+        in_level, in_node = self._count_children(level), self._count_parts(node)
+        # A node's children include its parts, sockets, cards and jobs.
+        if in_level >= (OF_A_LEVEL if level != node else self._of_node) or in_node >= self._of_node:
+            self.refused += 1
+            self._complain(path)
+            return False
+        self._new.add(path)
+        self._children[level] = in_level + 1
+        self._parts[node] = in_node + 1
+        return True
+
+    def _count_children(self, path: Path) -> int:
+        if path not in self._children:
+            level = self._store.root.find(path)
+            self._children[path] = 0 if level is None else len(level.children)
+        return self._children[path]
+
+    def _count_parts(self, path: Path) -> int:
+        if path not in self._parts:
+            node = self._store.root.find(path)
+            below = node.children.values() if node is not None else ()
+            self._parts[path] = sum(len(one.children) for one in below)
+        return self._parts[path]
+
+    def _complain(self, path: Path) -> None:
+        logger.warning(
+            "%s has too many mounts or other parts; further parts are skipped, such as %s",
+            printable(" ".join(path[:-1])), printable(path[-1]), key="store parts",
+        )  # fmt: skip

@@ -16,11 +16,11 @@ from ccagent.registry import store_with_pages_class
 from ccagent.service.lock import Lock
 from ccagent.service.private_directories import make_directory
 from ccagent.stores.metrics.api import StoreApi
-from ccagent.stores.metrics.archive_query import ArchiveQueries
+from ccagent.stores.metrics.archiving import ArchiveQueries
 from ccagent.stores.metrics.checkpoint_files import read_checkpoints
 from ccagent.stores.metrics.checkpointing import Checkpointer
 from ccagent.stores.metrics.commit import GroupCommit
-from ccagent.stores.metrics.housekeeping import REPLAYED, Housekeeper
+from ccagent.stores.metrics.housekeeping import REPLAYED, Housekeeper, find_used_nodes
 from ccagent.stores.metrics.ingest import LineIngest
 from ccagent.stores.metrics.job_events import JobEvents
 from ccagent.stores.metrics.job_queries import FootprintKeeper
@@ -34,7 +34,6 @@ from ccagent.stores.metrics.series_limits import SeriesLimits, plan_memory
 from ccagent.stores.metrics.settings import log_directory, parse_size
 from ccagent.stores.metrics.store import MetricStore
 from ccagent.stores.metrics.tokens import TokenVerifier
-from ccagent.stores.metrics.used_nodes import find_used_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -100,7 +99,7 @@ class StoreServer(ListeningServer):
             self.log,
             future=int(settings.limits.future.seconds),
             past=settings.oldest(),
-            is_strict=settings.strict == "reference",
+            is_strict=settings.is_reference,
             series=SeriesLimits(
                 self.store,
                 most=settings.limits.series,
@@ -120,7 +119,7 @@ class StoreServer(ListeningServer):
             self.commit,
             log=self.log,
             verifier=self.verifier,
-            limits=QueryLimits(settings.limits.values),
+            limits=QueryLimits(settings.limits.values, is_strict=settings.is_reference),
             largest_body=parse_size(settings.limits.body),
             bodies=parse_size(settings.limits.bodies),
             describe=lambda: describe_store(parts),
@@ -189,7 +188,7 @@ class StoreServer(ListeningServer):
         directory = self.settings.archive.directory
         if not directory:
             return None
-        limits = QueryLimits(self.settings.limits.values)
+        limits = QueryLimits(self.settings.limits.values, is_strict=self.settings.is_reference)
         retention = int(self.settings.retention.seconds)
         return ArchiveQueries(self.store, directory, retention, limits)
 
@@ -219,7 +218,7 @@ def run_store(settings: StoreSettings) -> None:
             server: type[StoreServer] = store_with_pages_class() if has_pages else StoreServer
             await server(settings).run()
         else:
-            from ccagent.stores.metrics.gateway_server import GatewayServer
+            from ccagent.stores.metrics.gateway import GatewayServer
 
             await GatewayServer(settings).run()
 

@@ -136,7 +136,7 @@ class StoreSettings(Settings, frozen=True, kw_only=True):
     ] = "write"
     strict: Annotated[
         Literal["", "reference"],
-        Meta(description="reference: the first bad line ends its message"),
+        Meta(description="reference: the first bad line ends its message; no incomplete sums"),
     ] = ""
     retention: Annotated[
         Duration, Meta(description="time that values stay in memory and in the log")
@@ -165,18 +165,23 @@ class StoreSettings(Settings, frozen=True, kw_only=True):
     limits: StoreLimitSettings = StoreLimitSettings()
     web: WebSettings = WebSettings()
 
+    @property
+    def is_reference(self) -> bool:
+        """Return whether the store does as the reference where that loses or refuses values."""
+        return self.strict == "reference"
+
     def oldest(self) -> int | None:
         """Return the maximum age of a new value in s; None: no limit, as in the reference.
 
         An engine applies a separate retention.
         """
-        if self.strict == "reference" or self.engine != "memory":
+        if self.is_reference or self.engine != "memory":
             return None
         return int(self.retention.seconds)
 
     def catalogue(self) -> MetricCatalogue:
         """Return the metrics. As in the reference, `strict` has no further tags."""
-        tags: tuple[str, ...] | None = () if self.strict == "reference" else None
+        tags: tuple[str, ...] | None = () if self.is_reference else None
         return MetricCatalogue(
             {
                 name: StoredMetric(

@@ -6,16 +6,48 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ccagent.stores.metrics.frequencies import ChangedSteps
-from ccagent.stores.metrics.groups import Level, SeriesGroup, StoredSeries
-from ccagent.stores.metrics.levels import StoreLevel
-from ccagent.stores.metrics.memory import BlockPool
+from ccagent.stores.metrics.groups import BlockPool, SeriesGroup, StoredSeries, StoreLevel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from ccagent.stores.metrics.catalogue import MetricCatalogue
-    from ccagent.stores.metrics.groups import Level, Path
+    from ccagent.stores.metrics.groups import Path
+
+
+_MOST_NAMED = 5
+
+
+class ChangedSteps:
+    """Metrics whose stored values have another time step than the configuration."""
+
+    def __init__(self, catalogue: MetricCatalogue) -> None:
+        self._catalogue = catalogue
+        self._stored: dict[str, int] = {}
+
+    def configured(self, metric: str, stored: int) -> int:
+        """Return the configured time step of a metric in s. Record a differing stored step."""
+        known = self._catalogue.get(metric)
+        if known is None or known.frequency == stored:
+            return stored
+        self._stored.setdefault(metric, stored)
+        return known.frequency
+
+    def describe(self) -> str:
+        """Return a sentence about the changed metrics; empty without changes."""
+        if not self._stored:
+            return ""
+        named = [
+            f"{metric} (stored each {stored} s, now {self.configured(metric, stored)} s)"
+            for metric, stored in sorted(self._stored.items())[:_MOST_NAMED]
+        ]
+        more = len(self._stored) - len(named)
+        if more:
+            named.append(f"{more} more")
+        return (
+            f"the frequency of {', '.join(named)} has changed; stored values keep their times:"
+            " a longer step keeps its last value, a shorter step has gaps"
+        )
 
 
 class MetricStore:
@@ -50,9 +82,13 @@ class MetricStore:
     ) -> SeriesGroup:
         """Add series. start: start of slot 0."""
         self._last_number += 1
-        columns: list[tuple[Level, str]] = [
-            (self.root.make(path), metric) for path, metric in wanted
-        ]
+        columns: list[tuple[StoreLevel, str]] = []
+        level: StoreLevel = self.root
+        last = level.path
+        for path, metric in wanted:
+            if path != last:
+                level, last = self.root.make(path), path
+            columns.append((level, metric))
         group = SeriesGroup(self._last_number, start, frequency, columns)
         for column, (level, metric) in enumerate(columns):
             level.series[metric] = StoredSeries(group, column)
@@ -131,7 +167,7 @@ class MetricStore:
                 self.series -= 1
                 self._prune(level)
 
-    def _prune(self, level: Level) -> None:
+    def _prune(self, level: StoreLevel) -> None:
         """Remove a level without series and children, and parents that become empty."""
         path = level.path
         while path and not level.series and not level.children:

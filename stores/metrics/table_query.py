@@ -2,25 +2,84 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import csv
+import io
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import orjson
 
-from ccagent.stores.metrics.query_request import BadRequestError
+from ccagent.stores.metrics.query_request import BadRequestError, check_series
 from ccagent.stores.metrics.reading import UnreadableSeriesError, read_together
-from ccagent.stores.metrics.table_forms import FORMS, TableRow
-from ccagent.stores.metrics.table_request import check_series
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
     from ccagent.stores.metrics.catalogue import StoredMetric
     from ccagent.stores.metrics.groups import StoredSeries
     from ccagent.stores.metrics.query import QueryLimits
+    from ccagent.stores.metrics.query_request import TableRequest
     from ccagent.stores.metrics.store import MetricStore
-    from ccagent.stores.metrics.table_request import TableRequest
+
+
+class TableRow(NamedTuple):
+    """A series of a response. names: labels. start, step: s. columns: values."""
+
+    names: dict[str, str]
+    start: int
+    step: int
+    statistics: dict[str, Any]
+    columns: dict[str, NDArray[np.float64]]
+
+
+class TableForm(NamedTuple):
+    """The format of a response. row: encodes a row; its second argument is true for the first."""
+
+    kind: bytes
+    begin: Callable[[TableRequest], bytes]
+    row: Callable[[TableRow, bool], bytes]
+    end: bytes
+
+
+def _begin_json(request: TableRequest) -> bytes:
+    found = {"cluster": request.cluster, "from": request.start, "to": request.end}
+    return orjson.dumps(found)[:-1] + b',"series":['
+
+
+def _json_row(row: TableRow, is_first: bool) -> bytes:
+    columns = {"values" if name == "value" else name: one for name, one in row.columns.items()}
+    found = row.names | {"start": row.start, "step": row.step} | row.statistics | columns
+    return (b"" if is_first else b",") + orjson.dumps(found, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _begin_csv(request: TableRequest) -> bytes:
+    return b"time,metric,min,mean,max\n" if request.over else b"time,metric,host,value\n"
+
+
+def _csv_row(row: TableRow, is_first: bool) -> bytes:
+    """Return a line for each time. Missing values are empty."""
+    del is_first
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    columns = [
+        [None if value != value else value for value in one.tolist()]  # noqa: PLR0124 - NaN
+        for one in row.columns.values()
+    ]
+    for number, values in enumerate(zip(*columns, strict=True)):
+        writer.writerow([row.start + number * row.step, *row.names.values(), *values])
+    return text.getvalue().encode()
+
+
+FORMS = {
+    "json": TableForm(b"application/json", _begin_json, _json_row, b"]}\n"),
+    "csv": TableForm(b"text/csv; charset=utf-8", _begin_csv, _csv_row, b""),
+}
+"""The separate program `table_arrow` writes Arrow."""
+
+ARROW_KIND = b"application/vnd.apache.arrow.stream"
+
 
 _AT_ONCE = 128
 """Number of series before the event loop gets control again."""
@@ -34,18 +93,8 @@ class NodeValues(NamedTuple):
     start: int
     step: int
     values: NDArray[np.float64]
-
-
-class TableAnswer(NamedTuple):
-    """A complete response."""
-
-    kind: bytes
-    body: bytes
-
-
-def answer_table(store: MetricStore, request: TableRequest, limits: QueryLimits) -> TableAnswer:
-    """Return the response in JSON or CSV. Raise BadRequestError."""
-    return TableAnswer(FORMS[request.format].kind, b"".join(table_parts(store, request, limits)))
+    coverage: str = ""
+    error: str = ""
 
 
 def table_parts(store: MetricStore, request: TableRequest, limits: QueryLimits) -> Iterator[bytes]:
@@ -87,13 +136,6 @@ def find_rows(
             yield [_row_over_nodes(request, each)]
 
 
-def find_values(store: MetricStore, request: TableRequest) -> Iterator[NodeValues]:
-    """Yield the values of each metric of each node. Raise BadRequestError."""
-    for metric in request.metrics:
-        for found in _find(store, request, metric, None):
-            yield from found
-
-
 def _hosts(store: MetricStore, request: TableRequest) -> list[str]:
     cluster = store.root.children.get(request.cluster)
     if cluster is None:
@@ -104,7 +146,7 @@ def _hosts(store: MetricStore, request: TableRequest) -> list[str]:
 
 
 def _find(
-    store: MetricStore, request: TableRequest, metric: str, limits: QueryLimits | None
+    store: MetricStore, request: TableRequest, metric: str, limits: QueryLimits
 ) -> Iterator[list[NodeValues]]:
     """Yield the values of a metric, for some nodes at a time."""
     known = store.catalogue.get(metric)
@@ -121,50 +163,52 @@ def _find(
             found = list(level.find_series(metric)) if level is not None else []
             if found:
                 _check_length(request, found, limits)
-                one = _read(request, (metric, host), found, known)
-                each += [one] if one is not None else []
+                one = _read(request, (metric, host), found, known, limits.is_strict)
+                each += [one] if one is not None and not (one.error and request.over) else []
         yield each
 
 
 def _check_length(
-    request: TableRequest, found: Sequence[StoredSeries], limits: QueryLimits | None
+    request: TableRequest, found: Sequence[StoredSeries], limits: QueryLimits
 ) -> None:
     """Raise BadRequestError if reading these series would need too much memory."""
     span = request.end - request.start
     for group in {series.group.number: series.group for series in found}.values():
         first, last = group.bounds()
-        if limits is not None and min(last - first, span // group.frequency) > limits.values:
+        if min(last - first, span // group.frequency) > limits.values:
             raise BadRequestError(
                 f"the response would exceed {limits.values} values; request less at once"
             )
 
 
 def _read(
-    request: TableRequest, name: tuple[str, str], found: list[StoredSeries], known: StoredMetric
+    request: TableRequest,
+    name: tuple[str, str],
+    found: list[StoredSeries],
+    known: StoredMetric,
+    is_strict: bool,
 ) -> NodeValues | None:
-    metric, host = name
+    step = found[0].group.frequency
     try:
-        values = read_together(found, known, request.start, request.end)
+        values = read_together(found, known, (request.start, request.end), is_strict=is_strict)
     except UnreadableSeriesError as error:
-        raise BadRequestError(f"{metric} of {host}: {error}") from error
+        return NodeValues(*name, request.start, step, np.empty(0), error=str(error))
     if values is None or not len(values.values):
         return None
-    return NodeValues(metric, host, values.start, found[0].group.frequency, values.values)
+    return NodeValues(*name, values.start, step, values.values, values.coverage)
 
 
 def _row(one: NodeValues) -> TableRow:
+    names = {"metric": one.metric, "host": one.host}
+    if one.error:
+        return TableRow(names, one.start, one.step, {"error": one.error}, {"value": one.values})
     present = one.values[~np.isnan(one.values)]
-    return TableRow(
-        {"metric": one.metric, "host": one.host},
-        one.start,
-        one.step,
-        {"count": len(present)}
-        | {
-            name: float(function(present)) if present.size else None
-            for name, function in (("min", np.min), ("mean", np.mean), ("max", np.max))
-        },
-        {"value": one.values},
-    )
+    statistics: dict[str, Any] = {"count": len(present)}
+    for name, function in (("min", np.min), ("mean", np.mean), ("max", np.max)):
+        statistics[name] = float(function(present)) if present.size else None
+    if one.coverage:
+        statistics["coverage"] = one.coverage
+    return TableRow(names, one.start, one.step, statistics, {"value": one.values})
 
 
 def _row_over_nodes(request: TableRequest, each: list[NodeValues]) -> TableRow:

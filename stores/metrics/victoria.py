@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlencode, urlsplit
 
 from ccagent.errors import CcagentError, ConfigurationError
-from ccagent.stores.metrics.line_keys import level_path
-from ccagent.stores.metrics.part_tags import add_part
+from ccagent.stores.metrics.line_keys import add_part, level_path
 from ccagent.stores.metrics.query_request import BadRequestError
 from ccagent.stores.metrics.store import MetricStore
 
@@ -86,11 +85,9 @@ class VictoriaEngine:
 
         Raise EngineError; raise BadRequestError if there are more than `most` values.
         """
-        match = f"{{cluster={json.dumps(cluster)}"
-        for label, names in zip(("hostname", "__name__"), selected, strict=True):
-            match += f",{label}=~{_one_of(names)}" if names is not None else ""
         start, end = times
-        query = urlencode({"match[]": f"{match}}}", "start": start, "end": end}).encode()
+        match = _selector(cluster, selected)
+        query = urlencode({"match[]": match, "start": start, "end": end}).encode()
         store = MetricStore(catalogue, now)
         largest = min(_LARGEST, most * _BYTES_OF_VALUE + _BYTES_OF_VALUE)
         answer = self._ask("POST", "/api/v1/export", query, largest)
@@ -99,6 +96,28 @@ class VictoriaEngine:
         for line in answer.splitlines():
             _fill(store, json.loads(line))
         return store
+
+    def add_first_values(
+        self,
+        store: MetricStore,
+        cluster: str,
+        selected: tuple[Iterable[str] | None, Iterable[str] | None],
+        begin: int,
+    ) -> None:
+        """Add a value to a store at the time of each series' first value since `begin`.
+
+        Responses to a range before all values then have the same padding as those from memory.
+        Raise EngineError.
+        """
+        now = int(store.now())
+        if begin >= now:
+            return
+        match = f"{_selector(cluster, selected)}[{now - begin}s]"
+        query = {"query": f"tfirst_over_time({match}) keep_metric_names", "time": now, "nocache": 1}
+        answer = self._ask("POST", "/api/v1/query", urlencode(query).encode())
+        for one in json.loads(answer)["data"]["result"]:
+            time = int(float(one["value"][1])) * _MILLISECONDS
+            _fill(store, {"metric": one["metric"], "timestamps": [time], "values": [0.0]})
 
     def _ask(
         self, method: str, path: str, body: bytes | None = None, largest: int = _LARGEST
@@ -135,6 +154,14 @@ class VictoriaEngine:
 def _is_path(text: str) -> bool:
     """Return whether a text is a valid path of a request."""
     return text.isascii() and text.isprintable() and " " not in text
+
+
+def _selector(cluster: str, selected: tuple[Iterable[str] | None, Iterable[str] | None]) -> str:
+    """Return the selector of nodes and metrics; None: all."""
+    match = f"cluster={json.dumps(cluster)}"
+    for label, names in zip(("hostname", "__name__"), selected, strict=True):
+        match += f",{label}=~{_one_of(names)}" if names is not None else ""
+    return f"{{{match}}}"
 
 
 def _one_of(names: Iterable[str]) -> str:

@@ -28,7 +28,7 @@ ARROWS = {
     "daemon": "agents config exporter ground machine queue records service transports",
     "doctor": "agents config controls exporter ground machine queue records service transports",
     "views": "agents config ground machine net queue records service stores transports",
-    "stores": "agents config ground machine net records service",
+    "stores": "agents config ground machine net queue records service",
     "exporter": "agents config ground machine net records service",
     "controls": "config ground machine net records service",
     "agents": "config ground machine net queue records service transports",

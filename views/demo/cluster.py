@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ccagent.stores.metrics.job_details import StoredJobDetails
-from ccagent.stores.metrics.job_table import StoredJob
-from ccagent.stores.metrics.part_tags import JOB_ENERGY, MOUNT, NETWORK, part_name
+from ccagent.stores.metrics.job_table import StoredJob, StoredJobDetails
+from ccagent.stores.metrics.line_keys import JOB_ENERGY, MOUNT, NETWORK, part_name
 from ccagent.views.demo.jobs import CARD_MEMORY, MIB, NODE_CORES, demo_jobs, demo_nodes, place_jobs
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
-from ccagent.stores.metrics.job_details import StoredJobDetails
+from ccagent.stores.metrics.job_table import StoredJobDetails
 from ccagent.stores.metrics.page_settings import JobThresholds  # noqa: TC001 - of a structure
 
 if TYPE_CHECKING:

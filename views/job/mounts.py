@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import structs
 
-from ccagent.stores.metrics.part_tags import MOUNT, NETWORK, read_part
+from ccagent.stores.metrics.line_keys import MOUNT, NETWORK, read_part
 from ccagent.views.amounts import plural, short_size
 from ccagent.views.job.figures import LARGEST_VALUE
 from ccagent.views.job.measuring import usual_gap

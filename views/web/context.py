@@ -17,7 +17,7 @@ from ccagent.views.web.data.nodes import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ccagent.stores.metrics.levels import StoreLevel
+    from ccagent.stores.metrics.groups import StoreLevel
     from ccagent.stores.metrics.page_settings import JobThresholds, WebSettings
     from ccagent.stores.metrics.store import MetricStore
     from ccagent.views.web.access import Viewer

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ccagent.config.configuration import check
-from ccagent.stores.metrics.configuration import read_settings
+from ccagent.stores.metrics.checking import read_settings
 from tests.support.certificates import Authority
 from tests.support.documents import configurations, documents
 from tests.support.nats_server import new_seed

@@ -38,7 +38,8 @@ def test_random_queries_of_a_recorded_day(tmp_path: Path) -> None:
     random.seed(20)
     metrics = {f"m{n}": OracleMetric(60, AGGREGATIONS[n % 3]) for n in range(56)}
     (tmp_path / "store.toml").write_text(
-        "".join(
+        'strict = "reference"\n'
+        + "".join(
             f'[metrics.{metric}]\nfrequency = "60s"\n'
             + (f'aggregation = "{one.aggregation}"\n' if one.aggregation else "")
             for metric, one in metrics.items()

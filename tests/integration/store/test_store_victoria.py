@@ -91,6 +91,24 @@ def test_two_gateways_answer_what_either_wrote(tmp_path: Path, engine: VictoriaM
         assert answer["n1"]["HealthMetrics"] != ""
 
 
+def test_a_range_before_the_values_is_padded_as_from_memory(
+    tmp_path: Path, engine: VictoriaMetrics
+) -> None:
+    with gateway(tmp_path / "a", engine) as store, RunningStore(tmp_path / "b") as embedded:
+        lines = "".join(
+            f"load,cluster=fox,hostname=n1,type=core,type-id={core} value=1 {BEGIN + 60 * step}\n"
+            for core in range(2)
+            for step in range(5)
+        )
+        assert (store.write(lines).status, embedded.write(lines).status) == (200, 200)
+        core = LOAD | {"type": "core", "type-ids": ["1", "9"]}
+        until(lambda: store.query(BEGIN, BEGIN + 60, LOAD)[0] != [], 60)
+        for begin, end in ((BEGIN - 7200, BEGIN - 3600), (BEGIN - 600, BEGIN)):
+            expected = embedded.query(begin, end, LOAD, core)
+            assert [len(found) for found in expected] == [1, 1]
+            until(lambda: store.query(begin, end, LOAD, core) == expected, 60)  # noqa: B023
+
+
 def test_mounts_of_a_job_stay_apart(tmp_path: Path, engine: VictoriaMetrics) -> None:
     tags = "hostname=n1,type=node,stype=job,stype-id=7,fstype=nfs4"
     labels = 'cluster="fox",hostname="n1",type="node",stype="job",stype_id="7",fstype="nfs4"'

@@ -9,7 +9,7 @@ import weakref
 from ccagent.stores.metrics.api import StoreApi
 from ccagent.stores.metrics.commit import GroupCommit
 from ccagent.stores.metrics.connection import StoreConnection
-from ccagent.stores.metrics.connection_limits import ConnectionLimits
+from ccagent.stores.metrics.request_reader import ConnectionLimits
 from tests.unit.stores.metrics.support import new_ingest, new_store
 from tests.unit.stores.metrics.test_hostile import RecordedTransport
 

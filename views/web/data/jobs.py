@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ccagent.stores.metrics.part_tags import JOB_ENERGY, read_part
+from ccagent.stores.metrics.line_keys import JOB_ENERGY, read_part
 from ccagent.views.job.figures import (
     CARD_METRICS,
     JOB_METRICS,
@@ -30,9 +30,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ccagent.stores.metrics.groups import StoredSeries
+    from ccagent.stores.metrics.groups import StoredSeries, StoreLevel
     from ccagent.stores.metrics.job_table import StoredJob
-    from ccagent.stores.metrics.levels import StoreLevel
     from ccagent.stores.metrics.page_settings import JobThresholds
     from ccagent.stores.metrics.store import MetricStore
     from ccagent.views.job.mounts import JobMounts

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ccagent.agents.metrics.presets import Preset
-    from ccagent.stores.metrics.groups import SeriesGroup, StoredSeries
-    from ccagent.stores.metrics.levels import StoreLevel
+    from ccagent.stores.metrics.groups import SeriesGroup, StoredSeries, StoreLevel
     from ccagent.stores.metrics.store import MetricStore
 
     Values = NDArray[np.float64]

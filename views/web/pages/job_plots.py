@@ -14,8 +14,8 @@ from ccagent.views.web.rendering import shown_text
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ccagent.stores.metrics.groups import StoreLevel
     from ccagent.stores.metrics.job_table import StoredJob
-    from ccagent.stores.metrics.levels import StoreLevel
     from ccagent.views.job.rules import JobReport
     from ccagent.views.web.context import PageSources
     from ccagent.views.web.data.jobs import JobEnergyUse

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from markupsafe import Markup
 
+    from ccagent.stores.metrics.groups import StoreLevel
     from ccagent.stores.metrics.job_table import StoredJob
-    from ccagent.stores.metrics.levels import StoreLevel
     from ccagent.views.web.context import PageRequest, PageSources
     from ccagent.views.web.data.nodes import NodeNow
 

@@ -19,8 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import NameOID
 
 from ccagent.errors import ConfigurationError
-from ccagent.stores.metrics.checking import find_problems
-from ccagent.stores.metrics.configuration import read_settings
+from ccagent.stores.metrics.checking import find_problems, read_settings
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,8 +14,7 @@ from ccagent.stores.metrics.checkpoint_files import (
     write_checkpoint,
     write_slices,
 )
-from ccagent.stores.metrics.checkpoint_json import encode_json
-from ccagent.stores.metrics.checkpoint_levels import CheckpointLevel, make_series
+from ccagent.stores.metrics.checkpoint_levels import CheckpointLevel, encode_json, make_series
 from ccagent.stores.metrics.checkpointing import Checkpointer
 from tests.unit.stores.metrics.support import NOW, new_store
 from tests.unit.stores.metrics.test_ingest import stored

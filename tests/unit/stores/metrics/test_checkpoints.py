@@ -17,7 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ccagent.errors import NotPermittedError, UnparsableError
-from ccagent.stores.metrics.checkpoint_binary import decode_binary, encode_binary
 from ccagent.stores.metrics.checkpoint_files import (
     CheckpointFormat,
     find_nodes,
@@ -25,8 +24,13 @@ from ccagent.stores.metrics.checkpoint_files import (
     remove_checkpoints,
     write_checkpoint,
 )
-from ccagent.stores.metrics.checkpoint_json import decode_json, encode_json
-from ccagent.stores.metrics.checkpoint_levels import collect_level
+from ccagent.stores.metrics.checkpoint_levels import (
+    collect_level,
+    decode_binary,
+    decode_json,
+    encode_binary,
+    encode_json,
+)
 from ccagent.stores.metrics.checkpointing import Checkpointer
 from ccagent.stores.metrics.line_keys import file_name, original_name
 from ccagent.stores.metrics.store import MetricStore

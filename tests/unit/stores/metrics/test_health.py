@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from ccagent.stores.metrics.health import check_health, parse_health_request
+from ccagent.stores.metrics.query_answers import check_health, parse_health_request
 from tests.unit.stores.metrics.support import NOW, new_store
 
 

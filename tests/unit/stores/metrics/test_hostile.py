@@ -16,11 +16,11 @@ import pytest
 from ccagent.stores.metrics.api import ROUTES, StoreApi
 from ccagent.stores.metrics.commit import GroupCommit
 from ccagent.stores.metrics.connection import StoreConnection
-from ccagent.stores.metrics.connection_limits import ConnectionLimits
 from ccagent.stores.metrics.job_table import open_job_table
 from ccagent.stores.metrics.log_writer import StoreLogError, WriteAheadLog
 from ccagent.stores.metrics.query import QueryLimits
 from ccagent.stores.metrics.query_request import BadRequestError
+from ccagent.stores.metrics.request_reader import ConnectionLimits
 from ccagent.stores.metrics.responses import StoreResponse
 from tests.unit.stores.metrics.support import NOW, ask, line, new_ingest, new_store
 
@@ -181,7 +181,7 @@ def test_a_large_write_that_fails_is_answered(monkeypatch: pytest.MonkeyPatch) -
         def fail(*_: object) -> None:
             raise ValueError("broken")
 
-        monkeypatch.setattr("ccagent.stores.metrics.ingest.LineIngest._write_any", fail)
+        monkeypatch.setattr("ccagent.stores.metrics.ingest.LineIngest._write_part", fail)
         api.respond(ROUTES[b"/api/write"], b"/api/write", b"x\n" * (1 << 20), False, answers.append)
         while not answers:  # noqa: ASYNC110 - the loop itself is what is tested
             await asyncio.sleep(0)

@@ -13,7 +13,7 @@ from ccagent.stores.metrics.api import ROUTES, StoreApi
 from ccagent.stores.metrics.commit import GroupCommit
 from ccagent.stores.metrics.general import LineMessage
 from ccagent.stores.metrics.ingest import PIECE
-from ccagent.stores.metrics.job_envelopes import read_envelope
+from ccagent.stores.metrics.job_events import read_envelope
 from tests.unit.stores.metrics.support import NOW, line, new_ingest, new_store
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def test_lists_that_nobody_wants_are_passed_over() -> None:
 
 
 def test_short_names_of_many_nodes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ccagent.stores.metrics.job_envelopes._MOST_NODES", 20_000)
+    monkeypatch.setattr("ccagent.stores.metrics.job_events._MOST_NODES", 20_000)
     nodes = ",".join(['"n[1-9999]"'] * 1000)
     job = '{"job_id":%d,"start_time":"2027-01-15T08:00:00Z","nodes":[%s]}'
     text = envelope(*[job % (number, nodes) for number in range(10)])

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ccagent.stores.metrics.housekeeping import Housekeeper
+from ccagent.stores.metrics.housekeeping import Housekeeper, find_used_nodes
 from ccagent.stores.metrics.log_replay import Replay
 from ccagent.stores.metrics.log_writer import WriteAheadLog, largest_segment
-from ccagent.stores.metrics.used_nodes import find_used_nodes
 from tests.unit.stores.metrics.support import NOW, new_ingest, new_store
 from tests.unit.stores.metrics.test_ingest import message, stored
 

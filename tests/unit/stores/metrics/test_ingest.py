@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from ccagent.stores.metrics.catalogue import MetricCatalogue, StoredMetric
 from ccagent.stores.metrics.checkpoint_files import read_checkpoints, write_checkpoint
 from ccagent.stores.metrics.general import GeneralIngest, LineMessage
-from ccagent.stores.metrics.part_limits import PartLimits
-from ccagent.stores.metrics.series_limits import SeriesLimits
+from ccagent.stores.metrics.known_keys import parse_numbers
+from ccagent.stores.metrics.series_limits import PartLimits, SeriesLimits
 from ccagent.stores.metrics.store import MetricStore
-from ccagent.stores.metrics.templates import parse_values
 from tests.unit.stores.metrics.support import NOW, ask, data, line, new_ingest, new_store
 
 if TYPE_CHECKING:
@@ -158,10 +157,10 @@ def message(values: list[str], time: int = NOW, host: str = "n1") -> bytes:
 def test_messages_of_a_known_shape_take_the_fast_path(
     store: MetricStore, ingest: LineIngest
 ) -> None:
-    for step in range(4):
+    for step in range(6):
         assert ingest.write(message(["1", "2.5", "-3e2", "4i"], NOW - 60 * step)).stored == 4
     assert ingest.counters.templates == 3
-    assert stored(store)["fox", "n1", "core3", "load"] == [4.0] * 4
+    assert stored(store)["fox", "n1", "core3", "load"] == [4.0] * 6
 
 
 def test_several_times_or_another_order_take_the_second_path(
@@ -290,6 +289,18 @@ def test_a_limit_of_series_refuses_only_new_ones(store: MetricStore) -> None:
     assert ingest.write(message(["4", "5"])).bad_count == 0
 
 
+def test_the_columns_of_a_group_have_the_order_of_the_lines(store: MetricStore) -> None:
+    """A sum over components is fast if their columns are equidistant."""
+    lines = "".join(
+        line(metric, 1, tags=f",type=core,type-id={core}")
+        for metric in ("load", "power")
+        for core in range(3)
+    )
+    new_ingest(store).write(lines.encode())
+    (group,) = store.groups.values()
+    assert [metric for _, metric in group.columns] == ["load"] * 3 + ["power"] * 3
+
+
 TOKENS = ["1", "1.5", "-2", "4i", "-4i", "4u", "4.5i", ".5", "5.", "+5", "007", "1_0", "0x10",
           "1e400", "nan", "inf", "t", "true", '"a"', "null", "[1]", "1e5", "-0", "1,x=2", "",
           "12345678901234567890", "9223372036854775808i"]  # fmt: skip
@@ -303,7 +314,7 @@ def test_fast_and_general_path_agree(values: list[str]) -> None:
     expected = GeneralIngest(
         slow, future=3600, is_strict=False, series=SeriesLimits(slow), others=None,
         parts=PartLimits(slow),
-    ).decode(message(values), told)  # fmt: skip
+    ).decode(enumerate(message(values).split(b"\n"), 1), told)  # fmt: skip
     ingest = new_ingest(quick)
     ingest.write(message(["9"] * len(values), NOW - 60))
     ingest.write(message(["9"] * len(values), NOW - 120))
@@ -334,9 +345,9 @@ def test_no_bytes_make_it_raise(body: bytes) -> None:
 
 
 def test_words_are_no_values() -> None:
-    assert parse_values([b"value=1", b",2"]) is None
-    assert parse_values([b"value=1", b"x"]) is None
-    assert parse_values([b"value=1,2"]) == [1.0, 2.0]
+    assert parse_numbers([b"value=1", b",2"]) is None
+    assert parse_numbers([b"value=1", b"x"]) is None
+    assert parse_numbers([b"value=1,2"]) is None
 
 
 def test_an_escaped_blank_is_not_the_end_of_a_key(store: MetricStore, ingest: LineIngest) -> None:

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ccagent.records.line_protocol.decoding import Line
-from ccagent.stores.metrics.job_details import StoredJobDetails, read_details
 from ccagent.stores.metrics.job_events import JobEvents
-from ccagent.stores.metrics.job_table import JobTable
+from ccagent.stores.metrics.job_table import JobTable, StoredJobDetails, read_details
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,6 +6,7 @@ import math
 import random
 
 from ccagent.stores.metrics.groups import CAPACITY
+from ccagent.stores.metrics.query import QueryLimits
 from ccagent.stores.metrics.store import MetricStore
 from tests.support.store_oracle import Oracle, OracleMetric
 from tests.unit.stores.metrics.support import METRICS, NOW, ask, data, new_store
@@ -128,7 +129,8 @@ def test_random_writes_read_as_the_specification_says() -> None:
         host, metric = random.choice(["n1", "n2", "n3", "n4"]), random.choice([*METRICS, "other"])
         start = begin + random.randrange(-10_000, 180_000)
         end = start + random.randrange(-100, 100_000)
-        (found,) = ask(store, start, end, {"metric": metric, "host": host})
+        query, strict = {"metric": metric, "host": host}, QueryLimits(is_strict=True)
+        (found,) = ask(store, start, end, query, limits=strict)
         expected = oracle.query([("fox", host)], metric, start, end)
         assert same(expected, found), (host, metric, start, end)
 

@@ -9,16 +9,15 @@ import pytest
 
 from ccagent.config.duration import Duration
 from ccagent.records.line_protocol.encoding import encode_tags
-from ccagent.stores.metrics import part_limits
+from ccagent.stores.metrics import series_limits
 from ccagent.stores.metrics.archive_reader import join_scope
 from ccagent.stores.metrics.archive_writer import split_scope
 from ccagent.stores.metrics.catalogue import MetricCatalogue, StoredMetric
 from ccagent.stores.metrics.checkpoint_files import read_checkpoints, write_checkpoint
 from ccagent.stores.metrics.exporting import level_tags
 from ccagent.stores.metrics.ingest import LineIngest
-from ccagent.stores.metrics.line_keys import file_name, level_path
-from ccagent.stores.metrics.part_limits import PartLimits
-from ccagent.stores.metrics.part_tags import MOUNT, part_name, read_part
+from ccagent.stores.metrics.line_keys import MOUNT, file_name, level_path, part_name, read_part
+from ccagent.stores.metrics.series_limits import PartLimits
 from ccagent.stores.metrics.settings import StoredMetricSettings, StoreSettings
 from ccagent.stores.metrics.store import MetricStore
 from tests.support.written_lines import written_lines
@@ -164,7 +163,7 @@ def test_the_tags_of_a_part_are_read_from_its_name() -> None:
 def test_a_user_fills_neither_the_store_nor_the_node_of_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(part_limits, "OF_A_LEVEL", 3)
+    monkeypatch.setattr(series_limits, "OF_A_LEVEL", 3)
     store = new_store()
     ingest = LineIngest(store, parts=PartLimits(store, of_node=5))
     with written_lines() as lines:
@@ -189,7 +188,7 @@ def test_a_user_fills_neither_the_store_nor_the_node_of_others(
 
 
 def test_room_comes_back_with_the_retention(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(part_limits, "OF_A_LEVEL", 1)
+    monkeypatch.setattr(series_limits, "OF_A_LEVEL", 1)
     store = new_store()
     ingest = LineIngest(store)
     ingest.write(mount(1, "/a").encode())

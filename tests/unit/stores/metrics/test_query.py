@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.stores.metrics.query import QueryLimits, rounded
+from ccagent.stores.metrics.query import QueryLimits, resample, rounded
 from ccagent.stores.metrics.query_request import BadRequestError, parse_request
-from ccagent.stores.metrics.resampling import resample
 from ccagent.stores.metrics.store import MetricStore
 from tests.unit.stores.metrics.support import NOW, ask, new_store
 
@@ -130,9 +129,37 @@ def test_a_missing_value_of_one_component_makes_the_sum_missing(store: MetricSto
 def test_components_that_begin_apart_do_not_align(store: MetricStore) -> None:
     fill(store, "power", [1, 2, 3], "core0")
     fill(store, "power", [1, 2], "core1", begin=BEGIN + 60)
-    query = {"metric": "power", "host": "n1"}
-    assert "align" in ask(store, BEGIN, BEGIN + 180, query)[0][0]["error"]
-    assert ask(store, BEGIN + 60, BEGIN + 180, query)[0][0]["data"] == [3, 5]
+    query, strict = {"metric": "power", "host": "n1"}, QueryLimits(is_strict=True)
+    ((one,),) = ask(store, BEGIN, BEGIN + 180, query, limits=strict)
+    assert "align" in one["error"]
+    ((one,),) = ask(store, BEGIN + 60, BEGIN + 180, query, limits=strict)
+    assert (one["data"], "coverage" in one) == ([3, 5], False)
+
+
+@pytest.mark.parametrize(
+    ("metric", "expected"),
+    [("power", [6, 6, 10, 10, 7, 4]), ("load", [2, 2, 2.5, 2.5, 3.5, 4])],
+)
+def test_a_node_has_the_values_of_its_present_components(
+    metric: str, expected: list[float], store: MetricStore
+) -> None:
+    """One card starts late, and two end early, one after the other."""
+    for card, (values, late) in enumerate(
+        [([1.0] * 4, 0), ([2.0] * 4, 0), ([3.0] * 5, 0), ([4.0] * 4, 2)]
+    ):
+        fill(store, metric, values, f"accelerator{card}", begin=BEGIN + 60 * late)
+    ((one,),) = ask(store, BEGIN - 60, BEGIN + 600, {"metric": metric, "host": "n1"})
+    assert (one["data"], one["coverage"]) == ([None, *expected], "1 of 4")
+    assert (one["from"], one["to"]) == (BEGIN, BEGIN + 360)
+
+
+def test_a_hole_in_a_component_that_ends_early_is_missing(store: MetricStore) -> None:
+    fill(store, "power", [1, math.nan, 1, 1], "core0")
+    fill(store, "power", [2, 2], "core1")
+    fill(store, "power", [5], "core2", begin=BEGIN + 420)
+    ((one,),) = ask(store, BEGIN, BEGIN + 600, {"metric": "power", "host": "n1"})
+    assert one["data"] == [3, None, 1, 1, None, None, None, 5]
+    assert (one["coverage"], one["max"]) == ("1 of 3", 5)
 
 
 def test_types_and_subtypes_select_components(store: MetricStore) -> None:
@@ -180,6 +207,8 @@ def test_many_values_are_resampled(store: MetricStore) -> None:
     ((one,),) = ask(store, BEGIN, BEGIN + 86400, LOAD | {"resolution": 600})
     assert (len(one["data"]), one["resolution"]) == (144, 600)
     assert "multiple" in ask(store, BEGIN, BEGIN + 86400, LOAD | {"resolution": 61})[0][0]["error"]
+    both = ask(store, BEGIN, BEGIN + 86400, *[LOAD | {"resolution": 600}] * 2)
+    assert [found["data"] for (found,) in both] == [one["data"]] * 2
 
 
 def lttb(data: list[float], step: int) -> list[float]:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from ccagent.stores.metrics.connection_limits import ConnectionLimits
-from ccagent.stores.metrics.request_reader import RequestReader
+from ccagent.stores.metrics.request_reader import ConnectionLimits, RequestReader
 from ccagent.stores.metrics.tokens import TokenVerifier
 from tests.unit.stores.metrics.support import NOW
 from tests.unit.stores.metrics.test_hostile import exchange, new_api

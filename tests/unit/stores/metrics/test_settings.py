@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ccagent.errors import ConfigurationError
-from ccagent.stores.metrics.configuration import read_settings
+from ccagent.stores.metrics.checking import read_settings
 
 if TYPE_CHECKING:
     from pathlib import Path

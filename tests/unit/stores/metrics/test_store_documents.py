@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from ccagent.stores.metrics.configuration import read_settings
+from ccagent.stores.metrics.checking import read_settings
 from ccagent.stores.metrics.settings import (
     ArchiveSettings,
     CheckpointSettings,

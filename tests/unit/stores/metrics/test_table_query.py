@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from ccagent.stores.metrics.query import QueryLimits
-from ccagent.stores.metrics.query_request import BadRequestError
+from ccagent.stores.metrics.query_request import BadRequestError, parse_table_request
 from ccagent.stores.metrics.store import MetricStore
-from ccagent.stores.metrics.table_query import answer_table
-from ccagent.stores.metrics.table_request import parse_table_request
+from ccagent.stores.metrics.table_query import table_parts
 from tests.unit.stores.metrics.support import NOW, new_store
 
 BASE = {"cluster": "fox", "from": NOW, "to": NOW + 240, "metrics": ["load"]}
@@ -30,7 +29,7 @@ def store() -> MetricStore:
 
 def ask(store: MetricStore, limit: int = 1000, **more: Any) -> bytes:
     request = parse_table_request(json.dumps(BASE | more).encode())
-    return answer_table(store, request, QueryLimits(limit)).body
+    return b"".join(table_parts(store, request, QueryLimits(limit)))
 
 
 def test_several_metrics_of_all_nodes_with_all_digits(store: MetricStore) -> None:
@@ -78,3 +77,24 @@ def test_what_can_not_be_answered_is_an_error(more: Any, store: MetricStore) -> 
 def test_an_answer_has_a_largest_size(store: MetricStore) -> None:
     with pytest.raises(BadRequestError, match="exceed 2 values"):
         ask(store, limit=2)
+
+
+def test_a_series_that_can_not_be_read_costs_only_itself(store: MetricStore) -> None:
+    for core in range(2):
+        store.write(("fox", "n1", f"core{core}"), "clock", NOW, 1.0)
+    store.write(("fox", "n2"), "clock", NOW, 2.0)
+    failed, found = json.loads(ask(store, metrics=["clock"]))["series"]
+    assert (failed["host"], failed["error"]) == ("n1", "invalid aggregation")
+    assert (found["host"], found["values"]) == ("n2", [2.0])
+    lines = ask(store, metrics=["clock"], format="csv").decode().splitlines()
+    assert lines[1:] == [f"{NOW},clock,n2,2.0"]
+    (over,) = json.loads(ask(store, metrics=["clock"], over="nodes"))["series"]
+    assert (over["nodes"], over["mean"]) == (1, [2.0])
+
+
+def test_a_row_says_how_many_components_it_has(store: MetricStore) -> None:
+    for core, values in enumerate(([1.0, 1.0, 1.0], [2.0])):
+        for step, value in enumerate(values):
+            store.write(("fox", "n3", f"core{core}"), "load", NOW + 60 * step, value)
+    (row,) = json.loads(ask(store, hosts=["n3"]))["series"]
+    assert (row["values"], row["coverage"]) == ([1.5, 1.0, 1.0], "1 of 2")

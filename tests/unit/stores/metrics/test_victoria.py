@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from ccagent.errors import ConfigurationError
-from ccagent.stores.metrics.engine_commit import EngineCommit
+from ccagent.stores.metrics.commit import EngineCommit
 from ccagent.stores.metrics.log_writer import StoreLogError
 from ccagent.stores.metrics.victoria import EngineError, VictoriaEngine
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ccagent.errors import CcagentError
-from ccagent.stores.metrics.part_tags import MOUNT, NETWORK, part_name
+from ccagent.stores.metrics.line_keys import MOUNT, NETWORK, part_name
 from ccagent.views.job.figures import JobFigures, NodeFigures
 from ccagent.views.job.formats import encode_report, format_report
 from ccagent.views.job.local import read_mounts
