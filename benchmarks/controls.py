@@ -31,7 +31,6 @@ from ccagent.machine.node import Node
 CONTROL = "swappiness"
 TICKS = os.sysconf("SC_CLK_TCK")
 
-
 EMPTY = """
 import select, socket, sys
 link = socket.create_connection(("127.0.0.1", int(sys.argv[1])))

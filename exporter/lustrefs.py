@@ -247,7 +247,6 @@ _LEAVES: dict[str, Callable[[str, bytes], Iterator[Sample]]] = {
 }
 """Parsers of a target's parameters, by the last part of the name."""
 
-
 _JOB = ("operation", "component", "target", "jobid")
 _JOB_BYTES = {
     operation: (

@@ -28,8 +28,6 @@ _TRIES = 10
 """Ticks in which the user of a job is searched."""
 
 _ASKED_PIDS = 32
-
-
 _CPUS = "sys/devices/system/cpu"
 _V1 = ("cpuacct", "cpuset", "memory")
 

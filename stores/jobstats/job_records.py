@@ -34,7 +34,6 @@ ON CONFLICT (job_id, cluster) DO UPDATE SET
 WHERE jobs.reported <= excluded.reported
 """
 
-
 _SHARED = """
 SELECT count(DISTINCT job_id), array_agg(DISTINCT cluster)
 FROM (

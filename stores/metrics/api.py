@@ -56,7 +56,6 @@ _BODIES = 1 << 30
 _SMALL_GZIP = 4 << 10
 """Maximum size in bytes of a body that is inflated at once: up to 4 MB in some ms."""
 
-
 _selectors: msgspec.json.Decoder[list[list[str]] | None] = msgspec.json.Decoder(
     list[list[str]] | None
 )

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 _SETTLING = 300
 """Age in seconds at which values are complete. Newer values go into the next checkpoint."""
 
-
 _SLICE = 0.005
 """Seconds of work before the event loop gets control again."""
 

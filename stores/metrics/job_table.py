@@ -148,7 +148,6 @@ create table if not exists jobs (
 create index if not exists jobs_by_number on jobs (job);
 """
 
-
 _ALL = "select cluster, job, user, state, start, stop, nodes, footprint, details from jobs"
 
 _ROW = 100

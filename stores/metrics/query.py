@@ -96,7 +96,6 @@ _MOST_COMPONENTS = 10_000
 _EXACT = 1e12
 """Larger numbers have no third decimal to round."""
 
-
 _LONG = 10_000
 """Number of steps from which on the length of the stored series is checked."""
 

@@ -108,8 +108,6 @@ def parse_request(body: bytes) -> QueryRequest:
 
 _FAR = 10**11
 _MOST_QUERIES = 200_000
-
-
 _MOST_METRICS = 10_000
 _MOST_HOSTS = 100_000
 _MOST_SERIES = 2_000_000

@@ -117,7 +117,6 @@ _LONGEST_HEADER = 32 << 10
 _CHUNK = 64
 """Maximum bytes around a chunk, on average."""
 
-
 _READ_AT_ONCE = 256 << 10
 
 

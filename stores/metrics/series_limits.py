@@ -167,10 +167,7 @@ def plan_memory(cap: str, node: Node | None = None) -> MemoryPlan:
 OF_A_LEVEL = 100
 """Maximum parts of a level. The kernel programs distinguish 64 mounts of a job."""
 
-
 OF_A_NODE = 10_000
-
-
 _NODE = 2
 """Number of names in a node's path."""
 

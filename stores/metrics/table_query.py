@@ -79,8 +79,6 @@ FORMS = {
 """The separate program `table_arrow` writes Arrow."""
 
 ARROW_KIND = b"application/vnd.apache.arrow.stream"
-
-
 _AT_ONCE = 128
 """Number of series before the event loop gets control again."""
 

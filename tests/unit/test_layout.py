@@ -21,7 +21,6 @@ PACKAGE = ROOT / "src/ccagent"
 OPENINGS = re.compile(r"(Give|Tell|Say|Judge|Let)s?\b|Whether\b")
 """Words that no docstring begins with: a docstring says what a function returns or does."""
 
-
 ARROWS = {
     "commands": "agents config controls daemon doctor ground machine queue records service "
     "transports views",

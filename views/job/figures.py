@@ -268,10 +268,8 @@ FindingLevel = Literal["BAD", "hint", "unknown", "short", "ok"]
 LEVELS: tuple[FindingLevel, ...] = ("BAD", "hint", "unknown", "short", "ok")
 """Levels from worst to best."""
 
-
 _LARGEST_ROUNDING = 4
 """Maximum of threads per core."""
-
 
 Judgement = tuple[FindingLevel, str]
 """The level of a finding, and a text with figure, threshold and option."""

@@ -161,7 +161,6 @@ MOUNTS: tuple[TableColumn[TopMount], ...] = (
 )  # fmt: skip
 """Columns of mounts. Rates per second: bytes, calls, operations such as open and stat."""
 
-
 KEYS = "?help q quit /filter <>sort t tree p procs g GPU m mounts space pause +-interval"
 _PLAIN = Style()
 _MOST_MOUNTS = 3

@@ -10,8 +10,6 @@ import msgspec
 from ccagent.views.top.snapshot import TopCard, TopJob, TopMount, TopProcess, TopSnapshot
 
 TopView = Literal["jobs", "processes", "cards", "mounts"]
-
-
 R = TypeVar("R")
 
 

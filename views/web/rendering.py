@@ -61,7 +61,6 @@ STATES = {
 }  # fmt: skip
 """Shape and word by level. They make colours redundant."""
 
-
 STATIC = ("pages.css", "icon.svg", "live.js", "zoom.js")
 
 

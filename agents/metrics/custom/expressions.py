@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 _LONGEST = 1000
 _DEEPEST = 50
 _ALLOWED = "numbers, names of metrics, + - * / ( ), sum mean min max abs"
-
-
 Parts = dict[Scope, float]
 Operand = float | Parts
 """One value for all scopes, or one value per scope; empty without a value."""

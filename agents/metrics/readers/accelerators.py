@@ -224,7 +224,6 @@ DETAILS: dict[str, Metric] = {
 }
 """Metrics by name: `acc_` plus the name of the detail."""
 
-
 _COUNTED = frozenset({
     "acc_power_average", "acc_nvlink_tx", "acc_nvlink_rx", "acc_nvlink_link_tx",
     "acc_nvlink_link_rx", "acc_xgmi_tx", "acc_xgmi_rx",

@@ -128,7 +128,6 @@ _FILES: dict[str, Callable[[bytes], list[Gauge | Count]]] = {
     "proc/net/netstat": parse_protocols,
 }
 
-
 _PERCENT = 100 / 1e6
 """Factor from microseconds per second to percent."""
 

@@ -108,7 +108,6 @@ MEMORY_METRICS: dict[str, Metric] = {
     for metric, (field, description) in ON_DEMAND.items()
 }
 
-
 _KB = 1024
 _NODES = "sys/devices/system/node"
 _FIELDS = {

@@ -16,8 +16,6 @@ _LONGEST_LIMIT = 1e9
 """A number of seconds that any timer of the kernel accepts."""
 
 _OF_THE_DAEMON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
-
-
 INTERRUPTED = 128 + signal.SIGINT
 CLOSED_PIPE = 128 + signal.SIGPIPE
 """Exit statuses that a shell shows for a program ended by these signals."""

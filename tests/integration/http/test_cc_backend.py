@@ -25,7 +25,6 @@ NODES = {
     "gpusAllocated": int, "jobsRunning": int,
 }  # fmt: skip
 
-
 RUNNING_ALREADY = "a job with that jobId, cluster and startTime already exists: dbid: 1, jobid: 3"
 STARTED_JUST_NOW = (
     "insert into database failed: UNIQUE constraint failed: job_cache.job_id, job_cache.cluster,"

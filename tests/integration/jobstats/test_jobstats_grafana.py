@@ -17,7 +17,6 @@ from tests.support.paths import ROOT
 DASHBOARD: Any = json.loads((ROOT / "packaging/examples/grafana-lustre-jobstats.json").read_text())
 QUERIES = {panel["title"]: panel["targets"][0]["rawSql"] for panel in DASHBOARD["panels"]}
 
-
 RATES = {
     "Bytes written": ("fs-OST0000", 1000),
     "Mean time of reads and writes": ("fs-OST0000", 500),

@@ -23,7 +23,6 @@ from tests.support.perf_counters import StandIn
 
 START = 1_795_262_400.0
 
-
 HARDWARE = (
     "cpu", "memory", "pressure", "network", "infiniband", "nfs", "disk", "filesystem", "power",
     "temperature", "cgroup-jobs", "perf",

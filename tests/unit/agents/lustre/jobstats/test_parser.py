@@ -194,7 +194,6 @@ IMITATIONS = [
     b"\nfs-OST0000.job_stats=",
 ]
 
-
 PARTS_OF_IDS = st.sampled_from([
     b"\n", b"- job_id:", b"- job_id: y", b"snapshot_time:1", b"  start_time:1", b"elapsed_time:",
     b"job_stats:", b"mdt.a.job_stats=", b"obdfilter.b-OST1.job_stats=", b"a:{ samples:1, unit:b}",
