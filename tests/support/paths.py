@@ -11,3 +11,6 @@ DATA = TESTS / "data"
 
 MACHINES = TESTS / "machines"
 SCHEMA = TESTS / "support" / "sonar-envelopes.schema.json"
+
+ROOMS = ("agents", "controls", "exporter", "stores", "transports", "views")
+"""Folders at the top that are parts of the package."""

@@ -12,11 +12,9 @@ from pathlib import Path
 import pytest
 
 from ccagent import __version__
-from tests.support.paths import ROOT
+from tests.support.paths import ROOMS, ROOT
 
 LEFT_OUT = shutil.ignore_patterns(".git", ".venv", "build", "*.egg-info", "__pycache__", ".*_cache")
-
-ROOMS = ("agents", "controls", "exporter", "stores", "transports", "views")
 
 COMMIT = "0123456789abcdef" * 2 + "01234567"
 PIP = ("-m", "pip", "--quiet", "--disable-pip-version-check")

@@ -21,7 +21,7 @@ from tests.support.certificates import Authority
 from tests.support.clean_root import CleanRoot
 from tests.support.documents import links
 from tests.support.effort import IS_NIGHTLY
-from tests.support.paths import ROOT
+from tests.support.paths import ROOMS, ROOT
 from tests.support.schema import validate
 
 CONFIGURATION = "/etc/ccagent/ccagent.toml"
@@ -82,7 +82,7 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Built:
 def second(first: Built, tmp_path_factory: pytest.TempPathFactory) -> Built:
     """A release later, with another description of a key, built without a network."""
     source = tmp_path_factory.mktemp("source") / "other"
-    for folder in ("agents", "controls", "stores", "transports", "views", "packaging", "src"):
+    for folder in (*ROOMS, "packaging", "src"):
         ignored = shutil.ignore_patterns("*.egg-info", "__pycache__")
         shutil.copytree(ROOT / folder, source / folder, symlinks=True, ignore=ignored)
     (source / "benchmarks").mkdir()
