@@ -143,7 +143,7 @@ def test_components_present_for_a_part_are_counted_as_in_memory(
         ((card,), (whole,), (clock,)), rows = answers(store)
         assert (card["data"], card["coverage"]) == ([7, 7, 10, 10, 6, 6], "3 of 4")
         assert ("coverage" in whole, clock["error"]) == (False, "invalid aggregation")
-        said = {(one["metric"], one["host"]): one for one in rows["results"]}
+        said = {(one["metric"], one["host"]): one for one in rows["series"]}
         assert said["load", "n1"]["coverage"] == "3 of 4"
         assert said["clock", "n1"]["error"] == "invalid aggregation"
         assert said["load", "n2"]["values"] == [3] * 6
