@@ -34,7 +34,7 @@ from benchmarks.store_server import METRICS, StoreBench, lines, report, store_co
 from tests.support.collector_traffic import collector_messages
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 SEED = 34
 
@@ -171,7 +171,8 @@ def measure_traffic(kinds: list[str], nodes: int, steps: int, directory: str) ->
                 stack.enter_context(server(broker, "nats-server", "-p", str(broker)))
             process = stack.enter_context(server(port, *command))
             bench = stack.enter_context(StoreBench(process, port, jwt))
-            post, between = bench.post, _BETWEEN
+            post: Callable[[list[bytes]], float] = bench.post
+            between = _BETWEEN
             if kind == "nats":
                 first = lines(0, 0, now - 86400)
                 post, between = NatsPublisher(bench, broker, first).post, _BETWEEN_NATS
