@@ -1,7 +1,7 @@
 """Cost of the metric store: CPU of its process for writing and reading, memory, start.
 
     python benchmarks/store.py [--nodes 1000] [--steps 30] [--day NODES]
-    python benchmarks/store.py --traffic all|ccagent|collector|random|new|large
+    python benchmarks/store.py --traffic all|ccagent|collector|random|new|large|nats
 
 Tokens with roles are checked, and the log is on. Clients are in this process; CPU is user and
 system time of the store alone. For comparison of machines, a plain loop over the same lines (split,
@@ -17,9 +17,11 @@ from __future__ import annotations
 import argparse
 import random
 import signal
+import socket
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +34,7 @@ from benchmarks.store_server import METRICS, StoreBench, lines, report, store_co
 from tests.support.collector_traffic import collector_messages
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 SEED = 34
 
@@ -108,15 +110,48 @@ def large_steps(nodes: int, begin: int, steps: int) -> Iterator[list[bytes]]:
 
 TRAFFIC = {
     "ccagent": ccagent_steps, "collector": collector_steps, "random": random_steps,
-    "new": ccagent_steps, "large": large_steps,
+    "new": ccagent_steps, "large": large_steps, "nats": ccagent_steps,
 }  # fmt: skip
 """Messages of each step by kind of traffic. Of `new`, only the first step is measured."""
 
 _BETWEEN = 40
 """Messages after which the plain loop takes the same ones."""
 
+_BETWEEN_NATS = 400
+"""The same over NATS, without answers: asking how many values are stored costs CPU as well."""
+
+_QUIET = 0.05
+"""Seconds without CPU time after which the store has probably received all messages."""
+
 _WARM = 4
 """Steps before the measured ones: the store learns the keys, and the order of repeated messages."""
+
+
+class NatsPublisher:
+    """A publisher of messages to a store that subscribes to them, without acknowledgements."""
+
+    def __init__(self, bench: StoreBench, port: int, first: bytes) -> None:
+        """Send the first message until the store has subscribed."""
+        self._bench = bench
+        self._socket = socket.create_connection(("127.0.0.1", port))
+        self._socket.sendall(b'CONNECT {"verbose":false}\r\n')
+        while not bench.stored():
+            self._publish([first])
+            time.sleep(_QUIET)
+
+    def post(self, bodies: list[bytes]) -> float:
+        """Send messages, and wait until all are stored. Return the CPU seconds of the store."""
+        wanted = self._bench.stored() + sum(body.count(b"\n") for body in bodies)
+        begin = used = self._bench.cpu()
+        self._publish(bodies)
+        while True:
+            time.sleep(_QUIET)
+            before, used = used, self._bench.cpu()
+            if used == before and self._bench.stored() >= wanted:
+                return used - begin
+
+    def _publish(self, bodies: list[bytes]) -> None:
+        self._socket.sendall(b"".join(b"PUB fox %d\r\n%b\r\n" % (len(one), one) for one in bodies))
 
 
 def measure_traffic(kinds: list[str], nodes: int, steps: int, directory: str) -> None:
@@ -125,17 +160,30 @@ def measure_traffic(kinds: list[str], nodes: int, steps: int, directory: str) ->
     for kind in kinds:
         port = free_port()
         Path(directory, kind).mkdir()
-        Path(directory, kind, "store.toml").write_text(f'jwt-public-key = "{public}"\n')
+        settings, broker = f'jwt-public-key = "{public}"\n', free_port()
+        if kind == "nats":
+            settings += f'[nats]\nurl = "nats://127.0.0.1:{broker}"\n'
+            settings += '[[nats.subscriptions]]\nsubject = "fox"\n'
+        Path(directory, kind, "store.toml").write_text(settings)
         command = store_command(f"{directory}/{kind}", port)
-        with server(port, *command) as process, StoreBench(process, port, jwt) as bench:
+        with ExitStack() as stack:
+            if kind == "nats":
+                stack.enter_context(server(broker, "nats-server", "-p", str(broker)))
+            process = stack.enter_context(server(port, *command))
+            bench = stack.enter_context(StoreBench(process, port, jwt))
+            post: Callable[[list[bytes]], float] = bench.post
+            between = _BETWEEN
+            if kind == "nats":
+                first = lines(0, 0, now - 86400)
+                post, between = NatsPublisher(bench, broker, first).post, _BETWEEN_NATS
             # The plain loop runs between the messages: other work on the machine slows both.
             plain, count, used, spent = PlainLoop(), 0, 0.0, 0.0
             warm = 0 if kind == "new" else _WARM
             total = 1 if kind == "new" else warm + steps
             for number, bodies in enumerate(TRAFFIC[kind](nodes, now - 60 * total, total)):
-                for first in range(0, len(bodies), _BETWEEN):
-                    some = bodies[first : first + _BETWEEN]
-                    of_store, of_loop = bench.post(some), plain.take(some)
+                for begin in range(0, len(bodies), between):
+                    some = bodies[begin : begin + between]
+                    of_store, of_loop = post(some), plain.take(some)
                     if number >= warm:
                         count += sum(body.count(b"\n") for body in some)
                         used, spent = used + of_store, spent + of_loop

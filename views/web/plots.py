@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from ccagent.views.amounts import format_quantity
 from ccagent.views.web.data.buckets import SeriesBuckets, TimeGrid, find_frequency, read_buckets
+from ccagent.views.web.data.nodes import SILENT_AFTER
 from ccagent.views.web.drawing import PlotLimit, PlotLine, draw_lines, series_class
 from ccagent.views.web.rendering import shown_text
 
@@ -150,6 +151,25 @@ def join_lines(lines: list[PlotLine], what: str) -> list[PlotLine]:
     return [PlotLine(name, SeriesBuckets(low, mean, high), 0)]
 
 
+def fewest_present(lines: Sequence[PlotLine], frequencies: Sequence[int], step: int) -> int:
+    """Return the number of lines with values at the worst time; all lines if none has values.
+
+    A line is present from its first to its last value, and for SILENT_AFTER of its intervals before
+    and after: nodes sample and send at different seconds. frequencies: time steps of the lines in
+    s. step: of the grid.
+    """
+    size = lines[0].values.mean.size if lines else 0
+    counts, has_values = np.zeros(size, np.intp), np.zeros(size, np.bool_)
+    for line, frequency in zip(lines, frequencies, strict=True):
+        found = np.flatnonzero(~np.isnan(line.values.mean))
+        if found.size:
+            first, last = int(found[0]), int(found[-1]) + 1
+            margin = -(-SILENT_AFTER * frequency // step)
+            counts[max(0, first - margin) : last + margin] += 1
+            has_values[first:last] = True
+    return int(counts[has_values].min(initial=len(lines)))
+
+
 def harmless(text: str) -> str:
     """Return a text that spreadsheets do not interpret as a formula."""
     return f"'{text}" if text[:1] in {"=", "+", "-", "@", "\t", "\r"} else text
@@ -178,6 +198,7 @@ def make_plot(
 ) -> PagePlot:
     """Return a plot of named series; of many series, their minimum, mean and maximum."""
     lines: list[PlotLine] = []
+    frequencies: list[int] = []
     # Series with different steps are read separately.
     by_step: dict[int, list[NamedSeries]] = {}
     for one in series:
@@ -187,11 +208,15 @@ def make_plot(
             named, read_buckets([one for _, one in named], grid), strict=True
         ):
             lines.append(PlotLine(name, scaled(values, factor), len(lines)))
+        frequencies += [one.group.frequency for _, one in named]
     joined = join_lines(lines, what)
-    note = f"over {len(lines)} {what}" if len(joined) < len(lines) else ""
+    notes = [f"over {len(lines)} {what}"] if len(joined) < len(lines) else []
+    fewest = fewest_present(lines, frequencies, grid.step)
+    if fewest < len(lines):
+        notes.append(f"coverage {fewest} of {len(lines)} {what}")
     return PagePlot(
         key=key, title=title, unit=unit, grid=grid, lines=tuple(joined), limits=tuple(limits),
-        top=top, note=note,
+        top=top, note="; ".join(notes),
         reason=reason or ("" if series else "not collected here"),
     )  # fmt: skip
 

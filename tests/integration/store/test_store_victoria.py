@@ -109,6 +109,49 @@ def test_a_range_before_the_values_is_padded_as_from_memory(
             until(lambda: store.query(begin, end, LOAD, core) == expected, 60)  # noqa: B023
 
 
+def test_components_present_for_a_part_are_counted_as_in_memory(
+    tmp_path: Path, engine: VictoriaMetrics
+) -> None:
+    """One card starts late, another ends early; without a rule no node can be aggregated."""
+    text = '[metrics.load]\nfrequency = "60s"\naggregation = "sum"\n'
+    text += '[metrics.clock]\nfrequency = "60s"\n'
+    lines = "".join(
+        f"{metric},cluster=fox,hostname={host},type=accelerator,type-id={card} value={card + 1}"
+        f" {BEGIN + 60 * step}\n"
+        for metric, host in (("load", "n1"), ("load", "n2"), ("clock", "n1"))
+        for card, steps in enumerate((range(6), range(6), range(2, 6), range(4)))
+        for step in steps
+        if host == "n1" or card < 2
+    )
+    table = {"cluster": "fox", "from": BEGIN, "to": BEGIN + 360, "metrics": ["load", "clock"]}
+    queries = [LOAD, LOAD | {"host": "n2"}, LOAD | {"metric": "clock"}]
+
+    def answers(store: RunningStore) -> Any:
+        rows = store.ask("GET", "/api/query/?version=2", json.dumps(table)).json()
+        return store.query(BEGIN, BEGIN + 360, *queries), rows
+
+    (tmp_path / "memory.toml").write_text(text)
+    memory = "--config", str(tmp_path / "memory.toml")
+    with (
+        gateway(tmp_path / "a", engine, text) as store,
+        gateway(tmp_path / "b", engine, f'strict = "reference"\n{text}') as strict,
+        RunningStore(tmp_path / "c", *memory) as embedded,
+    ):
+        assert (store.write(lines).status, embedded.write(lines).status) == (200, 200)
+        expected = answers(embedded)
+        until(lambda: answers(store) == expected, 60)
+        ((card,), (whole,), (clock,)), rows = answers(store)
+        assert (card["data"], card["coverage"]) == ([7, 7, 10, 10, 6, 6], "3 of 4")
+        assert ("coverage" in whole, clock["error"]) == (False, "invalid aggregation")
+        said = {(one["metric"], one["host"]): one for one in rows["series"]}
+        assert said["load", "n1"]["coverage"] == "3 of 4"
+        assert said["clock", "n1"]["error"] == "invalid aggregation"
+        assert said["load", "n2"]["values"] == [3] * 6
+        ((card,), (whole,), _), _ = answers(strict)
+        assert "align" in card["error"]
+        assert whole["data"] == [3] * 6
+
+
 def test_mounts_of_a_job_stay_apart(tmp_path: Path, engine: VictoriaMetrics) -> None:
     tags = "hostname=n1,type=node,stype=job,stype-id=7,fstype=nfs4"
     labels = 'cluster="fox",hostname="n1",type="node",stype="job",stype_id="7",fstype="nfs4"'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,7 +12,7 @@ import numpy as np
 from ccagent.views.web.data.buckets import TimeGrid, find_frequency, mean_of, read_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Mapping
 
     from numpy.typing import NDArray
 
@@ -42,7 +43,8 @@ class CardNow(NamedTuple):
 class NodeNow(NamedTuple):
     """Newest values of a node. cpu: share from 0 to 1. Memory is in B, power in W. None: unknown.
 
-    last: time of the newest value. step: seconds between values.
+    last: time of the newest value. step: seconds between values. coverage: such as `3 of 4 parts`,
+    by field, if some parts of the node have no newest value.
     """
 
     name: str
@@ -55,6 +57,7 @@ class NodeNow(NamedTuple):
     memory_total: float | None
     power: float | None
     cards: tuple[CardNow, ...]
+    coverage: Mapping[str, str]
 
     @property
     def gpu(self) -> float | None:
@@ -93,56 +96,69 @@ class NewestValues:
         last, step = _newest_time(series)
         oldest = last - (SILENT_AFTER + 1) * step
 
-        def newest(found: Iterable[StoredSeries], metric: str) -> list[float]:
+        present: Counter[str] = Counter()
+        stored: Counter[str] = Counter()
+
+        def newest(found: Collection[StoredSeries], metric: str, field: str) -> list[float]:
             factor = self._metrics.get(metric, UNKNOWN).factor
             values = (newest_value(one, oldest) for one in found)
-            return [value * factor for value in values if value is not None]
+            known = [value * factor for value in values if value is not None]
+            present[field] += len(known)
+            stored[field] += len(found)
+            return known
 
-        def total(metric: str) -> float | None:
-            values = newest(series.metrics.get(metric, ()), metric)
+        def total(metric: str, field: str) -> float | None:
+            values = newest(series.metrics.get(metric, ()), metric, field)
             return sum(values) if values else None
 
-        def mean(metric: str) -> float | None:
-            values = newest(series.metrics.get(metric, ()), metric)
+        def mean(metric: str, field: str) -> float | None:
+            values = newest(series.metrics.get(metric, ()), metric, field)
             return sum(values) / len(values) if values else None
 
-        def of_card(card: dict[str, StoredSeries], metric: str) -> float | None:
-            values = newest([card[metric]], metric) if metric in card else []
+        def of_card(card: dict[str, StoredSeries], metric: str, field: str) -> float | None:
+            values = newest([card[metric]], metric, field) if metric in card else []
             return values[0] if values else None
 
         cards = tuple(
             CardNow(
                 name,
-                None if (share := of_card(card, "acc_utilization")) is None else share / 100,
-                of_card(card, "acc_mem_used"),
-                of_card(card, "acc_power"),
+                None if (share := of_card(card, "acc_utilization", "gpu")) is None else share / 100,
+                of_card(card, "acc_mem_used", "gpu-memory"),
+                of_card(card, "acc_power", "power"),
             )
             for name, card in series.cards
         )
         # The share of time without idle, else the share of programs and kernel.
-        idle = mean("cpu_idle")
+        idle = mean("cpu_idle", "cpu")
         cpu = None if idle is None else max(0.0, 100 - idle) / 100
         if cpu is None:
-            busy = [one for one in (mean("cpu_user"), mean("cpu_system")) if one is not None]
+            shares = mean("cpu_user", "cpu"), mean("cpu_system", "cpu")
+            busy = [one for one in shares if one is not None]
             cpu = sum(busy) / 100 if busy else None
         # The total is used + available, if the agent sends both.
-        used, free = total("mem_used"), total("mem_available")
+        used, free = total("mem_used", "memory"), total("mem_available", "memory")
         # The power of the node, else the sum of processors and memory; and of the cards.
         power: list[float] = []
-        for metrics in (("node_power",), ("psys_power",), ("cpu_power", "mem_power")):
-            power = power or [one for name in metrics if (one := total(name)) is not None]
+        for names in (("node_power",), ("psys_power",), ("cpu_power", "mem_power")):
+            power = power or [one for name in names if (one := total(name, "power")) is not None]
         power += [card.power for card in cards if card.power is not None]
+        load = mean("cpu_load", "load")
         return NodeNow(
             name=level.path[-1],
             last=last,
             step=step,
             cores=series.cores,
             cpu=cpu,
-            load=mean("cpu_load"),
+            load=load,
             memory_used=used,
             memory_total=None if used is None or free is None else used + free,
             power=sum(power) if power else None,
             cards=cards,
+            coverage={
+                field: f"{present[field]} of {count} parts"
+                for field, count in stored.items()
+                if 0 < present[field] < count
+            },
         )
 
 
@@ -286,23 +302,28 @@ _KINDS = 4
 
 
 class ClusterHistory(NamedTuple):
-    """Values on a grid, in base units. cpu, gpu: percent, means over nodes and cards."""
+    """Values on a grid, in base units. cpu, gpu: percent, means over nodes and cards.
+
+    coverage: such as `3 of 4` by field, if some series have no values at the worst time.
+    """
 
     cpu: Values
     memory: Values
     gpu: Values
     power: Values
+    coverage: Mapping[str, str]
 
 
 class _KeptHistory(NamedTuple):
     """The sums of a grid until a time. Later buckets may still change.
 
-    sums: array of sums and counts (2), by kind and bucket.
+    sums: array of sums and counts (2), by kind and bucket. series: number of series by kind.
     """
 
     until: float
     grid: TimeGrid
     sums: Values
+    series: Values
 
 
 class HistoryReader:
@@ -321,7 +342,7 @@ class HistoryReader:
         now = self._store.now()
         key = cluster, grid.step
         kept = self._kept.get(key)
-        found = np.zeros((2, _KINDS, grid.size))
+        found, series = np.zeros((2, _KINDS, grid.size)), np.zeros(_KINDS)
         known, until = 0, now + _FORGOTTEN_AFTER
         if kept is not None and now < kept.until:
             known = _take_over(kept, grid, found, int(now) - _SETTLED)
@@ -329,21 +350,28 @@ class HistoryReader:
         rest = TimeGrid(grid.start + known * grid.step, grid.step, grid.size - known)
         level = self._store.root.children.get(cluster)
         nodes = list(level.children.values()) if level is not None and rest.size else []
+        if kept is not None and not nodes:
+            series = kept.series
         for number, node in enumerate(nodes):
-            self._add_node(self._finder.of_node(node), rest, found[:, :, known:])
+            series += self._add_node(self._finder.of_node(node), rest, found[:, :, known:])
             if number % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)
         self._kept.pop(key, None)
-        self._kept[key] = _KeptHistory(until, grid, found)
+        self._kept[key] = _KeptHistory(until, grid, found, series)
         if len(self._kept) > _MOST_KEPT:
             del self._kept[next(iter(self._kept))]
         sums, counts = np.where(found[1] > 0, found[0], np.nan), found[1]
         with np.errstate(invalid="ignore", divide="ignore"):
             means = sums / counts
-        return ClusterHistory(means[_CPU], sums[_MEMORY], means[_GPU], sums[_POWER])
+        settled = counts[:, : max(0, (int(now) - _SETTLED - grid.start) // grid.step)]
+        coverage = _describe_coverage(settled, series)
+        return ClusterHistory(means[_CPU], sums[_MEMORY], means[_GPU], sums[_POWER], coverage)
 
-    def _add_node(self, node: NodeSeries, grid: TimeGrid, into: Values) -> None:
-        """Read all series of a node, and add them to the sums of their kinds."""
+    def _add_node(self, node: NodeSeries, grid: TimeGrid, into: Values) -> Values:
+        """Read all series of a node, and add them to the sums of their kinds.
+
+        Return the number of series by kind; the processors of a node are one.
+        """
         cpu = node.metrics.get("cpu_idle") or node.metrics.get("cpu_user") or []
         memory = node.metrics.get("mem_used", [])
         cards = [card["acc_utilization"] for _, card in node.cards if "acc_utilization" in card]
@@ -353,8 +381,9 @@ class HistoryReader:
             power = [*node.metrics.get("cpu_power", ()), *node.metrics.get("mem_power", ())]
         power = [*power, *(card["acc_power"] for _, card in node.cards if "acc_power" in card)]
         series = [*cpu, *memory, *cards, *power]
+        counts = np.array([len(cpu) > 0, len(memory), len(cards), len(power)], np.float64)
         if not series:
-            return
+            return counts
         rows = read_rows(series, grid, find_frequency(series, grid))
         means = mean_of(rows.reshape(len(series), grid.size, -1), 2)
         first, second = len(cpu), len(cpu) + len(memory)
@@ -370,6 +399,20 @@ class HistoryReader:
                 is_there = ~np.isnan(part)
                 into[0, kind] += np.where(is_there, part, 0.0).sum(axis=0)
                 into[1, kind] += is_there.sum(axis=0)
+        return counts
+
+
+def _describe_coverage(counts: Values, series: Values) -> dict[str, str]:
+    """Return the fewest series with values at a time, of all series, by field.
+
+    counts: by kind and bucket. Buckets without any value are gaps of the plot.
+    """
+    found: dict[str, str] = {}
+    for field, of_kind, total in zip(ClusterHistory._fields, counts, series, strict=False):
+        fewest = of_kind[of_kind > 0].min(initial=total)
+        if fewest < total:
+            found[field] = f"{int(fewest)} of {int(total)}"
+    return found
 
 
 def _take_over(kept: _KeptHistory, grid: TimeGrid, into: Values, settled: int) -> int:

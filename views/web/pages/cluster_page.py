@@ -135,43 +135,54 @@ async def cluster_plots(
     total = sum(node.memory_total or 0.0 for node in nodes)
     limits = (PlotLimit("all memory", total),) if total else ()
 
-    def plot(key: str, title: str, unit: str, values: NDArray[np.float64], **more: Any) -> PagePlot:
+    def plot(key: str, title: str, unit: str, what: str, **more: Any) -> PagePlot:
+        values: NDArray[np.float64] = getattr(found, key)
         line = PlotLine(title, SeriesBuckets(values, values, values))
+        coverage = found.coverage.get(key)
         return PagePlot(
             key=key, title=title, unit=unit, grid=grid, lines=(line,),
+            note=f"coverage {coverage} {what}" if coverage else "",
             reason="not collected here", **more,
         )  # fmt: skip
 
     plots = [
-        plot("cpu", "CPU use, mean of nodes", "%", found.cpu, top=100.0),
-        plot("memory", "Memory in use", "B", found.memory, limits=limits),
+        plot("cpu", "CPU use, mean of nodes", "%", "nodes", top=100.0),
+        plot("memory", "Memory in use", "B", "series", limits=limits),
     ]
     if any(node.cards for node in nodes):
-        plots.append(plot("gpu", "GPU use, mean of cards", "%", found.gpu, top=100.0))
-    plots.append(plot("power", "Power", "W", found.power))
+        plots.append(plot("gpu", "GPU use, mean of cards", "%", "GPUs", top=100.0))
+    plots.append(plot("power", "Power", "W", "series"))
     return plots
 
 
 def _tiles(nodes: Sequence[NodeNow], running: Sequence[RunningUse]) -> list[ShownTile]:
     """Return the figures of the nodes that are not silent."""
-    used = format_quantity(sum(node.memory_used or 0.0 for node in nodes), "B")
+    memory = [node.memory_used for node in nodes if node.memory_used is not None]
+    used = f"{format_quantity(sum(memory), 'B')} in use{_on_nodes(memory, nodes)}"
     cards = [card for node in nodes for card in node.cards]
     power = [node.power for node in nodes if node.power is not None]
     cpu = [node.cpu for node in nodes if node.cpu is not None]
     mean_cpu = sum(cpu) / len(cpu) if cpu else None
     tiles = [
         _tile("Cores", sum(one.cores for one in running), sum(node.cores for node in nodes),
-              f"{format_share(mean_cpu, 1)} in use"),
+              f"{format_share(mean_cpu, 1)} in use{_on_nodes(cpu, nodes)}"),
         _tile("Memory", sum(one.memory for one in running),
-              sum(node.memory_total or 0.0 for node in nodes), f"{used} in use", "B"),
+              sum(node.memory_total or 0.0 for node in nodes), used, "B"),
     ]  # fmt: skip
     if cards:
         busy = sum(1 for card in cards if (card.utilization or 0.0) > 0)
         given = sum(one.gpus for one in running)
         tiles.append(_tile("GPUs", given, len(cards), f"{busy} in use"))
     total = format_quantity(sum(power), "W") if power else "unknown"
-    count = f"of {len(power)} nodes" if power else "not collected here"
+    count = "not collected here"
+    if power:
+        count = _on_nodes(power, nodes).strip() or f"of {len(power)} nodes"
     return [*tiles, ShownTile("Power", total, count, None)]
+
+
+def _on_nodes(known: Sequence[float], nodes: Sequence[NodeNow]) -> str:
+    """Return a text on the number of nodes that report a value; empty for all or none."""
+    return f" of {len(known)} of {len(nodes)} nodes" if 0 < len(known) < len(nodes) else ""
 
 
 def _tile(label: str, taken: float, total: float, detail: str, unit: str = "") -> ShownTile:

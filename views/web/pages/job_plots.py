@@ -75,6 +75,7 @@ class JobPlots:
                  limits=_limit("cores that the job has", [one.cores for one in figures.nodes])),
             plot("memory", "Memory of programs" + (" on each node" if several else ""),
                  "job_mem_rss", memory := self._memory(), unit="B",
+                 what="nodes" if several else "series",
                  reason="" if memory else _NO_JOBS,
                  limits=_limit("limit", [one.memory_limit for one in figures.nodes])),
         ]  # fmt: skip
@@ -89,7 +90,7 @@ class JobPlots:
         for key, title, metric in _OF_JOB:
             own = self._own(metric)
             plots.append(plot(key, title, metric, own, reason="" if own else _NO_JOBS))
-        of_nodes = [plot(*one, self._of_nodes(one[2])) for one in _OF_NODES]
+        of_nodes = [plot(*one, self._of_nodes(one[2]), what="series") for one in _OF_NODES]
         return plots + [one for one in of_nodes if not one.is_empty]
 
     def _own(self, metric: str) -> list[NamedSeries]:

@@ -98,13 +98,17 @@ def _tiles(node: NodeNow, running: Sequence[StoredJob]) -> list[ShownTile]:
     allocated = f"{cores} of {node.cores} cores allocated" if node.cores else "cores unknown"
     used, total = node.memory_used, node.memory_total
     share = used / total if used is not None and total else None
+
+    def detail(field: str, text: str) -> str:
+        return f"{text}; coverage {node.coverage[field]}" if field in node.coverage else text
+
+    amounts = f"{format_quantity(used, 'B')} of {format_quantity(total, 'B')}"
     found = [
-        ShownTile("CPU", format_share(node.cpu, 1), allocated, draw_meter(node.cpu)),
+        ShownTile("CPU", format_share(node.cpu, 1), detail("cpu", allocated), draw_meter(node.cpu)),
         ShownTile(
-            "Memory", format_share(used, total),
-            f"{format_quantity(used, 'B')} of {format_quantity(total, 'B')}", draw_meter(share),
+            "Memory", format_share(used, total), detail("memory", amounts), draw_meter(share)
         ),
-    ]  # fmt: skip
+    ]
     for number, card in enumerate(node.cards[:8]):
         text = f"{format_quantity(card.memory, 'B')} in use, {format_quantity(card.power, 'W')}"
         value = format_share(card.utilization, 1)
@@ -112,8 +116,10 @@ def _tiles(node: NodeNow, running: Sequence[StoredJob]) -> list[ShownTile]:
     if not node.cards:
         found.append(ShownTile("GPU", "none", "no card has sent values", None))
     power = format_quantity(node.power, "W")
-    found.append(ShownTile("Power", power, "processors, memory and cards", None))
-    return [*found, ShownTile("Load", format_number(node.load), "mean of a minute", None)]
+    sources = detail("power", "processors, memory and cards")
+    found.append(ShownTile("Power", power, sources, None))
+    minute = detail("load", "mean of a minute")
+    return [*found, ShownTile("Load", format_number(node.load), minute, None)]
 
 
 def _find_metrics(level: StoreLevel) -> dict[str, list[NamedSeries]]:

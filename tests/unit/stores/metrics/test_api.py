@@ -13,6 +13,14 @@ from ccagent.stores.metrics.responses import StoreResponse
 from tests.unit.stores.metrics.support import NOW, new_ingest, new_store
 
 
+def test_another_method_is_refused_without_a_body() -> None:
+    store = new_store()
+    api = StoreApi(store, new_ingest(store), GroupCommit(None, "write"))
+    for path, method in ((b"/api/write/", b"POST"), (b"/api/debug", b"GET")):
+        found = api.route(b"PUT", path)
+        assert found == StoreResponse(405, b"", more=b"Allow: %b\r\n" % method)
+
+
 @pytest.mark.parametrize(("is_strict", "stored"), [(False, 29_999), (True, 25_000)])
 def test_a_large_body_is_written_in_pieces(is_strict: bool, stored: int) -> None:
     lines = [

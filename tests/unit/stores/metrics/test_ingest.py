@@ -97,6 +97,19 @@ def test_what_the_store_does_not_take_is_skipped(
     assert list(stored(store)) == [("fox", "n1", "load")]
 
 
+@pytest.mark.parametrize("number", ["1_000", "1_000i", "0x10", "+1"])
+@pytest.mark.parametrize("is_strict", [False, True])
+def test_a_number_of_go_is_refused(number: str, is_strict: bool, store: MetricStore) -> None:
+    """Also of a known series, whose lines take another path."""
+    ingest = new_ingest(store, is_strict=is_strict)
+    for time in (NOW - 60, NOW):
+        assert ingest.write(line("load", 1, time).encode()).stored == 1
+        result = ingest.write(line("load", number, time).encode())
+        assert (result.stored, result.bad_count) == (0, 1)
+        assert "expected a number" in result.bad[0].reason
+    assert stored(store) == {("fox", "n1", "load"): [1.0, 1.0]}
+
+
 @pytest.mark.parametrize(
     ("bad", "reason"),
     [

@@ -128,6 +128,59 @@ def test_the_node_page_has_its_jobs_and_metrics(site: PageSite) -> None:
         assert part in text
 
 
+def sentence_of(text: str, key: str) -> str:
+    found = re.search(rf'<figure class="plot" id="plot-{key}".*?<p>(.*?)</p>', text, re.DOTALL)
+    assert found, key
+    return found[1]
+
+
+def write_cards(site: PageSite, node: str, minutes: list[range]) -> None:
+    """Write the use of cards of a node, each at its minutes before now."""
+    for number, each in enumerate(minutes):
+        for minute in each:
+            card = ("demo", node, f"accelerator{number}")
+            for metric in ("acc_utilization", "acc_power"):
+                site.store.write(card, metric, site.now - 60 * minute, 10.0 * (number + 1))
+
+
+@pytest.mark.parametrize(
+    ("last", "coverage"),
+    [
+        ([range(90, 10, -1)], "coverage 3 of 4 parts"),  # one card ended ten minutes early
+        ([range(20, 0, -1)], "coverage 3 of 4 parts"),  # one card started late
+        ([range(90, 1, -1)], ""),  # its newest value has not arrived yet
+        ([range(90, 0, -3)], ""),  # it has gaps, as a slow sender
+        ([range(90, 0, -1)] * 12 + [range(50, 40, -1)], "coverage 15 of 16 parts"),
+    ],
+    ids=["ends early", "starts late", "newest", "gaps", "many"],
+)
+def test_plots_of_a_node_say_which_parts_are_missing(
+    last: list[range], coverage: str, tmp_path: Path
+) -> None:
+    found = PageSite(tmp_path, nodes=1, seconds=5400, jobs=[])
+    write_cards(found, "x1", [*[range(90, 0, -1)] * 3, *last])
+    text = found.ask("/cluster/demo/node/x1").text
+    said = sentence_of(text, "acc_utilization")
+    assert ("coverage" in said, coverage in said) == (bool(coverage), True)
+    found.close()
+
+
+def test_pages_say_which_cards_a_mean_lacks(tmp_path: Path) -> None:
+    found = PageSite(tmp_path, nodes=1, seconds=5400, jobs=[])
+    write_cards(found, "x1", [range(90, 0, -1), range(90, 0, -1), range(90, 30, -1)])
+    cards = {"hostname": "x1", "hwthreads": [0, 1], "accelerators": ["0", "1", "2"]}
+    found.start(hostile_event(found, 7) | {"startTime": found.now - 5400, "resources": [cards]})
+    job = found.ask("/cluster/demo/job/7").text
+    assert "coverage 2 of 3 GPUs" in sentence_of(job, "gpu")
+    cluster = found.ask("/cluster/demo").text
+    assert "coverage 2 of 3 GPUs" in sentence_of(cluster, "gpu")
+    assert '<span class="of">2 of 3 parts</span>' in cluster  # in the table of nodes
+    assert "of 1 of 2 nodes" in cluster  # x1 sends no values of its processors
+    node = found.ask("/cluster/demo/node/x1").text
+    assert "processors, memory and cards; coverage 2 of 3 parts" in node
+    found.close()
+
+
 def test_a_silent_node_says_since_when(tmp_path: Path) -> None:
     found = PageSite(tmp_path, nodes=4, seconds=3600, jobs=[])
     found.now += 1800

@@ -10,7 +10,13 @@ import pytest
 from ccagent.stores.metrics.catalogue import MetricCatalogue, StoredMetric
 from ccagent.stores.metrics.store import MetricStore
 from ccagent.views.web.data.buckets import make_grid
-from ccagent.views.web.data.nodes import ClusterHistory, HistoryReader, SeriesFinder, shown_metrics
+from ccagent.views.web.data.nodes import (
+    ClusterHistory,
+    HistoryReader,
+    NewestValues,
+    SeriesFinder,
+    shown_metrics,
+)
 
 NOW = 1_800_000_000
 METRICS = shown_metrics("clustercockpit")
@@ -59,8 +65,44 @@ def test_what_was_kept_is_what_is_read_again() -> None:
         site.write(site.now, 1)
         site.now += 60
         kept, fresh = site.read(site.reader), site.read(site.make_reader())
-        for one, other in zip(kept, fresh, strict=True):
+        assert kept.coverage == fresh.coverage
+        for one, other in zip(kept[:-1], fresh[:-1], strict=True):
             np.testing.assert_allclose(one, other)
+
+
+def test_the_coverage_of_a_cluster_is_that_at_the_worst_time() -> None:
+    site = Site()
+    site.write(NOW - 7200, 120)
+    assert site.read(site.reader).coverage == {}
+    # Values of the last minutes may still arrive; of half an hour they are missing.
+    for minutes, expected in ((2, {}), (28, {"cpu": "1 of 2", "power": "4 of 5"})):
+        for _ in range(minutes):
+            site.store.write(("fox", "n2"), "cpu_idle", site.now, 50.0)
+            site.store.write(("fox", "n1", "socket0"), "cpu_power", site.now, 100.0)
+            for socket in ("socket0", "socket1"):
+                site.store.write(("fox", "n2", socket), "cpu_power", site.now, 100.0)
+            site.store.write(("fox", "n2", "accelerator0"), "acc_power", site.now, 300.0)
+            site.now += 60
+        for reader in (site.reader, site.make_reader(), site.reader):
+            assert site.read(reader).coverage == expected
+    site.now += 7200
+    assert site.read(site.reader, 9000).coverage == {"cpu": "1 of 2", "power": "4 of 5"}
+
+
+def test_newest_values_say_which_parts_lack_one() -> None:
+    site = Site()
+    site.write(NOW - 600, 10)
+    for minute in range(10):
+        time = NOW + 60 * minute
+        for core in range(4):
+            if core < 3 or minute < 3:
+                site.store.write(("fox", "n2", f"hwthread{core}"), "cpu_load", time, 1.0)
+        site.store.write(("fox", "n2", "socket0"), "cpu_power", time, 100.0)
+    values = NewestValues(site.store, METRICS, SeriesFinder(site.store))
+    (first, second) = asyncio.run(values.of_cluster("fox"))
+    assert first.coverage == {}
+    assert second.coverage == {"load": "3 of 4 parts", "power": "1 of 3 parts"}
+    assert (second.load, second.power) == (1.0, 100.0)
 
 
 def test_late_values_are_seen_after_a_while() -> None:
