@@ -92,7 +92,7 @@ class OwnCollector(Collector):
         """Read the counters. Counters of agents and sinks exist only in the daemon."""
         yield _BUILD, [((__version__, commit() or "", platform.python_version()), 1)]
         yield _CPU, [((), round(time.process_time(), 6))]
-        yield _MEMORY, [((), read_resident() * 1024)]
+        yield _MEMORY, [((), read_resident())]
         stopped = self.sources.stopped_clients
         if stopped is not None:
             yield _STOPPED, [*stopped.rows()]

@@ -84,10 +84,12 @@ def _check_token_key(settings: StoreSettings) -> None:
 
 def _check_nats(settings: StoreSettings) -> None:
     if settings.nats.subscriptions:
-        from ccagent.stores.metrics.nats_receiver import make_login, make_tls
+        from ccagent.stores.metrics.nats_receiver import read_client
 
-        make_login(settings.nats)
-        make_tls(settings.nats)
+        try:
+            read_client(settings.nats)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"nats: {error}") from error
 
 
 def _check_pages(settings: StoreSettings) -> None:
