@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import msgspec
 from msgspec import Meta
 
+from ccagent.config import tls_keys
 from ccagent.config.conversion import convert, place_errors
 from ccagent.config.duration import Cadence, Duration
 from ccagent.config.files import DEFAULT_PATH, read_default, read_files
@@ -78,17 +79,11 @@ class ControlsSettings(Settings, frozen=True, kw_only=True):
     token_file: Annotated[str, Meta(description="file with a token")] = ""
     nkey_file: Annotated[str, Meta(description="file with the seed of a user's nkey")] = ""
     creds_file: Annotated[str, Meta(description="file with a user's JWT and seed (.creds)")] = ""
-    ca_file: Annotated[
-        str, Meta(description="certificates to trust; empty: those of the system")
-    ] = ""
-    certificate_file: Annotated[str, Meta(description="client certificate")] = ""
-    key_file: Annotated[str, Meta(description="key of the client certificate, not encrypted")] = ""
-    insecure: Annotated[
-        bool, Meta(description="do not verify the server; a warning at each start")
-    ] = False
-    allow_cleartext: Annotated[
-        bool, Meta(description="send a password or token unencrypted to another machine")
-    ] = False
+    ca_file: tls_keys.CaFile = ""
+    certificate_file: tls_keys.CertificateFile = ""
+    key_file: tls_keys.KeyFile = ""
+    insecure: tls_keys.Insecure = False
+    allow_cleartext: tls_keys.AllowCleartext = False
     get: Annotated[bool, Meta(description="answer GET")] = True
     allow: Annotated[
         dict[str, AllowSettings], Meta(description="controls that may be set, by name")

@@ -14,11 +14,11 @@ from ccagent import __version__
 from ccagent.agents.metrics.readers.base import NODE, Count
 from ccagent.agents.metrics.settings import READERS
 from ccagent.commit import commit
-from ccagent.counters import resident_memory
 from ccagent.errors import NotHereError
 from ccagent.exporter.collector import Collector
 from ccagent.exporter.exposition import Family, counter, gauge
 from ccagent.machine.job_energy import latest_energy
+from ccagent.machine.own_memory import read_resident
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,7 +92,7 @@ class OwnCollector(Collector):
         """Read the counters. Counters of agents and sinks exist only in the daemon."""
         yield _BUILD, [((__version__, commit() or "", platform.python_version()), 1)]
         yield _CPU, [((), round(time.process_time(), 6))]
-        yield _MEMORY, [((), resident_memory() * 1024)]
+        yield _MEMORY, [((), read_resident())]
         stopped = self.sources.stopped_clients
         if stopped is not None:
             yield _STOPPED, [*stopped.rows()]

@@ -17,7 +17,7 @@ from ccagent.agents.energy.splitting import IdleFloor
 from ccagent.agents.metrics.outputs import ClockGuard
 from ccagent.agents.state_file import write_state
 from ccagent.machine.job_energy import publish_energy
-from ccagent.machine.keeper import Keeper
+from ccagent.machine.poller import Poller
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,7 +72,7 @@ class EnergyMeter:
         self._times = EndedTimes()
         self._clock = ClockGuard()
         self._before: NodeSnapshot | None = None
-        self._keeper: Keeper | None = None
+        self._poller: Poller | None = None
         self._boot = ""
         self._is_open = False
         self._is_only_sample = False
@@ -106,10 +106,10 @@ class EnergyMeter:
         """Read all sources, and add the energy since the last tick to the ledger."""
         if not self._is_open:
             self.open(node)
-        with self._keeper.lock if self._keeper is not None else nullcontext():
+        with self._poller.lock if self._poller is not None else nullcontext():
             readings = self.sources.read(node)
-        if self._keeper is not None:
-            self._keeper.note()
+        if self._poller is not None:
+            self._poller.note()
         state = self._states.read(node)
         before, self._before = self._before or state, state
         now = node.clock.time()
@@ -168,8 +168,8 @@ class EnergyMeter:
 
     def close(self) -> None:
         """Stop the thread and close the sources."""
-        if self._keeper is not None:
-            self._keeper.close()
+        if self._poller is not None:
+            self._poller.close()
         self.sources.close()
         self.ended.close()
         publish_energy(None)
@@ -179,14 +179,14 @@ class EnergyMeter:
         interval = self.sources.poll_interval
         if not interval:
             return
-        if self._keeper is None:
+        if self._poller is None:
             every = self.settings.every
             # With short enough ticks no thread is needed. Meters of power always need it.
             if every is not None and every.seconds <= interval:
                 return
-            self._keeper = Keeper(lambda: self.sources.poll(node), interval, "energy meters")
-            self._keeper.start()
-        self._keeper.interval = interval
+            self._poller = Poller(lambda: self.sources.poll(node), interval, "energy meters")
+            self._poller.start()
+        self._poller.interval = interval
 
     def _read_cards(self, node: Node) -> dict[int, CardUse]:
         reading = self.cards.reading

@@ -12,7 +12,9 @@ from ccagent.errors import CcagentError, NotHereError, NotPermittedError, Vanish
 from ccagent.exporter.collector import Collector, list_names, read_number, read_text, unsigned
 from ccagent.exporter.exposition import Family, counter, gauge
 from ccagent.log import logger
+from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.process_files import parse_stat
+from ccagent.machine.procfs.system import parse_file_nr
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -179,9 +181,9 @@ _MAXIMUM = gauge("node_filefd_maximum", "File descriptor statistics: maximum.")
 
 def read_filefd(node: Node) -> Iterator[FamilyRows]:
     """Read /proc/sys/fs/file-nr: the number of open files and its limit."""
-    words = node.read_single("proc/sys/fs/file-nr").split()
-    yield _ALLOCATED, [((), unsigned(words[0] if words else b""))]
-    yield _MAXIMUM, [((), unsigned(words[2] if len(words) > 2 else b""))]
+    allocated, maximum = read_parsed(node, "proc/sys/fs/file-nr", parse_file_nr)
+    yield _ALLOCATED, [((), allocated)]
+    yield _MAXIMUM, [((), maximum)]
 
 
 _BITS = gauge("node_entropy_available_bits", "Bits of available entropy.")

@@ -84,15 +84,3 @@ class DaemonCounters(msgspec.Struct, frozen=True):
 
     agents: dict[str, AgentCounters]
     sinks: dict[str, SinkCounters]
-
-
-def resident_memory() -> int:
-    """Return the memory of this process in KB (/proc/self/statm: resident); 0 if unknown."""
-    try:
-        with open("/proc/self/statm", "rb") as file:
-            pages = int(file.read().split()[1])
-    except (OSError, ValueError, IndexError):
-        return 0
-    import resource
-
-    return pages * resource.getpagesize() // 1024

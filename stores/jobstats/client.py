@@ -13,7 +13,7 @@ from ccagent.config.secret import read_secret
 from ccagent.errors import CcagentError, ConfigurationError
 from ccagent.log import printable
 from ccagent.net.http_client import HTTP_ERRORS, HttpConnection
-from ccagent.net.urls import Server, split_url
+from ccagent.net.urls import server_of_url, split_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -196,8 +196,7 @@ def _prepare(
         except (OSError, ssl.SSLError) as error:
             raise ConfigurationError(f"ca-file: {place.ca_file}: {error}") from None
     query = f"?{urlencode(values, errors='surrogateescape')}" if values else ""
-    server = Server(url.hostname or "", url.port or (443 if context else 80))
-    connection = HttpConnection(server, context, _SECONDS, largest=_LARGEST)
+    connection = HttpConnection(server_of_url(url), context, _SECONDS, largest=_LARGEST)
     return connection, f"{url.path.rstrip('/')}{path}{query}", headers
 
 

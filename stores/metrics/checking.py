@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import math
 import os
@@ -10,6 +9,7 @@ import re
 import ssl
 import time
 import tomllib
+from http.client import responses
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,9 @@ from ccagent.config.duration import Duration
 from ccagent.config.settings import as_list, as_table
 from ccagent.errors import CcagentError, ConfigurationError
 from ccagent.log import printable
+from ccagent.net.http_client import HTTP_ERRORS, HttpConnection
+from ccagent.net.tls import make_unverified_context
+from ccagent.net.urls import Server
 from ccagent.stores.metrics.settings import StoreSettings, check_settings, split_address
 
 if TYPE_CHECKING:
@@ -81,10 +84,12 @@ def _check_token_key(settings: StoreSettings) -> None:
 
 def _check_nats(settings: StoreSettings) -> None:
     if settings.nats.subscriptions:
-        from ccagent.stores.metrics.nats_receiver import make_login, make_tls
+        from ccagent.stores.metrics.nats_receiver import read_client
 
-        make_login(settings.nats)
-        make_tls(settings.nats)
+        try:
+            read_client(settings.nats)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"nats: {error}") from error
 
 
 def _check_pages(settings: StoreSettings) -> None:
@@ -264,33 +269,21 @@ _LARGEST = 1 << 20
 def read_status(settings: StoreSettings) -> tuple[str, bool]:
     """Return a table of the store's metrics, and whether a store answers."""
     host, port = split_address(settings.listen)
-    host = host or "localhost"
-    connection = (
-        http.client.HTTPSConnection(host, port, timeout=_ANSWER_SECONDS, context=_unchecked())
-        if settings.tls.certificate
-        else http.client.HTTPConnection(host, port, timeout=_ANSWER_SECONDS)
-    )
+    context = make_unverified_context() if settings.tls.certificate else None
+    server = Server(host or "localhost", port)
+    connection = HttpConnection(server, context, _ANSWER_SECONDS, largest=_LARGEST)
     try:
-        connection.request("GET", "/metrics")
-        answer = connection.getresponse()
-        text = printable_lines(answer.read(_LARGEST))
-    except (OSError, http.client.HTTPException) as error:
-        return f"no store answers at {settings.listen}: {error}\n", False
+        answer = connection.get("/metrics", {})
+    except HTTP_ERRORS as error:
+        return f"no store answers at {settings.listen}: {connection.explain(error)}\n", False
     finally:
         connection.close()
     if answer.status == 401:
         return f"a store runs at {settings.listen}; its numbers need a token\n", True
     if answer.status != 200:
-        return f"{settings.listen}: {answer.status} {printable(answer.reason)}\n", False
-    return text, True
-
-
-def _unchecked() -> ssl.SSLContext:
-    """Return a TLS context without checks: the certificate may not name the address of `listen`."""
-    context = ssl.create_default_context()
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context
+        reason = responses.get(answer.status, "")
+        return f"{settings.listen}: {answer.status} {reason}\n", False
+    return printable_lines(answer.body), True
 
 
 def printable_lines(text: bytes) -> str:

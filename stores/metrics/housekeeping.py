@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import http.client
-import urllib.error
-import urllib.request
+import ssl
+from http.client import responses
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from ccagent.errors import CcagentError, NotHereError
 from ccagent.log import logger
+from ccagent.net.http_client import HTTP_ERRORS, HttpConnection
+from ccagent.net.urls import server_of_url, split_url
 from ccagent.stores.metrics.archiving import SegmentArchive
 
 if TYPE_CHECKING:
@@ -171,9 +173,19 @@ def find_used_nodes(url: str, time: int) -> frozenset[tuple[str, str]] | None:
         return frozenset()
     place = f"{url.rstrip('/')}/api/jobs/used_nodes?ts={time}"
     try:
-        with urllib.request.urlopen(place, timeout=_SECONDS) as answer:  # noqa: S310 - configured
-            found = msgspec.json.decode(answer.read(_LARGEST), type=dict[str, list[str]])
-    except (OSError, ValueError, urllib.error.URLError, http.client.HTTPException) as error:
+        target = split_url(place)
+        context = ssl.create_default_context() if target.scheme == "https" else None
+        connection = HttpConnection(server_of_url(target), context, _SECONDS, largest=_LARGEST)
+        try:
+            answer = connection.get(f"{target.path}?{target.query}", {})
+        except HTTP_ERRORS as error:
+            raise NotHereError(connection.explain(error)) from error
+        finally:
+            connection.close()
+        if answer.status != 200:
+            raise NotHereError(f"status {answer.status} {responses.get(answer.status, '')}")
+        found = msgspec.json.decode(answer.body, type=dict[str, list[str]])
+    except (CcagentError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         logger.error("%s: %s; releasing no values now", place, error)
         return None
     return frozenset((cluster, node) for cluster, nodes in found.items() for node in nodes)

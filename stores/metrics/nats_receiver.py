@@ -8,24 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import random
-import ssl
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec import structs
 
-from ccagent.config.secret import read_secret, secret_text
 from ccagent.errors import ConfigurationError, RetryableError
 from ccagent.log import logger, printable
-from ccagent.net.nats_login import NatsLogin, NatsOptions, parse_credentials
-from ccagent.net.nats_session import NatsError, NatsSession
+from ccagent.net.nats_login import NatsLogin, read_options, split_nats_servers
+from ccagent.net.nats_session import NatsError, open_any
 from ccagent.stores.metrics.general import LineMessage
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from ccagent.net.nats_session import NatsMessage
+    from ccagent.net.nats_login import NatsOptions
+    from ccagent.net.nats_session import NatsMessage, NatsSession
     from ccagent.stores.metrics.commit import MessageCommit
     from ccagent.stores.metrics.ingest import LineIngest
     from ccagent.stores.metrics.log_writer import StoreLogError
@@ -173,7 +172,6 @@ class PullConsumer:
                 await self._client.publish(reply, _ACK)
 
 
-_SECONDS = 10.0
 _CHECK_EVERY, _ANSWER_WITHIN = 20.0, 30.0
 """Seconds between two checks of the connection, and time limit of a check."""
 
@@ -188,10 +186,9 @@ class NatsReceiver:
     def __init__(
         self, settings: StoreNatsSettings, ingest: LineIngest, commit: MessageCommit
     ) -> None:
-        """Read the secrets. Raise ConfigurationError."""
+        """Set the settings. Raise ConfigurationError."""
         self._settings = settings
-        self._login = make_login(settings)
-        self._context = make_tls(settings)
+        read_client(settings)
         self._ingest = ingest
         self._commit = commit
         self.messages = 0
@@ -223,22 +220,9 @@ class NatsReceiver:
             wait = min(2 * wait, _LONGEST_WAIT)
 
     async def _connect(self) -> NatsSession:
-        """Return a session with the first server that answers, in random order.
-
-        Raise RetryableError.
-        """
-        options = NatsOptions("ccagent-store", self._login, self._context, False, _SECONDS)
-        urls = [url.strip() for url in self._settings.url.split(",")]
-        errors: dict[str, None] = {}
-        for url in random.sample(urls, len(urls)):
-            session = NatsSession(options, f"nats {url}", asyncio.get_running_loop(), _complain)
-            try:
-                await session.open(url)
-            except RetryableError as error:
-                errors[str(error)] = None
-            else:
-                return session
-        raise RetryableError("; ".join(errors))
+        """Return a session with any server. Raise ConfigurationError, RetryableError."""
+        client, options = read_client(self._settings)
+        return await open_any(client, options, _complain)
 
     async def _subscribe_all(self, session: NatsSession) -> None:
         for one in self._settings.subscriptions:
@@ -286,22 +270,17 @@ def _ignore(problem: StoreLogError | None) -> None:
     del problem
 
 
-def make_login(settings: StoreNatsSettings) -> NatsLogin:
-    """Return user and secrets. Raise ConfigurationError."""
-    if settings.creds_file:
-        found = parse_credentials(secret_text(settings.creds_file))
-        if found is None:
-            raise ConfigurationError(f"nats.creds-file: {settings.creds_file}: no JWT and seed")
-        return found
-    password = read_secret(settings.password_file) if settings.password_file else settings.password
-    return NatsLogin(user=settings.user, password=password)
+def read_client(settings: StoreNatsSettings) -> tuple[StoreNatsSettings, NatsOptions]:
+    """Return settings with complete URLs, and the options of a session with the secrets.
 
-
-def make_tls(settings: StoreNatsSettings) -> ssl.SSLContext | None:
-    """Return the TLS context for a `tls://` URL, else None. Raise ConfigurationError."""
-    if not settings.url.startswith("tls://"):
-        return None
-    try:
-        return ssl.create_default_context(cafile=settings.ca_file or None)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigurationError(f"nats.ca-file: {settings.ca_file}: {error}") from error
+    The reference accepts blanks between URLs, and an address without a scheme. Raise
+    ConfigurationError.
+    """
+    url = "".join(settings.url.split())
+    client = structs.replace(settings, url=url if "://" in url else f"nats://{url}")
+    split_nats_servers(client)
+    options = read_options(client, "ccagent-store", client.time_limit.seconds)
+    if client.password and not options.login.secrets:
+        login = NatsLogin(user=client.user, password=client.password)
+        options = options._replace(login=login)
+    return client, options

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field, structs
 
+from ccagent.config import tls_keys
 from ccagent.config.duration import Duration
 from ccagent.config.settings import Settings
 from ccagent.errors import ConfigurationError
@@ -88,11 +89,26 @@ class StoreNatsSettings(Settings, frozen=True, kw_only=True):
     user: Annotated[str, Meta(description="user name")] = ""
     password_file: Annotated[str, Meta(description="file with the password")] = ""
     password: Annotated[str, Meta(description="the password itself; a file is safer")] = ""
+    token_file: Annotated[str, Meta(description="file with a token")] = ""
+    nkey_file: Annotated[str, Meta(description="file with the seed of a user's nkey")] = ""
     creds_file: Annotated[str, Meta(description="file with a user's JWT and seed")] = ""
-    ca_file: Annotated[str, Meta(description="CA certificates for the server's certificate")] = ""
+    ca_file: tls_keys.CaFile = ""
+    certificate_file: tls_keys.CertificateFile = ""
+    key_file: tls_keys.KeyFile = ""
+    insecure: tls_keys.Insecure = False
     subscriptions: Annotated[
         list[SubscriptionSettings], Meta(description="subjects to receive")
     ] = []
+
+    @property
+    def allow_cleartext(self) -> bool:
+        """Return True: the reference sends passwords unencrypted, too."""
+        return True
+
+    @property
+    def time_limit(self) -> Duration:
+        """Time limit of a login, and of each answer."""
+        return Duration("10s")
 
 
 class StoreLimitSettings(Settings, frozen=True, kw_only=True):

@@ -6,15 +6,18 @@ type, type_id, stype and stype_id.
 
 from __future__ import annotations
 
-import http.client
 import json
 import re
+import ssl
 import threading
 from base64 import b64encode
+from http.client import responses
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlencode, urlsplit
 
 from ccagent.errors import CcagentError, ConfigurationError
+from ccagent.net.http_client import HTTP_ERRORS, HttpConnection
+from ccagent.net.urls import server_of_url
 from ccagent.stores.metrics.line_keys import add_part, level_path
 from ccagent.stores.metrics.query_request import BadRequestError
 from ccagent.stores.metrics.store import MetricStore
@@ -24,7 +27,9 @@ if TYPE_CHECKING:
 
     from ccagent.stores.metrics.catalogue import MetricCatalogue
 
-_SECONDS = 30.0
+_SECONDS = 60.0
+"""Time limit of a connection attempt, and of each whole response."""
+
 _LARGEST = 1 << 30
 _BYTES_OF_VALUE = 64
 """Maximum bytes of a value and its time in a response, including a share of the series' name."""
@@ -46,14 +51,14 @@ class VictoriaEngine:
         """
         try:
             parts = urlsplit(url)
-            self._host, self._port = parts.hostname or "", parts.port
-        except ValueError:
+            self._server = server_of_url(parts)
+        except (ValueError, KeyError):
             parts = urlsplit("")
-        if parts.scheme not in {"http", "https"} or not parts.hostname or not _is_path(parts.path):
+        if not parts.hostname or not _is_path(parts.path):
             raise ConfigurationError(
                 "engine-url: expected http://HOST:PORT or http://USER:PASSWORD@HOST:PORT"
             )
-        self._is_encrypted = parts.scheme == "https"
+        self._context = ssl.create_default_context() if parts.scheme == "https" else None
         self._place = parts.netloc.rpartition("@")[2]
         """Address without the password, for error messages."""
         self._path = parts.path.rstrip("/")
@@ -65,11 +70,11 @@ class VictoriaEngine:
 
     def import_text(self, text: bytes) -> None:
         """Write values in Prometheus' text format, times in ms. Raise EngineError."""
-        self._ask("POST", "/api/v1/import/prometheus", text)
+        self._ask("/api/v1/import/prometheus", text)
 
     def import_lines(self, lines: bytes) -> None:
         """Write values in JSON lines. Raise EngineError."""
-        self._ask("POST", "/api/v1/import", lines)
+        self._ask("/api/v1/import", lines)
 
     def read(
         self,
@@ -90,7 +95,7 @@ class VictoriaEngine:
         query = urlencode({"match[]": match, "start": start, "end": end}).encode()
         store = MetricStore(catalogue, now)
         largest = min(_LARGEST, most * _BYTES_OF_VALUE + _BYTES_OF_VALUE)
-        answer = self._ask("POST", "/api/v1/export", query, largest)
+        answer = self._ask("/api/v1/export", query, largest)
         if len(answer) > largest:
             raise BadRequestError(f"the response would exceed {most} values; request less at once")
         for line in answer.splitlines():
@@ -114,40 +119,30 @@ class VictoriaEngine:
             return
         match = f"{_selector(cluster, selected)}[{now - begin}s]"
         query = {"query": f"tfirst_over_time({match}) keep_metric_names", "time": now, "nocache": 1}
-        answer = self._ask("POST", "/api/v1/query", urlencode(query).encode())
+        answer = self._ask("/api/v1/query", urlencode(query).encode())
         for one in json.loads(answer)["data"]["result"]:
             time = int(float(one["value"][1])) * _MILLISECONDS
             _fill(store, {"metric": one["metric"], "timestamps": [time], "values": [0.0]})
 
-    def _ask(
-        self, method: str, path: str, body: bytes | None = None, largest: int = _LARGEST
-    ) -> bytes:
-        """Return a response body, cut one byte after `largest`. Raise EngineError."""
-        for attempt in (1, 2):
-            connection = self._connection()
-            try:
-                connection.request(method, self._path + path, body, self._headers)
-                answer = connection.getresponse()
-                text = answer.read(largest + 1)
-                if len(text) > largest:
-                    connection.close()  # discard the rest
-            except (OSError, http.client.HTTPException) as error:
-                connection.close()
-                self._local.connection = None
-                # The server may have closed an idle connection.
-                if attempt == 2 or not isinstance(error, http.client.RemoteDisconnected):
-                    raise EngineError(f"{self._place}: {error}") from error
-            else:
-                if answer.status >= 300:
-                    raise EngineError(f"{self._place}: {answer.status} {answer.reason}")
-                return text
-        raise EngineError(f"{self._place}: no answer")
+    def _ask(self, path: str, body: bytes, largest: int = _LARGEST) -> bytes:
+        """Post a body. Return the response, cut one byte after `largest`. Raise EngineError."""
+        connection = self._connection()
+        try:
+            answer = connection.post(self._path + path, body, self._headers, largest=largest + 1)
+        except HTTP_ERRORS as error:
+            raise EngineError(f"{self._place}: {connection.explain(error)}") from error
+        if answer.status >= 300:
+            reason = responses.get(answer.status, "")
+            raise EngineError(f"{self._place}: {answer.status} {reason}")
+        return answer.body
 
-    def _connection(self) -> http.client.HTTPConnection:
-        found: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
+    def _connection(self) -> HttpConnection:
+        """Return the connection of this thread."""
+        found: HttpConnection | None = getattr(self._local, "connection", None)
         if found is None:
-            kind = http.client.HTTPSConnection if self._is_encrypted else http.client.HTTPConnection
-            found = self._local.connection = kind(self._host, self._port, timeout=_SECONDS)
+            found = self._local.connection = HttpConnection(
+                self._server, self._context, _SECONDS, largest=_LARGEST + 1
+            )
         return found
 
 

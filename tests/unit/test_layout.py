@@ -116,6 +116,28 @@ def test_one_file_imports_the_library_of_a_protocol(library: str, user: str) -> 
     assert users == [user]
 
 
+def can_send_requests(statement: ast.AST) -> bool:
+    """Return whether a statement imports a client of HTTP, not only names of statuses or errors."""
+    if isinstance(statement, ast.Import):
+        names = [each.name for each in statement.names]
+    elif isinstance(statement, ast.ImportFrom):
+        names = [f"{statement.module}.{each.name}" for each in statement.names]
+    else:
+        return False
+    return any(
+        re.match(r"(http\.client|urllib\.request|urllib3|requests|httpx|aiohttp)\b", name)
+        and name not in {"http.client.HTTPException", "http.client.responses"}
+        for name in names
+    )
+
+
+def test_one_file_sends_http_requests() -> None:
+    users = [
+        name for name, tree in modules().items() if any(map(can_send_requests, ast.walk(tree)))
+    ]
+    assert users == ["ccagent.net.http_client"]
+
+
 def test_a_class_name_means_one_thing() -> None:
     places: defaultdict[str, list[str]] = defaultdict(list)
     for name, tree in modules().items():

@@ -11,8 +11,9 @@ from ccagent.errors import RejectedError, RetryableError, TooLargeError
 from ccagent.net.http_client import LARGEST_ANSWER, HttpConnection, is_broken_off
 from ccagent.net.peer_text import hide_secrets
 from ccagent.net.tls import make_tls_context
+from ccagent.net.urls import server_of_url
 from ccagent.transports.base import ProbeResult
-from ccagent.transports.http.settings import server_of_url, split_proxy
+from ccagent.transports.http.settings import split_proxy
 
 if TYPE_CHECKING:
     from urllib.parse import SplitResult

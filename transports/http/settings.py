@@ -8,15 +8,13 @@ from msgspec import Meta, structs
 
 from ccagent.errors import ConfigurationError
 from ccagent.net.tls import check_network
-from ccagent.net.urls import Server, split_url
+from ccagent.net.urls import Server, server_of_url, split_url
 from ccagent.transports.base import NetworkSinkSettings
 from ccagent.transports.templates import check_template
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from urllib.parse import SplitResult
-
-_PORTS = {"http": 80, "https": 443}
 
 
 class HttpSettings(NetworkSinkSettings, frozen=True, kw_only=True):
@@ -85,8 +83,3 @@ def split_proxy(settings: HttpSettings) -> Server | None:
     if target is None or target.scheme != "http" or target.path.strip("/") or target.query:
         raise ConfigurationError("proxy: expected http://HOST:PORT, without user or password")
     return server_of_url(target)
-
-
-def server_of_url(target: SplitResult) -> Server:
-    """Return host and port of a URL, with the scheme's default port."""
-    return Server(target.hostname or "", target.port or _PORTS[target.scheme])

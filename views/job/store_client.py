@@ -15,7 +15,7 @@ from ccagent.log import printable
 from ccagent.net.http_client import HttpConnection
 from ccagent.net.network_errors import explain_network_error
 from ccagent.net.tls import make_tls_context
-from ccagent.transports.http.settings import server_of_url
+from ccagent.net.urls import server_of_url
 from ccagent.views.job.figures import (
     CARD_METRICS,
     JOB_METRICS,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Reader, ReaderSettings
-from ccagent.errors import CcagentError, NotHereError, UnparsableError
+from ccagent.errors import CcagentError, NotHereError
 from ccagent.machine.cgroup.pressure import parse_pressure
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.network import parse_netstat, parse_sockstat
-from ccagent.machine.procfs.system import parse_kernel_stat, parse_vmstat
+from ccagent.machine.procfs.system import parse_file_nr, parse_kernel_stat, parse_vmstat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -95,10 +95,7 @@ def parse_paging(content: bytes) -> list[Gauge | Count]:
 
 def parse_open_files(content: bytes) -> list[Gauge | Count]:
     """Parse /proc/sys/fs/file-nr. Raise UnparsableError if invalid."""
-    words = content.split()
-    if len(words) != 3 or not words[0].isdigit():
-        raise UnparsableError(f"not three numbers: {content[:80]!r}")
-    return [Gauge("open_files", int(words[0]))]
+    return [Gauge("open_files", parse_file_nr(content)[0])]
 
 
 def parse_sockets(content: bytes) -> list[Gauge | Count]:

@@ -14,9 +14,9 @@ from ccagent.agents.metrics.readers.base import (
     Scope,
     is_sendable,
 )
-from ccagent.counters import resident_memory
 from ccagent.errors import NotHereError
 from ccagent.machine.counters import Sums
+from ccagent.machine.own_memory import read_resident
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -114,8 +114,8 @@ class OwnCountersReader(Reader[ReaderSettings]):
         if node.own_counters is None and not node.is_live:
             raise NotHereError("a recorded machine has no ccagent")
         found: list[Gauge | Count] = [Count("ccagent_cpu", time.process_time_ns() // 1000)]
-        if memory := resident_memory():
-            found.append(Gauge("ccagent_mem_used", memory * 1024))
+        if memory := read_resident():
+            found.append(Gauge("ccagent_mem_used", memory))
         if node.own_counters is None:
             own = ("ccagent_cpu", "ccagent_mem_used")
             reason = "only the daemon counts this"

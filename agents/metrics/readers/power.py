@@ -24,8 +24,8 @@ from ccagent.machine.powercap import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ccagent.machine.keeper import Keeper
     from ccagent.machine.node import Node
+    from ccagent.machine.poller import Poller
     from ccagent.machine.powercap import RaplZone
 
 
@@ -61,7 +61,7 @@ class PowerReader(Reader[ReaderSettings]):
         self._groups: dict[tuple[str, Scope], list[RaplZone]] = {}
         self._counters: dict[str, EnergyCounter] = {}
         self._first: dict[str, int] = {}
-        self._keeper: Keeper | None = None
+        self._poller: Poller | None = None
 
     def checks(self, node: Node) -> Iterator[Check]:
         """Yield the check of RAPL."""
@@ -74,11 +74,11 @@ class PowerReader(Reader[ReaderSettings]):
         """
         self.errors = []
         packages = list_packages(node)
-        keeper = self._keeper
-        if keeper is not None:
-            with keeper.lock:
+        poller = self._poller
+        if poller is not None:
+            with poller.lock:
                 counts = self._read_counts(node, packages)
-            keeper.note()
+            poller.note()
         else:
             counts = self._read_counts(node, packages)
         self._keep(node)
@@ -86,8 +86,8 @@ class PowerReader(Reader[ReaderSettings]):
 
     def close(self) -> None:
         """Stop the thread that reads the counters between samples."""
-        if self._keeper is not None:
-            self._keeper.close()
+        if self._poller is not None:
+            self._poller.close()
 
     def _read_counts(self, node: Node, packages: dict[str, str]) -> list[Count]:
         """Return the unwrapped counters; none for zones with an unknown delta."""
@@ -112,15 +112,15 @@ class PowerReader(Reader[ReaderSettings]):
     def _keep(self, node: Node) -> None:
         """Start a thread that reads the counters if they may wrap twice between two readings."""
         gaps = [gap for each in self._counters.values() if (gap := each.longest_gap) > 0]
-        if not gaps or self.interval <= min(gaps) / 2 or self._keeper is not None:
+        if not gaps or self.interval <= min(gaps) / 2 or self._poller is not None:
             return
-        from ccagent.machine.keeper import Keeper
+        from ccagent.machine.poller import Poller
 
         def follow() -> None:
             self._follow(node, self._energies(node))
 
-        self._keeper = Keeper(follow, min(gaps) / 2, "energy counters")
-        self._keeper.start()
+        self._poller = Poller(follow, min(gaps) / 2, "energy counters")
+        self._poller.start()
 
     def _find(self, node: Node, packages: dict[str, str]) -> bool:
         """Find the zones and their packages. Return whether they have changed."""

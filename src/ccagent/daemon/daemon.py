@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from ccagent import __version__
 from ccagent.commit import commit
 from ccagent.config.options import public_url
-from ccagent.counters import resident_memory
 from ccagent.daemon.agents_and_sinks import AgentsAndSinks, Plan
 from ccagent.errors import CcagentError, ConfigurationError, NotPermittedError
 from ccagent.log import logger, say
 from ccagent.machine.background import BackgroundCall
 from ccagent.machine.clock import Clock
 from ccagent.machine.node import read_host_name
+from ccagent.machine.own_memory import read_resident
 from ccagent.service.lock import Lock
 from ccagent.service.notify import Notifier
 from ccagent.service.private_directories import make_directory
@@ -129,7 +129,7 @@ class Daemon:
             pid=os.getpid(),
             seconds=self._clock.monotonic() - self._started,
             cpu_seconds=time.process_time(),
-            resident_memory=resident_memory(),
+            resident_memory=read_resident() // 1024,
             agents=counters.agents,
             sinks=counters.sinks,
             restarts=self._restarts + (self._status_socket.restarts if self._status_socket else 0),

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ccagent.agents.base import Agent
-from ccagent.counters import resident_memory
 from ccagent.errors import CcagentError
 from ccagent.log import logger
+from ccagent.machine.own_memory import read_resident
 from ccagent.records.encoding import Profile, encode_each
 from ccagent.records.envelopes import ClusterEnvelope, JobsEnvelope, SampleEnvelope, SysinfoEnvelope
 from ccagent.records.json_encoding import Envelope, KVPair
@@ -53,7 +53,7 @@ def add_counters(record: Record, agent: AgentCounters, sinks: dict[str, SinkCoun
     pairs = _pairs("ccagent", agent)
     for name, counters in sinks.items():
         pairs += _pairs(f"ccagent.{name}", counters)
-    pairs.append(KVPair(key="ccagent.resident-memory", value=str(resident_memory())))
+    pairs.append(KVPair(key="ccagent.resident-memory", value=str(read_resident() // 1024)))
     meta = msgspec.structs.replace(record.meta, attrs=[*record.meta.attrs, *pairs])
     return msgspec.structs.replace(record, meta=meta)
 

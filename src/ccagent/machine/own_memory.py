@@ -16,9 +16,12 @@ if TYPE_CHECKING:
 
 
 def read_resident() -> int:
-    """Return the resident memory of this process in bytes."""
-    with open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[1]) * resource.getpagesize()
+    """Return the resident memory of this process in bytes (/proc/self/statm); 0 if unknown."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * resource.getpagesize()
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def find_permitted_memory(node: Node) -> int:

@@ -75,9 +75,14 @@ class HttpConnection:
         self.is_sent = False
         """True if the last request was sent: its content may be the cause of a missing answer."""
 
-    def post(self, path: str, body: bytes, headers: dict[str, str]) -> HttpAnswer:
-        """Post a body and read the answer. Raise HTTPException or OSError."""
-        return self._request("POST", path, body, headers)
+    def post(
+        self, path: str, body: bytes, headers: dict[str, str], *, largest: int | None = None
+    ) -> HttpAnswer:
+        """Post a body and read the answer. Raise HTTPException or OSError.
+
+        largest: maximum bytes read of this answer's body, below that of the connection.
+        """
+        return self._request("POST", path, body, headers, largest)
 
     def get(self, path: str, headers: dict[str, str], body: bytes | None = None) -> HttpAnswer:
         """Request a document and read it. Raise as `post` does."""
@@ -122,14 +127,20 @@ class HttpConnection:
             self._connection = None
 
     def _request(
-        self, method: str, path: str, body: bytes | None, headers: dict[str, str]
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        headers: dict[str, str],
+        largest: int | None = None,
     ) -> HttpAnswer:
+        largest = self._largest if largest is None else largest
         if self._proxy is not None and self._context is None:
             path = f"http://{self._server}{path}"
         is_kept = self._connection is not None
         while True:
             try:
-                return self._exchange(method, path, body, headers)
+                return self._exchange(method, path, body, headers, largest)
             except BaseException as error:
                 self.close()
                 # A server may close a kept connection at any time: try once more.
@@ -139,7 +150,7 @@ class HttpConnection:
                 raise
 
     def _exchange(
-        self, method: str, path: str, body: bytes | None, headers: dict[str, str]
+        self, method: str, path: str, body: bytes | None, headers: dict[str, str], largest: int
     ) -> HttpAnswer:
         self.is_sent = False
         if self._connection is not None and _has_been_written_to(self._connection.sock):
@@ -158,7 +169,7 @@ class HttpConnection:
         self.is_sent = True
         response = connection.getresponse()
         try:
-            answer = _read(response, self._largest)
+            answer = _read(response, largest)
             if response.will_close or not response.isclosed():
                 self.close()
         finally:

@@ -29,7 +29,7 @@ from ccagent.net.network_errors import explain_network_error, explain_tls_alert
 from ccagent.net.peer_text import hide_secrets
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Iterable
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 
     from ccagent.net.nats_login import NatsClientSettings, NatsOptions
     from ccagent.net.urls import Server
@@ -463,6 +463,44 @@ def connect_to_any(
         # The file may be valid at the next attempt.
         raise RetryableError(str(error)) from error
     errors: dict[str, None] = {}
+    for place, server, address in _find_addresses(settings, servers, errors):
+        try:
+            return make(options, place, server, address)
+        except RetryableError as error:
+            errors[str(error)] = None
+        except (OSError, RuntimeError) as error:
+            # This machine has too few descriptors or threads.
+            errors[f"{place}: {error}"] = None
+    raise RetryableError("; ".join(errors))
+
+
+async def open_any(
+    settings: NatsClientSettings,
+    options: NatsOptions,
+    on_error: Callable[[NatsSession, Exception], bool],
+) -> NatsSession:
+    """Return a session in this event loop with the first reachable address.
+
+    Raise ConfigurationError, RetryableError.
+    """
+    errors: dict[str, None] = {}
+    addresses = _find_addresses(settings, split_nats_servers(settings), errors)
+    while found := await asyncio.to_thread(next, addresses, None):
+        place, server, address = found
+        session = NatsSession(options, place, asyncio.get_running_loop(), on_error)
+        try:
+            await session.open_address(server, address)
+        except RetryableError as error:
+            errors[str(error)] = None
+        else:
+            return session
+    raise RetryableError("; ".join(errors))
+
+
+def _find_addresses(
+    settings: NatsClientSettings, servers: list[Server], errors: dict[str, None]
+) -> Iterator[tuple[str, Server, str]]:
+    """Yield URL, server and address, servers in random order. Add failures to `errors`."""
     for server in random.sample(servers, len(servers)):
         place = name_server(settings, server)
         try:
@@ -471,14 +509,7 @@ def connect_to_any(
             errors[f"{place}: {explain_network_error(error, 0) or error}"] = None
             continue
         for address in addresses:
-            try:
-                return make(options, place, server, address)
-            except RetryableError as error:
-                errors[str(error)] = None
-            except (OSError, RuntimeError) as error:
-                # This machine has too few descriptors or threads.
-                errors[f"{place}: {error}"] = None
-    raise RetryableError("; ".join(errors))
+            yield place, server, address
 
 
 def _explain_error(error: BaseException, secrets: Iterable[str] = ()) -> str:

@@ -9,6 +9,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from ccagent.errors import ConfigurationError
 
+_PORTS = {"http": 80, "https": 443}
 _HOST = re.compile(r"[\w.:-]+", re.ASCII)
 
 
@@ -55,6 +56,11 @@ def split_servers(url: str, default_port: int) -> list[Server]:
             )
         servers.append(Server(target.hostname or "", target.port or default_port))
     return servers
+
+
+def server_of_url(target: SplitResult) -> Server:
+    """Return host and port of a URL, with the scheme's default port."""
+    return Server(target.hostname or "", target.port or _PORTS[target.scheme])
 
 
 def is_loopback(host: str) -> bool:

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from ccagent.config.configuration import check
-from ccagent.counters import resident_memory
 from ccagent.daemon.daemon import Daemon
+from ccagent.machine.own_memory import read_resident
 from ccagent.queue import sender
 from tests.support.effort import IS_NIGHTLY
 from tests.support.fast_clock import MIDNIGHT, FastClock, moments
@@ -69,17 +69,17 @@ def test_an_hour_of_outage_at_a_sample_a_second_loses_nothing(
     arrivals = Arrivals()
 
     def come_back() -> None:
-        memory.append(resident_memory())
+        memory.append(read_resident() // 1024)
         server = Server(port=port)
         server.requests = arrivals
         until(lambda: daemon.is_idle, 60)
-        memory.append(resident_memory())
+        memory.append(read_resident() // 1024)
         server.stop()
         daemon.stop()
 
     def watch() -> bool:
         if len(memory) < 2 and clock.steady - 5000.0 > 60 * (len(memory) + 1):
-            memory.append(resident_memory())
+            memory.append(read_resident() // 1024)
         return not daemon.is_sampling
 
     clock.is_idle, clock.end = watch, come_back

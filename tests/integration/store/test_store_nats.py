@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ccagent.net import nats_session
 from ccagent.net.nats_session import NatsSession
 from ccagent.stores.metrics import nats_receiver
 from ccagent.stores.metrics.catalogue import MetricCatalogue, StoredMetric
@@ -17,8 +18,10 @@ from ccagent.stores.metrics.ingest import LineIngest
 from ccagent.stores.metrics.nats_receiver import NatsReceiver
 from ccagent.stores.metrics.settings import StoreNatsSettings, SubscriptionSettings
 from ccagent.stores.metrics.store import MetricStore
+from tests.support.certificates import Authority
 from tests.support.metric_store import RunningStore
 from tests.support.nats_server import NatsServer, connect
+from tests.support.ports import free_port
 from tests.support.running import until
 
 if TYPE_CHECKING:
@@ -89,6 +92,31 @@ def test_a_lost_server_is_connected_again(tmp_path: Path, server: NatsServer) ->
         until(lambda: store.log.read_text().count("connected") == 2, 60)
         publish(server, "fox", [message(1, 0)])
         until(lambda: values(store, 1) == [3.0], 60)
+
+
+def test_a_login_over_tls_at_the_server_that_runs(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = authority.certify("node")
+    login = 'authorization { user: eve, password: "a b\'c" }\n'
+    files = f'cert_file: "{certificate}", key_file: "{key}"'
+    server = NatsServer(tmp_path / "nats", f"{login}tls {{ {files} }}\n", "tls")
+    secret = tmp_path / "secret"
+    secret.write_text("wrong")
+    secret.chmod(0o600)
+    path = tmp_path / "store.toml"
+    path.write_text(
+        f'[nats]\nurl = "tls://127.0.0.1:{free_port()}, {server.url}"\nuser = "eve"\n'
+        f'password-file = "{secret}"\nca-file = "{authority.certificate}"\n'
+        '[[nats.subscriptions]]\nsubject = "fox"\ncluster = "fox"\n'
+    )
+    try:
+        with RunningStore(tmp_path / "a", "--config", str(path)) as store:
+            until(lambda: "the login is refused" in store.log.read_text(), 60)
+            assert "connection refused" in store.log.read_text()
+            secret.write_text("a b'c")  # read again at each attempt
+            until(lambda: f"{server.url}: connected" in store.log.read_text(), 60)
+    finally:
+        server.kill()
 
 
 @pytest.mark.parametrize(
@@ -222,7 +250,7 @@ def test_a_connection_that_ended_without_a_word_is_noticed(
         sessions.append(NatsSession(*arguments))
         return sessions[-1]
 
-    monkeypatch.setattr(nats_receiver, "NatsSession", make)
+    monkeypatch.setattr(nats_session, "NatsSession", make)
     monkeypatch.setattr(nats_receiver, "_CHECK_EVERY", 0.1)
     monkeypatch.setattr(nats_receiver, "_ANSWER_WITHIN", 1)
     store = MetricStore(MetricCatalogue({"load": StoredMetric(60, "avg")}), time.time)

@@ -11,6 +11,7 @@ from ccagent.machine.procfs.system import (
     Load,
     compute_used_memory,
     parse_diskstats,
+    parse_file_nr,
     parse_kernel_stat,
     parse_loadavg,
     parse_meminfo,
@@ -76,6 +77,17 @@ def test_disks_have_all_their_values_and_unused_ones_are_left_out() -> None:
     assert (disk.name, disk.major, disk.minor, disk.stats) == ("vda", 254, 0, list(range(1, 18)))
 
 
+def test_open_files_have_a_number_and_a_limit() -> None:
+    # As Linux 6.12 prints it.
+    assert parse_file_nr(b"2384\t0\t9223372036854775807\n") == (2384, 2**63 - 1)
+
+
+@pytest.mark.parametrize("text", [b"", b"1 2\n", b"1 2 x\n", b"-1 0 5\n", b"1 0 " + b"9" * 30])
+def test_other_numbers_of_open_files_are_unparsable(text: bytes) -> None:
+    with pytest.raises(UnparsableError, match="not three numbers"):
+        parse_file_nr(text)
+
+
 @given(st.binary(max_size=400))
 def test_arbitrary_bytes_parse_or_are_unparsable(content: bytes) -> None:
     parsers: list[Callable[[bytes], object]] = [
@@ -83,6 +95,7 @@ def test_arbitrary_bytes_parse_or_are_unparsable(content: bytes) -> None:
         parse_meminfo,
         parse_loadavg,
         parse_diskstats,
+        parse_file_nr,
     ]
     for parse in parsers:
         try:

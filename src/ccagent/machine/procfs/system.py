@@ -1,4 +1,4 @@
-"""Parsers for /proc/stat, loadavg, vmstat, meminfo, schedstat and diskstats.
+"""Parsers for /proc/stat, loadavg, vmstat, meminfo, schedstat, diskstats and sys/fs/file-nr.
 
 Source: proc(5); Documentation/admin-guide/iostats.rst and scheduler/sched-stats.rst of Linux.
 """
@@ -98,6 +98,14 @@ def parse_loadavg(content: bytes) -> Load:
     ):
         raise UnparsableError(f"out of range: {content[:80]!r}")
     return load
+
+
+def parse_file_nr(content: bytes) -> tuple[int, int]:
+    """Return the number of open files, and its limit. Raise UnparsableError for other text."""
+    words = content.split()
+    if len(words) != 3 or not all(word.isdigit() and len(word) < 20 for word in words):
+        raise UnparsableError(f"not three numbers: {content[:80]!r}")
+    return int(words[0]), int(words[2])
 
 
 def parse_vmstat(content: bytes) -> dict[str, int]:

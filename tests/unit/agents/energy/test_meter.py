@@ -152,24 +152,24 @@ def test_a_thread_follows_the_wraps_of_long_ticks(node: EnergyNode) -> None:
     node.zone("0", "package-0", AMD_RANGE)
     meter = make_meter(node, every="5m", **IDLE)
     try:
-        keeper = meter._keeper
-        assert keeper is not None
-        assert keeper.is_running
+        poller = meter._poller
+        assert poller is not None
+        assert poller.is_running
         for _ in range(10):
             node.spend("0", 30 * 400)
             node.still.sleep(30)
-            with keeper.lock:
-                keeper._function()
+            with poller.lock:
+                poller._function()
         tick = meter.tick(node)
         assert tick.totals.measured[P0] == 120_000_000_000
     finally:
         meter.close()
-    assert not keeper.is_running
+    assert not poller.is_running
 
 
 def test_short_ticks_need_no_thread(node: EnergyNode) -> None:
     meter = make_meter(node, every="10s")
-    assert meter._keeper is None
+    assert meter._poller is None
 
 
 def test_a_counter_that_starts_again_costs_a_tick(node: EnergyNode) -> None:

@@ -296,15 +296,15 @@ def test_power_of_long_intervals_has_all_wraps_of_its_counters(tmp_path: Path) -
     (reader,) = machine.agent.readers
     assert isinstance(reader, PowerReader)
     try:
-        keeper = reader._keeper
-        assert keeper is not None
+        poller = reader._poller
+        assert poller is not None
         for second in range(30, 301, 30):
             machine.node.still.sleep(30)
             (zone / "energy_uj").write_text(f"{second * 400_000_000 % 65532610988}\n")
-            with keeper.lock:
-                keeper._function()  # as its thread does
+            with poller.lock:
+                poller._function()  # as its thread does
         found = machine.sample(seconds=0)
         assert {line["value"] for line in found} == {"400.0"}
     finally:
         machine.agent.close()
-    assert not keeper.is_running
+    assert not poller.is_running

@@ -93,7 +93,7 @@ NATS = '[nats]\nurl = "tls://127.0.0.1"\n{}\n[[nats.subscriptions]]\nsubject = "
     [
         (NATS.format('password-file = "/none"'), "/none: No such file"),
         (NATS.format('creds-file = "/none"'), "/none: No such file"),
-        (NATS.format('ca-file = "/none"'), "nats.ca-file: /none"),
+        (NATS.format('ca-file = "/none"'), "nats: ca-file: /none"),
         ('engine = "victoria-metrics"\nengine-url = "x"\n', "engine-url: expected http"),
         ('data = "/dev/null"\n', "data: /dev/null: not a directory"),
     ],

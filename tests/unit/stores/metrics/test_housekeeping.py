@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import os
-import urllib.error
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -196,22 +196,51 @@ def test_a_log_with_a_cap_has_segments_to_delete(tmp_path: Path) -> None:
     log.close()
 
 
-def test_nodes_of_running_jobs_are_asked_of_the_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+def ask_backend(
+    status: int, body: bytes, caplog: pytest.LogCaptureFixture
+) -> tuple[frozenset[tuple[str, str]] | None, str]:
+    """Return the used nodes from a backend with one answer, and the requested path or the log."""
     asked: list[str] = []
 
-    def answer(place: str, timeout: float) -> Any:
-        asked.append(place)
-        return io.BytesIO(b'{"fox": ["n1", "n2"]}')
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
 
-    monkeypatch.setattr("urllib.request.urlopen", answer)
-    assert find_used_nodes("http://x/", 7) == frozenset({("fox", "n1"), ("fox", "n2")})
-    assert asked == ["http://x/api/jobs/used_nodes?ts=7"]
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.handle_request).start()
+        found = find_used_nodes(f"http://127.0.0.1:{server.server_port}/cc/", 7)
+    return found, caplog.text or asked[0]
+
+
+def test_nodes_of_running_jobs_are_asked_of_the_backend(caplog: pytest.LogCaptureFixture) -> None:
+    found, asked = ask_backend(200, b'{"fox": ["n1", "n2"]}', caplog)
+    assert found == frozenset({("fox", "n1"), ("fox", "n2")})
+    assert asked == "/cc/api/jobs/used_nodes?ts=7"
     assert find_used_nodes("", 7) == frozenset()
 
 
-def test_a_backend_that_does_not_answer_spares_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(place: str, timeout: float) -> Any:
-        raise urllib.error.URLError("refused")
+@pytest.mark.parametrize(
+    ("status", "body", "reason"),
+    [(302, b"", "302 Found"), (403, b"{}", "403 Forbidden"), (200, b"<html>", "JSON is malformed")],
+)
+def test_other_answers_of_a_backend_spare_everything(
+    status: int, body: bytes, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    found, log = ask_backend(status, body, caplog)
+    assert found is None
+    assert reason in log
 
-    monkeypatch.setattr("urllib.request.urlopen", fail)
-    assert find_used_nodes("http://x", 7) is None
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [("http://127.0.0.1:1", "connection refused"), ("http://127.0.0.1:x", "port is malformed")],
+)
+def test_a_backend_that_is_gone_spares_everything(
+    url: str, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert find_used_nodes(url, 7) is None
+    assert reason in caplog.text

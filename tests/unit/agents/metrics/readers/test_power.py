@@ -236,21 +236,21 @@ def test_between_readings_far_apart_the_counters_are_followed(tmp_path: Path) ->
     machine.reader.interval = 300.0
     try:
         machine.watts()
-        keeper = machine.reader._keeper
-        assert keeper is not None
-        assert keeper.is_running
-        assert keeper.interval == AMD_RANGE / 1e9 / 2
+        poller = machine.reader._poller
+        assert poller is not None
+        assert poller.is_running
+        assert poller.interval == AMD_RANGE / 1e9 / 2
         for second in range(30, 301, 30):  # at 400 W it wraps after 164 s
             machine.clock.passed += 30
             machine.count("amd-rapl:0", (1000 + second * 400_000_000) % (AMD_RANGE + 1))
-            with keeper.lock:
-                keeper._function()
+            with poller.lock:
+                poller._function()
         machine._moment += 290
         machine.clock.passed -= 10
         assert machine.watts()["cpu_power", S0] == 400.0
     finally:
         machine.reader.close()
-    assert not keeper.is_running
+    assert not poller.is_running
 
 
 @pytest.mark.parametrize("interval", [0.0, 30.0])
@@ -258,7 +258,7 @@ def test_readings_close_together_need_no_thread(tmp_path: Path, interval: float)
     machine = Machine(tmp_path, {"amd-rapl:0": ("package-0", 1000, AMD_RANGE)})
     machine.reader.interval = interval
     machine.watts()
-    assert machine.reader._keeper is None
+    assert machine.reader._poller is None
 
 
 def test_a_counter_that_starts_again_makes_no_leap(tmp_path: Path) -> None:

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 _JOIN = 2.0
 
 
-class Keeper:
+class Poller:
     """Calls `function` when `interval` seconds have passed without a call of `note`.
 
-    Energy counters wrap within minutes. The keeper reads them between samples with a longer
+    Energy counters wrap within minutes. The poller reads them between samples with a longer
     interval. `lock` prevents simultaneous readings by the function and the caller.
     """
 

@@ -1,4 +1,4 @@
-"""The keeper calls a function when nobody else has, and survives what it raises."""
+"""The poller calls a function when nobody else has, and survives what it raises."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 import time
 
 from ccagent.errors import NotHereError
-from ccagent.machine.keeper import Keeper
+from ccagent.machine.poller import Poller
 
 
 def test_it_calls_again_and_again_and_ends() -> None:
@@ -18,33 +18,33 @@ def test_it_calls_again_and_again_and_ends() -> None:
         if errors:
             raise errors.pop()
 
-    keeper = Keeper(call, 0.001, "test")
-    keeper.start()
-    keeper.start()
+    poller = Poller(call, 0.001, "test")
+    poller.start()
+    poller.start()
     for _ in range(4):
         assert called.acquire(timeout=30)
-    assert keeper.is_running
-    keeper.close()
-    keeper.start()
+    assert poller.is_running
+    poller.close()
+    poller.start()
     assert [thread for thread in threading.enumerate() if thread.name == "test"] == []
 
 
 def test_it_does_not_call_while_others_do() -> None:
     calls: list[int] = []
-    keeper = Keeper(lambda: calls.append(1), 3600.0, "test")
-    keeper.start()
-    keeper.note()
+    poller = Poller(lambda: calls.append(1), 3600.0, "test")
+    poller.start()
+    poller.note()
     time.sleep(0.01)
-    keeper.close()
+    poller.close()
     assert calls == []
 
 
 def test_it_waits_for_the_lock() -> None:
     called = threading.Event()
-    keeper = Keeper(called.set, 0.001, "test")
-    with keeper.lock:
-        keeper.start()
+    poller = Poller(called.set, 0.001, "test")
+    with poller.lock:
+        poller.start()
         time.sleep(0.02)
         assert not called.is_set()
     assert called.wait(30)
-    keeper.close()
+    poller.close()
