@@ -1,4 +1,4 @@
-"""Numbers of online sockets, cores and threads, and the model of the cpus."""
+"""Numbers of online sockets, cores and threads, the model of the CPUs, and NUMA nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counters of the control groups of Slurm's jobs.
+"""Counters of the control groups of Slurm's jobs, and the files that have them.
 
 They include ended processes, and memory of no process, such as page cache. Memory is split like the
 kernel's accounting: a job that reads large files is charged for their page cache, but the kernel
