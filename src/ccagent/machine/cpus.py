@@ -13,8 +13,8 @@ from ccagent.errors import CcagentError, NotHereError, UnparsableError
 from ccagent.machine.file_errors import raise_for
 from ccagent.machine.interpreter import python
 from ccagent.machine.parsed import read_parsed
-from ccagent.machine.procfs.cpuinfo import parse_cpuinfo
 from ccagent.machine.procfs.cpulist import parse_cpu_list, parse_topology_id
+from ccagent.machine.procfs.system import parse_cpuinfo
 from ccagent.records.envelopes import LARGEST_UINT
 
 if TYPE_CHECKING:
