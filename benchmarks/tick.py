@@ -1,6 +1,6 @@
 """Files and functions of a daemon's tick, from the schedule to the acknowledgement of NATS.
 
-    python benchmarks/tick.py [--agent sample] [--list]
+    python benchmarks/tick.py [--agent metrics --format line] [--list]
 
 Runs a daemon with one agent and a sink nats://, and traces its calls during three ticks, after two
 others: `AgentsAndSinks.tick` in the thread of the schedule, and everything in the threads of the

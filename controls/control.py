@@ -1,4 +1,4 @@
-"""Base classes of controls: name, kind of value, and devices."""
+"""Base classes of controls: name, kind of value, devices; controls in files of the kernel."""
 
 from __future__ import annotations
 

@@ -23,11 +23,10 @@ from ccagent.net.nats_session import (
     NatsError,
     NatsMessage,
     NatsSession,
-    NatsThread,
     PayloadError,
-    connect_to_any,
     log_loop_error,
 )
+from ccagent.net.nats_thread import NatsThread, connect_to_any
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence

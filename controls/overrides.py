@@ -1,4 +1,4 @@
-"""The file of keys set by `config` controls. They override the configuration files.
+"""The keys set by `config` controls, and their file. They override the configuration files.
 
 The file is below /run. A boot deletes it, and the configuration files are in effect again.
 """

@@ -1,4 +1,4 @@
-"""The control service: it answers requests, and restores changes.
+"""The control service and its start: it answers requests, and restores changes.
 
 One event loop answers, ends leases, and handles signals. It sleeps until work is due.
 """

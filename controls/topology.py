@@ -10,8 +10,8 @@ import msgspec
 from ccagent.controls.control import list_names, read_word
 from ccagent.errors import CcagentError
 from ccagent.machine.parsed import read_parsed
-from ccagent.machine.procfs.cpuinfo import parse_cpuinfo
 from ccagent.machine.procfs.cpulist import parse_cpu_list, parse_topology_id
+from ccagent.machine.procfs.system import parse_cpuinfo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Samples as text. The line prefixes (name and labels) are cached between scrapes.
+"""Metric families and their text. Line prefixes (name and labels) are cached between scrapes.
 
 Source: prometheus/docs, instrumenting/exposition_formats.md and specs/om/open_metrics_spec.md.
 """

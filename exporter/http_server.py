@@ -1,4 +1,4 @@
-"""The HTTP server: one thread for all connections, a few threads that build responses.
+"""The HTTP server: a thread for all connections, a few that build responses; stopped clients.
 
 A client that is slow or stalls in its handshake occupies only a descriptor. The server runs across
 reloads: a reload exchanges the listening sockets and the handler of requests, and no connection.

@@ -1,4 +1,4 @@
-"""Lustre's servers and clients under the names of lustrefs-exporter."""
+"""Lustre's parameters, of servers and clients, under the names of lustrefs-exporter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The responses of the exporter: metrics, a landing page, errors."""
+"""The responses of the exporter (metrics, a landing page, errors), and content negotiation."""
 
 from __future__ import annotations
 

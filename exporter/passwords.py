@@ -1,4 +1,4 @@
-"""Users and passwords of the exporter: a file of scrypt hashes, and the check of logins.
+"""Users of the exporter: a file of scrypt hashes, the check of logins, limits for attempts.
 
 A line is `NAME:scrypt$LOG2_N$R$P$SALT$HASH`, with salt and hash in base64 (RFC 7914).
 """

@@ -1,4 +1,4 @@
-"""The base class of transports."""
+"""The base class of transports, and the settings of those with a network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Energy accounts in microjoules: jobs, and the node with its system and unallocated parts."""
+"""Energy domains, and accounts in microjoules: of jobs, and of the node with its other parts."""
 
 from __future__ import annotations
 

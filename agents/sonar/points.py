@@ -1,4 +1,4 @@
-"""The sample as points of line protocol, for each Slurm job and optionally the node.
+"""The sample as points of line protocol: each Slurm job and its GPUs, and optionally the node.
 
 Process groups have no points: each would start a new time series in the store.
 """

@@ -11,7 +11,6 @@ from ccagent.errors import CcagentError, NotHereError
 from ccagent.exporter.collector import Collector, list_names, read_number, read_text
 from ccagent.exporter.exposition import Family, counter, gauge, name_family
 from ccagent.log import logger
-from ccagent.machine.cgroup.pressure import parse_pressure
 from ccagent.machine.counters import hold_cpu_times
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.system import (
@@ -20,6 +19,7 @@ from ccagent.machine.procfs.system import (
     parse_kernel_stat,
     parse_loadavg,
     parse_meminfo,
+    parse_pressure,
     parse_schedstat,
     parse_vmstat,
 )

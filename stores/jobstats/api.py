@@ -1,8 +1,9 @@
-"""The HTTP interface: receives arrays and envelopes, and answers queries."""
+"""The HTTP interface: arrays and envelopes, queries, and the store's own metrics."""
 
 from __future__ import annotations
 
 import asyncio
+import resource
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from time import monotonic
@@ -16,13 +17,14 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from ccagent.log import logger, printable
+from ccagent.machine.own_memory import read_resident
 from ccagent.net.urls import network
+from ccagent.stores.budgets import sender_label
 from ccagent.stores.jobstats.bodies import BodyError, BodyLimits
 from ccagent.stores.jobstats.database import DatabaseAwayError, describe_error
 from ccagent.stores.jobstats.export_query import parse_export
 from ccagent.stores.jobstats.job_records import RefusedEnvelopeError
 from ccagent.stores.jobstats.live import parse_live
-from ccagent.stores.jobstats.own_metrics import describe_numbers
 from ccagent.stores.jobstats.query_request import QueryError, parse_job, parse_top
 from ccagent.stores.jobstats.refusals import RefusedArrayError
 from ccagent.stores.jobstats.tokens import LoginRefusedError, RoleRefusedError
@@ -34,6 +36,38 @@ if TYPE_CHECKING:
     from ccagent.stores.jobstats.ingest import StoredArray
     from ccagent.stores.jobstats.service import JobstatsService
     from ccagent.stores.jobstats.tokens import TokenRole, TokenTable
+
+
+_GAUGES = frozenset({"ready", "uptime_seconds", "series_cached", "body_bytes", "resident_bytes"})
+
+
+_OF_SENDERS = (
+    "messages", "bytes", "records", "new_series", "refused_records", "refused_arrays",
+    "refused_requests",
+)  # fmt: skip
+
+
+def describe_numbers(numbers: dict[str, int], senders: list[dict[str, Any]]) -> bytes:
+    """Return the numbers as metrics, with CPU time and memory of this process.
+
+    senders: the dearest senders with their counters.
+    """
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    lines: list[str] = []
+    for name, value in {
+        **numbers,
+        "cpu_seconds": usage.ru_utime + usage.ru_stime,
+        "resident_bytes": read_resident(),
+    }.items():
+        kind = "gauge" if name in _GAUGES else "counter"
+        full = f"ccagent_jobstats_{name}" + ("_total" if kind == "counter" else "")
+        lines += [f"# TYPE {full} {kind}", f"{full} {value}"]
+    for name in _OF_SENDERS if senders else ():
+        full = f"ccagent_jobstats_sender_{name}_total"
+        lines.append(f"# TYPE {full} counter")
+        lines += [f"{full}{{{sender_label(one['sender'])}}} {one.get(name, 0)}" for one in senders]
+    return ("\n".join(lines) + "\n").encode()
+
 
 _RETRY_AFTER = "2"
 _QUERY_THREADS = 2

@@ -120,7 +120,7 @@ def _settings(**options: Any) -> JobstatsStoreSettings:
     import os
 
     from ccagent import log
-    from ccagent.stores.jobstats.configuration import read_jobstats_settings
+    from ccagent.stores.jobstats.settings import read_jobstats_settings
 
     context = click.get_current_context()
     above = context.parent.params if context.parent is not None else {}

@@ -1,11 +1,13 @@
-"""The configuration of the jobstats store, and its defaults."""
+"""The configuration of the jobstats store: keys, defaults, checks, and its reader."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import tomllib
+from typing import Annotated, Any, Literal
 
-from msgspec import Meta
+from msgspec import Meta, structs
 
+from ccagent.config.conversion import convert
 from ccagent.config.duration import Duration
 from ccagent.config.settings import Settings
 from ccagent.errors import ConfigurationError, UnparsableError
@@ -172,3 +174,28 @@ def _find_bad_formats(settings: JobstatsStoreSettings) -> list[str]:
         if not (rule.nodes or rule.formats or rule.file_systems):
             problems.append(f"{key}: expected nodes, formats or file-systems")
     return problems
+
+
+def read_jobstats_settings(path: str | None, changes: dict[str, Any]) -> JobstatsStoreSettings:
+    """Read a TOML file, if a path is given. Raise ConfigurationError.
+
+    changes: values from the command line; they replace the file's.
+    """
+    settings = JobstatsStoreSettings()
+    if path is not None:
+        try:
+            with open(path, "rb") as file:
+                table: dict[str, Any] = tomllib.load(file)
+        except OSError as error:
+            raise ConfigurationError(f"{path}: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise ConfigurationError(f"{path}: not text in UTF-8") from None
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigurationError(f"{path}: {error}") from None
+        settings = convert(table, JobstatsStoreSettings, "", place=path)
+    # --data replaces a `database` of the file, and --database its `data`.
+    if changes.keys() & {"data", "database"}:
+        settings = structs.replace(settings, data="", database="")
+    return check_jobstats_settings(
+        structs.replace(settings, **changes), path if path is not None else "command line"
+    )

@@ -1,4 +1,4 @@
-"""Archiving of log segments by a separate program that writes Parquet.
+"""Archiving of log segments by a separate program that writes Parquet, and queries of both.
 
 The program reads a segment of the log. The store therefore loads no Parquet library.
 """

@@ -1,4 +1,4 @@
-"""Reading and writing of checkpoint files, `DIR/CLUSTER/NODE/SECONDS.json` or `.bin`.
+"""Checkpoint files, `DIR/CLUSTER/NODE/SECONDS.json` or `.bin`, and the state of checkpoints.
 
 Names that are not plain file names, such as `..` or `a/b`, are percent-encoded. No name can lead
 out of the directory.

@@ -1,4 +1,4 @@
-"""The store's HTTP interface in front of an external engine."""
+"""The store's interface in front of an external engine, VictoriaMetrics, and its process."""
 
 from __future__ import annotations
 

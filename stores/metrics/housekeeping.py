@@ -1,4 +1,4 @@
-"""Retention and limits of memory and disk."""
+"""Retention, limits of memory and disk, and the nodes of running jobs, which are kept longer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events and envelopes of jobs, written to the table of jobs.
+"""Events and envelopes of jobs, parsed and written to the table of jobs.
 
 If writing fails, events are kept in memory and tried again. Their senders get an error and send
 them again, so a restart loses nothing that was acknowledged.

@@ -1,4 +1,4 @@
-"""Queries by job, and footprints of ended jobs."""
+"""Queries by job, footprints of ended jobs, and the jobs that a user may see."""
 
 from __future__ import annotations
 

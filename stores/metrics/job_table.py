@@ -1,4 +1,4 @@
-"""The table of jobs in SQLite: users, nodes and times.
+"""The table of jobs in SQLite: users, nodes, times and details.
 
 Two sources fill the table through `job_events`: events of ClusterCockpit (`job,function=start_job
 event="..."`), and the `job` envelopes of ccagent's agent.

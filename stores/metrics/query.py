@@ -1,4 +1,4 @@
-"""Responses to /api/query, in the reference's format."""
+"""Responses to /api/query in the reference's format, and resampling for charts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,12 @@ FEWEST = 1000
 
 
 def resample(rows: NDArray[np.float64], step: int) -> NDArray[np.float64]:
-    """Resample each row of a matrix to one value per `step` values."""
+    """Resample each row of a matrix to one value per `step` values, by largest triangles.
+
+    Source: S. Steinarsson, Downsampling Time Series for Visual Representation, 2013. The reference
+    differs: the average of the next bucket includes one more value, and a missing value in the
+    next bucket makes the result missing.
+    """
     count = rows.shape[1]
     wanted = count // step
     if wanted <= 2:

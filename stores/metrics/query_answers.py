@@ -1,4 +1,4 @@
-"""Processing of /api/query and the health check, with values from memory or another source."""
+"""Processing of /api/query, /api/healthcheck and /api/debug, from memory or another source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The request of /api/query, and the selectors of its queries."""
+"""The requests of /api/query in both versions: bodies, parameters and selectors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests from the bytes of a connection."""
+"""Requests from the bytes of a connection: heads, bodies, and limits of all connections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits of new series: of the store, of its memory, and of a sender."""
+"""Limits of new series: of the store, its memory, a sender, and the parts named by tags."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The metrics in memory: the tree of levels, the groups of series, and their blocks."""
+"""The metrics in memory: levels, groups of series, their blocks, and changed time steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Responses to /api/query?version=2: several metrics of several nodes, as JSON or CSV."""
+"""Responses to /api/query?version=2: metrics of several nodes, as JSON, CSV or Arrow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The keys of a sink `kafka://` or `kafkas://`, and their check."""
+"""The keys of a sink `kafka://` or `kafkas://`, their check, and names of topics."""
 
 from __future__ import annotations
 

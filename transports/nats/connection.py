@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from ccagent.errors import RejectedError, RetryableError, TooLargeError
-from ccagent.net.nats_session import NatsThread, clean_text, may_be_due_to_message
+from ccagent.net.nats_session import clean_text, may_be_due_to_message
+from ccagent.net.nats_thread import NatsThread
 
 if TYPE_CHECKING:
     import asyncio

@@ -171,7 +171,7 @@ class NatsTransport(Transport):
         if self._connection is not None and self._connection.is_open:
             return self._connection
         self.close()
-        from ccagent.net.nats_session import connect_to_any
+        from ccagent.net.nats_thread import connect_to_any
         from ccagent.transports.nats.connection import NatsConnection
 
         settings = self._settings

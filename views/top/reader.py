@@ -1,4 +1,4 @@
-"""The reader of a node for `ccagent top`, from the cheapest available sources."""
+"""Reader of a node for `ccagent top`: processes, cards and mounts, from the cheapest sources."""
 
 from __future__ import annotations
 

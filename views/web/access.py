@@ -1,4 +1,4 @@
-"""Authentication of viewers, by a token or by the header of a trusted proxy.
+"""Authentication of viewers, by a token or by the header of a trusted proxy; login and logout.
 
 Users see their own jobs, staff all jobs. A token is stored in a cookie with HttpOnly and
 SameSite=Lax. It is checked at each request. The server stores no sessions.

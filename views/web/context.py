@@ -1,4 +1,4 @@
-"""The input of pages: the store, its jobs, reports, and the request."""
+"""The input of pages (the store, its jobs, reports, the request), and the error of access."""
 
 from __future__ import annotations
 

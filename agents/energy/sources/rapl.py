@@ -12,8 +12,8 @@ from ccagent.agents.metrics.perf.pmu import find_pmus
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError, UnparsableError
 from ccagent.machine.parsed import read_lack, read_parsed
 from ccagent.machine.powercap import FIX, MOST_WATTS, list_packages, parse_energy, read_zones
-from ccagent.machine.procfs.cpuinfo import parse_cpuinfo
 from ccagent.machine.procfs.cpulist import parse_topology_id
+from ccagent.machine.procfs.system import parse_cpuinfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

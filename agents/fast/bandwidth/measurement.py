@@ -11,9 +11,8 @@ from ccagent.errors import CcagentError, ProgramError, UnparsableError
 from ccagent.machine.interpreter import python
 from ccagent.machine.own_memory import find_permitted_memory, read_resident
 from ccagent.machine.parsed import read_parsed
-from ccagent.machine.procfs.cpuinfo import parse_cpuinfo
 from ccagent.machine.procfs.cpulist import parse_cpu_list
-from ccagent.machine.procfs.system import parse_meminfo
+from ccagent.machine.procfs.system import parse_cpuinfo, parse_meminfo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""State of the entries of each target, to detect starts and resets of series."""
+"""State of the entries of each target, to detect starts and resets of series, and kept totals."""
 
 from __future__ import annotations
 

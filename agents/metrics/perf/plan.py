@@ -14,7 +14,7 @@ import msgspec
 from ccagent.agents.metrics.perf.call import CYCLES, INSTRUCTIONS, explain_error
 from ccagent.agents.metrics.perf.pmu import Pmu, find_pmus
 from ccagent.errors import CcagentError, ConfigurationError, NotHereError
-from ccagent.machine.procfs.cpuinfo import parse_cpuinfo
+from ccagent.machine.procfs.system import parse_cpuinfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

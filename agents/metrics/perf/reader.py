@@ -1,4 +1,4 @@
-"""Reader of hardware counters: clock, instructions, floating-point operations, memory traffic.
+"""Reader and check of hardware counters: clock, instructions, floating-point operations, memory.
 
 Linux perf events count all processes together, see perf_event_open(2).
 """

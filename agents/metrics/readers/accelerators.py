@@ -1,4 +1,4 @@
-"""Reader of accelerators, through the vendor libraries."""
+"""Reader of accelerators, through the vendor libraries; some metrics need calls on demand."""
 
 from __future__ import annotations
 

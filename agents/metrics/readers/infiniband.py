@@ -1,4 +1,4 @@
-"""Reader of traffic of InfiniBand, Omni-Path and RoCE ports, summed over all ports.
+"""Reader and check of InfiniBand, Omni-Path and RoCE ports: traffic summed over all ports.
 
 Source: /sys/class/infiniband, see Documentation/ABI/stable/sysfs-class-infiniband of Linux.
 """

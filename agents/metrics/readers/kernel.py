@@ -6,10 +6,14 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Reader, ReaderSettings
 from ccagent.errors import CcagentError, NotHereError
-from ccagent.machine.cgroup.pressure import parse_pressure
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.network import parse_netstat, parse_sockstat
-from ccagent.machine.procfs.system import parse_file_nr, parse_kernel_stat, parse_vmstat
+from ccagent.machine.procfs.system import (
+    parse_file_nr,
+    parse_kernel_stat,
+    parse_pressure,
+    parse_vmstat,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

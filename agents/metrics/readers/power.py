@@ -1,4 +1,4 @@
-"""Reader of power of sockets and memory, from the energy counters of RAPL."""
+"""Reader of power of sockets and memory, from the energy counters of RAPL, and their check."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests to slurmrestd: login, version of the API, and the errors of answers.
+"""Requests to slurmrestd: login, version of the API, errors of answers, and the doctor's checks.
 
 Sources: slurmrestd(8), slurm.schedmd.com/rest.html; answers of Slurm 22.05 and 24.05 to 25.11.
 """

@@ -1,4 +1,4 @@
-"""Counters of the cgroups of Slurm jobs, besides the sums over their processes.
+"""Counters of the cgroups of Slurm jobs and their energy, besides the sums over their processes.
 
 These counters include ended processes. Cgroups also have limits, throttling and OOM kills.
 """

@@ -1,4 +1,4 @@
-"""Process sources by their names in the configuration."""
+"""Process sources by their names in the configuration, and the choice of the source `auto`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of a configuration: the main file, merged with `conf.d/*.toml` beside it.
+"""The files of a configuration: the main file, `conf.d/*.toml` beside it, packages' defaults.
 
 Files are read in the order of their names. Tables of the same name are merged. A key in two files
 is an error. The files contain no secrets, so every user may read them. A writer of a file

@@ -1,4 +1,4 @@
-"""Checks of the services beside the agents.
+"""Checks of the Prometheus endpoint and of the control service.
 
 The Prometheus endpoint: files, addresses, access rights. The control service: readable and settable
 controls, and missing ones.

@@ -1,4 +1,4 @@
-"""Calls in separate threads: a hanging call does not stall the caller."""
+"""Single and repeated calls in separate threads: a hanging call does not stall the caller."""
 
 from __future__ import annotations
 

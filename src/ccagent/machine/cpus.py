@@ -1,4 +1,4 @@
-"""Numbers of online sockets, cores and threads, and the model of the cpus."""
+"""Numbers of online sockets, cores and threads, the model of the CPUs, and NUMA nodes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ccagent.errors import CcagentError, NotHereError, UnparsableError
 from ccagent.machine.file_errors import raise_for
 from ccagent.machine.interpreter import python
 from ccagent.machine.parsed import read_parsed
-from ccagent.machine.procfs.cpuinfo import parse_cpuinfo
 from ccagent.machine.procfs.cpulist import parse_cpu_list, parse_topology_id
+from ccagent.machine.procfs.system import parse_cpuinfo
 from ccagent.records.envelopes import LARGEST_UINT
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Parser of Slurm's node lists and of their elements, the NodeRanges.
+"""Parser and writer of Slurm's node lists and of their elements, the NodeRanges.
 
 A NodeRange is a host name with brackets for numbers: `c[1-3,5]-[2-4].fox`. Slurm prints brackets
 only at the end of a name. The specification allows them anywhere.

@@ -1,4 +1,4 @@
-"""RAPL zones below /sys/class/powercap: names, counters and permissions."""
+"""RAPL zones below /sys/class/powercap, and deltas of energy counters with few bits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""URLs of sinks. Errors do not contain the URL: it may contain a password or token."""
+"""URLs of sinks, and networks. No error contains a URL: it may contain a password or token."""
 
 from __future__ import annotations
 

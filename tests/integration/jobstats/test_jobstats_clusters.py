@@ -11,8 +11,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from ccagent.stores.jobstats.configuration import read_jobstats_settings
 from ccagent.stores.jobstats.service import JobstatsService
+from ccagent.stores.jobstats.settings import read_jobstats_settings
 from tests.integration.jobstats.test_jobstats_server import ask_commands
 from tests.support.jobstats_store import BEGIN, RunningJobstatsStore, record
 

@@ -43,10 +43,8 @@ from ccagent.machine.bpf import pins
 pins.DIRECTORY = "/nonexistent"
 import os, ccagent.commands.main, ccagent.commands.once, ccagent.agents.sonar.agent
 import ccagent.agents.sonar.sources.procfs
-import ccagent.agents.sonar.sources.preferred, ccagent.transports.stdout
-import ccagent.commands.start, ccagent.config.options
 import ccagent.agents.sonar.sources.registry, ccagent.transports.stdout
-import ccagent.commands.start, ccagent.commands.options
+import ccagent.commands.start, ccagent.config.options
 os.setgroups([])
 os.setgid({NOBODY})
 os.setuid({NOBODY})

@@ -1,4 +1,4 @@
-"""The list of jobs: filters in the query, 50 jobs per page, with figures and verdicts."""
+"""The list of jobs and its rows: filters in the query, 50 per page, with figures and verdicts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""libbpf through ctypes: open and load an object file, attach and pin its programs.
+"""libbpf through ctypes: load an object file, attach and pin its programs, read the kernel's BTF.
 
 libbpf is a system library (libbpf.so.1, or .so.0 from 0.5 on); no Python package is needed. Its
 messages are captured: an error contains the line with the reason.

@@ -1,4 +1,4 @@
-"""Loading, pinning and unloading of the programs, as root.
+"""Loading, pinning and unloading of the programs, as root; their bpffs, and the lock for both.
 
 `version` is created last and removed first. Files without `version` are remains of a killed load;
 the next load or unload removes them.
@@ -92,6 +92,8 @@ LOCK = "/run/ccagent-kernel.lock"
 @contextmanager
 def alone(path: str = LOCK) -> Generator[None]:
     """Hold the lock, and remove its file afterwards.
+
+    Only root can open the file: who can open a file can hold its lock without limit.
 
     Raise NotPermittedError without root, or an error of Node.read.
     """

@@ -1,4 +1,4 @@
-"""Counters of the control groups of Slurm's jobs.
+"""Counters of the control groups of Slurm's jobs, and the files that have them.
 
 They include ended processes, and memory of no process, such as page cache. Memory is split like the
 kernel's accounting: a job that reads large files is charged for their page cache, but the kernel
@@ -15,9 +15,9 @@ import msgspec
 from ccagent.errors import CcagentError, NotHereError
 from ccagent.machine.cgroup.files import parse_amount, parse_fields, parse_io, parse_limit
 from ccagent.machine.cgroup.jobs import V2, job_directories
-from ccagent.machine.cgroup.pressure import parse_pressure
 from ccagent.machine.parsed import FileErrors
 from ccagent.machine.procfs.cpulist import parse_cpu_list
+from ccagent.machine.procfs.system import parse_pressure
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Parsers of the files of a control group.
+"""Parsers of the files of a control group, and jobs by the inodes of their groups.
 
 Source: Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/ of Linux.
 """
@@ -89,7 +89,7 @@ def _uint(digits: bytes) -> int:
 
 
 Id = tuple[str, int]
-"""A controller, or `v2`, and an inode number."""
+"""A controller, or `v2`, and an inode number: each hierarchy of version 1 has its own numbers."""
 
 _V1 = ("cpuacct", "memory", "pids", "freezer", "devices")
 _DEEPEST = 4

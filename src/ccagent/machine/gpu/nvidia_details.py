@@ -1,6 +1,7 @@
-"""Details of NVIDIA's cards on demand: errors, retired memory, throttling, engines, energy.
+"""Details of NVIDIA's cards on demand: errors, memory, throttling, engines, energy, NVLink, Xids.
 
-Source: NVML API reference, "Device Queries", "Field Value Queries"; nvml.h for numbers.
+Source: NVML API reference, "Device Queries", "Field Value Queries", "NvLink Methods", "Event
+Handling Methods"; nvml.h for numbers.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ _LINKS = 36
 
 _ALL_LINKS = 0xFFFFFFFF
 _TRAFFIC = {"tx": 138, "rx": 139}
+"""Numbers of NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_*: counters in KiB of a link or of all links."""
 _ERRORS = {"replay": 0, "recovery": 1, "crc_flit": 2, "crc": 3, "ecc": 4}
 """Numbers of nvmlNvLinkErrorCounter_t."""
 
@@ -259,7 +261,10 @@ class Xids(NamedTuple):
 
 
 class XidWatch:
-    """Watches cards from the first reading on. Earlier errors are not counted."""
+    """Watches cards for Xid errors, which the driver delivers as events, from the first reading on.
+
+    Earlier errors are not counted.
+    """
 
     def __init__(self, binding: Any) -> None:
         self._binding = binding

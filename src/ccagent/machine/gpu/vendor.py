@@ -1,4 +1,4 @@
-"""Interface of a GPU vendor: directories, descriptions and readings of its cards.
+"""Interface of a GPU vendor: directories, addresses, descriptions and readings of its cards.
 
 The methods run in a separate process (`ccagent.machine.gpu.process`). It may hang or die without
 harm. Importing the module of a vendor must be cheap and load no library.

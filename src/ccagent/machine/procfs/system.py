@@ -1,6 +1,7 @@
-"""Parsers for /proc/stat, loadavg, vmstat, meminfo, schedstat, diskstats and sys/fs/file-nr.
+"""Parsers of the kernel's files about the whole machine, from /proc/stat to pressure.
 
-Source: proc(5); Documentation/admin-guide/iostats.rst and scheduler/sched-stats.rst of Linux.
+Source: proc(5); Documentation/admin-guide/iostats.rst, scheduler/sched-stats.rst and
+accounting/psi.rst of Linux. Files of control groups have the same form of pressure.
 """
 
 from __future__ import annotations
@@ -220,3 +221,49 @@ def parse_diskstats(content: bytes) -> list[SampleDisk]:
 def parse_used_disks(content: bytes) -> list[SampleDisk]:
     """Parse as parse_diskstats does, without devices that have only zeros, such as loop devices."""
     return [disk for disk in parse_diskstats(content) if any(disk.stats)]
+
+
+def parse_cpuinfo(content: bytes) -> list[dict[str, str]]:
+    """Return the lines `name : value` of each block.
+
+    A block ends with an empty line, or at a second `processor` (old arm64).
+    """
+    blocks: list[dict[str, str]] = []
+    block: dict[str, str] = {}
+    for line in content.decode("utf-8", "replace").split("\n"):
+        name, colon, value = line.partition(":")
+        name = name.strip()
+        if block and (not line.strip() or (name == "processor" and name in block)):
+            blocks.append(block)
+            block = {}
+        if colon:
+            block.setdefault(name, value.strip())
+    return [*blocks, block] if block else blocks
+
+
+_PRESSURE_LINE = re.compile(
+    rb"^(some|full) avg10=(\d{1,3}\.\d{2}) .*total=(\d{1,20})$", re.MULTILINE
+)
+
+
+class Pressure(NamedTuple):
+    """avg10: percent, mean of about ten seconds. total: us since boot."""
+
+    avg10: float
+    total: int
+
+
+def parse_pressure(content: bytes) -> dict[str, Pressure]:
+    """Parse /proc/pressure/* or *.pressure. Return the lines `some` and `full`, if present.
+
+    Lines `some avg10=0.00 avg60=0.00 avg300=0.00 total=0`. Raise UnparsableError for other content.
+    """
+    found: dict[str, Pressure] = {}
+    for extent, average, total in _PRESSURE_LINE.findall(content):
+        pressure = Pressure(float(average), int(total))
+        if pressure.avg10 > 100 or pressure.total > LARGEST_UINT:
+            raise UnparsableError(f"out of range: {average!r} or {total!r}")
+        found[extent.decode("ascii")] = pressure
+    if not found:
+        raise UnparsableError(f"neither some nor full: {content[:80]!r}")
+    return found

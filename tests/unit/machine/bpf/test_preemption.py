@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ccagent.machine.bpf.preemption import find_mode, is_preemptible
+from ccagent.machine.bpf.io_loading import find_mode, is_preemptible
 from tests.support.tree import TreeNode
 
 DYNAMIC = "#1 SMP PREEMPT_DYNAMIC Debian 6.1.176-1 (2026-06-01)\n"

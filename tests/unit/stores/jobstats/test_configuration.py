@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ccagent.errors import ConfigurationError
-from ccagent.stores.jobstats.configuration import read_jobstats_settings
+from ccagent.stores.jobstats.settings import read_jobstats_settings
 
 
 def test_the_command_line_replaces_the_file(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from ccagent.agents.metrics.readers.base import NODE, Count, Gauge, Scope
 from ccagent.agents.metrics.readers.kernel import PressureReader
 from ccagent.errors import NotHereError, UnparsableError
-from ccagent.machine.cgroup.pressure import Pressure, parse_pressure
 from ccagent.machine.counters import Rates
 from ccagent.machine.node import Node
+from ccagent.machine.procfs.system import Pressure, parse_pressure
 from ccagent.records.envelopes import LARGEST_UINT
 from tests.support.tree import TreeNode
 
