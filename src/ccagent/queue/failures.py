@@ -270,10 +270,11 @@ class Failures:
         return max(_LONGEST_OVERTAKEN_PAUSE, _LONGEST_PAUSE * self._count_overtaken(kind))
 
     def _overtake(self, one: _Failed, retry_at: float) -> None:
-        """Let later messages of its kind overtake a message."""
+        """Send later messages of its kind before a message, until it is due."""
+        self._overtaken[one.number] = one
         if self._held.get(one.kind) is one:
             del self._held[one.kind]
-            one.pause = min(one.pause * 2, self._find_longest_pause(one.kind))
+            longest = self._find_longest_pause(one.kind)
+            one.pause = longest if one.kind in self._crowded else min(one.pause * 2, longest)
         one.failures, one.have_others_passed, one.retry_at = 0, False, retry_at
         one.balance = self._balance
-        self._overtaken[one.number] = one
