@@ -145,8 +145,7 @@ def drop(configuration: Configuration, selection: DeadLetterSelection, *, is_who
                 letters += [
                     StoredLetter(name, message, "")
                     for name, content in files.items()
-                    for message in content.messages
-                    if message.is_waiting and not content.is_foreign
+                    for message in content.waiting
                 ]
             _finish(segments, letters)
             count += len(letters)
@@ -156,12 +155,7 @@ def drop(configuration: Configuration, selection: DeadLetterSelection, *, is_who
 def _summarise(configuration: Configuration, sink: str) -> BacklogRow:
     """Return the line of a queue, with its first dead letters and its damaged files."""
     with _open_queue(configuration, sink) as (segments, files):
-        waiting = [
-            message
-            for content in files.values()
-            for message in content.messages
-            if message.is_waiting and not content.is_foreign
-        ]
+        waiting = [message for content in files.values() for message in content.waiting]
         letters = _list_letters(files)
         details = [_describe(letter) for letter in letters[:_SHOWN]]
         if len(letters) > _SHOWN:

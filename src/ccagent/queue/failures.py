@@ -61,36 +61,24 @@ class FailureVerdict(NamedTuple):
 
 
 class _Failed:
-    """A message that has failed, and when it is due again."""
+    """A message that has failed, and when it is due again.
 
-    def __init__(self, retry_at: float = 0.0) -> None:
-        self.retry_at = retry_at
-        self.pause = _FIRST_PAUSE
+    It is the oldest of its kind and held, or later messages of its kind overtake it. failures: all
+    of them; of an overtaken message those that count against it.
+    """
 
-
-class _Held(_Failed):
-    """The oldest message of a kind after a failure."""
-
-    def __init__(self, number: int, pause: float) -> None:
-        super().__init__()
+    def __init__(self, number: int, kind: str, pause: float = _FIRST_PAUSE) -> None:
         self.number = number
+        self.kind = kind
         self.pause = pause
+        self.retry_at = 0.0
         self.failures = 0
         self.alone = 0
-        self.passes = 0
         self.is_rotated = False
-
-
-class _Overtaken(_Failed):
-    """A message that failed while others succeeded, and that later messages overtake."""
-
-    def __init__(self, kind: str, retry_at: float) -> None:
-        super().__init__(retry_at)
-        self.kind = kind
-        self.attempts = 0
         self.have_others_passed = False
+        """True if another message was taken since the last attempt; of its kind if overtaken."""
         self.balance = 0
-        """`_balance` of `Failures` at the last attempt."""
+        """`_balance` of `Failures` at the last attempt of an overtaken message."""
 
 
 class Failures:
@@ -98,15 +86,16 @@ class Failures:
 
     def __init__(self, jitter: Callable[[float, float], float]) -> None:
         self._jitter = jitter
-        self._held: dict[str, _Held] = {}
-        self._overtaken: dict[int, _Overtaken] = {}
-        self._passes = 0
-        # Successful attempts minus failed attempts, except for attempts of overtaken messages.
-        self._balance = 0
+        self._held: dict[str, _Failed] = {}
+        self._overtaken: dict[int, _Failed] = {}
         self._crowded: set[str] = set()
-        self._suspects: list[int] = []
+        """Kinds of which many messages were overtaken, and none was taken since."""
+        self._suspects: dict[int, str] = {}
+        """Number and kind of the messages that failed before and in trials."""
+        self._balance = 0
+        """Successful attempts minus failed attempts, except for those of overtaken messages."""
         self._is_trial = False
-        self._choice = MessageChoice(None, [], [])
+        self._choice = ANY
 
     def choose(self, now: float) -> MessageChoice:
         """Return the selection from the queue at the monotonic time `now`."""
@@ -114,14 +103,13 @@ class Failures:
         if due and not self._is_trial:
             self._choice = MessageChoice(due[0], [], [])
             return self._choice
+        suspects = self._suspects if self._is_trial else {}
         kinds = [
-            kind for kind, held in self._held.items() if held.retry_at > now or held.is_rotated
+            kind
+            for kind, held in self._held.items()
+            if (held.retry_at > now or held.is_rotated) and held.number not in suspects
         ]
-        numbers = [*self._overtaken]
-        if self._is_trial:
-            kinds = [kind for kind in kinds if self._held[kind].number not in self._suspects]
-            numbers += self._suspects
-        self._choice = MessageChoice(None, kinds, numbers)
+        self._choice = MessageChoice(None, kinds, [*self._overtaken, *suspects])
         return self._choice
 
     def note_empty(self) -> bool:
@@ -131,12 +119,9 @@ class Failures:
             return True
         if self._is_trial:
             self._is_trial = False
-            self._suspects = []
+            self._suspects.clear()
             return True
-        rotated = [held for held in self._held.values() if held.is_rotated]
-        for held in rotated:
-            held.is_rotated = False
-        return bool(rotated)
+        return self._end_rotation()
 
     def shorten(self, messages: list[QueuedMessage]) -> list[QueuedMessage]:
         """Return the messages to send together: a message of a failed kind is sent separately."""
@@ -151,23 +136,29 @@ class Failures:
         """Note that the sink has taken messages."""
         if not (self._held or self._overtaken or self._crowded):
             return
-        self._passes += 1
-        if not any(queued.number in self._overtaken for queued in taken):
-            self._balance += 1
+        self._balance += all(queued.number not in self._overtaken for queued in taken)
         if self._is_trial:
-            self._overtake_suspects(taken[0].message.topic, now)
-        self._suspects = []
-        for kind in {queued.message.topic for queued in taken}:
-            was_held = self._held.pop(kind, None) is not None or kind in self._crowded
-            self._crowded.discard(kind)
-            for one in self._overtaken.values():
-                if one.kind == kind:
-                    one.have_others_passed = True
-                    one.retry_at = now if was_held else one.retry_at
+            self._is_trial = False
+            for number, kind in self._suspects.items():
+                held = self._held.get(kind)
+                is_held = held is not None and held.number == number
+                if len(self._overtaken) < _OVERTAKEN:
+                    self._overtake(held if held and is_held else _Failed(number, kind), now)
+        self._suspects.clear()
+        kinds = {queued.message.topic for queued in taken}
+        for one in self._overtaken.values():
+            if one.kind in kinds:
+                one.have_others_passed = True
+                is_over = one.kind in self._held or one.kind in self._crowded
+                one.retry_at = now if is_over else one.retry_at
+        for kind in kinds:
+            self._held.pop(kind, None)
+        self._crowded -= kinds
         for queued in taken:
             self._overtaken.pop(queued.number, None)
         for held in self._held.values():
-            held.is_rotated = False
+            held.have_others_passed = True
+        self._end_rotation()
 
     def note_failure(
         self, queued: QueuedMessage, now: float, *, is_about_message: bool, is_busy: bool = False
@@ -180,26 +171,27 @@ class Failures:
         if self._is_trial:
             self._is_trial = False
             # The next trial uses a later message. The number of remembered messages is bounded.
-            self._suspects = [*self._suspects, number][:_SUSPECTS]
+            if len(self._suspects) < _SUSPECTS:
+                self._suspects[number] = kind
             return FailureVerdict()
         held = self._held.get(kind)
         if held is None or held.number != number:
             pause = _LONGEST_PAUSE if kind in self._crowded else _FIRST_PAUSE
-            held = self._held[kind] = _Held(number, pause)
-        if held.failures and self._passes > held.passes:
-            held.alone += 1
+            held = self._held[kind] = _Failed(number, kind, pause)
+        held.alone += held.have_others_passed
+        held.have_others_passed = False
         held.failures += 1
-        held.passes = self._passes
         if is_about_message or held.alone:
             is_certain = held.alone >= _ALONE or (
                 is_about_message and held.failures >= _ROTATED_AFTER
             )
             is_slow = held.pause >= _LONGEST_PAUSE and held.failures > 1
             if is_certain and self._has_room(kind):
-                self._overtake(number, kind, now + held.pause)
+                self._overtake(held, now + held.pause)
             elif is_slow and len(self._overtaken) < _OVERTAKEN:
                 self._crowded.add(kind)
-                self._overtake(number, kind, now + self._find_longest_pause(kind))
+                held.pause = self._find_longest_pause(kind)
+                self._overtake(held, now + held.pause)
             else:
                 held.retry_at = now + held.pause * self._jitter(0.5, 1.0)
                 held.pause = min(held.pause * 2, _LONGEST_PAUSE)
@@ -207,16 +199,14 @@ class Failures:
         held.is_rotated = held.failures >= _ROTATED_AFTER
         turn = held.failures - _TRIAL_AFTER
         if turn >= 0 and turn % _TRIAL_EVERY == 0 and len(self._held) == 1:
-            self._begin_trial(number)
-            return FailureVerdict(is_trial_wanted=True)
+            return FailureVerdict(is_trial_wanted=self.try_another())
         return FailureVerdict()
 
     def postpone(self, queued: QueuedMessage, until: float) -> None:
         """Do not choose a message before the monotonic time `until`."""
-        for one in (self._overtaken.get(queued.number), self._held.get(queued.message.topic)):
-            if one is not None:
-                one.retry_at = max(one.retry_at, until)
-                break
+        one = self._overtaken.get(queued.number) or self._held.get(queued.message.topic)
+        if one is not None:
+            one.retry_at = max(one.retry_at, until)
 
     def forget(self, queued: QueuedMessage) -> None:
         """Forget a message that has become a dead letter."""
@@ -232,9 +222,13 @@ class Failures:
 
     def try_another(self) -> bool:
         """Make `choose` return another message than the failed one. Return False if none failed."""
-        if self._held:
-            self._begin_trial(next(iter(self._held.values())).number)
-        return bool(self._held)
+        held = next(iter(self._held.values()), None)
+        if held is None:
+            return False
+        self._is_trial = True
+        if held.number not in self._suspects:
+            self._suspects = {held.number: held.kind}
+        return True
 
     def next_due(self) -> float | None:
         """Return the monotonic time at which the next failed message is due; None without one."""
@@ -243,17 +237,21 @@ class Failures:
     def _all(self) -> list[_Failed]:
         return [*self._held.values(), *self._overtaken.values()]
 
-    def _note_overtaken_failure(
-        self, one: _Overtaken, now: float, *, is_busy: bool
-    ) -> FailureVerdict:
+    def _end_rotation(self) -> bool:
+        """Choose the oldest messages of all kinds again. Return whether a kind was left out."""
+        rotated = [held for held in self._held.values() if held.is_rotated]
+        for held in rotated:
+            held.is_rotated = False
+        return bool(rotated)
+
+    def _note_overtaken_failure(self, one: _Failed, now: float, *, is_busy: bool) -> FailureVerdict:
         """Note another failure of an overtaken message."""
-        if one.have_others_passed and self._balance > one.balance and not is_busy:
-            one.attempts += 1
-        one.have_others_passed = False
-        one.balance = self._balance
+        is_most_passing = one.have_others_passed and self._balance > one.balance
+        one.failures += is_most_passing and not is_busy
+        one.have_others_passed, one.balance = False, self._balance
         one.retry_at = now + one.pause * self._jitter(0.5, 1.0)
         one.pause = min(one.pause * 2, self._find_longest_pause(one.kind))
-        return FailureVerdict(is_alone=True, is_hopeless=one.attempts >= _HOPELESS_AFTER)
+        return FailureVerdict(is_alone=True, is_hopeless=one.failures >= _HOPELESS_AFTER)
 
     def _has_room(self, kind: str) -> bool:
         """Return whether one more message of a kind may be overtaken at once."""
@@ -271,27 +269,12 @@ class Failures:
         """
         return max(_LONGEST_OVERTAKEN_PAUSE, _LONGEST_PAUSE * self._count_overtaken(kind))
 
-    def _overtake(self, number: int, kind: str, retry_at: float) -> None:
-        one = self._overtaken[number] = _Overtaken(kind, retry_at)
+    def _overtake(self, one: _Failed, retry_at: float) -> None:
+        """Send later messages of its kind before a message, until it is due."""
+        self._overtaken[one.number] = one
+        if self._held.get(one.kind) is one:
+            del self._held[one.kind]
+            longest = self._find_longest_pause(one.kind)
+            one.pause = longest if one.kind in self._crowded else min(one.pause * 2, longest)
+        one.failures, one.have_others_passed, one.retry_at = 0, False, retry_at
         one.balance = self._balance
-        if kind in self._held and self._held[kind].number == number:
-            one.pause = min(self._held.pop(kind).pause * 2, _LONGEST_OVERTAKEN_PAUSE)
-            if kind in self._crowded:
-                one.pause = self._find_longest_pause(kind)
-
-    def _begin_trial(self, number: int) -> None:
-        """Make `choose` return a message that is not a suspect, and make `number` a suspect."""
-        self._is_trial = True
-        if number not in self._suspects:
-            self._suspects = [number]
-
-    def _overtake_suspects(self, kind: str, now: float) -> None:
-        """Mark the suspects of a successful trial as overtaken, and due at once.
-
-        kind: the kind of suspects that failed in trials. Trials happen only while one kind fails.
-        """
-        self._is_trial = False
-        kinds = {held.number: kind for kind, held in self._held.items()}
-        for number in self._suspects:
-            if len(self._overtaken) < _OVERTAKEN:
-                self._overtake(number, kinds.get(number, kind), now)

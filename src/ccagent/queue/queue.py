@@ -295,9 +295,7 @@ class Queue:
         """Keep messages of removed files in memory, until they are moved to new files."""
         if rescued:
             offset = read_uptime() - self._segments.now().clock
-            self._memory.put(
-                msgspec.structs.replace(entry, clock=entry.clock + offset) for entry in rescued
-            )
+            self._memory.put(_shift(entry, offset) for entry in rescued)
             logger.error(
                 "outbox %s: the files were removed or replaced; %d messages are moved to new ones",
                 self.path,
@@ -308,18 +306,10 @@ class Queue:
         """Move messages from memory to the disk."""
         offset = self._segments.now().clock - read_uptime()
         while batch := self._memory.read(BATCH, _BATCH_BYTES, ANY):
-            done = self._segments.append(
-                [
-                    msgspec.structs.replace(each.entry, clock=each.entry.clock + offset)
-                    for each in batch
-                ]
-            )
+            done = self._segments.append([_shift(each.entry, offset) for each in batch])
             self._memory.remove([each.number for each in batch[:done]])
         while self._memory.letters:
-            letter = self._memory.letters[0]
-            self._segments.append(
-                [msgspec.structs.replace(letter, clock=letter.clock + offset)], DEAD
-            )
+            self._segments.append([_shift(self._memory.letters[0], offset)], DEAD)
             self._memory.drop_first_letter()
         self._note_working()
 
@@ -360,3 +350,8 @@ class Queue:
                 self.name,
                 count,
             )
+
+
+def _shift(entry: QueueEntry, offset: float) -> QueueEntry:
+    """Return an entry by another clock, `offset` seconds ahead."""
+    return msgspec.structs.replace(entry, clock=entry.clock + offset)

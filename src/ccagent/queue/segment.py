@@ -136,6 +136,11 @@ class SegmentContent(NamedTuple):
         clock = self.header.moment.clock if self.header is not None else 0.0
         return max((each.entry.clock for each in self.messages if each.entry), default=clock)
 
+    @property
+    def waiting(self) -> list[StoredMessage]:
+        """The messages to send; none of a file of another sink or machine."""
+        return [each for each in self.messages if each.is_waiting and not self.is_foreign]
+
 
 def encode_header(header: SegmentHeader) -> bytes:
     """Return the record of a header. Its length depends on the owner only."""

@@ -17,7 +17,7 @@ import msgspec
 
 from ccagent.errors import NotPermittedError
 from ccagent.log import logger
-from ccagent.queue.queue_clock import Moment, advance, resume
+from ccagent.queue.queue_clock import Moment, advance, read_boot_id, read_uptime, resume
 from ccagent.queue.segment import (
     QueueSegment,
     SegmentHeader,
@@ -58,8 +58,8 @@ def is_segment(path: str) -> bool:
 class SegmentDirectory:
     """The segments of one queue by number, and the clock of the queue.
 
-    max_bytes: limit of all files together; a segment is a part of it. Methods raise OSError and
-    NotPermittedError.
+    max_bytes, max_age (seconds), durability: see `QueueSegments`; a segment is a part of max_bytes.
+    Methods raise OSError and NotPermittedError.
     """
 
     def __init__(
@@ -68,9 +68,10 @@ class SegmentDirectory:
         owner: QueueOwner,
         *,
         max_bytes: int,
-        durability: str,
-        uptime: Callable[[], float],
-        boot: bytes,
+        max_age: float,
+        durability: str = "process",
+        uptime: Callable[[], float] = read_uptime,
+        boot_id: Callable[[], bytes] = read_boot_id,
     ) -> None:
         self.path = path
         self.dropped: int = 0
@@ -82,8 +83,12 @@ class SegmentDirectory:
         self.owner = owner
         self._limit = max(_LEAST, min(_LARGEST, max_bytes // _SEGMENTS))
         self._is_synced = durability == "power"
+        self._max_bytes = max_bytes
+        self._max_age = max_age
+        self._expiry = 0.0
+        """When the ages are checked next, by the queue's clock."""
         self._uptime = uptime
-        self._boot = boot
+        self._boot = boot_id()
         self._moment: Moment | None = None
         self._segments: dict[int, QueueSegment] = {}
         self._written: dict[bool, QueueSegment] = {}

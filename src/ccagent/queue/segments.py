@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING
 from ccagent.errors import EncodingError, UnparsableError
 from ccagent.log import logger
 from ccagent.queue.entry import QueuedMessage, QueueEntry, encode_entry
-from ccagent.queue.queue_clock import read_boot_id, read_uptime
 from ccagent.queue.record_log import frame
 from ccagent.queue.segment import DEAD, DONE, WAITING, QueueSegment
 from ccagent.queue.segment_directory import FILE_ERRORS, SegmentDirectory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Collection, Sequence
 
     from ccagent.queue.failures import MessageChoice
-    from ccagent.queue.segment import QueueOwner
     from ccagent.records.message import Message
 
 _OFFSET_BITS = 40
@@ -33,29 +31,6 @@ class QueueSegments(SegmentDirectory):
     stored message survives the end of the process. With `power` it also survives a power failure,
     but each message waits for the disk. Methods raise OSError and NotPermittedError.
     """
-
-    def __init__(
-        self,
-        path: str,
-        owner: QueueOwner,
-        *,
-        max_bytes: int,
-        max_age: float,
-        durability: str = "process",
-        uptime: Callable[[], float] = read_uptime,
-        boot_id: Callable[[], bytes] = read_boot_id,
-    ) -> None:
-        super().__init__(
-            path,
-            owner,
-            max_bytes=max_bytes,
-            durability=durability,
-            uptime=uptime,
-            boot=boot_id(),
-        )
-        self._max_bytes = max_bytes
-        self._max_age = max_age
-        self._expiry = 0.0
 
     def append(self, entries: Sequence[QueueEntry], state: int = WAITING) -> int:
         """Store the first of some entries, as many as fit into one segment. Return their number.

@@ -187,10 +187,10 @@ class Sink:
                 outcome = self._sender.send_next()
             if is_last:
                 break
-            if outcome.wait is not None:
-                self._rest(outcome.wait)
+            if outcome.wait is None:
+                self._rest(_LONGEST_WAIT, queued)
             else:
-                self._rest_until_queued(queued)
+                self._rest(outcome.wait)
 
     def _wait_for_work(self) -> bool:
         """Wait for a message to send. Return False if the queue is empty and the sink must end."""
@@ -204,17 +204,14 @@ class Sink:
                     return True
             return self._queue.has_work()
 
-    def _rest(self, seconds: float) -> None:
-        """Wait until a time has passed, a message is queued, or the sink must end."""
-        with self._changed:
-            if not self._closing:
-                self._changed.wait(min(seconds, _LONGEST_WAIT))
+    def _rest(self, seconds: float, queued: int | None = None) -> None:
+        """Wait until a time has passed, a message is queued, or the sink must end.
 
-    def _rest_until_queued(self, queued: int) -> None:
-        """Wait for a message, unless the count of queued messages is no longer `queued`."""
+        Do not wait if `queued` is given and is no longer the count of queued messages.
+        """
         with self._changed:
-            if not self._closing and self._queued == queued:
-                self._changed.wait(_LONGEST_WAIT)
+            if not self._closing and queued in (None, self._queued):
+                self._changed.wait(min(seconds, _LONGEST_WAIT))
 
     def _end(self) -> None:
         """Hand the backlog over to the successor, if any, and close queue and transport."""
