@@ -169,8 +169,8 @@ async def find_job_io(sources: PageSources, job: StoredJob, viewer: Viewer) -> J
 def explain_failure(error: Exception, viewer: Viewer) -> str:
     """Return why the store has not answered. Only staff see addresses and file names."""
     if viewer.is_staff:
-        return f"The jobstats store has not answered: {error}."
-    return "The jobstats store has not answered: try again later, or ask the staff."
+        return f"The jobstats store has not answered: {error}"
+    return "The jobstats store has not answered: try again later, or ask the staff"
 
 
 def _may_see(viewer: Viewer, job: LiveJob) -> bool:
