@@ -1,4 +1,4 @@
-"""The page of Lustre in a browser: a metric store's pages, and a real jobstats store behind them."""
+"""The page of Lustre in a browser: pages of a metric store that asks a real jobstats store."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def rows(page: Page, name: str) -> list[list[str]]:
 def test_the_page_of_lustre_fits_its_window(
     pages: str, browser: Browser, width: int, tmp_path: Path
 ) -> None:
-    for scheme in (True, False):
-        with watch(browser, pages, width=width, java_script_enabled=scheme) as window:
+    for has_scripts in (True, False):
+        with watch(browser, pages, width=width, java_script_enabled=has_scripts) as window:
             for place in (PLACE, "/lustre", "/cluster/fox/job/42"):
                 page = window.open(place)
                 assert page.locator("main h1").is_visible()
                 assert page.screenshot(path=str(tmp_path / f"{width}.png"), full_page=True)
-                if scheme:
+                if has_scripts:
                     assert page.evaluate("document.documentElement.scrollWidth") <= width
             assert window.problems == []
 
