@@ -1,7 +1,7 @@
 """Answers of a jobstats store: who uses the file systems, and the I/O of a job.
 
-Viewers share answers, and only two questions are asked at once: many viewers cost the store no more
-than a few. After a question without an answer, none is asked for some seconds.
+Viewers share answers, and one question of each kind is asked at once: many viewers cost the store
+no more than a few. After a question without an answer, none of its kind is asked for some seconds.
 """
 
 from __future__ import annotations
@@ -35,9 +35,42 @@ _PAUSE = 10.0
 _LIVE_SECONDS, _JOB_SECONDS = 15.0, 5.0
 """Time limits in seconds. The page of a job has more to show, and waits less."""
 
-_MOST_AT_ONCE = 2
 _MOST_WAITING = 16
 _MOST_ROWS = 100_000
+
+
+class _Questions:
+    """Questions to the store, one after the other."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="jobstats")
+        self._waiting = 0
+        self._paused_until, self._reason = 0.0, ""
+
+    async def ask(self, question: Callable[[], T]) -> T:
+        """Return the answer. Raise the errors of the question; UnansweredError in a pause."""
+        if self._waiting >= _MOST_WAITING:
+            raise UnansweredError("too many questions to the jobstats store: try again")
+        self._waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(
+                self._threads, self._ask_unless_paused, question
+            )
+        finally:
+            self._waiting -= 1
+
+    def _ask_unless_paused(self, question: Callable[[], T]) -> T:
+        if time.monotonic() < self._paused_until:
+            raise UnansweredError(self._reason)
+        try:
+            answer = question()
+        except UnansweredError as error:
+            if str(error) != self._reason:
+                logger.warning("pages: jobstats store: %s", error)
+            self._paused_until, self._reason = time.monotonic() + _PAUSE, str(error)
+            raise
+        self._reason = ""
+        return answer
 
 
 class LustreSource:
@@ -67,9 +100,8 @@ class LustreSource:
             lambda answer: 1 + (len(answer.totals) + len(answer.rates) if answer else 0),
             seconds=_KEPT,
         )
-        self._threads = ThreadPoolExecutor(_MOST_AT_ONCE, thread_name_prefix="jobstats")
-        self._waiting = 0
-        self._paused_until, self._reason = 0.0, ""
+        # A job with too much I/O for its time limit must not delay the state of the file systems.
+        self._of_live, self._of_jobs = _Questions(), _Questions()
 
     async def find_live(self, order: LiveOrder, at: int | None) -> LiveAnswer:
         """Return rates of targets and jobs at a time in seconds since 1970, or now.
@@ -80,7 +112,7 @@ class LustreSource:
         if at is not None:
             values["at"] = _moment(at)
         return await self._live.get(
-            (order, at), lambda: self._ask(lambda: ask_live(self._live_place, values))
+            (order, at), lambda: self._of_live.ask(lambda: ask_live(self._live_place, values))
         )
 
     async def find_job(self, job: StoredJob, now: int) -> JobAnswer | None:
@@ -93,7 +125,9 @@ class LustreSource:
         # One step: rates over time are not shown, and would be most of the answer.
         values = {"from": _moment(begin), "to": _moment(end), "step": f"{end - begin}s"}
         key = job.cluster, job.job, job.start, job.stop
-        return await self._jobs.get(key, lambda: self._ask(lambda: self._ask_job(job, values)))
+        return await self._jobs.get(
+            key, lambda: self._of_jobs.ask(lambda: self._ask_job(job, values))
+        )
 
     def _ask_job(self, job: StoredJob, values: dict[str, str]) -> JobAnswer | None:
         # A store without rules for clusters has all jobs in none.
@@ -102,30 +136,6 @@ class LustreSource:
             if answer is not None and answer.file_systems:
                 return answer if _is_of(answer, job) else None
         return None
-
-    async def _ask(self, question: Callable[[], T]) -> T:
-        if self._waiting >= _MOST_WAITING:
-            raise UnansweredError("too many questions to the jobstats store: try again")
-        self._waiting += 1
-        try:
-            return await asyncio.get_running_loop().run_in_executor(
-                self._threads, self._ask_unless_paused, question
-            )
-        finally:
-            self._waiting -= 1
-
-    def _ask_unless_paused(self, question: Callable[[], T]) -> T:
-        if time.monotonic() < self._paused_until:
-            raise UnansweredError(self._reason)
-        try:
-            answer = question()
-        except UnansweredError as error:
-            if str(error) != self._reason:
-                logger.warning("pages: jobstats store: %s", error)
-            self._paused_until, self._reason = time.monotonic() + _PAUSE, str(error)
-            raise
-        self._reason = ""
-        return answer
 
 
 def _moment(seconds: int) -> str:

@@ -151,6 +151,14 @@ def test_an_answer_of_another_program_is_one_sentence(
     assert len(store.requests) == 1
 
 
+def test_a_job_without_an_answer_leaves_the_page_of_lustre(site: PageSite, store: Server) -> None:
+    store.script.append(say(503, b'{"error":"busy"}'))
+    answer(store, LIVE)
+    text = site.ask(job_link("demo", str(site.cluster.jobs[0].number)), authorization=STAFF).text
+    assert "The jobstats store has not answered" in text
+    assert "251 times" in site.ask("/lustre", authorization=STAFF).text
+
+
 def test_a_refusal_of_the_store_is_shown(site: PageSite, store: Server) -> None:
     store.script.append(say(400, b'{"error":"at: not a time"}'))
     assert "at: not a time" in site.ask("/lustre", authorization=STAFF).text
