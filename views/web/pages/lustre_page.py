@@ -119,8 +119,8 @@ async def make_lustre_page(sources: PageSources, request: PageRequest) -> Lustre
     source = sources.lustre
     if source is None:
         return None
-    wanted = request.query.get("sort", "")
-    order = next((one for one in source.orders if one == wanted), source.orders[0])
+    orders: dict[str, LiveOrder] = {one: one for one in source.orders}
+    order = orders.get(request.query.get("sort", ""), source.orders[0])
     text = request.query.get("at", "")
     at = read_moment(text) if text else None
     answer, failure = None, ""
