@@ -35,13 +35,14 @@ class UnansweredError(CcagentError):
 
 
 class StorePlace(NamedTuple):
-    """The URL of a store, or of a database, with credentials."""
+    """The URL of a store, or of a database, with credentials. seconds: time limit of a query."""
 
     url: str
     database: str = ""
     token_file: str = ""
     password_file: str = ""
     ca_file: str = ""
+    seconds: float = _SECONDS
 
 
 def ask_top(place: StorePlace, values: dict[str, str]) -> TopAnswer:
@@ -127,7 +128,7 @@ def _ask_database(place: StorePlace, query: Callable[[Any], T]) -> T:
             connect(conninfo, describe_database(conninfo)) as connection,
             connection.transaction(),
         ):
-            begin_reading(connection, _SECONDS)
+            begin_reading(connection, place.seconds)
             return query(connection)
     except DatabaseAwayError as error:
         raise UnansweredError(str(error)) from None
@@ -196,7 +197,7 @@ def _prepare(
         except (OSError, ssl.SSLError) as error:
             raise ConfigurationError(f"ca-file: {place.ca_file}: {error}") from None
     query = f"?{urlencode(values, errors='surrogateescape')}" if values else ""
-    connection = HttpConnection(server_of_url(url), context, _SECONDS, largest=_LARGEST)
+    connection = HttpConnection(server_of_url(url), context, place.seconds, largest=_LARGEST)
     return connection, f"{url.path.rstrip('/')}{path}{query}", headers
 
 

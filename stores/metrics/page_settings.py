@@ -127,6 +127,15 @@ class WebSettings(Settings, frozen=True, kw_only=True):
     behind_tls: Annotated[
         bool, Meta(description="a proxy ends TLS: browsers send the session's cookie over it alone")
     ] = False
+    jobstats: Annotated[
+        str, Meta(description="URL of a jobstats store, for the page of Lustre; empty: none")
+    ] = ""
+    jobstats_token_file: Annotated[
+        str, Meta(description="file with the token of a reader of the jobstats store")
+    ] = ""
+    jobstats_ca_file: Annotated[
+        str, Meta(description="file with CA certificates for the jobstats store")
+    ] = ""
     preset: Annotated[
         Literal["clustercockpit", "spec", "base"],
         Meta(description="unit preset of the agents that send to the store"),
@@ -149,7 +158,22 @@ class WebSettings(Settings, frozen=True, kw_only=True):
             found.append(f"web.proxy-header: {self.proxy_header!r} is not a header name")
         if "" in self.staff:
             found.append("web.staff: has an empty name")
+        if self.jobstats:
+            found += self._problems_of_jobstats()
+        elif self.jobstats_token_file or self.jobstats_ca_file:
+            found.append("web.jobstats: required with its other keys")
         return found
+
+    def _problems_of_jobstats(self) -> list[str]:
+        from ccagent.net.urls import split_url  # not for `ccagent job`
+
+        try:
+            scheme = split_url(self.jobstats).scheme
+        except ConfigurationError as error:
+            return [f"web.jobstats: {error}"]
+        if scheme not in {"http", "https"}:
+            return ["web.jobstats: expected http://HOST:PORT or https://HOST:PORT"]
+        return []
 
     def read_secret(self) -> str:
         """Return the secret of the proxies. Raise ConfigurationError if missing or too short."""

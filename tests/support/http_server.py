@@ -77,7 +77,7 @@ class Handler(BaseHTTPRequestHandler):
         if step is refuse_unread:
             refuse_unread(self)
             return
-        body = self.rfile.read(int(self.headers["Content-Length"]))
+        body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
         host, port = self.client_address[:2]
         self.owner.requests.append(
             Request(self.path, dict(self.headers.items()), body, (str(host), port))
@@ -86,6 +86,9 @@ class Handler(BaseHTTPRequestHandler):
             say(step)(self)
         else:
             step(self)
+
+    def do_GET(self) -> None:
+        self.do_POST()
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name in the base
         """Send nothing."""

@@ -63,6 +63,11 @@ def job_link(cluster: str, job: str, start: int = 0) -> str:
     return f"{link}/{start}" if start else link
 
 
+def any_job_link(job: str) -> str:
+    """Return the address that leads to a job in any cluster."""
+    return f"/job/{encode_segment(job)}"
+
+
 RANGES = {
     "1h": 3600, "6h": 21600, "12h": 43200, "24h": 86400, "48h": 172800, "7d": 604800,
 }  # fmt: skip
@@ -119,7 +124,7 @@ def read_times(
 def _read_times(query: Mapping[str, str], now: int, default: str) -> ShownTime:
     name = query.get("range", "")
     if query.get("from") or query.get("to"):
-        start, end = _moment(query.get("from", "")), _moment(query.get("to", ""))
+        start, end = read_moment(query.get("from", "")), read_moment(query.get("to", ""))
         if (start is None and query.get("from")) or (end is None and query.get("to")):
             return _recent(default, now, "from and to are not valid times")
         end = now if end is None else end
@@ -138,7 +143,7 @@ def _recent(name: str, now: int, problem: str) -> ShownTime:
     return ShownTime(now - seconds, now, name, problem)
 
 
-def _moment(text: str) -> int | None:
+def read_moment(text: str) -> int | None:
     """Parse seconds since 1970, or ISO 8601. Return None for any other text."""
     if text.isascii() and text.isdigit() and len(text) <= 11:
         return int(text)

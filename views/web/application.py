@@ -15,6 +15,7 @@ from starlette.routing import Route, Router
 
 from ccagent.errors import CcagentError
 from ccagent.log import logger
+from ccagent.stores.jobstats.client import UnansweredError
 from ccagent.views.web import addresses
 from ccagent.views.web.access import Sessions
 from ccagent.views.web.addresses import decode_segment
@@ -23,6 +24,7 @@ from ccagent.views.web.data.job_search import JobSearchError
 from ccagent.views.web.pages.cluster_page import make_cluster_page
 from ccagent.views.web.pages.job_page import make_job_page
 from ccagent.views.web.pages.jobs_page import JobsPage, make_jobs_page
+from ccagent.views.web.pages.lustre_page import LustrePage, make_lustre_page
 from ccagent.views.web.pages.node_page import make_node_page
 from ccagent.views.web.rendering import bokeh_version, render
 from ccagent.views.web.replies import (
@@ -53,7 +55,7 @@ _DRAWN, _ZOOMED, _WRITTEN = 240, 600, 6000
 _LONGEST_ADDRESS = 4096
 _FOR_PROGRAMS = ("/data/", "/csv/")
 _PARAMETERS = frozenset({
-    "range", "from", "to", "q", "state", "verdict", "page", "plot", "zoom",
+    "range", "from", "to", "q", "state", "verdict", "page", "plot", "zoom", "at", "sort",
 })  # fmt: skip
 """Known parameters of the URL. Others are ignored: they must not bypass the cache."""
 
@@ -72,6 +74,7 @@ PAGES = (
     PageKind("/cluster/{cluster}/jobs", "jobs.html", make_jobs_page),
     PageKind("/cluster/{cluster}/job/{job}", "job.html", make_job_page),
     PageKind("/cluster/{cluster}/job/{job}/{start}", "job.html", make_job_page),
+    PageKind("/lustre", "lustre.html", make_lustre_page),
 )
 
 
@@ -109,7 +112,9 @@ class PageApplication:
         for kind in PAGES:
             for prefix, answer in (("", self._page), ("/data", self._data), ("/csv", self._csv)):
                 routes.append(Route(f"{prefix}{kind.path}", partial(answer, kind)))
-        errors = (HTTPException, NotAllowedError, JobSearchError, _LoginRequiredError)
+        errors = (
+            HTTPException, NotAllowedError, JobSearchError, UnansweredError, _LoginRequiredError,
+        )  # fmt: skip
         pages = ExceptionMiddleware(Router(routes), dict.fromkeys(errors, self._explain))
         self.app = GuardedApplication(pages, hosts, self._fail)
 
@@ -136,8 +141,8 @@ class PageApplication:
                 "offset": time.localtime(self._sources.now).tm_gmtoff,
                 "plots": [one.as_json() for one in model.plots if not chosen or one.key in chosen],
             }
-            if isinstance(model, JobsPage):
-                found["jobs"] = model.jobs
+            if isinstance(model, JobsPage | LustrePage):
+                found |= model.tables
             return pack_page("application/json", orjson.dumps(found))
 
         key = "data", _key(kind, wanted, wanted.viewer.scope)
@@ -147,7 +152,7 @@ class PageApplication:
         wanted = self._read_request(request, _WRITTEN)
         model = await self._model(kind, wanted)
         key = wanted.query.get("plot", "")
-        if not key and isinstance(model, JobsPage):
+        if not key and isinstance(model, JobsPage | LustrePage):
             body, name = model.as_csv(), "jobs"
         else:
             plot = next((one for one in model.plots if one.key == key), None)
@@ -173,8 +178,8 @@ class PageApplication:
         values = {
             **self._common(request, wanted.viewer),
             "page": model,
-            "cluster": wanted.names["cluster"],
-            "simulated": wanted.names["cluster"] in self._sources.simulated,
+            "cluster": wanted.names.get("cluster"),
+            "simulated": wanted.names.get("cluster") in self._sources.simulated,
             "path": path,
             "csv_link": f"/csv{path}{query}",
             "zooms": _zooms(wanted),
@@ -188,6 +193,7 @@ class PageApplication:
             "viewer": viewer,
             "has_session": self._sessions.has_session(request),
             "is_demo": self._is_demo,
+            "has_lustre": viewer is not None and self._sources.lustre is not None,
         }
 
     # login, search, redirects

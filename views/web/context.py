@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.errors import CcagentError
 from ccagent.views.web.data.jobs import JobReports
+from ccagent.views.web.data.lustre import LustreSource
 from ccagent.views.web.data.nodes import (
     UNKNOWN,
     HistoryReader,
@@ -26,7 +27,10 @@ if TYPE_CHECKING:
 
 
 class PageSources:
-    """Data sources of the pages. simulated: names of simulated clusters."""
+    """Data sources of the pages.
+
+    lustre: a jobstats store; None if not configured. simulated: names of simulated clusters.
+    """
 
     def __init__(
         self,
@@ -38,6 +42,7 @@ class PageSources:
         retention: int = 172_800,
         simulated: frozenset[str] = frozenset(),
     ) -> None:
+        """Raise ConfigurationError if the client of the jobstats store can't be loaded."""
         self.store = store
         self.jobs = jobs
         self.metrics = shown_metrics(settings.preset)
@@ -45,6 +50,7 @@ class PageSources:
         self.newest = NewestValues(store, self.metrics, finder)
         self.history = HistoryReader(store, self.metrics, finder)
         self.reports = JobReports(store, self.metrics, self.newest, thresholds)
+        self.lustre = LustreSource(settings) if settings.jobstats else None
         self.retention = retention
         self.simulated = simulated
 

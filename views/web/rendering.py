@@ -138,7 +138,8 @@ def _environment() -> Environment:
 
 _EMPTY = {
     "viewer": None, "cluster": None, "simulated": False, "is_demo": False, "data_link": "",
-    "made": "", "zone": "", "has_session": False, "zooms": False, "zoom_link": "",
+    "has_lustre": False, "made": "", "zone": "", "has_session": False, "zooms": False,
+    "zoom_link": "",
 }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ccagent.net import nats_session
+from ccagent.net import nats_thread
 from ccagent.net.nats_session import NatsSession
 from ccagent.stores.metrics import nats_receiver
 from ccagent.stores.metrics.catalogue import MetricCatalogue, StoredMetric
@@ -250,7 +250,7 @@ def test_a_connection_that_ended_without_a_word_is_noticed(
         sessions.append(NatsSession(*arguments))
         return sessions[-1]
 
-    monkeypatch.setattr(nats_session, "NatsSession", make)
+    monkeypatch.setattr(nats_thread, "NatsSession", make)
     monkeypatch.setattr(nats_receiver, "_CHECK_EVERY", 0.1)
     monkeypatch.setattr(nats_receiver, "_ANSWER_WITHIN", 1)
     store = MetricStore(MetricCatalogue({"load": StoredMetric(60, "avg")}), time.time)

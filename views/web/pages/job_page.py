@@ -24,6 +24,7 @@ from ccagent.views.web.data.jobs import end_of_values, job_level, read_parts, re
 from ccagent.views.web.pages.cluster_page import ShownTile
 from ccagent.views.web.pages.job_plots import JobPlots, describe_energy
 from ccagent.views.web.pages.jobs_page import ShownFinding, describe_size, show_finding, show_share
+from ccagent.views.web.pages.lustre_page import JobIo, find_job_io
 from ccagent.views.web.rendering import shown_text
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class JobPage(NamedTuple):
     nodes_of_job: int
     imbalance: str
     mounts: JobMounts
+    lustre: JobIo | None
     footprint: list[list[str]]
     text: str
     times: ShownTime
@@ -123,6 +125,7 @@ async def make_job_page(sources: PageSources, request: PageRequest) -> JobPage |
         nodes_of_job=len(job.nodes),
         imbalance=_imbalance(report),
         mounts=parts.mounts or JobMounts(),
+        lustre=await find_job_io(sources, job, request.viewer),
         footprint=_footprint(sources, job) if is_old or job.footprint else [],
         text=format_report(report, Style(), 80, parts.mounts),
         times=times,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
 
 import msgspec
@@ -21,7 +21,7 @@ from ccagent.views.web.plots import harmless
 from ccagent.views.web.rendering import LONGEST_TEXT, STATES, shown_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from ccagent.stores.metrics.job_table import StoredJob
     from ccagent.views.job.figures import JobFinding, UsedShare
@@ -126,12 +126,22 @@ class JobsPage(msgspec.Struct, frozen=True, kw_only=True):
 
     def as_csv(self) -> bytes:
         """Return CSV with one line per job."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\r\n")
-        writer.writerow(_FIELDS)
-        for job in self.jobs:
-            writer.writerow(harmless(one) if isinstance(one, str) else one for one in job.values())
-        return text.getvalue().encode("utf-8", "replace")
+        return write_csv(_FIELDS, self.jobs)
+
+    @property
+    def tables(self) -> dict[str, Any]:
+        """Return the tables for JSON."""
+        return {"jobs": self.jobs}
+
+
+def write_csv(names: Iterable[str], rows: Iterable[Mapping[str, object]]) -> bytes:
+    """Return CSV of rows whose values are in the order of the names."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\r\n")
+    writer.writerow(names)
+    for row in rows:
+        writer.writerow(harmless(one) if isinstance(one, str) else one for one in row.values())
+    return text.getvalue().encode("utf-8", "replace")
 
 
 async def make_jobs_page(sources: PageSources, request: PageRequest) -> JobsPage | None:
