@@ -18,8 +18,9 @@ from ccagent.controls.control import (
     read_word,
     without_limits,
 )
-from ccagent.controls.topology import DIRECTORY, list_cpus
+from ccagent.controls.topology import list_cpus
 from ccagent.errors import CcagentError
+from ccagent.machine.cpus import CPUS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -101,15 +102,13 @@ class CpuFreq(ControlClass):
 
     def find_features(self, node: Node) -> Iterator[Feature]:
         """Return the features for the files of this machine's driver."""
-        directories = {
-            str(number): f"{DIRECTORY}/cpu{number}/cpufreq" for number in list_cpus(node)
-        }
+        directories = {str(number): f"{CPUS}/cpu{number}/cpufreq" for number in list_cpus(node)}
         yield from find_files(node, "cpu_freq", "hwthread", directories, _FILES)
         # A file per policy, a global file, or turbo of intel_pstate.
         for row, places in (
             (_BOOST, directories),
-            (_BOOST, dict.fromkeys(directories, f"{DIRECTORY}/cpufreq")),
-            (_TURBO, dict.fromkeys(directories, f"{DIRECTORY}/intel_pstate")),
+            (_BOOST, dict.fromkeys(directories, f"{CPUS}/cpufreq")),
+            (_TURBO, dict.fromkeys(directories, f"{CPUS}/intel_pstate")),
         ):
             boost = list(find_files(node, "cpu_freq", "hwthread", places, [row]))
             if boost:

@@ -9,8 +9,10 @@ import msgspec
 
 from ccagent.controls.control import list_names, read_word
 from ccagent.errors import CcagentError
+from ccagent.machine.cpus import CPUS, read_topology_id
+from ccagent.machine.cpus import read_siblings as read_core
 from ccagent.machine.parsed import read_parsed
-from ccagent.machine.procfs.cpulist import parse_cpu_list, parse_topology_id
+from ccagent.machine.procfs.cpulist import parse_cpu_list
 from ccagent.machine.procfs.system import parse_cpuinfo
 
 if TYPE_CHECKING:
@@ -18,8 +20,6 @@ if TYPE_CHECKING:
 
     from ccagent.machine.node import Node
 
-
-DIRECTORY = "sys/devices/system/cpu"
 
 _CPU = re.compile(r"cpu([0-9]{1,6})", re.ASCII)
 _NODES = "sys/devices/system/node"
@@ -54,22 +54,22 @@ def read_processor(node: Node) -> Processor:
 
 def list_cpus(node: Node) -> list[int]:
     """Return the online hwthreads. A hwthread without the file can't be switched off."""
-    numbers = [int(match[1]) for match in list_names(node, DIRECTORY, _CPU)]
-    return [n for n in numbers if read_word(node, f"{DIRECTORY}/cpu{n}/online") in {"", "1"}]
+    numbers = [int(match[1]) for match in list_names(node, CPUS, _CPU)]
+    return [n for n in numbers if read_word(node, f"{CPUS}/cpu{n}/online") in {"", "1"}]
 
 
 def read_siblings(node: Node, number: int) -> list[int]:
     """Return the hwthreads of the core of a hwthread."""
-    directory = f"{DIRECTORY}/cpu{number}/topology"
-    siblings = _read_list(node, f"{directory}/core_cpus_list")
-    return siblings or _read_list(node, f"{directory}/thread_siblings_list") or [number]
+    try:
+        return read_core(node, number) or [number]
+    except CcagentError:
+        return [number]
 
 
 def read_id(node: Node, number: int, name: str) -> int:
     """Return an id of a hwthread: of its socket, die or core; 0 if the kernel does not know it."""
     try:
-        path = f"{DIRECTORY}/cpu{number}/topology/{name}"
-        return max(0, read_parsed(node, path, parse_topology_id))
+        return max(0, read_topology_id(node, number, name))
     except CcagentError:
         return 0
 

@@ -16,7 +16,7 @@ from ccagent.controls.control import (
     list_names,
     read_integer,
 )
-from ccagent.controls.topology import DIRECTORY
+from ccagent.machine.cpus import CPUS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ccagent.controls.control import Feature
     from ccagent.machine.node import Node
 
-_UNCORE = f"{DIRECTORY}/intel_uncore_frequency"
+_UNCORE = f"{CPUS}/intel_uncore_frequency"
 _DIE = re.compile(r"package_([0-9]{2,4})_die_([0-9]{2,4})", re.ASCII)
 _KHZ = 1000
 

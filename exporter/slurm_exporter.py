@@ -11,7 +11,7 @@ from ccagent.errors import ProgramError
 from ccagent.exporter.collector import Collector
 from ccagent.exporter.exposition import counter, gauge
 from ccagent.machine.background import BackgroundCall
-from ccagent.machine.slurm_environment import ENVIRONMENT
+from ccagent.machine.slurm_environment import run_slurm
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -150,9 +150,7 @@ def read_slurm(node: Node, settings: ExporterSettings) -> Values:
 
 
 def _run(node: Node, command: list[str]) -> bytes:
-    return b"".join(
-        node.stream(command, time_limit=_TIME_LIMIT, output_limit=_LIMIT, environment=ENVIRONMENT)
-    )
+    return run_slurm(node, command, time_limit=_TIME_LIMIT, output_limit=_LIMIT)
 
 
 def _rows(content: bytes, columns: int) -> Iterator[list[str]]:

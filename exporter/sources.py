@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import threading
 import time
@@ -12,6 +11,7 @@ from ccagent.errors import CcagentError, NotHereError
 from ccagent.log import logger
 from ccagent.machine.background import BackgroundCall
 from ccagent.machine.cgroup.counters import JobCgroups
+from ccagent.machine.cgroup.files import list_pids
 from ccagent.machine.cgroup.jobs import V2, job_directories
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ _CONTROLLERS = ("cpuacct", "freezer", "memory", "cpuset", "devices", "pids")
 """Controllers of version 1. The first controller that has jobs is used."""
 _PART = re.compile(r"step_[0-9a-z+_]{1,40}|task_[0-9a-z]{1,20}|user", re.ASCII)
 _DEEPEST = 4
-_MOST_GROUPS = 2000
 _ASKED_PROCESSES = 3
 _TRIES = 10
 _LONGEST_NAME = 128
@@ -87,7 +86,9 @@ class JobProcesses:
         directories = self._directories.get(job, [])
         pids: list[int] = []
         for each in directories:
-            pids += _list_processes(node, each)
+            # Only steps and tasks: not slurmstepd's group. In version 2 only leaves hold processes.
+            below = 3 if each.controller == V2 else 1
+            pids += list_pids(node, each.path, _DEEPEST, below=below, named=_PART)
         pids.sort()
         known = self._known.get(job)
         if known is None:
@@ -126,25 +127,6 @@ class JobProcesses:
             self._reading[job] = call
             return None
         return call.result()
-
-
-def _list_processes(node: Node, directory: JobDirectory) -> list[int]:
-    """Return the process ids in the groups of steps and tasks, without slurmstepd's group."""
-    found: list[int] = []
-    waiting = [(directory.path, 0)]
-    read = 0
-    while waiting and read < _MOST_GROUPS:
-        path, depth = waiting.pop()
-        read += 1
-        # In version 2 only leaf groups hold processes.
-        if depth and (directory.controller != V2 or depth > 2):
-            with contextlib.suppress(CcagentError, ValueError):
-                found += map(int, node.read(f"{path}/cgroup.procs").split())
-        if depth < _DEEPEST:
-            with contextlib.suppress(CcagentError):
-                names = node.directories(path)
-                waiting += [(f"{path}/{n}", depth + 1) for n in names if _PART.fullmatch(n)]
-    return found
 
 
 def _find_owner(node: Node, pids: list[int]) -> int:

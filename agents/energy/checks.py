@@ -6,7 +6,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ccagent.errors import CcagentError
-from ccagent.machine.checks import Check, CheckResult, list_names, read_text
+from ccagent.machine.checks import Check, CheckResult, list_names
+from ccagent.machine.hwmon import HWMON, list_chips
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 _AREA = "energy"
 _PMU = "sys/bus/event_source/devices/power"
 _CRAY = "sys/cray/pm_counters"
-_HWMON = "sys/class/hwmon"
 _BMC = ("dev/ipmi0", "dev/ipmi/0", "dev/ipmidev/0")
 _CPU_IMPACT = "energy of packages and memory, if powercap is unreadable, too"
 _NODE_IMPACT = "energy of the node beyond its packages, memory and cards"
@@ -62,14 +62,9 @@ def find_node_meter(node: Node) -> CheckResult:
     """Check for a meter at the node's input."""
     if "energy" in list_names(node, _CRAY):
         return CheckResult("good", f"/{_CRAY}")
-    chips = [
-        name
-        for name in list_names(node, _HWMON)
-        if "power_meter"
-        in {read_text(node, f"{_HWMON}/{name}/{file}") for file in ("name", "device/name")}
-    ]
-    if chips:
-        return CheckResult("good", f"ACPI power meter, /{_HWMON}/{chips[0]}")
+    for chip in list_chips(node, list_names(node, HWMON), []):
+        if chip.name == "power_meter":
+            return CheckResult("good", f"ACPI power meter, /{HWMON}/hwmon{chip.number}")
     fix = (
         "on hardware with such a meter: modprobe acpi_power_meter; or let the BMC be asked:"
         ' meters = ["pm-counters", "hwmon", "dcmi"]'

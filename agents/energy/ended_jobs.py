@@ -8,7 +8,7 @@ from ccagent.agents.sonar.jobs.ended import EndedDeltas
 from ccagent.log import logger
 from ccagent.machine.background import RepeatedCall
 from ccagent.machine.bpf import pins
-from ccagent.machine.slurm_environment import ENVIRONMENT
+from ccagent.machine.slurm_environment import run_slurm
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -124,13 +124,9 @@ class EndedJobs:
             command = make_sacct_command(self._sacct, wanted)
 
             def call() -> dict[int, int]:
-                output = node.stream(
-                    command,
-                    time_limit=_TIME_LIMIT,
-                    output_limit=_OUTPUT_LIMIT,
-                    environment=ENVIRONMENT,
+                return parse_consumed(
+                    run_slurm(node, command, time_limit=_TIME_LIMIT, output_limit=_OUTPUT_LIMIT)
                 )
-                return parse_consumed(b"".join(output))
 
             self._call.begin(node.clock.time(), call, [])
 

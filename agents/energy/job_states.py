@@ -10,8 +10,9 @@ from ccagent.agents.energy.splitting import DomainClaim, DomainUse, apportion
 from ccagent.errors import CcagentError, NotHereError, VanishedError
 from ccagent.machine.cgroup.files import list_pids, parse_amount, parse_fields, parse_limit
 from ccagent.machine.cgroup.jobs import V2, job_directories
-from ccagent.machine.parsed import FileErrors, read_parsed
-from ccagent.machine.procfs.cpulist import parse_cpu_list, parse_topology_id
+from ccagent.machine.cpus import CPUS, read_socket
+from ccagent.machine.parsed import FileErrors
+from ccagent.machine.procfs.cpulist import parse_cpu_list
 from ccagent.machine.procfs.system import parse_kernel_stat, parse_meminfo
 from ccagent.records.envelopes import LARGEST_UINT
 
@@ -28,7 +29,6 @@ _TRIES = 10
 """Ticks in which the user of a job is searched."""
 
 _ASKED_PIDS = 32
-_CPUS = "sys/devices/system/cpu"
 _V1 = ("cpuacct", "cpuset", "memory")
 
 _BUSY = (0, 1, 2, 5, 6)
@@ -182,11 +182,9 @@ class StateReader(FileErrors):
     def _read_sockets(self, node: Node) -> dict[int, int]:
         """Return the socket of each online cpu. Read again after hotplug."""
         try:
-            online = node.read(f"{_CPUS}/online")
+            online = node.read(f"{CPUS}/online")
             if online != self._online:
-                self._sockets = {
-                    cpu: max(0, self._socket(node, cpu)) for cpu in parse_cpu_list(online)
-                }
+                self._sockets = {cpu: self._socket(node, cpu) for cpu in parse_cpu_list(online)}
                 self._online = online
         except CcagentError as error:
             self.complain("online", error)
@@ -194,9 +192,8 @@ class StateReader(FileErrors):
         return self._sockets
 
     def _socket(self, node: Node, cpu: int) -> int:
-        path = f"{_CPUS}/cpu{cpu}/topology/physical_package_id"
         try:
-            return read_parsed(node, path, parse_topology_id)
+            return read_socket(node, cpu)
         except (NotHereError, VanishedError):
             return 0
 

@@ -88,7 +88,7 @@ def extend_command(
 def _measure_reference(node: Node, settings: FastSettings) -> None:
     """Measure, print and write the reference. Raise CcagentError if the node is not idle."""
     from ccagent.agents.fast.bandwidth import service
-    from ccagent.agents.fast.bandwidth.measurement import read_cpus
+    from ccagent.machine.cpus import read_online
     from ccagent.service.private_directories import make_directory
 
     directory = settings.state_directory
@@ -98,7 +98,7 @@ def _measure_reference(node: Node, settings: FastSettings) -> None:
         make_directory(directory)
     except OSError as error:
         raise CcagentError(f"{directory}: {error.strerror}") from error
-    reason = service.check_cores(node, read_cpus(node), ())
+    reason = service.check_cores(node, read_online(node), ())
     if reason:
         raise CcagentError(f"the node is not idle: {reason}")
 

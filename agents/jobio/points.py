@@ -17,6 +17,7 @@ from ccagent.agents.metrics.readers.infiniband import InfinibandReader
 from ccagent.errors import CcagentError
 from ccagent.machine.bpf.io_hooks import HAS_TIME
 from ccagent.machine.cgroup.jobs import job_directories
+from ccagent.machine.cpus import read_online
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.cpulist import parse_cpu_list
 from ccagent.records.line_protocol.encoding import Tags
@@ -188,7 +189,7 @@ def exclusive_job(node: Node, living: Collection[int]) -> int:
         return 0
     (job,) = living
     try:
-        online = set(read_parsed(node, "sys/devices/system/cpu/online", parse_cpu_list))
+        online = set(read_online(node))
         for directory in job_directories(node, ("cpuset",)):
             if directory.job == job:
                 own = set(read_parsed(node, f"{directory.path}/cpuset.cpus", parse_cpu_list))

@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ccagent.errors import CcagentError, ConfigurationError, UnparsableError
-from ccagent.machine.cpus import read_cpus, read_model
+from ccagent.machine.cpus import CPUS, read_cpus, read_model, read_topology_id
 from ccagent.machine.gpu.presence import is_any_present
 from ccagent.machine.hostlist import compact, expand
 from ccagent.machine.parsed import read_parsed
-from ccagent.machine.procfs.cpulist import LARGEST_CPU, parse_cpu_list, parse_topology_id
+from ccagent.machine.procfs.cpulist import LARGEST_CPU, parse_cpu_list
 from ccagent.machine.procfs.system import parse_meminfo
 
 if TYPE_CHECKING:
@@ -73,7 +73,6 @@ def thresholds(
     return found | ({"lowerIsBetter": True} if is_low_better else {})
 
 
-_DIRECTORY = "sys/devices/system/cpu"
 _NODES = "sys/devices/system/node"
 _VENDORS = {"NVIDIA": "Nvidia GPU", "AMD": "AMD GPU"}
 _FLOPS = {"base": "F/s", "prefix": "G"}
@@ -128,11 +127,10 @@ def topology(node: Node) -> dict[str, Any]:
     sockets: dict[int, list[int]] = {}
     cores: dict[tuple[int, int], list[int]] = {}
     cpus: list[int] = []
-    for name in _list_numbers(node, _DIRECTORY, "cpu"):
-        directory = f"{_DIRECTORY}/cpu{name}/topology"
+    for name in _list_numbers(node, CPUS, "cpu"):
         try:
-            socket = read_parsed(node, f"{directory}/physical_package_id", parse_topology_id)
-            core = read_parsed(node, f"{directory}/core_id", parse_topology_id)
+            socket = read_topology_id(node, name, "physical_package_id")
+            core = read_topology_id(node, name, "core_id")
         except CcagentError:
             continue
         if socket > LARGEST_CPU:

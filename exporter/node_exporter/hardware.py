@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from ccagent.errors import CcagentError, NotHereError, NotPermittedError
+from ccagent.errors import NotHereError, NotPermittedError
 from ccagent.exporter.collector import Collector, list_names, read_number, read_text
 from ccagent.exporter.exposition import Family, counter, gauge
-from ccagent.machine.hwmon import HWMON
+from ccagent.machine.hwmon import HWMON, list_chips, list_files
 from ccagent.machine.powercap import FIX, POWERCAP, ZONE
 
 if TYPE_CHECKING:
@@ -122,18 +122,15 @@ class HwmonCollector(Collector):
 
     def _find(self, node: Node) -> None:
         self._values, self._chips, self._sensor_labels = [], [], []
-        for name in sorted(node.list(HWMON)):
-            place = f"{HWMON}/{name}"
-            chip = _chip_of(node, place)
-            title = clean_name(read_text(node, f"{place}/name"))
+        # By name, as node_exporter does: hwmon10 comes before hwmon2.
+        for each in sorted(list_chips(node, node.list(HWMON), []), key=lambda c: str(c.number)):
+            place = f"{HWMON}/hwmon{each.number}"
+            title = clean_name(each.name) if each.directory == place else ""
+            chip = _chip_of(node, place, title)
             if title:
                 self._chips.append(((chip, title), 1))
-            for directory in (place, f"{place}/device"):
-                try:
-                    files = sorted(node.list(directory))
-                except CcagentError:
-                    continue
-                for file in files:
+            for directory, files in list_files(node, each):
+                for file in sorted(files):
                     found = _SENSOR.fullmatch(file)
                     if found is not None:
                         self._add(node, f"{directory}/{file}", chip, found)
@@ -156,14 +153,13 @@ class HwmonCollector(Collector):
         self._values.append(_Value(path, family, (chip, sensor), factor))
 
 
-def _chip_of(node: Node, place: str) -> str:
+def _chip_of(node: Node, place: str, title: str) -> str:
     """Return the name of a chip: its device's path, else its name, as in node_exporter."""
     if node.exists(f"{place}/device"):
         parts = node.resolve(f"{place}/device").split("/")
         words = [clean_name(part) for part in parts[-2:]]
         if all(words):
             return "_".join(words)
-    title = clean_name(read_text(node, f"{place}/name"))
     return title or clean_name(node.resolve(place).rpartition("/")[2])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from functools import lru_cache
 from operator import lt
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from ccagent.exporter.collector import Collector, list_names, read_number, read_
 from ccagent.exporter.exposition import Family, counter, gauge, name_family
 from ccagent.log import logger
 from ccagent.machine.counters import hold_cpu_times
+from ccagent.machine.cpus import CPUS, read_topology_id
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.system import (
     CPU_STATES,
@@ -46,7 +48,6 @@ _CORE_THROTTLES = counter(
 _PACKAGE_THROTTLES = counter(
     "node_cpu_package_throttles_total", "Times a package was throttled.", "package"
 )
-_CPUS = "sys/devices/system/cpu"
 _IDLE = slice(CPU_STATES.index("idle"), CPU_STATES.index("idle") + 1)
 """Only a fall of idle time is judged, as in node_exporter."""
 
@@ -91,19 +92,11 @@ class CpuCollector(Collector):
 
     def _throttles(self, node: Node) -> Iterator[FamilyRows]:
         if self._throttled is None:
-            self._throttled = [
-                (name, str(package), str(core))
-                for name in list_names(node, _CPUS)
-                if name[:3] == "cpu" and name[3:].isdigit()
-                and node.exists(f"{_CPUS}/{name}/thermal_throttle")
-                and (package := read_number(node, f"{_CPUS}/{name}/topology/physical_package_id"))
-                is not None
-                and (core := read_number(node, f"{_CPUS}/{name}/topology/core_id")) is not None
-            ]  # fmt: skip
+            self._throttled = list(_find_throttled(node))
         cores: dict[Labels, float] = {}
         packages: dict[Labels, float] = {}
         for name, chip, inner in self._throttled:
-            where = f"{_CPUS}/{name}/thermal_throttle"
+            where = f"{CPUS}/{name}/thermal_throttle"
             if (chip, inner) not in cores:
                 count = read_number(node, f"{where}/core_throttle_count")
                 if count is not None:
@@ -114,6 +107,19 @@ class CpuCollector(Collector):
                     packages[chip,] = count
         yield _CORE_THROTTLES, cores.items()
         yield _PACKAGE_THROTTLES, packages.items()
+
+
+def _find_throttled(node: Node) -> Iterator[tuple[str, str, str]]:
+    """Yield name, socket and core of the hwthreads whose throttling is counted."""
+    for name in list_names(node, CPUS):
+        number = name.removeprefix("cpu")
+        if not re.fullmatch("[0-9]{1,6}", number) or not node.exists(
+            f"{CPUS}/{name}/thermal_throttle"
+        ):
+            continue
+        with suppress(CcagentError):
+            socket = read_topology_id(node, int(number), "physical_package_id")
+            yield name, str(socket), str(read_topology_id(node, int(number), "core_id"))
 
 
 _EVENTS = {
@@ -235,12 +241,12 @@ _FREQUENCY = {
 
 def read_cpufreq(node: Node) -> Iterator[FamilyRows]:
     """Read /sys/devices/system/cpu/cpu*/cpufreq, where the unit is kHz."""
-    names = [each for each in node.list(_CPUS) if each[:3] == "cpu" and each[3:].isdigit()]
-    cpus = [each for each in sorted(names) if node.exists(f"{_CPUS}/{each}/cpufreq")]
+    names = [each for each in node.list(CPUS) if each[:3] == "cpu" and each[3:].isdigit()]
+    cpus = [each for each in sorted(names) if node.exists(f"{CPUS}/{each}/cpufreq")]
     for file, family in _FREQUENCY.items():
         rows: list[tuple[Labels, float]] = []
         for cpu in cpus:
-            value = read_number(node, f"{_CPUS}/{cpu}/cpufreq/{file}")
+            value = read_number(node, f"{CPUS}/{cpu}/cpufreq/{file}")
             if value is not None:
                 rows.append(((cpu[3:],), value * 1000))
         yield family, rows

@@ -14,7 +14,7 @@ from ccagent.agents.energy.accounts import NODE_METER, EnergyDomain, MeasuredEne
 from ccagent.agents.energy.sources.base import ALL_SOCKETS, EnergySource, PowerIntegral, read_all
 from ccagent.errors import CcagentError, NotHereError, ProgramError, UnparsableError
 from ccagent.machine.background import GRACE, PATIENCE, RepeatedCall
-from ccagent.machine.hwmon import parse_label
+from ccagent.machine.hwmon import HWMON, list_chips, list_files, parse_label
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.powercap import parse_energy
 
@@ -22,10 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ccagent.machine.checks import Check
+    from ccagent.machine.hwmon import HwmonChip
     from ccagent.machine.node import Node
 
-HWMON = "sys/class/hwmon"
-_DIRECTORY = re.compile(r"hwmon[0-9]{1,6}", re.ASCII)
 _RAIL = re.compile(r"(Module|Grace|CPU|SysIO) Power Socket ([0-9]{1,3})", re.ASCII)
 _SOCKET = re.compile(r"Esocket([0-9]{1,3})", re.ASCII)
 _ENERGY = re.compile(r"energy([0-9]{1,4})_input", re.ASCII)
@@ -99,7 +98,7 @@ class HwmonEnergySource(EnergySource):
     def read(self, node: Node) -> dict[EnergyDomain, MeasuredEnergy]:
         """Read all meters. Raise NotHereError without any."""
         self.errors = []
-        names = sorted(name for name in node.list(HWMON) if _DIRECTORY.fullmatch(name))
+        names = sorted(node.list(HWMON))
         if names != self._names:
             self._find(node, names)
         if not self._meters and not self._counters.keys:
@@ -155,20 +154,19 @@ class HwmonEnergySource(EnergySource):
         """Find the meters after a change of chips."""
         meters: list[MeterFile] = []
         energies: list[str] = []
-        self._names = names
-        for name in names:
-            directory = f"{HWMON}/{name}"
+        errors: list[str] = []
+        for chip in list_chips(node, names, errors):
             try:
-                chip = _read_chip(node, directory)
-                if chip == "power_meter":
-                    meters += _meters(node, directory)
-                elif chip == "amd_energy":
-                    energies += self._define_energies(node, directory)
+                if chip.name == "power_meter":
+                    meters += _meters(node, chip)
+                elif chip.name == "amd_energy":
+                    energies += self._define_energies(node, chip)
             except NotHereError:
                 continue
             except CcagentError as error:
-                self.errors.append(str(error))
-                self._names = []
+                errors.append(str(error))
+        self._names = [] if errors else names
+        self.errors += errors
         known = self._meters
         self._meters = {
             meter: known.get(meter) or PowerIntegral(self.name, _LONGEST_GAP)
@@ -177,8 +175,9 @@ class HwmonEnergySource(EnergySource):
         self._counters.keep_only(energies)
         self.poll_interval = _POLLED if self._meters else 0.0
 
-    def _define_energies(self, node: Node, directory: str) -> Iterator[str]:
-        for name in sorted(node.list(directory)):
+    def _define_energies(self, node: Node, chip: HwmonChip) -> Iterator[str]:
+        directory = chip.directory
+        for name in sorted(chip.files):
             match = _ENERGY.fullmatch(name)
             if match is None:
                 continue
@@ -191,22 +190,9 @@ class HwmonEnergySource(EnergySource):
                 yield path
 
 
-def _read_chip(node: Node, directory: str) -> str:
-    """Return the name of a chip. Older drivers have all files in the directory of the device."""
-    try:
-        return read_parsed(node, f"{directory}/name", parse_label)
-    except NotHereError:
-        return read_parsed(node, f"{directory}/device/name", parse_label)
-
-
-def _meters(node: Node, directory: str) -> Iterator[MeterFile]:
+def _meters(node: Node, chip: HwmonChip) -> Iterator[MeterFile]:
     """Yield the meter of an ACPI chip; a chip has one."""
-    files = set(node.list(directory))
-    for root, there in ((directory, files), (f"{directory}/device", None)):
-        try:
-            have = there if there is not None else set(node.list(root))
-        except NotHereError:
-            continue
+    for root, have in list_files(node, chip):
         power = next((name for name in ("power1_average", "power1_input") if name in have), "")
         if not power:
             continue

@@ -10,9 +10,9 @@ from ccagent.agents.energy.sources.base import DomainCounters, EnergySource, Kep
 from ccagent.agents.metrics.perf.call import PerfCall, explain_error, parse_counts, read_paranoid
 from ccagent.agents.metrics.perf.pmu import find_pmus
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError, UnparsableError
+from ccagent.machine.cpus import read_socket
 from ccagent.machine.parsed import read_lack, read_parsed
 from ccagent.machine.powercap import FIX, MOST_WATTS, list_packages, parse_energy, read_zones
-from ccagent.machine.procfs.cpulist import parse_topology_id
 from ccagent.machine.procfs.system import parse_cpuinfo
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 _EVENTS: dict[DomainKind, str] = {"package": "energy-pkg", "dram": "energy-ram"}
 _DEVICES = "sys/bus/event_source/devices"
-_CPUS = "sys/devices/system/cpu"
 _SCALE = re.compile(rb"[0-9.]{1,40}(?:[eE][-+]?[0-9]{1,3})?")
 _UNIT = 2.0**-32
 _MOST_WATTS = 1000.0
@@ -128,8 +127,7 @@ class PerfEnergySource(EnergySource):
     def _open_one(
         self, node: Node, cpu: int, domain: EnergyDomain, event: PerfEvent, scale: float
     ) -> None:
-        path = f"{_CPUS}/cpu{cpu}/topology/physical_package_id"
-        socket = max(0, read_parsed(node, path, parse_topology_id))
+        socket = read_socket(node, cpu)
         descriptor = self._call.open(event, cpu)
         key = f"{domain.kind} {cpu}"
         self._open[key] = descriptor, scale

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from ccagent.errors import CcagentError, ProgramError, UnparsableError
+from ccagent.machine.cpus import CPUS, read_online, read_topology_id
 from ccagent.machine.interpreter import python
 from ccagent.machine.own_memory import find_permitted_memory, read_resident
 from ccagent.machine.parsed import read_parsed
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
     from ccagent.machine.node import Node
 
-_CPUS = "sys/devices/system/cpu"
 _SIZE = re.compile(rb"([0-9]{1,9})([KMG]?)\s*", re.ASCII)
 _UNITS = {b"": 1, b"K": 1024, b"M": 1024**2, b"G": 1024**3}
 _MODEL_KEYS = ("model name", "cpu model", "CPU implementer")
@@ -66,18 +66,13 @@ def parse_size(content: bytes) -> int:
     return int(match[1]) * _UNITS[match[2]]
 
 
-def read_cpus(node: Node) -> list[int]:
-    """Return the online CPUs. Raise CcagentError if they can't be read."""
-    return read_parsed(node, f"{_CPUS}/online", parse_cpu_list)
-
-
 def read_processor(node: Node) -> MeasuredProcessor:
     """Return the identity of the processor. Raise CcagentError if it can't be read."""
     blocks = parse_cpuinfo(next(iter(node.pieces("proc/cpuinfo")), b""))
     first = blocks[0] if blocks else {}
     model = next((first[key] for key in _MODEL_KEYS if first.get(key)), "unknown")
     kernel = node.read("proc/sys/kernel/osrelease").decode("utf-8", "replace").strip()
-    return MeasuredProcessor(model, tuple(read_cpus(node)), kernel)
+    return MeasuredProcessor(model, tuple(read_online(node)), kernel)
 
 
 def compact_order(node: Node, cpus: Sequence[int]) -> list[int]:
@@ -86,8 +81,8 @@ def compact_order(node: Node, cpus: Sequence[int]) -> list[int]:
     first: list[tuple[int, int]] = []
     others: list[tuple[int, int]] = []
     for cpu in cpus:
-        socket = _number(node, f"{_CPUS}/cpu{cpu}/topology/physical_package_id", 0)
-        core = _number(node, f"{_CPUS}/cpu{cpu}/topology/core_id", cpu)
+        socket = _topology_id(node, cpu, "physical_package_id", 0)
+        core = _topology_id(node, cpu, "core_id", cpu)
         (others if (socket, core) in seen else first).append((socket, cpu))
         seen.add((socket, core))
     return [cpu for _, cpu in [*sorted(first), *sorted(others)]]
@@ -97,7 +92,7 @@ def last_cache(node: Node, cpu: int) -> LastCache:
     """Return the last-level cache of a CPU; if unknown, 32 MiB for this CPU alone."""
     cache = LastCache(_USUAL_CACHE, frozenset({cpu}))
     for index in range(_LEVELS):
-        path = f"{_CPUS}/cpu{cpu}/cache/index{index}"
+        path = f"{CPUS}/cpu{cpu}/cache/index{index}"
         try:
             size = read_parsed(node, f"{path}/size", parse_size)
             shared = read_parsed(node, f"{path}/shared_cpu_list", parse_cpu_list)
@@ -107,10 +102,10 @@ def last_cache(node: Node, cpu: int) -> LastCache:
     return cache
 
 
-def _number(node: Node, path: str, otherwise: int) -> int:
+def _topology_id(node: Node, cpu: int, name: str, otherwise: int) -> int:
     try:
-        return int(node.read(path, limit=64))
-    except (CcagentError, ValueError):
+        return read_topology_id(node, cpu, name)
+    except CcagentError:
         return otherwise
 
 

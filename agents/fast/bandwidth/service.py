@@ -13,7 +13,6 @@ from ccagent.agents.fast.bandwidth.measurement import (
     ENOUGH_SHARE,
     compact_order,
     measure,
-    read_cpus,
     read_processor,
 )
 from ccagent.agents.fast.kpis.processes import machine_scopes, read_start
@@ -23,6 +22,7 @@ from ccagent.errors import CcagentError, NotHereError, ProgramError
 from ccagent.log import logger
 from ccagent.machine.cgroup.files import list_pids
 from ccagent.machine.cgroup.jobs import job_directories
+from ccagent.machine.cpus import read_online
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.cpulist import parse_cpu_list
 from ccagent.service.private_files import replace_file
@@ -225,7 +225,7 @@ def _cpuset(node: Node, directory: str) -> set[int]:
 
 def check_cores(node: Node, cores: Sequence[int], machines: Iterable[MonitoredMachine]) -> str:
     """Return why these cores must not be measured, or "". Raise CcagentError without CPU data."""
-    cpus = read_cpus(node)
+    cpus = read_online(node)
     missing = sorted(set(cores) - set(cpus))
     if missing:
         return f"no core {_format_cores(missing)} on this node"

@@ -33,8 +33,8 @@ from ccagent.errors import CcagentError
 from ccagent.log import logger
 from ccagent.machine.cgroup.files import parse_amount
 from ccagent.machine.counters import Rates
+from ccagent.machine.cpus import read_online
 from ccagent.machine.parsed import read_parsed
-from ccagent.machine.procfs.cpulist import parse_cpu_list
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -314,7 +314,7 @@ def level(value: float, medium: float, high: float) -> str:
 def _count_cpus(node: Node) -> int:
     """Return the number of online CPUs; 100 % are all of them."""
     try:
-        online = read_parsed(node, "sys/devices/system/cpu/online", parse_cpu_list)
+        online = read_online(node)
     except CcagentError:
         return 1
     return max(1, len(online))

@@ -28,18 +28,16 @@ from ccagent.agents.metrics.perf.pmu import find_pmus
 from ccagent.agents.metrics.readers.base import Gauge, Metric, Reader, ReaderSettings, Scope
 from ccagent.errors import CcagentError, NotHereError
 from ccagent.machine.checks import Check, CheckResult, list_names
+from ccagent.machine.cpus import CPUS, read_socket
 from ccagent.machine.descriptors import raise_limit
-from ccagent.machine.parsed import read_lack, read_parsed
-from ccagent.machine.procfs.cpulist import parse_cpu_list, parse_topology_id
+from ccagent.machine.parsed import read_lack
+from ccagent.machine.procfs.cpulist import parse_cpu_list
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ccagent.agents.metrics.perf.plan import EventTable, MemoryTraffic
     from ccagent.machine.node import Node
-
-
-_CPUS = "sys/devices/system/cpu"
 
 
 class _Core(NamedTuple):
@@ -105,7 +103,7 @@ class PerfReader(Reader[ReaderSettings]):
         if self._is_for_live and not node.is_live:
             raise NotHereError("perf: only the machine itself has counters")
         self.errors = []
-        online = node.read_single(f"{_CPUS}/online")
+        online = node.read_single(f"{CPUS}/online")
         if online != self._online:
             self.close()
             try:
@@ -202,8 +200,7 @@ class PerfReader(Reader[ReaderSettings]):
         for pmu in find_pmus(node, memory.pmus):
             events = [pmu.event(text) for text, _ in texts]
             for cpu in pmu.cpus():
-                path = f"{_CPUS}/cpu{cpu}/topology/physical_package_id"
-                socket = max(0, read_parsed(node, path, parse_topology_id))
+                socket = read_socket(node, cpu)
                 if socket not in sockets:
                     scope = Scope("socket", str(socket))
                     sockets[socket] = _Memory(scope, PerfCounters(self._call), [])

@@ -15,8 +15,9 @@ from ccagent.errors import CcagentError, NotHereError, VanishedError
 from ccagent.machine.cgroup.counters import JobCgroups
 from ccagent.machine.cgroup.jobs import job_directories
 from ccagent.machine.counters import NEW, Rates
+from ccagent.machine.cpus import CPUS, read_socket
 from ccagent.machine.parsed import read_parsed
-from ccagent.machine.procfs.cpulist import parse_cpu_list, parse_topology_id
+from ccagent.machine.procfs.cpulist import parse_cpu_list
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -53,7 +54,6 @@ class JobMemory:
 
 ShareScope = Literal["none", "hwthread", "socket"]
 
-_CPUS = "sys/devices/system/cpu"
 _PREFIX = "cgroup_"
 _DEFAULTS = frozenset({
     "job_cpu_util", "job_mem_used", "job_mem_rss", "job_mem_limit", "job_io_read", "job_io_write",
@@ -190,15 +190,14 @@ class JobShares:
 
     def _read_parts(self, node: Node) -> None:
         """Read the online hwthreads and their sockets after a change."""
-        online = node.read(f"{_CPUS}/online")
+        online = node.read(f"{CPUS}/online")
         if online == self._online:
             return
         part_of: dict[int, int] = {}
         for cpu in parse_cpu_list(online):
             part_of[cpu] = cpu
             if self._scope == "socket":
-                path = f"{_CPUS}/cpu{cpu}/topology/physical_package_id"
-                part_of[cpu] = max(0, read_parsed(node, path, parse_topology_id))
+                part_of[cpu] = read_socket(node, cpu)
         of: Literal["socket", "hwthread"] = "socket" if self._scope == "socket" else "hwthread"
         self._part_of = part_of
         self._scopes = {part: Scope(of, str(part)) for part in part_of.values()}

@@ -19,8 +19,8 @@ from ccagent.agents.metrics.readers.base import (
 )
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
 from ccagent.machine.counters import hold_cpu_times
+from ccagent.machine.cpus import CPUS, read_online
 from ccagent.machine.parsed import read_parsed
-from ccagent.machine.procfs.cpulist import parse_cpu_list
 from ccagent.machine.procfs.system import parse_kernel_stat, parse_loadavg, parse_schedstat
 
 if TYPE_CHECKING:
@@ -236,7 +236,6 @@ class SchedstatReader(Reader[ReaderSettings]):
         return found
 
 
-_CPUS = "sys/devices/system/cpu"
 _HIGHEST = 100_000_000
 """Upper limit in kHz, above any real frequency."""
 
@@ -282,8 +281,8 @@ class CpufreqReader(Reader[ReaderSettings]):
             return []
         found: list[Gauge] = []
         errors: list[str] = []
-        for number in read_parsed(node, f"{_CPUS}/online", parse_cpu_list):
-            path = f"{_CPUS}/cpu{number}/cpufreq/scaling_cur_freq"
+        for number in read_online(node):
+            path = f"{CPUS}/cpu{number}/cpufreq/scaling_cur_freq"
             try:
                 frequency = read_parsed(node, path, parse_frequency)
             except NotHereError:
@@ -294,5 +293,5 @@ class CpufreqReader(Reader[ReaderSettings]):
             found.append(Gauge("cpufreq", frequency, Scope("hwthread", str(number))))
         self.errors = errors[:1]
         if not found and not errors:
-            raise NotHereError(f"/{_CPUS}: no hwthread with cpufreq/scaling_cur_freq")
+            raise NotHereError(f"/{CPUS}: no hwthread with cpufreq/scaling_cur_freq")
         return found

@@ -174,6 +174,8 @@ class HwmonReader(Reader[ReaderSettings]):
         self._sensors = []
         chips: dict[str, int] = {}
         for chip in list_chips(node, names, errors):
+            if not chip.name:
+                continue
             index = chips[chip.name] = chips.get(chip.name, -1) + 1
             for sensor in find_sensors(f"{chip.name}-{index}", chip.directory, set(chip.files)):
                 self._sensors.append(_add_label(node, sensor))

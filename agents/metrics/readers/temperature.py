@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from ccagent.agents.metrics.readers.base import NODE, Gauge, Metric, Reader, ReaderSettings, Scope
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
+from ccagent.machine.cpus import CPUS, read_location
 from ccagent.machine.hwmon import HWMON, list_chips
 from ccagent.machine.parsed import read_parsed
-from ccagent.machine.procfs.cpulist import parse_cpu_list, parse_topology_id
+from ccagent.machine.procfs.cpulist import parse_cpu_list
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from ccagent.machine.cpus import CpuLocation
     from ccagent.machine.hwmon import HwmonChip
     from ccagent.machine.node import Node
 
-_CPUS = "sys/devices/system/cpu"
 _COLDEST, _HOTTEST = -60, 150
 
 _INPUT = re.compile(r"(temp[0-9]{1,6})_input", re.ASCII)
@@ -39,15 +40,6 @@ _ARM = (
     (re.compile(r"apm_xgene"), re.compile(r"SoC Temperature")),
     (re.compile(r"(?:cpu|soc)[0-9]*_thermal"), re.compile(r"temp1")),
 )
-
-
-class CpuLocation(NamedTuple):
-    """Location of a hwthread. socket, die, core: the kernel's numbers."""
-
-    number: int
-    socket: int
-    die: int
-    core: int
 
 
 class Chip(NamedTuple):
@@ -158,7 +150,7 @@ class TemperatureReader(Reader[ReaderSettings]):
         """Read each sensor. Raise NotHereError if the processor has none."""
         self.errors = []
         # The sensors of a core exist while it is online.
-        state = (sorted(node.list(HWMON)), _text(node, f"{_CPUS}/online"))
+        state = (sorted(node.list(HWMON)), _text(node, f"{CPUS}/online"))
         if state != self._state:
             self._sensors = self._find(node, *state)
             self._state = None if self.errors else state
@@ -222,18 +214,10 @@ class TemperatureReader(Reader[ReaderSettings]):
         cpus: list[CpuLocation] = []
         errors: list[str] = []
         for number in parse_cpu_list(online.encode()):
-            directory = f"{_CPUS}/cpu{number}/topology"
             try:
-                socket = read_parsed(node, f"{directory}/physical_package_id", parse_topology_id)
-                core = read_parsed(node, f"{directory}/core_id", parse_topology_id)
-                try:
-                    die = read_parsed(node, f"{directory}/die_id", parse_topology_id)
-                except NotHereError:  # before Linux 5.3
-                    die = 0
+                cpus.append(read_location(node, number))
             except CcagentError as error:
                 errors.append(str(error))
-                continue
-            cpus.append(CpuLocation(number, socket, die, core))
         self.errors += errors[:1]
         return cpus
 

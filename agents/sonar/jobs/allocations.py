@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ccagent.errors import CcagentError, UnparsableError
 from ccagent.machine.cgroup.jobs import job_directories
 from ccagent.machine.hostlist import expand
-from ccagent.machine.slurm_environment import ENVIRONMENT
+from ccagent.machine.slurm_environment import run_slurm
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -218,10 +218,7 @@ class Allocations:
         if node.clock.monotonic() < self._slurm_not_before:
             return None
         try:
-            output = node.stream(
-                command, time_limit=_TIME_LIMIT, output_limit=_OUTPUT_LIMIT, environment=ENVIRONMENT
-            )
-            return b"".join(output)
+            return run_slurm(node, command, time_limit=_TIME_LIMIT, output_limit=_OUTPUT_LIMIT)
         except CcagentError:
             self._slurm_not_before = node.clock.monotonic() + _RETRY
             return None

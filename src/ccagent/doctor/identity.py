@@ -15,7 +15,7 @@ from ccagent.machine.hostlist import expand
 from ccagent.machine.node import read_host_name
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.identity import CAPABILITIES, STATUS, Identity, parse_identity
-from ccagent.machine.slurm_environment import ENVIRONMENT
+from ccagent.machine.slurm_environment import run_slurm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,13 +49,8 @@ def check_slurm_name(site: Site) -> Iterator[Finding]:
     program = str(getattr(agent, "sinfo", "sinfo"))
     command = [program, "--noheader", "--all", "--format=%N"]
     try:
-        content = b"".join(
-            site.node.stream(
-                command,
-                time_limit=_SLURM_WITHIN,
-                output_limit=_OUTPUT_LIMIT,
-                environment=ENVIRONMENT,
-            )
+        content = run_slurm(
+            site.node, command, time_limit=_SLURM_WITHIN, output_limit=_OUTPUT_LIMIT
         )
         names = {
             name

@@ -1,4 +1,4 @@
-"""Numbers of online sockets, cores and threads, the model of the CPUs, and NUMA nodes."""
+"""Online CPUs with their sockets, dies and cores, the model of the CPUs, and NUMA nodes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ccagent.machine.node import Node
 
 
-_CPUS = "sys/devices/system/cpu"
+CPUS = "sys/devices/system/cpu"
 _CPUINFO = "proc/cpuinfo"
 _HEAD = 4096
 
@@ -79,6 +79,53 @@ _ARM_CORES = {
 
 Source: ARM_CPU_IMP_* and *_CPU_PART_* in Linux arch/arm64/include/asm/cputype.h.
 """
+
+
+class CpuLocation(NamedTuple):
+    """Location of a hwthread. socket, die, core: the kernel's numbers; -1 if it has none."""
+
+    number: int
+    socket: int
+    die: int
+    core: int
+
+
+def read_online(node: Node) -> list[int]:
+    """Return the online hwthreads, ascending. Raise as read_parsed does."""
+    return read_parsed(node, f"{CPUS}/online", parse_cpu_list)
+
+
+def read_topology_id(node: Node, cpu: int, name: str) -> int:
+    """Return `physical_package_id`, `die_id` or `core_id` of a hwthread; -1 if unknown.
+
+    Raise as read_parsed does.
+    """
+    return read_parsed(node, f"{CPUS}/cpu{cpu}/topology/{name}", parse_topology_id)
+
+
+def read_socket(node: Node, cpu: int) -> int:
+    """Return the socket of a hwthread; 0 if the kernel has no socket numbers."""
+    return max(0, read_topology_id(node, cpu, "physical_package_id"))
+
+
+def read_location(node: Node, cpu: int) -> CpuLocation:
+    """Return the location of a hwthread. Raise as read_parsed does."""
+    socket = read_topology_id(node, cpu, "physical_package_id")
+    core = read_topology_id(node, cpu, "core_id")
+    try:
+        die = read_topology_id(node, cpu, "die_id")
+    except NotHereError:  # before Linux 5.3
+        die = 0
+    return CpuLocation(cpu, socket, die, core)
+
+
+def read_siblings(node: Node, cpu: int) -> list[int]:
+    """Return the hwthreads of the core of a hwthread. Raise as read_parsed does."""
+    directory = f"{CPUS}/cpu{cpu}/topology"
+    try:
+        return read_parsed(node, f"{directory}/core_cpus_list", parse_cpu_list)
+    except NotHereError:  # name before Linux 5.3
+        return read_parsed(node, f"{directory}/thread_siblings_list", parse_cpu_list)
 
 
 class Cpus(NamedTuple):
@@ -190,7 +237,7 @@ def _read_cores(node: Node, errors: list[CcagentError]) -> list[Core]:
     A cpu that can't be read is omitted. The first such cpu adds an error to `errors`.
     """
     try:
-        online = read_parsed(node, f"{_CPUS}/online", parse_cpu_list)
+        online = read_online(node)
     except CcagentError as error:
         errors.append(error)
         return []
@@ -200,13 +247,9 @@ def _read_cores(node: Node, errors: list[CcagentError]) -> list[Core]:
     for cpu in online:
         if cpu not in left:
             continue
-        directory = f"{_CPUS}/cpu{cpu}/topology"
         try:
-            socket = read_parsed(node, f"{directory}/physical_package_id", parse_topology_id)
-            try:
-                siblings = read_parsed(node, f"{directory}/core_cpus_list", parse_cpu_list)
-            except NotHereError:  # name before Linux 5.3
-                siblings = read_parsed(node, f"{directory}/thread_siblings_list", parse_cpu_list)
+            socket = read_topology_id(node, cpu, "physical_package_id")
+            siblings = read_siblings(node, cpu)
         except CcagentError as error:
             failures.append(error)
             continue

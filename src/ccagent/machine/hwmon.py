@@ -22,7 +22,10 @@ _LONGEST_LABEL = 64
 
 
 class HwmonChip(NamedTuple):
-    """A chip. number: N of its directory hwmonN. directory: of its files. files: their names."""
+    """A chip. number: N of its directory hwmonN. name: empty without one.
+
+    directory: of its name, hwmonN or hwmonN/device. files: their names.
+    """
 
     number: int
     name: str
@@ -31,26 +34,44 @@ class HwmonChip(NamedTuple):
 
 
 def list_chips(node: Node, names: list[str], errors: list[str]) -> Iterator[HwmonChip]:
-    """Yield the chips that have a name, by number; an unreadable chip adds to `errors`.
+    """Yield the chips by number; an unreadable chip adds to `errors`.
 
     names: names in /sys/class/hwmon.
     """
     for number in sorted(int(found[1]) for found in map(_DIRECTORY.fullmatch, names) if found):
-        directory = f"{HWMON}/hwmon{number}"
         try:
-            try:
-                name = node.read_single(f"{directory}/name")
-            except NotHereError:
-                # Before Linux 3.15 the files were in the directory of the device.
-                directory += "/device"
-                name = node.read_single(f"{directory}/name")
-            chip = clean_label(name.decode("ascii", "replace"), _LONGEST_LABEL)
-            if chip:
-                yield HwmonChip(number, chip, directory, node.list(directory))
+            name, directory = _read_name(node, f"{HWMON}/hwmon{number}")
+            yield HwmonChip(number, name, directory, node.list(directory))
         except NotHereError:
             continue
         except CcagentError as error:
             errors.append(str(error))
+
+
+def list_files(node: Node, chip: HwmonChip) -> Iterator[tuple[str, list[str]]]:
+    """Yield hwmonN and hwmonN/device with the names of their files; skip what is missing.
+
+    Drivers may have a name in the first and sensors in the second.
+    """
+    own = f"{HWMON}/hwmon{chip.number}"
+    for directory in (own, f"{own}/device"):
+        try:
+            files = chip.files if directory == chip.directory else node.list(directory)
+        except CcagentError:
+            continue
+        yield directory, files
+
+
+def _read_name(node: Node, own: str) -> tuple[str, str]:
+    """Return the name of a chip, and the directory of the name."""
+    # Before Linux 3.15 the files were in the directory of the device.
+    for directory in (own, f"{own}/device"):
+        try:
+            name = node.read_single(f"{directory}/name")
+        except NotHereError:
+            continue
+        return clean_label(name.decode("ascii", "replace"), _LONGEST_LABEL), directory
+    return "", own
 
 
 def parse_sensor(content: bytes) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ccagent.errors import CcagentError, NotHereError
 from ccagent.machine.checks import Check, CheckResult
 from ccagent.machine.program import ENVIRONMENT as PROGRAM_ENVIRONMENT
-from ccagent.machine.slurm_environment import ENVIRONMENT
+from ccagent.machine.slurm_environment import run_slurm
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,11 +87,7 @@ def _find_answer(node: Node, command: Sequence[str]) -> CheckResult | None:
 def _run(node: Node, command: Sequence[str]) -> str | CcagentError:
     """Return the first line of a command's output, or its error."""
     try:
-        output = b"".join(
-            node.stream(
-                command, time_limit=SECONDS, output_limit=_OUTPUT_LIMIT, environment=ENVIRONMENT
-            )
-        )
+        output = run_slurm(node, command, time_limit=SECONDS, output_limit=_OUTPUT_LIMIT)
     except CcagentError as error:
         return error
     line = next(iter(output.decode("utf-8", "replace").strip().splitlines()), "")

@@ -1,15 +1,30 @@
-"""Environment of Slurm's programs, and the text of their errors."""
+"""Running Slurm's programs: their environment, and the text of their errors."""
 
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from ccagent.errors import CcagentError, NotHereError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ccagent.machine.node import Node
 
 ENVIRONMENT = {"SLURM_TIME_FORMAT": "%s"} | {
     name: value for name in ("SLURM_CONF",) if (value := os.environ.get(name))
 }
 """Times are seconds since 1970, independent of time zones."""
+
+
+def run_slurm(node: Node, command: Sequence[str], *, time_limit: float, output_limit: int) -> bytes:
+    """Run one of Slurm's programs and return its output. Raise as `Node.run` does."""
+    return b"".join(
+        node.stream(
+            command, time_limit=time_limit, output_limit=output_limit, environment=ENVIRONMENT
+        )
+    )
 
 
 def explain_failure(error: CcagentError) -> str:

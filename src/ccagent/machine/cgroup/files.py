@@ -92,6 +92,9 @@ Id = tuple[str, int]
 """A controller, or `v2`, and an inode number: each hierarchy of version 1 has its own numbers."""
 
 _V1 = ("cpuacct", "memory", "pids", "freezer", "devices")
+_ANY = re.compile(r".*", re.DOTALL)
+_MOST_GROUPS = 10_000
+"""Groups of a job that are read: its user may create any number in a delegated one."""
 _DEEPEST = 4
 """Levels below a job: step_0/user/task_0."""
 
@@ -105,16 +108,25 @@ def parse_pids(content: bytes) -> list[int]:
     return [int(word) for word in content.split() if word.isdigit() and len(word) <= 10]
 
 
-def list_pids(node: Node, path: str, depth: int = 5) -> Iterator[int]:
-    """Yield the pids in a control group and `depth` levels below it; skip unreadable groups."""
-    with suppress(CcagentError):  # a threaded group (v2) lists no processes
-        yield from parse_pids(node.read(f"{path}/cgroup.procs"))
-    try:
-        names = node.directories(path) if depth else ()
-    except CcagentError:
-        return
-    for name in names:
-        yield from list_pids(node, f"{path}/{name}", depth - 1)
+def list_pids(
+    node: Node, path: str, depth: int = 5, *, below: int = 0, named: re.Pattern[str] = _ANY
+) -> Iterator[int]:
+    """Yield the pids in a control group and `depth` levels under it; skip unreadable groups.
+
+    below: upper levels whose own processes are omitted. named: names of the groups that count.
+    """
+    waiting = [(path, 0)]
+    for _ in range(_MOST_GROUPS):
+        if not waiting:
+            return
+        group, level = waiting.pop()
+        if level >= below:
+            with suppress(CcagentError):  # a threaded group (v2) lists no processes
+                yield from parse_pids(node.read(f"{group}/cgroup.procs"))
+        if level < depth:
+            with suppress(CcagentError):
+                names = [name for name in node.directories(group) if named.fullmatch(name)]
+                waiting += [(f"{group}/{name}", level + 1) for name in reversed(names)]
 
 
 class JobInodes:

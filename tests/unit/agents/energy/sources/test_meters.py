@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from ccagent.agents.energy.accounts import NODE_METER, EnergyDomain
 from ccagent.agents.energy.checks import find_node_meter
 from ccagent.agents.energy.sources.meters import (
-    HWMON,
     PM_COUNTERS,
     DcmiSource,
     HwmonEnergySource,
@@ -24,6 +23,7 @@ from ccagent.agents.energy.sources.meters import (
     parse_scan,
 )
 from ccagent.errors import NotHereError, ProgramError, UnparsableError
+from ccagent.machine.hwmon import HWMON
 from tests.support.energy_tree import EnergyNode
 
 CPU, MEMORY = EnergyDomain("package", -1), EnergyDomain("dram", -1)
