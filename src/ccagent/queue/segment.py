@@ -151,7 +151,8 @@ def encode_header(header: SegmentHeader) -> bytes:
 
 def parse_segment(content: bytes, owner: QueueOwner) -> SegmentContent:
     """Parse a segment. owner: whose messages they are if the header is damaged."""
-    data = memoryview(content.rstrip(b"\0"))  # the rest was allocated, and is not used yet
+    data = memoryview(content)
+    used = len(content.rstrip(b"\0"))  # the rest was allocated; a message may end with zeros too
     offset, header = 0, None
     first = read_record(data, 0)
     if first is not None:
@@ -167,7 +168,8 @@ def parse_segment(content: bytes, owner: QueueOwner) -> SegmentContent:
     seed = (header.owner if header is not None else owner).seed
     for record in read_records(data, offset, seed=seed, trailer=1):
         if isinstance(record, DamagedPart):
-            damaged.append(record)
+            if record.offset < used:
+                damaged.append(record._replace(size=min(record.size, used - record.offset)))
             continue
         size = record.trailer + 1
         byte = data[record.trailer] if record.trailer < len(data) else 0

@@ -243,6 +243,19 @@ def test_a_flipped_bit_costs_only_its_message(place: Path) -> None:
     assert again.damaged == 1
 
 
+@pytest.mark.parametrize("is_truncated", [True, False])
+def test_a_missing_last_state_costs_no_message(place: Path, *, is_truncated: bool) -> None:
+    box = Machine().open(place)
+    put(box, message("a"), message("b"))
+    box.close()
+    (path,) = place.iterdir()
+    written = path.read_bytes()[:-1]
+    path.write_bytes(written if is_truncated else written.ljust(5000, b"\0"))
+    box = Machine().open(place)
+    assert (texts(box), box.damaged) == (["a", "b"], 0)
+    box.close()
+
+
 def test_a_message_damaged_while_it_waits_is_left_out(place: Path) -> None:
     box = Machine().open(place)
     put(box, message("before"), message("here it is"), message("after"))
