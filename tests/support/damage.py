@@ -26,7 +26,7 @@ from ccagent.queue.sink import Sink
 from ccagent.records.message import Message
 from ccagent.transports.base import SinkSettings, Transport
 
-FILE = f"{make_directory_name('backend')}/000000000001.log"
+_DIRECTORY = make_directory_name("backend")
 REMOVED = 10
 REJECTED = 2
 SENT = 60
@@ -108,7 +108,7 @@ def damage(directory: Path, seed: int) -> set[str]:
     """Damage the files in a directory; return the ids of messages of which bytes are hit."""
     chance = random.Random(seed)
     before = _contents(directory)
-    file = chance.choice(sorted((directory / FILE).parent.iterdir()))
+    file = chance.choice(sorted((directory / _DIRECTORY).iterdir()))
     content = bytearray(file.read_bytes())
     size = len(content.rstrip(b"\0"))
     for _ in range(chance.choice([1, 1, 1, 5])):
@@ -207,7 +207,7 @@ def main() -> None:
 
 
 def _contents(directory: Path) -> list[bytes]:
-    return [path.read_bytes() for path in sorted((directory / FILE).parent.iterdir())]
+    return [path.read_bytes() for path in sorted((directory / _DIRECTORY).iterdir())]
 
 
 if __name__ == "__main__":

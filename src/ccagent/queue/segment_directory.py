@@ -355,7 +355,8 @@ class SegmentDirectory:
         header = SegmentHeader(moment, self.dropped, self.owner)
         room = max(self._limit, size + len(encode_header(header)))
         while True:
-            self._last += 1
+            # No number is used twice, so a restored file never replaces a newer one.
+            self._last = max(self._last + 1, int(time.time()))
             name = f"{self._last:012}{LETTERS if is_dead else SEGMENT}"
             segment = QueueSegment(os.path.join(self.path, name), self._last, is_dead=is_dead)
             try:

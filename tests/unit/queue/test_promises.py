@@ -151,6 +151,23 @@ def test_a_restored_copy_is_sent_again(tmp_path: Path) -> None:
     again.close()
 
 
+def test_a_restored_copy_replaces_no_newer_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, now = fill(tmp_path, 4), time.time
+    shutil.copytree(tmp_path / DIRECTORY, tmp_path / "copy")
+    assert drained(queue) == [0, 1, 2, 3]
+    queue.close()
+    monkeypatch.setattr(time, "time", lambda: now() + 60)
+    again = Queue("backend", settings(tmp_path))
+    again.put([message(4)])
+    again.close()
+    shutil.copytree(tmp_path / "copy", tmp_path / DIRECTORY, dirs_exist_ok=True)
+    restored = Queue("backend", settings(tmp_path))
+    assert drained(restored) == [0, 1, 2, 3, 4]
+    restored.close()
+
+
 @pytest.mark.parametrize("jump", [8 * 86400.0, -1_699_000_000.0])
 def test_a_wrong_clock_drops_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump: float

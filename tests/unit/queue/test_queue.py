@@ -163,8 +163,8 @@ def test_a_message_that_cant_be_stored_costs_itself(tmp_path: Path) -> None:
 @pytest.mark.parametrize("truncated", [0, 1, 50, 511, 4095, 4096, 20_000])
 def test_a_truncated_file_is_no_obstacle(intact: Path, tmp_path: Path, truncated: int) -> None:
     (tmp_path / DIRECTORY).mkdir()
-    content = (intact / damage.FILE).read_bytes()[:truncated]
-    (tmp_path / damage.FILE).write_bytes(content)
+    file = min((intact / DIRECTORY).iterdir())
+    (tmp_path / DIRECTORY / file.name).write_bytes(file.read_bytes()[:truncated])
     queue = Queue("backend", settings(tmp_path))
     queue.put([message("new")])
     assert drained(queue)[-1] == "new"
