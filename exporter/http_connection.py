@@ -24,7 +24,9 @@ State = Literal["handshake", "reading", "working", "writing", "closed"]
 
 _LARGEST_HEAD = 16 * 1024
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
-_FORBIDDEN = re.compile(r"[\0\r\n]")
+_REQUEST_LINE = re.compile(r"[!-~]+ [!-~]+ HTTP/1\.[0-9]")
+_CONTROL = re.compile(rb"(?<!\r)\n|\r(?!\n)|[\0-\x08\x0b\x0c\x0e-\x1f\x7f]")
+"""A control character or a line end other than CRLF: the library ends a head at two LF."""
 _AUTHORITY = re.compile(r"https?://[^/?#]*", re.IGNORECASE)
 _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 _PIECE = 64 * 1024
@@ -49,22 +51,27 @@ class ScrapeHead(BaseHTTPRequestHandler):
     def __init__(self, head: bytes) -> None:  # not that of the library: it would serve a socket
         self.raw_requestline, _, rest = (head + b"\r\n\r\n").partition(b"\r\n")
         self.rfile = io.BufferedReader(io.BytesIO(rest))
-        if not self.parse_request() or self._is_unusual():
+        if _CONTROL.search(head) or not self.parse_request() or self._is_unusual(head):
             raise MalformedRequestError("not an HTTP/1 request")
+        # The library finds `close` only if the field has no other word.
+        words = ",".join(self.headers.get_all("connection", [])).lower().split(",")
+        self.close_connection = self.close_connection or "close" in map(str.strip, words)
         if "transfer-encoding" in self.headers or any(
-            length != "0" for length in self.headers.get_all("content-length", [])
+            length.strip() != "0" for length in self.headers.get_all("content-length", [])
         ):
             status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
             raise MalformedRequestError("no request body allowed", status)
 
-    def _is_unusual(self) -> bool:
-        """Return whether the head has what the library accepts, and a proxy may read otherwise."""
+    def _is_unusual(self, head: bytes) -> bool:
+        """Return whether the head has what the library accepts, and a proxy may read otherwise.
+
+        A line that is not a header of its own is folded, or one that the library has skipped.
+        """
         return (
-            len(self.requestline.split(" ")) != 3
-            or not self.requestline.isascii()
-            or bool(self.headers.defects)
+            _REQUEST_LINE.fullmatch(self.requestline) is None
+            or len(self.headers) != head.count(b"\r\n")
             or not all(map(_NAME.fullmatch, self.headers))
-            or any(_FORBIDDEN.search(value) for value in self.headers.values())
+            or len(self.headers.get_all("host", [])) > 1
         )
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:

@@ -76,6 +76,13 @@ def test_an_upgrade_is_ignored(exporter: Exporter) -> None:
         (b"GET http://node:9500/x HTTP/1.1\r\nConnection: TE, close\r\n\r\n", [404]),
         (b"GET http://node:9500 HTTP/1.0\r\n\r\n", [200]),
         (b"GET / HTTP/1.1\r\nA: b", []),
+        (b"GET / HTTP/1.1\r\nA: b\n\nTransfer-Encoding: chunked\r\n\r\n", [400]),
+        (b"GET / HTTP/1.1\r\nFrom x\r\n\r\n", [400]),
+        (b"GET / HTTP/1.1\r\nA: b\rC: d\r\n\r\n", [400]),
+        (b"GET /\x0b HTTP/1.1\r\n\r\n", [400]),
+        (b"GET / HTTP/1.10\r\n\r\n", [400]),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", [400]),
+        (b"GET / HTTP/1.1\r\nConnection: TE, close\r\n\r\nGET / HTTP/1.1\r\n\r\n", [200]),
     ],
 )
 def test_heads_of_any_kind(exporter: Exporter, head: bytes, expected: list[int]) -> None:
