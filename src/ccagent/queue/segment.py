@@ -41,6 +41,7 @@ _MAGIC = b"CCQ\x01"
 _HEADER = struct.Struct("<4sdd36sQ")
 _MACHINE_ID = "/etc/machine-id"
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_LARGEST_FILE = 128 << 20
 
 
 class QueueOwner(msgspec.Struct, frozen=True):
@@ -443,8 +444,8 @@ def _check_link(descriptor: int, path: str) -> None:
 
 
 def _read_all(descriptor: int) -> bytes:
-    """Return the content of a file."""
-    size, parts, offset = os.fstat(descriptor).st_size, list[bytes](), 0
+    """Return the content of a file, up to a limit that only a damaged file exceeds."""
+    size, parts, offset = min(os.fstat(descriptor).st_size, _LARGEST_FILE), list[bytes](), 0
     while offset < size and (part := os.pread(descriptor, size - offset, offset)):
         parts.append(part)
         offset += len(part)

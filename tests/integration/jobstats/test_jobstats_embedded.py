@@ -101,7 +101,7 @@ def test_a_job_has_totals_and_rates(filled: RunningJobstatsStore) -> None:
     even = json.loads(ccagent(*asked, "--step", "1h", "--format", "json").stdout)
     rates = {one["operation"]: one["rate"] * 3600 for one in even["rates"]}
     assert rates == pytest.approx(totals)
-    assert "scratch-OST0000  write_bytes  22.0 MiB" in ccagent(*asked).stdout
+    assert "scratch-OST0000  write_bytes  22.0 MiB" in ccagent(*asked, "--series").stdout
     unknown = ccagent("jobstats", "job", "99", "--url", filled.url)
     assert (unknown.returncode, unknown.stderr) == (1, "no such job: '99'\n")
 
@@ -157,7 +157,7 @@ def test_status_and_retention_work_beside_the_running_store(
     place = ("--data", str(data), "--listen", f"127.0.0.1:{filled.port}")
     status = ccagent("store", "jobstats", "status", *place)
     assert status.returncode == 0, status.stderr
-    assert "schema        7" in status.stdout
+    assert "schema        8" in status.stdout
     assert "series        5" in status.stdout
     assert ccagent("store", "jobstats", "migrate", *place).stdout == "the schema is up to date\n"
     retention = ccagent("store", "jobstats", "retention", *place)
