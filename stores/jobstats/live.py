@@ -49,6 +49,9 @@ _HOUR = timedelta(hours=1)
 _LONGEST = timedelta(hours=6)
 """Maximum time that is searched for the start of a high rate."""
 
+_USER = sql.SQL('(m."user" = {0} OR m.user_id::text = {0} OR coalesce(j.user_name = {0}, false))')
+"""Entries often have only a number: the answer shows Slurm's name, so the filter knows it, too."""
+
 _DATA = ("read", "write")
 _TIMES = ("read_usecs", "write_usecs")
 """Sums of the times of reads and writes in us, among the other operations of a record."""
@@ -247,8 +250,9 @@ def _last_interval(
     """Return the rates of each job on each target of a kind."""
     names = (*COLUMNS[kind], *(_TIMES if kind == "ost" else ()))
     values = sql.SQL(", ").join(_sum(kind, name) for name in names)
+    known = FILTERS | {"user": _USER}
     filters = [
-        FILTERS[name].format(value, *split_job(value)) for name, value in request.filters.items()
+        known[name].format(value, *split_job(value)) for name, value in request.filters.items()
     ]
     wanted = sql.SQL(" AND ").join(filters) if filters else sql.SQL("true")
     query = sql.SQL(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import select
 import shutil
 import sys
@@ -40,10 +41,11 @@ def show_live(
             while (left := deadline - time.monotonic()) > 0:
                 if not select.select([sys.stdin], [], [], left)[0]:
                     continue
-                key = sys.stdin.read(1)
-                if key in {"q", ""}:
+                # Not through sys.stdin: it would keep further keys in its buffer.
+                key = os.read(sys.stdin.fileno(), 1)
+                if key in {b"q", b""}:
                     return
-                if key == "s":
+                if key == b"s":
                     order = ORDERS[(ORDERS.index(order) + 1) % len(ORDERS)]
                     break
             try:

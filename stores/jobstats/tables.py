@@ -53,7 +53,7 @@ def format_live(answer: LiveAnswer) -> str:
                 format_amount("operations", one.operations),
                 _latency(one.read_latency),
                 _latency(one.write_latency),
-                _factor(one.factor),
+                _factor(0.0 if one.factor is None and one.before else one.factor),
             ]
             for one in answer.targets
         ],

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import pty
 import re
+import subprocess
+import sys
 from datetime import timedelta
 from typing import Any
 
@@ -12,6 +17,7 @@ from ccagent.stores.jobstats.live import find_beginning
 from tests.integration.jobstats.test_jobstats_clusters import jobs
 from tests.integration.jobstats.test_jobstats_server import ask_commands
 from tests.support.jobstats_store import BEGIN, RunningJobstatsStore, record
+from tests.support.running import until
 
 MINUTE = 60
 
@@ -69,6 +75,36 @@ def test_filters_keep_the_share_of_all(store: RunningJobstatsStore) -> None:
     (found,) = live(store, 104, "&user=1001&sort=metadata")["jobs"]
     assert (found["job"], found["share"]) == ("42", 1.0)
     assert [one["job"] for one in live(store, 104, "&node=c1")["jobs"]] == ["7"]
+
+
+def test_a_filter_knows_the_users_that_are_shown(store: RunningJobstatsStore) -> None:
+    fill(store)
+    assert [one["user"] for one in live(store, 104, "&user=u-fox")["jobs"]] == ["u-fox"]
+
+
+def test_the_screen_is_refreshed_and_takes_keys(store: RunningJobstatsStore) -> None:
+    fill(store)
+    terminal, its_end = pty.openpty()
+    command = [sys.executable, "-m", "ccagent", "jobstats", "live", "--url", store.url]
+    command += ["--every", "1s", "--window", "30d"]
+    process = subprocess.Popen(command, stdin=its_end, stdout=its_end)
+    os.close(its_end)
+    os.set_blocking(terminal, False)
+    shown = bytearray()
+
+    def has(text: bytes) -> bool:
+        with contextlib.suppress(BlockingIOError):
+            shown.extend(os.read(terminal, 1 << 16))
+        return text in shown
+
+    until(lambda: has(b"sort: share, every 1 s"))
+    assert has(b"fs-MDT0000")
+    os.write(terminal, b"ss")
+    until(lambda: has(b"sort: metadata"))
+    os.write(terminal, b"q")
+    until(lambda: has(b"\x1b[?1049l"))
+    assert process.wait(30) == 0
+    os.close(terminal)
 
 
 def test_the_command_prints_both_tables(store: RunningJobstatsStore) -> None:
