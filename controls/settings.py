@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from ccagent.config import tls_keys
+from ccagent.config import common_keys
 from ccagent.config.conversion import convert, place_errors
 from ccagent.config.duration import Cadence, Duration
 from ccagent.config.files import DEFAULT_PATH, read_default, read_files
@@ -79,11 +79,11 @@ class ControlsSettings(Settings, frozen=True, kw_only=True):
     token_file: Annotated[str, Meta(description="file with a token")] = ""
     nkey_file: Annotated[str, Meta(description="file with the seed of a user's nkey")] = ""
     creds_file: Annotated[str, Meta(description="file with a user's JWT and seed (.creds)")] = ""
-    ca_file: tls_keys.CaFile = ""
-    certificate_file: tls_keys.CertificateFile = ""
-    key_file: tls_keys.KeyFile = ""
-    insecure: tls_keys.Insecure = False
-    allow_cleartext: tls_keys.AllowCleartext = False
+    ca_file: common_keys.CaFile = ""
+    certificate_file: common_keys.CertificateFile = ""
+    key_file: common_keys.KeyFile = ""
+    insecure: common_keys.Insecure = False
+    allow_cleartext: common_keys.AllowCleartext = False
     get: Annotated[bool, Meta(description="answer GET")] = True
     allow: Annotated[
         dict[str, AllowSettings], Meta(description="controls that may be set, by name")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 
 from msgspec import Meta
 
-from ccagent.config import tls_keys
+from ccagent.config import common_keys
 from ccagent.config.common_keys import SinkSettings
 from ccagent.config.duration import Duration
 from ccagent.registry import load_transport
@@ -90,11 +90,11 @@ class NetworkSinkSettings(SinkSettings, frozen=True, kw_only=True):
 
     user: Annotated[str, Meta(description="user of the password")] = ""
     password_file: Annotated[str, Meta(description="file with the password")] = ""
-    ca_file: tls_keys.CaFile = ""
-    certificate_file: tls_keys.CertificateFile = ""
-    key_file: tls_keys.KeyFile = ""
-    insecure: tls_keys.Insecure = False
-    allow_cleartext: tls_keys.AllowCleartext = False
+    ca_file: common_keys.CaFile = ""
+    certificate_file: common_keys.CertificateFile = ""
+    key_file: common_keys.KeyFile = ""
+    insecure: common_keys.Insecure = False
+    allow_cleartext: common_keys.AllowCleartext = False
     time_limit: Annotated[
         Duration, Meta(description="maximum time for a connection, and for each answer")
     ] = Duration("10s")

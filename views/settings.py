@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta, field
 
-from ccagent.config import tls_keys
+from ccagent.config import common_keys
 from ccagent.config.conversion import convert
 from ccagent.config.duration import Duration
 from ccagent.config.settings import Settings
@@ -41,8 +41,8 @@ class ViewSettings(Settings, frozen=True, kw_only=True):
         Meta(description="URL of the metric store for `ccagent job`; empty: this node only"),
     ] = ""
     token_file: Annotated[str, Meta(description="file with the token for the store")] = ""
-    ca_file: tls_keys.CaFile = ""
-    allow_cleartext: tls_keys.AllowCleartext = False
+    ca_file: common_keys.CaFile = ""
+    allow_cleartext: common_keys.AllowCleartext = False
     time_limit: Annotated[
         Duration, Meta(description="time limit of a connection attempt, and of each response")
     ] = Duration("30s")

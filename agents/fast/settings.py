@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from msgspec import Meta
 
 from ccagent.agents.base import AgentSettings
-from ccagent.config import tls_keys
+from ccagent.config import common_keys
 from ccagent.config.duration import Cadence, Duration
 from ccagent.config.settings import Problems
 from ccagent.errors import ConfigurationError
@@ -42,11 +42,11 @@ class FastSettings(AgentSettings, frozen=True, kw_only=True):
     protocol: Annotated[Literal["3.1.1", "5"], Meta(description="version of MQTT")] = "5"
     user: Annotated[str, Meta(description="user name for the password")] = ""
     password_file: Annotated[str, Meta(description="file with the password of that user")] = ""
-    ca_file: tls_keys.CaFile = ""
-    certificate_file: tls_keys.CertificateFile = ""
-    key_file: tls_keys.KeyFile = ""
-    insecure: tls_keys.Insecure = False
-    allow_cleartext: tls_keys.AllowCleartext = False
+    ca_file: common_keys.CaFile = ""
+    certificate_file: common_keys.CertificateFile = ""
+    key_file: common_keys.KeyFile = ""
+    insecure: common_keys.Insecure = False
+    allow_cleartext: common_keys.AllowCleartext = False
     answer_limit: Annotated[
         Duration, Meta(description="time limit for connecting and for each answer of the broker")
     ] = Duration("10s")

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field, structs
 
-from ccagent.config import tls_keys
+from ccagent.config import common_keys
 from ccagent.config.duration import Duration
 from ccagent.config.settings import Settings
 from ccagent.errors import ConfigurationError
@@ -92,10 +92,10 @@ class StoreNatsSettings(Settings, frozen=True, kw_only=True):
     token_file: Annotated[str, Meta(description="file with a token")] = ""
     nkey_file: Annotated[str, Meta(description="file with the seed of a user's nkey")] = ""
     creds_file: Annotated[str, Meta(description="file with a user's JWT and seed")] = ""
-    ca_file: tls_keys.CaFile = ""
-    certificate_file: tls_keys.CertificateFile = ""
-    key_file: tls_keys.KeyFile = ""
-    insecure: tls_keys.Insecure = False
+    ca_file: common_keys.CaFile = ""
+    certificate_file: common_keys.CertificateFile = ""
+    key_file: common_keys.KeyFile = ""
+    insecure: common_keys.Insecure = False
     subscriptions: Annotated[
         list[SubscriptionSettings], Meta(description="subjects to receive")
     ] = []

@@ -45,7 +45,6 @@ OURS = {
     "ccagent.config.configuration",
     "ccagent.config.conversion",
     "ccagent.config.settings",
-    "ccagent.config.tls_keys",
     "ccagent.config.duration",
     "ccagent.config.files",
     "ccagent.registry",

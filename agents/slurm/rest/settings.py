@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from ccagent.agents.base import AgentSettings
-from ccagent.config import tls_keys
+from ccagent.config import common_keys
 from ccagent.config.duration import Duration
 from ccagent.config.secret import read_secret
 from ccagent.errors import ConfigurationError
@@ -44,11 +44,11 @@ class SlurmSourceSettings(AgentSettings, frozen=True, kw_only=True):
             description="version of the API, as v0.0.41; empty: the newest known one of the server",
         ),
     ] = ""
-    ca_file: tls_keys.CaFile = ""
-    certificate_file: tls_keys.CertificateFile = ""
-    key_file: tls_keys.KeyFile = ""
-    insecure: tls_keys.Insecure = False
-    allow_cleartext: tls_keys.AllowCleartext = False
+    ca_file: common_keys.CaFile = ""
+    certificate_file: common_keys.CertificateFile = ""
+    key_file: common_keys.KeyFile = ""
+    insecure: common_keys.Insecure = False
+    allow_cleartext: common_keys.AllowCleartext = False
     command_time_limit: Annotated[
         Duration, Meta(description="time after which a program is killed, or a request ends")
     ] = Duration("5m")

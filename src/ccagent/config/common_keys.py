@@ -1,4 +1,4 @@
-"""The keys that all agents have, and those that all sinks have."""
+"""The keys that all agents have, those that all sinks have, and those of every client's TLS."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ccagent.records.receivers import Receiver
+
 
 _PRECISION = re.compile(r"[?&]precision=(s|ns)(?=&|#|$)")
 """The URL parameter for the unit of times in InfluxDB and compatible databases."""
@@ -131,3 +132,12 @@ class SinkSettings(Settings, frozen=True, kw_only=True):
             return known.precision
         asked = _PRECISION.search(self.url)
         return "" if asked is None else "ns" if asked[1] == "ns" else "s"
+
+
+CaFile = Annotated[str, Meta(description="certificates to trust; empty: those of the system")]
+CertificateFile = Annotated[str, Meta(description="client certificate")]
+KeyFile = Annotated[str, Meta(description="key of the client certificate, not encrypted")]
+Insecure = Annotated[bool, Meta(description="do not verify the server; a warning at each start")]
+AllowCleartext = Annotated[
+    bool, Meta(description="send a password or token unencrypted to another machine")
+]
