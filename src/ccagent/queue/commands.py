@@ -48,11 +48,15 @@ class BacklogRow(NamedTuple):
 
 
 class StoredLetter(NamedTuple):
-    """A dead letter in a file, or a message of another sink or machine."""
+    """A dead letter in a file, or a message of another sink or machine.
+
+    name: of the file. sink: for which the message was queued.
+    """
 
     name: str
     message: StoredMessage
     reason: str
+    sink: str
 
 
 class DeadLetterSelection(NamedTuple):
@@ -105,34 +109,51 @@ def send_queued(sink: str, sender: Sender) -> bool:
 
 
 def retry(configuration: Configuration, selection: DeadLetterSelection) -> int:
-    """Queue dead letters again and return their number. Raise QueueError if a file fails."""
+    """Queue dead letters again and return their number. Raise QueueError if a file fails.
+
+    A message goes to the sink for which it was queued; if that is not configured any more, to the
+    sink in whose directory its file lies.
+    """
     count = 0
-    for sink in _select_queues(configuration, selection):
-        with _open_queue(configuration, sink) as (segments, files):
-            letters = selection.select(_list_letters(files))
-            usable = 0
-            try:
-                segments.open()
-                for letter in letters:
-                    entry = letter.message.entry
-                    if entry is None:
-                        continue
-                    # Their age starts at 0; otherwise they could expire at once.
-                    clock = segments.now().clock
-                    segments.append([msgspec.structs.replace(entry, clock=clock, reason="")])
-                    _finish(segments, [letter])
-                    usable += 1
-            finally:
-                segments.close()
-            count += usable
-            if len(letters) > usable:
-                logger.warning(
-                    "sink %s: %d undecodable dead letters can't be sent again; "
-                    "`ccagent outbox drop --reason version` deletes them",
-                    sink,
-                    len(letters) - usable,
-                )
+    for name in _select_queues(configuration, selection):
+        with _open_queue(configuration, name) as (source, files):
+            letters = selection.select(_list_letters(files, name))
+            targets: dict[str, list[StoredLetter]] = {}
+            for letter in letters:
+                sink = letter.sink if letter.sink in configuration.sinks else name
+                targets.setdefault(sink, []).append(letter)
+            for sink, of_sink in targets.items():
+                with _open_queue(configuration, sink) as (segments, _):
+                    count += _queue_again(segments, of_sink, source)
     return count
+
+
+def _queue_again(
+    segments: QueueSegments, letters: list[StoredLetter], source: QueueSegments
+) -> int:
+    """Queue dead letters of one queue in another or the same. Return their number."""
+    usable = 0
+    try:
+        segments.open()
+        for letter in letters:
+            entry = letter.message.entry
+            if entry is None:
+                continue
+            # Their age starts at 0; otherwise they could expire at once.
+            clock = segments.now().clock
+            segments.append([msgspec.structs.replace(entry, clock=clock, reason="")])
+            _finish(source, [letter])
+            usable += 1
+    finally:
+        segments.close()
+    if len(letters) > usable:
+        logger.warning(
+            "sink %s: %d undecodable dead letters can't be sent again; "
+            "`ccagent outbox drop --reason version` deletes them",
+            segments.owner.sink,
+            len(letters) - usable,
+        )
+    return usable
 
 
 def drop(configuration: Configuration, selection: DeadLetterSelection, *, is_whole: bool) -> int:
@@ -140,10 +161,10 @@ def drop(configuration: Configuration, selection: DeadLetterSelection, *, is_who
     count = 0
     for sink in _select_queues(configuration, selection):
         with _open_queue(configuration, sink) as (segments, files):
-            letters = selection.select(_list_letters(files))
+            letters = selection.select(_list_letters(files, sink))
             if is_whole:
                 letters += [
-                    StoredLetter(name, message, "")
+                    StoredLetter(name, message, "", sink)
                     for name, content in files.items()
                     for message in content.waiting
                 ]
@@ -156,7 +177,7 @@ def _summarise(configuration: Configuration, sink: str) -> BacklogRow:
     """Return the line of a queue, with its first dead letters and its damaged files."""
     with _open_queue(configuration, sink) as (segments, files):
         waiting = [message for content in files.values() for message in content.waiting]
-        letters = _list_letters(files)
+        letters = _list_letters(files, sink)
         details = [_describe(letter) for letter in letters[:_SHOWN]]
         if len(letters) > _SHOWN:
             details.append(f"... and {len(letters) - _SHOWN} more dead letters")
@@ -180,10 +201,11 @@ def _summarise(configuration: Configuration, sink: str) -> BacklogRow:
         )
 
 
-def _list_letters(files: dict[str, SegmentContent]) -> list[StoredLetter]:
-    """Return the dead letters, and all messages of other sinks and machines."""
+def _list_letters(files: dict[str, SegmentContent], sink: str) -> list[StoredLetter]:
+    """Return the dead letters of a sink, and all messages of other sinks and machines."""
     letters: list[StoredLetter] = []
     for name, content in files.items():
+        queued_for = content.header.owner.sink if content.header is not None else sink
         for message in content.messages:
             if content.is_foreign and content.header is not None:
                 owner = content.header.owner
@@ -193,7 +215,7 @@ def _list_letters(files: dict[str, SegmentContent]) -> list[StoredLetter]:
             else:
                 continue
             if not message.is_done:
-                letters.append(StoredLetter(name, message, reason))
+                letters.append(StoredLetter(name, message, reason, queued_for))
     return letters
 
 

@@ -88,6 +88,7 @@ class Queue:
         self._reread_at = 0.0
         """When files that could not be read are tried again."""
         self._is_open = False
+        self._is_converted = False
         self._segments = make_segments(name, settings)
         if settings.directory and not settings.memory:
             self.path = self._segments.path
@@ -243,6 +244,7 @@ class Queue:
                 elif self._is_open:
                     self._rescue(self._segments.look())
                 if self._is_usable():
+                    self._convert()
                     self._move_to_disk()
             except FILE_ERRORS as error:
                 self._fail(error)
@@ -263,16 +265,20 @@ class Queue:
         return self._is_open and self._monotonic() >= self._retry_at
 
     def _open(self) -> None:
-        """Open the files, and convert that of an earlier version."""
+        """Open the files."""
         self._retry_at = self._monotonic() + self.retry_after
         self._rescue(self._segments.open())
         self._is_open = True
+        self._retry_at = 0.0
+
+    def _convert(self) -> None:
+        """Convert the file of an earlier version, once."""
         old = self.path.removesuffix(SUFFIX) + OLD_SUFFIX
-        if os.path.lexists(old):
+        if not self._is_converted and os.path.lexists(old):
             from ccagent.queue.conversion import convert
 
             convert(old, self._segments)
-        self._retry_at = 0.0
+        self._is_converted = True
 
     def _put_on_disk(self, messages: Sequence[Message]) -> Sequence[Message]:
         """Store messages on disk. Return those that must be kept in memory."""

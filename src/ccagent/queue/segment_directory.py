@@ -91,6 +91,8 @@ class SegmentDirectory:
         self._boot = boot_id()
         self._moment: Moment | None = None
         self._segments: dict[int, QueueSegment] = {}
+        self._opened: dict[int, QueueSegment] = {}
+        """The segments that were opened to be read, and may be closed by now."""
         self._written: dict[bool, QueueSegment] = {}
         """The segments that are written: dead letters (True), messages (False)."""
         self._last = 0
@@ -185,6 +187,7 @@ class SegmentDirectory:
                 os.ftruncate(segment.file.descriptor, segment.size)
             segment.close()
         self._segments.clear()
+        self._opened.clear()
         self._written.clear()
 
     def _in_order(self) -> Iterator[QueueSegment]:
@@ -199,14 +202,17 @@ class SegmentDirectory:
 
     def _close_others(self, segment: QueueSegment) -> None:
         """Close some segments that were opened before another one."""
+        written = {each.number for each in self._written.values()}
+        self._opened[segment.number] = segment
         opened = [
             each
-            for each in self._segments.values()
-            if each.file.is_open and each not in self._written.values()
+            for number, each in sorted(self._opened.items())
+            if each.file.is_open and number not in written
         ]
         for other in opened[1 : len(opened) - _OPEN + 1]:  # the oldest stays: it is sent
             if other is not segment:
                 other.close()
+        self._opened = {each.number: each for each in opened if each.file.is_open}
 
     def _examine(self, segment: QueueSegment) -> None:
         """Lock and read a segment, and delete it or set it aside if nothing in it can be sent."""

@@ -57,6 +57,21 @@ def test_dead_letters_are_sent_again(site: Path, server: Server) -> None:
     assert outbox(site, "retry", "--sink", "backend").stdout == "queued again: 1\n"
 
 
+def test_messages_in_the_wrong_directory_return_to_their_sink(site: Path, server: Server) -> None:
+    config = site / "ccagent.toml"
+    outbox_directory = site / "outbox"
+    other = Queue("other", OutboxSettings(directory=str(outbox_directory)))
+    other.put([Message("x", "n", "sample", "sonar", 1.0, b'{"for": "other"}', "", "id")])
+    other.close()
+    (segment,) = (outbox_directory / make_directory_name("other")).iterdir()
+    segment.rename(outbox_directory / DIRECTORY / f"{10**11}.log")
+    Queue("backend", OutboxSettings(directory=str(outbox_directory))).close()  # sets it aside
+    config.write_text(config.read_text() + f'[sinks.other]\nurl = "http://{server.place}/other"\n')
+    assert outbox(site, "retry", "--reason", "for sink other").stdout == "queued again: 1\n"
+    assert outbox(site, "flush").returncode == 0
+    assert [r.path for r in server.requests if b"other" in r.body] == ["/other/sample"]
+
+
 def test_dead_letters_are_deleted_on_demand_only(site: Path) -> None:
     assert outbox(site, "drop", "--reason", "403").stdout == "deleted: 1\n"
     assert outbox(site, "drop").stdout == "deleted: 1\n"

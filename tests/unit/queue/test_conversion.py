@@ -104,6 +104,25 @@ def test_an_interrupted_conversion_is_continued_without_repetitions(
     assert drained(Queue("backend", settings(old))) == EXPECTED
 
 
+def test_a_conversion_is_continued_once_the_disk_has_space(
+    old: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ccagent.queue.segments import QueueSegments
+
+    def fail(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    now = [0.0]
+    with monkeypatch.context() as context:
+        context.setattr(QueueSegments, "append", fail)
+        queue = Queue("backend", settings(old), monotonic=lambda: now[0])
+        assert queue.error == "No space left on device"
+    now[0] = queue.retry_after
+    queue.check()
+    assert queue.error == ""
+    assert drained(queue) == EXPECTED
+
+
 def test_a_file_that_the_old_version_still_uses_is_left_alone(old: Path) -> None:
     with (old.parent / "backend.outbox.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
