@@ -1,16 +1,18 @@
 """Cost of the outbox: storing a message, and taking it out again.
 
-    python benchmarks/outbox.py [--messages 20000] [--directory DIR] [--before CHECKOUT]
+    python benchmarks/outbox.py [--messages 20000] [--directory DIR] [--before CHECKOUT] [--full]
 
 Stores messages of 2 KB as an agent does, one at a time, and drains them into a transport that
 accepts all. Prints messages per CPU second for both, for both together, and for each durability.
 For comparison it prints the disk's time for one write and fsync of the same size. `--before`
-measures another checkout in turns with this one, and prints the ratio.
+measures another checkout in turns with this one, and prints the ratio. `--full` (as root) drains
+queues from file systems, tmpfs and ext4, that have no free byte, beside the same with free space.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -85,6 +87,56 @@ def measure(directory: str, count: int) -> dict[str, float]:
     return found
 
 
+def drain(directory: str, count: int, *, is_full: bool) -> float:
+    """Return messages per second of draining a queue, from a disk without a free byte or with."""
+    settings = OutboxSettings(directory=directory, max_bytes=2**40)
+    queue = Queue("full" if is_full else "free", settings)
+    body = os.urandom(SIZE // 2).hex().encode()
+    messages = [
+        Message("x", "n", "sample", "sonar", 0.0, body, "", f"{index:024}")
+        for index in range(count)
+    ]
+    queue.put(messages)
+    if is_full:
+        with (
+            open(os.path.join(directory, "fill"), "wb", buffering=0) as file,
+            contextlib.suppress(OSError),
+        ):
+            while file.write(bytes(4096)):
+                pass
+    sender = Sender("backend", queue, Everything(SinkSettings(url="x:")))
+    begin = time.perf_counter()
+    if not sender.send_all() or queue.count_in_memory():
+        sys.exit("not all was sent from the disk")
+    rate = count / (time.perf_counter() - begin)
+    sender.close()
+    return rate
+
+
+def measure_full_disks(directory: str, count: int) -> None:
+    """Print the rates of draining from a full disk and from one with free space."""
+    for kind in ("tmpfs", "ext4"):
+        place = os.path.join(directory, kind)
+        os.mkdir(place)
+        size = count * SIZE * 3
+        if kind == "tmpfs":
+            mount = ["mount", "-t", "tmpfs", "-o", f"size={size},mode=700", "tmpfs", place]
+        else:
+            image = place + ".image"
+            with open(image, "wb") as file:
+                file.truncate(size)
+            subprocess.run(["mkfs.ext4", "-q", "-m", "0", image], check=True)
+            mount = ["mount", "-o", "loop", image, place]
+        subprocess.run(mount, check=True)
+        try:
+            os.chmod(place, 0o700)
+            free = drain(place, count, is_full=False)
+            full = drain(place, count, is_full=True)
+        finally:
+            subprocess.run(["umount", "-l", place], check=True)
+        print(f"{kind}: drained per second{full:37,.0f} full, ratio {full / free:.2f}")
+
+
 def measure_checkout(checkout: str, options: argparse.Namespace) -> dict[str, float]:
     """Measure the code of a checkout in another process."""
     command = [sys.executable, os.path.abspath(__file__), "--json"]
@@ -104,10 +156,14 @@ def main() -> None:
     parser.add_argument("--directory", default=None)
     parser.add_argument("--before", default="")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--full", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.directory) as directory:
         if options.json:
             print(json.dumps(measure(directory, options.messages)))
+            return
+        if options.full:
+            measure_full_disks(directory, options.messages)
             return
         few = max(1, options.messages // 100)
         print(f"write and fsync of 2 KB{fsync_time(directory, few) * 1e6:38,.0f} us")
