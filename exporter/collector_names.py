@@ -27,22 +27,28 @@ COLLECTORS: dict[str, dict[str, str]] = {
         "filesystem": f"{_NODE}.fabrics:FilesystemCollector",
         "hwmon": f"{_NODE}.hardware:HwmonCollector",
         "infiniband": f"{_NODE}.fabrics:read_infiniband",
+        "interrupts": f"{_NODE}.kernel:read_interrupts",
         "loadavg": f"{_NODE}.kernel:read_loadavg",
         "meminfo": f"{_NODE}.kernel:read_meminfo",
+        "mountstats": f"{_NODE}.nfs:read_mountstats",
         "netclass": f"{_NODE}.network:read_netclass",
         "netdev": f"{_NODE}.network:NetdevCollector",
         "netstat": f"{_NODE}.network:read_netstat",
-        "nfs": f"{_NODE}.fabrics:read_nfs",
+        "nfs": f"{_NODE}.nfs:read_nfs",
+        "nfsd": f"{_NODE}.nfs:read_nfsd",
         "os": f"{_NODE}.system:read_os",
         "powersupplyclass": f"{_NODE}.hardware:read_powersupplyclass",
         "pressure": f"{_NODE}.kernel:read_pressure",
+        "process": f"{_NODE}.system:read_process",
         "processes": f"{_NODE}.system:read_processes",
         "rapl": f"{_NODE}.hardware:RaplCollector",
         "schedstat": f"{_NODE}.kernel:read_schedstat",
         "selinux": f"{_NODE}.system:read_selinux",
         "sockstat": f"{_NODE}.network:read_sockstat",
+        "softirqs": f"{_NODE}.kernel:read_softirqs",
         "softnet": f"{_NODE}.network:read_softnet",
         "stat": f"{_NODE}.kernel:read_stat",
+        "tcpstat": f"{_NODE}.network:read_tcpstat",
         "textfile": f"{_HERE}.textfile:TextfileCollector",
         "thermal_zone": f"{_NODE}.hardware:read_thermal_zone",
         "time": f"{_NODE}.system:read_time",
@@ -58,7 +64,8 @@ COLLECTORS: dict[str, dict[str, str]] = {
     "slurm": {"slurm": f"{_HERE}.slurm_exporter:SlurmExporterCollector"},
 }
 """Collectors by set of names: name to `module:object`, a class or a function of the node."""
-_ON_DEMAND = frozenset({"processes"})
+_ON_DEMAND = frozenset({"interrupts", "mountstats", "processes", "softirqs", "tcpstat"})
+"""Those that node_exporter leaves out by default, too."""
 
 
 def list_collectors(name_set: str) -> dict[str, bool]:

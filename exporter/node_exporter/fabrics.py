@@ -1,4 +1,4 @@
-"""The collectors of InfiniBand ports, NFS clients and file systems: infiniband, nfs, filesystem."""
+"""The collectors of InfiniBand ports and file systems: infiniband, filesystem."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from ccagent.exporter.exposition import counter, gauge
 from ccagent.machine.infiniband_ports import DEVICES
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.mountinfo import MOUNTINFO, parse_mountinfo
-from ccagent.machine.procfs.nfs import NFS3, operations4, parse_operations
 from ccagent.machine.space import SpaceQueries
 
 if TYPE_CHECKING:
@@ -169,64 +168,6 @@ def read_infiniband(node: Node) -> Iterator[FamilyRows]:
                 number = float(found[1]) * scale
                 states.append(((device, port), int(number)))
         yield family, states
-
-
-_RPCS = counter("node_nfs_rpcs_total", "Total number of RPCs performed.")
-_RETRANSMISSIONS = counter(
-    "node_nfs_rpc_retransmissions_total", "Number of RPC transmissions performed."
-)
-_REFRESHES = counter(
-    "node_nfs_rpc_authentication_refreshes_total",
-    "Number of RPC authentication refreshes performed.",
-)
-_PACKETS = counter(
-    "node_nfs_packets_total",
-    "Total NFSd network packets (sent+received) by protocol type.", "protocol",
-)  # fmt: skip
-_CONNECTIONS = counter("node_nfs_connections_total", "Total number of NFSd TCP connections.")
-_REQUESTS = counter(
-    "node_nfs_requests_total", "Number of NFS procedures invoked.", "proto", "method"
-)
-_V3 = {
-    "readdirplus": "ReadDirPlus", "fsstat": "FsStat", "fsinfo": "FsInfo", "pathconf": "PathConf",
-    "readlink": "ReadLink", "mkdir": "MkDir", "symlink": "SymLink", "mknod": "MkNod",
-    "rmdir": "RmDir", "readdir": "ReadDir", "getattr": "GetAttr", "setattr": "SetAttr",
-}  # fmt: skip
-_V4 = {
-    "fsinfo": "FsInfo", "setclientid": "SetClientID", "setclientid_confirm": "SetClientIDConfirm",
-    "statfs": "StatFs", "readlink": "ReadLink", "readdir": "ReadDir",
-    "delegreturn": "DelegReturn", "getacl": "GetACL", "setacl": "SetACL",
-    "exchange_id": "ExchangeID", "layoutget": "LayoutGet", "getdeviceinfo": "GetDeviceInfo",
-    "layoutcommit": "LayoutCommit", "layoutreturn": "LayoutReturn", "test_stateid": "TestStateID",
-    "free_stateid": "FreeStateID", "getdevicelist": "GetDeviceList",
-    "destroy_clientid": "DestroyClientID", "deallocate": "DeAllocate",
-    "layoutstats": "LayoutStats",
-}  # fmt: skip
-
-
-def read_nfs(node: Node) -> Iterator[FamilyRows]:
-    """Read /proc/net/rpc/nfs: operations of the NFS client by version."""
-    found = read_parsed(node, "proc/net/rpc/nfs", parse_operations)
-    network = found.get("net", [])
-    if len(network) >= 4:
-        yield _PACKETS, [(("udp",), network[1]), (("tcp",), network[2])]
-        yield _CONNECTIONS, [((), network[3])]
-    rpc = found.get("rpc", [])
-    for family, value in zip((_RPCS, _RETRANSMISSIONS, _REFRESHES), rpc, strict=False):
-        yield family, [((), value)]
-    rows: list[tuple[Labels, float]] = []
-    for version in (3, 4):
-        numbers = found.get(f"proc{version}", [])
-        names = NFS3 if version == 3 else operations4(len(numbers))
-        for name, number in zip(names, numbers, strict=False):
-            rows.append(((str(version), name_method(name, version)), number))
-    yield _REQUESTS, rows
-
-
-def name_method(operation: str, version: int) -> str:
-    """Return node_exporter's name of an operation: `GetAttr` of version 3, `Getattr` of 4."""
-    special = (_V3 if version == 3 else _V4).get(operation)
-    return special or "".join(word.capitalize() for word in operation.split("_"))
 
 
 _LABELS = ("device", "fstype", "mountpoint")

@@ -15,9 +15,11 @@ from ccagent.log import logger
 from ccagent.machine.counters import hold_cpu_times
 from ccagent.machine.cpus import CPUS, read_topology_id
 from ccagent.machine.parsed import read_parsed
+from ccagent.machine.procfs.cpulist import parse_cpu_list
 from ccagent.machine.procfs.system import (
     CPU_STATES,
     parse_diskstats,
+    parse_interrupts,
     parse_kernel_stat,
     parse_loadavg,
     parse_meminfo,
@@ -48,6 +50,10 @@ _CORE_THROTTLES = counter(
 _PACKAGE_THROTTLES = counter(
     "node_cpu_package_throttles_total", "Times a package was throttled.", "package"
 )
+_ISOLATED = gauge(
+    "node_cpu_isolated",
+    "Whether each core is isolated, information from /sys/devices/system/cpu/isolated.", "cpu",
+)  # fmt: skip
 _IDLE = slice(CPU_STATES.index("idle"), CPU_STATES.index("idle") + 1)
 """Only a fall of idle time is judged, as in node_exporter."""
 
@@ -88,6 +94,9 @@ class CpuCollector(Collector):
             guests += zip(labels[1], seconds[8:], strict=True)
         yield _CPU, rows
         yield _GUEST, guests
+        with suppress(CcagentError):
+            isolated = read_parsed(node, f"{CPUS}/isolated", parse_cpu_list)
+            yield _ISOLATED, [((str(cpu),), 1) for cpu in isolated]
         yield from self._throttles(node)
 
     def _throttles(self, node: Node) -> Iterator[FamilyRows]:
@@ -140,6 +149,38 @@ def read_stat(node: Node) -> Iterator[FamilyRows]:
     for name, value in {**stat.events, "btime": stat.boot, **stat.tasks}.items():
         if name != "btime" or value:
             yield _EVENTS[name], [((), value)]
+
+
+_INTERRUPTS = counter(
+    "node_interrupts_total", "Interrupt details.", "cpu", "type", "info", "devices"
+)
+_SOFTIRQS = counter("node_softirqs_functions_total", "Softirq counts per CPU.", "cpu", "type")
+
+
+def read_interrupts(node: Node) -> Iterator[FamilyRows]:
+    """Read /proc/interrupts: counts by hwthread and interrupt."""
+    cpus, found = read_parsed(node, "proc/interrupts", parse_interrupts)
+    yield (
+        _INTERRUPTS,
+        [
+            ((str(cpu), each.name, each.chip, each.devices), count)
+            for each in found
+            for cpu, count in zip(cpus, each.counts, strict=True)
+        ],
+    )
+
+
+def read_softirqs(node: Node) -> Iterator[FamilyRows]:
+    """Read /proc/softirqs: counts by hwthread and kind."""
+    cpus, found = read_parsed(node, "proc/softirqs", parse_interrupts)
+    yield (
+        _SOFTIRQS,
+        [
+            ((str(cpu), each.name), count)
+            for each in found
+            for cpu, count in zip(cpus, each.counts, strict=True)
+        ],
+    )
 
 
 _LOADS = tuple(gauge(f"node_load{n}", f"{n}m load average.") for n in (1, 5, 15))

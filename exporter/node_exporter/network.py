@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import re
+import socket
+import struct
+from collections import Counter
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -326,3 +329,62 @@ def read_bonding(node: Node) -> Iterator[FamilyRows]:
         active.append(((master,), states.count("up")))
     yield _BONDS, slaves
     yield _ACTIVE, active
+
+
+_TCP = gauge("node_tcp_connection_states", "Number of connection states.", "state")
+_TCP_STATES = (
+    "established", "syn_sent", "syn_recv", "fin_wait1", "fin_wait2", "time_wait", "close",
+    "close_wait", "last_ack", "listen", "closing",
+)  # fmt: skip
+"""By number, from 1: include/net/tcp_states.h of Linux."""
+_SOCK_DIAG_BY_FAMILY, _DUMP, _MESSAGE_DONE, _MESSAGE_ERROR = 20, 0x301, 3, 2
+_NETLINK_SOCK_DIAG = 4
+_MESSAGE = struct.Struct("=IHHII")
+_REQUEST = struct.Struct("=BBBxI48x")
+_STATE = _MESSAGE.size + 1
+_WAITING = struct.Struct("=II")
+_WAITING_AT = _MESSAGE.size + 56
+"""Offset of the bytes received and sent that wait: struct inet_diag_msg of linux/inet_diag.h."""
+_ANSWER = 1 << 18
+_KERNEL_PATIENCE = 2.0
+
+
+def read_tcpstat(node: Node) -> Iterator[FamilyRows]:
+    """Ask the kernel for its TCP sockets by sock_diag(7). Raise NotHereError if it refuses."""
+    if not node.is_live:
+        raise NotHereError("a recorded machine has no sockets")
+    states: Counter[str] = Counter()
+    try:
+        for family in (socket.AF_INET, socket.AF_INET6):
+            with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as kernel:
+                kernel.settimeout(_KERNEL_PATIENCE)
+                request = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, 0xFFF)
+                size = _MESSAGE.size + len(request)
+                kernel.send(_MESSAGE.pack(size, _SOCK_DIAG_BY_FAMILY, _DUMP, 1, 0) + request)
+                while add_sockets(kernel.recv(_ANSWER), states):
+                    pass
+    except OSError as error:
+        raise NotHereError(f"sock_diag: {error.strerror or error}") from error
+    yield _TCP, [((state,), number) for state, number in states.items()]
+
+
+def add_sockets(answer: bytes, states: Counter[str]) -> bool:
+    """Count the sockets of an answer of sock_diag(7) by state, and their waiting bytes.
+
+    Return whether more answers follow.
+    """
+    offset = 0
+    while offset + _MESSAGE.size <= len(answer):
+        size, kind, *_ = _MESSAGE.unpack_from(answer, offset)
+        if kind in {_MESSAGE_DONE, _MESSAGE_ERROR} or size < _WAITING_AT + _WAITING.size:
+            return False
+        if offset + size > len(answer):
+            break
+        number = answer[offset + _STATE]
+        if 0 < number <= len(_TCP_STATES):
+            states[_TCP_STATES[number - 1]] += 1
+        received, sent = _WAITING.unpack_from(answer, offset + _WAITING_AT)
+        states["rx_queued_bytes"] += received
+        states["tx_queued_bytes"] += sent
+        offset += (size + 3) & ~3
+    return True

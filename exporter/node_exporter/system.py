@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import struct
 import time
 from typing import TYPE_CHECKING
@@ -12,9 +13,10 @@ from ccagent.errors import CcagentError, NotHereError, NotPermittedError, Vanish
 from ccagent.exporter.collector import Collector, list_names, read_number, read_text, unsigned
 from ccagent.exporter.exposition import Family, counter, gauge
 from ccagent.log import logger
+from ccagent.machine.own_memory import read_resident, read_virtual
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.process_files import parse_stat
-from ccagent.machine.procfs.system import parse_file_nr
+from ccagent.machine.procfs.system import parse_file_nr, parse_kernel_stat
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -284,3 +286,43 @@ def read_processes(node: Node) -> Iterator[FamilyRows]:
         limit = read_number(node, f"proc/sys/kernel/{path}")
         if limit is not None:
             yield family, [((), limit)]
+
+
+_PROCESS = {
+    name: make(f"process_{name}", text)
+    for name, make, text in (
+        ("cpu_seconds_total", counter, "Total user and system CPU time spent in seconds."),
+        ("resident_memory_bytes", gauge, "Resident memory size in bytes."),
+        ("virtual_memory_bytes", gauge, "Virtual memory size in bytes."),
+        ("virtual_memory_max_bytes", gauge,
+            "Maximum amount of virtual memory available in bytes."),
+        ("open_fds", gauge, "Number of open file descriptors."),
+        ("max_fds", gauge, "Maximum number of open file descriptors."),
+        ("start_time_seconds", gauge,
+            "Start time of the process since unix epoch in seconds."),
+    )
+}  # fmt: skip
+
+
+def read_process(node: Node) -> Iterator[FamilyRows]:
+    """Read the resources of this process, as client libraries of Prometheus expose them."""
+    if not node.is_live:
+        raise NotHereError("a recorded machine does not run this process")
+    stat = parse_stat(node.read_single("proc/self/stat"))
+    boot = read_parsed(node, "proc/stat", parse_kernel_stat).boot
+    limits = {
+        name: resource.getrlimit(kind)[0]
+        for name, kind in (
+            ("virtual_memory_max_bytes", resource.RLIMIT_AS), ("max_fds", resource.RLIMIT_NOFILE)
+        )
+    }  # fmt: skip
+    values = {
+        "cpu_seconds_total": time.process_time(),
+        "resident_memory_bytes": read_resident(),
+        "virtual_memory_bytes": read_virtual(),
+        "open_fds": len(node.list("proc/self/fd")),
+        "start_time_seconds": boot + stat.starttime / node.clock_ticks,
+        **{name: limit if limit >= 0 else float("inf") for name, limit in limits.items()},
+    }
+    for name, value in values.items():
+        yield _PROCESS[name], [((), value)]

@@ -34,6 +34,10 @@ def is_open(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
+ON_DEMAND = ("interrupts", "mountstats", "processes", "tcpstat")
+"""Collectors that node_exporter and ccagent run on demand only."""
+
+
 class Exporter(Running):
     """A daemon that runs nothing but an exporter."""
 
@@ -65,10 +69,14 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture(scope="session")
 def node_exporter() -> Generator[str]:
-    """The address of a real node_exporter with Debian's defaults."""
+    """The address of a real node_exporter with Debian's defaults and collectors on demand."""
     port = free_port()
     with subprocess.Popen(
-        ["prometheus-node-exporter", f"--web.listen-address=127.0.0.1:{port}"],
+        [
+            "prometheus-node-exporter",
+            f"--web.listen-address=127.0.0.1:{port}",
+            *(f"--collector.{name}" for name in ON_DEMAND),
+        ],
         stderr=subprocess.DEVNULL,
     ) as process:
         until(lambda: is_open(port))

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.prometheus.conftest import Exporter, get, is_open
+from ccagent.exporter.collector_names import list_collectors
+from tests.integration.prometheus.conftest import ON_DEMAND, Exporter, get, is_open
 from tests.support.exposition import Known, Series, parse
 from tests.support.paths import DATA
 from tests.support.ports import free_port
@@ -21,13 +22,15 @@ OURS_ALONE = {
     "node_softnet_backlog_len": "node_exporter has it since 1.6",
     "node_softnet_flow_limit_count_total": "node_exporter has it since 1.6",
     "node_softnet_received_rps_total": "node_exporter has it since 1.6",
+    "node_cpu_isolated": "node_exporter has it since 1.6",
 }
 NOT_OURS = {
     "node_exporter_build_info": "what is running is ccagent: ccagent_build_info",
+    "node_processes_threads_state": "it costs reading a file of every thread",
 }
 OTHER_COLLECTORS = {
-    "bcache", "btrfs", "fibrechannel", "ipvs", "mdadm", "nfsd", "nvme", "systemd", "tapestats",
-    "xfs", "zfs",
+    "bcache", "btrfs", "fibrechannel", "ipvs", "mdadm", "nvme", "systemd", "tapestats", "xfs",
+    "zfs",
 }  # fmt: skip
 """Default collectors of node_exporter that ccagent lacks: of file servers, mostly."""
 _FOREIGN = ("go_", "process_", "promhttp_", "node_scrape_collector_")
@@ -42,7 +45,9 @@ _MOVING = {
     "node_cpu_scaling_frequency_hertz", "node_thermal_zone_temp", "node_hwmon_temp_celsius",
 }  # fmt: skip
 """Gauges that change from one moment to the next."""
-_MOVING_PARTS = ("node_memory_", "node_sockstat_", "node_filesystem_")
+_MOVING_PARTS = (
+    "node_memory_", "node_sockstat_", "node_filesystem_", "node_processes_", "node_tcp_",
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -50,7 +55,10 @@ def both(
     exporter: Exporter, node_exporter: str
 ) -> tuple[dict[Series, Known], dict[Series, Known], dict[Series, Known]]:
     """Return what node_exporter has before and after, and what ccagent has in between."""
-    exporter.serve('names = ["node_exporter"]\nmin-interval = "0s"')
+    collectors = [name for name, is_used in list_collectors("node_exporter").items() if is_used] + [
+        *ON_DEMAND
+    ]
+    exporter.serve(f'names = ["node_exporter"]\ncollectors = {collectors}\nmin-interval = "0s"')
     get(exporter.url)
     before = parse(get(node_exporter))
     between = parse(get(exporter.url))
@@ -102,6 +110,18 @@ def test_success_is_the_same_for_every_collector_of_both(
     assert {each: theirs[each] for each in own.keys() & theirs.keys()} == {
         each: own[each] for each in own.keys() & theirs.keys()
     }
+
+
+def test_the_own_process_has_the_names_of_the_client_libraries(
+    both: tuple[dict[Series, Known], dict[Series, Known], dict[Series, Known]],
+) -> None:
+    theirs, ours = (
+        {name: (known.kind, known.help) for (name, _), known in series.items()}
+        for series in both[:2]
+    )
+    own = {name: known for name, known in ours.items() if name.startswith("process_")}
+    assert len(own) == 7
+    assert own == {name: theirs.get(name) for name in own}
 
 
 def test_what_the_dashboard_asks_is_answered_where_node_exporter_answers(

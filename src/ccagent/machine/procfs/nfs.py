@@ -1,6 +1,7 @@
-"""Parsers for NFS clients: operations in /proc/net/rpc/nfs, mounts in /proc/self/mountstats.
+"""Parsers of NFS: operations in /proc/net/rpc/{nfs,nfsd}, mounts in /proc/self/mountstats.
 
-Source: nfs_show_stats() in fs/nfs/super.c and rpc_clnt_show_stats() in net/sunrpc/stats.c of Linux.
+Source: nfs_show_stats() in fs/nfs/super.c, rpc_clnt_show_stats() and svc_seq_show() in net/sunrpc,
+and nfsd_show() in fs/nfsd/stats.c of Linux.
 """
 
 from __future__ import annotations
@@ -15,6 +16,12 @@ from ccagent.records.envelopes import LARGEST_UINT
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+
+NFS2 = (
+    "null", "getattr", "setattr", "root", "lookup", "readlink", "read", "wrcache", "write",
+    "create", "remove", "rename", "link", "symlink", "mkdir", "rmdir", "readdir", "fsstat",
+)  # fmt: skip
+"""Operations by number (RFC 1094)."""
 
 NFS3 = (
     "null", "getattr", "setattr", "lookup", "access", "readlink", "read", "write", "create",
@@ -39,18 +46,34 @@ NFS4 = (
 """Client operations in the order of Linux 6.16, NFSPROC4_CLNT_* in include/linux/nfs4.h."""
 
 
+NFSD4 = {
+    3: "access", 4: "close", 5: "commit", 6: "create", 7: "delegpurge", 8: "delegreturn",
+    9: "getattr", 10: "getfh", 11: "link", 12: "lock", 13: "lockt", 14: "locku", 15: "lookup",
+    16: "lookupp", 17: "nverify", 18: "open", 19: "openattr", 20: "open_confirm",
+    21: "open_downgrade", 22: "putfh", 25: "read", 26: "readdir", 27: "readlink", 28: "remove",
+    29: "rename", 30: "renew", 31: "restorefh", 32: "savefh", 33: "secinfo", 34: "setattr",
+    35: "setclientid", 36: "setclientid_confirm", 37: "verify", 38: "write",
+    39: "release_lockowner",
+}  # fmt: skip
+"""Operations of a server by number (RFC 7530)."""
+
+_LINES = (b"net", b"rpc", b"proc", b"rc", b"fh", b"io", b"th", b"ra", b"wdeleg")
+
+
 def parse_operations(content: bytes) -> dict[str, list[int]]:
-    """Parse /proc/net/rpc/nfs: lines `net`, `rpc`, `proc3`, `proc4`.
+    """Parse /proc/net/rpc/nfs and nfsd: the numbers of the lines `net`, `rpc`, `proc3` and others.
 
     net: all packets, UDP packets, TCP packets, TCP connections. rpc: calls, retransmissions,
-    refreshed logins. In a line `proc4 2 0 17` the first number is the count of the operations that
-    follow. Raise UnparsableError.
+    refreshed logins; of a server calls and errors. In a line `proc4 2 0 17` the first number is
+    the count of the operations that follow. th: the number of threads. Raise UnparsableError.
     """
     counters: dict[str, list[int]] = {}
     for line in content.split(b"\n"):
         words = line.split()
-        if not words or not words[0].startswith((b"net", b"rpc", b"proc")):
+        if not words or not words[0].startswith(_LINES):
             continue
+        if words[0] == b"th":
+            words = words[:2]  # a histogram of seconds, not used since Linux 2.6.30, follows
         try:
             numbers = [int(word) for word in words[1:]]
         except ValueError as error:
@@ -119,6 +142,8 @@ class NfsMount(NamedTuple):
     version: int
     moved: tuple[int, ...]
     table: bytes
+    head: bytes = b""
+    """The text before the table, which parse_nfs_transport reads."""
 
 
 def parse_nfs_mounts(content: bytes) -> tuple[list[NfsMount], list[str]]:
@@ -139,7 +164,7 @@ def parse_nfs_mounts(content: bytes) -> tuple[list[NfsMount], list[str]]:
         number = int(version[1]) if version else 4 if found[3] else 3
         head, _, table = block.partition(b"per-op statistics")
         try:
-            mounts.append(NfsMount(source, point, number, _parse_moved(head), table))
+            mounts.append(NfsMount(source, point, number, _parse_moved(head), table, head))
         except UnparsableError as error:
             problems.append(f"mount {ascii(point)[:80]}: {error}")
     return mounts, problems
@@ -153,6 +178,62 @@ def _parse_moved(head: bytes) -> tuple[int, ...]:
     if len(moved) < _BYTE_COUNTERS:
         raise UnparsableError(f"bytes: {len(moved)} numbers, not 8")
     return tuple(moved[:_BYTE_COUNTERS])
+
+
+_AGE = re.compile(rb"\n\tage:\t([0-9]+)\n")
+_EVENTS = re.compile(rb"\n\tevents:\t([0-9 ]+)\n")
+_TRANSPORT = re.compile(rb"\n\txprt:\t(tcp|udp|rdma) ([0-9 ]+)(?=\n)")
+
+
+class NfsTransport(NamedTuple):
+    """Counters of a connection to a server. idle: seconds; None for UDP.
+
+    connects: None for UDP. slots, sending, pending: None before Linux 3.4 and for RDMA.
+    """
+
+    protocol: str
+    binds: int
+    connects: int | None
+    idle: int | None
+    sends: int
+    receives: int
+    bad_ids: int
+    backlog: int
+    slots: int | None = None
+    sending: int | None = None
+    pending: int | None = None
+
+
+class NfsMountDetails(NamedTuple):
+    """Age of a mount in seconds, its events in the order of the kernel, its connections."""
+
+    age: int
+    events: tuple[int, ...]
+    transports: tuple[NfsTransport, ...]
+
+
+def parse_nfs_details(head: bytes) -> NfsMountDetails:
+    """Parse the text of a mount before its operations. Raise UnparsableError."""
+    age, events = _AGE.search(head), _EVENTS.search(head)
+    transports = [
+        _make_transport(protocol.decode(), _numbers(numbers))
+        for protocol, numbers in _TRANSPORT.findall(head)
+    ]
+    if age is None or events is None or not transports:
+        raise UnparsableError("neither age nor events nor a transport")
+    return NfsMountDetails(_numbers(age[1])[0], tuple(_numbers(events[1])), tuple(transports))
+
+
+def _make_transport(protocol: str, numbers: list[int]) -> NfsTransport:
+    """Return a connection. Source: print_stats of net/sunrpc/{xprtsock,xprtrdma/transport}.c."""
+    is_udp = protocol == "udp"
+    if len(numbers) < (7 if is_udp else 10):
+        raise UnparsableError(f"xprt: {len(numbers)} numbers of {protocol}")
+    _, binds, *rest = numbers
+    connects, _, idle, *rest = (None, None, None, *rest) if is_udp else rest
+    sends, receives, bad_ids, _, backlog, *more = rest
+    shown = more[:3] if protocol != "rdma" and len(more) >= 3 else ()
+    return NfsTransport(protocol, binds, connects, idle, sends, receives, bad_ids, backlog, *shown)
 
 
 def parse_nfs_operations(table: bytes) -> dict[str, NfsOperationCounters]:

@@ -198,6 +198,44 @@ def parse_schedstat(content: bytes) -> dict[int, SchedulerTimes]:
     return found
 
 
+class Interrupt(NamedTuple):
+    """A line of /proc/interrupts: counts by hwthread in the order of the first line.
+
+    name: a number, or such as `LOC`. chip: the controller, or what the name stands for.
+    """
+
+    name: str
+    counts: tuple[int, ...]
+    chip: str = ""
+    devices: str = ""
+
+
+def parse_interrupts(content: bytes) -> tuple[list[int], list[Interrupt]]:
+    """Parse /proc/interrupts or /proc/softirqs: hwthreads, and a line for each interrupt.
+
+    Lines without a count for each hwthread, `ERR` and `MIS`, are skipped. Raise UnparsableError.
+    """
+    head, *lines = content.decode("utf-8", "replace").split("\n")
+    names = head.split()
+    if not names or not all(name.startswith("CPU") and name[3:].isdecimal() for name in names):
+        raise UnparsableError(f"not a line of hwthreads: {head[:80]!r}")
+    found: list[Interrupt] = []
+    for line in lines:
+        name, colon, rest = line.partition(":")
+        words = rest.split(None, len(names))
+        counts, text = words[: len(names)], "".join(words[len(names) :]).split()
+        if not colon or len(counts) < len(names) or not all(map(str.isdecimal, counts)):
+            continue
+        name = name.strip()
+        chip = text[:1] if name.isdecimal() else text
+        found.append(
+            Interrupt(name, tuple(map(int, counts)), " ".join(chip), " ".join(text[len(chip) :]))
+        )
+    if not found:
+        raise UnparsableError("no line with a count for each hwthread")
+    return [int(name[3:]) for name in names], found
+
+
 def parse_diskstats(content: bytes) -> list[SampleDisk]:
     """Parse lines `major minor name values...`. Raise UnparsableError for other lines."""
     disks: list[SampleDisk] = []
