@@ -145,7 +145,7 @@ class EnergyCollector(Collector):
         if energy is None:
             raise NotHereError("the agent energy does not run in this process")
         jobs = [(str(number), job) for number, job in sorted(energy.jobs.items())]
-        jobs = jobs[: self.settings.max_jobs]
+        jobs = jobs[: self.settings.most_jobs]
         yield (
             _JOB,
             [

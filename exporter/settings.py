@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, get_args
 
@@ -24,6 +25,8 @@ NAME_SETS: tuple[NameSet, ...] = get_args(NameSet)
 
 _PATH = re.compile(r"/[!-~]+")
 _FORBIDDEN = frozenset("?#%")
+_MORE_JOBS = 50
+"""Jobs beside one per hwthread: Slurm may share hwthreads, and ended jobs linger."""
 
 
 class Address(NamedTuple):
@@ -147,8 +150,13 @@ class ExporterSettings(Settings, frozen=True, kw_only=True):
         Duration, Meta(description="a scrape this soon after another gets the same values")
     ] = Duration("200ms")
     max_jobs: Annotated[
-        int, Meta(ge=0, description="maximum of jobs with series; further jobs are counted")
-    ] = 200
+        int,
+        Meta(
+            ge=0,
+            description="maximum of jobs with series, further jobs are counted;"
+            " 0: the hwthreads of the machine and 50 more",
+        ),
+    ] = 0
     max_lustre_jobs: Annotated[
         int, Meta(ge=0, description="maximum of job ids in Lustre's job_stats with series")
     ] = 2000
@@ -187,6 +195,11 @@ class ExporterSettings(Settings, frozen=True, kw_only=True):
     def addresses(self) -> list[Address]:
         """Return the distinct configured addresses, without `systemd`."""
         return [parse_address(text) for text in dict.fromkeys(self.listen) if text != SYSTEMD]
+
+    @property
+    def most_jobs(self) -> int:
+        """Return the maximum of jobs with series: without the key, what a node can run."""
+        return self.max_jobs or (os.cpu_count() or 1) + _MORE_JOBS
 
     @property
     def is_protected(self) -> bool:

@@ -273,7 +273,12 @@ class NodeSources:
         for problem in self._cgroups.errors:
             logger.warning("exporter: jobs: %s", problem)
         # The oldest jobs keep their series: an interrupted series is worse than a missing series.
-        chosen = sorted(counters)[: self._settings.max_jobs]
+        chosen = sorted(counters)[: self._settings.most_jobs]
+        if len(chosen) < len(counters):
+            logger.warning(
+                "exporter: %d of %d jobs have no series: max-jobs is %d",
+                len(counters) - len(chosen), len(counters), len(chosen), key="exporter max-jobs",
+            )  # fmt: skip
         found: list[JobOnNode] = []
         self._processes.begin(node, set(chosen))
         for job in chosen:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 
@@ -143,6 +144,17 @@ def test_a_cap_drops_whole_jobs_the_newest_first_and_counts_them(node: TreeNode)
     assert (found["ccagent_jobs"], found["ccagent_jobs_left_out"]) == (3, 1)
     ids = {name.partition('jobid="')[2].partition('"')[0] for name in found if "jobid" in name}
     assert ids == {"1", "2"}
+
+
+def test_each_hwthread_may_have_a_job_and_what_is_cut_is_said(
+    node: TreeNode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 300)
+    for job in range(1, 352):
+        add_v2(node, job, 1000 + job)
+    found = collected(make(JobCollector), node)
+    assert (found["ccagent_jobs"], found["ccagent_jobs_left_out"]) == (351, 1)
+    assert "exporter: 1 of 351 jobs have no series: max-jobs is 350" in caplog.text
 
 
 def test_the_names_of_cgroup_exporter(node: TreeNode) -> None:
