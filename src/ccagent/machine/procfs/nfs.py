@@ -229,11 +229,13 @@ def _make_transport(protocol: str, numbers: list[int]) -> NfsTransport:
     is_udp = protocol == "udp"
     if len(numbers) < (7 if is_udp else 10):
         raise UnparsableError(f"xprt: {len(numbers)} numbers of {protocol}")
-    _, binds, *rest = numbers
-    connects, _, idle, *rest = (None, None, None, *rest) if is_udp else rest
-    sends, receives, bad_ids, _, backlog, *more = rest
+    binds, rest = numbers[1], numbers[2:]
+    connects, idle = (None, None) if is_udp else (rest[0], rest[2])
+    sends, receives, bad_ids, _, backlog, *more = rest if is_udp else rest[3:]
     shown = more[:3] if protocol != "rdma" and len(more) >= 3 else ()
-    return NfsTransport(protocol, binds, connects, idle, sends, receives, bad_ids, backlog, *shown)
+    return NfsTransport(
+        protocol, binds, connects, idle, sends, receives, bad_ids, backlog, *shown
+    )
 
 
 def parse_nfs_operations(table: bytes) -> dict[str, NfsOperationCounters]:
