@@ -233,9 +233,7 @@ def _make_transport(protocol: str, numbers: list[int]) -> NfsTransport:
     connects, idle = (None, None) if is_udp else (rest[0], rest[2])
     sends, receives, bad_ids, _, backlog, *more = rest if is_udp else rest[3:]
     shown = more[:3] if protocol != "rdma" and len(more) >= 3 else ()
-    return NfsTransport(
-        protocol, binds, connects, idle, sends, receives, bad_ids, backlog, *shown
-    )
+    return NfsTransport(protocol, binds, connects, idle, sends, receives, bad_ids, backlog, *shown)
 
 
 def parse_nfs_operations(table: bytes) -> dict[str, NfsOperationCounters]:
