@@ -61,6 +61,10 @@ COLLECTORS: dict[str, dict[str, str]] = {
     "dcgm": {"dcgm": f"{_HERE}.gpu_metrics:DcgmCollector"},
     "lustre": {"lustre": f"{_HERE}.lustrefs:LustrefsCollector"},
     "ceems": {"ceems": f"{_HERE}.job_metrics:CeemsCollector"},
+    "jobstats": {"jobstats": f"{_HERE}.community_metrics:JobstatsCollector"},
+    "slurm-job-exporter": {
+        "slurm-job-exporter": f"{_HERE}.community_metrics:SlurmJobExporterCollector"
+    },
     "slurm": {"slurm": f"{_HERE}.slurm_exporter:SlurmExporterCollector"},
 }
 """Collectors by set of names: name to `module:object`, a class or a function of the node."""

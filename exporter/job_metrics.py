@@ -33,7 +33,7 @@ _NO_LIMIT_V2 = float(2**64)
 """cgroup_exporter's number of a job without a limit."""
 
 
-def _field(name: str, divisor: float = 1, *more: str) -> Rule:
+def field_rule(name: str, divisor: float = 1, *more: str) -> Rule:
     """Return the rule for a field of JobCounters."""
 
     def read(job: JobOnNode) -> float | None:
@@ -117,34 +117,36 @@ def _gauge(name: str, text: str, rule: Rule) -> tuple[Family, Sequence[Rule]]:
 
 _CCAGENT: Vocabulary = (
     _gauge("processes", "Processes of the job on this node.", (lambda job: len(job.pids), ())),
-    _counter("cpu_seconds_total", "CPU time of the job on this node.", _field("cpu_time", _NS)),
-    _counter("cpu_user_seconds_total", "CPU time in user mode.", _field("cpu_user", _NS)),
-    _counter("cpu_system_seconds_total", "CPU time in the kernel.", _field("cpu_system", _NS)),
+    _counter("cpu_seconds_total", "CPU time of the job on this node.", field_rule("cpu_time", _NS)),
+    _counter("cpu_user_seconds_total", "CPU time in user mode.", field_rule("cpu_user", _NS)),
+    _counter("cpu_system_seconds_total", "CPU time in the kernel.", field_rule("cpu_system", _NS)),
     _counter("cpu_throttled_seconds_total",
         "Time for which the job's quota stopped it, summed over hwthreads.",
-        _field("cpu_throttled", _NS)),
-    _gauge("cpus", "Hwthreads that the job may use.", _field("cpus")),
+        field_rule("cpu_throttled", _NS)),
+    _gauge("cpus", "Hwthreads that the job may use.", field_rule("cpus")),
     _gauge("memory_used_bytes",
-        "Memory that counts towards the job's limit, its page cache included.", _field("mem_used")),
-    _gauge("memory_peak_bytes", "Maximum of ccagent_job_memory_used_bytes.", _field("mem_peak")),
+        "Memory that counts towards the job's limit, its page cache included.",
+        field_rule("mem_used")),
+    _gauge("memory_peak_bytes", "Maximum of ccagent_job_memory_used_bytes.",
+        field_rule("mem_peak")),
     _gauge("memory_rss_bytes",
         "Memory that the job's programs hold: anonymous and shared, no cache of files.",
-        _field("mem_rss")),
-    _gauge("memory_cache_bytes", "Page cache of the job, tmpfs included.", _field("mem_file")),
-    _gauge("memory_limit_bytes", "Memory that the job may use.", _field("mem_limit")),
+        field_rule("mem_rss")),
+    _gauge("memory_cache_bytes", "Page cache of the job, tmpfs included.", field_rule("mem_file")),
+    _gauge("memory_limit_bytes", "Memory that the job may use.", field_rule("mem_limit")),
     _counter("oom_kills_total", "Processes of the job that the kernel's OOM killer has killed.",
-        _field("oom_kills")),
+        field_rule("oom_kills")),
     _counter("io_read_bytes_total", "Read from block devices, hence not from network file systems.",
-        _field("io_read")),
+        field_rule("io_read")),
     _counter("io_written_bytes_total",
-        "Written to block devices, hence not to network file systems.", _field("io_write")),
+        "Written to block devices, hence not to network file systems.", field_rule("io_write")),
     _gauge("memory_swap_bytes", "Swap space that the job uses.", (find_swap, ())),
     _counter("pressure_waiting_seconds_total",
         "Time in which a task of the job waited for the resource: cpu, memory, io.",
-        *(_field(f"pressure_{resource}", _US, resource) for resource in _RESOURCES)),
+        *(field_rule(f"pressure_{resource}", _US, resource) for resource in _RESOURCES)),
     _counter("pressure_stalled_seconds_total",
         "Time in which no task of the job worked, since some waited for the resource.",
-        *(_field(f"pressure_{resource}_full", _US, resource) for resource in _RESOURCES)),
+        *(field_rule(f"pressure_{resource}_full", _US, resource) for resource in _RESOURCES)),
 )  # fmt: skip
 
 
@@ -175,7 +177,7 @@ class JobCollector(Collector):
 _TIMES: Vocabulary = tuple(
     (
         counter(f"cgroup_cpu_{name}_seconds", f"Cumulative CPU {text}seconds", "cgroup"),
-        (_field(field, _NS),),
+        (field_rule(field, _NS),),
     )
     for name, text, field in (
         ("user", "user ", "cpu_user"), ("system", "system ", "cpu_system"),
@@ -192,11 +194,11 @@ _CGROUP: Vocabulary = (
         (gauge(f"cgroup_{name}", text, "cgroup"), (rule,))
         for name, text, rule in (
             ("memory_rss_bytes", "Memory RSS used in bytes", (find_rss, ())),
-            ("memory_cache_bytes", "Memory cache used in bytes", _field("mem_file")),
-            ("memory_used_bytes", "Memory used in bytes", _field("mem_used")),
-            ("memory_fail_count", "Memory fail count", _field("mem_failures")),
-            ("memsw_used_bytes", "Swap used in bytes", _field("swap_used")),
-            ("memsw_fail_count", "Swap fail count", _field("swap_failures")),
+            ("memory_cache_bytes", "Memory cache used in bytes", field_rule("mem_file")),
+            ("memory_used_bytes", "Memory used in bytes", field_rule("mem_used")),
+            ("memory_fail_count", "Memory fail count", field_rule("mem_failures")),
+            ("memsw_used_bytes", "Swap used in bytes", field_rule("swap_used")),
+            ("memsw_fail_count", "Swap fail count", field_rule("swap_failures")),
             ("memory_total_bytes", "Memory given to the cgroup in bytes", _limit("mem_limit")),
             (
                 "memsw_total_bytes",
@@ -212,8 +214,8 @@ _CGROUP: Vocabulary = (
                 f"Total time of {resource} pressure in seconds", "cgroup", "type",
             ),
             (
-                _field(f"pressure_{resource}", _US, "some"),
-                _field(f"pressure_{resource}_full", _US, "full"),
+                field_rule(f"pressure_{resource}", _US, "some"),
+                field_rule(f"pressure_{resource}_full", _US, "full"),
             ),
         )
         for resource in _RESOURCES
@@ -231,7 +233,7 @@ class CgroupExporterCollector(Collector):
         jobs, _ = self.sources.jobs.get(node)
         names: dict[int, Labels] = {job.job: (name_group(job.group),) for job in jobs}
         yield from name_rows(_TIMES, jobs, names)
-        cpus = {job.job: _read_cpus(node, job) for job in jobs}
+        cpus = {job.job: read_job_cpus(node, job) for job in jobs}
         yield _CPUS, [(names[job], len(own)) for job, own in cpus.items()]
         yield (
             _CPU_INFO,
@@ -247,7 +249,7 @@ class CgroupExporterCollector(Collector):
         )
 
 
-def _read_cpus(node: Node, job: JobOnNode) -> list[int]:
+def read_job_cpus(node: Node, job: JobOnNode) -> list[int]:
     """Return the hwthreads of a job's control group; [] if they can't be read."""
     group = job.group
     if not is_version_2(group):
@@ -270,21 +272,21 @@ _UNITS = gauge("ceems_compute_units", "Total number of jobs", "manager", "hostna
 _CEEMS: Vocabulary = (
     *(
         (counter(f"{_PREFIX}_cpu_{mode}_seconds_total", f"Total job CPU {mode} seconds", *_UNIT),
-         (_field(f"cpu_{mode}", _NS),))
+         (field_rule(f"cpu_{mode}", _NS),))
         for mode in ("user", "system")
     ),
     *(
         (gauge(f"{_PREFIX}_{name}", text, *_UNIT), (rule,))
         for name, text, rule in (
-            ("cpus", "Total number of job CPUs", _field("cpus")),
-            ("cpu_psi_seconds", "Total CPU PSI in seconds", _field("pressure_cpu_full", _US)),
+            ("cpus", "Total number of job CPUs", field_rule("cpus")),
+            ("cpu_psi_seconds", "Total CPU PSI in seconds", field_rule("pressure_cpu_full", _US)),
             ("memory_psi_seconds", "Total memory PSI in seconds",
-             _field("pressure_memory_full", _US)),
-            ("memory_cache_bytes", "Memory cache used in bytes", _field("mem_file")),
-            ("memory_used_bytes", "Memory used in bytes", _field("mem_used")),
-            ("memory_fail_count", "Memory fail count", _field("mem_failures")),
-            ("memsw_used_bytes", "Swap used in bytes", _field("swap_used")),
-            ("memsw_fail_count", "Swap fail count", _field("swap_failures")),
+             field_rule("pressure_memory_full", _US)),
+            ("memory_cache_bytes", "Memory cache used in bytes", field_rule("mem_file")),
+            ("memory_used_bytes", "Memory used in bytes", field_rule("mem_used")),
+            ("memory_fail_count", "Memory fail count", field_rule("mem_failures")),
+            ("memsw_used_bytes", "Swap used in bytes", field_rule("swap_used")),
+            ("memsw_fail_count", "Swap fail count", field_rule("swap_failures")),
             ("memory_rss_bytes", "Memory RSS used in bytes", (find_rss, ())),
             ("memory_total_bytes", "Memory total in bytes", _limit("mem_limit")),
             ("memsw_total_bytes", "Swap total in bytes", _limit("swap_limit", "swap_used")),

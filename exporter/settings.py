@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 SYSTEMD = "systemd"
 """The value of `listen` for the sockets that systemd passes."""
 
-NameSet = Literal["ccagent", "node_exporter", "cgroup_exporter", "dcgm", "lustre", "ceems", "slurm"]
+NameSet = Literal[
+    "ccagent", "node_exporter", "cgroup_exporter", "dcgm", "lustre", "ceems", "jobstats",
+    "slurm-job-exporter", "slurm",
+]  # fmt: skip
 NAME_SETS: tuple[NameSet, ...] = get_args(NameSet)
 """The sets of metric names."""
 
@@ -265,6 +268,8 @@ def _find_wrong_names(settings: ExporterSettings) -> Iterator[str]:
 
     if not settings.names:
         yield f"names: is empty{nearest('', [*NAME_SETS])}"
+    if {"cgroup_exporter", "jobstats"} <= {*settings.names}:
+        yield "names: cgroup_exporter and jobstats have the same names with other labels"
     if settings.collectors or settings.exclude:
         yield from _find_wrong_collectors(settings)
     for vendor in settings.gpu_vendors:

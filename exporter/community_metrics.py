@@ -1,0 +1,266 @@
+"""Slurm's jobs and their cards under the names that two communities' dashboards ask for.
+
+`jobstats`: of plazonic's cgroup_exporter and nvidia_gpu_prometheus_exporter, which Princeton's
+jobstats reads. `slurm-job-exporter`: of guilbaults' exporter.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ccagent.errors import CcagentError, NotHereError
+from ccagent.exporter.collector import Collector
+from ccagent.exporter.exposition import counter, gauge
+from ccagent.exporter.job_metrics import (
+    field_rule,
+    find_swap,
+    is_version_2,
+    name_rows,
+    read_job_cpus,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ccagent.exporter.exposition import Family, FamilyRows, Labels
+    from ccagent.exporter.job_metrics import Rule, Vocabulary
+    from ccagent.exporter.sources import CardsOnNode, JobOnNode
+    from ccagent.machine.node import Node
+    from ccagent.records.envelopes import SampleGpu
+
+_NS = 1e9
+_NO_LIMIT = -1
+"""cgroup_exporter's number of a job without a limit, on version 2."""
+
+
+def find_held_memory(job: JobOnNode) -> int | None:
+    """Return anonymous memory and what of the swap space is in memory, in B."""
+    anonymous = job.counters.mem_anon
+    return None if anonymous is None else anonymous + (job.counters.mem_swapcached or 0)
+
+
+def _find_limit(job: JobOnNode) -> int | None:
+    limit = job.counters.mem_limit
+    return _NO_LIMIT if limit is None and is_version_2(job.group) else limit
+
+
+def _cgroup(name: str, text: str, rule: Rule) -> tuple[Family, tuple[Rule]]:
+    return gauge(f"cgroup_{name}", text, "jobid", "step", "task"), (rule,)
+
+
+_CGROUP: Vocabulary = (
+    _cgroup("cpu_user_seconds", "Cumulative CPU user seconds for jobid",
+        field_rule("cpu_user", _NS)),
+    _cgroup("cpu_system_seconds", "Cumulative CPU system seconds for jobid",
+        field_rule("cpu_system", _NS)),
+    _cgroup("cpu_total_seconds", "Cumulative CPU total seconds for jobid",
+        field_rule("cpu_time", _NS)),
+    _cgroup("cpus", "Number of CPUs in the jobid", field_rule("cpus")),
+    _cgroup("memory_rss_bytes", "Memory RSS used in bytes", (find_held_memory, ())),
+    _cgroup("memory_cache_bytes", "Memory cache used in bytes", field_rule("mem_file")),
+    _cgroup("memory_shmem_bytes", "Memory cache used in bytes", field_rule("mem_shmem")),
+    _cgroup("memory_used_bytes", "Memory used in bytes", field_rule("mem_used")),
+    _cgroup("memory_total_bytes", "Memory total given to jobid in bytes", (_find_limit, ())),
+    _cgroup("memory_fail_count", "Memory fail count", field_rule("mem_failures")),
+    _cgroup("memsw_used_bytes", "Swap used in bytes", (find_swap, ())),
+    _cgroup("memsw_fail_count", "Swap fail count", field_rule("swap_failures")),
+)  # fmt: skip
+_UID = gauge("cgroup_uid", "Uid number of user running this job", "jobid")
+_OWNER = gauge(
+    "cgroup_info",
+    "Static info about the job: owning uid and username, resolved via /proc + NSS",
+    "jobid", "uid", "username",
+)  # fmt: skip
+_DEVICES = gauge("nvidia_gpu_num_devices", "Number of GPU devices")
+_CARD_LABELS = ("ordinal", "minor_number", "uuid", "name", "GPU_I_ID", "jobid", "userid")
+_CARD = {
+    field: (gauge(f"nvidia_gpu_{name}", text, *_CARD_LABELS), factor)
+    for field, name, factor, text in (
+        ("memory", "memory_used_bytes", 1024, "Memory used by the GPU device in bytes"),
+        ("ce_util", "duty_cycle", 1, ("Percent of time over the past sample period during which"
+            " one or more kernels were executing on the GPU device")),
+        ("power", "power_usage_milliwatts", 1000, "Power usage of the GPU device in milliwatts"),
+        ("temperature", "temperature_celsius", 1, "Temperature of the GPU device in celsius"),
+        ("fan", "fanspeed_percent", 1, "Fanspeed of the GPU device as a percent of its maximum"),
+    )
+}  # fmt: skip
+_CARD_MEMORY = gauge(
+    "nvidia_gpu_memory_total_bytes", "Total memory of the GPU device in bytes", *_CARD_LABELS
+)
+_CLOCK = gauge("nvidia_gpu_clock", "Clock speed", *_CARD_LABELS, "type")
+_CLOCKS = (("ce_clock", "sm"), ("memory_clock", "mem"))
+_JOB_OF_CARD = gauge(
+    "nvidia_gpu_jobId", "JobId number of a job currently using this GPU as reported by Slurm",
+    *_CARD_LABELS,
+)  # fmt: skip
+_USER_OF_CARD = gauge(
+    "nvidia_gpu_jobUid", "Uid number of user running jobs on this GPU", *_CARD_LABELS
+)
+_NVIDIA, _MAJOR = "NVIDIA", "195:"
+
+
+class JobstatsCollector(Collector):
+    """Jobs and NVIDIA cards as Princeton's jobstats asks for them."""
+
+    name = "jobstats"
+
+    def collect(self, node: Node) -> Iterator[FamilyRows]:
+        """Read the control groups of jobs, and the cards. Raise NotHereError without both."""
+        try:
+            jobs, _ = self.sources.jobs.get(node)
+        except NotHereError:
+            jobs = []
+        cards = find_cards(self, node)
+        if not jobs and cards is None:
+            raise NotHereError("neither a job of Slurm nor a card")
+        yield from name_rows(_CGROUP, jobs, {job.job: (str(job.job), "", "") for job in jobs})
+        owners = [(str(job.job), job.identity) for job in jobs if job.identity.uid >= 0]
+        yield _UID, [((job,), owner.uid) for job, owner in owners]
+        yield _OWNER, [((job, str(owner.uid), owner.user), 1) for job, owner in owners]
+        if cards is not None:
+            yield from _name_cards(cards)
+
+
+def find_cards(collector: Collector, node: Node) -> CardsOnNode | None:
+    """Return the cards; None without a card, or if they can't be read."""
+    try:
+        return collector.sources.cards.get(node)
+    except NotHereError:
+        return None
+    except CcagentError as error:
+        collector.warn(str(error))
+        return None
+
+
+def has_value(cards: CardsOnNode, card: SampleGpu, field: str) -> bool:
+    """Return whether a card reports a value. An instance has only its own memory."""
+    if field == "memory":
+        return card.index not in cards.reading.without_memory
+    if card.index in cards.reading.instances:
+        return False
+    return field != "ce_util" or card.index not in cards.reading.without_utilization
+
+
+def _name_cards(cards: CardsOnNode) -> Iterator[FamilyRows]:
+    reading = cards.reading
+    minors = {
+        index: device.removeprefix(_MAJOR)
+        for device, index in reading.devices.items()
+        if device.startswith(_MAJOR)
+    }
+    owners: dict[int, list[tuple[str, str]]] = {}
+    for each in cards.allocations:
+        for index in each.cards:
+            owners.setdefault(index, []).append((str(each.job), str(each.uid)))
+    shown: list[tuple[SampleGpu, Labels]] = []
+    for card in reading.cards:
+        known = cards.descriptions.get(card.index)
+        if known is None or known.manufacturer != _NVIDIA or card.failing:
+            continue
+        words = (str(card.index), minors.get(card.index, ""), card.uuid, known.model, "")
+        shown += [(card, (*words, *owner)) for owner in owners.get(card.index, [("", "")])]
+    yield _DEVICES, [((), len({card.index for card, _ in shown}))]
+    for field, (family, factor) in _CARD.items():
+        yield (
+            family,
+            [
+                (labels, getattr(card, field) * factor)
+                for card, labels in shown
+                if has_value(cards, card, field)
+            ],
+        )
+    yield (
+        _CARD_MEMORY,
+        [(labels, cards.descriptions[card.index].memory * 1024) for card, labels in shown],
+    )
+    yield (
+        _CLOCK,
+        [
+            ((*labels, name), getattr(card, field))
+            for card, labels in shown
+            for field, name in _CLOCKS
+            if has_value(cards, card, field)
+        ],
+    )
+    taken = [labels for _, labels in shown if labels[-2]]
+    yield _JOB_OF_CARD, [(labels, int(labels[-2])) for labels in taken]
+    yield _USER_OF_CARD, [(labels, int(labels[-1])) for labels in taken]
+
+
+_OWN_LABELS = ("user", "account", "slurmjobid")
+
+
+def _of_job(name: str, text: str, rule: Rule) -> tuple[Family, tuple[Rule]]:
+    return gauge(f"slurm_job_{name}", text, *_OWN_LABELS), (rule,)
+
+
+_SLURM_JOB: Vocabulary = (
+    _of_job("memory_usage", "Memory used by a job", field_rule("mem_used")),
+    _of_job("memory_max", "Maximum memory used by a job", field_rule("mem_peak")),
+    _of_job("memory_limit", "Memory limit of a job", field_rule("mem_limit")),
+    _of_job("memory_cache", "bytes of page cache memory", field_rule("mem_file")),
+    _of_job("memory_rss",
+        "bytes of anonymous and swap cache memory (includes transparent hugepages).",
+        (find_held_memory, ())),
+    _of_job("process_count", "Number of processes in a job", (lambda job: len(job.pids), ())),
+)  # fmt: skip
+_CORE = counter(
+    "slurm_job_core_usage_total", "Cpu usage of cores allocated to a job", *_OWN_LABELS, "core"
+)
+_GPU_LABELS = (*_OWN_LABELS, "gpu", "gpu_type")
+_GPU = {
+    field: (gauge(f"slurm_job_{name}", text, *_GPU_LABELS), factor)
+    for field, name, factor, text in (
+        ("memory", "memory_usage_gpu", 1024, "Memory used by a job on a GPU"),
+        ("power", "power_gpu", 1000, "Power used by a job on a GPU in mW"),
+        ("ce_util", "utilization_gpu", 1, ("Percent of time over the past sample period during"
+            " which one or more kernels was executing on the GPU.")),
+    )
+}  # fmt: skip
+_GPU_MEMORY = gauge("slurm_job_memory_total_gpu", "Memory available on a GPU", *_GPU_LABELS)
+
+
+class SlurmJobExporterCollector(Collector):
+    """Jobs and their cards as slurm-job-exporter exposes them."""
+
+    name = "slurm-job-exporter"
+
+    def collect(self, node: Node) -> Iterator[FamilyRows]:
+        """Read the control groups of jobs. Raise NotHereError if Slurm has created none."""
+        jobs, _ = self.sources.jobs.get(node)
+        labels: dict[int, Labels] = {
+            job.job: (job.identity.user, job.identity.account, str(job.job)) for job in jobs
+        }
+        yield from name_rows(_SLURM_JOB, jobs, labels)
+        cores: list[tuple[Labels, float]] = []
+        for job in jobs:
+            # The kernel has no time by job and hwthread on version 2: it is divided evenly.
+            cpus, used = read_job_cpus(node, job), job.counters.cpu_time
+            if used is not None:
+                cores += [((*labels[job.job], str(cpu)), used / len(cpus)) for cpu in cpus]
+        yield _CORE, cores
+        cards = find_cards(self, node)
+        if cards is not None:
+            yield from self._name_cards(cards, labels)
+
+    def _name_cards(self, cards: CardsOnNode, labels: dict[int, Labels]) -> Iterator[FamilyRows]:
+        states = {card.index: card for card in cards.reading.cards if not card.failing}
+        shown = [
+            (states[index], (*labels[each.job], str(index), cards.descriptions[index].model))
+            for each in cards.allocations
+            for index in each.cards
+            if each.job in labels and index in states and index in cards.descriptions
+        ]
+        for field, (family, factor) in _GPU.items():
+            yield (
+                family,
+                [
+                    (own, getattr(card, field) * factor)
+                    for card, own in shown
+                    if has_value(cards, card, field)
+                ],
+            )
+        yield (
+            _GPU_MEMORY,
+            [(own, cards.descriptions[card.index].memory * 1024) for card, own in shown],
+        )

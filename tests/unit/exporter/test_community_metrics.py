@@ -1,0 +1,171 @@
+"""Jobs and cards under the names of Princeton's jobstats and of slurm-job-exporter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ccagent.agents.sonar.jobs.allocations import Allocation
+from ccagent.errors import CcagentError, NotHereError
+from ccagent.exporter.collector import Collector, make_collectors
+from ccagent.exporter.community_metrics import JobstatsCollector, SlurmJobExporterCollector
+from ccagent.exporter.exposition import SampleEncoder
+from ccagent.exporter.settings import ExporterSettings
+from ccagent.exporter.sources import CardsOnNode, NodeSources, SharedReading
+from ccagent.machine.node import Node
+from tests.support.paths import DATA
+from tests.support.scraped import collected, make
+from tests.support.tree import TreeNode
+from tests.unit.agents.metrics.readers.test_cgroup_jobs import MB
+from tests.unit.exporter.test_gpu_metrics import CARDS
+from tests.unit.exporter.test_job_metrics import add_v2
+from tests.unit.exporter.test_slurm_exporter import slurm
+
+SHARED_CARDS = CARDS._replace(allocations=[Allocation(12, 1001, (0,))])
+
+
+def with_cards(collector: Collector, cards: CardsOnNode | None = SHARED_CARDS) -> Collector:
+    """Return the collector with a shared reading of cards that is given."""
+
+    def read(_: Node) -> CardsOnNode:
+        if cards is None:
+            raise NotHereError("none")
+        return cards
+
+    collector.sources.cards = SharedReading(read)
+    return collector
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> TreeNode:
+    made = TreeNode(tmp_path)
+    add_v2(made, 12, 100, "SLURM_JOB_ACCOUNT=chem\0")
+    return made
+
+
+def test_princetons_queries_find_a_job(node: TreeNode) -> None:
+    found = collected(with_cards(make(JobstatsCollector)), node)
+    job = 'jobid="12",step="",task=""'
+    assert found[f"cgroup_cpu_total_seconds{{{job}}}"] == 2.0
+    assert found[f"cgroup_cpus{{{job}}}"] == 3
+    # Without the page cache: jobstats adds the shared memory itself.
+    assert found[f"cgroup_memory_rss_bytes{{{job}}}"] == 20 * MB + 4096
+    assert found[f"cgroup_memory_shmem_bytes{{{job}}}"] == 10 * MB
+    assert found[f"cgroup_memory_total_bytes{{{job}}}"] == 200 * MB
+    assert found['cgroup_uid{jobid="12"}'] == 1001
+    assert found['cgroup_info{jobid="12",uid="1001",username="ada"}'] == 1
+    card = ",".join(
+        sorted(
+            ('GPU_I_ID=""', 'jobid="12"', 'minor_number="0"', 'name="H100"', 'ordinal="0"',
+             'userid="1001"', 'uuid="GPU-0"')
+        )
+    )  # fmt: skip
+    assert found[f"nvidia_gpu_duty_cycle{{{card}}}"] == 50
+    assert found[f"nvidia_gpu_memory_used_bytes{{{card}}}"] == 2048 * 1024
+    assert found[f"nvidia_gpu_memory_total_bytes{{{card}}}"] == 80 * 1024**3
+    assert found[f"nvidia_gpu_power_usage_milliwatts{{{card}}}"] == 300_000
+    assert found[f"nvidia_gpu_jobId{{{card}}}"] == 12
+    assert found["nvidia_gpu_num_devices"] == 2
+
+
+def test_a_card_without_a_job_has_no_job(node: TreeNode) -> None:
+    found = collected(with_cards(make(JobstatsCollector)), node)
+    free = [name for name in found if 'uuid="GPU-1"' in name]
+    assert free
+    assert all('jobid=""' in name for name in free)
+    assert not [name for name in free if name.startswith("nvidia_gpu_job")]
+
+
+def test_a_node_without_cards_and_one_without_jobs(node: TreeNode, tmp_path: Path) -> None:
+    found = collected(with_cards(make(JobstatsCollector), None), node)
+    assert not [name for name in found if name.startswith("nvidia")]
+    empty = TreeNode(tmp_path / "empty")
+    found = collected(with_cards(make(JobstatsCollector)), empty)
+    assert not [name for name in found if name.startswith("cgroup")]
+    with pytest.raises(NotHereError):
+        collected(with_cards(make(JobstatsCollector), None), empty)
+
+
+def test_a_job_without_a_memory_limit_has_the_number_of_the_exporter(node: TreeNode) -> None:
+    (node.path / "sys/fs/cgroup/system.slice/slurmstepd.scope/job_12/memory.max").write_text("max")
+    found = collected(with_cards(make(JobstatsCollector), None), node)
+    assert found['cgroup_memory_total_bytes{jobid="12",step="",task=""}'] == -1
+
+
+def test_the_names_of_slurm_job_exporter(node: TreeNode) -> None:
+    found = collected(with_cards(make(SlurmJobExporterCollector)), node)
+    own = 'slurmjobid="12",user="ada"'
+    assert found[f'slurm_job_memory_usage{{account="chem",{own}}}'] == 100 * MB
+    assert found[f'slurm_job_memory_max{{account="chem",{own}}}'] == 150 * MB
+    assert found[f'slurm_job_process_count{{account="chem",{own}}}'] == 1
+    cores = [value for name, value in found.items() if name.startswith("slurm_job_core_usage")]
+    assert len(cores) == 3
+    assert sum(cores) == pytest.approx(2e9)
+    card = f'account="chem",gpu="0",gpu_type="H100",{own}'
+    assert found[f"slurm_job_utilization_gpu{{{card}}}"] == 50
+    assert found[f"slurm_job_memory_usage_gpu{{{card}}}"] == 2048 * 1024
+
+
+def test_two_sets_with_the_same_names_are_refused() -> None:
+    with pytest.raises(ValueError, match="cgroup_exporter and jobstats have the same names"):
+        ExporterSettings(names=("cgroup_exporter", "jobstats"))
+
+
+def read_dashboards() -> dict[str, tuple[list[str], set[str]]]:
+    """Return sets of names and asked names by dashboard."""
+    found: dict[str, tuple[list[str], set[str]]] = {}
+    asked: set[str] = set()
+    for line in (DATA / "prometheus/dashboards.txt").read_text().splitlines():
+        if line.startswith("= "):
+            head, _, sets = line[2:].rpartition(": ")
+            asked = set()
+            found[head.partition(" (")[0]] = (sets.split(), asked)
+        elif not line.startswith("#"):
+            asked.add(line)
+    return found
+
+
+@pytest.fixture
+def exposed(node: TreeNode, tmp_path: Path) -> dict[str, set[str]]:
+    """The names by set that a node with two jobs, cards and Slurm exposes."""
+    add_v2(node, 13, 200)
+    programs = slurm(tmp_path).settings
+    settings = ExporterSettings(
+        names=("ccagent", "ceems", "dcgm", "jobstats", "slurm"),
+        squeue=programs.squeue, sinfo=programs.sinfo,
+    )  # fmt: skip
+    sources = NodeSources(settings)
+    sources.cards = with_cards(make(JobstatsCollector)).sources.cards
+    found: dict[str, set[str]] = {}
+    for name_set, collectors in make_collectors(settings, sources).items():
+        for collector in collectors:
+            with_names = found.setdefault(name_set, set())
+            try:
+                blocks = SampleEncoder().encode(collector.collect(node))
+            except CcagentError:
+                continue
+            with_names |= {family.name for family, _ in blocks}
+    return found
+
+
+ANSWERED = {
+    "jobstats: Single Job Stats": (13, "node_"),
+    "ceems: single job": (8, ""),
+    "ceems: cluster status": (0, ""),
+    "dcgm-exporter": (5, ""),
+    "SckyzO slurm_exporter": (27, ""),
+    "omnistat": (0, ""),
+}
+"""Number of answered names, and the prefix of names that the set node_exporter answers."""
+
+
+def test_names_that_dashboards_ask_for(exposed: dict[str, set[str]]) -> None:
+    answered: dict[str, tuple[int, str]] = {}
+    for name, (sets, asked) in read_dashboards().items():
+        prefix = ANSWERED[name][1]
+        names = {each for each in asked if not prefix or not each.startswith(prefix)}
+        there = names & {each for one in sets for each in exposed.get(one, ())}
+        print(f"{name}: {len(there)} of {len(names)}; not: {' '.join(sorted(names - there))}")
+        answered[name] = (len(there), prefix)
+    assert answered == ANSWERED
