@@ -26,7 +26,7 @@ _SET_NAMES = "Sets of names, separated by commas: ccagent, node_exporter, cgroup
 
 @click.group(cls=HelpfulGroup)
 def export() -> None:
-    """Write metrics for Prometheus to a file; hash passwords of the exporter."""
+    """Write metrics or targets for Prometheus to a file; hash passwords of the exporter."""
 
 
 @export.command()
@@ -47,6 +47,55 @@ def textfile(directory: str, names: str, common: Common) -> None:
     # The file would otherwise keep the families of other, removed files.
     settings = replace(settings, exclude=(*settings.exclude, "textfile"))
     write_textfile(directory, scrape_once(configuration, settings, leaves_out=("node_",)))
+
+
+@export.command()
+@click.argument("file", type=click.Path(), default="-")
+@click.option(
+    "--from", "source", default="slurm", metavar="slurm|URL", show_default=True,
+    help="Slurm's nodes, or the nodes of a metric store.",
+)  # fmt: skip
+@click.option("--port", default=9500, show_default=True, help="Port of the exporter.")
+@click.option(
+    "--metric", default="cpu_load", show_default=True,
+    help="A metric that every node sends to the store.",
+)  # fmt: skip
+@click.option("--token-file", default="", metavar="FILE", help="File with the store's token.")
+@click.option("--ca-file", default="", metavar="FILE", help="CA of the store's certificate.")
+@add_file_options
+def targets(
+    *, file: str, source: str, port: int, metric: str, token_file: str, ca_file: str, common: Common
+) -> None:
+    """Write the nodes to FILE or standard output, for Prometheus' file_sd_configs.
+
+    Run it from cron or a timer. The file is replaced atomically, and left as it is if no node is
+    found.
+    """
+    from ccagent.config.options import load_configuration
+    from ccagent.exporter.settings import ExporterSettings
+    from ccagent.exporter.targets import (
+        format_targets,
+        read_slurm_nodes,
+        read_store_nodes,
+        write_targets,
+    )
+    from ccagent.transports.http.settings import HttpSettings
+
+    configuration = load_configuration(common.options)
+    cluster = configuration.settings.cluster
+    if source == "slurm":
+        sinfo = (configuration.table(ExporterSettings) or ExporterSettings()).sinfo
+        hosts = read_slurm_nodes(configuration.settings.make_node(), sinfo)
+    elif source.startswith(("http://", "https://")):
+        settings = HttpSettings(url=source, token_file=token_file, ca_file=ca_file)
+        hosts = read_store_nodes(settings, cluster, metric)
+    else:
+        raise click.UsageError(f"--from: {source!r} is neither slurm nor a URL of HTTP")
+    content = format_targets(hosts, port, cluster)
+    if file == "-":
+        click.echo(content, nl=False)
+    else:
+        write_targets(file, content)
 
 
 @export.command()

@@ -28,7 +28,7 @@ ARROWS = {
     "doctor": "agents config controls exporter ground machine queue records service transports",
     "views": "agents config ground machine net queue records service stores transports",
     "stores": "agents config ground machine net queue records service",
-    "exporter": "agents config ground machine net records service",
+    "exporter": "agents config ground machine net records service transports",
     "controls": "config ground machine net records service",
     "agents": "config ground machine net queue records service transports",
     "queue": "config ground machine records service transports",

@@ -44,7 +44,7 @@ _COMMANDS = {
     ),
     "export": _Place(
         "ccagent.exporter.commands",
-        "Write metrics for Prometheus to a file; hash passwords of the exporter.",
+        "Write metrics or targets for Prometheus to a file; hash passwords of the exporter.",
     ),
     "job": _Place(
         "ccagent.views.job.commands",

@@ -145,8 +145,12 @@ class Prometheus:
         self.process.wait()
 
 
+Start = Callable[[list[dict[str, Any]]], Prometheus]
+"""Starts a Prometheus with scrape jobs."""
+
+
 @pytest.fixture
-def prometheus(tmp_path: Path) -> Generator[Callable[[list[dict[str, Any]]], Prometheus]]:
+def prometheus(tmp_path: Path) -> Generator[Start]:
     started: list[Prometheus] = []
 
     def start(jobs: list[dict[str, Any]]) -> Prometheus:

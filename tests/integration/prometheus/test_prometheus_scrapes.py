@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.integration.prometheus.conftest import Exporter, Prometheus, get
+from tests.integration.prometheus.conftest import Exporter, Start, get
 from tests.integration.prometheus.test_server import tls
 from tests.support.certificates import Authority
 from tests.support.ports import free_port
 from tests.support.running import CCAGENT, until
-
-Start = Callable[[list[dict[str, Any]]], Prometheus]
 
 
 def _job(exporter: Exporter, authority: Authority, **more: Any) -> dict[str, Any]:
