@@ -26,7 +26,16 @@ _TIME_LIMIT = 30.0
 _AGE = " Read at most once in slow-every."
 _QUEUE = ("%P", "%u", "%a", "%T", "%C", "%r", "%D")
 """Fields of squeue(1), --format: partition, user, account, state, CPUs, reason, nodes."""
-_NODES = ("NodeHost", "StateLong", "CPUsState", "AllocMem", "Memory", "Gres", "Partition")
+_NODES = (
+    "NodeHost",
+    "StateLong",
+    "CPUsState",
+    "AllocMem",
+    "Memory",
+    "Gres",
+    "GresUsed",
+    "Partition",
+)
 """Fields of sinfo(1), --Format. CPUs are allocated/idle/other/total, memory is in MB."""
 _SEPARATOR = "\x1f"
 
@@ -46,6 +55,15 @@ _JOBS = {
     name: gauge(f"slurm_queue_{name}", f"Jobs in the queue: {name}.{_AGE}")
     for name in (*_STATES.values(), "pending_dependency")
 }
+_CLUSTER_JOBS = {
+    name: gauge(f"slurm_jobs_{name}", f"Jobs of the cluster: {name}.{_AGE}")
+    for name in _STATES.values()
+}
+_CORES = {
+    name: gauge(f"slurm_jobs_cores_{name}", f"CPUs of the cluster's jobs: {name}.{_AGE}")
+    for name in ("pending", "running")
+}
+_NODES_TOTAL = gauge("slurm_nodes_total", f"Nodes of the cluster.{_AGE}")
 _NODE_COUNTS = {
     name: gauge(f"slurm_nodes_{name}", f"Nodes: {name}.{_AGE}")
     for name in dict.fromkeys(_NODE_STATES.values())
@@ -61,9 +79,13 @@ _PARTITION_CPUS = {
         ("alloc", "allocated"), ("idle", "idle"), ("other", "other"), ("total", "total"),
     )
 }  # fmt: skip
-_PARTITION_PENDING = gauge(
-    "slurm_partition_jobs_pending", f"Pending jobs of a partition.{_AGE}", "partition"
-)
+_PARTITION_JOBS = {
+    name: gauge(
+        f"slurm_partition_jobs_{name}", f"{name.capitalize()} jobs of a partition.{_AGE}",
+        "partition",
+    )
+    for name in ("pending", "running")
+}  # fmt: skip
 _PEOPLE = {
     (kind, name): gauge(f"slurm_{kind}_{name}", f"{text} by {kind}.{_AGE}", kind)
     for kind in ("user", "account")
@@ -80,7 +102,18 @@ _OF_NODE = {
         ("mem_total", "Memory in MB"),
     )
 }  # fmt: skip
-_GPUS = gauge("slurm_gpus_total", f"GPUs of the cluster.{_AGE}")
+_GPUS = {
+    name: gauge(f"slurm_gpus_{name}", f"GPUs of the cluster: {name}.{_AGE}")
+    for name in ("total", "alloc", "idle")
+}
+_GPU_USE = gauge(
+    "slurm_gpus_utilization", f"Allocated share of the GPUs, from 0 to 1; not their use.{_AGE}"
+)
+_PARTITION_GPUS = {
+    name: gauge(f"slurm_partition_gpus_{public}", f"GPUs of a partition: {public}.{_AGE}",
+                "partition")
+    for name, public in (("alloc", "allocated"), ("idle", "idle"))
+}  # fmt: skip
 _READ = counter("ccagent_slurm_readings_total", "Readings of squeue and sinfo.")
 _GRES = re.compile(r"gpu(?::[^:,()]+)?:([0-9]+)")
 
@@ -167,49 +200,75 @@ def _add(values: Values, family: Family, labels: Labels, number: float) -> None:
 
 def add_queue(values: Values, rows: Iterable[list[str]]) -> None:
     """Add the sums over the rows of squeue to `values`. A row has the fields of `_QUEUE`."""
-    for family in _JOBS.values():
+    for family in (*_JOBS.values(), *_CLUSTER_JOBS.values(), *_CORES.values()):
         _add(values, family, (), 0)
     for partition, user, account, state, cpus, reason, _ in rows:
         name = _STATES.get(state)
         if name is None:
             continue
+        cores = int(cpus) if cpus.isdecimal() else 0
         _add(values, _JOBS[name], (), 1)
-        if name == "pending":
-            if reason == "Dependency":
-                _add(values, _JOBS["pending_dependency"], (), 1)
+        _add(values, _CLUSTER_JOBS[name], (), 1)
+        if name == "pending" and reason == "Dependency":
+            _add(values, _JOBS["pending_dependency"], (), 1)
+        if name in _CORES:
+            _add(values, _CORES[name], (), cores)
             for each in partition.split(","):
-                _add(values, _PARTITION_PENDING, (each,), 1)
+                _add(values, _PARTITION_JOBS[name], (each,), 1)
         if name in {"pending", "running", "suspended"}:
             for kind, who in (("user", user), ("account", account)):
                 _add(values, _PEOPLE[kind, f"jobs_{name}"], (who,), 1)
-                if name == "running" and cpus.isdecimal():
-                    _add(values, _PEOPLE[kind, "cpus_running"], (who,), int(cpus))
+                if name == "running":
+                    _add(values, _PEOPLE[kind, "cpus_running"], (who,), cores)
 
 
 def add_nodes(values: Values, rows: Iterable[list[str]]) -> None:
     """Add the sums over the rows of sinfo to `values`: one row per node and partition."""
-    for family in (*_NODE_COUNTS.values(), *_CPUS.values()):
+    for family in (*_NODE_COUNTS.values(), *_CPUS.values(), *_GPUS.values(), _NODES_TOTAL):
         _add(values, family, (), 0)
     seen: set[str] = set()
-    for name, state, cpus, allocated, memory, gres, partition in rows:
+    for name, state, cpus, allocated, memory, gres, used, partition in rows:
         counts = cpus.split("/")
         if len(counts) != 4 or not all(count.isdecimal() for count in counts):
             continue
         numbers = dict(zip(_CPUS, map(int, counts), strict=True))
+        gpus = _count_gpus(gres, used)
+        own = (partition.rstrip("*"),)
         for key, number in numbers.items():
-            _add(values, _PARTITION_CPUS[key], (partition.rstrip("*"),), number)
-        if name in seen:
-            continue
-        seen.add(name)
-        word = state.rstrip(_FLAGS).lower()
-        short = _NODE_STATES.get(word)
-        if short is not None:
-            _add(values, _NODE_COUNTS[short], (), 1)
-        labels = (name, word)
-        for key, number in numbers.items():
-            _add(values, _CPUS[key], (), number)
-            _add(values, _OF_NODE[f"cpu_{key}"], labels, number)
-        for key, amount in (("mem_alloc", allocated), ("mem_total", memory)):
-            if amount.isdecimal():
-                _add(values, _OF_NODE[key], labels, int(amount))
-        _add(values, _GPUS, (), sum(map(int, _GRES.findall(gres))))
+            _add(values, _PARTITION_CPUS[key], own, number)
+        for key, family in _PARTITION_GPUS.items() if gpus["total"] else ():
+            _add(values, family, own, gpus[key])
+        if name not in seen:
+            seen.add(name)
+            sizes = {"mem_alloc": allocated, "mem_total": memory}
+            _add_node(values, (name, state.rstrip(_FLAGS).lower()), numbers, gpus, sizes)
+    if total := values[_GPUS["total"]][()]:
+        values[_GPU_USE] = {(): values[_GPUS["alloc"]][()] / total}
+
+
+def _count_gpus(gres: str, used: str) -> dict[str, int]:
+    """Return the GPUs in the fields Gres and GresUsed of a node."""
+    total, taken = (sum(map(int, _GRES.findall(text))) for text in (gres, used))
+    return {"total": total, "alloc": taken, "idle": max(0, total - taken)}
+
+
+def _add_node(
+    values: Values,
+    labels: tuple[str, str],
+    cpus: dict[str, int],
+    gpus: dict[str, int],
+    sizes: dict[str, str],
+) -> None:
+    """Add a node to the sums of the cluster. labels: its name and state."""
+    _add(values, _NODES_TOTAL, (), 1)
+    short = _NODE_STATES.get(labels[1])
+    if short is not None:
+        _add(values, _NODE_COUNTS[short], (), 1)
+    for key, family in _GPUS.items():
+        _add(values, family, (), gpus[key])
+    for key, number in cpus.items():
+        _add(values, _CPUS[key], (), number)
+        _add(values, _OF_NODE[f"cpu_{key}"], labels, number)
+    for key, amount in sizes.items():
+        if amount.isdecimal():
+            _add(values, _OF_NODE[key], labels, int(amount))

@@ -49,6 +49,8 @@ def test_queue_nodes_and_partitions(slurm: SlurmCluster, tmp_path: Path) -> None
     assert found['slurm_account_jobs_running{account="chem"}'] >= 1
     assert found['slurm_account_cpus_running{account="chem"}'] >= 2
     assert found["slurm_gpus_total"] == 2
+    assert found["slurm_gpus_alloc"] + found["slurm_gpus_idle"] == 2
+    assert found['slurm_partition_jobs_running{partition="bigmem"}'] >= 1
     own = [name for name in found if name.startswith('slurm_node_mem_total{node="bigmem1"')]
     assert [found[name] for name in own] == [8000]
     assert found["slurm_nodes_mix"] >= 1

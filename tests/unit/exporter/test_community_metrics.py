@@ -154,7 +154,7 @@ ANSWERED = {
     "ceems: single job": (8, ""),
     "ceems: cluster status": (0, ""),
     "dcgm-exporter": (5, ""),
-    "SckyzO slurm_exporter": (27, ""),
+    "SckyzO slurm_exporter": (43, ""),
     "omnistat": (0, ""),
 }
 """Number of answered names, and the prefix of names that the set node_exporter answers."""

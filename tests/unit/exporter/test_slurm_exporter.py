@@ -28,9 +28,27 @@ QUEUE = "\n".join(
 NODES = "\n".join(
     S.join(row) + S
     for row in (
-        ("n1", "mixed", "12/20/0/32", "1000", "4000", "gpu:a100:4(S:0-1)", "long*"),
-        ("n1", "mixed", "12/20/0/32", "1000", "4000", "gpu:a100:4(S:0-1)", "short"),
-        ("n2", "down*", "0/0/32/32", "0", "4000", "(null)", "long*"),
+        (
+            "n1",
+            "mixed",
+            "12/20/0/32",
+            "1000",
+            "4000",
+            "gpu:a100:4(S:0-1)",
+            "gpu:a100:3(IDX:0-2)",
+            "long*",
+        ),
+        (
+            "n1",
+            "mixed",
+            "12/20/0/32",
+            "1000",
+            "4000",
+            "gpu:a100:4(S:0-1)",
+            "gpu:a100:3(IDX:0-2)",
+            "short",
+        ),
+        ("n2", "down*", "0/0/32/32", "0", "4000", "(null)", "gpu:0", "long*"),
     )
 )
 
@@ -62,6 +80,8 @@ def test_queue_partitions_and_people(tmp_path: Path, node: Node) -> None:
     assert found["slurm_queue_suspended"] == 0
     assert found['slurm_partition_jobs_pending{partition="long"}'] == 2
     assert found['slurm_partition_jobs_pending{partition="short"}'] == 1
+    assert found['slurm_partition_jobs_running{partition="long"}'] == 2
+    assert (found["slurm_jobs_running"], found["slurm_jobs_cores_running"]) == (2, 12)
     assert found['slurm_user_cpus_running{user="ada"}'] == 12
     assert found['slurm_account_jobs_pending{account="phys"}'] == 2
 
@@ -84,7 +104,10 @@ def test_nodes_count_once_and_in_each_of_their_partitions(tmp_path: Path, node: 
     assert found['slurm_partition_cpus_total{partition="long"}'] == 64
     assert found['slurm_partition_cpus_allocated{partition="short"}'] == 12
     assert found['slurm_node_mem_alloc{node="n1",status="mixed"}'] == 1000
-    assert found["slurm_gpus_total"] == 4
+    assert [found[f"slurm_gpus_{name}"] for name in ("total", "alloc", "idle")] == [4, 3, 1]
+    assert found["slurm_gpus_utilization"] == 0.75
+    assert found['slurm_partition_gpus_idle{partition="short"}'] == 1
+    assert found["slurm_nodes_total"] == 2
 
 
 def test_a_scrape_soon_after_asks_slurm_no_more(tmp_path: Path, node: Node) -> None:
