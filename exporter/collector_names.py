@@ -10,6 +10,7 @@ COLLECTORS: dict[str, dict[str, str]] = {
     "ccagent": {
         "own": f"{_HERE}.own_metrics:OwnCollector",
         "jobs": f"{_HERE}.job_metrics:JobCollector",
+        "jobio": f"{_HERE}.job_io_metrics:JobIoCollector",
         "gpus": f"{_HERE}.gpu_metrics:GpuCollector",
         "energy": f"{_HERE}.own_metrics:EnergyCollector",
     },
@@ -60,7 +61,10 @@ COLLECTORS: dict[str, dict[str, str]] = {
     "cgroup_exporter": {"cgroups": f"{_HERE}.job_metrics:CgroupExporterCollector"},
     "dcgm": {"dcgm": f"{_HERE}.gpu_metrics:DcgmCollector"},
     "lustre": {"lustre": f"{_HERE}.lustrefs:LustrefsCollector"},
-    "ceems": {"ceems": f"{_HERE}.job_metrics:CeemsCollector"},
+    "ceems": {
+        "ceems": f"{_HERE}.job_metrics:CeemsCollector",
+        "ceems-ebpf": f"{_HERE}.job_io_metrics:CeemsIoCollector",
+    },
     "jobstats": {"jobstats": f"{_HERE}.community_metrics:JobstatsCollector"},
     "slurm-job-exporter": {
         "slurm-job-exporter": f"{_HERE}.community_metrics:SlurmJobExporterCollector"

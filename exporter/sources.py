@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from ccagent.agents.sonar.jobs.allocations import Allocation, Allocations
     from ccagent.exporter.http_server import StoppedClients
+    from ccagent.exporter.job_io_metrics import JobIo, JobIoReading
     from ccagent.exporter.settings import ExporterSettings
     from ccagent.machine.cgroup.counters import JobCounters
     from ccagent.machine.cgroup.jobs import JobDirectory
@@ -260,8 +261,10 @@ class NodeSources:
         self.stopped_clients: StoppedClients | None = None
         self.jobs = SharedReading(self._read_jobs)
         self.cards = SharedReading(self._read_cards)
+        self.job_io = SharedReading(self._read_job_io)
         self._cgroups = JobCgroups(is_detailed=True)
         self._processes = JobProcesses(reads_environment=settings.job_info == "environment")
+        self._job_io: JobIoReading | None = None
         self._gpus: Gpus | None = None
         self._allocations: Allocations | None = None
         self._descriptions: dict[int, SysinfoGpuCard] = {}
@@ -286,6 +289,14 @@ class NodeSources:
             group = self._cgroups.first_directory(job)
             found.append(JobOnNode(job, counters[job], group, identity, pids))
         return JobsOnNode(found, len(counters) - len(chosen))
+
+    def _read_job_io(self, node: Node) -> JobIo:
+        """Read the kernel programs. Raise NotHereError if they are not loaded."""
+        if self._job_io is None:
+            from ccagent.exporter.job_io_metrics import JobIoReading
+
+            self._job_io = JobIoReading(self._settings.most_jobs)
+        return self._job_io.read(node)
 
     def _read_cards(self, node: Node) -> CardsOnNode:
         """Read the cards through the vendors' libraries. Raise NotHereError without a card."""

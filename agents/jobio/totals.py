@@ -31,14 +31,16 @@ _NETWORK_HEADER = ("JOB", "NETWORK", "", "RECEIVED B", "SENT B", "RECEIVES", "SE
 
 
 def read_totals(
-    node: Node, directory: str, job: int | None
+    node: Node, directory: str, job: int | None, names: MountNames | None = None
 ) -> tuple[list[MountUse], list[NetworkUse], int]:
     """Return the totals of all jobs or one, most bytes first, and the number of lost calls.
 
-    Raise the errors of JobIoUsage.read.
+    names: of an earlier reading, with the mounts of jobs that have ended. Raise the errors of
+    JobIoUsage.read.
     """
     io, network = read_counters(node, directory)
-    names = MountNames()
+    if names is None:
+        names = MountNames()
     names.read(node)
     mounts = merge_mounts(
         MountUse(key.job, names.name(node, key, counts.magic), counts, counts)

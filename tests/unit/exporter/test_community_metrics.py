@@ -14,6 +14,7 @@ from ccagent.exporter.exposition import SampleEncoder
 from ccagent.exporter.settings import ExporterSettings
 from ccagent.exporter.sources import CardsOnNode, NodeSources, SharedReading
 from ccagent.machine.node import Node
+from tests.support.job_io import JobIoNode
 from tests.support.paths import DATA
 from tests.support.scraped import collected, make
 from tests.support.tree import TreeNode
@@ -127,9 +128,12 @@ def read_dashboards() -> dict[str, tuple[list[str], set[str]]]:
 
 
 @pytest.fixture
-def exposed(node: TreeNode, tmp_path: Path) -> dict[str, set[str]]:
-    """The names by set that a node with two jobs, cards and Slurm exposes."""
-    add_v2(node, 13, 200)
+def exposed(tmp_path: Path) -> dict[str, set[str]]:
+    """The names by set that a node with two jobs, their I/O, cards and Slurm exposes."""
+    node = JobIoNode(tmp_path)
+    for job in (12, 13):
+        add_v2(node, job, 100 + job)
+        node.count(job, "8:1", reads=1)
     programs = slurm(tmp_path).settings
     settings = ExporterSettings(
         names=("ccagent", "ceems", "dcgm", "jobstats", "slurm"),
@@ -151,7 +155,7 @@ def exposed(node: TreeNode, tmp_path: Path) -> dict[str, set[str]]:
 
 ANSWERED = {
     "jobstats: Single Job Stats": (13, "node_"),
-    "ceems: single job": (8, ""),
+    "ceems: single job": (14, ""),
     "ceems: cluster status": (0, ""),
     "dcgm-exporter": (5, ""),
     "SckyzO slurm_exporter": (43, ""),

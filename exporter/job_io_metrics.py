@@ -1,0 +1,164 @@
+"""I/O of jobs by mount and their network traffic, from ccagent's kernel programs.
+
+Names of ccagent, and those of the CEEMS exporter's eBPF collector that count the same.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from ccagent.agents.jobio.mounts import MountName, MountNames
+from ccagent.agents.jobio.totals import read_totals
+from ccagent.agents.jobio.usage import (
+    MountUse,
+    add,
+    bytes_read,
+    bytes_written,
+    merge_mounts,
+    metadata_operations,
+    read_calls,
+    write_calls,
+)
+from ccagent.exporter.collector import Collector
+from ccagent.exporter.exposition import counter
+from ccagent.machine.bpf import pins
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ccagent.agents.jobio.usage import NetworkUse
+    from ccagent.exporter.exposition import Family, FamilyRows, Labels
+    from ccagent.machine.bpf.io_records import IoCounts
+    from ccagent.machine.node import Node
+
+_MOST_MOUNTS = 32
+"""Maximum of mounts of a job with series: users can mount FUSE file systems without limit."""
+_OTHERS = MountName("other", "other", "")
+
+_MOUNT = ("jobid", "mountpoint", "fstype")
+_BY_MOUNT: tuple[tuple[Family, Callable[[IoCounts], int]], ...] = (
+    (counter("ccagent_job_fs_read_bytes_total", "Bytes read by calls and asynchronous requests.",
+        *_MOUNT), bytes_read),
+    (counter("ccagent_job_fs_written_bytes_total",
+        "Bytes written by calls and asynchronous requests.", *_MOUNT), bytes_written),
+    (counter("ccagent_job_fs_reads_total", "Read calls and requests.", *_MOUNT), read_calls),
+    (counter("ccagent_job_fs_writes_total", "Write calls and requests.", *_MOUNT), write_calls),
+    (counter("ccagent_job_fs_metadata_total",
+        "Operations on names: opens, creates, links, unlinks, mkdirs, rmdirs, renames, stats,"
+        " readdirs, statfs.", *_MOUNT), metadata_operations),
+    (counter("ccagent_job_fs_errors_total", "Failed reads and writes.", *_MOUNT),
+        lambda counts: counts.read_errors + counts.write_errors),
+)  # fmt: skip
+_NETWORK = ("jobid", "protocol", "loopback")
+_SENT = counter("ccagent_job_network_sent_bytes_total", "Payload sent by sockets.", *_NETWORK)
+_RECEIVED = counter(
+    "ccagent_job_network_received_bytes_total", "Payload received by sockets.", *_NETWORK
+)
+_LOST = counter(
+    "ccagent_job_io_lost_total", "Calls that are not counted: the kernel's table was full."
+)
+_UNIT = ("manager", "hostname", "uuid", "mountpoint")
+_CEEMS: tuple[tuple[Family, str], ...] = tuple(
+    (counter(f"ceems_ebpf_{way}_{name}_total", text, *_UNIT), field)
+    for way, name, field, text in (
+        ("read", "bytes", "read_bytes", "Total number of bytes read from a cgroup in bytes"),
+        ("read", "requests", "reads", "Total number of read requests from a cgroup"),
+        ("read", "errors", "read_errors", "Total number of read errors from a cgroup"),
+        ("write", "bytes", "write_bytes", "Total number of bytes written from a cgroup in bytes"),
+        ("write", "requests", "writes", "Total number of write requests from a cgroup"),
+        ("write", "errors", "write_errors", "Total number of write errors from a cgroup"),
+    )
+)
+_CEEMS_JOB: tuple[tuple[Family, str], ...] = tuple(
+    (counter(f"ceems_ebpf_{name}_requests_total", text, *_UNIT[:3]), field)
+    for name, field, text in (
+        ("open", "opens", "Total number of open requests from a cgroup"),
+        ("create", "creates", "Total number of create requests from a cgroup"),
+        ("unlink", "unlinks", "Total number of unlink requests from a cgroup"),
+    )
+)
+
+
+class JobIo(NamedTuple):
+    """I/O of the jobs by mount, their traffic, and the number of lost calls."""
+
+    mounts: list[MountUse]
+    network: list[NetworkUse]
+    lost: int
+
+
+class JobIoReading:
+    """Reads the pinned programs, and keeps the names of mounts."""
+
+    def __init__(self, most_jobs: int, directory: str = pins.DIRECTORY) -> None:
+        self._most_jobs = most_jobs
+        self._directory = directory
+        self._names = MountNames()
+
+    def read(self, node: Node) -> JobIo:
+        """Return the counters of jobs. Raise NotHereError if the programs are not loaded.
+
+        Raise NotPermittedError if this user may not read them.
+        """
+        mounts, network, lost = read_totals(node, self._directory, None, self._names)
+        known = {use.job for use in mounts} | {use.job for use in network}
+        jobs = sorted(known - {0})[: self._most_jobs]
+        kept: list[MountUse] = []
+        counts = dict.fromkeys(jobs, 0)
+        for use in mounts:
+            if use.job in counts:
+                counts[use.job] += 1
+                shown = use.mount._replace(source="")  # it may hold names of users and servers
+                is_shown = counts[use.job] <= _MOST_MOUNTS
+                kept.append(use._replace(mount=shown if is_shown else _OTHERS))
+        return JobIo(merge_mounts(kept), [use for use in network if use.job in counts], lost)
+
+
+class JobIoCollector(Collector):
+    """I/O and network traffic under ccagent's names."""
+
+    name = "jobio"
+
+    def collect(self, node: Node) -> Iterator[FamilyRows]:
+        """Read the kernel programs. Raise NotHereError if they are not loaded."""
+        found = self.sources.job_io.get(node)
+        labels: list[tuple[Labels, IoCounts]] = [
+            ((str(use.job), use.mount.point, use.mount.type), use.total) for use in found.mounts
+        ]
+        for family, value in _BY_MOUNT:
+            yield family, [(own, value(counts)) for own, counts in labels]
+        traffic = [
+            ((str(use.job), use.protocol, "yes" if use.is_loopback else "no"), use.total)
+            for use in found.network
+        ]
+        yield _SENT, [(own, counts.sent_bytes) for own, counts in traffic]
+        yield _RECEIVED, [(own, counts.received_bytes) for own, counts in traffic]
+        yield _LOST, [((), found.lost)]
+
+
+class CeemsIoCollector(Collector):
+    """I/O as the eBPF collector of the CEEMS exporter exposes it."""
+
+    name = "ceems-ebpf"
+
+    def collect(self, node: Node) -> Iterator[FamilyRows]:
+        """Read the kernel programs. Raise NotHereError if they are not loaded."""
+        found = self.sources.job_io.get(node)
+        by_point: dict[Labels, IoCounts] = {}
+        by_job: dict[Labels, list[IoCounts]] = {}
+        for use in found.mounts:
+            own = ("slurm", node.hostname, str(use.job))
+            place = (*own, use.mount.point)
+            before = by_point.get(place)
+            by_point[place] = use.total if before is None else add(before, use.total)
+            by_job.setdefault(own, []).append(use.total)
+        for family, field in _CEEMS:
+            yield family, [(own, getattr(counts, field)) for own, counts in by_point.items()]
+        for family, field in _CEEMS_JOB:
+            yield (
+                family,
+                [
+                    (own, sum(getattr(counts, field) for counts in each))
+                    for own, each in by_job.items()
+                ],
+            )
