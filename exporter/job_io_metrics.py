@@ -5,35 +5,25 @@ Names of ccagent, and those of the CEEMS exporter's eBPF collector that count th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from ccagent.agents.jobio.mounts import MountName, MountNames
-from ccagent.agents.jobio.totals import read_totals
 from ccagent.agents.jobio.usage import (
-    MountUse,
     add,
     bytes_read,
     bytes_written,
-    merge_mounts,
     metadata_operations,
     read_calls,
     write_calls,
 )
 from ccagent.exporter.collector import Collector
 from ccagent.exporter.exposition import counter
-from ccagent.machine.bpf import pins
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ccagent.agents.jobio.usage import NetworkUse
     from ccagent.exporter.exposition import Family, FamilyRows, Labels
     from ccagent.machine.bpf.io_records import IoCounts
     from ccagent.machine.node import Node
-
-_MOST_MOUNTS = 32
-"""Maximum of mounts of a job with series: users can mount FUSE file systems without limit."""
-_OTHERS = MountName("other", "other", "")
 
 _MOUNT = ("jobid", "mountpoint", "fstype")
 _BY_MOUNT: tuple[tuple[Family, Callable[[IoCounts], int]], ...] = (
@@ -77,41 +67,6 @@ _CEEMS_JOB: tuple[tuple[Family, str], ...] = tuple(
         ("unlink", "unlinks", "Total number of unlink requests from a cgroup"),
     )
 )
-
-
-class JobIo(NamedTuple):
-    """I/O of the jobs by mount, their traffic, and the number of lost calls."""
-
-    mounts: list[MountUse]
-    network: list[NetworkUse]
-    lost: int
-
-
-class JobIoReading:
-    """Reads the pinned programs, and keeps the names of mounts."""
-
-    def __init__(self, most_jobs: int, directory: str = pins.DIRECTORY) -> None:
-        self._most_jobs = most_jobs
-        self._directory = directory
-        self._names = MountNames()
-
-    def read(self, node: Node) -> JobIo:
-        """Return the counters of jobs. Raise NotHereError if the programs are not loaded.
-
-        Raise NotPermittedError if this user may not read them.
-        """
-        mounts, network, lost = read_totals(node, self._directory, None, self._names)
-        known = {use.job for use in mounts} | {use.job for use in network}
-        jobs = sorted(known - {0})[: self._most_jobs]
-        kept: list[MountUse] = []
-        counts = dict.fromkeys(jobs, 0)
-        for use in mounts:
-            if use.job in counts:
-                counts[use.job] += 1
-                shown = use.mount._replace(source="")  # it may hold names of users and servers
-                is_shown = counts[use.job] <= _MOST_MOUNTS
-                kept.append(use._replace(mount=shown if is_shown else _OTHERS))
-        return JobIo(merge_mounts(kept), [use for use in network if use.job in counts], lost)
 
 
 class JobIoCollector(Collector):

@@ -7,9 +7,13 @@ import threading
 import time
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
+from ccagent.agents.jobio.mounts import MountName, MountNames
+from ccagent.agents.jobio.totals import read_totals
+from ccagent.agents.jobio.usage import merge_mounts
 from ccagent.errors import CcagentError, NotHereError
 from ccagent.log import logger
 from ccagent.machine.background import BackgroundCall
+from ccagent.machine.bpf.pins import DIRECTORY
 from ccagent.machine.cgroup.counters import JobCgroups
 from ccagent.machine.cgroup.files import list_pids
 from ccagent.machine.cgroup.jobs import V2, job_directories
@@ -17,9 +21,9 @@ from ccagent.machine.cgroup.jobs import V2, job_directories
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ccagent.agents.jobio.usage import MountUse, NetworkUse
     from ccagent.agents.sonar.jobs.allocations import Allocation, Allocations
     from ccagent.exporter.http_server import StoppedClients
-    from ccagent.exporter.job_io_metrics import JobIo, JobIoReading
     from ccagent.exporter.settings import ExporterSettings
     from ccagent.machine.cgroup.counters import JobCounters
     from ccagent.machine.cgroup.jobs import JobDirectory
@@ -179,6 +183,46 @@ def parse_job_variables(content: bytes) -> dict[str, str]:
 
 T = TypeVar("T")
 
+_MOST_MOUNTS = 32
+"""Maximum of mounts of a job with series: users can mount FUSE file systems without limit."""
+_OTHERS = MountName("other", "other", "")
+
+
+class JobsIo(NamedTuple):
+    """I/O of the jobs by mount, their traffic, and the number of lost calls."""
+
+    mounts: list[MountUse]
+    network: list[NetworkUse]
+    lost: int
+
+
+class JobIoReading:
+    """Reads the pinned programs, and keeps the names of mounts."""
+
+    def __init__(self, most_jobs: int, directory: str = DIRECTORY) -> None:
+        self._most_jobs = most_jobs
+        self._directory = directory
+        self._names = MountNames()
+
+    def read(self, node: Node) -> JobsIo:
+        """Return the counters of jobs. Raise NotHereError if the programs are not loaded.
+
+        Raise NotPermittedError if this user may not read them.
+        """
+        mounts, network, lost = read_totals(node, self._directory, None, self._names)
+        known = {use.job for use in mounts} | {use.job for use in network}
+        jobs = sorted(known - {0})[: self._most_jobs]
+        kept: list[MountUse] = []
+        counts = dict.fromkeys(jobs, 0)
+        for use in mounts:
+            if use.job in counts:
+                counts[use.job] += 1
+                shown = use.mount._replace(source="")  # it may hold names of users and servers
+                is_shown = counts[use.job] <= _MOST_MOUNTS
+                kept.append(use._replace(mount=shown if is_shown else _OTHERS))
+        return JobsIo(merge_mounts(kept), [use for use in network if use.job in counts], lost)
+
+
 _SAME_SCRAPE = 0.5
 """Maximum age in seconds of a reading of the same scrape."""
 _DESCRIBED_FOR = 3600.0
@@ -290,11 +334,9 @@ class NodeSources:
             found.append(JobOnNode(job, counters[job], group, identity, pids))
         return JobsOnNode(found, len(counters) - len(chosen))
 
-    def _read_job_io(self, node: Node) -> JobIo:
+    def _read_job_io(self, node: Node) -> JobsIo:
         """Read the kernel programs. Raise NotHereError if they are not loaded."""
         if self._job_io is None:
-            from ccagent.exporter.job_io_metrics import JobIoReading
-
             self._job_io = JobIoReading(self._settings.most_jobs)
         return self._job_io.read(node)
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from ccagent.errors import NotHereError
-from ccagent.exporter.job_io_metrics import CeemsIoCollector, JobIoCollector, JobIoReading
+from ccagent.exporter.job_io_metrics import CeemsIoCollector, JobIoCollector
+from ccagent.exporter.sources import JobIoReading
 from tests.support.job_io import MOUNTS, JobIoNode
 from tests.support.scraped import collected, make
 from tests.support.tree import TreeNode
