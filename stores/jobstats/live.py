@@ -264,17 +264,17 @@ def _last_interval(
         # Without the array, a join reads the metadata of all series.
         "  SELECT * FROM metadata WHERE time_series_id = ANY "
         "  (ARRAY(SELECT time_series_id FROM recent)) OFFSET 0"
-        "), last AS ("
-        "  SELECT r.*, max(r.timestamp) OVER (PARTITION BY r.server, m.target) AS last"
-        "  FROM recent r JOIN named m USING (time_series_id)"
         ") "
         'SELECT m.target, {job}, coalesce(max(j.user_name), max(m."user"), '
         "  max(m.user_id)::text, ''), coalesce(max(j.account), ''), coalesce(max(j.state), ''), "
         "  array_remove(array_agg(DISTINCT m.nodename), NULL), "
-        "  array_agg(DISTINCT o.time_series_id), bool_or({wanted}), max(o.seconds)::float8, "
+        "  array_agg(DISTINCT m.time_series_id), bool_or({wanted}), max(m.seconds)::float8, "
         "  {values} "
-        "FROM last o JOIN named m USING (time_series_id){jobs} "
-        "WHERE o.timestamp = o.last GROUP BY 1, 2"
+        "FROM ("
+        "  SELECT *, max(timestamp) OVER (PARTITION BY server, target) AS last"
+        "  FROM recent JOIN named USING (time_series_id)"
+        ") m{jobs} "
+        "WHERE m.timestamp = m.last GROUP BY 1, 2"
     ).format(
         table=sql.Identifier(kind),
         at=request.at,
@@ -293,11 +293,11 @@ def _last_interval(
 def _sum(kind: TargetKind, name: str) -> sql.Composed:
     """Return the sum of the rates of an operation."""
     delta = (
-        sql.SQL("o.{}").format(sql.Identifier(f"{name}_delta"))
+        sql.SQL("m.{}").format(sql.Identifier(f"{name}_delta"))
         if name in COLUMNS[kind]
-        else sql.SQL("(o.others_delta ->> {})::numeric").format(sql.Literal(name))
+        else sql.SQL("(m.others_delta ->> {})::numeric").format(sql.Literal(name))
     )
-    return sql.SQL("coalesce(sum({} / o.seconds), 0)::float8").format(delta)
+    return sql.SQL("coalesce(sum({} / m.seconds), 0)::float8").format(delta)
 
 
 def _hour_before(connection: Connection[Any], request: LiveRequest) -> dict[str, float]:

@@ -250,6 +250,9 @@ def begin_reading(connection: psycopg.Connection[Any], seconds: float) -> None:
     connection.execute("SET LOCAL plan_cache_mode = force_custom_plan")
     # Keep sums of a hundred thousand series in memory.
     connection.execute("SET LOCAL work_mem = '64MB'")
+    # The planner expects a few rows of a set that the same query has just found. A nested loop over
+    # two such sets reads each row of one for each row of the other.
+    connection.execute("SET LOCAL enable_nestloop = off")
     # JIT compilation would take longer than the query.
     connection.execute("SET LOCAL jit = off")
     connection.execute(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
 import threading
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,7 +25,9 @@ from tests.integration.jobstats.test_jobstats_day import (
     RepeatingServer,
     check_totals,
 )
+from tests.support.effort import IS_NIGHTLY
 from tests.support.jobstats_store import RunningJobstatsStore, record
+from tests.support.postgres import PostgresServer
 
 pytestmark = pytest.mark.timescale
 
@@ -35,6 +39,18 @@ SELECT (alter_job(
 FROM timescaledb_information.jobs WHERE hypertable_name IN ('ost', 'mdt')
 """
 """The day is long ago: each run compresses the chunks that rows are stored into."""
+SCHEDULED = """
+SELECT alter_job(
+    job_id, schedule_interval => '1 second', max_retries => 0, retry_period => '1 second',
+    config => config || '{"compress_after": "0 seconds"}'
+)
+FROM timescaledb_information.jobs WHERE proc_name = 'policy_compression'
+"""
+RUNS = """
+SELECT sum(total_runs)::int, sum(total_failures)::int FROM timescaledb_information.job_stats
+WHERE hypertable_name IN ('ost', 'mdt', 'ost_sums', 'mdt_sums')
+"""
+INGEST_SECONDS = 3600.0 if IS_NIGHTLY else 20.0
 POLICY = (
     "SELECT job_id, schedule_interval, config ->> 'compress_after' "
     "FROM timescaledb_information.jobs WHERE hypertable_name = 'ost'"
@@ -68,6 +84,46 @@ class Compression(threading.Thread):
                     except psycopg.Error as error:
                         self.problems.append(str(error))
                     self.runs += 1
+
+
+class ScheduledSender(threading.Thread):
+    """Posts the records of a server each second. A tenth is late, by up to five minutes."""
+
+    def __init__(self, store: RunningJobstatsStore, number: int) -> None:
+        super().__init__()
+        self.store, self.server = store, f"s{number}"
+        self.chance = random.Random(number)
+        self.stopping = threading.Event()
+        self.counters: dict[tuple[str, str], int] = {}
+        self.late: list[tuple[float, dict[str, Any]]] = []
+        self.late_count = 0
+        self.answers: set[int] = set()
+
+    def run(self) -> None:
+        while not self.stopping.wait(1):
+            self.observe(time.time())
+        self.answers.add(self.store.post([each for _, each in self.late]).status)
+
+    def observe(self, now: float) -> None:
+        moment = datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds")
+        array: list[dict[str, Any]] = []
+        for n in range(30):
+            kind, operation = ("MDT", "open") if n % 3 == 0 else ("OST", "write_bytes")
+            key = f"fs-{kind}000{n % 3}", f"{n}:7:{self.server}"
+            before = self.counters.get(key)
+            self.counters[key] = 0 if before is None else before + self.chance.randrange(2**40)
+            one = record(
+                0, {operation: self.counters[key]}, target=key[0], entry_id=key[1],
+                timestamp=moment, server=self.server, snapshot_time=now,
+            )  # fmt: skip
+            if before is not None and self.chance.random() < 0.1:
+                self.late.append((now + self.chance.expovariate(1 / 60) % 300, one))
+            else:
+                array.append(one)
+        due = [one for when, one in self.late if when <= now]
+        self.late_count += len(due)
+        self.late = [(when, one) for when, one in self.late if when > now]
+        self.answers.add(self.store.post([*array, *due]).status)
 
 
 @pytest.fixture
@@ -194,3 +250,40 @@ def test_a_day_adds_up_while_chunks_are_compressed(tmp_path: Path, timescale_dat
         assert compressing.runs > 10
         assert "deadlock" not in running.said()
     check_totals(day, timescale_database)
+
+
+def test_ingest_beside_the_policies_own_scheduler(
+    tmp_path: Path, timescale_database: str, timescale_server: PostgresServer
+) -> None:
+    """Each second, chunks of a minute: late rows meet chunks that are being compressed."""
+    (tmp_path / "store.toml").write_text('[series]\npartition = "1m"\nretention = "2d"\n')
+    options = ("--config", str(tmp_path / "store.toml"), "--database", timescale_database)
+    with (
+        RunningJobstatsStore(tmp_path / "store", *options) as running,
+        psycopg.connect(timescale_database, autocommit=True) as connection,
+    ):
+        connection.execute(SCHEDULED)
+        senders = [ScheduledSender(running, number) for number in range(2)]
+        for each in senders:
+            each.start()
+        ends = time.monotonic() + INGEST_SECONDS
+        while time.monotonic() < ends:
+            assert running.ask("GET", "/live").status == 200
+            time.sleep(1)
+        for each in senders:
+            each.stopping.set()
+        for each in senders:
+            each.join()
+
+        assert {status for each in senders for status in each.answers} == {200}
+        assert sum(each.late_count for each in senders) > INGEST_SECONDS
+        found = connection.execute(RUNS).fetchone()
+        assert found is not None
+        runs, failures = found
+        assert (runs > INGEST_SECONDS / 4, failures) == (True, 0)
+        assert running.ask("GET", "/status").json()["unavailable"] == 0
+        assert "deadlock" not in running.said() + timescale_server.log()
+        totals = connection.execute("SELECT target, entry_id, sum(delta) FROM deltas GROUP BY 1, 2")
+        assert {row[:2]: row[2] for row in totals} == {
+            key: value for each in senders for key, value in each.counters.items()
+        }
