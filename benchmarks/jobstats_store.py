@@ -84,7 +84,7 @@ def bodies(observation: int) -> Iterator[bytes]:
                 [
                     {
                         "target": f"scratch-OST{number % 3 + server * 3:04x}",
-                        "entry_id": f"{11_000_000 + number}:{number % 997}:r{number % 96}",
+                        "entry_id": f"{11_000_000 + number}:{number % 997}:r{number % 96:02}",
                         "server": f"oss{server}",
                         "timestamp": stamp,
                         "snapshot_time": moment.timestamp() - 5.5,

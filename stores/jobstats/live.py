@@ -20,7 +20,6 @@ from ccagent.stores.jobstats.operations import (
     KINDS,
     METADATA,
     file_system_of,
-    sums_table,
 )
 from ccagent.stores.jobstats.queries import FILTERS, JOBS, KEYS, added, split_job
 from ccagent.stores.jobstats.query_request import (
@@ -312,7 +311,7 @@ def _hour_before(connection: Connection[Any], request: LiveRequest) -> dict[str,
                 "WHERE timestamp > {} AND timestamp <= {} GROUP BY 1"
             ).format(
                 added(kind),
-                sql.Identifier(sums_table(kind) if piece.is_summed else kind),
+                piece.of(kind),
                 piece.begins,
                 piece.ends,
             )
