@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
 import json
 import random
 import threading
@@ -10,6 +12,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -252,6 +255,69 @@ def test_a_day_adds_up_while_chunks_are_compressed(tmp_path: Path, timescale_dat
     check_totals(day, timescale_database)
 
 
+def ask_all(store: RunningJobstatsStore) -> list[bytes]:
+    """Return the bodies of ten answers. The rows of an export have no order."""
+    begins, ends = NOW - timedelta(days=3), NOW - timedelta(minutes=13)
+    times = f"from={begins:%Y-%m-%dT%H:%M:%S}&to={ends:%Y-%m-%dT%H:%M:%S}"
+    moment = f"at={ends - timedelta(hours=5):%Y-%m-%dT%H:%M:%S}&window=1h"
+    answers = [
+        store.ask("GET", path)
+        for path in (
+            f"/top?{times}",
+            f"/top?{times}&by=user&sort=open&columns=open,write_bytes",
+            f"/top?{times}&by=target&sort=prealloc&columns=prealloc,read_bytes",
+            f"/top?{times}&by=node&job=7",
+            f"/live?{moment}",
+            f"/live?{moment}&sort=metadata&user=1",
+            f"/job/7?{times}",
+            f"/job/8?{times}&step=15m",
+            f"/job/nobody?{times}",
+            f"/export?{times}",
+        )
+    ]
+    assert [one.status for one in answers] == [200] * 8 + [404, 200]
+    *bodies, export = [one.body for one in answers]
+    assert len(export.splitlines()) > 100
+    return [*bodies, b"\n".join(sorted(export.splitlines()))]
+
+
+def test_answers_are_those_of_plain_postgresql(
+    tmp_path: Path, database: str, timescale_database: str
+) -> None:
+    (tmp_path / "namespaces").touch(mode=0o600)
+    (tmp_path / "namespaces").write_text(f"%j:%u:%H {UUID(int=5)}\n")
+    (tmp_path / "c.toml").write_text(f'namespaces-file = "{tmp_path}/namespaces"\n')
+    chance = random.Random(11)
+    rows: list[dict[str, Any]] = []
+    for job in (7, 8, 9):
+        for target in ("fs-OST0000", "fs-OST0001", "fs-MDT0000"):
+            counters = dict.fromkeys(("write_bytes", "read_bytes", "open", "prealloc"), 0)
+            for step in range(72 * 4):
+                counters = {name: n + chance.randrange(2**40) for name, n in counters.items()}
+                if chance.random() < 0.02:
+                    counters = {name: n // 3 for name, n in counters.items()}
+                rows.append(at(3 - step / 96, f"{job}:1:c{job}", target=target, **counters))
+    late = [rows.pop(chance.randrange(len(rows))) for _ in range(200)]
+    with contextlib.ExitStack() as stack:
+        stores = [
+            stack.enter_context(
+                RunningJobstatsStore(
+                    tmp_path / name, "--config", str(tmp_path / "c.toml"), "--database", url
+                )
+            )
+            for name, url in (("plain", database), ("timescale", timescale_database))
+        ]
+        connection = stack.enter_context(psycopg.connect(timescale_database, autocommit=True))
+        for array in (rows, late):
+            assert [store.post(array).json()["stored"] for store in stores] == [len(array)] * 2
+            for is_compressed in (False, True):
+                if is_compressed:
+                    for table in ("ost", "mdt", "ost_sums", "mdt_sums"):
+                        compress(connection, table)
+                plain, timescale = map(ask_all, stores)
+                assert timescale == plain
+
+
 def test_ingest_beside_the_policies_own_scheduler(
     tmp_path: Path, timescale_database: str, timescale_server: PostgresServer
 ) -> None:
@@ -266,6 +332,7 @@ def test_ingest_beside_the_policies_own_scheduler(
         senders = [ScheduledSender(running, number) for number in range(2)]
         for each in senders:
             each.start()
+        faulthandler.dump_traceback_later(INGEST_SECONDS + 300, exit=True)
         ends = time.monotonic() + INGEST_SECONDS
         while time.monotonic() < ends:
             assert running.ask("GET", "/live").status == 200
