@@ -57,6 +57,7 @@ class ArrayCounters(msgspec.Struct):
     contradicted: int = 0
     unavailable: int = 0
     jobs: int = 0
+    states: int = 0
 
 
 class StoredArray(NamedTuple):

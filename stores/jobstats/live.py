@@ -32,6 +32,7 @@ from ccagent.stores.jobstats.query_request import (
     parse_number,
 )
 from ccagent.stores.jobstats.sums import find_pieces
+from ccagent.stores.jobstats.target_state import TargetState, find_states
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -70,7 +71,8 @@ class LiveTarget(msgspec.Struct, frozen=True):
     """Rates of a target per second, latencies in us, None where no server reports them.
 
     before: the rate of bytes (OST) or operations (MDT) in the hour before. factor: the rate now, as
-    a multiple of it; None if there was none.
+    a multiple of it; None if there was none. free, clients, locks, latency, slower: the target's
+    own state, see TargetState.
     """
 
     target: str
@@ -82,6 +84,11 @@ class LiveTarget(msgspec.Struct, frozen=True):
     write_latency: float | None
     before: float
     factor: float | None
+    free: float | None = None
+    clients: int | None = None
+    locks: int | None = None
+    latency: float | None = None
+    slower: float | None = None
 
 
 class LiveJob(msgspec.Struct, frozen=True):
@@ -157,7 +164,7 @@ def find_live(connection: Connection[Any], request: LiveRequest) -> LiveAnswer:
     growth = _find_growth(connection, shown, request.at)
     return LiveAnswer(
         at,
-        _describe_targets(parts, before),
+        _describe_targets(parts, before, find_states(connection, request.at, request.window)),
         [_describe_job(job, deltas) for job, deltas in zip(shown, growth, strict=True)],
     )
 
@@ -344,7 +351,9 @@ def _add_up(parts: Sequence[_Part]) -> list[_JobRates]:
     return list(jobs.values())
 
 
-def _describe_targets(parts: Sequence[_Part], before: Mapping[str, float]) -> list[LiveTarget]:
+def _describe_targets(
+    parts: Sequence[_Part], before: Mapping[str, float], states: Mapping[str, TargetState]
+) -> list[LiveTarget]:
     """Return the rates of each target, by name."""
     sums: dict[str, defaultdict[str, float]] = {}
     seconds: dict[str, float] = {}
@@ -373,6 +382,7 @@ def _describe_targets(parts: Sequence[_Part], before: Mapping[str, float]) -> li
                 _ratio(rates["write_usecs"], rates["write"]),
                 usual,
                 _ratio(transferred if is_ost else operations, usual),
+                *states.get(target, TargetState()),
             )
         )
     return found

@@ -29,6 +29,11 @@ def browser() -> Iterator[Browser]:
 def pages(tmp_path: Path, store: RunningJobstatsStore) -> Iterator[str]:
     """The address of pages that ask the jobstats store."""
     fill(store)
+    tags = "hostname=a,stype=filesystem,stype-id=fs-OST0000"
+    moment = int((BEGIN + timedelta(minutes=104)).timestamp())
+    for name, value in (("exports", 12), ("capacity_total", 80), ("capacity_available", 20)):
+        state = f"lustre_ost_{name},{tags} value={value} {moment}"
+        assert store.ask("POST", "/write", state).status == 200
     configuration = tmp_path / "metrics.toml"
     configuration.write_text(f'[web]\njobstats = "{store.url}"\n')
     options = ("--config", str(configuration), "--web", "127.0.0.1:0")
@@ -69,10 +74,11 @@ def test_targets_and_jobs_of_a_time_are_shown(pages: str, browser: Browser) -> N
     with watch(browser, pages, bypass_csp=True) as window:
         page = window.open(PLACE)
         mdt, ost = rows(page, "Targets of Lustre")
-        assert (mdt[0], mdt[-1]) == ("fs-MDT0000", "▲ 251 times")
-        assert (ost[0], ost[2], ost[4:]) == (
+        assert (mdt[0], mdt[6:]) == ("fs-MDT0000", ["▲ 251 times", *["unknown"] * 4])
+        assert (ost[0], ost[2], ost[4:7]) == (
             "fs-OST0000", "1 kB/s", ["none", "500 µs", "1 times"],
         )  # fmt: skip
+        assert ost[7:] == ["unknown", "25 %", "12", "unknown"]
         page.get_by_role("link", name="metadata", exact=True).click()
         first, *_ = rows(page, "Jobs on Lustre")
         assert first[:6] == ["42", "fs", "u-fox", "physics", "RUNNING", "1"]
