@@ -51,7 +51,9 @@ def pages(tmp_path: Path, store: RunningJobstatsStore) -> Iterator[str]:
 
 
 def rows(page: Page, name: str) -> list[list[str]]:
-    found = page.get_by_role("region", name=name).locator("tbody tr").all()
+    region = page.get_by_role("region", name=name)
+    region.wait_for()
+    found = region.locator("tbody tr").all()
     return [one.locator("th, td").all_inner_texts() for one in found]
 
 
