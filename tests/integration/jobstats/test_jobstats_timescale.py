@@ -44,14 +44,15 @@ FROM timescaledb_information.jobs WHERE hypertable_name IN ('ost', 'mdt')
 """
 """The day is long ago: each run compresses the chunks that rows are stored into."""
 SCHEDULED = """
-SELECT alter_job(
+SELECT (alter_job(
     job_id, schedule_interval => '1 second', retry_period => '1 second', scheduled => %s,
     config => config || '{"compress_after": "0 seconds"}'
-)
+)).job_id
 FROM timescaledb_information.jobs WHERE proc_name = 'policy_compression'
 """
 RUNS = """
-SELECT coalesce(sum(total_successes + total_failures), 0)::int FROM timescaledb_information.job_stats
+SELECT coalesce(sum(total_successes + total_failures), 0)::int
+FROM timescaledb_information.job_stats
 WHERE hypertable_name IN ('ost', 'mdt', 'ost_sums', 'mdt_sums')
 """
 FAILURES = "SELECT err_message FROM timescaledb_information.job_errors WHERE job_id >= 1000"
@@ -358,7 +359,6 @@ def test_ingest_beside_the_policies_own_scheduler(
             each.stopping.set()
         for each in senders:
             each.join()
-
         assert {status for each in senders for status in each.answers} == {200}
         assert sum(each.late_count for each in senders) > INGEST_SECONDS
         if failed:
