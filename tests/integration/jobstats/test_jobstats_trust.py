@@ -144,6 +144,10 @@ def test_a_token_may_name_its_targets(tmp_path: Path, database: str) -> None:
         assert (answer.status, answer.json()["stored"]) == (200, 2)
         assert answer.json()["refused"][0]["reason"].endswith("none of the token's targets")
         assert store.post([other], "0123456789abcdef0").status == 403
+        for target, status in (("fs-OST0000", 200), ("fs-OST0009", 403)):
+            point = f"lustre_ost_exports,hostname=oss1,stype=filesystem,stype-id={target} value=7"
+            headers = {"Authorization": "Bearer 0123456789abcdef0"}
+            assert store.ask("POST", "/write", point, headers).status == status
 
 
 def test_a_client_written_from_the_seed_alone(tmp_path: Path, database: str) -> None:
