@@ -366,7 +366,8 @@ def test_ingest_beside_the_policies_own_scheduler(
             compressing.join()
             runs, problems = compressing.runs, compressing.problems
         else:
-            runs, problems = count_runs(connection), connection.execute(FAILURES).fetchall()
+            failed = connection.execute(FAILURES).fetchall()
+            runs, problems = count_runs(connection), [str(text) for (text,) in failed]
         assert (runs > INGEST_SECONDS / 2, problems) == (True, [])
         assert running.ask("GET", "/status").json()["unavailable"] == 0
         assert "deadlock" not in running.said() + timescale_server.log()
