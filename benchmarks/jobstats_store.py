@@ -11,7 +11,7 @@ parses the same arrays with json is measured for comparison of machines. Only th
 writes the metadata of the series.
 
 Partitions: the cost of records of new and of known series, in store and database, with 3 and with
-91 partitions, beside a binary COPY of the same rows into a table without index.
+91 partitions, beside a binary COPY of the same rows into a table without and with the indexes.
 
 Queries: SQL fills a table with rows of some days, 720 observations of each series. Then queries are
 sent to the running store over HTTP. The median of many is printed.
@@ -28,7 +28,7 @@ import tempfile
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import psycopg
@@ -84,7 +84,7 @@ def bodies(observation: int) -> Iterator[bytes]:
                 [
                     {
                         "target": f"scratch-OST{number % 3 + server * 3:04x}",
-                        "entry_id": f"{11_000_000 + number}:{number % 997}:r{number % 96}",
+                        "entry_id": f"{11_000_000 + number}:{number % 997}:r{number % 96:02}",
                         "server": f"oss{server}",
                         "timestamp": stamp,
                         "snapshot_time": moment.timestamp() - 5.5,
@@ -155,7 +155,9 @@ def measure_storing(observations: int) -> None:
 def measure_partitions(*, is_timescale: bool) -> None:
     """Print the cost of storing beside COPY, with few and with many partitions."""
     spent: dict[int, float] = {}
-    print("partitions  observation  store us  database us  COPY us  both / COPY")
+    print(
+        "partitions  observation  store us  database us  COPY us  both / COPY  indexed us  both /"
+    )
     for partitions in (3, 91):
         with (
             PostgresServer(has_timescale=is_timescale) as server,
@@ -180,11 +182,13 @@ def measure_partitions(*, is_timescale: bool) -> None:
                         expect(store.ask("POST", "/lustre", body))
                     own, database = store.cpu_seconds() - own, cpu_of(server) - database
                     copied = copy_rows(url, server)
+                    indexed = copy_rows(url, server, "INCLUDING INDEXES")
                     records = SERVERS * ENTRIES
                     own, database = own / records * 1e6, database / records * 1e6
                     print(
                         f"{partitions:10} {observation:12} {own:9.1f} {database:12.1f} "
-                        f"{copied:8.1f} {(own + database) / copied:12.1f}",
+                        f"{copied:8.1f} {(own + database) / copied:12.1f} "
+                        f"{indexed:11.1f} {(own + database) / indexed:7.1f}",
                         flush=True,
                     )
                     spent.setdefault(observation, database)
@@ -192,10 +196,13 @@ def measure_partitions(*, is_timescale: bool) -> None:
                         print(f"database, 91 to 3 partitions: {database / spent[observation]:.2f}")
 
 
-def copy_rows(url: str, server: PostgresServer) -> float:
-    """Return the database's CPU in us of a binary COPY of a row of the last observation."""
+def copy_rows(url: str, server: PostgresServer, like: str = "") -> float:
+    """Return the database's CPU in us of a binary COPY of a row of the last observation.
+
+    like: what else the table has of the observations' one.
+    """
     with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute("CREATE UNLOGGED TABLE copied (LIKE ost)")
+        connection.execute(f"CREATE UNLOGGED TABLE copied (LIKE ost {like})".encode())
         connection.execute("ALTER TABLE copied SET LOGGED")
         with connection.cursor().copy(
             "COPY (SELECT * FROM ost ORDER BY timestamp DESC LIMIT 80000) TO STDOUT (FORMAT BINARY)"
@@ -251,9 +258,21 @@ def measure_queries(rows: int, days: int, *, is_timescale: bool) -> None:
             ask_questions(store, server, rows, days, now)
             if is_timescale:
                 with psycopg.connect(url, autocommit=True) as connection:
-                    connection.execute("SELECT compress_chunk(c) FROM show_chunks('ost') c")
-                print("compressed")
+                    for table in ("ost", "ost_sums"):
+                        query = "SELECT compress_chunk(c) FROM show_chunks(%s::regclass) c"
+                        connection.execute(query, [table])
+                        query = "SELECT * FROM hypertable_compression_stats(%s::regclass)"
+                        print_sizes(table, connection.execute(query, [table]))
                 ask_questions(store, server, rows, days, now)
+
+
+def print_sizes(table: str, sizes: psycopg.Cursor[tuple[Any, ...]]) -> None:
+    """Print the size of a table's compressed chunks."""
+    found = sizes.fetchone()
+    names = [column.name for column in sizes.description or ()]
+    size = dict(zip(names, found or (), strict=True))
+    before, after = size["before_compression_total_bytes"], size["after_compression_total_bytes"]
+    print(f"{table} compressed: {after / 1e6:.0f} of {before / 1e6:.0f} MB, {after / before:.3f}")
 
 
 def ask_questions(

@@ -69,6 +69,10 @@ def describe_numbers(numbers: dict[str, int], senders: list[dict[str, Any]]) -> 
     return ("\n".join(lines) + "\n").encode()
 
 
+_POSTED: dict[str, TokenRole] = {"lustre": "sender", "write": "sender", "job": "jobs"}
+"""Paths of data, and the role that may post there."""
+_MOST_REASONS = 100
+"""Maximum number of refused lines in a response."""
 _RETRY_AFTER = "2"
 _QUERY_THREADS = 2
 _MOST_EXPORTS = 2
@@ -117,9 +121,10 @@ class JobstatsApi:
         # The kind follows a sink's prefix: /PREFIX.lustre.
         # The specification names no path.
         kind = request.path_params.get("kind", "lustre").rpartition(".")[2]
-        if kind not in {"lustre", "job"}:
-            return _answer(404, {"error": "post arrays to /lustre, envelopes of jobs to /job"})
-        sender = self._login(request, "sender" if kind == "lustre" else "jobs")
+        if kind not in _POSTED:
+            reason = "post arrays to /lustre, points to /write, envelopes of jobs to /job"
+            return _answer(404, {"error": reason})
+        sender = self._login(request, _POSTED[kind])
         headers = request.headers
         body = await self._bodies.read(
             request.stream(),
@@ -133,13 +138,20 @@ class JobstatsApi:
                     self._writers, self._service.store_jobs, body, _identity(request, None)
                 )
                 return _answer(200, {"jobs": count})
-            stored = await loop.run_in_executor(
-                self._writers,
-                self._service.store_array,
-                body,
+            limits = (
                 sender,
                 self._tokens.targets(request.headers.get("authorization", "")),
                 _identity(request, sender),
+            )
+            if kind == "write":
+                decoded = await loop.run_in_executor(
+                    self._writers, self._service.store_states, body, *limits
+                )
+                refused = [one._asdict() for one in decoded.refused[:_MOST_REASONS]]
+                counts = {"states": len(decoded.rows), "ignored": decoded.ignored}
+                return _answer(200, counts | {"refused": refused})
+            stored = await loop.run_in_executor(
+                self._writers, self._service.store_array, body, *limits
             )
         finally:
             self._bodies.release(body)
@@ -170,9 +182,9 @@ class JobstatsApi:
 
     async def _probe(self, request: Request) -> Response:
         kind = request.path_params["kind"].rpartition(".")[2]
-        if kind not in {"lustre", "job"}:
+        if kind not in _POSTED:
             return _answer(404, {"error": "no such path: use /top, /job/ID, /status or /metrics"})
-        self._login(request, "sender" if kind == "lustre" else "jobs")
+        self._login(request, _POSTED[kind])
         if request.method == "GET":
             return _answer(405, {"error": f"/{kind} accepts only POST"}, {"Allow": "POST, HEAD"})
         return _answer(200, {})

@@ -49,6 +49,7 @@ FROM unnest(%s::uuid[], %s::text[]) AS n (time_series_id, name)
 WHERE m.time_series_id = n.time_series_id
 """
 _BATCH = 10_000
+_REMOVE_STATES = "DELETE FROM target_state WHERE timestamp < %s"
 _REMOVE_JOBS = "DELETE FROM jobs WHERE coalesce(end_time, reported) < %s AND reported < %s"
 
 
@@ -143,6 +144,7 @@ def keep_house(
         for kind in KINDS:
             connection.execute(_REMOVE_LAST.format(table=kind).encode(), [before])
         connection.execute(_REMOVE_SERIES, [before])
+        connection.execute(_REMOVE_STATES, [before])
         connection.execute(_REMOVE_JOBS, [before, before])
         return dropped
     finally:

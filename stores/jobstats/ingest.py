@@ -57,6 +57,7 @@ class ArrayCounters(msgspec.Struct):
     contradicted: int = 0
     unavailable: int = 0
     jobs: int = 0
+    states: int = 0
 
 
 class StoredArray(NamedTuple):
@@ -253,7 +254,7 @@ def _make_rows(
             (each.values, each.others) if kind == each.kind else move_counters(each, kind)
         )
         if max(values) > _LARGEST_BIGINT:
-            values = [value - _MODULUS if value > _LARGEST_BIGINT else value for value in values]
+            values = tuple(n - _MODULUS if n > _LARGEST_BIGINT else n for n in values)
         found[kind].append((
             each.number, series_id, each.server, moments[each.timestamp], each.snapshot_time,
             each.start_time, each.reset, each.clock_step,

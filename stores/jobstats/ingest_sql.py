@@ -43,10 +43,10 @@ _STEADY_SEEN = "({0}).timestamp - coalesce(({0}).clock_step, 0) * INTERVAL '1 se
 
 _FRESH = """
 met AS MATERIALIZED (
-    SELECT s.*, l.seen, l.is_disordered
+    SELECT s.*, l.seen, l.before, l.is_disordered
     FROM staged s
     LEFT JOIN LATERAL (
-        SELECT seen, is_disordered FROM {table}_last l
+        SELECT seen, before, is_disordered FROM {table}_last l
         WHERE l.time_series_id = s.time_series_id AND l.server = s.server LIMIT 1
     ) l ON true
     WHERE (l.seen).timestamp IS DISTINCT FROM s.timestamp
@@ -69,23 +69,37 @@ fresh AS MATERIALIZED (
     )
     ORDER BY time_series_id, server, timestamp, number
 ),
+multiple AS MATERIALIZED (
+    SELECT time_series_id, server FROM fresh GROUP BY 1, 2 HAVING count(*) > 1
+),
 chain AS MATERIALIZED (
     SELECT {columns}, {observation} AS seen, true AS is_fresh, false AS is_later, 2 AS place
-    FROM fresh
+    FROM fresh JOIN multiple USING (time_series_id, server)
     UNION ALL
     SELECT {nothing}, k.seen, false, false, k.place
-    FROM (SELECT DISTINCT ON (time_series_id, server) time_series_id, server FROM fresh) g
-    CROSS JOIN LATERAL (
-        SELECT seen, 1 AS place FROM {table}_last l
-        WHERE l.time_series_id = g.time_series_id AND l.server = g.server
-        UNION ALL
-        SELECT before, 0 FROM {table}_last l
-        WHERE l.time_series_id = g.time_series_id AND l.server = g.server
-            AND (before).timestamp IS NOT NULL
-    ) k
+    FROM (
+        SELECT DISTINCT ON (time_series_id, server) time_series_id, server, seen, before
+        FROM fresh JOIN multiple USING (time_series_id, server)
+    ) g
+    CROSS JOIN LATERAL (VALUES (g.seen, 1), (g.before, 0)) AS k (seen, place)
+    WHERE (k.seen).timestamp IS NOT NULL
 ),
 """
-"""Rows of series without late rows, after their last observations."""
+"""Rows of series without late rows, after their last observations.
+
+A chain is needed only for series with several rows in the array.
+"""
+
+_SINGLE = """
+    UNION ALL
+    SELECT
+        {columns}, {observation}, true, false, 2, f.seen, f.before, true
+    FROM fresh f
+    WHERE NOT EXISTS (
+        SELECT FROM multiple m
+        WHERE m.time_series_id = f.time_series_id AND m.server = f.server
+    )"""
+"""Series with one row in the array. Its last observations are found already."""
 
 _FRESH_LATE = """
 fresh AS MATERIALIZED (
@@ -130,7 +144,7 @@ chain AS MATERIALIZED (
 """Late rows, with the rows around them."""
 
 _STORE = """
-WITH staged AS MATERIALIZED (
+WITH staged AS (
     SELECT number, time_series_id, server, reset, clock_step, others, {times}, {unsigned}
     FROM {stage} s{chosen}
 ),
@@ -142,11 +156,13 @@ numbered AS (
         lag(seen, 2) OVER w AS q,
         lead(true) OVER w IS NULL AS is_last
     FROM {ordered}
-    WINDOW w AS (PARTITION BY time_series_id, server ORDER BY {order})
+    WINDOW w AS (PARTITION BY time_series_id, server ORDER BY {order}){single}
 ),
 linked AS MATERIALIZED (
     SELECT
         *,
+        -- Reading a field of a row costs more than comparing it.
+        {fields},
         coalesce({same_start}, false) AS has_same_start,
         -- What stands before the zeros of an entry that one reading skipped, so that it is the
         -- same one, or of a killed sender that has forgotten it: then these zeros don't count.
@@ -362,7 +378,7 @@ def _fill(
         return joined.join(f"{left}{name} {sign} ({right}).{name}" for name in names)
 
     def grow(name: str) -> str:
-        before = f"(before).{name}"
+        before = f"CASE WHEN has_skipped THEN (q).{name} ELSE p_{name} END"
         if is_disordered:
             # Within one start nothing counts anew.
             before = f"CASE WHEN has_same_start THEN least({before}, {name}) ELSE {before} END"
@@ -385,7 +401,7 @@ def _fill(
     }
     disorder = _DISORDER.format(
         same_start_p="has_same_start",
-        not_less_p=compare("", ">=", "p"),
+        not_less_p=" AND ".join(f"{name} >= p_{name}" for name in names),
         steady=steady,
         steady_p=_STEADY_SEEN.format("p"),
     )
@@ -400,10 +416,12 @@ def _fill(
         order=_ORDER_BY_START.format(steady=steady, total=" + ".join(names))
         if is_disordered
         else ("timestamp" if is_late else "place, timestamp"),
+        fields=", ".join(f"(p).{name} AS p_{name}" for name in names),
+        single="" if is_late else _SINGLE.format(**words),
         same_start=_SAME_START.format("c", "p"),
         same_start_q=_SAME_START.format("c", "q"),
         not_less_q=compare("", ">=", "q"),
-        same_counters=compare("", "=", "p"),
+        same_counters=" AND ".join(f"{name} = p_{name}" for name in names),
         disorder="false" if is_disordered else disorder,
         once="MATERIALIZED " if is_late else "",
         key=", ".join(_KEY),

@@ -20,7 +20,6 @@ from ccagent.stores.jobstats.operations import (
     KINDS,
     METADATA,
     file_system_of,
-    sums_table,
 )
 from ccagent.stores.jobstats.queries import FILTERS, JOBS, KEYS, added, split_job
 from ccagent.stores.jobstats.query_request import (
@@ -33,6 +32,7 @@ from ccagent.stores.jobstats.query_request import (
     parse_number,
 )
 from ccagent.stores.jobstats.sums import find_pieces
+from ccagent.stores.jobstats.target_state import TargetState, find_states
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -71,7 +71,8 @@ class LiveTarget(msgspec.Struct, frozen=True):
     """Rates of a target per second, latencies in us, None where no server reports them.
 
     before: the rate of bytes (OST) or operations (MDT) in the hour before. factor: the rate now, as
-    a multiple of it; None if there was none.
+    a multiple of it; None if there was none. free, clients, locks, latency, slower: the target's
+    own state, see TargetState.
     """
 
     target: str
@@ -83,6 +84,11 @@ class LiveTarget(msgspec.Struct, frozen=True):
     write_latency: float | None
     before: float
     factor: float | None
+    free: float | None = None
+    clients: int | None = None
+    locks: int | None = None
+    latency: float | None = None
+    slower: float | None = None
 
 
 class LiveJob(msgspec.Struct, frozen=True):
@@ -158,7 +164,7 @@ def find_live(connection: Connection[Any], request: LiveRequest) -> LiveAnswer:
     growth = _find_growth(connection, shown, request.at)
     return LiveAnswer(
         at,
-        _describe_targets(parts, before),
+        _describe_targets(parts, before, find_states(connection, request.at, request.window)),
         [_describe_job(job, deltas) for job, deltas in zip(shown, growth, strict=True)],
     )
 
@@ -264,17 +270,17 @@ def _last_interval(
         # Without the array, a join reads the metadata of all series.
         "  SELECT * FROM metadata WHERE time_series_id = ANY "
         "  (ARRAY(SELECT time_series_id FROM recent)) OFFSET 0"
-        "), last AS ("
-        "  SELECT r.*, max(r.timestamp) OVER (PARTITION BY r.server, m.target) AS last"
-        "  FROM recent r JOIN named m USING (time_series_id)"
         ") "
         'SELECT m.target, {job}, coalesce(max(j.user_name), max(m."user"), '
         "  max(m.user_id)::text, ''), coalesce(max(j.account), ''), coalesce(max(j.state), ''), "
         "  array_remove(array_agg(DISTINCT m.nodename), NULL), "
-        "  array_agg(DISTINCT o.time_series_id), bool_or({wanted}), max(o.seconds)::float8, "
+        "  array_agg(DISTINCT m.time_series_id), bool_or({wanted}), max(m.seconds)::float8, "
         "  {values} "
-        "FROM last o JOIN named m USING (time_series_id){jobs} "
-        "WHERE o.timestamp = o.last GROUP BY 1, 2"
+        "FROM ("
+        "  SELECT *, max(timestamp) OVER (PARTITION BY server, target) AS last"
+        "  FROM recent JOIN named USING (time_series_id)"
+        ") m{jobs} "
+        "WHERE m.timestamp = m.last GROUP BY 1, 2"
     ).format(
         table=sql.Identifier(kind),
         at=request.at,
@@ -293,11 +299,11 @@ def _last_interval(
 def _sum(kind: TargetKind, name: str) -> sql.Composed:
     """Return the sum of the rates of an operation."""
     delta = (
-        sql.SQL("o.{}").format(sql.Identifier(f"{name}_delta"))
+        sql.SQL("m.{}").format(sql.Identifier(f"{name}_delta"))
         if name in COLUMNS[kind]
-        else sql.SQL("(o.others_delta ->> {})::numeric").format(sql.Literal(name))
+        else sql.SQL("(m.others_delta ->> {})::numeric").format(sql.Literal(name))
     )
-    return sql.SQL("coalesce(sum({} / o.seconds), 0)::float8").format(delta)
+    return sql.SQL("coalesce(sum({} / m.seconds), 0)::float8").format(delta)
 
 
 def _hour_before(connection: Connection[Any], request: LiveRequest) -> dict[str, float]:
@@ -312,7 +318,7 @@ def _hour_before(connection: Connection[Any], request: LiveRequest) -> dict[str,
                 "WHERE timestamp > {} AND timestamp <= {} GROUP BY 1"
             ).format(
                 added(kind),
-                sql.Identifier(sums_table(kind) if piece.is_summed else kind),
+                piece.of(kind),
                 piece.begins,
                 piece.ends,
             )
@@ -345,7 +351,9 @@ def _add_up(parts: Sequence[_Part]) -> list[_JobRates]:
     return list(jobs.values())
 
 
-def _describe_targets(parts: Sequence[_Part], before: Mapping[str, float]) -> list[LiveTarget]:
+def _describe_targets(
+    parts: Sequence[_Part], before: Mapping[str, float], states: Mapping[str, TargetState]
+) -> list[LiveTarget]:
     """Return the rates of each target, by name."""
     sums: dict[str, defaultdict[str, float]] = {}
     seconds: dict[str, float] = {}
@@ -374,6 +382,7 @@ def _describe_targets(parts: Sequence[_Part], before: Mapping[str, float]) -> li
                 _ratio(rates["write_usecs"], rates["write"]),
                 usual,
                 _ratio(transferred if is_ost else operations, usual),
+                *states.get(target, TargetState()),
             )
         )
     return found

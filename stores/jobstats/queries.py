@@ -17,7 +17,6 @@ from ccagent.stores.jobstats.operations import (
     METADATA,
     file_system_of,
     kind_by_name,
-    sums_table,
 )
 from ccagent.stores.jobstats.query_request import QueryError
 from ccagent.stores.jobstats.sums import find_pieces
@@ -295,7 +294,7 @@ def _find_ranks(
                     "WHERE timestamp > {} AND timestamp <= {}"
                 ).format(
                     *(values if kind == "ost" else reversed(values)),
-                    sql.Identifier(sums_table(kind) if piece.is_summed else kind),
+                    piece.of(kind),
                     piece.begins,
                     piece.ends,
                 )
@@ -411,7 +410,7 @@ def _sum_of(
             "SELECT time_series_id, {} FROM {} o WHERE timestamp > {} AND timestamp <= {}{}"
         ).format(
             values,
-            sql.Identifier(sums_table(kind) if piece.is_summed else kind),
+            piece.of(kind),
             piece.begins,
             piece.ends,
             wanted,

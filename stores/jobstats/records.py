@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import threading
+from array import array
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
@@ -29,7 +31,7 @@ from ccagent.stores.jobstats.refusals import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from ccagent.stores.jobstats.operations import TargetKind
 
@@ -46,6 +48,9 @@ _RESETS = frozenset(RESETS)
 _PARTS = frozenset(PARTS)
 _NUMBERS = frozenset({"job_id", "user_id", "group_id", "process_id"})
 _INTEGERS = {int}
+_TAKE: dict[TargetKind, Callable[[JobstatsRecord], tuple[JsonValue, ...]]] = {
+    kind: itemgetter(*COLUMNS[kind]) for kind in KINDS
+}
 _KNOWN = {kind: FIELDS | {*COLUMNS[kind]} for kind in KINDS}
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _DECIMAL = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,9})?")
@@ -79,7 +84,7 @@ class JobstatsObservation(NamedTuple):
     reset: str | None
     clock_step: float | None
     kind: TargetKind
-    values: list[int]
+    values: tuple[int, ...]
     others: dict[str, int] | None
     supplied: str | None
     parts: dict[str, Any]
@@ -137,10 +142,10 @@ def check_records(
 
 def move_counters(
     one: JobstatsObservation, kind: TargetKind
-) -> tuple[list[int], dict[str, int] | None]:
+) -> tuple[tuple[int, ...], dict[str, int] | None]:
     """Return values and others of a record for the table of another kind."""
     counters = dict(zip(COLUMNS[one.kind], one.values, strict=True)) | (one.others or {})
-    values = [counters.pop(name, 0) for name in COLUMNS[kind]]
+    values = tuple(counters.pop(name, 0) for name in COLUMNS[kind])
     return values, {name: value for name, value in counters.items() if value} or None
 
 
@@ -219,21 +224,39 @@ class _RecordCheck:
         return found
 
 
-def _counters(record: JobstatsRecord, kind: TargetKind) -> tuple[list[int], dict[str, int] | None]:
-    """Return the values of the columns, and the other counters. Raise RecordError."""
-    get = record.get
-    values = [get(name, 0) for name in COLUMNS[kind]]
+def _take_some(record: JobstatsRecord, kind: TargetKind) -> tuple[JsonValue, ...]:
+    """Return the values of the columns, 0 where the record has none."""
+    return tuple(record.get(name, 0) for name in COLUMNS[kind])
+
+
+def _read_columns(record: JobstatsRecord, kind: TargetKind) -> tuple[int, ...]:
+    """Return the values of the columns. Raise RecordError."""
+    try:
+        values = _TAKE[kind](record)
+    except KeyError:
+        values = _take_some(record, kind)
     if {*map(type, values)} != _INTEGERS:
         _read_numeric_texts(record)
-        values = [get(name, 0) for name in COLUMNS[kind]]
+        values = _take_some(record, kind)
         if {*map(type, values)} != _INTEGERS:
             raise _bad_counter(record)
-    numbers = cast("list[int]", values)
-    if min(numbers) < 0 or max(numbers) > LARGEST_COUNTER:
-        raise _bad_counter(record)
-    names = record.keys() - _KNOWN[kind]
-    if not names:
+    numbers = cast("tuple[int, ...]", values)
+    try:
+        # The fastest check that all are from 0 to 2^64-1.
+        array("Q", numbers)
+    except OverflowError:
+        raise _bad_counter(record) from None
+    return numbers
+
+
+def _counters(
+    record: JobstatsRecord, kind: TargetKind
+) -> tuple[tuple[int, ...], dict[str, int] | None]:
+    """Return the values of the columns, and the other counters. Raise RecordError."""
+    numbers = _read_columns(record, kind)
+    if _KNOWN[kind].issuperset(record):
         return numbers, None
+    names = record.keys() - _KNOWN[kind]
     if len(names) > _MOST_OTHERS:
         raise RecordError(f"{len(names)} counters without a column, more than {_MOST_OTHERS}")
     others: dict[str, int] = {}

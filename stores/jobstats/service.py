@@ -26,6 +26,7 @@ from ccagent.stores.jobstats.queries import find_job, find_top
 from ccagent.stores.jobstats.series_cache import SeriesCache
 from ccagent.stores.jobstats.series_ids import ClusterRules, EntryFormats, read_namespaces
 from ccagent.stores.jobstats.sums import sum_up
+from ccagent.stores.jobstats.target_state import StateLimits, decode_states, store_states
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from ccagent.stores.jobstats.queries import JobAnswer, TopAnswer
     from ccagent.stores.jobstats.query_request import JobRequest, TopRequest
     from ccagent.stores.jobstats.settings import JobstatsStoreSettings
+    from ccagent.stores.jobstats.target_state import DecodedStates
 
     R = TypeVar("R")
 
@@ -138,6 +140,27 @@ class JobstatsService:
             store_jobs(connection, rows)
         ingest.counters.jobs += len(rows)
         return len(rows)
+
+    def store_states(
+        self, body: bytes, sender: str | None, targets: tuple[str, ...], identity: str
+    ) -> DecodedStates:
+        """Store the state of targets from lines of points. Return what the lines contained.
+
+        sender, targets, identity: as for `store_array`. Raise RefusedArrayError, DatabaseAwayError.
+        """
+        ingest, now = self._ready(), datetime.now(UTC)
+        future = timedelta(seconds=self.settings.limits.future.seconds)
+        decoded = decode_states(body, StateLimits(sender, targets, now + future), now)
+        oldest = now - timedelta(seconds=self.settings.series.retention.seconds)
+        rows = {key: numbers for key, numbers in decoded.rows.items() if key[2] >= oldest}
+        with self.database.connection() as connection:
+            store_states(connection, rows)
+        self.senders.count(
+            identity, messages=1, bytes=len(body), refused_records=len(decoded.refused)
+        )
+        ingest.counters.states += len(rows)
+        ingest.counters.refused_records += len(decoded.refused)
+        return decoded
 
     def top(self, request: TopRequest) -> TopAnswer:
         """Return the groups with the largest sums. Raise DatabaseAwayError."""
@@ -250,6 +273,9 @@ def begin_reading(connection: psycopg.Connection[Any], seconds: float) -> None:
     connection.execute("SET LOCAL plan_cache_mode = force_custom_plan")
     # Keep sums of a hundred thousand series in memory.
     connection.execute("SET LOCAL work_mem = '64MB'")
+    # The planner expects a few rows of a set that the same query has just found. A nested loop over
+    # two such sets reads each row of one for each row of the other.
+    connection.execute("SET LOCAL enable_nestloop = off")
     # JIT compilation would take longer than the query.
     connection.execute("SET LOCAL jit = off")
     connection.execute(

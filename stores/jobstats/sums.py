@@ -1,29 +1,32 @@
-"""Sums of each series by quarter of an hour. They reduce the rows that queries read.
+"""Sums of each series by quarter of an hour, and by day. They reduce the rows that queries read.
 
 A quarter is after its start, up to its end, like the time ranges of queries. Its sums are valid
 while `summed_times` contains its end. Storing a row removes this entry in the same transaction, and
-`sum_up` computes the sums again.
+`sum_up` computes the sums again. The same applies to days and `summed_days`: a day is valid only
+with all its quarters.
 """
 
 from __future__ import annotations
 
 import time
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from psycopg import sql
 
-from ccagent.stores.jobstats.operations import COLUMNS, KINDS, sums_table
+from ccagent.stores.jobstats.operations import COLUMNS, KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from psycopg import Connection
 
+    from ccagent.stores.jobstats.operations import TargetKind
     from ccagent.stores.jobstats.partitions import TimePartitions
     from ccagent.stores.jobstats.query_request import TimeRange
 
 QUARTER = timedelta(minutes=15)
+_DAY = timedelta(days=1)
 _SETTLED = timedelta(minutes=1)
 _BACK = timedelta(days=7)
 _MOST_SECONDS = 10.0
@@ -47,13 +50,33 @@ FROM generate_series(%(last)s::timestamptz, %(first)s::timestamptz, INTERVAL '-1
     AS all_of_them (quarter)
 WHERE NOT EXISTS (SELECT FROM summed_times s WHERE s.timestamp = quarter)
 """
+_MISSING_DAYS = """
+SELECT day
+FROM (
+    SELECT
+        date_bin('1 day', timestamp - INTERVAL '1 microsecond', TIMESTAMPTZ 'epoch')
+            + INTERVAL '1 day' AS day
+    FROM summed_times
+) q
+WHERE NOT EXISTS (SELECT FROM summed_days s WHERE s.timestamp = day)
+GROUP BY day
+HAVING count(*) = 96
+ORDER BY day DESC
+"""
+_VALID_DAY = """
+INSERT INTO summed_days
+SELECT %(end)s::timestamptz
+FROM summed_times
+WHERE timestamp > %(end)s::timestamptz - INTERVAL '1 day' AND timestamp <= %(end)s::timestamptz
+HAVING count(*) = 96
+"""
 _SUM = """
 INSERT INTO {sums} (time_series_id, timestamp, {names}, others_delta)
-SELECT d.time_series_id, %(quarter)s::timestamptz, {values}, o.others_delta
+SELECT d.time_series_id, %(end)s::timestamptz, {values}, o.others_delta
 FROM (
     SELECT time_series_id, {totals} FROM {table}
-    WHERE timestamp > %(quarter)s::timestamptz - INTERVAL '15 minutes'
-        AND timestamp <= %(quarter)s::timestamptz
+    WHERE timestamp > %(end)s::timestamptz - %(length)s::interval
+        AND timestamp <= %(end)s::timestamptz
     GROUP BY 1
 ) d
 LEFT JOIN (
@@ -61,8 +84,8 @@ LEFT JOIN (
     FROM (
         SELECT time_series_id, key, sum(value::numeric) AS total
         FROM {table} CROSS JOIN LATERAL jsonb_each_text(others_delta)
-        WHERE timestamp > %(quarter)s::timestamptz - INTERVAL '15 minutes'
-            AND timestamp <= %(quarter)s::timestamptz AND others_delta IS NOT NULL
+        WHERE timestamp > %(end)s::timestamptz - %(length)s::interval
+            AND timestamp <= %(end)s::timestamptz AND others_delta IS NOT NULL
         GROUP BY 1, 2
     ) t
     GROUP BY 1
@@ -71,11 +94,18 @@ LEFT JOIN (
 
 
 class TimePiece(NamedTuple):
-    """A part of a query's time range: after `begins`, up to `ends`."""
+    """A part of a query's time range: after `begins`, up to `ends`.
+
+    table: the end of the name of the table to read: of sums, or empty for observations.
+    """
 
     begins: datetime
     ends: datetime
-    is_summed: bool
+    table: Literal["", "_sums", "_days"]
+
+    def of(self, kind: TargetKind) -> sql.Identifier:
+        """Return the table to read for a kind of target."""
+        return sql.Identifier(f"{kind}{self.table}")
 
 
 def sum_up(
@@ -88,8 +118,8 @@ def sum_up(
 ) -> int:
     """Compute the missing sums of the last days, newest first, for some seconds.
 
-    Return the number of quarters. Only one of several stores does this at a time. The connection is
-    in autocommit.
+    Return the number of quarters and days. Only one of several stores does this at a time. The
+    connection is in autocommit.
     """
     if connection.execute("SELECT pg_try_advisory_lock(%s)", [_LOCK]).fetchone() != (True,):
         return 0
@@ -104,54 +134,88 @@ def sum_up(
             _sum_quarter(connection, partitions, quarter)
             done += 1
             if monotonic() > deadline:
-                break
+                return done
+        for (day,) in connection.execute(_MISSING_DAYS).fetchall():
+            with connection.transaction():
+                connection.execute("SELECT pg_advisory_xact_lock(%s)", [_STORING])
+                _write_sums(connection, "_sums", "_days", day, _DAY)
+                done += connection.execute(_VALID_DAY, {"end": day}).rowcount
         return done
     finally:
         connection.execute("SELECT pg_advisory_unlock(%s)", [_LOCK])
 
 
 def forget_sums(connection: Connection[Any], before: datetime) -> None:
-    """Invalidate sums of quarters from which the retention removes rows."""
+    """Invalidate sums of quarters from which the retention removes rows. Remove sums of days."""
     connection.execute(
         "DELETE FROM summed_times WHERE timestamp < %s::timestamptz + INTERVAL '15 minutes'",
         [before],
     )
+    for kind in KINDS:
+        query = sql.SQL("DELETE FROM {} WHERE timestamp < %s")
+        connection.execute(query.format(sql.Identifier(f"{kind}_days")), [before])
 
 
 def find_pieces(connection: Connection[Any], wanted: TimeRange) -> list[TimePiece]:
     """Return the parts of a time range, with and without sums."""
-    times = connection.execute(
-        "SELECT timestamp FROM summed_times "
-        "WHERE timestamp >= %s::timestamptz + INTERVAL '15 minutes' AND timestamp <= %s "
-        "ORDER BY timestamp",
-        [wanted.begins, wanted.ends],
+    quarters, days = (
+        [
+            end
+            for (end,) in connection.execute(
+                sql.SQL(
+                    "SELECT timestamp FROM {} WHERE timestamp >= %s AND timestamp <= %s ORDER BY 1"
+                ).format(sql.Identifier(table)),
+                [wanted.begins + length, wanted.ends],
+            )
+        ]
+        for table, length in (("summed_times", QUARTER), ("summed_days", _DAY))
     )
-    return split_time(wanted, [end for (end,) in times])
+    return split_time(wanted, quarters, days)
 
 
-def split_time(wanted: TimeRange, quarters: list[datetime]) -> list[TimePiece]:
+def split_time(
+    wanted: TimeRange, quarters: list[datetime], days: list[datetime]
+) -> list[TimePiece]:
     """Split a time range into runs of quarters with sums, and gaps.
 
-    quarters: ends of the quarters with sums, in order. Beyond a maximum number, the shortest runs
-    count as gaps.
+    quarters, days: ends of those with sums, in order. Beyond a maximum number, the shortest runs
+    count as gaps. The longest run of days in a run of quarters is a piece of its own.
     """
-    runs: list[tuple[datetime, datetime]] = []
-    for end in quarters:
-        if runs and runs[-1][1] == end - QUARTER:
-            runs[-1] = (runs[-1][0], end)
-        else:
-            runs.append((end - QUARTER, end))
-    longest = sorted(runs, key=lambda run: run[1] - run[0], reverse=True)[: _MOST_GAPS - 1]
     pieces: list[TimePiece] = []
     at = wanted.begins
-    for begins, ends in sorted(longest):
-        if at < begins:
-            pieces.append(TimePiece(at, begins, is_summed=False))
-        pieces.append(TimePiece(begins, ends, is_summed=True))
-        at = ends
-    if at < wanted.ends:
-        pieces.append(TimePiece(at, wanted.ends, is_summed=False))
+
+    def add(ends: datetime, table: Literal["", "_sums", "_days"]) -> None:
+        nonlocal at
+        if at < ends:
+            pieces.append(TimePiece(at, ends, table))
+            at = ends
+
+    runs = sorted(_find_runs(quarters, QUARTER), key=_length)
+    for begins, ends in sorted(runs[1 - _MOST_GAPS :]):
+        add(begins, "")
+        inside = [day for day in days if begins + _DAY <= day <= ends]
+        if inside:
+            first, last = max(_find_runs(inside, _DAY), key=_length)
+            add(first, "_sums")
+            add(last, "_days")
+        add(ends, "_sums")
+    add(wanted.ends, "")
     return pieces
+
+
+def _find_runs(ends: list[datetime], length: timedelta) -> list[tuple[datetime, datetime]]:
+    """Return begin and end of the times without a gap. ends: of pieces of a length, in order."""
+    runs: list[tuple[datetime, datetime]] = []
+    for end in ends:
+        if runs and runs[-1][1] == end - length:
+            runs[-1] = (runs[-1][0], end)
+        else:
+            runs.append((end - length, end))
+    return runs
+
+
+def _length(run: tuple[datetime, datetime]) -> timedelta:
+    return run[1] - run[0]
 
 
 def _sum_quarter(
@@ -161,23 +225,26 @@ def _sum_quarter(
         connection.execute("SELECT pg_advisory_xact_lock(%s)", [_STORING])
         if partitions is not None:
             partitions.ensure(connection, [quarter])
-        for kind in KINDS:
-            sums = sql.Identifier(sums_table(kind))
-            connection.execute(
-                sql.SQL("DELETE FROM {} WHERE timestamp = %s").format(sums), [quarter]
-            )
-            names = [sql.Identifier(f"{name}_delta") for name in COLUMNS[kind]]
-            statement = sql.SQL(_SUM).format(
-                sums=sums,
-                table=sql.Identifier(kind),
-                names=sql.SQL(", ").join(names),
-                values=sql.SQL(", ").join(sql.SQL("d.{}").format(name) for name in names),
-                totals=sql.SQL(", ").join(
-                    sql.SQL("sum({0}) AS {0}").format(name) for name in names
-                ),
-            )
-            connection.execute(statement, {"quarter": quarter})
+        _write_sums(connection, "", "_sums", quarter, QUARTER)
         connection.execute("INSERT INTO summed_times VALUES (%s)", [quarter])
+
+
+def _write_sums(
+    connection: Connection[Any], source: str, table: str, end: datetime, length: timedelta
+) -> None:
+    """Write the sums of a time anew. source, table: ends of the names of tables."""
+    for kind in KINDS:
+        sums = sql.Identifier(f"{kind}{table}")
+        connection.execute(sql.SQL("DELETE FROM {} WHERE timestamp = %s").format(sums), [end])
+        names = [sql.Identifier(f"{name}_delta") for name in COLUMNS[kind]]
+        statement = sql.SQL(_SUM).format(
+            sums=sums,
+            table=sql.Identifier(f"{kind}{source}"),
+            names=sql.SQL(", ").join(names),
+            values=sql.SQL(", ").join(sql.SQL("d.{}").format(name) for name in names),
+            totals=sql.SQL(", ").join(sql.SQL("sum({0}) AS {0}").format(name) for name in names),
+        )
+        connection.execute(statement, {"end": end, "length": length})
 
 
 def _quarter_end(moment: datetime) -> datetime:

@@ -45,7 +45,8 @@ def format_live(answer: LiveAnswer) -> str:
     if not answer.targets:
         return f"{head}{answer.note}\n"
     targets = _table(
-        ["target", "read/s", "write/s", "ops/s", "read", "write", "of last hour"],
+        ["target", "read/s", "write/s", "ops/s", "read", "write", "of last hour",
+         "all operations", "free", "clients", "locks"],
         [
             [
                 one.target,
@@ -54,11 +55,15 @@ def format_live(answer: LiveAnswer) -> str:
                 _latency(one.read_latency),
                 _latency(one.write_latency),
                 _factor(0.0 if one.factor is None and one.before else one.factor),
+                _latency(one.latency) + (f", {_factor(one.slower)}" if one.slower else ""),
+                "-" if one.free is None else f"{one.free:.0%}",
+                "-" if one.clients is None else format_amount("clients", one.clients),
+                "-" if one.locks is None else format_amount("locks", one.locks),
             ]
             for one in answer.targets
         ],
         left=1,
-    )
+    )  # fmt: skip
     jobs = _table(
         ["job", "file system", "user", "account", "state", "nodes", "share", "read/s", "write/s",
          "meta/s", "mostly", "latency", "since"],

@@ -9,10 +9,13 @@ import re
 import subprocess
 import sys
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ccagent.agents.lustre.statistics.groups import points_of
+from ccagent.agents.lustre.statistics.metric import parse_parameters
 from ccagent.stores.jobstats.live import find_beginning
 from tests.integration.jobstats.test_jobstats_clusters import jobs
 from tests.integration.jobstats.test_jobstats_server import ask_commands
@@ -20,6 +23,7 @@ from tests.support.jobstats_store import BEGIN, RunningJobstatsStore, record
 from tests.support.running import until
 
 MINUTE = 60
+BUSY = Path(__file__).parents[2] / "data/lustre/params/mds_oss_busy.txt"
 
 
 def at(minutes: float) -> str:
@@ -45,6 +49,44 @@ def live(store: RunningJobstatsStore, minutes: float, more: str = "") -> Any:
     answer = store.ask("GET", f"/live?at={moment}{more}")
     assert answer.status == 200, answer.body
     return answer.json()
+
+
+def state_of(minutes: float, reads: int, usecs: int) -> str:
+    """Return the points of a recorded server's targets, of which one has done more reads."""
+    content = BUSY.read_bytes()
+    content = content.replace(b"95047172 samples [usecs]", b"%d samples [usecs]" % reads)
+    content = content.replace(b" 484812403750 ", b" %d " % usecs)
+    tags = {"cluster": "fox", "hostname": "a", "type": "node"}
+    groups = ["stats", "md-stats", "capacity", "exports", "locks", "health"]
+    moment = (BEGIN + timedelta(minutes=minutes)).timestamp()
+    points = points_of(parse_parameters(content), groups, tags, moment, [])
+    return "".join(f"{point.encode_line()[1]}\n" for point in points)
+
+
+def test_a_slow_target_and_the_jobs_on_it_are_one_query(store: RunningJobstatsStore) -> None:
+    for minute, reads, usecs in ((0, 0, 0), (60, 1000, 500_000), (62, 1200, 2_100_000)):
+        answer = store.ask("POST", "/write", state_of(minute, reads, usecs))
+        assert (answer.status, answer.json()["states"]) == (200, 3)
+        assert answer.json()["ignored"] > 3
+        answer = store.ask("POST", "/write", "lustre_ost_locks,stype=filesystem value=\n")
+        assert (answer.status, len(answer.json()["records"])) == (400, 1)
+    slow, other = "ai400x2-OST0001", "ai400x2-OST0000"
+    for target, job in ((slow, 7), (other, 8)):
+        rows = [
+            record(60 * minute, {"read_bytes": minute}, target=target, entry_id=f"{job}:1:c1")
+            for minute in (58, 60, 62)
+        ]
+        assert store.post(rows).status == 200
+    found = live(store, 62.1, f"&target={slow}")
+    assert [job["job"] for job in found["jobs"]] == ["7"]
+    targets = {one["target"]: one for one in found["targets"]}
+    assert (targets[slow]["clients"], targets[slow]["locks"]) == (12, 364)
+    assert targets[slow]["free"] == pytest.approx(0.8, abs=0.2)
+    assert targets[slow]["latency"] == pytest.approx(8000)
+    assert targets[slow]["slower"] == pytest.approx(16)
+    assert targets[other]["latency"] is None
+    shown = ask_commands("live", "--url", store.url, "--once", "--at", at(62.1)).stdout
+    assert re.search(rf"{slow} .*8.00 ms, 16.0 times +\d+% +12 +364", shown)
 
 
 def test_a_job_that_hammers_the_mds_is_first(store: RunningJobstatsStore) -> None:

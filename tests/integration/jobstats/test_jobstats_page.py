@@ -29,6 +29,11 @@ def browser() -> Iterator[Browser]:
 def pages(tmp_path: Path, store: RunningJobstatsStore) -> Iterator[str]:
     """The address of pages that ask the jobstats store."""
     fill(store)
+    tags = "hostname=a,stype=filesystem,stype-id=fs-OST0000"
+    moment = int((BEGIN + timedelta(minutes=104)).timestamp())
+    for name, value in (("exports", 12), ("capacity_total", 80), ("capacity_available", 20)):
+        state = f"lustre_ost_{name},{tags} value={value} {moment}"
+        assert store.ask("POST", "/write", state).status == 200
     configuration = tmp_path / "metrics.toml"
     configuration.write_text(f'[web]\njobstats = "{store.url}"\n')
     options = ("--config", str(configuration), "--web", "127.0.0.1:0")
@@ -46,7 +51,9 @@ def pages(tmp_path: Path, store: RunningJobstatsStore) -> Iterator[str]:
 
 
 def rows(page: Page, name: str) -> list[list[str]]:
-    found = page.get_by_role("region", name=name).locator("tbody tr").all()
+    region = page.get_by_role("region", name=name)
+    region.wait_for()
+    found = region.locator("tbody tr").all()
     return [one.locator("th, td").all_inner_texts() for one in found]
 
 
@@ -69,10 +76,11 @@ def test_targets_and_jobs_of_a_time_are_shown(pages: str, browser: Browser) -> N
     with watch(browser, pages, bypass_csp=True) as window:
         page = window.open(PLACE)
         mdt, ost = rows(page, "Targets of Lustre")
-        assert (mdt[0], mdt[-1]) == ("fs-MDT0000", "▲ 251 times")
-        assert (ost[0], ost[2], ost[4:]) == (
+        assert (mdt[0], mdt[6:]) == ("fs-MDT0000", ["▲ 251 times", *["unknown"] * 4])
+        assert (ost[0], ost[2], ost[4:7]) == (
             "fs-OST0000", "1 kB/s", ["none", "500 µs", "1 times"],
         )  # fmt: skip
+        assert ost[7:] == ["unknown", "25 %", "12", "unknown"]
         page.get_by_role("link", name="metadata", exact=True).click()
         first, *_ = rows(page, "Jobs on Lustre")
         assert first[:6] == ["42", "fs", "u-fox", "physics", "RUNNING", "1"]

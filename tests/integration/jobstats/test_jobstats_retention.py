@@ -45,6 +45,12 @@ def test_old_partitions_go_with_their_series(database: str) -> None:
     array = [at(days, f"{days}:1:c1") for days in (9, 8, 5, 0)] + [at(0, "8:1:c1"), at(20, "9:1:x")]
     stored = service.store_array(json.dumps(array).encode(), None)
     assert (stored.stored, stored.expired) == (5, 1)
+    for days in (20, 8, 0):
+        moment = (now() - timedelta(days=days)).timestamp()
+        tags = "hostname=a,stype=filesystem,stype-id=fs-OST0000"
+        point = f"lustre_ost_exports,{tags} value=7 {moment:.0f}"
+        service.store_states(point.encode(), None, (), "")
+    assert count(database, "target_state") == 2
     # A row of metadata counts as new for as long as the retention.
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("UPDATE metadata SET first_seen = first_seen - INTERVAL '9 days'")
@@ -58,6 +64,7 @@ def test_old_partitions_go_with_their_series(database: str) -> None:
         assert left[-1][2] > later + timedelta(days=2)
         entries = connection.execute("SELECT entry_id FROM metadata ORDER BY 1").fetchall()
     assert entries == [("0:1:c1",), ("5:1:c1",), ("8:1:c1",)]
+    assert count(database, "target_state") == 1
     assert count(database, "ost") == 3
     service.close()
 

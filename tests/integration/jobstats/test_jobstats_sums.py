@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 from ccagent.stores.jobstats.housekeeping import keep_house
+from ccagent.stores.jobstats.migrating import has_timescale
 from ccagent.stores.jobstats.partitions import TimePartitions, list_partitions
 from ccagent.stores.jobstats.query_request import TimeRange, TopRequest
 from ccagent.stores.jobstats.service import JobstatsService
@@ -23,6 +24,20 @@ from tests.support.jobstats_store import record
 NOW = datetime.now(UTC).replace(minute=52, second=0, microsecond=0) - timedelta(hours=1)
 RETENTION = timedelta(days=90)
 OPERATIONS = ("write_bytes", "open", "punch", "migrate")
+
+
+EITHER_ENGINE = pytest.mark.parametrize(
+    "database", ["plain", pytest.param("timescale", marks=pytest.mark.timescale)], indirect=True
+)
+
+
+@pytest.fixture
+def database(request: pytest.FixtureRequest, database: str) -> str:
+    """A plain PostgreSQL, or the engine of EITHER_ENGINE."""
+    if getattr(request, "param", "plain") == "plain":
+        return database
+    url: str = request.getfixturevalue("timescale_database")
+    return url
 
 
 @pytest.fixture
@@ -43,7 +58,8 @@ def observe(minutes: float, job: int, value: int, target: str) -> dict[str, Any]
 
 def sum_quarters(database: str) -> int:
     with psycopg.connect(database, autocommit=True) as connection:
-        return sum_up(connection, TimePartitions(86400), NOW, RETENTION)
+        partitions = None if has_timescale(connection) else TimePartitions(86400)
+        return sum_up(connection, partitions, NOW, RETENTION)
 
 
 def plain_sums(database: str, begins: datetime, ends: datetime) -> dict[str, dict[str, int]]:
@@ -67,6 +83,7 @@ def top(service: JobstatsService, begins: datetime, ends: datetime) -> dict[str,
     }
 
 
+@EITHER_ENGINE
 def test_answers_are_those_of_the_observations(service: JobstatsService, database: str) -> None:
     chance = random.Random(3)
     waiting = [
@@ -97,6 +114,35 @@ def test_answers_are_those_of_the_observations(service: JobstatsService, databas
     assert all(n["punch"] > 0.9 * everything[job]["punch"] for job, n in summed.items())
 
 
+@EITHER_ENGINE
+def test_whole_days_are_read_from_their_sums(service: JobstatsService, database: str) -> None:
+    hours = range(0, 24 * 5, 3)
+    rows = [
+        observe(60 * hour, job, (1000 - hour) * job, f"fs-{kind}0000")
+        for hour in hours
+        for job in (7, 8)
+        for kind in ("OST", "MDT")
+    ]
+    late = [rows.pop(len(rows) // 2) for _ in range(3)]
+    begins = NOW - timedelta(days=4, hours=5, minutes=20)
+    for array in (rows, late):
+        service.store_array(json.dumps(array).encode(), None)
+        for ends in (NOW, NOW - timedelta(days=1, minutes=7), NOW - timedelta(days=3)):
+            assert top(service, begins, ends) == plain_sums(database, begins, ends)
+        while sum_quarters(database):
+            pass
+        for ends in (NOW, NOW - timedelta(days=1, minutes=7), NOW - timedelta(days=3)):
+            assert top(service, begins, ends) == plain_sums(database, begins, ends)
+    everything = plain_sums(database, begins, NOW)
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("UPDATE ost_sums SET punch_delta = 0")
+    summed = top(service, begins, NOW)
+    for job, sums in everything.items():
+        assert 0.5 * sums["punch"] < summed[job]["punch"] < sums["punch"]
+        assert summed[job]["migrate"] == sums["migrate"]
+
+
+@EITHER_ENGINE
 def test_a_quarter_waits_for_arrays_in_hand(service: JobstatsService, database: str) -> None:
     service.store_array(json.dumps([observe(50, 7, 5, "fs-OST0000")]).encode(), None)
     with psycopg.connect(database) as blocker:

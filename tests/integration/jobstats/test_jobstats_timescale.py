@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
 import json
+import random
 import threading
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -23,7 +28,10 @@ from tests.integration.jobstats.test_jobstats_day import (
     RepeatingServer,
     check_totals,
 )
+from tests.support.effort import IS_NIGHTLY
 from tests.support.jobstats_store import RunningJobstatsStore, record
+from tests.support.postgres import PostgresServer
+from tests.support.running import until
 
 pytestmark = pytest.mark.timescale
 
@@ -35,6 +43,20 @@ SELECT (alter_job(
 FROM timescaledb_information.jobs WHERE hypertable_name IN ('ost', 'mdt')
 """
 """The day is long ago: each run compresses the chunks that rows are stored into."""
+SCHEDULED = """
+SELECT (alter_job(
+    job_id, schedule_interval => '1 second', retry_period => '1 second', scheduled => %s,
+    config => config || '{"compress_after": "0 seconds"}'
+)).job_id
+FROM timescaledb_information.jobs WHERE proc_name = 'policy_compression'
+"""
+RUNS = """
+SELECT coalesce(sum(total_successes + total_failures), 0)::int
+FROM timescaledb_information.job_stats
+WHERE hypertable_name IN ('ost', 'mdt', 'ost_sums', 'mdt_sums')
+"""
+FAILURES = "SELECT err_message FROM timescaledb_information.job_errors WHERE job_id >= 1000"
+INGEST_SECONDS = 3600.0 if IS_NIGHTLY else 20.0
 POLICY = (
     "SELECT job_id, schedule_interval, config ->> 'compress_after' "
     "FROM timescaledb_information.jobs WHERE hypertable_name = 'ost'"
@@ -50,24 +72,64 @@ FROM generate_series(0, %(rows)s - 1) AS n
 
 
 class Compression(threading.Thread):
-    """Runs the compression policies without a pause."""
+    """Runs the compression policies, by default without a pause."""
 
-    def __init__(self, database: str, jobs: list[int]) -> None:
+    def __init__(self, database: str, jobs: list[int], pause: float = 0) -> None:
         super().__init__()
-        self.database, self.jobs = database, jobs
+        self.database, self.jobs, self.pause = database, jobs, pause
         self.stopping = threading.Event()
         self.runs = 0
         self.problems: list[str] = []
 
     def run(self) -> None:
         with psycopg.connect(self.database, autocommit=True) as connection:
-            while not self.stopping.is_set():
+            while not self.stopping.wait(self.pause):
                 for job in self.jobs:
                     try:
                         connection.execute(f"CALL run_job({job})".encode())
                     except psycopg.Error as error:
                         self.problems.append(str(error))
                     self.runs += 1
+
+
+class ScheduledSender(threading.Thread):
+    """Posts the records of a server each second. A tenth is late, by up to five minutes."""
+
+    def __init__(self, store: RunningJobstatsStore, number: int) -> None:
+        super().__init__()
+        self.store, self.server = store, f"s{number}"
+        self.chance = random.Random(number)
+        self.stopping = threading.Event()
+        self.counters: dict[tuple[str, str], int] = {}
+        self.late: list[tuple[float, dict[str, Any]]] = []
+        self.late_count = 0
+        self.answers: set[int] = set()
+
+    def run(self) -> None:
+        while not self.stopping.wait(1):
+            self.observe(time.time())
+        self.answers.add(self.store.post([each for _, each in self.late]).status)
+
+    def observe(self, now: float) -> None:
+        moment = datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds")
+        array: list[dict[str, Any]] = []
+        for n in range(30):
+            kind, operation = ("MDT", "open") if n % 3 == 0 else ("OST", "write_bytes")
+            key = f"fs-{kind}000{n % 3}", f"{n}:7:{self.server}"
+            before = self.counters.get(key)
+            self.counters[key] = 0 if before is None else before + self.chance.randrange(2**40)
+            one = record(
+                0, {operation: self.counters[key]}, target=key[0], entry_id=key[1],
+                timestamp=moment, server=self.server, snapshot_time=now,
+            )  # fmt: skip
+            if before is not None and self.chance.random() < 0.1:
+                self.late.append((now + self.chance.expovariate(1 / 60) % 300, one))
+            else:
+                array.append(one)
+        due = [one for when, one in self.late if when <= now]
+        self.late_count += len(due)
+        self.late = [(when, one) for when, one in self.late if when > now]
+        self.answers.add(self.store.post([*array, *due]).status)
 
 
 @pytest.fixture
@@ -194,3 +256,125 @@ def test_a_day_adds_up_while_chunks_are_compressed(tmp_path: Path, timescale_dat
         assert compressing.runs > 10
         assert "deadlock" not in running.said()
     check_totals(day, timescale_database)
+
+
+def ask_all(store: RunningJobstatsStore) -> list[bytes]:
+    """Return the bodies of ten answers. The rows of an export have no order."""
+    begins, ends = NOW - timedelta(days=3), NOW - timedelta(minutes=13)
+    times = f"from={begins:%Y-%m-%dT%H:%M:%S}&to={ends:%Y-%m-%dT%H:%M:%S}"
+    moment = f"at={ends - timedelta(hours=5):%Y-%m-%dT%H:%M:%S}&window=1h"
+    answers = [
+        store.ask("GET", path)
+        for path in (
+            f"/top?{times}",
+            f"/top?{times}&by=user&sort=open&columns=open,write_bytes",
+            f"/top?{times}&by=target&sort=prealloc&columns=prealloc,read_bytes",
+            f"/top?{times}&by=node&job=7",
+            f"/live?{moment}",
+            f"/live?{moment}&sort=metadata&user=1",
+            f"/job/7?{times}",
+            f"/job/8?{times}&step=15m",
+            f"/job/nobody?{times}",
+            f"/export?{times}",
+        )
+    ]
+    assert [one.status for one in answers] == [200] * 8 + [404, 200]
+    *bodies, export = [one.body for one in answers]
+    assert len(export.splitlines()) > 100
+    return [*bodies, b"\n".join(sorted(export.splitlines()))]
+
+
+def test_answers_are_those_of_plain_postgresql(
+    tmp_path: Path, database: str, timescale_database: str
+) -> None:
+    (tmp_path / "namespaces").touch(mode=0o600)
+    (tmp_path / "namespaces").write_text(f"%j:%u:%H {UUID(int=5)}\n")
+    (tmp_path / "c.toml").write_text(f'namespaces-file = "{tmp_path}/namespaces"\n')
+    chance = random.Random(11)
+    rows: list[dict[str, Any]] = []
+    for job in (7, 8, 9):
+        for target in ("fs-OST0000", "fs-OST0001", "fs-MDT0000"):
+            counters = dict.fromkeys(("write_bytes", "read_bytes", "open", "prealloc"), 0)
+            for step in range(72 * 4):
+                counters = {name: n + chance.randrange(2**40) for name, n in counters.items()}
+                if chance.random() < 0.02:
+                    counters = {name: n // 3 for name, n in counters.items()}
+                rows.append(at(3 - step / 96, f"{job}:1:c{job}", target=target, **counters))
+    late = [rows.pop(chance.randrange(len(rows))) for _ in range(200)]
+    with contextlib.ExitStack() as stack:
+        stores = [
+            stack.enter_context(
+                RunningJobstatsStore(
+                    tmp_path / name, "--config", str(tmp_path / "c.toml"), "--database", url
+                )
+            )
+            for name, url in (("plain", database), ("timescale", timescale_database))
+        ]
+        connection = stack.enter_context(psycopg.connect(timescale_database, autocommit=True))
+        for array in (rows, late):
+            assert [store.post(array).json()["stored"] for store in stores] == [len(array)] * 2
+            for is_compressed in (False, True):
+                if is_compressed:
+                    for table in ("ost", "mdt", "ost_sums", "mdt_sums"):
+                        compress(connection, table)
+                plain, timescale = map(ask_all, stores)
+                assert timescale == plain
+
+
+def count_runs(connection: psycopg.Connection[Any]) -> int:
+    found = connection.execute(RUNS).fetchone()
+    assert found is not None
+    count: int = found[0]
+    return count
+
+
+def test_ingest_beside_the_policies_own_scheduler(
+    tmp_path: Path, timescale_database: str, timescale_server: PostgresServer
+) -> None:
+    """Each second, chunks of a minute: late rows meet chunks that are being compressed."""
+    (tmp_path / "store.toml").write_text('[series]\npartition = "1m"\nretention = "2d"\n')
+    options = ("--config", str(tmp_path / "store.toml"), "--database", timescale_database)
+    with (
+        RunningJobstatsStore(tmp_path / "store", *options) as running,
+        psycopg.connect(timescale_database, autocommit=True) as connection,
+    ):
+        jobs = [row[0] for row in connection.execute(SCHEDULED, [True]).fetchall()]
+        compressing = Compression(timescale_database, jobs, pause=1)
+        until(lambda: count_runs(connection) > 0)
+        failed = connection.execute(FAILURES).fetchall()
+        if failed:
+            # PostgreSQL 15.20 refuses what TimescaleDB 2.27 does in its workers: each job fails.
+            assert {"portal" in text for (text,) in failed} == {True}
+            connection.execute(SCHEDULED, [False])
+            compressing.start()
+        senders = [ScheduledSender(running, number) for number in range(2)]
+        for each in senders:
+            each.start()
+        faulthandler.dump_traceback_later(INGEST_SECONDS + 300, exit=True)
+        ends = time.monotonic() + INGEST_SECONDS
+        while time.monotonic() < ends:
+            assert running.ask("GET", "/live").status == 200
+            time.sleep(1)
+        for each in senders:
+            each.stopping.set()
+        for each in senders:
+            each.join()
+        assert {status for each in senders for status in each.answers} == {200}
+        assert sum(each.late_count for each in senders) > INGEST_SECONDS
+        if failed:
+            compressing.stopping.set()
+            compressing.join()
+            runs, problems = compressing.runs, compressing.problems
+        else:
+            failed = connection.execute(FAILURES).fetchall()
+            runs, problems = count_runs(connection), [str(text) for (text,) in failed]
+        assert runs > INGEST_SECONDS / 2
+        # A policy gives up a chunk into which a late row has just been stored.
+        assert all("columnstore policy failure" in one for one in problems), problems
+        assert len(problems) < runs / 20
+        assert running.ask("GET", "/status").json()["unavailable"] == 0
+        assert "deadlock" not in running.said() + timescale_server.log()
+        totals = connection.execute("SELECT target, entry_id, sum(delta) FROM deltas GROUP BY 1, 2")
+        assert {row[:2]: row[2] for row in totals} == {
+            key: value for each in senders for key, value in each.counters.items()
+        }

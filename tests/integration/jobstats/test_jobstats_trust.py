@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -142,3 +144,34 @@ def test_a_token_may_name_its_targets(tmp_path: Path, database: str) -> None:
         assert (answer.status, answer.json()["stored"]) == (200, 2)
         assert answer.json()["refused"][0]["reason"].endswith("none of the token's targets")
         assert store.post([other], "0123456789abcdef0").status == 403
+        for target, status in (("fs-OST0000", 200), ("fs-OST0009", 403)):
+            point = f"lustre_ost_exports,hostname=oss1,stype=filesystem,stype-id={target} value=7"
+            headers = {"Authorization": "Bearer 0123456789abcdef0"}
+            assert store.ask("POST", "/write", point, headers).status == status
+
+
+def test_a_client_written_from_the_seed_alone(tmp_path: Path, database: str) -> None:
+    """It posts the seed's arrays to the URL without a path, and reads the seed's tables."""
+    (tmp_path / "namespaces").touch(mode=0o600)
+    (tmp_path / "namespaces").write_text("%j:%u:%H 2e79b8a1-c4fc-45ba-9023-d16fdce6e3fe\n")
+    (tmp_path / "c.toml").write_text(
+        f'namespaces-file = "{tmp_path}/namespaces"\n[series]\nretention = "4000d"\n'
+    )
+    options = ("--database", database, "--config", str(tmp_path / "c.toml"))
+    client = Path(__file__).parents[2] / "support" / "seed_client.py"
+    assert len(client.read_text().splitlines()) <= 40
+    with RunningJobstatsStore(tmp_path / "store", *options) as store:
+        ended = subprocess.run(
+            [sys.executable, client, store.url, database],
+            capture_output=True,
+            check=True,
+            text=True,
+        )
+    of_series = [
+        "af854063-c381-585f-b551-ce0b6c4440a3", "scratch-OST0001", "11317854:17627127:r01c01",
+        11317854, 17627127, "r01c01", None,
+    ]  # fmt: skip
+    assert json.loads(ended.stdout) == [
+        [*of_series, "2022-11-21 06:00:00+00", None, 0, 0],
+        [*of_series, "2022-11-21 06:02:00+00", 1669010520, 7754, 4284],
+    ]

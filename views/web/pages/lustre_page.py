@@ -70,6 +70,9 @@ class LustreTarget(NamedTuple):
     read_latency: str
     write_latency: str
     factor: ShownFactor
+    latency: str
+    slower: ShownFactor
+    free: str
 
 
 class LustrePage(msgspec.Struct, frozen=True, kw_only=True):
@@ -197,6 +200,9 @@ def _show_target(one: LiveTarget) -> LustreTarget:
         _show_latency(one.read_latency, one.read_bytes),
         _show_latency(one.write_latency, one.write_bytes),
         _show_factor(ratio, "new" if rate else "idle"),
+        _show_latency(one.latency, 1.0),
+        _show_factor(one.slower, "") if one.slower else ShownFactor("", "", ""),
+        NOT_KNOWN if one.free is None else format_share(one.free, 1.0),
     )
 
 

@@ -123,8 +123,8 @@ def test_the_name_of_a_target_shows_its_kind(
 
 def test_counters_without_a_column_are_others() -> None:
     (one,) = check(record(read=5, create=2, write_bytes=9, statfs=0))
-    assert one.values == [0, 9, 5, 0, 0, 0, 0, 0, 0, 0]
+    assert one.values == (0, 9, 5, 0, 0, 0, 0, 0, 0, 0)
     assert one.others == {"create": 2}
     assert move_counters(one, "mdt") == (
-        [0] * 16, {"write_bytes": 9, "read": 5, "create": 2},
+        (0,) * 16, {"write_bytes": 9, "read": 5, "create": 2},
     )  # fmt: skip
