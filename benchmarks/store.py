@@ -220,8 +220,8 @@ def measure_writing(bench: StoreBench, nodes: int, steps: int, begin: int) -> No
     report("late POSTs of 80 lines, points a CPU second", f"{len(late) * METRICS / used:,.0f}")
 
 
-def measure_reading(bench: StoreBench, begin: int) -> None:
-    """Measure queries of a day."""
+def measure_reading(bench: StoreBench, begin: int, nodes: int) -> None:
+    """Measure queries of a day, and the memory of statistics of all blocks of the nodes."""
     for thread_count, node in ((4, 9000), (72, 9100)):
         for number in range(4):
             bench.post(components(node + number, begin, thread_count, range(1440)))
@@ -235,6 +235,7 @@ def measure_reading(bench: StoreBench, begin: int) -> None:
         ]
         return body | {"queries": found}
 
+    spent: dict[str, float] = {}
     for name, asked in (
         ("query of 4 nodes x 10 metrics x 1 day", queries("metric", 0)),
         ("statistics only", queries("metric", 0) | {"with-data": False}),
@@ -243,7 +244,18 @@ def measure_reading(bench: StoreBench, begin: int) -> None:
         ("resolution 600", queries("metric", 0, resolution=600)),
     ):
         cpu, median, size = bench.query(asked, 100)
+        spent[name] = cpu
         report(f"{name}, CPU", f"{cpu:.1f} ms (median {median:.1f} ms, {size:,} bytes)")
+    report(
+        "resolution 600, times statistics only",
+        f"{spent['resolution 600'] / spent['statistics only']:.1f}",
+    )
+    before = bench.resident()
+    for node in range(nodes):
+        host = {"host": f"node{node:04}"}
+        asked = [{"metric": f"metric_name_{n:03}", **host} for n in range(METRICS)]
+        bench.query(body | {"queries": asked, "with-data": False}, 1)
+    report("memory of the statistics of all series", f"{bench.resident() - before:.1f} MB")
 
 
 def measure(nodes: int, steps: int, day: int, directory: str) -> None:
@@ -262,7 +274,7 @@ def measure(nodes: int, steps: int, day: int, directory: str) -> None:
         for step in range(1440):
             bench.post(lines(node, step, begin) for node in range(day))
         report(f"memory after a day of {day * METRICS:,} series", f"{bench.resident():.0f} MB")
-        measure_reading(bench, begin)
+        measure_reading(bench, begin, day)
         process.send_signal(signal.SIGKILL)
         process.wait()
     start = time.monotonic()

@@ -18,11 +18,11 @@ from ccagent.net.http_client import HTTP_ERRORS, HttpConnection
 from ccagent.net.tls import make_unverified_context
 from ccagent.net.urls import Server
 from ccagent.senders import describe_sender
-from ccagent.stores.jobstats.database import Database, DatabaseAwayError, describe_error
+from ccagent.stores.database import Database, DatabaseAwayError, describe_error
 from ccagent.stores.jobstats.embedded import EmbeddedPostgres
 from ccagent.stores.jobstats.housekeeping import keep_house
 from ccagent.stores.jobstats.migrating import (
-    applied_migrations,
+    MIGRATIONS,
     fill_migration,
     has_timescale,
     migrate,
@@ -93,7 +93,7 @@ def migrate_now(settings: JobstatsStoreSettings, *, is_dry: bool) -> list[str]:
 def apply_retention(settings: JobstatsStoreSettings) -> list[str]:
     """Apply the retention. Return lines about the result."""
     with open_connection(settings) as connection:
-        if not applied_migrations(connection):
+        if not MIGRATIONS.applied(connection):
             return ["the database has no tables: run `ccagent store jobstats migrate`"]
         partitions = (
             None
@@ -119,7 +119,7 @@ def describe_state(settings: JobstatsStoreSettings) -> tuple[list[str], bool]:
 def _describe_database(
     connection: psycopg.Connection[Any], settings: JobstatsStoreSettings
 ) -> list[str]:
-    applied = applied_migrations(connection)
+    applied = MIGRATIONS.applied(connection)
     pending = pending_migrations(connection)
     is_timescale = has_timescale(connection)
     version = connection.info.server_version

@@ -20,8 +20,8 @@ from ccagent.log import logger, printable
 from ccagent.machine.own_memory import read_resident
 from ccagent.net.urls import network
 from ccagent.stores.budgets import sender_label
+from ccagent.stores.database import DatabaseAwayError, describe_error
 from ccagent.stores.jobstats.bodies import BodyError, BodyLimits
-from ccagent.stores.jobstats.database import DatabaseAwayError, describe_error
 from ccagent.stores.jobstats.export_query import parse_export
 from ccagent.stores.jobstats.job_records import RefusedEnvelopeError
 from ccagent.stores.jobstats.live import parse_live

@@ -91,7 +91,7 @@ def read_export(place: StorePlace, values: dict[str, str]) -> Iterator[bytes]:
         return
     import psycopg
 
-    from ccagent.stores.jobstats.database import (
+    from ccagent.stores.database import (
         DatabaseAwayError,
         connect,
         describe_database,
@@ -113,7 +113,7 @@ def read_export(place: StorePlace, values: dict[str, str]) -> Iterator[bytes]:
 def _ask_database(place: StorePlace, query: Callable[[Any], T]) -> T:
     import psycopg
 
-    from ccagent.stores.jobstats.database import (
+    from ccagent.stores.database import (
         DatabaseAwayError,
         connect,
         describe_database,
@@ -142,7 +142,7 @@ def _explain(error: psycopg.Error) -> UnansweredError:
     """Return an error with the reason for the database's refusal."""
     from psycopg.errors import UndefinedFunction, UndefinedTable
 
-    from ccagent.stores.jobstats.database import describe_error
+    from ccagent.stores.database import describe_error
 
     reason = f"database: {describe_error(error)}"
     if isinstance(error, UndefinedTable | UndefinedFunction):

@@ -9,7 +9,7 @@ import psycopg
 
 from ccagent.errors import ConfigurationError
 from ccagent.log import logger
-from ccagent.stores.jobstats.database import DatabaseAwayError, describe_error, is_transient
+from ccagent.stores.database import DatabaseAwayError, describe_error, is_transient
 from ccagent.stores.jobstats.migrating import has_timescale, migrate
 from ccagent.stores.jobstats.operations import KINDS
 from ccagent.stores.jobstats.partitions import TimePartitions, drop_partitions
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from psycopg import Connection
 
-    from ccagent.stores.jobstats.database import Database
+    from ccagent.stores.database import Database
     from ccagent.stores.jobstats.series_ids import ClusterRules, EntryFormats
     from ccagent.stores.jobstats.settings import SeriesTableSettings
 

@@ -11,7 +11,7 @@ from psycopg import sql
 from psycopg.types.json import Jsonb
 
 from ccagent.stores.budgets import HourlyBudget
-from ccagent.stores.jobstats.database import DatabaseAwayError
+from ccagent.stores.database import DatabaseAwayError
 from ccagent.stores.jobstats.ingest_sql import STATEMENTS
 from ccagent.stores.jobstats.records import check_records, decode_records, move_counters
 from ccagent.stores.jobstats.refusals import RefusedArrayError
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from psycopg import Connection
 
-    from ccagent.stores.jobstats.database import Database
+    from ccagent.stores.database import Database
     from ccagent.stores.jobstats.operations import TargetKind
     from ccagent.stores.jobstats.partitions import TimePartitions
     from ccagent.stores.jobstats.records import JobstatsObservation

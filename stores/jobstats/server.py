@@ -22,9 +22,9 @@ from ccagent.net.serving import (
 from ccagent.service.notify import Notifier
 from ccagent.stores.accepting import handle_accept_errors, plan_connections
 from ccagent.stores.collecting import shorten_collections
+from ccagent.stores.database import DatabaseAwayError
 from ccagent.stores.jobstats.api import JobstatsApi
 from ccagent.stores.jobstats.bodies import MOST_SKIPPED
-from ccagent.stores.jobstats.database import DatabaseAwayError
 from ccagent.stores.jobstats.service import JobstatsService
 from ccagent.stores.jobstats.tokens import TokenTable
 from ccagent.stores.metrics.settings import parse_size, split_address

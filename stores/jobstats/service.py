@@ -11,7 +11,7 @@ import psycopg
 
 from ccagent.log import logger
 from ccagent.senders import SenderTable
-from ccagent.stores.jobstats.database import Database, DatabaseAwayError, describe_error
+from ccagent.stores.database import Database, DatabaseAwayError, describe_error
 from ccagent.stores.jobstats.export_query import export_rows
 from ccagent.stores.jobstats.housekeeping import keep_house, prepare_database
 from ccagent.stores.jobstats.ingest import ArrayIngest, StoredArray

@@ -14,6 +14,7 @@ from ccagent.stores.metrics.general import LineMessage
 from ccagent.stores.metrics.ingest import PIECE
 from ccagent.stores.metrics.job_events import JobEnvelope
 from ccagent.stores.metrics.job_queries import OthersJobError, describe_jobs, may_read
+from ccagent.stores.metrics.job_table import TABLE_ERRORS, JobTableError
 from ccagent.stores.metrics.query import QueryLimits
 from ccagent.stores.metrics.query_answers import TABLES, QueryAnswers, describe_buffers
 from ccagent.stores.metrics.query_request import (
@@ -191,7 +192,7 @@ class StoreApi:
             done(fail(413, str(error)))
         except UnparsableError as error:
             done(fail(400, str(error)))
-        except sqlite3.Error as error:
+        except TABLE_ERRORS as error:
             logger.error("table of jobs: %s", error)
             done(fail(503, f"the table of jobs: {error}; try again"))
 
@@ -361,7 +362,7 @@ def _explain(error: Exception) -> StoreResponse:
             return fail(400, str(error))
         case TooLargeBodyError():
             return fail(413, str(error))
-        case sqlite3.Error():
+        case sqlite3.Error() | JobTableError():
             logger.error("table of jobs: %s", error)
             return fail(503, f"the table of jobs: {error}; try again")
         case _:

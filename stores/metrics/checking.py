@@ -33,7 +33,7 @@ def find_problems(settings: StoreSettings) -> list[str]:
     """Return the problems that would prevent a start, one sentence each."""
     checks: list[Callable[[StoreSettings], object]] = [
         _check_token_key, make_tls_context, _check_nats, _check_engine, _check_archive,
-        _check_directories, _check_pages,
+        _check_directories, _check_pages, _check_jobs,
     ]  # fmt: skip
     problems: list[str] = []
     for check in checks:
@@ -95,6 +95,13 @@ def _check_nats(settings: StoreSettings) -> None:
 def _check_pages(settings: StoreSettings) -> None:
     if settings.web.proxies:
         settings.web.read_secret()
+
+
+def _check_jobs(settings: StoreSettings) -> None:
+    if settings.jobs_database:
+        from ccagent.stores.database import make_database_conninfo
+
+        make_database_conninfo(settings.jobs_database, settings.jobs_password_file)
 
 
 def _check_engine(settings: StoreSettings) -> None:

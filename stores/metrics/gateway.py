@@ -21,8 +21,8 @@ from ccagent.stores.metrics.groups import StoredSeries
 from ccagent.stores.metrics.ingest import LineIngest
 from ccagent.stores.metrics.job_events import JobEvents
 from ccagent.stores.metrics.job_queries import FootprintKeeper
-from ccagent.stores.metrics.job_table import find_ended_jobs, open_jobs
-from ccagent.stores.metrics.listening import ListeningServer
+from ccagent.stores.metrics.job_table import find_ended_jobs
+from ccagent.stores.metrics.listening import ListeningServer, open_jobs
 from ccagent.stores.metrics.own_metrics import describe_gateway
 from ccagent.stores.metrics.query import QueryLimits
 from ccagent.stores.metrics.responses import StoreResponse, fail
@@ -198,7 +198,8 @@ class EngineIngest(LineIngest):
 class GatewayServer(ListeningServer):
     """A server without values. Several gateways can share one engine.
 
-    With a directory `data` each gateway has a separate table of jobs.
+    With a directory `data` each gateway has a separate table of jobs, with `jobs-database` all
+    gateways have one.
     """
 
     def __init__(self, settings: StoreSettings) -> None:
@@ -212,10 +213,8 @@ class GatewayServer(ListeningServer):
         if settings.data:
             make_directory(settings.data)
             self._lock = Lock(os.path.join(settings.data, "lock"), "data")
-            self._jobs = open_jobs(
-                os.path.join(settings.data, "jobs.sqlite"),
-                survives_power_failure=settings.sync == "disk",
-            )
+        if settings.data or settings.jobs_database:
+            self._jobs = open_jobs(settings)
             self._events = JobEvents(self._jobs)
             since = int(time.time() - settings.retention.seconds)
             self._events.ended += find_ended_jobs(self._jobs, since)

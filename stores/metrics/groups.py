@@ -30,10 +30,25 @@ _MISSING = struct.pack("<d", float("nan"))
 _WIDTH = 8
 
 
+def summarize(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return number, sum, minimum and maximum of each row, without missing values.
+
+    Shape: (4, rows). The minimum and maximum of a row without values are NaN.
+    """
+    if not rows.shape[1]:
+        return summarize(np.full((len(rows), 1), np.nan))
+    counts, totals = np.full(len(rows), float(rows.shape[1])), rows.sum(axis=1)
+    if np.isnan(totals).any():
+        is_missing = np.isnan(rows)
+        counts -= is_missing.sum(axis=1)
+        totals = np.where(is_missing, 0.0, rows).sum(axis=1)
+    return np.stack([counts, totals, np.fmin.reduce(rows, axis=1), np.fmax.reduce(rows, axis=1)])
+
+
 class ValueBlock:
     """512 rows of a group: `values[row, column]`. Rows from `rows` on are not set."""
 
-    __slots__ = ("_room", "first", "is_sealed", "memory", "rows", "values")
+    __slots__ = ("_room", "first", "is_sealed", "memory", "rows", "summary", "values")
 
     def __init__(self, pool: BlockPool, first: int, width: int) -> None:
         self._room = pool.take(CAPACITY * width * _WIDTH)
@@ -46,6 +61,11 @@ class ValueBlock:
         self.rows = 0
         self.is_sealed = False
         """True if the memory is ordered by series. Reading one series is then five times faster."""
+        self.summary: NDArray[np.float64] | None = None
+        """Statistics of each column of a sealed block, computed at their first use.
+
+        A change of a sealed block sets None.
+        """
 
     def fill(self, rows: int) -> None:
         """Set all rows from the first unset row to before `rows` to missing values."""
@@ -70,9 +90,18 @@ class ValueBlock:
         self.values = store.T
         self.is_sealed = True
 
+    def summarize(self, columns: NDArray[np.intp], low: int, high: int) -> NDArray[np.float64]:
+        """Return the statistics of some columns in a range of rows. Shape: (4, columns)."""
+        if not self.is_sealed or high - low < CAPACITY:
+            return summarize(self.values[low:high].T[columns])
+        if self.summary is None:
+            self.summary = summarize(self.values.T)
+        return self.summary[:, columns]
+
     def release(self, pool: BlockPool) -> None:
         """Return the memory to the pool."""
         self.rows = 0
+        self.summary = None
         del self.values
         try:
             self.memory.release()
@@ -176,6 +205,7 @@ class SeriesGroup:
         if row >= block.rows:
             block.fill(row + 1)
         if block.is_sealed:
+            block.summary = None
             values: NDArray[np.float64] = block.values[row]
             return values
         begin = row * self.stride
@@ -190,6 +220,7 @@ class SeriesGroup:
         row = slot - block.first
         if row >= block.rows:
             block.fill(row + 1)
+        block.summary = None
         block.values[row, column] = value
 
     def write_column(
@@ -206,6 +237,7 @@ class SeriesGroup:
             block = self._block(pool, number * CAPACITY)
             rows = slots[first:last] - block.first
             block.fill(int(rows[-1]) + 1)
+            block.summary = None
             block.values[rows, column] = values[first:last]
 
     def read(self, column: int, first: int, count: int, into: NDArray[np.float64]) -> None:
@@ -224,6 +256,38 @@ class SeriesGroup:
             into[low - first : high - first] = block.values[low - begin : high - begin, column]
         if not is_complete:
             into[:count] = np.nan
+
+    def summarize(self, columns: NDArray[np.intp], first: int, count: int) -> NDArray[np.float64]:
+        """Return the statistics of columns in `count` slots from `first`. Shape: (4, columns).
+
+        Whole sealed blocks are looked up. Sums are added in pairs within a block, and then block
+        by block in the order of time.
+        """
+        parts = [
+            block.summarize(columns, low, high)
+            for block, low, high in self._parts(first, first + count)
+        ]
+        if len(parts) < 2:
+            return parts[0] if parts else summarize(np.empty((len(columns), 0)))
+        found = np.array(parts)
+        sums = np.add.reduce(found[:, :2])
+        return np.stack(
+            [*sums, np.fmin.reduce(found[:, 2], axis=0), np.fmax.reduce(found[:, 3], axis=0)]
+        )
+
+    def has_values(self, columns: NDArray[np.intp], slot: int) -> NDArray[np.bool_]:
+        """Return for each column whether it has a value in a slot."""
+        for block, row, _ in self._parts(slot, slot + 1):
+            found: NDArray[np.bool_] = ~np.isnan(block.values[row, columns])
+            return found
+        return np.zeros(len(columns), bool)
+
+    def _parts(self, first: int, last: int) -> Iterator[tuple[ValueBlock, int, int]]:
+        """Yield the blocks with slots of a range, oldest first, and their ranges of rows."""
+        for block in self._ordered():
+            low, high = max(first - block.first, 0), min(last - block.first, block.rows)
+            if low < high:
+                yield block, low, high
 
     def bounds(self) -> tuple[int, int]:
         """Return the first slot of the blocks, and the slot after the last set row."""
@@ -278,6 +342,7 @@ class SeriesGroup:
             block.memory[begin : begin + len(packed)] = packed
             return
         count = len(packed) // _WIDTH
+        block.summary = None
         block.values[row, first : first + count] = np.frombuffer(packed, np.float64)
 
     def _block(self, pool: BlockPool, slot: int) -> ValueBlock:

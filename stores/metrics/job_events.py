@@ -20,7 +20,14 @@ from ccagent.errors import CcagentError, UnparsableError
 from ccagent.log import logger, printable
 from ccagent.machine.hostlist import expand
 from ccagent.stores.budgets import HourlyBudget
-from ccagent.stores.metrics.job_table import MOST_ENDED, StartedJob, StoredJob, read_details
+from ccagent.stores.metrics.job_table import (
+    MOST_ENDED,
+    TABLE_ERRORS,
+    JobTableError,
+    StartedJob,
+    StoredJob,
+    read_details,
+)
 from ccagent.stores.metrics.series_limits import SeriesRefusal
 
 if TYPE_CHECKING:
@@ -228,7 +235,7 @@ class JobEvents:
             self._write(event, sender)
         except _RefusedJobError as error:
             return error.refusal
-        except sqlite3.Error as error:
+        except TABLE_ERRORS as error:
             self._fail(error)
             return self._hold(event)
         return ""
@@ -236,7 +243,7 @@ class JobEvents:
     def take_envelope(self, text: bytes) -> int:
         """Write the jobs of a trusted envelope at once. Return their number.
 
-        Raise UnparsableError, or sqlite3.Error if writing fails.
+        Raise UnparsableError, or TABLE_ERRORS if writing fails.
         """
         envelope = JobEnvelope(None)
         for _ in self.take_pieces(text, envelope):
@@ -246,7 +253,7 @@ class JobEvents:
     def take_pieces(self, text: bytes, envelope: JobEnvelope) -> Iterator[JobEnvelope]:
         """Write the jobs of a `job` envelope in pieces of a few ms. Yield after each piece.
 
-        Nothing is written of an invalid envelope. Raise UnparsableError, or sqlite3.Error if
+        Nothing is written of an invalid envelope. Raise UnparsableError, or TABLE_ERRORS if
         writing fails.
         """
         jobs: list[StoredJob] = []
@@ -263,7 +270,7 @@ class JobEvents:
     def _write_jobs(self, jobs: list[StoredJob], envelope: JobEnvelope) -> None:
         """Write the next jobs of an envelope for a few ms."""
         if not self.retry():
-            raise sqlite3.OperationalError(self._problem)
+            raise JobTableError(self._problem)
         self._open()
         first = count = envelope.jobs
         begin = perf_counter()
@@ -311,7 +318,7 @@ class JobEvents:
                 self._write(event)
                 del self._waiting[event]
                 self._size -= len(event[1])
-        except sqlite3.Error as error:
+        except TABLE_ERRORS as error:
             self._fail(error)
             return False
         self._problem, self._is_full = "", False
@@ -341,7 +348,7 @@ class JobEvents:
                 )  # fmt: skip
         return f"the table of jobs: {self._problem}"
 
-    def _fail(self, error: sqlite3.Error) -> None:
+    def _fail(self, error: sqlite3.Error | JobTableError) -> None:
         """Record a failure, and log the first one."""
         if not self._problem:
             logger.error(
@@ -351,10 +358,10 @@ class JobEvents:
         self._problem = str(error)
         self._next_try = monotonic() + _TRY_EVERY
         # Errors other than OperationalError mean a damaged or closed file.
-        self._is_closed |= not isinstance(error, sqlite3.OperationalError)
+        self._is_closed |= not isinstance(error, sqlite3.OperationalError | JobTableError)
 
     def _open(self) -> None:
-        """Prepare the table for writing. Raise sqlite3.Error."""
+        """Prepare the table for writing. Raise TABLE_ERRORS."""
         if not self._is_closed:
             try:
                 self._table.check_file()
@@ -366,7 +373,7 @@ class JobEvents:
             self._is_closed = False
 
     def _write(self, event: tuple[str, bytes], sender: str | None = None) -> None:
-        """Write an event. A bad event is logged. Raise sqlite3.Error if writing fails.
+        """Write an event. A bad event is logged. Raise TABLE_ERRORS if writing fails.
 
         sender: None for an event that has waited.
         """

@@ -7,16 +7,17 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import numpy as np
 from msgspec import structs
 
 from ccagent.errors import CcagentError
+from ccagent.stores.metrics.groups import summarize
 from ccagent.stores.metrics.query_request import BadRequestError, SeriesQuery
-from ccagent.stores.metrics.reading import UnreadableSeriesError, read_together
+from ccagent.stores.metrics.reading import SeriesValues, read_all
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from ccagent.stores.metrics.groups import StoreLevel
@@ -74,10 +75,8 @@ async def compute_footprint(store: MetricStore, job: StoredJob) -> dict[str, Any
         level = store.root.find((job.cluster, node))
         if level is None or job.stop is None:
             continue
-        for metric in {name for below in level.walk() for name in below.series}:
-            values = _read(store, level, metric, (job.start, job.stop))
-            if values is not None:
-                found.setdefault(metric, _Extent()).add(values)
+        for metric, summary in _summarize(store, level, (job.start, job.stop)):
+            found.setdefault(metric, _Extent()).add(summary)
         await asyncio.sleep(0)  # yield to other requests
     return {
         metric: {"avg": one.total / one.count, "min": one.least, "max": one.most}
@@ -93,28 +92,31 @@ class _Extent:
         self.total = 0.0
         self.least, self.most = math.inf, -math.inf
 
-    def add(self, values: NDArray[np.float64]) -> None:
-        self.count += len(values)
-        self.total += float(values.sum())
-        self.least = min(self.least, float(values.min()))
-        self.most = max(self.most, float(values.max()))
+    def add(self, summary: NDArray[np.float64]) -> None:
+        """Add number, sum, minimum and maximum of the values of a node."""
+        count, total, least, most = summary.tolist()
+        self.count += int(count)
+        self.total += total
+        self.least, self.most = min(self.least, least), max(self.most, most)
 
 
-def _read(
-    store: MetricStore, level: StoreLevel, metric: str, times: tuple[int, int]
-) -> NDArray[np.float64] | None:
-    """Return the values of a node without missing values; None if there are none."""
-    known = store.catalogue.get(metric)
-    if known is None:
-        return None
-    try:
-        found = read_together(list(level.find_series(metric)), known, times)
-    except UnreadableSeriesError:
-        return None
-    if found is None:
-        return None
-    values = found.values[~np.isnan(found.values)]
-    return values if values.size else None
+def _summarize(
+    store: MetricStore, level: StoreLevel, times: tuple[int, int]
+) -> Iterator[tuple[str, NDArray[np.float64]]]:
+    """Yield the metrics of a node that have values, and their statistics."""
+    named = [
+        (metric, list(level.find_series(metric)), known)
+        for metric in {name for below in level.walk() for name in below.series}
+        if (known := store.catalogue.get(metric)) is not None
+    ]
+    asked = [(series, known) for _, series, known in named]
+    for (metric, _, _), found in zip(named, read_all(asked, times, has_values=False), strict=True):
+        if isinstance(found, SeriesValues):
+            summary = found.summary
+            if summary is None:
+                summary = summarize(found.values[None])[:, 0]
+            if summary[0]:
+                yield metric, summary
 
 
 class FootprintKeeper:

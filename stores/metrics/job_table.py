@@ -1,4 +1,4 @@
-"""The table of jobs in SQLite: users, nodes, times and details.
+"""The table of jobs: users, nodes, times and details.
 
 Two sources fill the table through `job_events`: events of ClusterCockpit (`job,function=start_job
 event="..."`), and the `job` envelopes of ccagent's agent.
@@ -16,12 +16,12 @@ import msgspec
 
 from ccagent.agents.slurm import tres
 from ccagent.config.settings import as_table
-from ccagent.errors import ConfigurationError, NotPermittedError
+from ccagent.errors import CcagentError, NotPermittedError
 from ccagent.log import logger
 from ccagent.service.private_files import make_private
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping
+    from collections.abc import Callable, Generator, Mapping, Sequence
 
 
 _LONGEST = 1024
@@ -148,7 +148,9 @@ create table if not exists jobs (
 create index if not exists jobs_by_number on jobs (job);
 """
 
-_ALL = "select cluster, job, user, state, start, stop, nodes, footprint, details from jobs"
+_ALL = (
+    'select cluster, job, "user", state, start, stop, nodes, footprint, details from {jobs} where '
+)
 
 _ROW = 100
 """Approximate bytes of a row besides its texts."""
@@ -174,8 +176,16 @@ class StoredJob(NamedTuple):
     details: StoredJobDetails = StoredJobDetails()
 
 
+class JobTableError(CcagentError):
+    """The shared table of jobs can't be reached, or fails."""
+
+
+TABLE_ERRORS = (sqlite3.Error, JobTableError)
+"""Errors of the table, not of a job."""
+
+
 class JobTable:
-    """Jobs by cluster, job number and start.
+    """Jobs by cluster, job number and start, in SQLite.
 
     survives_power_failure: true to sync each change to disk before it returns.
     """
@@ -243,22 +253,26 @@ class JobTable:
 
         admit: receives the bytes by which the table grows; raises an exception to refuse them.
         """
-        known = self._database.execute(
-            "select details, length(nodes) from jobs where cluster = ? and job = ? and start = ?",
+        rows, _ = self._execute(
+            "select details, length(nodes) from {jobs}"
+            " where cluster = ? and job = ? and start = ?{lock}",
             (job.cluster, job.job, job.start),
-        ).fetchone()
+        )
+        known = rows[0] if rows else None
         details = job.details if known is None else _details(known[0]).merged(job.details)
         nodes, described = json.dumps(job.nodes), msgspec.json.encode(details).decode()
         if admit is not None:
             before = 0 if known is None else _ROW + known[1] + len(known[0] or "")
             names = len(job.cluster) + len(job.job) + len(job.user) if known is None else 0
             admit(max(0, _ROW + names + len(nodes) + len(described) - before))
-        self._database.execute(
-            "insert into jobs values (?, ?, ?, ?, ?, ?, ?, null, ?)"
+        self._execute(
+            "insert into {jobs} as known"
+            ' (cluster, job, "user", state, start, stop, nodes, footprint, details)'
+            " values (?, ?, ?, ?, ?, ?, ?, null, ?)"
             # A repeated start message must not restart an ended job.
-            " on conflict do update set user = excluded.user, state ="
-            " case when excluded.stop is null and stop is not null then state"
-            " else excluded.state end, stop = coalesce(excluded.stop, stop),"
+            ' on conflict (cluster, job, start) do update set "user" = excluded."user", state ='
+            " case when excluded.stop is null and known.stop is not null then known.state"
+            " else excluded.state end, stop = coalesce(excluded.stop, known.stop),"
             " nodes = excluded.nodes, details = excluded.details",
             (
                 job.cluster, job.job, job.user, job.state, job.start, job.stop, nodes, described,
@@ -275,23 +289,24 @@ class JobTable:
         if not found:
             return None
         last = found[-1]
-        self._database.execute(
-            "update jobs set stop = ?, state = ? where cluster = ? and job = ? and start = ?",
+        self._execute(
+            "update {jobs} set stop = ?, state = ? where cluster = ? and job = ? and start = ?",
             (stop, state, last.cluster, job, last.start),
         )
         return last._replace(stop=stop, state=state)
 
     def keep_footprint(self, job: StoredJob, footprint: dict[str, Any]) -> None:
         """Store the statistics of an ended job."""
-        self._database.execute(
-            "update jobs set footprint = ? where cluster = ? and job = ? and start = ?",
+        self._execute(
+            "update {jobs} set footprint = ? where cluster = ? and job = ? and start = ?",
             (json.dumps(footprint), job.cluster, job.job, job.start),
         )
 
     def find(self, cluster: str, job: str) -> list[StoredJob]:
         """Return the runs of a job, earliest first. cluster empty: of all clusters."""
         return self._select(
-            "job = ? and (cluster = ? or ? = '') order by start", (job, cluster, cluster)
+            "job = ? and (cluster = ? or cast(? as text) = '') order by start",
+            (job, cluster, cluster),
         )
 
     def find_ended(self, since: int) -> list[StoredJob]:
@@ -302,7 +317,8 @@ class JobTable:
 
     def _select(self, condition: str, values: tuple[str | int, ...]) -> list[StoredJob]:
         found: list[StoredJob] = []
-        for row in self._database.execute(f"{_ALL} where {condition}", values):
+        rows, _ = self._execute(_ALL + condition, values)
+        for row in rows:
             try:
                 found.append(_job(row))
             except (ValueError, TypeError) as error:
@@ -311,7 +327,16 @@ class JobTable:
 
     def remove_before(self, time: int) -> int:
         """Delete the jobs that ended before a time. Return their number."""
-        return self._database.execute("delete from jobs where stop < ?", (time,)).rowcount
+        return self._execute("delete from {jobs} where stop < ?", (time,))[1]
+
+    def _execute(self, query: str, values: Sequence[Any]) -> tuple[list[tuple[Any, ...]], int]:
+        """Return the rows of a statement, and the number of changed rows.
+
+        `{jobs}` is the table; `{lock}` locks a row that is then changed.
+        """
+        text = query.replace("{jobs}", "jobs").replace("{lock}", "")
+        found = self._database.execute(text, values)
+        return found.fetchall(), found.rowcount
 
 
 def _check(database: sqlite3.Connection) -> None:
@@ -353,19 +378,11 @@ def open_job_table(path: str, *, survives_power_failure: bool = False) -> JobTab
         return JobTable(path, survives_power_failure=survives_power_failure)
 
 
-def open_jobs(path: str, *, survives_power_failure: bool = False) -> JobTable:
-    """Open the table of jobs. Raise ConfigurationError."""
-    try:
-        return open_job_table(path, survives_power_failure=survives_power_failure)
-    except sqlite3.Error as error:
-        raise ConfigurationError(f"{path}: {error}; check the disk and the permissions") from error
-
-
 def find_ended_jobs(table: JobTable, since: int) -> list[StoredJob]:
     """Return ended jobs without a footprint, left by the previous run."""
     try:
         return table.find_ended(since)
-    except sqlite3.Error as error:
+    except TABLE_ERRORS as error:
         logger.error("table of jobs: %s; some footprints are missing", error)
         return []
 

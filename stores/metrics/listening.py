@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import sqlite3
 import time
 from typing import TYPE_CHECKING
 
+from ccagent.errors import ConfigurationError
 from ccagent.log import logger
 from ccagent.service.notify import Notifier
 from ccagent.stores.accepting import handle_accept_errors, plan_connections
 from ccagent.stores.collecting import shorten_collections
 from ccagent.stores.metrics.checking import make_tls_context
 from ccagent.stores.metrics.connection import StoreConnection
+from ccagent.stores.metrics.job_table import open_job_table
 from ccagent.stores.metrics.request_reader import ConnectionLimits
 from ccagent.stores.metrics.settings import parse_size, split_address
 
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
     from ccagent.stores.metrics.api import StoreApi
     from ccagent.stores.metrics.commit import MessageCommit
     from ccagent.stores.metrics.ingest import LineIngest
+    from ccagent.stores.metrics.job_table import JobTable
     from ccagent.stores.metrics.nats_receiver import NatsReceiver
     from ccagent.stores.metrics.settings import StoreSettings
 
@@ -32,6 +37,19 @@ _OF_PAGES = 2560
 """Connections of the pages, with those that are accepted at once."""
 
 _END_WITHIN = 10.0
+
+
+def open_jobs(settings: StoreSettings) -> JobTable:
+    """Open the table of jobs: the shared one if it is configured. Raise ConfigurationError."""
+    if settings.jobs_database:
+        from ccagent.stores.metrics.shared_job_table import SharedJobTable
+
+        return SharedJobTable(settings.jobs_database, settings.jobs_password_file)
+    path = os.path.join(settings.data, "jobs.sqlite")
+    try:
+        return open_job_table(path, survives_power_failure=settings.sync == "disk")
+    except sqlite3.Error as error:
+        raise ConfigurationError(f"{path}: {error}; check the disk and the permissions") from error
 
 
 class ListeningServer:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import orjson
 
+from ccagent.stores.metrics.groups import summarize
 from ccagent.stores.metrics.query_request import BadRequestError
 from ccagent.stores.metrics.reading import (
     SeriesValues,
     UnreadableSeriesError,
-    read_together,
+    read_all,
 )
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from ccagent.stores.metrics.catalogue import StoredMetric
+    from ccagent.stores.metrics.groups import StoredSeries
     from ccagent.stores.metrics.query_request import QueryRequest, SeriesQuery
     from ccagent.stores.metrics.store import MetricStore
 
@@ -106,6 +109,15 @@ _LONG = 10_000
 
 _MOST_QUERIES = 2_000_000
 """Maximum queries added by `for-all-nodes`: all metrics of 10,000 nodes."""
+
+
+class _Asked(NamedTuple):
+    """Series of one object of the response, which is still empty."""
+
+    answer: dict[str, Any]
+    series: list[StoredSeries]
+    metric: StoredMetric
+    query: SeriesQuery
 
 
 class _Result(NamedTuple):
@@ -201,24 +213,45 @@ def _answer_some(
     store: MetricStore, request: QueryRequest, queries: list[SeriesQuery], limits: QueryLimits
 ) -> bytes:
     results: list[list[dict[str, Any]]] = []
-    alike: dict[tuple[int, int], list[_Result]] = {}
+    asked: list[_Asked] = []
     for query in queries:
         objects: list[dict[str, Any]] = []
         results.append(objects)
-        for one in _find(store, request, query, limits):
+        for one in _find(store, request, query):
             objects.append(one if isinstance(one, dict) else one.answer)
             if not isinstance(one, dict):
-                step = _step(one, limits)
-                alike.setdefault((len(one.found.values), step), []).append(one)
-    for (_, step), found in alike.items():
-        _fill(request, found, step)
-    return orjson.dumps(results, option=orjson.OPT_SERIALIZE_NUMPY)
+                asked.append(one)
+    values = read_all(
+        [(one.series, one.metric) for one in asked],
+        (request.start, request.end),
+        is_strict=limits.is_strict,
+        has_values=request.with_data or any(query.resolution for query in queries),
+    )
+    alike: dict[tuple[int, int, bool], list[_Result]] = {}
+    for one, found in zip(asked, values, strict=True):
+        if found is None:
+            continue
+        frequency, resolution = one.series[0].group.frequency, one.query.resolution
+        if isinstance(found, UnreadableSeriesError):
+            one.answer.update(_failed(str(found)))
+        elif resolution > frequency and resolution % frequency:
+            reason = f"resolution {resolution} is no multiple of the time step {frequency}"
+            one.answer.update(_failed(reason))
+        else:
+            result = _Result(one.answer, found, one.query, frequency)
+            step = _step(result, limits)
+            alike.setdefault((len(found.values), step, found.summary is None), []).append(result)
+    for (_, step, _), some in alike.items():
+        _fill(request, some, step)
+    # Series without values leave no object.
+    filled = [[one for one in objects if one] for objects in results]
+    return orjson.dumps(filled, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 def _find(
-    store: MetricStore, request: QueryRequest, query: SeriesQuery, limits: QueryLimits
-) -> Iterator[_Result | dict[str, Any]]:
-    """Yield a result, or an error object, for each selector."""
+    store: MetricStore, request: QueryRequest, query: SeriesQuery
+) -> Iterator[_Asked | dict[str, Any]]:
+    """Yield the series, or an error object, for each selector."""
     metric = store.catalogue.get(query.metric)
     if metric is None:
         reason = f"no metric called: {query.metric!r}"
@@ -233,24 +266,8 @@ def _find(
         series = [
             one for level in store.root.select(selector) for one in level.find_series(query.metric)
         ]
-        if not series:
-            continue
-        try:
-            found = read_together(
-                series, metric, (request.start, request.end), is_strict=limits.is_strict
-            )
-        except UnreadableSeriesError as error:
-            yield _failed(str(error))
-            continue
-        if found is None:
-            continue
-        frequency = series[0].group.frequency
-        if query.resolution > frequency and query.resolution % frequency:
-            yield _failed(
-                f"resolution {query.resolution} is no multiple of the time step {frequency}"
-            )
-            continue
-        yield _Result({}, found, query, frequency)
+        if series:
+            yield _Asked({}, series, metric, query)
 
 
 def _failed(reason: str) -> dict[str, Any]:
@@ -271,7 +288,7 @@ def _fill(request: QueryRequest, found: list[_Result], step: int) -> None:
     rows = np.array([one.found.values for one in found])
     if step:
         rows = resample(rows, step)
-    statistics = _statistics(rows) if request.with_stats else None
+    statistics = _statistics(found, rows) if request.with_stats else None
     scales = [one.query.scale_by or 1.0 for one in found]
     if any(scale != 1.0 for scale in scales):
         factors = np.array(scales)
@@ -281,7 +298,7 @@ def _fill(request: QueryRequest, found: list[_Result], step: int) -> None:
     texts = rounded(statistics, 100.0).T.tolist() if statistics is not None else None
     data = rounded(rows, 1000.0) if request.with_data else None
     for number, one in enumerate(found):
-        answer, (_, start, end, coverage) = one.answer, one.found
+        answer, (_, start, end, coverage, _) = one.answer, one.found
         if data is not None:
             values = data[number]
             if request.with_padding:
@@ -297,16 +314,12 @@ def _fill(request: QueryRequest, found: list[_Result], step: int) -> None:
         answer["avg"], answer["min"], answer["max"] = texts[number] if texts else (0, 0, 0)
 
 
-def _statistics(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+def _statistics(found: list[_Result], rows: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return average, minimum and maximum of each row, without missing values. Shape: (3, rows)."""
-    if not rows.shape[1]:
-        return np.full((3, rows.shape[0]), np.nan)
-    is_missing = np.isnan(rows)
-    counts = rows.shape[1] - is_missing.sum(axis=1)
-    total = np.where(is_missing, 0.0, rows).sum(axis=1)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        average = total / counts
-    return np.stack([average, np.fmin.reduce(rows, axis=1), np.fmax.reduce(rows, axis=1)])
+    known = [one.found.summary for one in found if one.found.summary is not None]
+    counts, totals, *extremes = np.column_stack(known) if known else summarize(rows)
+    with np.errstate(invalid="ignore"):
+        return np.stack([totals / counts, *extremes])
 
 
 def rounded(values: NDArray[np.float64], factor: float) -> NDArray[np.float64]:

@@ -25,12 +25,14 @@ class SeriesValues(NamedTuple):
     """Values of one or several series. start: time of the first. end: one step after the last.
 
     coverage: such as `3 of 4` if some components lack values that others have, at the worst step.
+    summary: number, sum, minimum and maximum, instead of values.
     """
 
     values: NDArray[np.float64]
     start: int
     end: int
     coverage: str = ""
+    summary: NDArray[np.float64] | None = None
 
 
 def read_series(series: StoredSeries, start: int, end: int) -> SeriesValues | None:
@@ -47,6 +49,67 @@ def read_series(series: StoredSeries, start: int, end: int) -> SeriesValues | No
     if first == last:
         return None
     return _read(group, column, start, end, (first, last))
+
+
+def summarize_alike(
+    group: SeriesGroup, columns: Sequence[int], times: tuple[int, int]
+) -> list[SeriesValues | None]:
+    """Return the statistics of series of one group, without values, in the range of read_series."""
+    chosen = np.array(columns, np.intp)
+    begin, slot, count = _slots(group, *times, group.bounds())
+    is_whole = group.has_values(chosen, slot) & group.has_values(chosen, slot + count - 1)
+    if not count:
+        is_whole[:] = False
+    found = _summarize(group, chosen, (begin, slot, count))
+    for number in np.flatnonzero(~is_whole).tolist():
+        bounds = group.column_bounds(columns[number])
+        one = chosen[number : number + 1]
+        found[number] = (
+            None
+            if bounds[0] == bounds[1]
+            else _summarize(group, one, _slots(group, *times, bounds))[0]
+        )
+    return found
+
+
+def _summarize(
+    group: SeriesGroup, columns: NDArray[np.intp], slots: tuple[int, int, int]
+) -> list[SeriesValues | None]:
+    begin, slot, count = slots
+    end, empty = begin + count * group.frequency, np.empty(0)
+    summary = group.summarize(columns, slot, count).T
+    return [SeriesValues(empty, begin, end, summary=one) for one in summary]
+
+
+def read_all(
+    asked: Sequence[tuple[Sequence[StoredSeries], StoredMetric]],
+    times: tuple[int, int],
+    *,
+    is_strict: bool = False,
+    has_values: bool = True,
+) -> list[SeriesValues | UnreadableSeriesError | None]:
+    """Return the result of `read_together` for each element.
+
+    has_values: False if statistics are enough. Those of a group's series are looked up together.
+    """
+    found: list[SeriesValues | UnreadableSeriesError | None] = [None] * len(asked)
+    alike: dict[int, list[int]] = {}
+    for number, (series, metric) in enumerate(asked):
+        if len(series) == 1 and not has_values:
+            alike.setdefault(series[0].group.number, []).append(number)
+            continue
+        try:
+            found[number] = read_together(series, metric, times, is_strict=is_strict)
+        except UnreadableSeriesError as error:
+            found[number] = error
+    for numbers in alike.values():
+        singles = [asked[number][0][0] for number in numbers]
+        columns = [one.column for one in singles]
+        for number, one in zip(
+            numbers, summarize_alike(singles[0].group, columns, times), strict=True
+        ):
+            found[number] = one
+    return found
 
 
 def read_together(
@@ -113,14 +176,20 @@ def _read(
     group: SeriesGroup, column: int, start: int, end: int, bounds: tuple[int, int]
 ) -> SeriesValues:
     """Return the values of a series within a range of slots."""
-    first, last = bounds
-    frequency = group.frequency
-    begin = max(start, group.time(first))
-    slot = group.slot(begin)
-    count = max(0, min(-((begin - end) // frequency), last - slot))
+    begin, slot, count = _slots(group, start, end, bounds)
     values = np.empty(count)
     group.read(column, slot, count, values)
-    return SeriesValues(values, begin, begin + count * frequency)
+    return SeriesValues(values, begin, begin + count * group.frequency)
+
+
+def _slots(
+    group: SeriesGroup, start: int, end: int, bounds: tuple[int, int]
+) -> tuple[int, int, int]:
+    """Return time and slot of the first value within a range of slots, and the number of slots."""
+    first, last = bounds
+    begin = max(start, group.time(first))
+    slot = group.slot(begin)
+    return begin, slot, max(0, min(-((begin - end) // group.frequency), last - slot))
 
 
 def _read_shared(found: Sequence[StoredSeries], start: int, end: int) -> SeriesValues | None:
@@ -131,11 +200,7 @@ def _read_shared(found: Sequence[StoredSeries], start: int, end: int) -> SeriesV
     columns = _slice([series.column for series in found])
     if columns is None:
         return None
-    first, last = group.bounds()
-    frequency = group.frequency
-    begin = max(start, group.time(first))
-    slot = group.slot(begin)
-    count = max(0, min(-((begin - end) // frequency), last - slot))
+    begin, slot, count = _slots(group, start, end, group.bounds())
     if not count:
         return None
     summed = np.full(count, np.nan)
@@ -150,7 +215,7 @@ def _read_shared(found: Sequence[StoredSeries], start: int, end: int) -> SeriesV
         if is_at_edge:
             return None
         np.add.reduce(part, axis=1, out=summed[a - slot : b - slot])
-    return SeriesValues(summed, begin, begin + count * frequency)
+    return SeriesValues(summed, begin, begin + count * group.frequency)
 
 
 def _slice(columns: list[int]) -> slice | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import sqlite3
 import time
 from typing import TYPE_CHECKING
 
@@ -24,8 +23,8 @@ from ccagent.stores.metrics.housekeeping import REPLAYED, Housekeeper, find_used
 from ccagent.stores.metrics.ingest import LineIngest
 from ccagent.stores.metrics.job_events import JobEvents
 from ccagent.stores.metrics.job_queries import FootprintKeeper
-from ccagent.stores.metrics.job_table import find_ended_jobs, open_jobs
-from ccagent.stores.metrics.listening import ListeningServer
+from ccagent.stores.metrics.job_table import TABLE_ERRORS, find_ended_jobs
+from ccagent.stores.metrics.listening import ListeningServer, open_jobs
 from ccagent.stores.metrics.log_replay import Replay
 from ccagent.stores.metrics.log_writer import StoreLogError, WriteAheadLog, largest_segment
 from ccagent.stores.metrics.own_metrics import StoreParts, describe_store
@@ -87,10 +86,7 @@ class StoreServer(ListeningServer):
             archive=settings.archive.directory,
         )
         self.commit = GroupCommit(self.log, settings.sync)
-        self._jobs = open_jobs(
-            os.path.join(settings.data, "jobs.sqlite"),
-            survives_power_failure=settings.sync == "disk",
-        )
+        self._jobs = open_jobs(settings)
         self.events = JobEvents(self._jobs)
         self.events.ended += find_ended_jobs(self._jobs, int(now()) - retention)
         self._footprints = FootprintKeeper(self.store, self._jobs, self.events.ended)
@@ -165,7 +161,7 @@ class StoreServer(ListeningServer):
             return
         try:
             await self._footprints.keep()
-        except sqlite3.Error as error:
+        except TABLE_ERRORS as error:
             logger.error("table of jobs: %s; footprints are stored later", error)
 
     async def _retain(self) -> None:
@@ -180,7 +176,7 @@ class StoreServer(ListeningServer):
             await asyncio.to_thread(self.checkpointer.remove_old)
         try:
             self._jobs.remove_before(now - _JOBS_KEPT)
-        except sqlite3.Error as error:
+        except TABLE_ERRORS as error:
             logger.error("table of jobs: %s; old jobs are removed later", error)
 
     def _make_archive(self) -> ArchiveQueries | None:

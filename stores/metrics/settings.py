@@ -135,10 +135,19 @@ class StoreLimitSettings(Settings, frozen=True, kw_only=True):
     ] = Duration("30s")
 
 
+_POSTGRESQL = ("postgresql://", "postgres://")
+
+
 class StoreSettings(Settings, frozen=True, kw_only=True):
     """All keys of the metric store's configuration."""
 
     data: Annotated[str, Meta(description="directory of the log and the table of jobs")] = ""
+    jobs_database: Annotated[
+        str, Meta(description="postgresql:// URL of a table of jobs that several stores share")
+    ] = ""
+    jobs_password_file: Annotated[
+        str, Meta(description="file with the password of that database")
+    ] = ""
     listen: Annotated[str, Meta(description="ADDRESS:PORT of the HTTP interface")] = (
         "127.0.0.1:8082"
     )
@@ -279,6 +288,10 @@ def _find_contradictions(settings: StoreSettings) -> list[str]:
         problems.append("engine-url: required by the engine victoria-metrics, and only by it")
     if settings.web.listen and settings.engine != "memory":
         problems.append("web.listen: only the engine memory has pages")
+    if settings.web.listen and settings.jobs_database:
+        problems.append("web.listen: the pages need the embedded table of jobs, not jobs-database")
+    if settings.jobs_database and not settings.jobs_database.startswith(_POSTGRESQL):
+        problems.append("jobs-database: expected postgresql://USER@HOST/NAME")
     problems += settings.web.problems()
     if not settings.data and settings.engine == "memory":
         problems.append("data: required as directory of the log; or --data DIR")

@@ -147,6 +147,7 @@ class MetricStore:
         freed = 0
         for begin, block in group.blocks.items():
             if group.time(begin + block.rows) < time:
+                block.summary = None
                 for _, _, series in found:
                     block.values[: block.rows, series.column] = np.nan
                 freed += len(found)

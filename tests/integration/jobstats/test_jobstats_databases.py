@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from ccagent.errors import ConfigurationError
-from ccagent.stores.jobstats.database import DatabaseAwayError
+from ccagent.stores.database import DatabaseAwayError
 from ccagent.stores.jobstats.migrating import migrate
 from ccagent.stores.jobstats.service import JobstatsService
 from ccagent.stores.jobstats.settings import JobstatsStoreSettings, SeriesTableSettings
@@ -103,7 +103,7 @@ def test_names_that_are_no_utf8_are_unknown(store: RunningJobstatsStore) -> None
 
 
 def test_an_old_postgresql_is_refused(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ccagent.stores.jobstats.migrating._OLDEST", 990_000)
+    monkeypatch.setattr("ccagent.stores.migrating._OLDEST", 990_000)
     with (
         psycopg.connect(database, autocommit=True) as connection,
         pytest.raises(ConfigurationError, match="is too old: 99"),

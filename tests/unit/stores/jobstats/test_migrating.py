@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from itertools import groupby
 
-from ccagent.stores.jobstats.migrating import fill_migration, list_migrations
+from ccagent.stores.jobstats.migrating import MIGRATIONS, fill_migration
 from ccagent.stores.jobstats.operations import COLUMNS, KINDS
 from ccagent.stores.jobstats.settings import SeriesTableSettings
 
@@ -13,7 +13,7 @@ SETTINGS = SeriesTableSettings()
 
 
 def test_numbers_are_in_a_row_and_every_engine_has_each() -> None:
-    found = list_migrations()
+    found = MIGRATIONS.list_all()
     numbers = sorted({one.number for one in found})
     assert numbers == list(range(1, len(numbers) + 1))
     for _, group in groupby(found, lambda one: one.number):
@@ -21,7 +21,7 @@ def test_numbers_are_in_a_row_and_every_engine_has_each() -> None:
 
 
 def test_tables_have_a_column_for_each_counter_and_its_delta() -> None:
-    text = list_migrations()[0].text
+    text = MIGRATIONS.list_all()[0].text
     for kind in KINDS:
         match = re.search(rf"CREATE TABLE {kind} \((.*?)\n\)", text, re.DOTALL)
         assert match is not None
@@ -31,14 +31,14 @@ def test_tables_have_a_column_for_each_counter_and_its_delta() -> None:
 
 
 def test_partitions_are_for_databases_without_timescaledb() -> None:
-    first = list_migrations()[0]
+    first = MIGRATIONS.list_all()[0]
     plain = fill_migration(first, SETTINGS, is_timescale=False)
     assert plain.count("\n) PARTITION BY RANGE (timestamp);") == 2
     assert fill_migration(first, SETTINGS, is_timescale=True).count("\n) ;") == 2
 
 
 def test_hypertables_are_for_timescaledb() -> None:
-    one, sums, last = [one for one in list_migrations() if one.engine == "timescaledb"]
+    one, sums, last = [one for one in MIGRATIONS.list_all() if one.engine == "timescaledb"]
     text = fill_migration(one, SETTINGS, is_timescale=True)
     for kind in KINDS:
         assert (
@@ -53,7 +53,7 @@ def test_hypertables_are_for_timescaledb() -> None:
 
 
 def test_sums_have_a_column_for_each_delta() -> None:
-    (text,) = [one.text for one in list_migrations() if one.name == "sums"]
+    (text,) = [one.text for one in MIGRATIONS.list_all() if one.name == "sums"]
     for kind in KINDS:
         match = re.search(rf"CREATE TABLE {kind}_sums \((.*?)\n\)", text, re.DOTALL)
         assert match is not None

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ccagent.stores.metrics.groups import CAPACITY
 from ccagent.stores.metrics.query import QueryLimits, resample, rounded
 from ccagent.stores.metrics.query_request import BadRequestError, parse_request
 from ccagent.stores.metrics.store import MetricStore
@@ -79,6 +80,42 @@ def test_data_or_statistics_can_be_left_out(store: MetricStore) -> None:
     assert ("data" in one, one["avg"]) == (False, 2.0)
     ((one,),) = ask(store, BEGIN, BEGIN + 120, LOAD, **{"with-stats": False})
     assert (one["data"], one["avg"], one["max"]) == ([1, 3], 0, 0)
+
+
+@given(st.data())
+def test_statistics_alone_equal_those_with_data(drawn: st.DataObject) -> None:
+    store = new_store()
+    group = store.add([(("fox", "n1"), name) for name in ("load", "power", "clock")], BEGIN, 60)
+    chosen = random.Random(drawn.draw(st.integers(0, 2**32)))
+    length = chosen.choice([3, 3 * CAPACITY + 40])
+    queries = [{"metric": name, "host": "n1"} for name in ("load", "power", "clock")]
+
+    def number() -> float:
+        return math.nan if chosen.random() < 0.1 else chosen.randrange(1000) / 4
+
+    for step in range(length):  # quarters: their sums are exact
+        row = np.array([number() for _ in range(3)])
+        group.write_run(store.pool, BEGIN + 60 * step, 0, row.tobytes())
+    for _ in range(30):  # also late ones, into blocks whose statistics are known
+        late = BEGIN + 60 * chosen.randrange(-700, length)
+        write = chosen.randrange(4)
+        if write == 0:
+            group.write_value(store.pool, late, chosen.randrange(3), number())
+        elif write == 1:
+            group.write_run(store.pool, late, 1, np.array([number()]).tobytes())
+        elif write == 2:
+            group.open_row(store.pool, late)[2] = number()
+        else:
+            slots = np.unique([chosen.randrange(length) for _ in range(5)])
+            group.write_column(store.pool, 0, slots, np.array([number() for _ in slots]))
+        begin = BEGIN + 60 * chosen.randrange(-800, length + 100)
+        end = begin + 60 * chosen.randrange(length + 900)
+        full = ask(store, begin, end, *queries)
+        alone = ask(store, begin, end, *queries, **{"with-data": False})
+        for objects in full:
+            for one in objects:
+                one.pop("data", None)
+        assert alone == full
 
 
 def test_scaling_changes_data_and_statistics(store: MetricStore) -> None:

@@ -24,6 +24,11 @@ NATS = '[nats]\nurl = "nats://h"\n[[nats.subscriptions]]\n'
         ('[checkpoints]\ninterval = "0s"', "checkpoints.interval: expected at least 1s"),
         ('[limits]\ntime = "0s"', "limits.time: expected at least 1s"),
         ('backend-url = "localhost:8080"', "backend-url: expected http://"),
+        ('jobs-database = "sqlite://jobs"', "jobs-database: expected postgresql://"),
+        (
+            'jobs-database = "postgresql://db/jobs"\nweb.listen = "127.0.0.1:1"',
+            "web.listen: the pages need the embedded table",
+        ),
         (f'{NATS}subject = "a b"', "subscriptions 1: subject is required"),
         (f'{NATS}subject = ""', "subscriptions 1: subject is required"),
         (f'{NATS}subject = "a"\nqueue = "b 1"', "subscriptions 1: subject is required"),

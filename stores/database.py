@@ -15,7 +15,7 @@ from ccagent.errors import CcagentError, ConfigurationError
 from ccagent.log import logger, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Mapping
 
     from psycopg import Connection
 
@@ -48,22 +48,31 @@ class _Attempts(logging.Handler):
 class Database:
     """A pool of connections to one database.
 
-    url: must not appear in logs or errors, because it may contain a password.
+    url: must not appear in logs or errors, because it may contain a password. wait: maximum
+    seconds until a connection is free. defaults: parameters of libpq that the URL lacks.
     """
 
-    def __init__(self, url: str, *, connections: int, password_file: str = "") -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        connections: int,
+        password_file: str = "",
+        wait: float = _WAIT,
+        defaults: Mapping[str, str] | None = None,
+    ) -> None:
         """Set the URL, without connecting. Raise ConfigurationError."""
-        self._conninfo = make_database_conninfo(url, password_file)
+        self._conninfo = make_database_conninfo(url, password_file, defaults)
         self.place = describe_database(self._conninfo)
         self._pool: ConnectionPool[Connection[Any]] = ConnectionPool(
             self._conninfo,
             min_size=1,
             max_size=connections,
             open=False,
-            timeout=_WAIT,
+            timeout=wait,
             reconnect_timeout=1.0,
             configure=self._configure,
-            name="jobstats",
+            name="ccagent",
         )
         self._attempts = _Attempts()
         attempts = logging.getLogger("psycopg.pool")
@@ -115,11 +124,13 @@ def connect(conninfo: str, place: str) -> Connection[Any]:
     return connection
 
 
-def make_database_conninfo(url: str, password_file: str = "") -> str:
+def make_database_conninfo(
+    url: str, password_file: str = "", defaults: Mapping[str, str] | None = None
+) -> str:
     """Return the libpq connection string for a URL. Raise ConfigurationError."""
     more: dict[str, Any] = {"password": read_secret(password_file)} if password_file else {}
     try:
-        known = conninfo_to_dict(url)
+        known: dict[str, Any] = {**(defaults or {}), **conninfo_to_dict(url)}
         known.setdefault("connect_timeout", _CONNECT_WITHIN)
         known.setdefault("application_name", "ccagent")
         # Detect a lost machine within half a minute.

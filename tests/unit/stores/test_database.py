@@ -9,7 +9,7 @@ import pytest
 from psycopg import errors
 
 from ccagent.errors import ConfigurationError
-from ccagent.stores.jobstats.database import (
+from ccagent.stores.database import (
     describe_database,
     is_transient,
     make_database_conninfo,

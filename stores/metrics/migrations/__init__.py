@@ -1,0 +1,1 @@
+"""Migrations of the database: SQL files, applied in the order of their numbers."""
