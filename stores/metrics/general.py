@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from ccagent.records.line_protocol.decoding import Line
     from ccagent.stores.metrics.groups import Path, StoredSeries
+    from ccagent.stores.metrics.known_keys import LeftLine
     from ccagent.stores.metrics.series_limits import PartLimits, SeriesLimits
     from ccagent.stores.metrics.store import MetricStore
 
@@ -35,16 +36,6 @@ class DecodedLines(NamedTuple):
     points: list[tuple[StoredSeries, int, float]]
     found: dict[bytes, StoredSeries | Literal[False]]
     """Series by key, the text before the first blank; False: a metric that is not accepted."""
-
-
-class PlainLines(NamedTuple):
-    """Lines of three words. numbers, moments: None if the decoder must parse the word."""
-
-    keys: list[bytes]
-    values: list[bytes]
-    times: list[bytes]
-    numbers: list[float | None]
-    moments: list[int | None]
 
 
 class DecodedPoint(NamedTuple):
@@ -163,25 +154,21 @@ class GeneralIngest:
                 break
         return self._find_series(decoding)
 
-    def place(self, lines: PlainLines, chosen: list[int], message: LineMessage) -> DecodedLines:
-        """Find or make the series of some plain lines. Decode those that are not plain after all.
-
-        chosen: their positions in `lines`.
-        """
+    def place(self, lines: Iterable[LeftLine], message: LineMessage) -> DecodedLines:
+        """Find or make the series of lines that the scanner has left. Decode those not plain."""
         decoding = _Decoding(message)
         self._parts.begin()
         names, levels, points = self._names, decoding.levels, decoding.points
-        keys, numbers, moments = lines.keys, lines.numbers, lines.moments
-        for n in chosen:
-            key, value, time = keys[n], numbers[n], moments[n]
+        for number, line, key, value, time, before in lines:
+            if before is not None:
+                message.time = before
             text, _, tags = key.partition(b",")
             name, level = names.get(text), levels.get(tags)
-            if name is None or level is None or value is None or time is None:
-                self._decode_line(
-                    decoding, n + 1, b"%b %b %b" % (key, lines.values[n], lines.times[n])
-                )
+            if name is None or level is None or time is None:
+                self._decode_line(decoding, number, line)
                 continue
-            point = DecodedPoint(n + 1, level[0], name.metric, time, value, key)
+            message.time = time
+            point = DecodedPoint(number, level[0], name.metric, time, value, key)
             if name.parts:
                 self._add_part(decoding, point, level[1], name.parts)
             else:
