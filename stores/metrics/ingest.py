@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import asyncio
-from array import array
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
@@ -17,7 +16,7 @@ import numpy as np
 
 from ccagent.senders import SenderTable
 from ccagent.stores.metrics.general import GeneralIngest, LineMessage
-from ccagent.stores.metrics.known_keys import LONGEST_KEY, make_piece, make_scanner
+from ccagent.stores.metrics.known_keys import LONGEST_KEY, make_scanner
 from ccagent.stores.metrics.series_limits import PartLimits, SeriesLimits, SeriesRefusal
 
 if TYPE_CHECKING:
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
     from ccagent.records.line_protocol.decoding import Line
     from ccagent.stores.metrics.general import DecodedLines
-    from ccagent.stores.metrics.groups import SeriesGroup
     from ccagent.stores.metrics.known_keys import LineScanner, ValuePiece
     from ccagent.stores.metrics.log_writer import LoggedRun, WriteAheadLog
     from ccagent.stores.metrics.store import MetricStore
@@ -111,7 +109,7 @@ class LineIngest:
         return message
 
     def write_known(self, body: bytes, cluster: str = "", sender: str = "") -> LineMessage | None:
-        """Write a message of mostly known keys in a few ms. Return None for others, and large ones."""
+        """Write a message of mostly known keys in a few ms. Return None for others."""
         if len(body) > PIECE:
             return None
         message = LineMessage(cluster, sender)
@@ -222,23 +220,16 @@ class LineIngest:
 
     def _remember(self, decoded: DecodedLines, message: LineMessage) -> None:
         """Write the values of the general path, and remember the keys of their lines."""
-        points: dict[tuple[SeriesGroup, int], tuple[array[int], array[float]]] = {}
-        for (group, column), time, value in decoded.points:
-            piece = points.get((group, time))
-            if piece is None:
-                piece = points[group, time] = array("I"), array("d")
-            piece[0].append(column)
-            piece[1].append(value)
-        self._put([make_piece(*name, *piece) for name, piece in points.items()])
-        message.stored += len(decoded.points)
+        self._put(decoded.pieces)
+        message.stored += decoded.stored
         if self._store.generation != self._generation:
             return
         known = self._known_keys(message.cluster)
         before = len(known)
-        for key, series in decoded.found.items():
+        for key, group, column in decoded.known:
             # The end of a key is not at an escaped blank.
             if len(key) <= LONGEST_KEY and not key.endswith(b"\\"):
-                known.add(key, *(series or (None, 0)))
+                known.add(key, group, column)
         self._remembered += len(known) - before
         if self._remembered > 2 * self._store.series + _MOST_UNKNOWN:
             # The same series under many keys, or many metrics that are not stored.

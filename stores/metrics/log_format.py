@@ -35,12 +35,12 @@ _LARGEST = 1 << 30
 
 
 class GroupRecord(msgspec.Struct, frozen=True, array_like=True):
-    """Description of a group. columns: path and metric of each column."""
+    """Description of a group. levels: path, and the metrics of consecutive columns."""
 
     number: int
     start: int
     frequency: int
-    columns: list[tuple[list[str], str]]
+    levels: list[tuple[tuple[str, ...], list[str]]]
 
 
 class FreedRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -56,8 +56,14 @@ _freed = msgspec.json.Decoder(FreedRecord)
 
 def encode_group(group: SeriesGroup) -> bytes:
     """Return a record with the description of a group."""
-    columns = [([*level.path], metric) for level, metric in group.columns]
-    record = GroupRecord(group.number, group.start, group.frequency, columns)
+    levels: list[tuple[tuple[str, ...], list[str]]] = []
+    last = None
+    for level, metric in group.columns:
+        if level is not last:
+            last = level
+            levels.append((level.path, []))
+        levels[-1][1].append(metric)
+    record = GroupRecord(group.number, group.start, group.frequency, levels)
     return frame(bytes([GROUP]) + zlib.compress(msgspec.json.encode(record), 1))
 
 

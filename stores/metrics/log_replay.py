@@ -200,7 +200,7 @@ class Replay:
     def _find(self, described: GroupRecord) -> _Columns:
         """Return the series of a group. Add missing series."""
         store = self._store
-        wanted = [(tuple(path), metric) for path, metric in described.columns]
+        wanted = [(path, metric) for path, metrics in described.levels for metric in metrics]
         missing = [one for one in dict.fromkeys(wanted) if store.find(*one) is None]
         if missing:
             if described.frequency <= 0:
