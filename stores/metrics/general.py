@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from array import array
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -59,15 +60,8 @@ class _LineLevel:
         self.new: set[str] = set()
 
 
-class _NewPoint(NamedTuple):
-    """A value whose series must be made. number: of its line."""
-
-    number: int
-    level: _LineLevel
-    name: KnownName
-    time: int
-    value: float
-    key: bytes
+_NewPoint = tuple[int, _LineLevel, KnownName, int, float, bytes]
+"""A value whose series must be made: number of its line, level, name, time, value and key."""
 
 
 class LineMessage:
@@ -192,17 +186,35 @@ class GeneralIngest:
                 message.time = before
             text, _, tags = key.partition(b",")
             name, known = names.get(text), levels.get(tags)
+            if name is not None and known is None:
+                known = self._read_level(decoding, tags)
             if name is None or known is None or time is None:
                 self._decode_line(decoding, number, line)
                 continue
             message.time = time
             level = known[0]
-            point = _NewPoint(number, level, name, time, value, key)
             if name.parts or name.metric in level.series:
-                self._take_value(decoding, point, known[1])
+                self._take_value(decoding, (number, level, name, time, value, key), known[1])
             else:
-                new.append(point)
+                new.append((number, level, name, time, value, key))
         return self._make_series(decoding)
+
+    def _read_level(
+        self, decoding: _Decoding, text: bytes
+    ) -> tuple[_LineLevel, Mapping[str, str]] | None:
+        """Return the level of tags without escapes; None if the decoder must read them."""
+        if _PLAIN_TAGS.fullmatch(text) is None:
+            return None
+        pairs = [pair.partition("=") for pair in text.decode("ascii").split(",")]
+        tags = {key: value for key, _, value in pairs}
+        if len(tags) < len(pairs):
+            return None
+        try:
+            level = self._level(decoding, level_path(tags, decoding.message.cluster))
+        except ValueError:
+            return None
+        decoding.levels[text] = level, tags
+        return level, tags
 
     def _decode_line(self, decoding: _Decoding, number: int, text: bytes) -> bool:
         """Decode one line. Return whether it is valid."""
@@ -252,23 +264,23 @@ class GeneralIngest:
                 self._names.clear()
             self._names[name] = known
             decoding.levels[tags] = level, line.tags
-        self._take_value(decoding, _NewPoint(number, level, known, time, value, key), line.tags)
+        self._take_value(decoding, (number, level, known, time, value, key), line.tags)
 
     def _take_value(self, decoding: _Decoding, point: _NewPoint, tags: Mapping[str, str]) -> None:
         """Take a value, in the part of its level that the tags name."""
-        level, name = point.level, point.name
+        number, level, name, time, value, key = point
         path = add_part(level.path, tags, name.parts) if name.parts else level.path
         if path is not level.path:
             if not self._parts.admit(path):
                 # Not an error: a user could otherwise cause errors in the messages of a node.
-                decoding.known.append((point.key, None, 0))
+                decoding.known.append((key, None, 0))
                 return
             level = self._level(decoding, path)
         series = level.series.get(name.metric)
         if series is None:
-            decoding.new.append(point._replace(level=level))
+            decoding.new.append((number, level, name, time, value, key))
         else:
-            decoding.put(series, point.time, point.value, point.key)
+            decoding.put(series, time, value, key)
 
     def _time(self, message: LineMessage, line: Line) -> int:
         """Return the time of a line in s. Raise ValueError if the time is out of range."""
@@ -345,6 +357,10 @@ class GeneralIngest:
 
 
 _MOST_NAMES = 10_000
+_WORD = rb"[!-+\--<>-\[\]-~]++"
+_PLAIN_TAGS = re.compile(rb"%b=%b(?:,%b=%b){0,31}" % (_WORD, _WORD, _WORD, _WORD))
+"""Up to 32 tags of printable ASCII without escapes, as the decoder reads them."""
+
 _OTHER_FIELDS = {"event", "log", "control", "query"}
 
 

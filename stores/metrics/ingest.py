@@ -16,7 +16,7 @@ import numpy as np
 
 from ccagent.senders import SenderTable
 from ccagent.stores.metrics.general import GeneralIngest, LineMessage
-from ccagent.stores.metrics.known_keys import LONGEST_KEY, make_scanner
+from ccagent.stores.metrics.known_keys import make_scanner
 from ccagent.stores.metrics.series_limits import PartLimits, SeriesLimits, SeriesRefusal
 
 if TYPE_CHECKING:
@@ -226,10 +226,8 @@ class LineIngest:
             return
         known = self._known_keys(message.cluster)
         before = len(known)
-        for key, group, column in decoded.known:
-            # The end of a key is not at an escaped blank.
-            if len(key) <= LONGEST_KEY and not key.endswith(b"\\"):
-                known.add(key, group, column)
+        for one in decoded.known:
+            known.add(*one)
         self._remembered += len(known) - before
         if self._remembered > 2 * self._store.series + _MOST_UNKNOWN:
             # The same series under many keys, or many metrics that are not stored.

@@ -50,7 +50,10 @@ class LineScanner(Protocol):
         ...
 
     def add(self, key: bytes, group: SeriesGroup | None, column: int, /) -> None:
-        """Remember the series of a key. group None: `value` lines with this key are skipped."""
+        """Remember the series of a key. group None: `value` lines with this key are skipped.
+
+        Long keys are not remembered, nor those whose last blank is escaped: they end elsewhere.
+        """
 
     def clear(self) -> None:
         """Forget all keys."""
@@ -81,7 +84,8 @@ class PureScanner:
 
     def add(self, key: bytes, group: SeriesGroup | None, column: int, /) -> None:
         """Remember the series of a key."""
-        self._known[key] = group, column
+        if 0 < len(key) <= LONGEST_KEY and not key.endswith(b"\\"):
+            self._known[key] = group, column
 
     def clear(self) -> None:
         """Forget all keys."""

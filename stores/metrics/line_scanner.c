@@ -23,6 +23,7 @@
 #include <string.h>
 
 #define MOST_ENTRIES (1u << 30)
+#define LONGEST_KEY 2048 /* as in known_keys.py */
 #define NONE UINT32_MAX
 #define MOST_MISSED 4 /* wrong guesses in turn, after which a scan guesses no more */
 #define LONGEST_NUMBER 64
@@ -88,6 +89,13 @@ typedef struct {
     double value;
     bool has_before;
 } Left;
+
+/* A line with its end, the next line, and the size and hash of its key. */
+typedef struct {
+    const char *line, *end, *next;
+    size_t key;
+    uint64_t hash;
+} Head;
 
 /* What one scan has found. */
 typedef struct {
@@ -256,6 +264,29 @@ static bool add_point(Found *found, const Entry *entry, int64_t time, double val
     return true;
 }
 
+/* Return the end of a line: its line feed, or the end of the message. */
+static const char *find_end(const char *line, const char *end)
+{
+    const char *found = memchr(line, '\n', (size_t)(end - line));
+    return found ? found : end;
+}
+
+/* Return the head of a line, and let the processor fetch the slot of its key. */
+static Head find_head(const Scanner *self, const char *line, const char *end)
+{
+    Head head = {.line = line, .end = find_end(line, end)};
+    head.next = head.end + (head.end < end);
+    const char *blank = memchr(line, ' ', (size_t)(head.end - line));
+    head.key = blank ? (size_t)(blank - line) : 0;
+    if (head.key && self->count) {
+        head.hash = hash_text(self, line, head.key);
+#ifdef __GNUC__
+        __builtin_prefetch(&self->slots[head.hash & self->mask]);
+#endif
+    }
+    return head;
+}
+
 /* Scan the lines of a message. Return 1; 0 if there are too many lines for the general path; -1
    without memory. */
 static int scan_lines(Scanner *self, const char *body, size_t size, int64_t low, int64_t high,
@@ -265,33 +296,32 @@ static int scan_lines(Scanner *self, const char *body, size_t size, int64_t low,
     const size_t value_size = sizeof(VALUE) - 1;
     const char *p = body, *end = body + size;
     uint32_t guess = NONE, last = NONE;
+    Head ahead = {.line = NULL};
     int missed = 0;
     while (p < end) {
-        const char *line = p, *next = NULL;
-        size_t left = (size_t)(end - p), key = 0;
+        const char *line = p;
+        size_t key = 0;
         found->lines++;
         uint32_t index = missed < MOST_MISSED ? guess : NONE;
         if (index != NONE) {
             const Entry *entry = &self->entries[index];
             key = entry->size;
-            if (key >= left || p[key] != ' ' || memcmp(p, self->keys + entry->key, key))
+            if (key >= (size_t)(end - p) || p[key] != ' ' || memcmp(p, self->keys + entry->key, key))
                 index = NONE;
             missed = index == NONE ? missed + 1 : 0;
         }
-        const char *line_end = NULL;
+        Head head = {.line = NULL};
         if (index == NONE) {
-            line_end = memchr(p, '\n', left);
-            next = line_end ? line_end + 1 : end;
-            if (line_end == NULL)
-                line_end = end;
-            if (line == line_end || *line == '#') {
-                p = next;
+            head = ahead.line == p ? ahead : find_head(self, p, end);
+            if (missed >= MOST_MISSED && head.next < end)
+                ahead = find_head(self, head.next, end);
+            if (line == head.end || *line == '#') {
+                p = head.next;
                 continue;
             }
-            const char *blank = memchr(p, ' ', (size_t)(line_end - line));
-            key = blank ? (size_t)(blank - line) : 0;
+            key = head.key;
             if (key && self->count) {
-                uint32_t known = find_slot(self, line, key, hash_text(self, line, key))->index;
+                uint32_t known = find_slot(self, line, key, head.hash)->index;
                 index = known ? known - 1 : NONE;
             }
             if (last != NONE && index != NONE)
@@ -305,8 +335,8 @@ static int scan_lines(Scanner *self, const char *body, size_t size, int64_t low,
         bool is_value = key && (size_t)(end - line) - key >= value_size
                         && !memcmp(line + key, VALUE, value_size);
         if (entry != NULL && entry->group == NULL && is_value) {
-            const char *feed = memchr(line, '\n', left);
-            p = feed ? feed + 1 : end;
+            p = find_end(line, end);
+            p += p < end;
             continue;
         }
         double value;
@@ -322,12 +352,7 @@ static int scan_lines(Scanner *self, const char *body, size_t size, int64_t low,
         }
         if (found->left_count == found->most)
             return 0;
-        if (line_end == NULL) {
-            line_end = memchr(line, '\n', left);
-            next = line_end ? line_end + 1 : end;
-            if (line_end == NULL)
-                line_end = end;
-        }
+        const char *line_end = find_end(line, end);
         found->left[found->left_count++] = (Left){
             .number = found->lines, .begin = (size_t)(line - body),
             .size = (size_t)(line_end - line), .key = is_plain ? key : 0,
@@ -335,7 +360,7 @@ static int scan_lines(Scanner *self, const char *body, size_t size, int64_t low,
             .value = is_plain ? value : 0, .has_before = found->has_time,
         };
         found->has_time = false;
-        p = next;
+        p = line_end + (line_end < end);
     }
     return 1;
 }
@@ -527,8 +552,10 @@ static PyObject *scanner_add(Scanner *self, PyObject *arguments)
     if (!PyArg_ParseTuple(arguments, "y#OI", &key, &length, &group, &column))
         return NULL;
     size_t size = (size_t)length;
-    if (!size || size > UINT16_MAX || *key == '#' || memchr(key, ' ', size)
-        || memchr(key, '\n', size) || self->count >= MOST_ENTRIES)
+    if (!size || size > LONGEST_KEY || key[size - 1] == '\\')
+        Py_RETURN_NONE;
+    if (*key == '#' || memchr(key, ' ', size) || memchr(key, '\n', size)
+        || self->count >= MOST_ENTRIES)
         return PyErr_Format(PyExc_ValueError, "not the key of a line, or too many keys");
     if (!make_room(self, size))
         return PyErr_NoMemory();

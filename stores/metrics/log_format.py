@@ -64,7 +64,10 @@ def encode_group(group: SeriesGroup) -> bytes:
             levels.append((level.path, []))
         levels[-1][1].append(metric)
     record = GroupRecord(group.number, group.start, group.frequency, levels)
-    return frame(bytes([GROUP]) + zlib.compress(msgspec.json.encode(record), 1))
+    # A window of 4 KB: the usual one takes 15 times as long, to allocate.
+    deflater = zlib.compressobj(1, zlib.DEFLATED, 12, 5)
+    packed = deflater.compress(msgspec.json.encode(record)) + deflater.flush()
+    return frame(bytes([GROUP]) + packed)
 
 
 def decode_group(payload: memoryview) -> GroupRecord:
