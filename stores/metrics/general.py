@@ -128,12 +128,17 @@ class _Decoding:
     def put(self, series: StoredSeries, time: int, value: float, key: bytes) -> None:
         """Take a value of a series, and its key."""
         group, column = series
+        columns, values = self.piece(group, time)
+        columns.append(column)
+        values.append(value)
+        self.known.append((key, group, column))
+
+    def piece(self, group: SeriesGroup, time: int) -> tuple[array[int], array[float]]:
+        """Return the columns and values of a group's time."""
         piece = self._values.get((group, time))
         if piece is None:
             piece = self._values[group, time] = array("I"), array("d")
-        piece[0].append(column)
-        piece[1].append(value)
-        self.known.append((key, group, column))
+        return piece
 
     def end(self) -> DecodedLines:
         """Return all values."""
@@ -316,12 +321,20 @@ class GeneralIngest:
         refusals = self._add_series(decoding)
         for level in decoding.paths.values():
             level.series = self._series_at(level.path)
+        last: tuple[SeriesGroup, int] | None = None
+        columns, values = array("I"), array("d")
         for number, level, name, time, value, key in decoding.new:
             series = level.series.get(name.metric)
             if series is None:
                 decoding.message.refuse(number, refusals[level.path, name.metric])
-            else:
-                decoding.put(series, time, value, key)
+                continue
+            group, column = series
+            if last is None or group is not last[0] or time != last[1]:
+                last = group, time
+                columns, values = decoding.piece(group, time)
+            columns.append(column)
+            values.append(value)
+            decoding.known.append((key, group, column))
         return decoding.end()
 
     def _add_series(self, decoding: _Decoding) -> dict[tuple[Path, str], SeriesRefusal]:
