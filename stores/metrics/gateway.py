@@ -164,7 +164,7 @@ class EngineIngest(LineIngest):
         found: list[str] = []
         for group, moment, first, places, packed in pieces:
             values = array("d", packed)
-            columns = range(first, first + len(values)) if places is None else array("I", places)
+            columns = range(first, first + len(values)) if places is None else array("q", places)
             for column, value in zip(columns, values, strict=True):
                 text = texts.get((group.number, column))
                 if text is None:

@@ -137,7 +137,7 @@ class _Decoding:
         """Return the columns and values of a group's time."""
         piece = self._values.get((group, time))
         if piece is None:
-            piece = self._values[group, time] = array("I"), array("d")
+            piece = self._values[group, time] = array("q"), array("d")
         return piece
 
     def end(self) -> DecodedLines:
@@ -322,7 +322,7 @@ class GeneralIngest:
         for level in decoding.paths.values():
             level.series = self._series_at(level.path)
         last: tuple[SeriesGroup, int] | None = None
-        columns, values = array("I"), array("d")
+        columns, values = array("q"), array("d")
         for number, level, name, time, value, key in decoding.new:
             series = level.series.get(name.metric)
             if series is None:

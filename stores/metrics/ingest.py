@@ -248,7 +248,7 @@ class LineIngest:
                 group.write_run(pool, time, first, values)
             else:
                 row = np.asarray(group.open_row(pool, time))
-                row[np.frombuffer(columns, np.uint32)] = np.frombuffer(values)
+                row[np.frombuffer(columns, np.int64)] = np.frombuffer(values)
                 if log is not None:
                     if group.width * _WIDTH > len(values) // _WIDTH * _POINT_BYTES:
                         log.add_points(group, time, columns, values)

@@ -20,8 +20,8 @@ LONGEST_KEY = 2048
 ValuePiece = tuple["SeriesGroup", int, int, bytes | None, bytes]
 """Values of one group and time: group, time in s, first column, columns, values.
 
-The columns are 32-bit integers; None: consecutive ones, from the first one on. The values are
-float64, in the byte order of the machine.
+The columns are int64, with which numpy indexes fastest; None: consecutive ones, from the first one
+on. The values are float64. Both are in the byte order of the machine.
 """
 
 LeftLine = tuple[int, bytes, bytes, float, int | None, int | None]
@@ -113,7 +113,7 @@ class PureScanner:
                 continue
             piece = pieces.get((group, time))
             if piece is None:
-                piece = pieces[group, time] = array("I"), array("d")
+                piece = pieces[group, time] = array("q"), array("d")
             piece[0].append(column)
             piece[1].append(value)
             stored += 1
@@ -139,7 +139,7 @@ def make_piece(
 ) -> ValuePiece:
     """Return the piece of a group's values at a time."""
     first = columns[0]
-    is_run = columns == array("I", range(first, first + len(columns)))
+    is_run = columns == array("q", range(first, first + len(columns)))
     return group, time, first, None if is_run else columns.tobytes(), values.tobytes()
 
 

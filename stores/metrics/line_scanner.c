@@ -415,7 +415,7 @@ static PyObject *list_pieces(Found *found)
         PyObject *values = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(8 * piece->count));
         PyObject *columns = piece->is_run
             ? Py_NewRef(Py_None)
-            : PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(4 * piece->count));
+            : PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(8 * piece->count));
         PyObject *one = values == NULL || columns == NULL
             ? NULL
             : Py_BuildValue("(OLIOO)", piece->group, (long long)piece->time,
@@ -434,8 +434,9 @@ static PyObject *list_pieces(Found *found)
         const Point *point = &found->points[n];
         Piece *piece = &found->pieces[point->piece];
         memcpy(piece->values + 8 * piece->used, &point->value, 8);
+        int64_t column = point->column;
         if (piece->columns != NULL)
-            memcpy(piece->columns + 4 * piece->used, &point->column, 4);
+            memcpy(piece->columns + 8 * piece->used, &column, 8);
         piece->used++;
     }
     return list;

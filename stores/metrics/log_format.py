@@ -99,7 +99,7 @@ def encode_points(number: int, time: int, columns: bytes, values: bytes) -> byte
     """Return a record of values of a group at one time."""
     points = np.empty(len(values) // _WIDTH, POINT)
     points["group"], points["time"] = number, time
-    points["column"], points["value"] = np.frombuffer(columns, "=u4"), np.frombuffer(values, "=f8")
+    points["column"], points["value"] = np.frombuffer(columns, "=i8"), np.frombuffer(values, "=f8")
     return frame(bytes([POINTS]) + points.tobytes())
 
 

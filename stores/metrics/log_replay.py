@@ -171,7 +171,7 @@ class Replay:
                 self.points += end - begin
                 continue
             for column, value in zip(numbers.tolist(), values.tolist(), strict=True):
-                self._write(columns.places[column], time, value)
+                self._write(columns.places[int(column)], time, value)
 
     def _columns(self, number: int) -> _Columns:
         """Return the columns of a described group. Raise KeyError, ValueError."""

@@ -103,7 +103,7 @@ class WriteAheadLog:
         )
 
     def add_points(self, group: SeriesGroup, time: int, columns: bytes, values: bytes) -> None:
-        """Add values of one time. columns: 32-bit integers. values: float64."""
+        """Add values of one time. columns: int64. values: float64."""
         self._describe(group, time)
         self._pending.append(encode_points(group.number, time, columns, values))
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-from itertools import count, repeat
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,8 +16,6 @@ if TYPE_CHECKING:
 
 
 _MOST_NAMED = 5
-_place = partial(tuple.__new__, StoredSeries)
-"""Makes a StoredSeries of a pair, in half the time that its constructor takes."""
 
 
 class ChangedSteps:
@@ -94,9 +90,8 @@ class MetricStore:
                 level, last = self.root.make(path), path
             columns.append((level, metric))
         group = SeriesGroup(self._last_number, start, frequency, columns)
-        places = map(_place, zip(repeat(group), count()))
-        for (level, metric), place in zip(columns, places, strict=False):
-            level.series[metric] = place
+        for column, (level, metric) in enumerate(columns):
+            level.series[metric] = StoredSeries(group, column)
         self.groups[group.number] = group
         self.series += len(columns)
         return group

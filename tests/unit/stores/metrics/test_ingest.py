@@ -339,7 +339,7 @@ def test_fast_and_general_path_agree(values: list[str]) -> None:
         (*group.columns[column][0].path, "load"): [value]
         for group, _, first, columns, values in expected.pieces
         for column, value in zip(
-            range(first, group.width) if columns is None else array("I", columns),
+            range(first, group.width) if columns is None else array("q", columns),
             array("d", values), strict=False,
         )
     }  # fmt: skip
