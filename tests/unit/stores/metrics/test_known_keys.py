@@ -15,12 +15,15 @@ from tests.support.paths import ROOT
 from tests.unit.stores.metrics.support import NOW
 
 CORPUS = ROOT / "tests/data"
-WORDS = [b"load,cluster=fox,hostname=n1", b"power,hostname=n1", b"skip,hostname=n1", b"new,h=1",
-         b"#", b" ", b" value=", b" value=1 ", b"1", b"-1.5e3", b"4i", b"-4i",
-         b"18446744073709551615u", b"123456789012345678i", b"1234567890123456789i", b"1e400", b"1e-400", b".5", b"5.", b"+1",
-         b"0.1234567890123456789", b"9" * 70, b"t", b'"a b"', b"nan", b"1_0", b",x=2", b"\n",
-         b"\r\n", b"\0", b"\\", b"\xff", b"%d" % NOW, b"%d000" % NOW, b"%d000000000" % NOW,
-         b"9223372036854775808", b"%d" % (NOW + 10**6), b"-5"]  # fmt: skip
+WORDS = [
+    b"load,cluster=fox,hostname=n1", b"power,hostname=n1", b"skip,hostname=n1", b"new,h=1",
+    b"#", b" ", b" value=", b" value=1 ", b"1", b"-1.5e3", b"4i", b"-4i",
+    b"18446744073709551615u", b"123456789012345678i", b"1234567890123456789i", b"1e400",
+    b"1e-400", b".5", b"5.", b"+1", b"0.1234567890123456789", b"9" * 70, b"t", b'"a b"',
+    b"nan", b"1_0", b",x=2", b"\n", b"\r\n", b"\0", b"\\", b"\xff", b"%d" % NOW,
+    b"%d000" % NOW, b"%d000000000" % NOW, b"9223372036854775808", b"%d" % (NOW + 10**6),
+    b"-5",
+]  # fmt: skip
 
 
 def scanners() -> tuple[LineScanner, LineScanner]:
