@@ -1,11 +1,12 @@
-"""Build steps that pyproject.toml can't express: the package contains its commit."""
+"""Build steps that pyproject.toml can't express: the package's commit, and its extension module."""
 
 from __future__ import annotations
 
+import os
 import runpy
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import Extension, setup
 from setuptools.command.build_py import build_py
 from setuptools.command.sdist import sdist
 
@@ -39,4 +40,19 @@ class SdistWithCommit(sdist):
         _write_commit(Path(base_dir) / "src/ccagent")
 
 
-setup(cmdclass={"build_py": BuildWithCommit, "sdist": SdistWithCommit})
+# One module for all versions of Python. Without a compiler, or with CCAGENT_PURE, the store uses
+# Python code instead. No debugging information: it has the path of the build.
+_SCANNER = Extension(
+    "ccagent.stores.metrics.line_scanner",
+    ["stores/metrics/line_scanner.c"],
+    extra_compile_args=["-std=c11", "-O2", "-g0"],
+    extra_link_args=["-s"],
+    py_limited_api=True,
+    optional=True,
+)
+
+setup(
+    cmdclass={"build_py": BuildWithCommit, "sdist": SdistWithCommit},
+    ext_modules=[] if os.environ.get("CCAGENT_PURE") else [_SCANNER],
+    options={} if os.environ.get("CCAGENT_PURE") else {"bdist_wheel": {"py_limited_api": "cp311"}},
+)

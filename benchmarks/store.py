@@ -2,6 +2,7 @@
 
     python benchmarks/store.py [--nodes 1000] [--steps 30] [--day NODES]
     python benchmarks/store.py --traffic all|ccagent|collector|random|new|large|nats
+    python benchmarks/store.py --restart
 
 Tokens with roles are checked, and the log is on. Clients are in this process; CPU is user and
 system time of the store alone. For comparison of machines, a plain loop over the same lines (split,
@@ -193,6 +194,28 @@ def measure_traffic(kinds: list[str], nodes: int, steps: int, directory: str) ->
             )
 
 
+def measure_restart(nodes: int, steps: int, directory: str) -> None:
+    """Print how many values a CPU second the store reads from its log at a start."""
+    (public, jwt), now, port = token(), int(time.time()) // 60 * 60, free_port()
+    Path(directory, "store.toml").write_text(f'jwt-public-key = "{public}"\n')
+    for kind in ("ccagent", "collector", "random"):
+        command, stored = store_command(directory, port), 0
+        with server(port, *command) as process, StoreBench(process, port, jwt) as bench:
+            empty = bench.cpu()
+            for bodies in TRAFFIC[kind](nodes, now - 60 * steps, steps):
+                bench.post(bodies)
+            stored = bench.stored()
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        with server(port, *command) as process, StoreBench(process, port, jwt) as bench:
+            used = bench.cpu()
+        report(
+            f"restart, {kind}: {stored:,} values; CPU, of which without values",
+            f"{used:.2f} s, {empty:.2f} s; {stored / used:,.0f} values a CPU second",
+        )
+        Path(directory, "data").rename(f"{directory}/{kind}")
+
+
 def measure_writing(bench: StoreBench, nodes: int, steps: int, begin: int) -> None:
     """Measure POSTs of one node and of many nodes, and the memory of values."""
     report("memory when empty", f"{bench.resident():.0f} MB")
@@ -289,11 +312,15 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--day", type=int, default=100)
     parser.add_argument("--traffic", choices=[*TRAFFIC, "all"], help="measure only this traffic")
+    parser.add_argument("--restart", action="store_true", help="measure only the start")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         if chosen.traffic:
             kinds = [*TRAFFIC] if chosen.traffic == "all" else [chosen.traffic]
             measure_traffic(kinds, chosen.nodes, chosen.steps, directory)
+            return
+        if chosen.restart:
+            measure_restart(chosen.nodes, chosen.steps, directory)
             return
         measure(chosen.nodes, chosen.steps, chosen.day, directory)
 

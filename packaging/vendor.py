@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import os
 import platform
 import re
 import subprocess
@@ -152,6 +153,8 @@ def build(directory: Path, tree: Path, source: Path, arch: str) -> None:
         built = Path(work, "built")
         done = subprocess.run(
             [sys.executable, "-I", "-S", "-B", "-c", program, f"{work}/tools", source, built],
+            # A build needs no compiler, and is the same on each machine.
+            env={**os.environ, "CCAGENT_PURE": "1"},
             capture_output=True,
             text=True,
             check=False,

@@ -8,6 +8,7 @@ import os
 import re
 import sqlite3
 import time
+from array import array
 from typing import TYPE_CHECKING, Any
 
 from ccagent.errors import CcagentError
@@ -17,7 +18,6 @@ from ccagent.service.private_directories import make_directory
 from ccagent.stores.metrics.api import StoreApi
 from ccagent.stores.metrics.commit import EngineCommit
 from ccagent.stores.metrics.exporting import level_tags
-from ccagent.stores.metrics.groups import StoredSeries
 from ccagent.stores.metrics.ingest import LineIngest
 from ccagent.stores.metrics.job_events import JobEvents
 from ccagent.stores.metrics.job_queries import FootprintKeeper
@@ -33,11 +33,11 @@ from ccagent.stores.metrics.tokens import TokenVerifier
 from ccagent.stores.metrics.victoria import VictoriaEngine
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable, Sequence
+    from collections.abc import Coroutine, Iterable
 
     from ccagent.stores.metrics.groups import SeriesGroup
     from ccagent.stores.metrics.job_table import StoredJob
-    from ccagent.stores.metrics.known_keys import RepeatedMessage
+    from ccagent.stores.metrics.known_keys import ValuePiece
     from ccagent.stores.metrics.query_answers import HealthRequest
     from ccagent.stores.metrics.query_request import QueryRequest, SeriesQuery, TableRequest
     from ccagent.stores.metrics.settings import StoreSettings
@@ -159,29 +159,21 @@ class EngineIngest(LineIngest):
         self._texts: dict[tuple[int, int], str] = {}
         """Text of a series by group number and column."""
 
-    def _put_runs(self, repeated: RepeatedMessage, time: int, values: list[float]) -> None:
-        series = [
-            StoredSeries(run.group, run.first + number)
-            for run in repeated.runs
-            for number in range((run.end - run.begin) // 8)
-        ]
-        stored = [value for run in repeated.runs for value in values[run.begin // 8 : run.end // 8]]
-        self._put(series, stored, [time] * len(stored))
-
-    def _put(
-        self, series: Sequence[StoredSeries], values: Sequence[float], times: Sequence[int]
-    ) -> None:
+    def _put(self, pieces: list[ValuePiece]) -> None:
         texts = self._texts
         found: list[str] = []
-        for (group, column), value, moment in zip(series, values, times, strict=True):
-            text = texts.get((group.number, column))
-            if text is None:
-                level, metric = group.columns[column]
-                text = texts[group.number, column] = series_text(level.path, metric)
-            if text:
-                found.append(f"{text}{value!r} {moment}000\n")
-            else:
-                self._put_json(group, column, moment, value)
+        for group, moment, first, places, packed in pieces:
+            values = array("d", packed)
+            columns = range(first, first + len(values)) if places is None else array("q", places)
+            for column, value in zip(columns, values, strict=True):
+                text = texts.get((group.number, column))
+                if text is None:
+                    level, metric = group.columns[column]
+                    text = texts[group.number, column] = series_text(level.path, metric)
+                if text:
+                    found.append(f"{text}{value!r} {moment}000\n")
+                else:
+                    self._put_json(group, column, moment, value)
         if found:
             self._commit.add("".join(found).encode())
 

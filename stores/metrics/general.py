@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
-from http import HTTPStatus
-from typing import TYPE_CHECKING, Literal, NamedTuple
+import re
+from array import array
+from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.records.line_protocol.decoding import LineError, decode_lines
+from ccagent.stores.metrics.known_keys import make_piece
 from ccagent.stores.metrics.line_keys import add_part, check_name, level_path, seconds
 from ccagent.stores.metrics.series_limits import SeriesRefusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from ccagent.records.line_protocol.decoding import Line
-    from ccagent.stores.metrics.groups import Path, StoredSeries
+    from ccagent.stores.metrics.groups import Path, SeriesGroup, StoredSeries
+    from ccagent.stores.metrics.known_keys import LeftLine, ValuePiece
     from ccagent.stores.metrics.series_limits import PartLimits, SeriesLimits
     from ccagent.stores.metrics.store import MetricStore
 
@@ -30,39 +33,35 @@ class BadLine(NamedTuple):
 
 
 class DecodedLines(NamedTuple):
-    """The values of a piece of a message."""
+    """The values of a piece of a message. stored: their number."""
 
-    points: list[tuple[StoredSeries, int, float]]
-    found: dict[bytes, StoredSeries | Literal[False]]
-    """Series by key, the text before the first blank; False: a metric that is not accepted."""
-
-
-class PlainLines(NamedTuple):
-    """Lines of three words. numbers, moments: None if the decoder must parse the word."""
-
-    keys: list[bytes]
-    values: list[bytes]
-    times: list[bytes]
-    numbers: list[float | None]
-    moments: list[int | None]
-
-
-class DecodedPoint(NamedTuple):
-    """A value with its level. number: number of the line."""
-
-    number: int
-    path: Path
-    metric: str
-    time: int
-    value: float
-    key: bytes
+    pieces: list[ValuePiece]
+    stored: int
+    known: list[tuple[bytes, SeriesGroup | None, int]]
+    """Key, the text before the first blank, with group and column. None: a metric not accepted."""
 
 
 class KnownName(NamedTuple):
-    """A metric that lines name. parts: tags that distinguish series of a level."""
+    """A metric that lines name. frequency: its step. parts: tags that distinguish its series."""
 
     metric: str
+    frequency: int
     parts: tuple[str, ...]
+
+
+class _LineLevel:
+    """The level of lines, with its series by metric. new: metrics whose series must be made."""
+
+    __slots__ = ("new", "path", "series")
+
+    def __init__(self, path: Path, series: dict[str, StoredSeries]) -> None:
+        self.path = path
+        self.series = series
+        self.new: set[str] = set()
+
+
+_NewPoint = tuple[int, _LineLevel, KnownName, int, float, bytes]
+"""A value whose series must be made: number of its line, level, name, time, value and key."""
 
 
 class LineMessage:
@@ -119,14 +118,33 @@ class _Decoding:
 
     def __init__(self, message: LineMessage) -> None:
         self.message = message
-        self.points: list[DecodedPoint] = []
-        self.skipped: list[bytes] = []
-        self.levels: dict[bytes, tuple[Path, dict[str, str]]] = {}
-        """Path and tags by the text of the tags."""
+        self.levels: dict[bytes, tuple[_LineLevel, Mapping[str, str]]] = {}
+        """Levels and tags by the text of the tags."""
+        self.paths: dict[Path, _LineLevel] = {}
+        self.new: list[_NewPoint] = []
+        self.known: list[tuple[bytes, SeriesGroup | None, int]] = []
+        self._values: dict[tuple[SeriesGroup, int], tuple[array[int], array[float]]] = {}
 
-    def skip(self, key: bytes) -> None:
-        """Record the key of a skipped line."""
-        self.skipped.append(key)
+    def put(self, series: StoredSeries, time: int, value: float, key: bytes) -> None:
+        """Take a value of a series, and its key."""
+        group, column = series
+        columns, values = self.piece(group, time)
+        columns.append(column)
+        values.append(value)
+        self.known.append((key, group, column))
+
+    def piece(self, group: SeriesGroup, time: int) -> tuple[array[int], array[float]]:
+        """Return the columns and values of a group's time."""
+        piece = self._values.get((group, time))
+        if piece is None:
+            piece = self._values[group, time] = array("q"), array("d")
+        return piece
+
+    def end(self) -> DecodedLines:
+        """Return all values."""
+        pieces = [make_piece(*name, *piece) for name, piece in self._values.items()]
+        stored = sum(len(columns) for columns, _ in self._values.values())
+        return DecodedLines(pieces, stored, self.known)
 
 
 class GeneralIngest:
@@ -161,32 +179,47 @@ class GeneralIngest:
             if not self._decode_line(decoding, number, line) and self._is_strict:
                 message.is_ended = True
                 break
-        return self._find_series(decoding)
+        return self._make_series(decoding)
 
-    def place(self, lines: PlainLines, chosen: list[int], message: LineMessage) -> DecodedLines:
-        """Find or make the series of some plain lines. Decode those that are not plain after all.
-
-        chosen: their positions in `lines`.
-        """
+    def place(self, lines: Iterable[LeftLine], message: LineMessage) -> DecodedLines:
+        """Find or make the series of lines that the scanner has left. Decode those not plain."""
         decoding = _Decoding(message)
         self._parts.begin()
-        names, levels, points = self._names, decoding.levels, decoding.points
-        keys, numbers, moments = lines.keys, lines.numbers, lines.moments
-        for n in chosen:
-            key, value, time = keys[n], numbers[n], moments[n]
+        names, levels, new = self._names, decoding.levels, decoding.new
+        for number, line, key, value, time, before in lines:
+            if before is not None:
+                message.time = before
             text, _, tags = key.partition(b",")
-            name, level = names.get(text), levels.get(tags)
-            if name is None or level is None or value is None or time is None:
-                self._decode_line(
-                    decoding, n + 1, b"%b %b %b" % (key, lines.values[n], lines.times[n])
-                )
+            name, known = names.get(text), levels.get(tags)
+            if name is not None and known is None:
+                known = self._read_level(decoding, tags)
+            if name is None or known is None or time is None:
+                self._decode_line(decoding, number, line)
                 continue
-            point = DecodedPoint(n + 1, level[0], name.metric, time, value, key)
-            if name.parts:
-                self._add_part(decoding, point, level[1], name.parts)
+            message.time = time
+            level = known[0]
+            if name.parts or name.metric in level.series:
+                self._take_value(decoding, (number, level, name, time, value, key), known[1])
             else:
-                points.append(point)
-        return self._find_series(decoding)
+                new.append((number, level, name, time, value, key))
+        return self._make_series(decoding)
+
+    def _read_level(
+        self, decoding: _Decoding, text: bytes
+    ) -> tuple[_LineLevel, Mapping[str, str]] | None:
+        """Return the level of tags without escapes; None if the decoder must read them."""
+        if _PLAIN_TAGS.fullmatch(text) is None:
+            return None
+        pairs = [pair.partition("=") for pair in text.decode("ascii").split(",")]
+        tags = {key: value for key, _, value in pairs}
+        if len(tags) < len(pairs):
+            return None
+        try:
+            level = self._level(decoding, level_path(tags, decoding.message.cluster))
+        except ValueError:
+            return None
+        decoding.levels[text] = level, tags
+        return level, tags
 
     def _decode_line(self, decoding: _Decoding, number: int, text: bytes) -> bool:
         """Decode one line. Return whether it is valid."""
@@ -210,44 +243,49 @@ class GeneralIngest:
                 decoding.message.note(number, self._others(line, decoding.message.sender))
             return True
         if known is None:
-            decoding.skip(_key(stripped))
+            decoding.known.append((_key(stripped), None, 0))
             return True
         try:
-            self._take_line(decoding, number, line, _key(stripped))
+            self._take_line(decoding, number, line, known.frequency, _key(stripped))
         except ValueError as error:
             decoding.message.complain(number, str(error))
             return False
         return True
 
-    def _take_line(self, decoding: _Decoding, number: int, line: Line, key: bytes) -> None:
+    def _take_line(
+        self, decoding: _Decoding, number: int, line: Line, frequency: int, key: bytes
+    ) -> None:
         """Take a value, and remember the name and tags in its key. Raise ValueError."""
         check_name(line.measurement)
         value = _number(line)
-        level = level_path(line.tags, decoding.message.cluster)
+        path = level_path(line.tags, decoding.message.cluster)
         time = self._time(decoding.message, line)
         parts = self._store.catalogue.part_tags(line.measurement)
+        known = KnownName(line.measurement, frequency, parts)
+        level = self._level(decoding, path)
         if b"\\" not in key:  # an escaped comma is not the end of a name
             name, _, tags = key.partition(b",")
             if len(self._names) >= _MOST_NAMES:
                 self._names.clear()
-            self._names[name] = KnownName(line.measurement, parts)
+            self._names[name] = known
             decoding.levels[tags] = level, line.tags
-        point = DecodedPoint(number, level, line.measurement, time, value, key)
-        if parts:
-            self._add_part(decoding, point, line.tags, parts)
-        else:
-            decoding.points.append(point)
+        self._take_value(decoding, (number, level, known, time, value, key), line.tags)
 
-    def _add_part(
-        self, decoding: _Decoding, point: DecodedPoint, tags: dict[str, str], names: tuple[str, ...]
-    ) -> None:
-        """Add a value in the part of its level that the tags name."""
-        path = add_part(point.path, tags, names)
-        if path is point.path or self._parts.admit(path):
-            decoding.points.append(point._replace(path=path))
+    def _take_value(self, decoding: _Decoding, point: _NewPoint, tags: Mapping[str, str]) -> None:
+        """Take a value, in the part of its level that the tags name."""
+        number, level, name, time, value, key = point
+        path = add_part(level.path, tags, name.parts) if name.parts else level.path
+        if path is not level.path:
+            if not self._parts.admit(path):
+                # Not an error: a user could otherwise cause errors in the messages of a node.
+                decoding.known.append((key, None, 0))
+                return
+            level = self._level(decoding, path)
+        series = level.series.get(name.metric)
+        if series is None:
+            decoding.new.append((number, level, name, time, value, key))
         else:
-            # Not an error: a user could otherwise cause errors in the messages of a node.
-            decoding.skip(point.key)
+            decoding.put(series, time, value, key)
 
     def _time(self, message: LineMessage, line: Line) -> int:
         """Return the time of a line in s. Raise ValueError if the time is out of range."""
@@ -264,69 +302,60 @@ class GeneralIngest:
         message.time = time
         return time
 
-    def _find_series(self, decoding: _Decoding) -> DecodedLines:
-        """Find the series of the values. Make missing ones."""
-        levels: dict[Path, dict[str, StoredSeries]] = {}
-        new: dict[Path, set[str]] = {}
-        missing: list[tuple[Path, str, int]] = []
-        last: Path | None = None
-        series: dict[str, StoredSeries] = {}
-        names: set[str] = set()
-        for _, path, metric, time, _, _ in decoding.points:
-            if path is not last:
-                last = path
-                if path not in levels:
-                    levels[path] = self._series_at(path)
-                    new[path] = set()
-                series, names = levels[path], new[path]
-            if metric not in series and metric not in names:
-                names.add(metric)
-                missing.append((path, metric, time))
-        refusals = self._make_series(missing, decoding.message) if missing else {}
-        levels = {path: self._series_at(path) for path in levels}
-        points: list[tuple[StoredSeries, int, float]] = []
-        found: dict[bytes, StoredSeries | Literal[False]] = {}
-        for key in decoding.skipped:
-            found[key] = False
-        last = None
-        for number, path, metric, time, value, key in decoding.points:
-            if path is not last:
-                last, series = path, levels[path]
-            one = series.get(metric)
-            if one is None:
-                decoding.message.refuse(number, refusals[path, metric])
-                continue
-            points.append((one, time, value))
-            found[key] = one
-        return DecodedLines(points, found)
+    def _level(self, decoding: _Decoding, path: Path) -> _LineLevel:
+        """Return the level of lines with a path."""
+        level = decoding.paths.get(path)
+        if level is None:
+            level = decoding.paths[path] = _LineLevel(path, self._series_at(path))
+        return level
 
     def _series_at(self, path: Path) -> dict[str, StoredSeries]:
         """Return the series of a level by metric; none if it does not exist."""
         level = self._store.root.find(path)
         return {} if level is None else level.series
 
-    def _make_series(
-        self, missing: list[tuple[Path, str, int]], message: LineMessage
-    ) -> dict[tuple[Path, str], SeriesRefusal]:
-        """Make series with their first times. Return why some are refused.
+    def _make_series(self, decoding: _Decoding) -> DecodedLines:
+        """Make the missing series with their first times, and take their values."""
+        if not decoding.new:
+            return decoding.end()
+        refusals = self._add_series(decoding)
+        for level in decoding.paths.values():
+            level.series = self._series_at(level.path)
+        last: tuple[SeriesGroup, int] | None = None
+        columns, values = array("q"), array("d")
+        for number, level, name, time, value, key in decoding.new:
+            series = level.series.get(name.metric)
+            if series is None:
+                decoding.message.refuse(number, refusals[level.path, name.metric])
+                continue
+            group, column = series
+            if last is None or group is not last[0] or time != last[1]:
+                last = group, time
+                columns, values = decoding.piece(group, time)
+            columns.append(column)
+            values.append(value)
+            decoding.known.append((key, group, column))
+        return decoding.end()
+
+    def _add_series(self, decoding: _Decoding) -> dict[tuple[Path, str], SeriesRefusal]:
+        """Add the missing series to the store. Return why some are refused.
 
         New series of one node, time and step become a group. Its columns have the order of the
         lines: a sum over components is fast if their columns are equidistant.
         """
-        store = self._store
+        store, message = self._store, decoding.message
         new: dict[tuple[str, str, int, int], list[tuple[Path, str]]] = {}
-        refusals: dict[tuple[Path, str], SeriesRefusal] = {}
         group: list[tuple[Path, str]] = []
-        last: tuple[str, str, int, int] | None = None
-        for path, metric, time in missing:
-            known = store.catalogue.get(metric)
-            if known is None:
-                refusals[path, metric] = _NOT_ACCEPTED
+        last: tuple[_LineLevel, int, int] | None = None
+        for _, level, (metric, frequency, _), time, _, _ in decoding.new:
+            if metric in level.new:
                 continue
-            name = path[0], path[1], known.frequency, time
-            if name != last:
-                last, group = name, new.setdefault(name, [])
-            group.append((path, metric))
+            level.new.add(metric)
+            if (level, frequency, time) != last:
+                last = level, frequency, time
+                group = new.setdefault((level.path[0], level.path[1], frequency, time), [])
+            group.append((level.path, metric))
+        refusals: dict[tuple[Path, str], SeriesRefusal] = {}
         self._series.begin()
         for (cluster, node, frequency, time), wanted in new.items():
             count, refusal = self._series.admit(
@@ -340,8 +369,11 @@ class GeneralIngest:
         return refusals
 
 
-_NOT_ACCEPTED = SeriesRefusal(HTTPStatus.BAD_REQUEST, "the store does not accept this metric")
 _MOST_NAMES = 10_000
+_WORD = rb"[!-+\--<>-\[\]-~]++"
+_PLAIN_TAGS = re.compile(rb"%b=%b(?:,%b=%b){0,31}" % (_WORD, _WORD, _WORD, _WORD))
+"""Up to 32 tags of printable ASCII without escapes, as the decoder reads them."""
+
 _OTHER_FIELDS = {"event", "log", "control", "query"}
 
 

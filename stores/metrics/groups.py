@@ -110,31 +110,6 @@ class ValueBlock:
         pool.release(self._room)
 
 
-class ColumnRun(NamedTuple):
-    """Consecutive values of a message for consecutive columns of a group.
-
-    first: column. begin, end: byte range in the packed values.
-    """
-
-    group: SeriesGroup
-    first: int
-    begin: int
-    end: int
-
-
-class LoggedRuns:
-    """Runs of values with their encoded header in one segment of the log."""
-
-    __slots__ = ("header", "runs", "segment")
-
-    def __init__(self, runs: tuple[ColumnRun, ...]) -> None:
-        self.runs = runs
-        self.segment = -1
-        """The log segment that describes all groups of the runs."""
-        self.header = b""
-        """The runs in the log's encoding."""
-
-
 class SeriesGroup:
     """Series of one node with the same start and time step. Each series is a column.
 
@@ -144,7 +119,7 @@ class SeriesGroup:
     """
 
     __slots__ = (
-        "blocks", "columns", "frequency", "head", "head_first", "logged", "number", "segment",
+        "blocks", "columns", "frequency", "head", "head_first", "number", "segment",
         "start", "stride", "width",
     )  # fmt: skip
 
@@ -165,8 +140,6 @@ class SeriesGroup:
         self.head_first = 0
         self.segment = -1
         """Number of the log segment that describes the group."""
-        self.logged = LoggedRuns((ColumnRun(self, 0, 0, self.stride),))
-        """A whole row, as the log names it."""
 
     def slot(self, time: int) -> int:
         """Return the slot of a time."""

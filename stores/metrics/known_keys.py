@@ -1,206 +1,152 @@
-"""Known keys of lines, the order of repeated messages, and the values and times of plain lines."""
+"""Scanner of lines whose keys are known: their series, values and times."""
 
 from __future__ import annotations
 
-import struct
-from typing import TYPE_CHECKING, Literal
+import os
+import re
+from array import array
+from math import isfinite
+from typing import TYPE_CHECKING, Protocol
 
-import msgspec
-
-from ccagent.stores.metrics.groups import ColumnRun, LoggedRuns
-from ccagent.stores.metrics.line_keys import LAST_MICROSECOND, LAST_SECOND, NANOSECONDS
+from ccagent.stores.metrics.line_keys import seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from ccagent.stores.metrics.groups import SeriesGroup
 
-    from ccagent.stores.metrics.groups import StoredSeries
-
-_FEWEST_ORDERS = 10_000
-_KEYS_OF_ORDERS = 4
-"""Maximum keys of all repeated messages per known key, beyond `_FEW_KEYS`."""
-
-_FEW_KEYS = 100_000
-_SHORTEST = 4
-"""Minimum number of lines of a message whose order is remembered."""
-
-_LONGEST_KEY = 2048
-_WIDTH = 8
-_EXACT = 2.0**63
-"""Integers from here on may exceed 64 bits; the general decoder compares them exactly."""
-
-_NO_BLANKS = bytes(range(33, 256))
-_DIGITS = b"0123456789"
-_DIGITS_AND_COMMAS = _DIGITS + b","
-_SUFFIXED = {b"i", b"-i", b"u"}
-"""Integers without their digits."""
-
-_decode = msgspec.json.Decoder(list[float]).decode
-_decode_integers = msgspec.json.Decoder(list[int]).decode
+LONGEST_KEY = 2048
+"""Maximum bytes of a key: long ones would need too much memory."""
 
 
-class RepeatedMessage(LoggedRuns):
-    """The keys of a message that comes again and again, and the columns of their values."""
+ValuePiece = tuple["SeriesGroup", int, int, bytes | None, bytes]
+"""Values of one group and time: group, time in s, first column, columns, values.
 
-    __slots__ = ("begins", "pack", "size", "stored")
+The columns are int64, with which numpy indexes fastest; None: consecutive ones, from the first one
+on. The values are float64. Both are in the byte order of the machine.
+"""
 
-    def __init__(
-        self, keys: list[bytes], series: Sequence[StoredSeries | Literal[False] | None]
-    ) -> None:
-        super().__init__(_find_runs(series))
-        self.begins = [b"%b value=" % key for key in keys]
-        """The text before the value in each line."""
-        self.size = sum(map(len, self.begins))
-        self.pack: Callable[..., bytes] = struct.Struct(f"<{len(keys)}d").pack
-        self.stored = sum(run.end - run.begin for run in self.runs) // _WIDTH
+LeftLine = tuple[int, bytes, bytes, float, int | None, int | None]
+"""A line for the general path: number in its message (from 1), line, key, value, time, time before.
 
-    def parse(self, lines: list[bytes], size: int) -> list[float] | None:
-        """Return the values of lines without times; None if they do not match.
+The key is empty, and the time None, if the line is not plain. The time before is that of the line
+before, for lines without a time; None: as before that one.
+"""
 
-        size: bytes of all lines.
+ScannedLines = tuple[list[ValuePiece], list[LeftLine], int, int, int | None]
+"""Values, lines that are left, number of lines and of values, and the time of the last line.
+
+The time is None if the last line is left.
+"""
+
+
+class LineScanner(Protocol):
+    """Known keys, and a search for lines with them.
+
+    A plain line is KEY, `value=NUMBER` and TIME, with a blank between them. Plain lines of known
+    keys are found in any order. All others are left: they may be right as well.
+    """
+
+    def __len__(self) -> int:
+        """Return the number of known keys."""
+        ...
+
+    def add(self, key: bytes, group: SeriesGroup | None, column: int, /) -> None:
+        """Remember the series of a key. group None: `value` lines with this key are skipped.
+
+        Long keys are not remembered, nor those whose last blank is escaped: they end elsewhere.
         """
-        text = b",".join(map(bytes.removeprefix, lines, self.begins))
-        count = len(self.begins)
-        # The sizes differ if a line has another start. JSON would permit blanks; explicit searches
-        # take less time than a generator or `translate`.
-        if len(text) - count + 1 != size - self.size or (
-            b" " in text or b"\n" in text or b"\t" in text or b"\r" in text
-        ):
-            return None
-        values = _parse_numbers(text)
-        return values if values is not None and len(values) == count else None
+
+    def clear(self) -> None:
+        """Forget all keys."""
+
+    def scan(self, body: bytes, low: int, high: int, most: int, /) -> ScannedLines | None:
+        """Scan lines with times from `low` to `high`. None: more than `most` lines are left."""
 
 
-class KnownKeys:
-    """Series by key, and repeated messages, of messages with the same default cluster."""
+_PLAIN = re.compile(
+    rb"""([^ #\n][^ \n]*)[ ]value=(?:
+        ([0-9]{1,18})u | (-?[0-9]{1,18})i
+        | (?=[^ ]{1,64}[ ])(-?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)
+    )[ ]([0-9]{1,19})\r?""",
+    re.VERBOSE,
+)
+_LATEST = 2**63 - 1
+
+
+class PureScanner:
+    """The scanner where no compiled one is built (`line_scanner.c`). It takes 20 times as long."""
 
     def __init__(self) -> None:
-        self.series: dict[bytes, StoredSeries | Literal[False]] = {}
-        """Series by key of a line; False: a metric that the store does not accept."""
-        self._orders: dict[tuple[bytes, int], int] = {}
-        """Hash of the keys of the last message, by its first key and number of lines.
+        self._known: dict[bytes, tuple[SeriesGroup | None, int]] = {}
 
-        Inverted if its columns are too scattered for runs.
-        """
-        self._repeated: dict[bytes, dict[int, RepeatedMessage]] = {}
-        self._keys = 0
-        """Number of keys of all repeated messages."""
+    def __len__(self) -> int:
+        """Return the number of known keys."""
+        return len(self._known)
 
-    def repeated(self, first: bytes) -> dict[int, RepeatedMessage] | None:
-        """Return the repeated messages with this first key, by number of lines."""
-        return self._repeated.get(first)
+    def add(self, key: bytes, group: SeriesGroup | None, column: int, /) -> None:
+        """Remember the series of a key."""
+        if 0 < len(key) <= LONGEST_KEY and not key.endswith(b"\\"):
+            self._known[key] = group, column
 
-    def note_order(
-        self, keys: list[bytes], series: Sequence[StoredSeries | Literal[False] | None]
-    ) -> None:
-        """Remember the order of a message. A second one makes it a repeated message.
+    def clear(self) -> None:
+        """Forget all keys."""
+        self._known.clear()
 
-        A sender with a random order needs no memory for its keys.
-        """
-        name, order = (keys[0], len(keys)), hash(tuple(keys))
-        last = self._orders.get(name)
-        if last == ~order:
-            return
-        if last != order:
-            if len(self._orders) > _FEWEST_ORDERS + len(self.series):
-                self._orders.clear()
-            self._orders[name] = order
-            return
-        if self._keys > _KEYS_OF_ORDERS * len(self.series) + _FEW_KEYS:
-            self._repeated.clear()
-            self._keys = 0
-        message = RepeatedMessage(keys, series)
-        if len(keys) >= _SHORTEST and len(message.runs) <= len(keys) // 2:
-            self._keys += len(keys)
-            self._repeated.setdefault(keys[0], {})[len(keys)] = message
-        else:
-            self._orders[name] = ~order
-
-    def remember(self, series: dict[bytes, StoredSeries | Literal[False]]) -> int:
-        """Add the series of keys. Return the number of new keys.
-
-        Long keys would need too much memory. The end of a key is not at an escaped blank.
-        """
-        before = len(self.series)
-        self.series |= {
-            key: one
-            for key, one in series.items()
-            if len(key) <= _LONGEST_KEY and not key.endswith(b"\\")
-        }
-        return len(self.series) - before
-
-
-def split_lines(body: bytes) -> tuple[list[bytes], list[bytes], list[bytes]] | None:
-    """Return the keys, values and times of lines of three words with single blanks, else None.
-
-    A value is a word such as `value=1.5`.
-    """
-    words = body.split()
-    count, rest = divmod(len(words), 3)
-    blanks = body.translate(None, _NO_BLANKS)
-    expected = b"  \n" * count
-    if rest or not words or (blanks != expected and blanks != expected[:-1]):
-        return None
-    return words[0::3], words[1::3], words[2::3]
-
-
-def parse_numbers(words: list[bytes]) -> list[float] | None:
-    """Parse words such as `value=1.5` or `value=4i`; None unless all are plain numbers."""
-    text = (b" " + b" ".join(words)).replace(b" value=", b",")[1:]
-    numbers = None if b" " in text else _parse_numbers(text)
-    return numbers if numbers is not None and len(numbers) == len(words) else None
-
-
-def parse_values(words: list[bytes]) -> list[float | None]:
-    """Parse words as `parse_numbers`; None for a word that is not a plain number."""
-    numbers = parse_numbers(words)
-    if numbers is not None:
-        return [*numbers]
-    if len(words) == 1:
-        return [None]
-    half = len(words) // 2
-    return parse_values(words[:half]) + parse_values(words[half:])
-
-
-def parse_times(texts: list[bytes]) -> list[int] | None:
-    """Parse times of one unit as seconds; None for others than plain numbers in s or ns."""
-    text = b",".join(texts)
-    if text.translate(None, _DIGITS_AND_COMMAS):
-        return None
-    try:
-        times = _decode_integers(b"[%b]" % text)
-    except msgspec.DecodeError:
-        return None
-    if max(times) < LAST_SECOND:
-        return times
-    return [time // NANOSECONDS for time in times] if min(times) >= LAST_MICROSECOND else None
-
-
-def _parse_numbers(text: bytes) -> list[float] | None:
-    """Parse comma-separated numbers; None unless all are plain."""
-    is_suffixed = b"i" in text or b"u" in text
-    if is_suffixed:
-        shapes = set(text.translate(None, _DIGITS).split(b","))
-        if any((b"i" in one or b"u" in one) and one not in _SUFFIXED for one in shapes):
-            return None
-        text = (text + b",").replace(b"i,", b",").replace(b"u,", b",")[:-1]
-    try:
-        values = _decode(b"[%b]" % text)
-    except msgspec.DecodeError:
-        return None
-    return None if is_suffixed and not -_EXACT < min(values) <= max(values) < _EXACT else values
-
-
-def _find_runs(series: Sequence[StoredSeries | Literal[False] | None]) -> tuple[ColumnRun, ...]:
-    runs: list[ColumnRun] = []
-    for number, one in enumerate(series):
-        if not one:
-            continue
-        begin = number * _WIDTH
-        if runs:
-            last = runs[-1]
-            columns = (last.end - last.begin) // _WIDTH
-            if last.group is one.group and last.end == begin and last.first + columns == one.column:
-                runs[-1] = last._replace(end=begin + _WIDTH)
+    def scan(self, body: bytes, low: int, high: int, most: int, /) -> ScannedLines | None:
+        """Scan lines."""
+        pieces: dict[tuple[SeriesGroup, int], tuple[array[int], array[float]]] = {}
+        left: list[LeftLine] = []
+        stored, last = 0, None
+        for number, line in enumerate(body.split(b"\n"), 1):
+            if not line or line[:1] == b"#":
                 continue
-        runs.append(ColumnRun(one.group, one.column, begin, begin + _WIDTH))
-    return tuple(runs)
+            key, _, rest = line.partition(b" ")
+            known = self._known.get(key)
+            if known and known[0] is None and rest.startswith(b"value="):
+                continue
+            key, value, time = _parse_plain(line, low, high)
+            group, column = known or (None, 0)
+            if group is None or time is None:
+                if len(left) == most:
+                    return None
+                left.append((number, line, key, value, time, last))
+                last = None
+                continue
+            piece = pieces.get((group, time))
+            if piece is None:
+                piece = pieces[group, time] = array("q"), array("d")
+            piece[0].append(column)
+            piece[1].append(value)
+            stored += 1
+            last = time
+        lines = body.count(b"\n") + (not body.endswith(b"\n") and body != b"")
+        found = [make_piece(*name, *piece) for name, piece in pieces.items()]
+        return found, left, lines, stored, last
+
+
+def _parse_plain(line: bytes, low: int, high: int) -> tuple[bytes, float, int | None]:
+    """Return key, value and time of a line; without key and time if it is not plain."""
+    found = _PLAIN.fullmatch(line)
+    if found is not None:
+        key, unsigned, signed, real, text = found.groups()
+        value, time = float(unsigned or signed or real), int(text)
+        if time <= _LATEST and isfinite(value) and low <= seconds(time) <= high:
+            return key, value, seconds(time)
+    return b"", 0.0, None
+
+
+def make_piece(
+    group: SeriesGroup, time: int, columns: array[int], values: array[float]
+) -> ValuePiece:
+    """Return the piece of a group's values at a time."""
+    first = columns[0]
+    is_run = columns == array("q", range(first, first + len(columns)))
+    return group, time, first, None if is_run else columns.tobytes(), values.tobytes()
+
+
+def make_scanner() -> LineScanner:
+    """Return the fastest scanner that is there."""
+    try:
+        from ccagent.stores.metrics.line_scanner import CompiledScanner
+    except ImportError:
+        return PureScanner()
+    return CompiledScanner(os.urandom(16))

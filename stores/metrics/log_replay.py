@@ -8,7 +8,10 @@ import mmap
 import os
 import stat
 import struct
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 from ccagent.log import logger
 from ccagent.queue.record_log import DamagedPart, LogRecord
@@ -27,6 +30,8 @@ from ccagent.stores.metrics.log_format import (
 from ccagent.stores.metrics.log_writer import Segment, list_segments
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from ccagent.stores.metrics.groups import Path, StoredSeries
     from ccagent.stores.metrics.log_format import GroupRecord
     from ccagent.stores.metrics.store import MetricStore
@@ -112,10 +117,7 @@ class Replay:
         if kind == RUNS:
             self._take_runs(payload, oldest)
         elif kind == POINTS:
-            for number, column, time, value in POINT.iter_unpack(payload):
-                self._newest = max(self._newest, time)
-                if time >= oldest:
-                    self._write(self._columns(number).places[int(column)], time, value)
+            self._take_points(np.frombuffer(payload, POINT), oldest)
         elif kind == GROUP:
             described = decode_group(payload)
             if self._described.get(described.number) != described:
@@ -151,6 +153,26 @@ class Replay:
                 ):
                     self._write(place, time, value)
 
+    def _take_points(self, points: NDArray[np.void], oldest: int) -> None:
+        """Write single values: all of one group and time at once."""
+        groups, times = points["group"], points["time"]
+        changes = (groups[1:] != groups[:-1]) | (times[1:] != times[:-1])
+        bounds = [0, *(np.flatnonzero(changes) + 1).tolist(), len(points)]
+        for begin, end in pairwise(bounds):
+            time = int(times[begin])
+            self._newest = max(self._newest, time)
+            if time < oldest:
+                continue
+            columns = self._columns(int(groups[begin]))
+            numbers, values = points["column"][begin:end], points["value"][begin:end]
+            if columns.first >= 0 and int(numbers.max()) < len(columns.places):
+                row = columns.places[0].group.open_row(self._store.pool, time)
+                np.asarray(row)[numbers + columns.first] = values
+                self.points += end - begin
+                continue
+            for column, value in zip(numbers.tolist(), values.tolist(), strict=True):
+                self._write(columns.places[int(column)], time, value)
+
     def _columns(self, number: int) -> _Columns:
         """Return the columns of a described group. Raise KeyError, ValueError."""
         columns = self._groups.get(number)
@@ -178,7 +200,7 @@ class Replay:
     def _find(self, described: GroupRecord) -> _Columns:
         """Return the series of a group. Add missing series."""
         store = self._store
-        wanted = [(tuple(path), metric) for path, metric in described.columns]
+        wanted = [(path, metric) for path, metrics in described.levels for metric in metrics]
         missing = [one for one in dict.fromkeys(wanted) if store.find(*one) is None]
         if missing:
             if described.frequency <= 0:

@@ -16,7 +16,6 @@ from ccagent.service.private_directories import make_directory
 from ccagent.service.private_files import open_private
 from ccagent.stores.metrics.log_format import (
     MAGIC,
-    RUN,
     encode_freed,
     encode_group,
     encode_points,
@@ -24,7 +23,7 @@ from ccagent.stores.metrics.log_format import (
 )
 
 if TYPE_CHECKING:
-    from ccagent.stores.metrics.groups import LoggedRuns, SeriesGroup
+    from ccagent.stores.metrics.groups import SeriesGroup
 
 _NAME = re.compile(r"([0-9]{12})\.log")
 _LARGEST = 256 << 20
@@ -32,7 +31,6 @@ _LONGEST = 3600.0
 _SEGMENTS = 16
 """Maximum number of segments of a log with a cap."""
 
-_WIDTH = 8
 _APART = 1 << 20
 """Minimum bytes between two copies of a description, so that one damage does not affect both."""
 
@@ -66,6 +64,10 @@ def list_segments(directory: str) -> list[tuple[int, str]]:
     return sorted((int(one[1]), os.path.join(directory, one[0])) for one in found if one)
 
 
+LoggedRun = tuple["SeriesGroup", int, bytes]
+"""Values of a group at one time: group, first column, and the values as float64."""
+
+
 class WriteAheadLog:
     """Appends records to the newest segment of a directory.
 
@@ -92,20 +94,18 @@ class WriteAheadLog:
         self._copies: deque[tuple[int, bytes]] = deque()
         """Descriptions with one copy in the segment so far, and the copy's position."""
 
-    def add_runs(self, logged: LoggedRuns, time: int, packed: bytes) -> None:
-        """Add values of one time in runs of columns."""
-        if logged.segment != self._number:
-            self._describe(logged)
-        self._newest = max(self._newest, time)
-        self._pending.append(encode_runs(logged.header, time, packed))
+    def add_runs(self, time: int, runs: list[LoggedRun]) -> None:
+        """Add values of one time in runs of consecutive columns."""
+        for group, _, _ in runs:
+            self._describe(group, time)
+        self._pending.append(
+            encode_runs(time, [(group.number, first, values) for group, first, values in runs])
+        )
 
-    def add_points(self, points: list[tuple[SeriesGroup, int, int, float]]) -> None:
-        """Add single values: group, column, time and value."""
-        for group, _, time, _ in points:
-            if group.segment != self._number:
-                self._describe_group(group)
-            self._newest = max(self._newest, time)
-        self._pending.append(encode_points(points))
+    def add_points(self, group: SeriesGroup, time: int, columns: bytes, values: bytes) -> None:
+        """Add values of one time. columns: int64. values: float64."""
+        self._describe(group, time)
+        self._pending.append(encode_points(group.number, time, columns, values))
 
     def add_freed(self, selectors: list[list[str]], until: int) -> None:
         """Add a record of released values."""
@@ -214,17 +214,11 @@ class WriteAheadLog:
             file.close()
         self.rotate()
 
-    def _describe(self, logged: LoggedRuns) -> None:
-        for run in logged.runs:
-            if run.group.segment != self._number:
-                self._describe_group(run.group)
-        logged.header = b"".join(
-            RUN.pack(run.group.number, run.first, (run.end - run.begin) // _WIDTH)
-            for run in logged.runs
-        )
-        logged.segment = self._number
-
-    def _describe_group(self, group: SeriesGroup) -> None:
+    def _describe(self, group: SeriesGroup, time: int) -> None:
+        """Describe a group before its first values in this segment."""
+        self._newest = max(self._newest, time)
+        if group.segment == self._number:
+            return
         described = encode_group(group)
         self._pending.append(described)
         self._copies.append((self._position, described))

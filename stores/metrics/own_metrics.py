@@ -80,12 +80,8 @@ def _ingested(ingest: LineIngest) -> list[_Number]:
     return [
         ("points_total", "counter", "Stored values.", counters.points),
         ("messages_total", "counter", "Messages with lines.", counters.messages),
-        (
-            "messages_template_total",
-            "counter",
-            "Messages that follow a template.",
-            counters.templates,
-        ),
+        ("messages_known_total", "counter", "Messages with lines of known series only.",
+         counters.known),
         ("bad_lines_total", "counter", "Refused lines.", counters.bad_lines),
         (
             "parts_refused_total",

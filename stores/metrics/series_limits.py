@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from http import HTTPStatus
+from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.log import logger, printable
@@ -28,6 +29,9 @@ A store keeps several blocks of each series: its own senders need less.
 
 _OF_VALUES = 2
 """Part of the memory for values with `memory-cap = "auto"`: a half."""
+
+_BETWEEN = 0.02
+"""Seconds between two readings of the memory."""
 
 _OF_SERIES = 0.8
 """Share of the memory that the process may use before it refuses new series."""
@@ -84,10 +88,12 @@ class SeriesLimits:
         self._memory = memory
         self._resident = resident
         self._is_short = False
+        self._read = -_BETWEEN
 
     def begin(self) -> None:
-        """Start a group of new series: read the memory."""
-        if self._memory:
+        """Start a group of new series: read the memory, which grows little in `_BETWEEN`."""
+        if self._memory and monotonic() - self._read > _BETWEEN:
+            self._read = monotonic()
             self._is_short = self._resident() > self._memory
             if self._is_short:
                 logger.error(

@@ -34,7 +34,7 @@ class CollectorLine(NamedTuple):
 
 
 class CollectorSettings(NamedTuple):
-    """Settings of the collectors. precision: `s` or `ns`.
+    """Settings of the collectors. precision: `s`, the default of its sinks, or `ns`.
 
     has_units: the unit is a tag. has_states: the cards send modes, whose values are strings.
     """
@@ -114,10 +114,16 @@ def _collectors(
     )
     yield iter([CollectorLine(name, node, f"{chosen.randrange(900)}i", "")
                 for name in ("proc_run", "proc_total")])  # fmt: skip
+    port = {"device": "mlx5_0", "lid": "0x2a", "port": "1", "type": "node"}
     yield (
-        CollectorLine(name, {"stype": "network", "stype-id": "ib0", "type": "node"},
-                      f"{chosen.randrange(10**12)}i", "bytes/sec")
+        CollectorLine(name, port, f"{chosen.randrange(10**12)}i", "bytes")
         for name in ("ib_recv", "ib_xmit", "ib_recv_pkts", "ib_xmit_pkts")
+    )
+    yield (
+        CollectorLine(name, {"stype": "network", "stype-id": device, "type": "node"},
+                      f"{chosen.randrange(10**12)}i", "bytes")
+        for device in ("eth0", "ib0")
+        for name in ("net_bytes_in", "net_bytes_out", "net_pkts_in", "net_pkts_out")
     )  # fmt: skip
     yield (
         CollectorLine(name, tags, _float(chosen, 3e9), "") for tags in threads for name in _THREAD

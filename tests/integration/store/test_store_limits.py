@@ -46,9 +46,9 @@ def test_a_store_refuses_series_before_it_is_killed(tmp_path: Path) -> None:
         with limited():
             store = RunningStore(tmp_path / "store")
         with store:
-            answers = [post(store, invented(n, when), f"127.0.0.{2 + n % 6}") for n in range(90)]
+            answers = [post(store, invented(n, when), f"127.0.0.{2 + n % 15}") for n in range(90)]
             assert [status for status, _ in answers[:2]] == [200, 200]
-            # Six senders fill the store, although each may have half of it only.
+            # Fifteen senders fill the store, although each may have half of it only.
             assert {507} <= {status for status, _ in answers} <= {200, 429, 507}
             reason = answers[-1][1]
             assert "partial write: 4000 values refused, 0 stored: " in reason

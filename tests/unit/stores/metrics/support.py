@@ -6,9 +6,12 @@ import asyncio
 import json
 from typing import Any
 
+import pytest
+
 from ccagent.stores.metrics.api import ROUTES, StoreApi
 from ccagent.stores.metrics.catalogue import MetricCatalogue, StoredMetric
 from ccagent.stores.metrics.ingest import LineIngest
+from ccagent.stores.metrics.known_keys import PureScanner, make_scanner
 from ccagent.stores.metrics.query import QueryLimits, answer
 from ccagent.stores.metrics.query_request import parse_request
 from ccagent.stores.metrics.responses import StoreResponse
@@ -21,6 +24,12 @@ METRICS = {
     "clock": StoredMetric(60, None),
     "fast": StoredMetric(10, "avg"),
 }
+
+
+@pytest.fixture(autouse=True, params=[make_scanner, PureScanner])
+def each_scanner(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs a module's tests with the compiled scanner, and with the one in Python."""
+    monkeypatch.setattr("ccagent.stores.metrics.ingest.make_scanner", request.param)
 
 
 def new_store(now: float = NOW) -> MetricStore:

@@ -85,7 +85,7 @@ def test_one_series_under_many_keys_is_forgotten(monkeypatch: pytest.MonkeyPatch
     for number in range(0, 20_000, 100):
         texts = [line("load", 1, tags=f",x={number + n}") for n in range(100)]
         ingest.write("".join(texts).encode())
-        assert sum(len(known.series) for known in ingest._known.values()) <= 1200
+        assert sum(len(known) for known in ingest._known.values()) <= 1200
 
 
 def test_a_large_message_is_taken_in_pieces() -> None:

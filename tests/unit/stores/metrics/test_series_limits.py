@@ -91,7 +91,8 @@ def test_invented_nodes_have_half_of_the_memory_for_values() -> None:
 
 
 @pytest.mark.parametrize("cause", ["process", "values", "series"])
-def test_a_full_store_refuses_new_series_alone(cause: str) -> None:
+def test_a_full_store_refuses_new_series_alone(cause: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ccagent.stores.metrics.series_limits._BETWEEN", -1)
     store, resident = new_store(), [0]
     limits = SeriesLimits(
         store,

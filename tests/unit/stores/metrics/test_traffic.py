@@ -14,11 +14,12 @@ from ccagent.stores.metrics.log_replay import Replay
 from ccagent.stores.metrics.log_writer import WriteAheadLog
 from ccagent.stores.metrics.store import MetricStore
 from tests.support.collector_traffic import CollectorSettings, collector_messages
-from tests.unit.stores.metrics.support import NOW, new_ingest
+from tests.unit.stores.metrics.support import NOW, each_scanner, new_ingest
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+scanner = each_scanner
 STEPS = 4
 SMALL = CollectorSettings(hwthreads=4, cards=2)
 Values = dict[tuple[tuple[str, ...], str, int], float]
@@ -95,10 +96,10 @@ def test_only_the_lines_of_new_series_take_the_general_path() -> None:
     bodies = traffic(SMALL)
     for body in bodies:
         ingest.write(body)
-    before = ingest.counters.lookups
+    before = ingest.counters.known
     late = [body.replace(b"load_one,", b"load_two,") for body in traffic(SMALL)]
     assert sum(ingest.write(body).new_series for body in late) == 2
-    assert ingest.counters.lookups - before >= len(bodies) - 2
+    assert ingest.counters.known - before >= len(bodies) - 2
 
 
 def test_lines_in_any_order_and_with_other_tags_are_known(tmp_path: Path) -> None:
@@ -120,7 +121,7 @@ def test_lines_in_any_order_and_with_other_tags_are_known(tmp_path: Path) -> Non
         random.shuffle(lines)
         bodies.append("\n".join(lines).encode())
         assert ingest.write(bodies[-1]).stored == 8
-    assert ingest.counters.lookups > 10
+    assert ingest.counters.known > 10
     assert stored(store) == written(bodies)
     log.close()
     again = new_store()

@@ -1,0 +1,677 @@
+/* Scanner of line protocol: the series, values and times of lines whose keys are known.
+
+   known_keys.py has the same scanner in Python, `PureScanner`, and its docstrings are the contract.
+   It is used where this module is not built. It takes 20 times as long.
+
+   Messages come from the network. `scan` accepts only bytes objects, which end with a NUL: a loop
+   over digits stops there at the latest, and nothing after it is read. Numbers are accepted up to
+   18 digits (times 19), so they can't overflow. The hash of keys has a secret (SipHash-1-3).
+
+   The GIL is held: a scan of 640 KB takes about a ms, and no other thread may change the table
+   meanwhile. Objects of Python are only made after the table was read, because making one can run
+   the garbage collector, and so code that uses the same scanner. */
+
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x030b0000
+#include <Python.h>
+
+#include <float.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#define MOST_ENTRIES (1u << 30)
+#define LONGEST_KEY 2048 /* as in known_keys.py */
+#define NONE UINT32_MAX
+#define MOST_MISSED 4 /* wrong guesses in turn, after which a scan guesses no more */
+#define LONGEST_NUMBER 64
+#define MOST_DIGITS 18
+#define MOST_DIGITS_OF_TIME 19
+#define NANOSECONDS 1000000000
+
+/* Powers of ten that a double represents exactly, as it does integers up to 2**53. */
+static const double POWERS[] = {
+    1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,  1e9,  1e10, 1e11,
+    1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22,
+};
+#define MOST_POWER 22
+#define EXACT (UINT64_C(1) << 53)
+
+/* A known key. group: NULL if lines with this key are skipped. next: entry of the line that last
+   followed, the first guess for the next line: messages of one order need no hash. */
+typedef struct {
+    size_t key;
+    uint32_t size, column, next;
+    PyObject *group;
+} Entry;
+
+/* index: of the entry, plus 1; 0: free. */
+typedef struct {
+    uint32_t tag, index;
+} Slot;
+
+typedef struct {
+    PyObject_HEAD
+    Entry *entries;
+    Slot *slots;
+    char *keys;
+    size_t count, room;              /* of entries */
+    size_t mask;                     /* number of slots - 1 */
+    size_t keys_size, keys_room;
+    uint64_t secret[2];
+} Scanner;
+
+/* A value of a known series. */
+typedef struct {
+    PyObject *group;
+    int64_t time;
+    double value;
+    uint32_t column, piece;
+} Point;
+
+/* Values of one group and time. is_run: they are for consecutive columns. */
+typedef struct {
+    PyObject *group;
+    int64_t time;
+    size_t count, used;
+    uint32_t first;
+    bool is_run;
+    char *columns, *values;
+} Piece;
+
+/* A line for the general path. key: bytes of its key, 0 if the line is not plain. before: time of
+   the previous line, if that was a known one. */
+typedef struct {
+    size_t number, begin, size, key;
+    int64_t time, before;
+    double value;
+    bool has_before;
+} Left;
+
+/* A line with its end, the next line, and the size and hash of its key. */
+typedef struct {
+    const char *line, *end, *next;
+    size_t key;
+    uint64_t hash;
+} Head;
+
+/* What one scan has found. */
+typedef struct {
+    Point *points;
+    size_t count, room;
+    Left *left;
+    size_t left_count, most;
+    Piece *pieces;
+    size_t piece_count;
+    size_t lines;
+    int64_t time;
+    bool has_time;
+} Found;
+
+#define ROTATED(x, n) ((x) << (n) | (x) >> (64 - (n)))
+#define ROUND                                                                        \
+    do {                                                                             \
+        a += b, c += d;                                                              \
+        b = ROTATED(b, 13) ^ a, d = ROTATED(d, 16) ^ c, a = ROTATED(a, 32);          \
+        c += b, a += d;                                                              \
+        b = ROTATED(b, 17) ^ c, d = ROTATED(d, 21) ^ a, c = ROTATED(c, 32);          \
+    } while (0)
+
+/* Return the SipHash-1-3 of a text. */
+static uint64_t hash_text(const Scanner *self, const char *text, size_t size)
+{
+    uint64_t a = self->secret[0] ^ UINT64_C(0x736f6d6570736575);
+    uint64_t b = self->secret[1] ^ UINT64_C(0x646f72616e646f6d);
+    uint64_t c = self->secret[0] ^ UINT64_C(0x6c7967656e657261);
+    uint64_t d = self->secret[1] ^ UINT64_C(0x7465646279746573);
+    uint64_t word, last = (uint64_t)size << 56;
+    size_t rest = size;
+    for (; rest >= 8; rest -= 8, text += 8) {
+        memcpy(&word, text, 8);
+        d ^= word;
+        ROUND;
+        a ^= word;
+    }
+    word = 0;
+    memcpy(&word, text, rest);
+    last ^= word;
+    d ^= last;
+    ROUND;
+    a ^= last;
+    c ^= 0xff;
+    ROUND;
+    ROUND;
+    ROUND;
+    return a ^ b ^ c ^ d;
+}
+
+/* Return the slot of a key, or the free one for it. There are twice as many slots as keys. */
+static Slot *find_slot(const Scanner *self, const char *key, size_t size, uint64_t hash)
+{
+    size_t at = hash & self->mask;
+    for (;; at = (at + 1) & self->mask) {
+        Slot *slot = &self->slots[at];
+        if (!slot->index)
+            return slot;
+        if (slot->tag == (uint32_t)(hash >> 32)) {
+            const Entry *entry = &self->entries[slot->index - 1];
+            if (entry->size == size && !memcmp(self->keys + entry->key, key, size))
+                return slot;
+        }
+    }
+}
+
+static bool is_digit(char c)
+{
+    return (unsigned char)(c - '0') < 10;
+}
+
+/* Parse a number of the line protocol that is followed by a blank. Return its end, or NULL if the
+   general path must parse it. */
+static const char *parse_number(const char *p, double *value)
+{
+    const char *begin = p;
+    bool is_negative = *p == '-';
+    p += is_negative;
+    uint64_t mantissa = 0;
+    const char *first = p;
+    for (; is_digit(*p); p++)
+        mantissa = mantissa * 10 + (uint64_t)(*p - '0');
+    ptrdiff_t digits = p - first, power = 0;
+    if (*p == 'i' || (*p == 'u' && !is_negative)) {
+        if (digits < 1 || digits > MOST_DIGITS || p[1] != ' ')
+            return NULL;
+        *value = (double)(is_negative ? -(int64_t)mantissa : (int64_t)mantissa);
+        return p + 1;
+    }
+    if (*p == '.') {
+        const char *point = ++p;
+        for (; is_digit(*p); p++)
+            mantissa = mantissa * 10 + (uint64_t)(*p - '0');
+        power = point - p;
+        digits -= power;
+    }
+    if (digits < 1)
+        return NULL;
+    if (*p == 'e' || *p == 'E') {
+        p++;
+        bool is_inverse = *p == '-';
+        p += is_inverse || *p == '+';
+        if (!is_digit(*p))
+            return NULL;
+        ptrdiff_t exponent = 0;
+        for (; is_digit(*p); p++)
+            if (exponent < 10000)
+                exponent = exponent * 10 + (*p - '0');
+        power += is_inverse ? -exponent : exponent;
+    }
+    if (*p != ' ' || p - begin > LONGEST_NUMBER)
+        return NULL;
+#if defined(FLT_EVAL_METHOD) && FLT_EVAL_METHOD == 0
+    if (digits <= MOST_DIGITS && mantissa <= EXACT && power >= -MOST_POWER && power <= MOST_POWER) {
+        /* Both numbers are exact, so the result is rounded once, as by Python. */
+        double found = (double)mantissa;
+        found = power < 0 ? found / POWERS[-power] : found * POWERS[power];
+        *value = is_negative ? -found : found;
+        return p;
+    }
+#endif
+    char *end;
+    *value = PyOS_string_to_double(begin, &end, NULL);
+    if (PyErr_Occurred()) {
+        PyErr_Clear();
+        return NULL;
+    }
+    return end == p && isfinite(*value) ? p : NULL;
+}
+
+/* Parse a time up to the end of its line, as seconds. Return the start of the next line, or NULL
+   if the general path must parse it. */
+static const char *parse_time(const char *p, const char *end, int64_t *time)
+{
+    const char *first = p;
+    uint64_t found = 0;
+    for (; is_digit(*p) && p - first <= MOST_DIGITS_OF_TIME; p++)
+        found = found * 10 + (uint64_t)(*p - '0');
+    if (p == first || p - first > MOST_DIGITS_OF_TIME || found > INT64_MAX)
+        return NULL;
+    p += *p == '\r';
+    if (p != end && *p++ != '\n')
+        return NULL;
+    *time = (int64_t)(found < UINT64_C(100000000000)         ? found
+                      : found < UINT64_C(100000000000000)    ? found / 1000
+                      : found < UINT64_C(100000000000000000) ? found / 1000000
+                                                             : found / NANOSECONDS);
+    return p;
+}
+
+/* Add a point. Return false without memory. */
+static bool add_point(Found *found, const Entry *entry, int64_t time, double value)
+{
+    if (found->count == found->room) {
+        size_t room = found->room ? 2 * found->room : 128;
+        Point *points = PyMem_Realloc(found->points, room * sizeof(Point));
+        if (points == NULL)
+            return false;
+        found->points = points;
+        found->room = room;
+    }
+    found->points[found->count++] = (Point){entry->group, time, value, entry->column, 0};
+    found->time = time;
+    found->has_time = true;
+    return true;
+}
+
+/* Return the end of a line: its line feed, or the end of the message. */
+static const char *find_end(const char *line, const char *end)
+{
+    const char *found = memchr(line, '\n', (size_t)(end - line));
+    return found ? found : end;
+}
+
+/* Return the head of a line, and let the processor fetch the slot of its key. */
+static Head find_head(const Scanner *self, const char *line, const char *end)
+{
+    Head head = {.line = line, .end = find_end(line, end)};
+    head.next = head.end + (head.end < end);
+    const char *blank = memchr(line, ' ', (size_t)(head.end - line));
+    head.key = blank ? (size_t)(blank - line) : 0;
+    if (head.key && self->count) {
+        head.hash = hash_text(self, line, head.key);
+#ifdef __GNUC__
+        __builtin_prefetch(&self->slots[head.hash & self->mask]);
+#endif
+    }
+    return head;
+}
+
+/* Scan the lines of a message. Return 1; 0 if there are too many lines for the general path; -1
+   without memory. */
+static int scan_lines(Scanner *self, const char *body, size_t size, int64_t low, int64_t high,
+                      Found *found)
+{
+    static const char VALUE[] = " value=";
+    const size_t value_size = sizeof(VALUE) - 1;
+    const char *p = body, *end = body + size;
+    uint32_t guess = NONE, last = NONE;
+    Head ahead = {.line = NULL};
+    int missed = 0;
+    while (p < end) {
+        const char *line = p;
+        size_t key = 0;
+        found->lines++;
+        uint32_t index = missed < MOST_MISSED ? guess : NONE;
+        if (index != NONE) {
+            const Entry *entry = &self->entries[index];
+            key = entry->size;
+            if (key >= (size_t)(end - p) || p[key] != ' ' || memcmp(p, self->keys + entry->key, key))
+                index = NONE;
+            missed = index == NONE ? missed + 1 : 0;
+        }
+        Head head = {.line = NULL};
+        if (index == NONE) {
+            head = ahead.line == p ? ahead : find_head(self, p, end);
+            if (missed >= MOST_MISSED && head.next < end)
+                ahead = find_head(self, head.next, end);
+            if (line == head.end || *line == '#') {
+                p = head.next;
+                continue;
+            }
+            key = head.key;
+            if (key && self->count) {
+                uint32_t known = find_slot(self, line, key, head.hash)->index;
+                index = known ? known - 1 : NONE;
+            }
+            if (last != NONE && index != NONE)
+                self->entries[last].next = index;
+        }
+        if (index != NONE) {
+            last = index;
+            guess = self->entries[index].next;
+        }
+        const Entry *entry = index == NONE ? NULL : &self->entries[index];
+        bool is_value = key && (size_t)(end - line) - key >= value_size
+                        && !memcmp(line + key, VALUE, value_size);
+        if (entry != NULL && entry->group == NULL && is_value) {
+            p = find_end(line, end);
+            p += p < end;
+            continue;
+        }
+        double value;
+        int64_t time;
+        const char *after = is_value ? parse_number(line + key + value_size, &value) : NULL;
+        const char *following = after ? parse_time(after + 1, end, &time) : NULL;
+        bool is_plain = following != NULL && time >= low && time <= high;
+        if (entry != NULL && entry->group != NULL && is_plain) {
+            if (!add_point(found, entry, time, value))
+                return -1;
+            p = following;
+            continue;
+        }
+        if (found->left_count == found->most)
+            return 0;
+        const char *line_end = find_end(line, end);
+        found->left[found->left_count++] = (Left){
+            .number = found->lines, .begin = (size_t)(line - body),
+            .size = (size_t)(line_end - line), .key = is_plain ? key : 0,
+            .time = is_plain ? time : 0, .before = found->time,
+            .value = is_plain ? value : 0, .has_before = found->has_time,
+        };
+        found->has_time = false;
+        p = line_end + (line_end < end);
+    }
+    return 1;
+}
+
+/* Sort the points into pieces, by a table of pieces. Return false without memory. */
+static bool make_pieces(const Scanner *self, Found *found)
+{
+    size_t slots = 16;
+    while (slots < 2 * found->count)
+        slots *= 2;
+    uint32_t *table = PyMem_Calloc(slots, sizeof(uint32_t));
+    found->pieces = PyMem_Malloc((found->count + 1) * sizeof(Piece));
+    if (table == NULL || found->pieces == NULL) {
+        PyMem_Free(table);
+        return false;
+    }
+    Piece *piece = NULL;
+    for (size_t n = 0; n < found->count; n++) {
+        Point *point = &found->points[n];
+        if (piece == NULL || piece->group != point->group || piece->time != point->time) {
+            struct { PyObject *group; int64_t time; } name = {point->group, point->time};
+            char text[sizeof(name.group) + sizeof(name.time)];
+            memcpy(text, &name.group, sizeof(name.group));
+            memcpy(text + sizeof(name.group), &name.time, sizeof(name.time));
+            size_t at = hash_text(self, text, sizeof(text)) & (slots - 1);
+            for (; table[at]; at = (at + 1) & (slots - 1)) {
+                piece = &found->pieces[table[at] - 1];
+                if (piece->group == name.group && piece->time == name.time)
+                    break;
+            }
+            if (!table[at]) {
+                table[at] = (uint32_t)++found->piece_count;
+                piece = &found->pieces[found->piece_count - 1];
+                *piece = (Piece){.group = Py_NewRef(name.group), .time = name.time,
+                                 .first = point->column, .is_run = true};
+            }
+        }
+        piece->is_run = piece->is_run && point->column == piece->first + piece->count;
+        piece->count++;
+        point->piece = (uint32_t)(piece - found->pieces);
+    }
+    PyMem_Free(table);
+    return true;
+}
+
+/* Return the list of pieces: (group, time, first column, columns or None, values). */
+static PyObject *list_pieces(Found *found)
+{
+    PyObject *list = PyList_New(0);
+    for (size_t n = 0; list != NULL && n < found->piece_count; n++) {
+        Piece *piece = &found->pieces[n];
+        PyObject *values = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(8 * piece->count));
+        PyObject *columns = piece->is_run
+            ? Py_NewRef(Py_None)
+            : PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(8 * piece->count));
+        PyObject *one = values == NULL || columns == NULL
+            ? NULL
+            : Py_BuildValue("(OLIOO)", piece->group, (long long)piece->time,
+                            (unsigned int)piece->first, columns, values);
+        if (one == NULL || PyList_Append(list, one))
+            Py_CLEAR(list);
+        else {
+            piece->values = PyBytes_AsString(values);
+            piece->columns = piece->is_run ? NULL : PyBytes_AsString(columns);
+        }
+        Py_XDECREF(one);
+        Py_XDECREF(columns);
+        Py_XDECREF(values);
+    }
+    for (size_t n = 0; list != NULL && n < found->count; n++) {
+        const Point *point = &found->points[n];
+        Piece *piece = &found->pieces[point->piece];
+        memcpy(piece->values + 8 * piece->used, &point->value, 8);
+        int64_t column = point->column;
+        if (piece->columns != NULL)
+            memcpy(piece->columns + 8 * piece->used, &column, 8);
+        piece->used++;
+    }
+    return list;
+}
+
+static PyObject *number_or_none(bool is_number, int64_t number)
+{
+    return is_number ? PyLong_FromLongLong(number) : Py_NewRef(Py_None);
+}
+
+/* Return the list of lines for the general path: (number, line, key, value, time, before). */
+static PyObject *list_left(const Found *found, const char *body)
+{
+    PyObject *list = PyList_New(0);
+    for (size_t n = 0; list != NULL && n < found->left_count; n++) {
+        const Left *left = &found->left[n];
+        PyObject *one = Py_BuildValue(
+            "(ny#y#dNN)", (Py_ssize_t)left->number, body + left->begin, (Py_ssize_t)left->size,
+            body + left->begin, (Py_ssize_t)left->key, left->value,
+            number_or_none(left->key != 0, left->time),
+            number_or_none(left->has_before, left->before));
+        if (one == NULL || PyList_Append(list, one))
+            Py_CLEAR(list);
+        Py_XDECREF(one);
+    }
+    return list;
+}
+
+static PyObject *scanner_scan(Scanner *self, PyObject *arguments)
+{
+    PyObject *body;
+    long long low, high;
+    Py_ssize_t most;
+    if (!PyArg_ParseTuple(arguments, "SLLn", &body, &low, &high, &most))
+        return NULL;
+    if (most < 0 || most > (1 << 20) || PyBytes_Size(body) > (1 << 30))
+        return PyErr_Format(PyExc_ValueError, "a scan of too many lines");
+    const char *text = PyBytes_AsString(body);
+    Found found = {.most = (size_t)most};
+    found.left = PyMem_Malloc(((size_t)most + 1) * sizeof(Left));
+    PyObject *result = NULL;
+    int done = found.left == NULL
+        ? -1
+        : scan_lines(self, text, (size_t)PyBytes_Size(body), low, high, &found);
+    if (done < 0 || (done > 0 && !make_pieces(self, &found)))
+        PyErr_NoMemory();
+    else if (done == 0)
+        result = Py_NewRef(Py_None);
+    else {
+        PyObject *pieces = list_pieces(&found);
+        PyObject *left = pieces == NULL ? NULL : list_left(&found, text);
+        if (left != NULL)
+            result = Py_BuildValue("(OOnnN)", pieces, left, (Py_ssize_t)found.lines,
+                                   (Py_ssize_t)found.count,
+                                   number_or_none(found.has_time, found.time));
+        Py_XDECREF(pieces);
+        Py_XDECREF(left);
+    }
+    for (size_t n = 0; n < found.piece_count; n++)
+        Py_DECREF(found.pieces[n].group);
+    PyMem_Free(found.points);
+    PyMem_Free(found.pieces);
+    PyMem_Free(found.left);
+    return result;
+}
+
+/* Double the slots. Return false without memory. */
+static bool grow_slots(Scanner *self)
+{
+    size_t count = self->mask ? 2 * (self->mask + 1) : 64;
+    Slot *old = self->slots, *slots = PyMem_Calloc(count, sizeof(Slot));
+    if (slots == NULL)
+        return false;
+    self->slots = slots;
+    self->mask = count - 1;
+    for (size_t n = 0; n < self->count; n++) {
+        const Entry *entry = &self->entries[n];
+        const char *key = self->keys + entry->key;
+        uint64_t hash = hash_text(self, key, entry->size);
+        *find_slot(self, key, entry->size, hash) =
+            (Slot){(uint32_t)(hash >> 32), (uint32_t)n + 1};
+    }
+    PyMem_Free(old);
+    return true;
+}
+
+static bool make_room(Scanner *self, size_t size)
+{
+    if (self->count == self->room) {
+        size_t room = self->room ? 2 * self->room : 32;
+        Entry *entries = PyMem_Realloc(self->entries, room * sizeof(Entry));
+        if (entries == NULL)
+            return false;
+        self->entries = entries;
+        self->room = room;
+    }
+    if (self->keys_room - self->keys_size < size) {
+        size_t room = 2 * self->keys_room + size;
+        char *keys = PyMem_Realloc(self->keys, room);
+        if (keys == NULL)
+            return false;
+        self->keys = keys;
+        self->keys_room = room;
+    }
+    return self->count < self->mask / 2 || grow_slots(self);
+}
+
+static PyObject *scanner_add(Scanner *self, PyObject *arguments)
+{
+    const char *key;
+    Py_ssize_t length;
+    PyObject *group;
+    unsigned int column;
+    if (!PyArg_ParseTuple(arguments, "y#OI", &key, &length, &group, &column))
+        return NULL;
+    size_t size = (size_t)length;
+    if (!size || size > LONGEST_KEY || key[size - 1] == '\\')
+        Py_RETURN_NONE;
+    if (*key == '#' || memchr(key, ' ', size) || memchr(key, '\n', size)
+        || self->count >= MOST_ENTRIES)
+        return PyErr_Format(PyExc_ValueError, "not the key of a line, or too many keys");
+    if (!make_room(self, size))
+        return PyErr_NoMemory();
+    group = group == Py_None ? NULL : Py_NewRef(group);
+    uint64_t hash = hash_text(self, key, size);
+    Slot *slot = find_slot(self, key, size, hash);
+    PyObject *old = NULL;
+    if (slot->index) {
+        Entry *entry = &self->entries[slot->index - 1];
+        old = entry->group;
+        entry->group = group;
+        entry->column = column;
+    } else {
+        memcpy(self->keys + self->keys_size, key, size);
+        self->entries[self->count] = (Entry){self->keys_size, (uint32_t)size, column, NONE, group};
+        *slot = (Slot){(uint32_t)(hash >> 32), (uint32_t)++self->count};
+        self->keys_size += size;
+    }
+    Py_XDECREF(old);
+    Py_RETURN_NONE;
+}
+
+/* Forget all keys. The last reference to a group may run code that uses the scanner: it is empty
+   by then. */
+static void forget_keys(Scanner *self)
+{
+    Entry *entries = self->entries;
+    size_t count = self->count;
+    PyMem_Free(self->keys);
+    PyMem_Free(self->slots);
+    self->entries = NULL;
+    self->keys = NULL;
+    self->slots = NULL;
+    self->count = self->room = self->keys_size = self->keys_room = self->mask = 0;
+    for (size_t n = 0; n < count; n++)
+        Py_XDECREF(entries[n].group);
+    PyMem_Free(entries);
+}
+
+static PyObject *scanner_clear(Scanner *self, PyObject *Py_UNUSED(ignored))
+{
+    forget_keys(self);
+    Py_RETURN_NONE;
+}
+
+static Py_ssize_t scanner_length(Scanner *self)
+{
+    return (Py_ssize_t)self->count;
+}
+
+static PyObject *scanner_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords)
+{
+    Py_buffer secret;
+    if (keywords != NULL || !PyArg_ParseTuple(arguments, "y*", &secret))
+        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "no keywords");
+    Scanner *self = NULL;
+    if (secret.len != sizeof(self->secret))
+        PyErr_SetString(PyExc_ValueError, "expected a secret of 16 bytes");
+    else {
+        allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+        self = (Scanner *)allocate(type, 0);
+        if (self != NULL)
+            memcpy(self->secret, secret.buf, sizeof(self->secret));
+    }
+    PyBuffer_Release(&secret);
+    return (PyObject *)self;
+}
+
+static void scanner_dealloc(Scanner *self)
+{
+    PyTypeObject *type = Py_TYPE((PyObject *)self);
+    forget_keys(self);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
+    Py_DECREF(type);
+}
+
+static PyMethodDef METHODS[] = {
+    {"add", (PyCFunction)scanner_add, METH_VARARGS, NULL},
+    {"clear", (PyCFunction)scanner_clear, METH_NOARGS, NULL},
+    {"scan", (PyCFunction)scanner_scan, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot SLOTS[] = {
+    {Py_tp_new, scanner_new},
+    {Py_tp_dealloc, scanner_dealloc},
+    {Py_sq_length, scanner_length},
+    {Py_tp_methods, METHODS},
+    {0, NULL},
+};
+
+static PyType_Spec SPEC = {
+    .name = "ccagent.stores.metrics.line_scanner.CompiledScanner",
+    .basicsize = sizeof(Scanner),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = SLOTS,
+};
+
+static int add_types(PyObject *module)
+{
+    PyObject *type = PyType_FromModuleAndSpec(module, &SPEC, NULL);
+    int failed = type == NULL || PyModule_AddType(module, (PyTypeObject *)type);
+    Py_XDECREF(type);
+    return failed ? -1 : 0;
+}
+
+static PyModuleDef_Slot MODULE_SLOTS[] = {{Py_mod_exec, add_types}, {0, NULL}};
+
+static PyModuleDef MODULE = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "line_scanner",
+    .m_slots = MODULE_SLOTS,
+};
+
+PyMODINIT_FUNC PyInit_line_scanner(void)
+{
+    return PyModuleDef_Init(&MODULE);
+}
