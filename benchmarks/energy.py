@@ -81,7 +81,7 @@ def truth() -> None:
     for case in cases():
         run = run_model(case.machine, TICKS)
         account = run.ledger.jobs[case.job]
-        true = case.machine.truth[case.job] + case.machine.idle_share(case.job)
+        true = case.machine.true_energy(case.job)
         least, most = account.interval(0.0, 0.0)
         inside = "" if least - 0.001 <= true <= most + 0.001 else " !"
         print(
@@ -108,7 +108,7 @@ def random_machines() -> None:
             run = run_model(machine, 20)
             others = {"CEEMS": ceems(machine), "Kepler": kepler(machine)}
             for number, account in run.ledger.jobs.items():
-                true = machine.truth[number] + machine.idle_share(number)
+                true = machine.true_energy(number)
                 least, most = account.interval(0.0, 0.0)
                 inside += least - 0.001 <= true <= most + 0.001
                 own = (account.active + account.idle) / 1e6

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -25,11 +26,13 @@ _OTHERWISE = "the accounts of jobs start at 0"
 
 
 class KeptDomain(msgspec.Struct, frozen=True):
-    """Windows of idle power of a domain, in W."""
+    """Idle power of a domain in W: idle windows, and bounds by windows under load."""
 
     kind: DomainKind
     number: int
-    windows: list[float]
+    windows: list[float] = []
+    least: float = 0.0
+    most: float | None = None
 
 
 class EnergyState(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,7 +77,9 @@ def _is_possible(state: EnergyState) -> bool:
         state.moment,
         *(time for account in accounts for time in (account.first, account.last)),
     )
-    powers = (watts for idle in state.idle for watts in idle.windows)
+    powers = (
+        watts for idle in state.idle for watts in (*idle.windows, idle.least, idle.most or 0.0)
+    )
     return all(0 <= time < _LATEST for time in times) and all(0 <= w < _MOST_IDLE for w in powers)
 
 
@@ -87,6 +92,7 @@ def make_state(
 ) -> EnergyState:
     """Return the state after a tick. ended: jobs with unsent records."""
     jobs = snapshot.jobs if snapshot is not None else {}
+    floor = ledger.floor
     return EnergyState(
         boot=boot,
         moment=snapshot.moment if snapshot is not None else 0.0,
@@ -94,8 +100,9 @@ def make_state(
         ended=ended,
         node=ledger.node,
         idle=[
-            KeptDomain(domain.kind, domain.number, windows)
-            for domain, windows in ledger.floor.windows.items()
+            KeptDomain(domain.kind, domain.number, floor.windows.get(domain, []), load.least, most)
+            for domain, load in floor.loads.items()
+            if isfinite(most := load.most)
         ],
         states=dict(jobs),
         busy=dict(snapshot.busy) if snapshot is not None else {},
