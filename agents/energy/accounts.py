@@ -68,7 +68,8 @@ class JobAccount(msgspec.Struct, kw_only=True):
     covered: us weighted by the share of the job's domains with valid readings. exclusive: us alone
     on its sockets. energy: uJ by part and share. counted: uJ measured by counters instead of
     estimates. least, most: bounds of the uJ. memory_least, memory_most: of the memory. of_parts,
-    of_node: uJ of all domains and of the node while the job ran. power: uW in the last tick, None if unknown. methods: sources by part.
+    of_node: uJ of all domains and of the node while the job ran. power: uW in the last tick, None
+    if unknown. methods: sources by part.
     """
 
     job: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import inf, log2
+from math import inf, log2, sqrt
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -30,6 +30,15 @@ _NOISE = 0.01
 
 _MISSED = 0.001
 """Share of the cpus whose busy time the kernel's accounting may miss."""
+
+_FIT_WINDOW = 600.0
+"""Seconds of a window of the regression."""
+
+_SUMS = 6
+_LEAST_FITTED = 6
+_MOST_FITTED = 1000
+_FIT_ERRORS = 3.0
+"""Standard errors that bound the idle power. Over 95 % of jobs on model machines are within."""
 
 _KNOWN = 0.1
 """Largest width of the bounds of a known idle power, relative to the upper one."""
@@ -94,6 +103,44 @@ class LoadBounds:
             self.least = max(self.least, (busy * below - steepest * above) / -slope)
 
 
+class LoadFit:
+    """Regression of the power of a domain on its busy cpus, over long windows under load.
+
+    The error of the idle power is several standard errors: successive windows have jobs in common,
+    so they aren't independent. sums: number, and sums of busy, power and their products; half of
+    them is forgotten now and then.
+    """
+
+    def __init__(self) -> None:
+        self.sums = [0.0] * _SUMS
+        self._open = (0.0, 0.0, 0.0)
+
+    def add(self, joules: float, busy: float, seconds: float) -> None:
+        """Add the energy of a window, and its busy cpu seconds."""
+        joules, busy = joules + self._open[0], busy + self._open[1]
+        seconds += self._open[2]
+        self._open = joules, busy, seconds
+        if seconds < _FIT_WINDOW:
+            return
+        self._open = (0.0, 0.0, 0.0)
+        x, y = busy / seconds, joules / seconds
+        keep = 0.5 if self.sums[0] >= _MOST_FITTED else 1.0
+        new = (1.0, x, y, x * x, x * y, y * y)
+        self.sums = [keep * old + more for old, more in zip(self.sums, new, strict=True)]
+
+    def bounds(self) -> tuple[float, float]:
+        """Return the bounds of the idle power in W; 0 and infinity while they are unknown."""
+        n, x, y, xx, xy, yy = self.sums
+        spread = xx - x * x / n if n >= _LEAST_FITTED else 0.0
+        if spread <= 0:
+            return 0.0, inf
+        slope = (xy - x * y / n) / spread
+        rest = max(0.0, yy - y * y / n - slope * (xy - x * y / n))
+        watts = (y - slope * x) / n
+        error = _FIT_ERRORS * sqrt(rest / (n - 2) * xx / n / spread) + _NOISE * y / n
+        return max(0.0, watts - error), max(0.0, watts + error)
+
+
 class IdleFloor:
     """Learns the idle power of each domain.
 
@@ -111,6 +158,7 @@ class IdleFloor:
         self._ratios = dict(ratios)
         self.windows: dict[EnergyDomain, list[float]] = {}
         self.loads: dict[EnergyDomain, LoadBounds] = {}
+        self.fits: dict[EnergyDomain, LoadFit] = {}
         self._open: dict[EnergyDomain, tuple[int, float]] = {}
         self._loaded: dict[EnergyDomain, tuple[int, float, int]] = {}
 
@@ -129,14 +177,22 @@ class IdleFloor:
         return self._find(domain, each.energy / 1e6 / seconds, share)
 
     def restore(
-        self, domain: EnergyDomain, windows: list[float], least: float, most: float | None
-    ) -> None:
-        """Continue with the knowledge of an earlier process: idle windows, and bounds in W."""
+        self, domain: EnergyDomain, windows: list[float], bounds: tuple[float, float] | None,
+        sums: list[float],
+    ) -> None:  # fmt: skip
+        """Continue with the knowledge of an earlier process.
+
+        windows: idle windows in W. bounds: of `LoadBounds`. sums: of `LoadFit`.
+        """
         if windows:
             self.windows[domain] = [*windows]
-        if most is not None:
+        if bounds is not None:
             load = self.loads[domain] = LoadBounds()
-            load.least, load.most, load.guess = least, most, most / 2
+            load.least, load.most = bounds
+            load.guess = load.most / 2
+        if len(sums) == _SUMS:
+            self.fits[domain] = LoadFit()
+            self.fits[domain].sums = [*sums]
 
     def watts(self, domain: EnergyDomain) -> float | None:
         """Return the configured or learned idle power in W; None while it is unknown."""
@@ -173,6 +229,7 @@ class IdleFloor:
         if use.cpus:
             ratio = self._ratios.get(domain.kind, 1.0)
             load.add(power, busy / 1e6 / seconds, use.cpus, ratio)
+            self.fits.setdefault(domain, LoadFit()).add(energy / 1e6, busy / 1e6, seconds)
         elif power * (1 + _NOISE) < load.most:
             load.most, load.guess = power * (1 + _NOISE), guess_idle(power, 1.0)
 
@@ -190,6 +247,12 @@ class IdleFloor:
             else:  # they contradict each other
                 low, high = min(low, most), max(high, least)
             return IdlePower(low, min(max(watts, low), high), high, is_known=True)
+        fit = self.fits.get(domain)
+        if fit is not None:
+            low, high = fit.bounds()
+            if max(least, low) <= min(most, high):
+                least, most = max(least, low), min(most, high)
+                guess = guess if high == inf else (least + most) / 2
         least = min(least, most)
         is_known = most - least <= _KNOWN * most
         return IdlePower(least, min(max(guess, least), most), most, is_known=is_known)

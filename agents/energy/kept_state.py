@@ -22,17 +22,18 @@ LIMIT = 64 * 1024 * 1024
 _LATEST = 1e11
 """Upper limit for seconds since 1970: the year 5138."""
 _MOST_IDLE = 1e6
+_MOST_SUM = 1e18
 _OTHERWISE = "the accounts of jobs start at 0"
 
 
 class KeptDomain(msgspec.Struct, frozen=True):
-    """Idle power of a domain in W: idle windows, and bounds by windows under load."""
+    """Idle power of a domain in W: idle windows, and bounds and regression under load."""
 
     kind: DomainKind
     number: int
     windows: list[float] = []
-    least: float = 0.0
-    most: float | None = None
+    bounds: tuple[float, float] | None = None
+    sums: list[float] = []
 
 
 class EnergyState(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,9 +78,10 @@ def _is_possible(state: EnergyState) -> bool:
         state.moment,
         *(time for account in accounts for time in (account.first, account.last)),
     )
-    powers = (
-        watts for idle in state.idle for watts in (*idle.windows, idle.least, idle.most or 0.0)
-    )
+    powers = (watts for idle in state.idle for watts in (*idle.windows, *(idle.bounds or ())))
+    sums = (each for idle in state.idle for each in idle.sums)
+    if not all(0 <= each < _MOST_SUM for each in sums):
+        return False
     return all(0 <= time < _LATEST for time in times) and all(0 <= w < _MOST_IDLE for w in powers)
 
 
@@ -100,9 +102,14 @@ def make_state(
         ended=ended,
         node=ledger.node,
         idle=[
-            KeptDomain(domain.kind, domain.number, floor.windows.get(domain, []), load.least, most)
+            KeptDomain(
+                domain.kind,
+                domain.number,
+                floor.windows.get(domain, []),
+                (load.least, load.most) if isfinite(load.most) else None,
+                fit.sums if (fit := floor.fits.get(domain)) is not None else [],
+            )
             for domain, load in floor.loads.items()
-            if isfinite(most := load.most)
         ],
         states=dict(jobs),
         busy=dict(snapshot.busy) if snapshot is not None else {},

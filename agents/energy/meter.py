@@ -223,7 +223,7 @@ class EnergyMeter:
         # Idle power belongs to the hardware, so any boot may have it.
         for idle in kept.idle:
             domain = EnergyDomain(idle.kind, idle.number)
-            self.ledger.floor.restore(domain, idle.windows, idle.least, idle.most)
+            self.ledger.floor.restore(domain, idle.windows, idle.bounds, idle.sums)
         self.ledger.node = kept.node
         is_same_boot = bool(self._boot) and kept.boot == self._boot
         now = node.clock.uptime()

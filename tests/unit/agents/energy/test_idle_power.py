@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -100,10 +101,28 @@ def test_partly_loaded_windows_make_it_known() -> None:
     assert power.is_known
     assert 56.0 < power.least < 60.0 < power.most < 63.0
     restored = make_floor()
-    restored.restore(P0, [], power.least, power.most)
+    restored.restore(P0, [], (power.least, power.most), [])
     again = tick(restored, 124.0, 16.0)
     assert (again.least, again.most) == (power.least, power.most)
     assert again.is_known
+
+
+def test_a_regression_narrows_it_on_a_full_node() -> None:
+    """Never less than half of the cpus are busy; watts per cpu are 4 on average, up to twofold."""
+    chance, floor = random.Random(7), make_floor()
+    busy, watts = 16.0, 4.0
+    for _ in range(600):
+        if not chance.randrange(20):
+            busy, watts = chance.uniform(8, 16), chance.uniform(3.0, 5.0)
+        power = tick(floor, 60 + watts * busy, busy, seconds=60.0)
+    assert 30 < power.least < 60 < power.most < 80
+    load = floor.loads[P0]
+    assert load.least < power.least
+    assert load.most > power.most
+    restored = make_floor()
+    restored.restore(P0, [], (load.least, load.most), floor.fits[P0].sums)
+    again = tick(restored, 200.0, 16.0)
+    assert (again.least, again.most) == (power.least, power.most)
 
 
 def test_a_contradiction_starts_anew() -> None:

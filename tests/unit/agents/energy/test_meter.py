@@ -441,7 +441,8 @@ def test_a_damaged_state_file_is_no_state(node: EnergyNode, tmp_path: Path) -> N
     "damage",
     [{"moment": number} for number in (float("nan"), 1e308, -1.0)]
     + [{"idle": [KeptDomain("package", 0, [float("nan")] * 3)]}]
-    + [{"idle": [KeptDomain("package", 0, most=float("nan"))]}],
+    + [{"idle": [KeptDomain("package", 0, bounds=(0.0, float("nan")))]}]
+    + [{"idle": [KeptDomain("package", 0, sums=[float("nan")] * 6)]}],
 )
 def test_a_state_file_with_impossible_numbers_is_no_state(
     node: EnergyNode, tmp_path: Path, damage: dict[str, object]
