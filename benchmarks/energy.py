@@ -2,10 +2,11 @@
 
     python benchmarks/energy.py [truth] [cost]
 
-* truth: energy of jobs on model machines with a known split, by ccagent, by CEEMS' rule and by
-  Kepler's formula on the same traces. Figures are percentages of the truth: active energy of the
-  job and idle power of its cpus. Kepler does not split idle energy; its last column compares with
-  the active energy alone. Random machines show how often the truth is within ccagent's interval;
+* truth: energy of jobs on model machines with a known split, by ccagent with and without a known
+  idle power, by CEEMS' rule and by Kepler's formula on the same traces. Figures are percentages of
+  the truth: active energy of the job and idle power of its cpus. Kepler does not split idle energy;
+  its last column compares with the active energy alone. A full cluster shows how often the truth
+  is within ccagent's interval;
 * cost: CPU of a tick with 0, 10, 100 and 1000 jobs on two sockets of 64 cpus, with files in memory;
   CPU of reading power meters.
 """
@@ -18,17 +19,25 @@ import tempfile
 import time
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from ccagent.agents.energy.meter import EnergyMeter
 from ccagent.agents.energy.sources.meters import HwmonEnergySource
-from tests.support.energy_model import ModelJob, ModelMachine, ceems, kepler, run_model
+from tests.support.energy_model import GIB, ModelJob, ModelMachine, ceems, kepler, run_model
 from tests.support.energy_tree import EnergyNode, make_settings
 
+if TYPE_CHECKING:
+    from ccagent.agents.energy.accounts import JobAccount
+
 TICKS = 100
-MACHINES = 200
+JOBS = 500
+FULL_MACHINES = 24
+"""Nodes on which more than JOBS jobs end in an hour."""
+LONG_TICK = 30.0
+HOUR = 120
+DRAINED = (2 * HOUR, 2 * HOUR + 10)
 ROUNDS = 15
 CPUS = 16
 
@@ -37,8 +46,13 @@ class Case(NamedTuple):
     """A machine, and the measured job."""
 
     title: str
-    machine: ModelMachine
+    jobs: list[ModelJob]
+    system_busy: float = 0.005
     job: int = 1
+
+    def machine(self) -> ModelMachine:
+        """Return a new machine."""
+        return ModelMachine(self.jobs, system_busy=self.system_busy)
 
 
 def cases() -> list[Case]:
@@ -64,84 +78,133 @@ def cases() -> list[Case]:
         ModelJob(number=2, cpus=tuple(range(16, 32)), watts=2.5, busy=0.9),
     ]
     return [
-        Case("alone on both sockets", ModelMachine([full], system_busy=0.005)),
-        Case("one busy core, else empty", ModelMachine([one], system_busy=0.002)),
-        Case("one of two alike", ModelMachine(twins, system_busy=0.005)),
-        Case("twice the watts of the other", ModelMachine(hot, system_busy=0.005)),
-        Case("half of its watts", ModelMachine(hot, system_busy=0.005), job=2),
-        Case("waits, beside a busy one", ModelMachine(waiting, system_busy=0.005)),
-        Case("a socket each, other watts", ModelMachine(socket, system_busy=0.005)),
+        Case("alone on both sockets", [full]),
+        Case("one busy core, else empty", [one], 0.002),
+        Case("one of two alike", twins),
+        Case("twice the watts of the other", hot),
+        Case("half of its watts", hot, job=2),
+        Case("waits, beside a busy one", waiting),
+        Case("a socket each, other watts", socket),
     ]
 
 
 def truth() -> None:
     """Print the table: energy of a job as a percentage of the truth."""
-    head = f"{'job':<30}{'truth J':>10}{'ccagent':>9}{'interval':>14}"
-    print(f"{head}{'CEEMS':>8}{'Kepler':>8}{'(active)':>10}")
+    head = f"{'job':<28}{'truth J':>8}{'idle known':>11}{'interval':>14}"
+    print(f"{head}{'unknown':>9}{'interval':>14}{'CEEMS':>7}{'Kepler':>8}{'(active)':>10}")
     for case in cases():
-        run = run_model(case.machine, TICKS)
-        account = run.ledger.jobs[case.job]
-        true = case.machine.truth[case.job] + case.machine.idle_share(case.job)
-        least, most = account.interval(0.0, 0.0)
-        inside = "" if least - 0.001 <= true <= most + 0.001 else " !"
+        columns: list[str] = []
+        for knows_idle in (True, False):
+            run = run_model(case.machine(), TICKS, knows_idle=knows_idle)
+            machine, account = run.machine, run.ledger.jobs[case.job]
+            true = machine.true_energy(case.job)
+            least, most = account.interval(0.0, 0.0)
+            inside = "%" if least - 0.001 <= true <= most + 0.001 else "%!"
+            columns.append(f"{(account.active + account.idle) / 1e4 / true:.0f}%")
+            columns.append(f"{100 * least / true:.0f}..{100 * most / true:.0f} {inside}")
         print(
-            f"{case.title:<30}{true:>10.0f}"
-            f"{(account.active + account.idle) / 1e4 / true:>8.0f}%"
-            f"{f'{100 * least / true:.0f}..{100 * most / true:.0f} %{inside}':>14}"
-            f"{100 * ceems(case.machine)[case.job] / true:>7.0f}%"
-            f"{100 * kepler(case.machine)[case.job] / true:>7.0f}%"
-            f"{100 * kepler(case.machine)[case.job] / case.machine.truth[case.job]:>9.0f}%"
+            f"{case.title:<28}{true:>8.0f}{columns[0]:>11}{columns[1]:>14}{columns[2]:>9}"
+            f"{columns[3]:>14}"
+            f"{100 * ceems(machine)[case.job] / true:>6.0f}%"
+            f"{100 * kepler(machine)[case.job] / true:>7.0f}%"
+            f"{100 * kepler(machine)[case.job] / machine.truth[case.job]:>9.0f}%"
         )
     print()
-    random_machines()
 
 
-def random_machines() -> None:
-    """Print errors for machines with random jobs, with watts within and beyond the assumption."""
-    head = f"{'random machines':<30}{'jobs':>10}{'inside':>9}{'ccagent':>14}"
-    print(f"{head}{'CEEMS':>8}{'Kepler':>8}{'(active)':>10}")
+class Found(NamedTuple):
+    """A job's energy by each method, relative to the truth."""
+
+    is_inside: bool
+    width: float
+    memory_inside: bool
+    errors: tuple[float, float, float]
+
+
+def full_cluster() -> None:
+    """Print how often the truth is in the interval while no node is ever without a job.
+
+    The nodes run full for two hours, then are idle for five minutes, then run full for an hour. The
+    idle power isn't configured. All errors of sensors are 0.
+    """
+    print(f"{'full cluster, watts up to':<26}{'jobs that ended':<22}{'jobs':>6}{'inside':>8}"
+          f"{'memory':>8}{'width':>8}{'ccagent':>9}{'CEEMS':>8}{'Kepler':>8}")  # fmt: skip
     for ratio in (1.0, 2.0, 4.0):
-        inside = 0
-        errors: dict[str, list[float]] = {"ccagent": [], "CEEMS": [], "Kepler": [], "active": []}
-        for seed in range(MACHINES):
-            machine = make_machine(seed, ratio)
-            run = run_model(machine, 20)
-            others = {"CEEMS": ceems(machine), "Kepler": kepler(machine)}
-            for number, account in run.ledger.jobs.items():
-                true = machine.truth[number] + machine.idle_share(number)
-                least, most = account.interval(0.0, 0.0)
-                inside += least - 0.001 <= true <= most + 0.001
-                own = (account.active + account.idle) / 1e6
-                errors["ccagent"].append(abs(own / true - 1))
-                active = machine.truth[number]
-                errors["active"].append(abs(others["Kepler"][number] / active - 1))
-                for name, found in others.items():
-                    errors[name].append(abs(found[number] / true - 1))
-        jobs = len(errors["ccagent"])
-        print(
-            f"{f'watts differ up to {ratio:g}-fold':<30}{jobs:>10}{100 * inside / jobs:>8.1f}%"
-            f"{100 * median(errors['ccagent']):>13.1f}%{100 * median(errors['CEEMS']):>7.1f}%"
-            f"{100 * median(errors['Kepler']):>7.1f}%"
-            f"{100 * median(errors['active']):>9.1f}%"
-        )
-    print("inside: the truth lies in the interval for a ratio of 2. Errors: medians over the jobs.")
+        phases: dict[str, list[Found]] = {
+            "in the first hour": [], "in the second hour": [], "after five idle min": [],
+        }  # fmt: skip
+        for seed in range(FULL_MACHINES):
+            run = run_model(make_full_machine(seed, ratio), DRAINED[1] + HOUR, LONG_TICK)
+            others = ceems(run.machine), kepler(run.machine)
+            for number, account in run.ended.items():
+                job = run.machine.jobs[number - 1]
+                names = [*phases]
+                name = names[0 if job.last <= HOUR else 1 if job.last <= DRAINED[0] else 2]
+                phases[name].append(judge(run.machine, account, others))
+        for name, every in phases.items():
+            found = every[:JOBS]
+            share = 100 / len(found)
+            errors = [median(one.errors[n] for one in found) for n in range(3)]
+            print(
+                f"{f'{ratio:g}-fold':<26}{name:<22}{len(found):>6}"
+                f"{share * sum(one.is_inside for one in found):>7.1f}%"
+                f"{share * sum(one.memory_inside for one in found):>7.1f}%"
+                f"{100 * median(one.width for one in found):>7.0f}%"
+                f"{100 * errors[0]:>8.1f}%{100 * errors[1]:>7.1f}%{100 * errors[2]:>7.1f}%"
+            )
+    print("inside: the truth lies in the interval for a ratio of 2; memory: in that of the memory.")
+    print(
+        "width: of the interval, relative to the truth. Errors of the rest: medians over the jobs."
+    )
 
 
-def make_machine(seed: int, ratio: float) -> ModelMachine:
-    """Return a machine with random jobs on random cpus. Watts per cpu are 3 to `ratio` times 3."""
+def judge(
+    machine: ModelMachine, account: JobAccount, others: tuple[dict[int, float], dict[int, float]]
+) -> Found:
+    """Compare an ended job with the truth. The other rules have only its processors."""
+    number = account.job
+    memory, processors = machine.true_memory(number), machine.true_energy(number)
+    true = memory + processors
+    least, most = account.interval(0.0, 0.0)
+    low, high = account.memory_interval(0.0, 0.0)
+    own = (account.active + account.idle) / 1e6
+    errors = (abs(own / true - 1), *(abs(each[number] / processors - 1) for each in others))
+    return Found(
+        least - 0.01 <= true <= most + 0.01,
+        (most - least) / true,
+        low - 0.01 <= memory <= high + 0.01,
+        errors,
+    )
+
+
+def make_full_machine(seed: int, ratio: float) -> ModelMachine:
+    """Return a machine on which a job starts whenever cpus are free, except while drained.
+
+    Jobs have random cpus, load and length. Watts per busy cpu are 3 to `ratio` times 3, those of
+    memory 0.2 to 3.
+    """
     chance = random.Random(seed)  # noqa: S311 - a model, no secret
-    cpus = [*range(2 * CPUS)]
-    chance.shuffle(cpus)
-    jobs: list[ModelJob] = []
-    for number in range(1, chance.randint(2, 8)):
-        count = chance.randint(1, min(12, len(cpus)))
-        own, cpus = cpus[:count], cpus[count:]
-        watts = 3.0 * chance.uniform(1.0, ratio)
-        busy = chance.choice((0.1, 0.5, 0.9, 1.0))
-        jobs.append(ModelJob(number=number, cpus=tuple(own), watts=watts, busy=busy))
-        if not cpus:
-            break
-    return ModelMachine(jobs, system_busy=0.005, system_watts=3.0 * ratio**0.5, seed=seed)
+    free, running, jobs = [*range(2 * CPUS)], list[ModelJob](), list[ModelJob]()
+    for tick in range(1, DRAINED[1] + HOUR + 1):
+        for job in [job for job in running if job.last < tick]:
+            running.remove(job)
+            free += job.cpus
+        is_drained = DRAINED[0] < tick <= DRAINED[1]
+        while free and not is_drained:
+            count = min(len(free), chance.choice((1, 1, 2, 4, 8, 12, 16)))
+            cpus = tuple(free.pop(chance.randrange(len(free))) for _ in range(count))
+            last = tick + chance.randint(HOUR // 12, 2 * HOUR // 3) - 1
+            job = ModelJob(
+                number=len(jobs) + 1, cpus=cpus, watts=3.0 * chance.uniform(1.0, ratio),
+                busy=chance.choice((0.1, 0.5, 0.9, 1.0)), first=tick,
+                last=min(last, DRAINED[0]) if tick <= DRAINED[0] else last,
+                memory=count * 8 * GIB, memory_watts=0.2 * chance.uniform(1.0, 15.0),
+            )  # fmt: skip
+            jobs.append(job)
+            running.append(job)
+    return ModelMachine(
+        jobs, system_busy=0.005, system_watts=3.0 * ratio**0.5, seed=seed, memory_idle=8.0
+    )
 
 
 def cost() -> None:
@@ -201,6 +264,7 @@ def main() -> None:
     wanted = sys.argv[1:] or ["truth", "cost"]
     if "truth" in wanted:
         truth()
+        full_cluster()
     if "cost" in wanted:
         cost()
         poll()

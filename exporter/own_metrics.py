@@ -119,6 +119,19 @@ _JOB_COVERAGE = gauge(
     "ccagent_job_energy_coverage_ratio",
     "Share of the job's time for which its energy is known.", "jobid",
 )  # fmt: skip
+_JOB_BOUNDS = {
+    f"{part}_{end}": gauge(
+        f"ccagent_job_{part}_{end}_joules",
+        f"{text} of the true energy of {whose} on this node, under the stated assumptions.",
+        "jobid",
+    )
+    for part, whose in (("energy", "the job"), ("memory_energy", "the job's memory"))
+    for end, text in (("least", "Lower bound"), ("most", "Upper bound"))
+}
+_JOB_IDLE_KNOWN = gauge(
+    "ccagent_job_energy_idle_known",
+    "1 if the idle power of the job's domains was always known, else 0.", "jobid",
+)  # fmt: skip
 _NODE = counter("ccagent_node_energy_joules_total", "Energy of the node.", "part")
 _SYSTEM = counter(
     "ccagent_node_energy_system_joules_total",
@@ -159,6 +172,10 @@ class EnergyCollector(Collector):
             [((number,), job.power / _JOULE) for number, job in jobs if job.power is not None],
         )
         yield _JOB_COVERAGE, [((number,), round(job.coverage, 6)) for number, job in jobs]
+        bounds = {number: (*job.interval, *job.memory) for number, job in jobs}
+        for place, family in enumerate(_JOB_BOUNDS.values()):
+            yield family, [((number,), each[place]) for number, each in bounds.items()]
+        yield _JOB_IDLE_KNOWN, [((number,), int(job.is_idle_known)) for number, job in jobs]
         for family, amounts in (
             (_NODE, energy.whole), (_SYSTEM, energy.system), (_UNALLOCATED, energy.unallocated),
         ):  # fmt: skip

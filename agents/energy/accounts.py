@@ -6,6 +6,8 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from ccagent.machine.job_energy import EnergyInterval
+
 DomainKind = Literal["package", "dram", "card", "board", "node"]
 """package: processor of a socket. dram: memory of a socket, not part of its package. card: a GPU.
 board: another rail, such as SysIO on Grace. node: the whole node, measured at its input.
@@ -26,6 +28,8 @@ PART_OF: dict[DomainKind, EnergyPart] = {
 EnergyShare = Literal["active", "idle"]
 EnergyKey = tuple[EnergyPart, EnergyShare]
 KEYS: tuple[EnergyKey, ...] = tuple((part, share) for part in PARTS for share in ("active", "idle"))
+NAMES = {(part, share): f"{part} {share}" for part, share in KEYS}
+"""Keys of `JobAccount.energy`."""
 
 
 class EnergyDomain(NamedTuple):
@@ -57,21 +61,15 @@ class MeasuredEnergy(NamedTuple):
     flaw: str = ""
 
 
-class EnergyInterval(NamedTuple):
-    """Bounds of the true energy of a job in J, under the stated assumptions."""
-
-    least: float
-    most: float
-
-
 class JobAccount(msgspec.Struct, kw_only=True):
     """Energy of a job on this node.
 
     first, last: seconds since 1970 of the first and last tick. seconds: observed time in us.
     covered: us weighted by the share of the job's domains with valid readings. exclusive: us alone
     on its sockets. energy: uJ by part and share. counted: uJ measured by counters instead of
-    estimates. least, most: bounds of the active uJ. of_parts, of_node: uJ of all domains and of the
-    node while the job ran. power: uW in the last tick, None if unknown. methods: sources by part.
+    estimates. least, most: bounds of the uJ. memory_least, memory_most: of the memory. of_parts,
+    of_node: uJ of all domains and of the node while the job ran. power: uW in the last tick, None
+    if unknown. methods: sources by part.
     """
 
     job: int
@@ -85,6 +83,8 @@ class JobAccount(msgspec.Struct, kw_only=True):
     counted: int = 0
     least: int = 0
     most: int = 0
+    memory_least: int = 0
+    memory_most: int = 0
     of_parts: int = 0
     of_node: int = 0
     power: int | None = None
@@ -94,12 +94,12 @@ class JobAccount(msgspec.Struct, kw_only=True):
 
     def add(self, key: EnergyKey, energy: int) -> None:
         """Add energy of a part and share."""
-        name = f"{key[0]} {key[1]}"
+        name = NAMES[key]
         self.energy[name] = self.energy.get(name, 0) + energy
 
     def of(self, part: EnergyPart, share: EnergyShare) -> int:
         """Return the uJ of a part and share."""
-        return self.energy.get(f"{part} {share}", 0)
+        return self.energy.get(NAMES[part, share], 0)
 
     @property
     def active(self) -> int:
@@ -139,12 +139,20 @@ class JobAccount(msgspec.Struct, kw_only=True):
 
         counter_error, estimate_error: relative errors of counters and of estimates.
         """
+        error = self._error(counter_error, estimate_error)
+        return EnergyInterval(self.least * (1 - error) / 1e6, self.most * (1 + error) / 1e6)
+
+    def memory_interval(self, counter_error: float, estimate_error: float) -> EnergyInterval:
+        """Return the interval of the energy of the memory."""
+        error = self._error(counter_error, estimate_error)
+        return EnergyInterval(
+            self.memory_least * (1 - error) / 1e6, self.memory_most * (1 + error) / 1e6
+        )
+
+    def _error(self, counter_error: float, estimate_error: float) -> float:
         whole = self.active + self.idle
         counted = min(1.0, self.counted / whole) if whole else 0.0
-        error = counted * counter_error + (1 - counted) * estimate_error
-        least = (self.idle + min(self.least, self.active)) * (1 - error)
-        most = (self.idle + max(self.most, self.active)) * (1 + error)
-        return EnergyInterval(max(0.0, least) / 1e6, most / 1e6)
+        return counted * counter_error + (1 - counted) * estimate_error
 
 
 class NodeAccount(msgspec.Struct, kw_only=True):

@@ -302,7 +302,9 @@ class NodeUse:
         for number in self.jobs:
             on = self._on[number].get(socket, SocketUse(0, 0, 0))
             claims[number] = DomainClaim(on.busy, held.get(number, 0), on.least, on.most)
-        return DomainUse(claims, self.busy_of(socket), whole * (unit or self.span))
+        busy = max(self.busy_of(socket), sum(claim.busy for claim in claims.values()))
+        cpus = len(self._cpus_of.get(socket, ()))
+        return DomainUse(claims, busy, whole * (unit or self.span), cpus)
 
     def _held_cpus(self, socket: int) -> dict[int, int]:
         """Return allocated cpu time in us by job; jobs on a shared cpu share its time."""

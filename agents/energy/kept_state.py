@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -21,15 +22,18 @@ LIMIT = 64 * 1024 * 1024
 _LATEST = 1e11
 """Upper limit for seconds since 1970: the year 5138."""
 _MOST_IDLE = 1e6
+_MOST_SUM = 1e18
 _OTHERWISE = "the accounts of jobs start at 0"
 
 
 class KeptDomain(msgspec.Struct, frozen=True):
-    """Windows of idle power of a domain, in W."""
+    """Idle power of a domain in W: idle windows, and bounds and regression under load."""
 
     kind: DomainKind
     number: int
-    windows: list[float]
+    windows: list[float] = []
+    bounds: tuple[float, float] | None = None
+    sums: list[float] = []
 
 
 class EnergyState(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,7 +78,10 @@ def _is_possible(state: EnergyState) -> bool:
         state.moment,
         *(time for account in accounts for time in (account.first, account.last)),
     )
-    powers = (watts for idle in state.idle for watts in idle.windows)
+    powers = (watts for idle in state.idle for watts in (*idle.windows, *(idle.bounds or ())))
+    sums = (each for idle in state.idle for each in idle.sums)
+    if not all(0 <= each < _MOST_SUM for each in sums):
+        return False
     return all(0 <= time < _LATEST for time in times) and all(0 <= w < _MOST_IDLE for w in powers)
 
 
@@ -87,6 +94,7 @@ def make_state(
 ) -> EnergyState:
     """Return the state after a tick. ended: jobs with unsent records."""
     jobs = snapshot.jobs if snapshot is not None else {}
+    floor = ledger.floor
     return EnergyState(
         boot=boot,
         moment=snapshot.moment if snapshot is not None else 0.0,
@@ -94,8 +102,14 @@ def make_state(
         ended=ended,
         node=ledger.node,
         idle=[
-            KeptDomain(domain.kind, domain.number, windows)
-            for domain, windows in ledger.floor.windows.items()
+            KeptDomain(
+                domain.kind,
+                domain.number,
+                floor.windows.get(domain, []),
+                (load.least, load.most) if isfinite(load.most) else None,
+                fit.sums if (fit := floor.fits.get(domain)) is not None else [],
+            )
+            for domain, load in floor.loads.items()
         ],
         states=dict(jobs),
         busy=dict(snapshot.busy) if snapshot is not None else {},

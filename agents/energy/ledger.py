@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from math import ceil
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.agents.energy.accounts import (
-    KEYS,
+    NAMES,
     NODE_METER,
     PART_OF,
     EnergyDomain,
@@ -19,17 +20,19 @@ from ccagent.agents.energy.splitting import (
     SYSTEM,
     UNALLOCATED,
     DomainSplit,
+    IdleEnergy,
     split_domain,
-    split_held,
+    split_idle,
 )
 from ccagent.machine.job_energy import JobEnergy, NodeEnergy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ccagent.agents.energy.accounts import MeasuredEnergy
+    from ccagent.agents.energy.accounts import DomainKind, MeasuredEnergy
+    from ccagent.agents.energy.idle_power import IdleFloor
     from ccagent.agents.energy.job_states import NodeUse
-    from ccagent.agents.energy.splitting import DomainUse, IdleFloor
+    from ccagent.agents.energy.splitting import DomainUse
 
 _MOST_ACCOUNTS = 20_000
 
@@ -44,17 +47,17 @@ class TickTotals(NamedTuple):
 class Ledger:
     """The accounts of the node and of the jobs on it.
 
-    ratio: assumed ratio of watts per CPU second of jobs that share a socket, as a fraction.
+    ratios: by kind of domain, assumed ratio of watts per CPU second of jobs that share it.
     """
 
-    def __init__(self, floor: IdleFloor, ratio: tuple[int, int]) -> None:
+    def __init__(self, floor: IdleFloor, ratios: Mapping[DomainKind, float]) -> None:
         self.floor = floor
         self.node = NodeAccount()
         self.jobs: dict[int, JobAccount] = {}
         self.seconds = 0.0
         self.power: int | None = None
         self.flaws: dict[EnergyDomain, str] = {}
-        self._ratio = ratio
+        self._ratios = dict(ratios)
         self._tick_energy: dict[int, int] = {}
 
     def add_tick(
@@ -104,13 +107,23 @@ class Ledger:
         self.power = whole * 1_000_000 // use.span if is_whole else None
         return totals
 
-    def snapshot(self) -> NodeEnergy:
-        """Return a copy of the accounts for other parts of the process."""
+    def snapshot(self, counter_error: float, estimate_error: float) -> NodeEnergy:
+        """Return a copy of the accounts for other parts of the process.
+
+        counter_error, estimate_error: relative errors of the sensors, for the intervals.
+        """
         jobs = {
             number: JobEnergy(
-                {key: account.of(*key) for key in KEYS if f"{key[0]} {key[1]}" in account.energy},
+                {
+                    key: account.energy[name]
+                    for key, name in NAMES.items()
+                    if name in account.energy
+                },
                 account.power,
                 account.coverage,
+                account.interval(counter_error, estimate_error),
+                account.memory_interval(counter_error, estimate_error),
+                is_idle_known=not account.is_idle_unknown,
             )
             for number, account in self.jobs.items()
         }
@@ -136,16 +149,18 @@ class Ledger:
     ) -> DomainSplit:
         """Split a domain by its idle floor, and update the floor."""
         if domain.kind == "board":
-            return DomainSplit({}, split_held(each.energy, use), {}, {})
+            return split_idle(each.energy, use)
         is_free = is_idle if domain.kind != "card" else not use.busy and not use.claims
-        self.floor.add(domain, each.energy, each.seconds, is_idle=is_free)
-        watts = self.floor.watts(domain)
-        if watts is None:
+        power = self.floor.add(domain, each, use, is_idle=is_free)
+        if not power.is_known:
             for number in use.claims:
                 if number in self.jobs:
                     self.jobs[number].is_idle_unknown = True
-        idle = 0 if watts is None else round(watts * each.seconds * 1e6)
-        return split_domain(each.energy, idle, use, self._ratio)
+        unit = each.seconds * 1e6
+        idle = IdleEnergy(
+            int(power.least * unit), round(power.watts * unit), ceil(power.most * unit)
+        )
+        return split_domain(each.energy, idle, use, self._ratios.get(domain.kind, 1.0))
 
     def _add_other(
         self,
@@ -166,7 +181,7 @@ class Ledger:
         each = valid[NODE_METER]._replace(energy=rest)
         node_use = use.use_of(NODE_METER)
         if any(domain.kind == "package" for domain in valid):
-            split = DomainSplit({}, split_held(rest, node_use), {}, {})
+            split = split_idle(rest, node_use)
         else:  # the rest includes the processors, so split it by CPU time
             split = self._split(NODE_METER, each, node_use, is_idle=use.is_idle())
         self._book("other", each, split, totals, NODE_METER)
@@ -199,12 +214,15 @@ class Ledger:
                 account.methods[part] = each.source
                 booked[number] = booked.get(number, 0) + energy
                 self._tick_energy[number] = self._tick_energy.get(number, 0) + energy
-        for number, energy in split.least.items():
-            if number in self.jobs:
-                self.jobs[number].least += energy
-        for number, energy in split.most.items():
-            if number in self.jobs:
-                self.jobs[number].most += energy
+        for number, least in split.least.items():
+            account = self.jobs.get(number)
+            if account is None:
+                continue
+            account.least += least
+            account.most += split.most[number]
+            if part == "memory":
+                account.memory_least += least
+                account.memory_most += split.most[number]
         self.node.add(part, each.energy, system, unallocated)
         totals.split[domain] = booked | {SYSTEM: system, UNALLOCATED: unallocated}
         totals.measured[domain] = each.energy

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ccagent.agents.energy.accounts import NODE_METER, EnergyDomain, JobAccount
 from ccagent.agents.energy.cards import CardOwners, CardSource, CardUse, make_card_use
 from ccagent.agents.energy.ended_jobs import EndedJob, EndedJobs, EndedTimes
+from ccagent.agents.energy.idle_power import IdleFloor
 from ccagent.agents.energy.job_states import NodeSnapshot, NodeUse, StateReader
 from ccagent.agents.energy.kept_state import load_state, make_state, read_boot
 from ccagent.agents.energy.ledger import Ledger, TickTotals
 from ccagent.agents.energy.sources.base import Measured, Sources
 from ccagent.agents.energy.sources.rapl import RaplSource
-from ccagent.agents.energy.splitting import IdleFloor
 from ccagent.agents.metrics.outputs import ClockGuard
 from ccagent.agents.state_file import write_state
 from ccagent.machine.job_energy import publish_energy
@@ -22,6 +22,7 @@ from ccagent.machine.poller import Poller
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ccagent.agents.energy.accounts import DomainKind
     from ccagent.agents.energy.kept_state import EnergyState
     from ccagent.agents.energy.settings import EnergySettings
     from ccagent.agents.energy.sources.base import EnergySource
@@ -55,14 +56,13 @@ class EnergyMeter:
         self.settings = settings
         self.cards = CardSource(settings)
         self.sources = Sources(sources or make_sources(settings, self.cards))
-        self.ledger = Ledger(
-            IdleFloor({
-                "package": settings.idle_package,
-                "dram": settings.idle_dram,
-                "card": settings.idle_card,
-            }),
-            (max(1000, round(settings.ratio * 1000)), 1000),
-        )  # fmt: skip
+        ratios = make_ratios(settings)
+        idle: dict[DomainKind, float] = {
+            "package": settings.idle_package,
+            "dram": settings.idle_dram,
+            "card": settings.idle_card,
+        }
+        self.ledger = Ledger(IdleFloor(idle, ratios), ratios)
         self.ended = EndedJobs(settings)
         self.is_clock_steady = True
         self.last: EnergyTick | None = None
@@ -127,7 +127,9 @@ class EnergyMeter:
         measured = check_spans(readings.measured, use.span / 1e6)
         totals = self.ledger.add_tick(use, measured, use_of_card, now)
         self._end_jobs(node, state)
-        publish_energy(self.ledger.snapshot())
+        publish_energy(
+            self.ledger.snapshot(self.settings.counter_error, self.settings.estimate_error)
+        )
         self._watch(node)
         errors = [*readings.errors, *self._states.errors, *self._times.errors]
         if self.ledger.flaws:
@@ -220,7 +222,8 @@ class EnergyMeter:
         """Take over the state of an earlier process. Return whether its readings continue."""
         # Idle power belongs to the hardware, so any boot may have it.
         for idle in kept.idle:
-            self.ledger.floor.windows[EnergyDomain(idle.kind, idle.number)] = [*idle.windows]
+            domain = EnergyDomain(idle.kind, idle.number)
+            self.ledger.floor.restore(domain, idle.windows, idle.bounds, idle.sums)
         self.ledger.node = kept.node
         is_same_boot = bool(self._boot) and kept.boot == self._boot
         now = node.clock.uptime()
@@ -251,6 +254,12 @@ def check_spans(measured: Measured, seconds: float) -> Measured:
         )
         for domain, energy in measured.items()
     }
+
+
+def make_ratios(settings: EnergySettings) -> dict[DomainKind, float]:
+    """Return the assumed ratios of watts per CPU second by kind of domain."""
+    ratio = settings.ratio
+    return {"package": ratio, "dram": settings.memory_ratio, "card": ratio, "node": ratio}
 
 
 def make_sources(settings: EnergySettings, cards: CardSource) -> list[EnergySource]:

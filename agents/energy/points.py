@@ -23,10 +23,10 @@ JsonValue = str | int | float | bool | None
 def make_points(
     node: Node, ledger: Ledger, settings: EnergySettings, time: float
 ) -> Iterator[Point]:
-    """Yield the counters in J, and the power of the last tick in W."""
+    """Yield the counters in J with their intervals, and the power of the last tick in W."""
     names = _Names(node, is_flat=settings.names == "flat")
     for job, account in ledger.jobs.items():
-        yield from job_energy_points(names, account, time)
+        yield from job_energy_points(names, account, settings, time)
         if account.power is not None:
             yield Point("job_power", names.of_job(job), account.power / 1e6, time)
     for name, energies in (
@@ -43,20 +43,27 @@ def make_points(
 def make_end_points(
     node: Node, accounts: Iterable[JobAccount], settings: EnergySettings, time: float
 ) -> Iterator[Point]:
-    """Yield the final counters of ended jobs, with interval and coverage."""
+    """Yield the final counters of ended jobs, with intervals and coverage."""
     names = _Names(node, is_flat=settings.names == "flat")
     for account in accounts:
-        yield from job_energy_points(names, account, time)
+        yield from job_energy_points(names, account, settings, time)
         tags = names.of_job(account.job)
-        interval = account.interval(settings.counter_error, settings.estimate_error)
-        yield Point("job_energy_least", tags, interval.least, time)
-        yield Point("job_energy_most", tags, interval.most, time)
         yield Point("job_energy_coverage", tags, round(account.coverage, 6), time)
 
 
-def job_energy_points(names: _Names, account: JobAccount, time: float) -> Iterator[Point]:
-    """Yield the counters of a job."""
+def job_energy_points(
+    names: _Names, account: JobAccount, settings: EnergySettings, time: float
+) -> Iterator[Point]:
+    """Yield the counters of a job, and their intervals."""
     tags = names.of_job(account.job)
+    errors = settings.counter_error, settings.estimate_error
+    intervals = {"job_energy": account.interval(*errors)}
+    if account.memory_most:
+        intervals["job_memory_energy"] = account.memory_interval(*errors)
+    for name, (least, most) in intervals.items():
+        yield Point(f"{name}_least", tags, least, time)
+        yield Point(f"{name}_most", tags, most, time)
+    yield Point("job_energy_idle_known", tags, int(not account.is_idle_unknown), time)
     for part, share in KEYS:
         energy = account.energy.get(f"{part} {share}")
         if energy is not None:
@@ -68,7 +75,8 @@ def make_end_record(
     node: Node, account: JobAccount, settings: EnergySettings, slurm_joules: int | None
 ) -> dict[str, JsonValue]:
     """Return the record of an ended job. Energies are in J; a value without a meter is null."""
-    interval = account.interval(settings.counter_error, settings.estimate_error)
+    errors = settings.counter_error, settings.estimate_error
+    interval, memory = account.interval(*errors), account.memory_interval(*errors)
     measured = account.measured
     record: dict[str, JsonValue] = {
         "cluster": node.cluster,
@@ -87,11 +95,15 @@ def make_end_record(
     for part, share in KEYS:
         record[f"{part}_{share}"] = round(account.of(part, share) / 1e6, 6)
     record |= {
+        "memory_least": round(memory.least, 6),
+        "memory_most": round(memory.most, 6),
+        "idle_known": not account.is_idle_unknown,
         "method": account.method,
         "coverage": round(account.coverage, 4),
         "measured": None if measured is None else round(measured, 4),
         "exclusive": round(account.alone, 4),
         "assumed_ratio": settings.ratio,
+        "assumed_memory_ratio": settings.memory_ratio,
         "assumed_counter_error": settings.counter_error,
         "assumed_estimate_error": settings.estimate_error,
         "is_from_start": not account.is_adopted,

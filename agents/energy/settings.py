@@ -63,6 +63,15 @@ class EnergySettings(GpuSettings, frozen=True, kw_only=True):
             " by this factor",
         ),
     ] = 2.0
+    memory_ratio: Annotated[
+        float,
+        Meta(
+            ge=1,
+            le=1000,
+            description="assumption: memory watts per CPU second of jobs on one socket differ at"
+            " most by this factor",
+        ),
+    ] = 15.0
     counter_error: Annotated[
         float, Meta(ge=0, le=1, description="assumption: relative error of energy counters")
     ] = 0.05

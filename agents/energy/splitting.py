@@ -1,4 +1,4 @@
-"""Split of the energy of a domain in a tick between jobs, system and unallocated; idle power.
+"""Split of the energy of a domain in a tick between jobs, system and unallocated.
 
 The sum is a measurement. The split between jobs on a shared socket is a convention: active energy
 is proportional to CPU time, idle energy to the allocation.
@@ -6,26 +6,17 @@ is proportional to CPU time, idle energy to the allocation.
 
 from __future__ import annotations
 
+from math import ceil
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from ccagent.agents.energy.accounts import DomainKind, EnergyDomain
 
 SYSTEM = -1
 """Key of the processes outside of jobs."""
 
 UNALLOCATED = -2
 """Key of the unallocated part."""
-
-WINDOW = 60.0
-"""Seconds without a job that form an idle window."""
-
-LEAST_WINDOWS = 3
-MOST_WINDOWS = 200
-_MOST_DOMAINS = 1000
-_QUANTILE = 0.05
 
 
 def apportion(amount: int, weights: Mapping[int, int]) -> dict[int, int]:
@@ -67,18 +58,28 @@ class DomainUse(NamedTuple):
     """Use of a domain in a tick.
 
     claims: by job. busy: CPU time of all processes, including `system`. held: total to allocate.
+    cpus: number of cpus of the domain; 0 for a card.
     """
 
     claims: Mapping[int, DomainClaim]
     busy: int
     held: int
+    cpus: int = 0
+
+
+class IdleEnergy(NamedTuple):
+    """Idle energy of a domain in a tick in uJ, with bounds."""
+
+    least: int
+    energy: int
+    most: int
 
 
 class DomainSplit(NamedTuple):
     """Energy in uJ by job, SYSTEM and UNALLOCATED.
 
-    least, most: bounds of the active energy by job, if watts per CPU second in the domain differ at
-    most by the assumed ratio.
+    least, most: bounds of the active and idle energy by job, if watts per CPU second in the domain
+    differ at most by the assumed ratio, and the idle energy is within its bounds.
     """
 
     active: dict[int, int]
@@ -87,30 +88,44 @@ class DomainSplit(NamedTuple):
     most: dict[int, int]
 
 
-def split_domain(energy: int, idle: int, use: DomainUse, ratio: tuple[int, int]) -> DomainSplit:
-    """Split energy in uJ. idle: uJ of the idle domain.
+def split_domain(energy: int, idle: IdleEnergy, use: DomainUse, ratio: float) -> DomainSplit:
+    """Split energy in uJ. ratio: assumed ratio of watts per CPU second, at least 1.
 
-    The sums of `active` and `idle` together are exactly the energy. ratio: numerator and
-    denominator of the assumed ratio, at least 1.
+    The sums of `active` and `idle` together are exactly the energy.
     """
-    idle = max(0, min(idle, energy))
-    active = energy - idle
     claims = use.claims
     if not use.busy and not any(claim.busy for claim in claims.values()):
-        # The domain was idle: all energy is idle energy.
-        idle, active = energy, 0
+        return split_idle(energy, use)
+    least, middle, most = (max(0, min(each, energy)) for each in idle)
+    active = energy - middle
+    weights = {job: claim.busy for job, claim in claims.items()}
+    own = sum(weights.values())
+    whole = max(use.busy, own)
     shares: dict[int, int] = {}
-    least: dict[int, int] = {}
-    most: dict[int, int] = {}
     if active:
-        weights = {job: claim.busy for job, claim in claims.items()}
-        whole = max(use.busy, sum(weights.values()))
-        weights[SYSTEM] = whole - sum(weights.values())
+        weights[SYSTEM] = whole - own
         shares = apportion(active, weights)
-        for job, claim in claims.items():
-            low, high = bounds(active, claim, whole, ratio)
-            least[job], most[job] = min(low, shares[job]), max(high, shares[job])
-    return DomainSplit(shares, split_held(idle, use), least, most)
+    held = split_held(middle, use)
+    to_hold = max(1, use.held, sum(claim.held for claim in claims.values()))
+    lowest: dict[int, int] = {}
+    highest: dict[int, int] = {}
+    for job, claim in claims.items():
+        low, high = bounds(claim, whole, ratio)
+        part = claim.held / to_hold
+        own = shares.get(job, 0) + held.get(job, 0)
+        # The energy is linear in the idle energy, so its extremes are at the bounds.
+        lowest[job] = min(own, int(energy * low + (part - low) * (least if part > low else most)))
+        highest[job] = max(
+            own, ceil(energy * high + (part - high) * (most if part > high else least))
+        )
+    return DomainSplit(shares, held, lowest, highest)
+
+
+def split_idle(energy: int, use: DomainUse) -> DomainSplit:
+    """Split the energy of an idle domain, or of one that no job can influence."""
+    held = split_held(energy, use)
+    own = {job: held.get(job, 0) for job in use.claims}
+    return DomainSplit({}, held, own, own)
 
 
 def split_held(energy: int, use: DomainUse) -> dict[int, int]:
@@ -124,57 +139,14 @@ def split_held(energy: int, use: DomainUse) -> dict[int, int]:
     return apportion(energy, weights)
 
 
-def bounds(active: int, claim: DomainClaim, busy: int, ratio: tuple[int, int]) -> tuple[int, int]:
-    """Return the bounds of the true active energy of a job.
+def bounds(claim: DomainClaim, busy: int, ratio: float) -> tuple[float, float]:
+    """Return the bounds of the job's share of the active energy.
 
     Let x be the job's share of the busy time, and let watts per CPU second differ at most r-fold
     from those of the rest. Then its share of the energy is between x / (x + r (1 - x)) and r x / (r
     x + 1 - x).
     """
-    r, unit = ratio
     low, high = min(claim.least, busy), min(claim.most, busy)
-    below = low * unit + r * (busy - low)
-    above = high * r + unit * (busy - high)
-    least = active * low * unit // below if below else 0
-    most = -(-active * high * r // above) if above else 0
-    return least, most
-
-
-class IdleFloor:
-    """Learns the idle power of each domain: the 5 % quantile of means over idle windows.
-
-    The windows are of the idle node; idle power is never the minimum under load.
-    configured: watts by kind of domain; these are not learned.
-    """
-
-    def __init__(self, configured: Mapping[DomainKind, float]) -> None:
-        self._configured = dict(configured)
-        self.windows: dict[EnergyDomain, list[float]] = {}
-        self._open: dict[EnergyDomain, tuple[int, float]] = {}
-
-    def add(self, domain: EnergyDomain, energy: int, seconds: float, *, is_idle: bool) -> None:
-        """Add the uJ of a tick. A busy tick ends the window."""
-        if not is_idle:
-            self._open.pop(domain, None)
-            return
-        if domain not in self._open and len(self._open) >= _MOST_DOMAINS:
-            return
-        before = self._open.get(domain, (0, 0.0))
-        energy, seconds = before[0] + energy, before[1] + seconds
-        if seconds < WINDOW:
-            self._open[domain] = energy, seconds
-            return
-        self._open.pop(domain, None)
-        known = self.windows.setdefault(domain, [])
-        known.append(energy / 1e6 / seconds)
-        del known[:-MOST_WINDOWS]
-
-    def watts(self, domain: EnergyDomain) -> float | None:
-        """Return the idle power in W; None while it is unknown."""
-        configured = self._configured.get(domain.kind, 0.0)
-        if configured > 0:
-            return configured
-        known = self.windows.get(domain, [])
-        if len(known) < LEAST_WINDOWS:
-            return None
-        return sorted(known)[int(_QUANTILE * len(known))]
+    below = low + ratio * (busy - low)
+    above = ratio * high + busy - high
+    return (low / below if below else 0.0, ratio * high / above if above else 0.0)

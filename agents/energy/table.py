@@ -49,8 +49,10 @@ def _domain_lines(meter: EnergyMeter, tick: EnergyTick) -> Iterator[str]:
 
 
 def _idle(meter: EnergyMeter, domain: EnergyDomain) -> str:
-    watts = meter.ledger.floor.watts(domain)
-    return "-" if watts is None or domain == NODE_METER else f"{watts:.1f}"
+    watts, load = meter.ledger.floor.watts(domain), meter.ledger.floor.loads.get(domain)
+    if watts is not None:
+        return f"{watts:.1f}"
+    return "-" if load is None else f"{load.least:.0f}..{load.most:.0f}"
 
 
 def _job_lines(meter: EnergyMeter) -> Iterator[str]:
@@ -74,11 +76,14 @@ def _job_lines(meter: EnergyMeter) -> Iterator[str]:
 def _remarks(meter: EnergyMeter, tick: EnergyTick) -> Iterator[str]:
     settings = meter.settings
     if any(account.is_idle_unknown for account in meter.ledger.jobs.values()):
-        yield "idle power is unknown so far; all energy counts as active:"
-        yield "    the daemon learns it while no job runs; or set idle-package etc."
+        yield "idle power is unknown so far: the idle J are a guess, and the interval is wide;"
+        yield "    a daemon learns it while the node is idle or partly loaded, or set idle-package"
     if meter.ledger.jobs:
         yield "between: the interval of active and idle J by these assumptions:"
-        yield f"    watts per CPU second on one socket differ at most {settings.ratio:g}-fold,"
+        yield (
+            f"    watts per CPU second on one socket differ at most {settings.ratio:g}-fold,"
+            f" those of memory {settings.memory_ratio:g}-fold,"
+        )
         yield (
             f"    counters err by {settings.counter_error:.0%}, estimates by"
             f" {settings.estimate_error:.0%}"

@@ -5,6 +5,7 @@ These counters include ended processes. Cgroups also have limits, throttling and
 
 from __future__ import annotations
 
+from math import ceil
 from typing import TYPE_CHECKING
 
 from msgspec import structs
@@ -123,6 +124,9 @@ def with_energies(jobs: list[SampleJob]) -> list[SampleJob]:
         energy = SampleJobEnergy(
             active=known.sum_of("active") // 1_000_000,
             idle=known.sum_of("idle") // 1_000_000,
+            least=int(known.interval.least),
+            most=ceil(known.interval.most),
+            idle_known=int(known.is_idle_known),
             power=(known.power or 0) // 1_000_000,
             coverage=round(100 * known.coverage, 1),
         )

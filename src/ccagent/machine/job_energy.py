@@ -8,16 +8,27 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
+class EnergyInterval(NamedTuple):
+    """Bounds of the true energy of a job in J, under the stated assumptions."""
+
+    least: float
+    most: float
+
+
 class JobEnergy(NamedTuple):
     """Energy of a job so far.
 
     parts: uJ by part and share, such as `cpu`, `active`. power: uW in the last tick, None if
-    unknown. coverage: share of the job's time with valid readings.
+    unknown. coverage: share of the job's time with valid readings. interval, memory: of the whole,
+    and of the memory alone. is_idle_known: the idle power of its domains was always known.
     """
 
     parts: dict[tuple[str, str], int]
     power: int | None
     coverage: float
+    interval: EnergyInterval = EnergyInterval(0.0, 0.0)
+    memory: EnergyInterval = EnergyInterval(0.0, 0.0)
+    is_idle_known: bool = False
 
     def sum_of(self, share: str) -> int:
         """Return the uJ of a share, `active` or `idle`, over all parts."""

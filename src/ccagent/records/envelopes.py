@@ -183,12 +183,16 @@ class SampleJobCgroup(Structure, frozen=True, kw_only=True):
 class SampleJobEnergy(Structure, frozen=True, kw_only=True):
     """Energy of a job on this node so far. Only with the extra `job-energy`.
 
-    active, idle: J. power: W in the last tick of the agent `energy`. coverage: percent of the
-    job's time with valid readings.
+    active, idle: J. least, most: bounds of their sum. power: W in the last tick of the agent
+    `energy`. coverage: percent of the job's time with valid readings. idle_known: 1 if the idle
+    power of its domains was always known.
     """
 
     active: int = 0
     idle: int = 0
+    least: int = 0
+    most: int = 0
+    idle_known: int = 0
     power: int = 0
     coverage: float = NO_FLOAT
 

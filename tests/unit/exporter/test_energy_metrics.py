@@ -9,7 +9,7 @@ import pytest
 
 from ccagent.errors import NotHereError
 from ccagent.exporter.own_metrics import EnergyCollector
-from ccagent.machine.job_energy import JobEnergy, NodeEnergy, publish_energy
+from ccagent.machine.job_energy import EnergyInterval, JobEnergy, NodeEnergy, publish_energy
 from tests.support.scraped import collected, make
 from tests.support.tree import TreeNode
 
@@ -22,9 +22,10 @@ def _nothing_is_left() -> Iterator[None]:
 
 def publish(jobs: int) -> None:
     energy = JobEnergy(
-        {("cpu", "active"): 600_500_000, ("cpu", "idle"): 400_000_000}, 100_000_000, 0.75
-    )
-    unknown = energy._replace(power=None)
+        {("cpu", "active"): 600_500_000, ("cpu", "idle"): 400_000_000}, 100_000_000, 0.75,
+        EnergyInterval(900.0, 1200.0), EnergyInterval(10.0, 50.0), is_idle_known=True,
+    )  # fmt: skip
+    unknown = energy._replace(power=None, is_idle_known=False)
     publish_energy(
         NodeEnergy(
             {n: energy if n == 7 else unknown for n in range(7, 7 + jobs)},
@@ -44,6 +45,18 @@ def test_energy_of_jobs_and_of_the_node(tmp_path: Path) -> None:
         'ccagent_job_power_watts{jobid="7"}': 100.0,
         'ccagent_job_energy_coverage_ratio{jobid="7"}': 0.75,
         'ccagent_job_energy_coverage_ratio{jobid="8"}': 0.75,
+        **{
+            f'ccagent_job_{name}_joules{{jobid="{job}"}}': joules
+            for job in (7, 8)
+            for name, joules in (
+                ("energy_least", 900.0),
+                ("energy_most", 1200.0),
+                ("memory_energy_least", 10.0),
+                ("memory_energy_most", 50.0),
+            )
+        },
+        'ccagent_job_energy_idle_known{jobid="7"}': 1.0,
+        'ccagent_job_energy_idle_known{jobid="8"}': 0.0,
         'ccagent_node_energy_joules_total{part="cpu"}': 1500.0,
         'ccagent_node_energy_joules_total{part="other"}': 10.0,
         'ccagent_node_energy_system_joules_total{part="cpu"}': 1.0,

@@ -203,6 +203,7 @@ _SOME = 200
 """Number of values that determine the usual time between values."""
 
 _ENERGY = "job_energy"
+_SHARES = ("active", "idle")
 EnergyPart = tuple[str, str]
 """Part and share of the energy, such as `cpu` and `active`."""
 
@@ -281,7 +282,8 @@ def _energy_series(level: StoreLevel) -> Iterator[tuple[EnergyPart, StoredSeries
             yield (tags["part"], tags.get("share", "")), below.series[_ENERGY]
     for metric, series in level.series.items():
         words = metric.removeprefix(f"{_ENERGY}_").split("_")
-        if metric.startswith(f"{_ENERGY}_") and len(words) == 2:
+        # Other series have such names, too: job_energy_least, job_energy_idle_known.
+        if metric.startswith(f"{_ENERGY}_") and len(words) == 2 and words[1] in _SHARES:
             yield (words[0], words[1]), series
 
 

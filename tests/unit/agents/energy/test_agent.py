@@ -63,6 +63,9 @@ def test_counters_of_jobs_and_the_node(tmp_path: Path) -> None:
     assert first == {
         "job_energy 12 cpu active": 600.0, "job_energy 12 cpu idle": 400.0,
         "job_energy 12 memory active": 50.0, "job_energy 12 memory idle": 12.5,
+        "job_energy_least 12": 1009.375, "job_energy_most 12": 1115.625,
+        "job_memory_energy_least 12": 59.375, "job_memory_energy_most 12": 65.625,
+        "job_energy_idle_known 12": 1,
         "job_power 12": 106.25,
         "node_energy cpu": 1500.0, "node_energy memory": 150.0,
         "node_energy_system cpu": 0.0, "node_energy_system memory": 0.0,
@@ -108,6 +111,8 @@ def test_a_record_at_the_end_of_a_job(tmp_path: Path) -> None:
     assert record["gpu_active"] == 0
     assert record["method"] == "rapl/cpu-time"
     assert record["coverage"] == 0.8
+    assert record["idle_known"] is True
+    assert record["memory_least"] < record["memory_most"]
     assert record["measured"] is None
     assert record["exclusive"] == 1.0
     assert record["is_from_start"] is False

@@ -10,7 +10,7 @@ import pytest
 
 from ccagent.agents.energy import cards
 from ccagent.agents.energy.cards import CardOwners, CardSource, CardUse, make_card_use
-from ccagent.agents.energy.splitting import DomainClaim, DomainUse, split_domain
+from ccagent.agents.energy.splitting import DomainClaim, DomainUse, IdleEnergy, split_domain
 from ccagent.machine.gpu import gpus
 from ccagent.machine.gpu.gpus import GpuReading
 from ccagent.machine.gpu.vendor import Detail
@@ -70,7 +70,7 @@ def test_instances_belong_to_their_card(tmp_path: Path) -> None:
     found = CardOwners("no-scontrol", "no-squeue").read(node, reading)
     assert found == {0: CardUse({1: 1, 2: 1}, {1: 0, 2: 0}, 0, is_busy=True)}
     use = make_card_use(found[0], SEEN, SPAN)
-    split = split_domain(1000, 0, use, (2, 1))
+    split = split_domain(1000, IdleEnergy(0, 0, 0), use, 2.0)
     assert split.active == {1: 500, 2: 500, -1: 0}
     assert (split.least[1], split.most[1]) == (0, 1000)  # by activity nothing is known
 
@@ -82,16 +82,16 @@ def test_a_card_of_one_job_is_its_own() -> None:
 
 def test_a_shared_card_is_split_by_activity() -> None:
     use = make_card_use(CardUse({1: 1, 2: 1}, {1: 600, 2: 200}, 200, is_busy=True), SEEN, SPAN)
-    split = split_domain(1000, 100, use, (2, 1))
+    split = split_domain(1000, IdleEnergy(100, 100, 100), use, 2.0)
     assert split.active == {1: 540, 2: 180, -1: 180}
     assert split.idle == {1: 50, 2: 50, -2: 0}
 
 
 def test_a_card_of_nobody_is_the_systems_if_it_works() -> None:
     busy = make_card_use(CardUse({}, {}, 300, is_busy=True), SEEN, SPAN)
-    assert split_domain(1000, 100, busy, (2, 1)).active == {-1: 900}
+    assert split_domain(1000, IdleEnergy(100, 100, 100), busy, 2.0).active == {-1: 900}
     idle = make_card_use(CardUse({}, {}, 0, is_busy=False), SEEN, SPAN)
-    assert split_domain(1000, 0, idle, (2, 1)).idle == {-2: 1000}
+    assert split_domain(1000, IdleEnergy(0, 0, 0), idle, 2.0).idle == {-2: 1000}
 
 
 def test_a_card_without_known_utilisation_is_not_taken_for_idle(tmp_path: Path) -> None:

@@ -8,13 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.energy.accounts import NODE_METER, EnergyDomain, JobAccount, MeasuredEnergy
+from ccagent.agents.energy.accounts import (
+    NODE_METER,
+    DomainKind,
+    EnergyDomain,
+    JobAccount,
+    MeasuredEnergy,
+)
+from ccagent.agents.energy.idle_power import IdleFloor
 from ccagent.agents.energy.job_states import JobState, NodeSnapshot, NodeUse
 from ccagent.agents.energy.ledger import Ledger
-from ccagent.agents.energy.splitting import DomainClaim, DomainUse, IdleFloor
+from ccagent.agents.energy.splitting import DomainClaim, DomainUse
 from tests.support.energy_model import GIB, ModelJob, ModelMachine, ceems, kepler, run_model
 
 P0, D0, CARD = EnergyDomain("package", 0), EnergyDomain("dram", 0), EnergyDomain("card", 0)
+RATIOS: dict[DomainKind, float] = {"package": 2.0, "dram": 15.0, "card": 2.0, "node": 2.0}
 SOCKETS = {cpu: cpu // 4 for cpu in range(8)}
 JOBS = st.dictionaries(
     st.integers(1, 9),
@@ -65,7 +73,7 @@ def card_of_5(_: int) -> DomainUse:
 def test_jobs_system_and_nobody_make_up_what_was_measured(
     ticks: list[tuple[NodeSnapshot, dict[EnergyDomain, MeasuredEnergy]]], idle: int
 ) -> None:
-    ledger = Ledger(IdleFloor({"package": float(idle)}), (2000, 1000))
+    ledger = Ledger(IdleFloor({"package": float(idle)}, RATIOS), RATIOS)
     before = NodeSnapshot(0.0, {}, {}, SOCKETS, 64 * GIB)
     jobs: dict[int, JobAccount] = {}
     for number, (state, measured) in enumerate(ticks, 1):
@@ -95,7 +103,7 @@ def test_jobs_system_and_nobody_make_up_what_was_measured(
 def test_what_remains_of_the_node_is_carried_and_never_negative(
     ticks: list[tuple[NodeSnapshot, dict[EnergyDomain, MeasuredEnergy]]],
 ) -> None:
-    ledger = Ledger(IdleFloor({}), (2000, 1000))
+    ledger = Ledger(IdleFloor({}, RATIOS), RATIOS)
     before = NodeSnapshot(0.0, {}, {}, SOCKETS, 64 * GIB)
     expected = 0
     for number, (state, measured) in enumerate(ticks, 1):
@@ -118,15 +126,16 @@ def pair(first: float, second: float, *, busy: float = 0.9) -> list[ModelJob]:
     ]
 
 
+@pytest.mark.parametrize("knows_idle", [False, True])
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(("first", "second"), [(3.0, 3.0), (2.5, 5.0), (5.0, 2.5), (4.0, 3.0)])
 def test_the_truth_lies_in_the_interval_while_the_assumption_holds(
-    first: float, second: float, seed: int
+    first: float, second: float, seed: int, *, knows_idle: bool
 ) -> None:
     machine = ModelMachine(pair(first, second), system_busy=0.01, seed=seed)
-    run = run_model(machine, 50)
+    run = run_model(machine, 50, knows_idle=knows_idle)
     for number, account in run.ledger.jobs.items():
-        truth = machine.truth[number] + machine.idle_share(number)
+        truth = machine.true_energy(number)
         least, most = account.interval(0.0, 0.0)
         assert least - 0.001 <= truth <= most + 0.001
     for totals in run.totals:
@@ -141,7 +150,7 @@ def test_a_learned_idle_power_keeps_the_truth_in_the_interval(seed: int) -> None
     machine = ModelMachine(jobs, system_busy=0.005, seed=seed)
     run = run_model(machine, 60, knows_idle=False)
     for number, account in run.ledger.jobs.items():
-        truth = machine.truth[number] + machine.idle_share(number)
+        truth = machine.true_energy(number)
         least, most = account.interval(0.05, 0.1)
         assert not account.is_idle_unknown
         assert least <= truth <= most
@@ -150,11 +159,11 @@ def test_a_learned_idle_power_keeps_the_truth_in_the_interval(seed: int) -> None
 def test_beyond_the_assumption_the_interval_does_not_hold() -> None:
     """So the interval means something: it is not as wide as to hold anything."""
     machine = ModelMachine(pair(1.0, 8.0))
-    account = run_model(machine, 20).ledger.jobs[1]
-    truth = machine.truth[1] + machine.idle_share(1)
+    account = run_model(machine, 20, knows_idle=True).ledger.jobs[1]
+    truth = machine.true_energy(1)
     assert not account.interval(0.0, 0.0).least <= truth <= account.interval(0.0, 0.0).most
     assert (
-        run_model(ModelMachine(pair(1.0, 8.0)), 20, ratio=8.0)
+        run_model(ModelMachine(pair(1.0, 8.0)), 20, ratio=8.0, knows_idle=True)
         .ledger.jobs[1]
         .interval(0.0, 0.0)
         .least
@@ -165,7 +174,7 @@ def test_beyond_the_assumption_the_interval_does_not_hold() -> None:
 def test_a_job_alone_on_its_sockets_is_measured_exactly() -> None:
     machine = ModelMachine([ModelJob(number=1, cpus=tuple(range(16)), watts=5.0, busy=0.5)])
     account = run_model(machine, 20).ledger.jobs[1]
-    truth = machine.truth[1] + machine.idle_share(1)
+    truth = machine.true_energy(1)
     least, most = account.interval(0.0, 0.0)
     assert account.alone == 1.0
     assert abs(least - truth) < 0.001
@@ -175,8 +184,8 @@ def test_a_job_alone_on_its_sockets_is_measured_exactly() -> None:
 def test_one_busy_core_does_not_carry_the_package() -> None:
     """CEEMS gives all of an empty node to one core; Kepler too little to everyone."""
     machine = ModelMachine([ModelJob(number=1, cpus=(0,), watts=5.0, busy=1.0)])
-    account = run_model(machine, 20).ledger.jobs[1]
-    truth = machine.truth[1] + machine.idle_share(1)
+    account = run_model(machine, 20, knows_idle=True).ledger.jobs[1]
+    truth = machine.true_energy(1)
     assert abs((account.active + account.idle) / 1e6 - truth) < 0.001 * truth
     assert ceems(machine)[1] > 10 * truth
     assert kepler(machine)[1] < 0.8 * machine.truth[1]
@@ -197,5 +206,32 @@ def test_an_unknown_idle_floor_is_said() -> None:
     run = run_model(ModelMachine(pair(3.0, 3.0)), 5, knows_idle=False)
     account = run.ledger.jobs[1]
     assert account.method == "model/cpu-time idle=unknown"
-    assert account.idle == 0
-    assert run_model(ModelMachine(pair(3.0, 3.0)), 5).ledger.jobs[1].method == "model/cpu-time"
+    known = run_model(ModelMachine(pair(3.0, 3.0)), 5, knows_idle=True)
+    assert known.ledger.jobs[1].method == "model/cpu-time"
+
+
+def test_one_busy_core_of_a_full_cluster_is_within() -> None:
+    """No window without a job: its package's idle power is known to be below its power."""
+    machine = ModelMachine([ModelJob(number=1, cpus=(0,), watts=5.0, busy=1.0)])
+    account = run_model(machine, 20).ledger.jobs[1]
+    truth = machine.true_energy(1)
+    least, most = account.interval(0.0, 0.0)
+    assert least < truth < most
+    assert most > 5 * truth
+    assert (account.active + account.idle) / 1e6 == pytest.approx(truth, rel=0.1)
+    assert account.is_idle_unknown
+
+
+def test_memory_has_its_own_bounds() -> None:
+    """Jobs of 1 and 15 W of memory per busy cpu, half and half."""
+    jobs = [
+        replace(job, memory_watts=watts)
+        for job, watts in zip(pair(3.0, 3.0), (0.1, 1.5), strict=True)
+    ]
+    machine = ModelMachine(jobs, memory_idle=10.0)
+    run = run_model(machine, 20, knows_idle=True)
+    for number, account in run.ledger.jobs.items():
+        least, most = account.memory_interval(0.0, 0.0)
+        assert least - 0.001 <= machine.true_memory(number) <= most + 0.001
+        whole = account.interval(0.0, 0.0)
+        assert whole.most - whole.least > most - least

@@ -100,7 +100,7 @@ def test_a_job_that_is_confined_to_no_cpus_has_them_all(node: EnergyNode) -> Non
     account = meter.ledger.jobs[1]
     assert account.idle == account.of("cpu", "idle") + account.of("memory", "idle")
     assert account.of("cpu", "idle") == 400_000_000 + 1_000_000_000
-    assert account.least <= account.active <= account.most
+    assert account.least <= account.active + account.idle <= account.most
 
 
 def test_two_jobs_that_share_cpus_share_their_idle_energy(node: EnergyNode) -> None:
@@ -440,7 +440,9 @@ def test_a_damaged_state_file_is_no_state(node: EnergyNode, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "damage",
     [{"moment": number} for number in (float("nan"), 1e308, -1.0)]
-    + [{"idle": [KeptDomain("package", 0, [float("nan")] * 3)]}],
+    + [{"idle": [KeptDomain("package", 0, [float("nan")] * 3)]}]
+    + [{"idle": [KeptDomain("package", 0, bounds=(0.0, float("nan")))]}]
+    + [{"idle": [KeptDomain("package", 0, sums=[float("nan")] * 6)]}],
 )
 def test_a_state_file_with_impossible_numbers_is_no_state(
     node: EnergyNode, tmp_path: Path, damage: dict[str, object]
@@ -518,9 +520,14 @@ def test_a_node_without_rapl_is_split_by_cpu_time(tmp_path: Path) -> None:
     node.still.sleep(10)
     tick = meter.tick(node)
     check_sums(tick)
-    assert tick.totals.split[NODE_METER] == {1: 3 * 10**9, 2: 10**9, SYSTEM: 0, UNALLOCATED: 0}
-    assert joules(meter, 1, "other") == (3000.0, 0.0)
-    assert meter.ledger.jobs[1].method == "hwmon/cpu-time idle=unknown"
+    assert sum(tick.totals.split[NODE_METER].values()) == 4 * 10**9
+    active, idle = joules(meter, 1, "other")
+    assert joules(meter, 2, "other") == (pytest.approx(active / 3), idle)
+    account = meter.ledger.jobs[1]
+    assert account.method == "hwmon/cpu-time idle=unknown"
+    # Idle power may be 0 to 400 W: half of the energy, or up to 6/7 by twofold watts.
+    assert account.least == 2 * 10**9
+    assert account.most == pytest.approx(4 * 10**9 * 6 / 7, rel=1e-6)
     assert meter.ledger.jobs[1].coverage == 1.0
     meter.close()
 

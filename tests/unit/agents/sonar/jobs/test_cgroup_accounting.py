@@ -7,7 +7,13 @@ from collections.abc import Iterator
 import pytest
 
 from ccagent.agents.sonar.jobs.cgroup_accounting import with_energies
-from ccagent.machine.job_energy import JobEnergy, NodeEnergy, latest_energy, publish_energy
+from ccagent.machine.job_energy import (
+    EnergyInterval,
+    JobEnergy,
+    NodeEnergy,
+    latest_energy,
+    publish_energy,
+)
 from ccagent.records.envelopes import SampleJob, SampleJobEnergy
 
 
@@ -26,11 +32,14 @@ def test_the_first_record_of_a_job_has_its_energy() -> None:
         ("cpu", "active"): 600_999_999, ("gpu", "active"): 50_000_000,
         ("cpu", "idle"): 412_500_000,
     }  # fmt: skip
-    energy = JobEnergy(parts, 106_250_000, 0.98765)
+    interval, memory = EnergyInterval(1010.5, 1115.5), EnergyInterval(0.0, 0.0)
+    energy = JobEnergy(parts, 106_250_000, 0.98765, interval, memory, is_idle_known=True)
     publish_energy(NodeEnergy({7: energy}, {}, {}, {}, None))
     jobs = [job(7), job(7, "bob"), job(8), job(7, epoch=5)]
     found = with_energies(jobs)
-    assert found[0].energy == SampleJobEnergy(active=650, idle=412, power=106, coverage=98.8)
+    assert found[0].energy == SampleJobEnergy(
+        active=650, idle=412, least=1010, most=1116, idle_known=1, power=106, coverage=98.8
+    )
     assert found[1:] == jobs[1:]
 
 

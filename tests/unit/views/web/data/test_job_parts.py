@@ -103,6 +103,7 @@ def test_measured_energy_replaces_the_estimate(site: PageSite) -> None:
         send(site, "job_energy", [1.8e6, 3.6e6], node, part="cpu", share="active")
         send(site, "job_energy", [0.0, 1.8e6], node, part="cpu", share="idle")
         send(site, "job_energy_gpu_active", [7.2e6, 9e6], node)
+        send(site, "job_energy_idle_known", [0.0, 1.0], node)
     text = page(site)
     assert "8 kWh: processors 3 kWh, GPUs 5 kWh; 1 kWh of it idle" in text
     assert "by its share of cores" not in text
