@@ -94,7 +94,8 @@ def gpu_points(
 ) -> Iterator[Point]:
     """Return the points of a sample: utilisation in percent of one card, memory in GB.
 
-    A job without any card that reports utilisation has no `job_gpu_util`, instead of 0.
+    A job without any card that reports utilisation has no `job_gpu_util`, instead of 0. An instance
+    is used by one job alone: its utilisation is the job's.
     """
     from ccagent.agents.sonar.jobs.allocations import idle_cards
 
@@ -108,14 +109,27 @@ def gpu_points(
                 cards = used.setdefault(job.job, {})
                 cards[use.index] = cards.get(use.index, 0.0) + use.gpu_util
                 memory[job.job] = memory.get(job.job, 0) + use.gpu_memory
+    known = reading.instances - reading.without_utilization
+    of_instances = {card.index: card.ce_util for card in reading.cards if card.index in known}
+    for allocation in allocations:
+        for index in of_instances.keys() & set(allocation.cards):
+            used.setdefault(allocation.job, {})[index] = float(of_instances[index])
     tags = {"cluster": sample.cluster, "hostname": sample.node, "type": "node", "stype": "job"}
     for number, cards in used.items():
         own = tags | {"stype-id": str(number)}
         if any(cards.values()) or not reading.without_utilization.issuperset(cards):
             yield Point("job_gpu_util", own, round(sum(cards.values()), 1), time)
-        yield Point("job_gpu_mem_used", own, memory[number] * _GB, time)
+        yield Point("job_gpu_mem_used", own, memory.get(number, 0) * _GB, time)
     for allocation in allocations:
         own = tags | {"stype-id": str(allocation.job)}
         idle = idle_cards(allocation, used.get(allocation.job, {}), reading)
         yield Point("job_gpus_allocated", own, len(allocation.cards), time)
         yield Point("job_gpus_idle", own, len(idle), time)
+        active = [
+            detail.value
+            for index in allocation.cards
+            for detail in reading.details.get(index, ())
+            if detail.name == "sm_active"
+        ]
+        if active and len(active) == len(allocation.cards):
+            yield Point("job_gpu_sm_active", own, round(sum(active) / len(active), 1), time)

@@ -24,7 +24,8 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
     devices: index of the card by `major:minor` of its device file.
     addresses: PCI address by index; an instance has the address of its card.
     partitioned, instances: indices of cards with instances, and of the instances.
-    without_utilization: indices of cards that do not report utilisation.
+    without_utilization: indices of cards that do not report utilisation; an instance reports it
+    with the detail `graphics_active`.
     without_memory: indices of cards that do not report memory.
     details: values on demand by index.
     """
@@ -113,6 +114,12 @@ class Gpus:
             for of_card in answer.details:
                 details[first + of_card.card] = of_card.details
             first += library.count
+        for place, card in enumerate(cards):
+            use = details.get(card.index, ()) if card.index in instances else ()
+            for detail in use:
+                if detail.name == "graphics_active":
+                    cards[place] = msgspec.structs.replace(card, ce_util=round(detail.value))
+                    without_utilization.discard(card.index)
         return GpuReading(
             cards=cards,
             processes=processes,
