@@ -212,7 +212,8 @@ _PROFILES = (
         "PIPE_FP32_ACTIVE", "Ratio of cycles the fp32 pipes are active.")),
     ("fp16_active", 100, _profile(
         "PIPE_FP16_ACTIVE", "Ratio of cycles the fp16 pipes are active.")),
-    ("gpm_pcie_tx", 1 / (1 << 20), _profile("PCIE_TX_BYTES", "The rate of data sent over PCIe in B/s.")),
+    ("gpm_pcie_tx", 1 / (1 << 20), _profile(
+        "PCIE_TX_BYTES", "The rate of data sent over PCIe in B/s.")),
     ("gpm_pcie_rx", 1 / (1 << 20), _profile(
         "PCIE_RX_BYTES", "The rate of data received over PCIe in B/s.")),
     ("gpm_nvlink_tx", 1 / (1 << 20), _profile(

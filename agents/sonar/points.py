@@ -109,11 +109,7 @@ def gpu_points(
                 cards = used.setdefault(job.job, {})
                 cards[use.index] = cards.get(use.index, 0.0) + use.gpu_util
                 memory[job.job] = memory.get(job.job, 0) + use.gpu_memory
-    known = reading.instances - reading.without_utilization
-    of_instances = {card.index: card.ce_util for card in reading.cards if card.index in known}
-    for allocation in allocations:
-        for index in of_instances.keys() & set(allocation.cards):
-            used.setdefault(allocation.job, {})[index] = float(of_instances[index])
+    _add_instances(used, allocations, reading)
     tags = {"cluster": sample.cluster, "hostname": sample.node, "type": "node", "stype": "job"}
     for number, cards in used.items():
         own = tags | {"stype-id": str(number)}
@@ -125,11 +121,29 @@ def gpu_points(
         idle = idle_cards(allocation, used.get(allocation.job, {}), reading)
         yield Point("job_gpus_allocated", own, len(allocation.cards), time)
         yield Point("job_gpus_idle", own, len(idle), time)
-        active = [
-            detail.value
-            for index in allocation.cards
-            for detail in reading.details.get(index, ())
-            if detail.name == "sm_active"
-        ]
-        if active and len(active) == len(allocation.cards):
-            yield Point("job_gpu_sm_active", own, round(sum(active) / len(active), 1), time)
+        active = _sm_activity(allocation, reading)
+        if active is not None:
+            yield Point("job_gpu_sm_active", own, active, time)
+
+
+def _add_instances(
+    used: dict[int, dict[int, float]], allocations: list[Allocation], reading: GpuReading
+) -> None:
+    """Add the utilisation of instances by the job that they are allocated to."""
+    known = reading.instances - reading.without_utilization
+    use = {card.index: float(card.ce_util) for card in reading.cards if card.index in known}
+    for allocation in allocations:
+        for index in use.keys() & set(allocation.cards):
+            used.setdefault(allocation.job, {})[index] = use[index]
+
+
+def _sm_activity(allocation: Allocation, reading: GpuReading) -> float | None:
+    """Return the mean percent of busy SMs of a job's cards; None if one does not report it."""
+    active = [
+        detail.value
+        for index in allocation.cards
+        for detail in reading.details.get(index, ())
+        if detail.name == "sm_active"
+    ]
+    is_complete = active and len(active) == len(allocation.cards)
+    return round(sum(active) / len(active), 1) if is_complete else None

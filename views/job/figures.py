@@ -33,6 +33,9 @@ class CardFigures(msgspec.Struct, frozen=True, kw_only=True):
     coverage: float | None = None
     memory_peak: float | None = None
     memory_total: float | None = None
+    sm_active: float | None = None
+    power: float | None = None
+    power_limit: float | None = None
 
 
 class NodeFigures(msgspec.Struct, frozen=True, kw_only=True):
@@ -186,11 +189,14 @@ class JobSeries(msgspec.Struct, frozen=True):
 JOB_METRICS = {
     "job_cpu_util": "%", "job_mem_rss": "B", "job_mem_used": "B", "job_mem_peak": "B",
     "job_mem_limit": "B", "job_oom_kills": "", "job_pressure_memory": "%", "job_io_read": "B/s",
-    "job_io_write": "B/s", "job_gpu_util": "%", "job_gpus_idle": "",
+    "job_io_write": "B/s", "job_gpu_util": "%", "job_gpus_idle": "", "job_gpu_sm_active": "%",
 }  # fmt: skip
 """Metrics of a job on a node (`stype=job`), with their base units."""
 
-CARD_METRICS = {"acc_utilization": "%", "acc_mem_used": "B", "acc_mem_share": "%"}
+CARD_METRICS = {
+    "acc_utilization": "%", "acc_mem_used": "B", "acc_mem_share": "%", "acc_sm_active": "%",
+    "acc_power": "W", "acc_power_limit": "W",
+}  # fmt: skip
 """Metrics of a GPU."""
 
 NODE_METRICS = {"cpu_load": ""}

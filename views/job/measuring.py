@@ -197,13 +197,29 @@ def _measure_cards(
         peak = max(memory.present(), default=None) if memory is not None else None
         of_all = max(share.present(), default=0.0) if share is not None else 0.0
         total = 100 * peak / of_all if peak is not None and of_all else None
-        card = CardFigures(card=str(number), memory_peak=peak, memory_total=total)
+        active, power, limit = (
+            _mean_or_none(one.present()) if one is not None else None
+            for metric in ("acc_sm_active", "acc_power", "acc_power_limit")
+            for one in [series.get((metric, address))]
+        )
+        card = CardFigures(
+            card=str(number),
+            memory_peak=peak,
+            memory_total=total,
+            sm_active=active,
+            power=power,
+            power_limit=limit,
+        )
         found.append(_measure_use(card, used, facts, elapsed))
     if not found and facts.details.gpus == 1:
         only = _find_only_card(series)
         # The GPU of a job with several nodes is on the node that has sent its use.
         if only is not None or len(facts.nodes) == 1:
-            found.append(_measure_use(CardFigures(card="0"), only, facts, elapsed))
+            active = series.get(("job_gpu_sm_active", ""))
+            card = CardFigures(
+                card="0", sm_active=_mean_or_none(active.present()) if active else None
+            )
+            found.append(_measure_use(card, only, facts, elapsed))
     return tuple(found)
 
 

@@ -114,12 +114,11 @@ class Gpus:
             for of_card in answer.details:
                 details[first + of_card.card] = of_card.details
             first += library.count
-        for place, card in enumerate(cards):
-            use = details.get(card.index, ()) if card.index in instances else ()
-            for detail in use:
-                if detail.name == "graphics_active":
-                    cards[place] = msgspec.structs.replace(card, ce_util=round(detail.value))
-                    without_utilization.discard(card.index)
+        use = _use_of_instances(instances, details)
+        cards = [
+            msgspec.structs.replace(card, ce_util=use[card.index]) if card.index in use else card
+            for card in cards
+        ]
         return GpuReading(
             cards=cards,
             processes=processes,
@@ -127,7 +126,7 @@ class Gpus:
             addresses=addresses,
             partitioned=frozenset(partitioned),
             instances=frozenset(instances),
-            without_utilization=frozenset(without_utilization),
+            without_utilization=frozenset(without_utilization - use.keys()),
             without_memory=frozenset(without_memory),
             details=details,
         )
@@ -148,6 +147,16 @@ class Gpus:
         """End the processes of the libraries."""
         for library in self._libraries:
             library.close()
+
+
+def _use_of_instances(instances: set[int], details: dict[int, list[Detail]]) -> dict[int, int]:
+    """Return the utilisation in percent of instances that report it."""
+    return {
+        index: round(detail.value)
+        for index in instances & details.keys()
+        for detail in details[index]
+        if detail.name == "graphics_active"
+    }
 
 
 def _renumber(state: SampleGpu, index: int) -> SampleGpu:
