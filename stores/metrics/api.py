@@ -33,6 +33,7 @@ from ccagent.stores.metrics.responses import (
     text,
 )
 from ccagent.stores.metrics.tokens import ADMIN, READ, WRITE, UnauthorizedError
+from ccagent.stores.metrics.usage.keeper import parse_usage_query
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from ccagent.stores.metrics.query_answers import ValueSource
     from ccagent.stores.metrics.store import MetricStore
     from ccagent.stores.metrics.tokens import TokenVerifier
+    from ccagent.stores.metrics.usage.keeper import UsageKeeper
 
 _MOST_REMEMBERED = 1000
 _MOST_SELECTORS = 100_000
@@ -83,6 +85,7 @@ ROUTES = {
     b"/api/healthcheck": ServerPath("healthcheck", b"GET", READ),
     b"/api/jobs": ServerPath("jobs", b"POST", WRITE),
     b"/api/job": ServerPath("job", b"GET", READ),
+    b"/api/usage": ServerPath("usage", b"GET", READ),
     b"/metrics": ServerPath("metrics", b"GET", READ),
 }
 
@@ -105,6 +108,7 @@ class StoreApi:
         jobs: JobTable | None = None,
         events: JobEvents | None = None,
         source: ValueSource | None = None,
+        usage: UsageKeeper | None = None,
     ) -> None:
         """Set the parts. bodies: limit of inflated bytes. source: values outside memory."""
         self.largest_body = largest_body
@@ -120,6 +124,7 @@ class StoreApi:
         self._describe = describe
         self._jobs = jobs
         self._events = events
+        self._usage = usage
         self._tasks: set[asyncio.Task[None]] = set()
         self._clusters: dict[bytes, str] = {b"": ""}
 
@@ -219,7 +224,12 @@ class StoreApi:
             found = self._jobs.find(parameter(url, "cluster") or "", parameter(url, "job") or "")
             seen = [job for job in found if may_read(owner, job.user)]
             parts = self._store if parameter(url, "parts") else None
-            return StoreResponse(200, describe_jobs(seen, parts))
+            return StoreResponse(200, describe_jobs(seen, parts, self._usage))
+        if name == "usage" and self._usage is not None:
+            query = parse_usage_query(url, int(self._store.now()), owner)
+            return StoreResponse(200, msgspec.json.encode(self._usage.answer(query)) + b"\n")
+        if name == "usage":
+            return fail(501, "usage: this store has no table of usage; the engine memory has one")
         if name in {"job", "jobs"}:
             return fail(501, f"{name}: this store has no table of jobs")
         if name == "free":

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from markupsafe import Markup
 
+from ccagent.stores.metrics.reading import read_values
+from ccagent.stores.metrics.usage.job_energy import end_of_values, job_level
 from ccagent.views.amounts import (
     format_age,
     format_duration,
@@ -20,7 +22,7 @@ from ccagent.views.job.mounts import JobMounts
 from ccagent.views.terminal import Style
 from ccagent.views.web.addresses import AHEAD, ShownTime, read_times
 from ccagent.views.web.context import NotAllowedError
-from ccagent.views.web.data.jobs import end_of_values, job_level, read_parts, read_values
+from ccagent.views.web.data.jobs import read_parts
 from ccagent.views.web.pages.cluster_page import ShownTile
 from ccagent.views.web.pages.job_plots import JobPlots, describe_energy
 from ccagent.views.web.pages.jobs_page import ShownFinding, describe_size, show_finding, show_share
