@@ -11,6 +11,7 @@ import msgspec
 
 from ccagent.stores.metrics.job_table import StoredJobDetails
 from ccagent.stores.metrics.page_settings import JobThresholds  # noqa: TC001 - of a structure
+from ccagent.stores.metrics.usage.table import UsageSum
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -83,7 +84,7 @@ class JobFigures(msgspec.Struct, frozen=True, kw_only=True):
     job. elapsed: until now or the end. time_limit: None: no limit, or unknown. gpus: None: unknown.
     has_gpu_share: the job has parts of GPUs. asked_cores: Slurm may allocate more, such as both
     threads of a core. period: seconds between samples; 0: unknown. expected_samples: per node.
-    accounted_cpu_seconds: from Slurm's accounting, after the end.
+    accounted_cpu_seconds: from Slurm's accounting, after the end. usage: energy, CO2 and cost.
     """
 
     job: str
@@ -105,6 +106,8 @@ class JobFigures(msgspec.Struct, frozen=True, kw_only=True):
     is_exclusive: bool | None = None
     has_gpu_share: bool = False
     accounted_cpu_seconds: float | None = None
+    usage: UsageSum | None = None
+    currency: str = ""
     nodes: tuple[NodeFigures, ...] = ()
 
     @property
@@ -145,7 +148,7 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     """A job in the store's table of jobs: user, nodes, times, resources.
 
     start, stop: seconds since 1970; stop: None for a running job. parts: names of its parts, such
-    as mounts, by node.
+    as mounts, by node. usage: its energy, CO2 and cost; None: unknown.
     """
 
     job: str
@@ -157,6 +160,8 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[str, ...] = ()
     details: StoredJobDetails = StoredJobDetails()
     parts: dict[str, list[str]] = {}
+    usage: UsageSum | None = None
+    currency: str = ""
 
 
 class NodeHardware(msgspec.Struct, frozen=True, kw_only=True):

@@ -76,6 +76,8 @@ class JobMeasurement:
             is_exclusive=details.is_exclusive,
             has_gpu_share=bool(details.has_gpu_share),
             accounted_cpu_seconds=details.cpu_seconds,
+            usage=facts.usage,
+            currency=facts.currency,
             nodes=tuple(self._found[name] for name in facts.nodes),
         )
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ccagent.errors import ConfigurationError, UnparsableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 HOUR = 3600
 LARGEST_FACTOR = 5000.0
@@ -38,10 +38,9 @@ def parse_factors(lines: Iterable[str], zone: str) -> Factors:
     zone; several values of an hour are averaged. Raise UnparsableError with the number of a bad
     line.
     """
-    rows = csv.reader(lines)
     hours: dict[int, list[float]] = {}
     constant: float | None = None
-    for number, row in enumerate(rows, 1):
+    for number, row in enumerate(read_rows(lines), 1):
         if not row or row[0].startswith("#"):
             continue
         names = [name.strip() for name in row]
@@ -57,6 +56,14 @@ def parse_factors(lines: Iterable[str], zone: str) -> Factors:
         else:
             constant = factor
     return Factors({hour: sum(each) / len(each) for hour, each in hours.items()}, constant)
+
+
+def read_rows(lines: Iterable[str]) -> Iterator[list[str]]:
+    """Yield the rows of CSV. Raise UnparsableError."""
+    try:
+        yield from csv.reader(lines)
+    except csv.Error as error:
+        raise UnparsableError(f"not CSV: {error}") from error
 
 
 def parse_factor(value: object, place: str) -> float:
@@ -88,7 +95,7 @@ def read_factor_file(path: str, zone: str) -> Factors:
             found = parse_factors(file, zone)
     except OSError as error:
         raise ConfigurationError(f"{path}: {error.strerror}") from error
-    except (UnparsableError, UnicodeDecodeError, csv.Error) as error:
+    except (UnparsableError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path}: {error}") from error
     if not found.hours and found.constant is None:
         raise ConfigurationError(f"{path}: has no line of the zone {zone}")

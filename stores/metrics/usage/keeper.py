@@ -6,8 +6,6 @@ import asyncio
 import os
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from ccagent.errors import ConfigurationError
 from ccagent.log import logger
 from ccagent.stores.metrics.query_request import BadRequestError, parameter
@@ -17,6 +15,7 @@ from ccagent.stores.metrics.usage.table import (
     KEYS,
     PERIODS,
     NodeSum,
+    UsageAnswer,
     UsageQuery,
     UsageSum,
     add_up,
@@ -31,27 +30,6 @@ if TYPE_CHECKING:
 
 _DEFAULT = 30 * 86400
 _MOST_DIGITS = 11
-
-
-class UsageAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Sums of ended jobs. factor_problem: why the source has no new value; factor_hour: its last.
-
-    start, end: seconds since 1970; factor_hour too, None without a value.
-    """
-
-    start: int
-    end: int
-    by: str
-    each: str
-    pue: float
-    price: float
-    currency: str
-    common_error: float
-    factor_source: str
-    factor_hour: int | None
-    factor_problem: str
-    total: UsageSum
-    rows: list[UsageSum]
 
 
 class UsageKeeper:

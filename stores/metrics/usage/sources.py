@@ -7,7 +7,6 @@ WattTime (v3, historical), Our World in Data (grapher, carbon-intensity-electric
 from __future__ import annotations
 
 import base64
-import csv
 import ssl
 import time
 from datetime import UTC, datetime
@@ -21,7 +20,7 @@ from ccagent.errors import NotHereError, UnparsableError
 from ccagent.log import printable
 from ccagent.net.http_client import HTTP_ERRORS, HttpConnection
 from ccagent.net.urls import server_of_url, split_url
-from ccagent.stores.metrics.usage.factors import HOUR, Factors, parse_factor, parse_time
+from ccagent.stores.metrics.usage.factors import HOUR, Factors, parse_factor, parse_time, read_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -96,7 +95,7 @@ def parse_watttime(text: bytes, zone: str) -> Factors:
 def parse_owid(text: bytes, zone: str) -> Factors:
     """Parse CSV of Entity, Code, Year and the factor: the latest year of a code, `FRA`."""
     newest: tuple[int, float] | None = None
-    for row in csv.reader(text.decode("utf-8", "replace").splitlines()):
+    for row in read_rows(text.decode("utf-8", "replace").splitlines()):
         if len(row) >= 4 and row[1] == zone and row[2].isascii() and row[2].isdigit():
             newest = max(newest or (0, 0.0), (int(row[2]), parse_factor(row[3], f"year {row[2]}")))
     if newest is None:

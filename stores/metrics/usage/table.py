@@ -73,6 +73,27 @@ class UsageSum(msgspec.Struct, frozen=True, kw_only=True):
     cost: float | None = None
 
 
+class UsageAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Sums of ended jobs. factor_problem: why the source has no new value; factor_hour: its last.
+
+    start, end: seconds since 1970; factor_hour too, None without a value.
+    """
+
+    start: int
+    end: int
+    by: str
+    each: str
+    pue: float
+    price: float
+    currency: str
+    common_error: float
+    factor_source: str
+    factor_hour: int | None
+    factor_problem: str
+    total: UsageSum
+    rows: list[UsageSum]
+
+
 class NodeSum(NamedTuple):
     """Sums over the jobs of a node. weighted: J times g per kWh, over `known` J."""
 

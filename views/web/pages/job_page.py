@@ -20,6 +20,7 @@ from ccagent.views.amounts import (
 from ccagent.views.job.formats import format_report
 from ccagent.views.job.mounts import JobMounts
 from ccagent.views.terminal import Style
+from ccagent.views.usage.formats import describe_usage
 from ccagent.views.web.addresses import AHEAD, ShownTime, read_times
 from ccagent.views.web.context import NotAllowedError
 from ccagent.views.web.data.jobs import read_parts
@@ -101,6 +102,10 @@ async def make_job_page(sources: PageSources, request: PageRequest) -> JobPage |
         energy = describe_energy(parts.energy, len(job.nodes))
     else:
         energy = _estimate_energy(sources, job, stop)
+    use = None
+    if sources.usage is not None:
+        use = sources.usage.of_job(sources.store, job, end_of_values(job, runs, now))
+    usage = "" if use is None else describe_usage(use, sources.usage.settings.currency)
     is_whole = not any(request.query.get(name) for name in ("range", "from", "to"))
     times = _whole_time(job, now, sources.oldest)
     if not is_whole:
@@ -111,7 +116,7 @@ async def make_job_page(sources: PageSources, request: PageRequest) -> JobPage |
         number=shown_text(job.job),
         name=shown_text(job.details.name),
         start=job.start,
-        facts=_facts(job, report, energy),
+        facts=_facts(job, report, energy, usage),
         runs=runs[-_MOST_RUNS:] if len(runs) > 1 else [],
         verdict=show_finding(report.findings[0]),
         findings=[show_finding(one, len(one.text)) for one in report.findings],
@@ -143,7 +148,7 @@ def _whole_time(job: StoredJob, now: int, oldest: int) -> ShownTime:
     return ShownTime(start, max(stop, start + 60), "")
 
 
-def _facts(job: StoredJob, report: JobReport, energy: str) -> list[tuple[str, str]]:
+def _facts(job: StoredJob, report: JobReport, energy: str, usage: str) -> list[tuple[str, str]]:
     details, figures = job.details, report.figures
     ran = format_duration(figures.elapsed)
     if details.time_limit:
@@ -166,6 +171,7 @@ def _facts(job: StoredJob, report: JobReport, energy: str) -> list[tuple[str, st
         "ran": ran,
         "samples": samples,
         "energy": energy,
+        "interval, CO₂ and cost" if "CO2" in usage else "interval": usage,
     }
     return [(name, text) for name, text in facts.items() if text]
 
