@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from ccagent.stores.metrics.store import MetricStore
     from ccagent.stores.metrics.tokens import TokenVerifier
     from ccagent.stores.metrics.usage.keeper import UsageKeeper
+    from ccagent.stores.metrics.usage.table import UsageQuery
 
 _MOST_REMEMBERED = 1000
 _MOST_SELECTORS = 100_000
@@ -209,7 +210,10 @@ class StoreApi:
             self._begin(self._store_jobs(self._events, body, route.sender, done))
             return
         owner = None if self._verifier is None else route.owner
-        if name == "query":
+        if name == "usage" and self._usage is not None:
+            query = parse_usage_query(url, int(self._store.now()), owner)
+            self._begin(self._answer_usage(self._usage, query, done))
+        elif name == "query":
             self._answers.answer_query(url, body, done, owner)
         elif name == "healthcheck":
             self._answers.answer_health(body, done)
@@ -225,9 +229,6 @@ class StoreApi:
             seen = [job for job in found if may_read(owner, job.user)]
             parts = self._store if parameter(url, "parts") else None
             return StoreResponse(200, describe_jobs(seen, parts, self._usage))
-        if name == "usage" and self._usage is not None:
-            query = parse_usage_query(url, int(self._store.now()), owner)
-            return StoreResponse(200, msgspec.json.encode(self._usage.answer(query)) + b"\n")
         if name == "usage":
             return fail(501, "usage: this store has no table of usage; the engine memory has one")
         if name in {"job", "jobs"}:
@@ -260,6 +261,19 @@ class StoreApi:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    @staticmethod
+    async def _answer_usage(
+        usage: UsageKeeper, query: UsageQuery, done: Callable[[StoreResponse], None]
+    ) -> None:
+        """Answer in a thread: the sums of a year take seconds."""
+        try:
+            found = await asyncio.to_thread(usage.answer, query)
+        except Exception as error:  # noqa: BLE001 - the client must get an answer
+            logger.error("usage: %s", error)
+            done(fail(503, f"the table of usage: {error}; try again"))
+        else:
+            done(StoreResponse(200, msgspec.json.encode(found) + b"\n"))
 
     async def _store_jobs(
         self,

@@ -32,11 +32,11 @@ def format_energy(found: UsageSum) -> str:
     return f"{text} ({least} to {most})"
 
 
-def format_grams(found: UsageSum) -> str:
+def format_grams(found: UsageSum, unit: str = "kg") -> str:
     """Return the CO2 of a sum; of which part of its energy, if the factor is not always known."""
     if found.grams is None:
         return "unknown"
-    text = f"{format_number(found.grams / 1000)} kg"
+    text = f"{format_number(found.grams / 1000)} {unit}"
     if found.factor_share < 0.9995:
         text += f" for {format_number(100 * found.factor_share)} %"
     return text
@@ -51,7 +51,7 @@ def describe_usage(found: UsageSum, currency: str) -> str:
     """Return energy, CO2 and cost of a job in a line."""
     texts = [format_energy(found)]
     if found.grams is not None:
-        texts.append(f"{format_grams(found)} CO2")
+        texts.append(format_grams(found, "kg CO2"))
     return "   ".join([*texts, *filter(None, [format_cost(found, currency)])])
 
 
@@ -96,7 +96,7 @@ def notes(answer: UsageAnswer) -> Iterator[str]:
     if answer.factor_problem:
         since = "" if answer.factor_hour is None else f" since {format_time(answer.factor_hour)}"
         yield f"No factor of {answer.factor_source}{since}: {clean(answer.factor_problem)}"
-    elif not answer.factor_source:
+    elif total.grams is None and not answer.factor_source:
         yield "CO2 needs factors: usage.factor-file or usage.source of the store."
 
 

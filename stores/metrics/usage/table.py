@@ -112,7 +112,7 @@ class UsageTable:
 
     def __init__(self, path: str) -> None:
         """Open or create the table. Raise sqlite3.Error."""
-        self._lock = threading.Lock()
+        self._lock, self._reading = threading.Lock(), threading.Lock()
         try:
             make_private(path)
         except (OSError, NotPermittedError) as error:
@@ -122,14 +122,17 @@ class UsageTable:
             self._database.execute("pragma journal_mode = wal")
             self._database.execute("pragma synchronous = normal")
             self._database.executescript(_SCHEMA)
+            # Sums take long: they must not delay the store's writes.
+            self._reader = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         except BaseException:
             self._database.close()
             raise
 
     def close(self) -> None:
         """Close the file."""
-        with self._lock:
+        with self._lock, self._reading:
             self._database.close()
+            self._reader.close()
 
     def keep(self, job: StoredJob, uses: Mapping[str, NodeJobEnergy], factor: float | None) -> None:
         """Store an ended job. uses: by node; empty: unknown. factor: g CO2 per kWh, or None."""
@@ -216,9 +219,9 @@ class UsageTable:
             " total(joules * factor), total(case when factor is not null then joules end)"
             f" from usage where {where} and joules is not null group by 1, 2, 3, 4"
         )
-        with self._lock:
-            counts = self._database.execute(jobs, (*values, *texts)).fetchall()
-            rows = self._database.execute(nodes, (*values, *texts)).fetchall()
+        with self._reading:
+            counts = self._reader.execute(jobs, (*values, *texts)).fetchall()
+            rows = self._reader.execute(nodes, (*values, *texts)).fetchall()
         return counts, [(row[:4], NodeSum(*row[4:])) for row in rows]
 
 

@@ -47,6 +47,7 @@ class UsageRow(NamedTuple):
     link: str
     share: Markup
     jobs: str
+    measured: str
     energy: str
     grams: str
     cost: str
@@ -119,14 +120,12 @@ def _range(times: ShownTime) -> list[tuple[str, str]]:
 
 def _row(found: UsageSum, by: str, answer: UsageAnswer, total: float, times: ShownTime) -> UsageRow:
     link = jobs_link(found.key) if by == "cluster" and found.key else ""
-    jobs = f"{found.jobs:,}"
-    if found.measured < found.jobs:
-        jobs += f", {found.measured:,} measured"
     return UsageRow(
         name=shown_text(found.key) or "unknown",
         link=f"{link}?{times.query}" if link else "",
         share=draw_meter(found.joules / total if total > 0 else None),
-        jobs=jobs,
+        jobs=f"{found.jobs:,}",
+        measured=f"{found.measured:,}",
         energy=format_energy(found),
         grams=format_grams(found),
         cost=format_cost(found, answer.currency),

@@ -19,10 +19,12 @@ from ccagent.stores.metrics.job_queries import FootprintKeeper
 from ccagent.stores.metrics.job_table import JobTable, StoredJob, StoredJobDetails
 from ccagent.stores.metrics.responses import StoreResponse
 from ccagent.stores.metrics.store import MetricStore
+from ccagent.stores.metrics.tokens import TokenVerifier
 from ccagent.stores.metrics.usage.factors import Factors
 from ccagent.stores.metrics.usage.job_energy import end_of_values, read_job_use
 from ccagent.stores.metrics.usage.keeper import UsageKeeper
 from ccagent.stores.metrics.usage.settings import UsageSettings
+from tests.support.page_site import public_key
 
 NOW = 1_800_000_000
 HOUR = NOW // 3600
@@ -42,7 +44,12 @@ class Site:
         self.table = JobTable(str(directory / "jobs.sqlite"))
         self.usage = UsageKeeper(UsageSettings(**settings), str(directory))
         self.api = StoreApi(
-            self.store, self.ingest, GroupCommit(None, "write"), jobs=self.table, usage=self.usage
+            self.store,
+            self.ingest,
+            GroupCommit(None, "write"),
+            jobs=self.table,
+            usage=self.usage,
+            verifier=TokenVerifier(public_key(), lambda: NOW),
         )
 
     def send(self, metric: str, time: int, value: float, node: str = "n1", **more: str) -> None:
@@ -59,9 +66,14 @@ class Site:
         name = path.partition("/?")[0].encode()
         route = ROUTES[name]._replace(owner=owner)
         answers: list[StoreResponse] = []
-        self.api.respond(route, path.encode(), b"", False, answers.append)
-        return json.loads(b"".join(answers[0].body) if isinstance(answers[0].body, list)
-                          else bytes(answers[0].body))  # fmt: skip
+
+        async def send() -> None:
+            self.api.respond(route, path.encode(), b"", False, answers.append)
+            while not answers:  # noqa: ASYNC110 - the loop itself is what is tested
+                await asyncio.sleep(0)
+
+        asyncio.run(send())
+        return json.loads(bytes(answers[0].body))
 
     def close(self) -> None:
         self.usage.close()
@@ -77,13 +89,8 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 def fill(site: Site) -> None:
     """Send counters of two nodes over two hours, with the interval of the first at the end."""
-    for time, joules in (
-        (NOW - 5340, 60),
-        (NOW - 3660, 900),
-        (NOW - 1800, 1800),
-        (NOW - 600, 2000),
-    ):
-        site.send("job_energy", time, joules, part="cpu", share="active")
+    for ago, joules in ((5340, 60), (3660, 900), (1800, 1800), (600, 2000)):
+        site.send("job_energy", NOW - ago, joules, part="cpu", share="active")
     site.send("job_energy", NOW - 600, 500, part="cpu", share="idle")
     site.send("job_energy_least", NOW - 540, 2300)
     site.send("job_energy_most", NOW - 540, 2900)

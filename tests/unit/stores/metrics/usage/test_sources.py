@@ -47,8 +47,12 @@ WATTTIME = {
     "meta": {"data_point_period_seconds": 300, "region": "CAISO_NORTH", "warnings": [],
              "signal_type": "co2_moer", "units": "lbs_co2_per_mwh"},
 }  # fmt: skip
-OWID = "Entity,Code,Year,Carbon intensity\nEurope,,2024,277\nFrance,FRA,2023,56.04\n" \
-       "France,FRA,2024,44.2\nGermany,DEU,2024,344.1\n"  # fmt: skip
+OWID = """Entity,Code,Year,Carbon intensity
+Europe,,2024,277
+France,FRA,2023,56.04
+France,FRA,2024,44.2
+Germany,DEU,2024,344.1
+"""
 
 
 @pytest.fixture
