@@ -17,7 +17,7 @@ from ccagent.errors import CcagentError, NotHereError, NotPermittedError
 from ccagent.exporter.collector import Collector
 from ccagent.exporter.exposition import Family, counter, gauge
 from ccagent.log import logger
-from ccagent.machine.gpu.gpm import GPU_INSTANCE
+from ccagent.machine.gpu.gpm import GPU_INSTANCE, PER_PERCENT
 from ccagent.service.private_directories import open_directory
 from ccagent.service.private_files import replace_file
 
@@ -102,7 +102,7 @@ class GpuCollector(Collector):
             yield family, rows
         yield _ENERGY, _find_details(reading, labels, "energy", 1000)
         for name, family in _ACTIVITY.items():
-            yield family, _find_details(reading, labels, name, 100)
+            yield family, _find_details(reading, labels, name, _RATIO)
         yield from self._of_jobs(cards, labels)
 
     def _of_jobs(
@@ -195,30 +195,32 @@ _DETAILS = {
 }
 
 
+_RATIO = 100 * PER_PERCENT
+
 _PROFILES = (
-    ("graphics_active", 100, _profile(
+    ("graphics_active", _RATIO, _profile(
         "GR_ENGINE_ACTIVE", "Ratio of time the graphics engine is active.")),
-    ("sm_active", 100, _profile(
+    ("sm_active", _RATIO, _profile(
         "SM_ACTIVE", "The ratio of cycles an SM has at least 1 warp assigned.")),
-    ("sm_occupancy", 100, _profile(
+    ("sm_occupancy", _RATIO, _profile(
         "SM_OCCUPANCY", "The ratio of number of warps resident on an SM.")),
-    ("tensor_active", 100, _profile(
+    ("tensor_active", _RATIO, _profile(
         "PIPE_TENSOR_ACTIVE", "Ratio of cycles the tensor (HMMA) pipe is active.")),
-    ("dram_active", 100, _profile(
+    ("dram_active", _RATIO, _profile(
         "DRAM_ACTIVE", "Ratio of cycles the device memory interface is active.")),
-    ("fp64_active", 100, _profile(
+    ("fp64_active", _RATIO, _profile(
         "PIPE_FP64_ACTIVE", "Ratio of cycles the fp64 pipes are active.")),
-    ("fp32_active", 100, _profile(
+    ("fp32_active", _RATIO, _profile(
         "PIPE_FP32_ACTIVE", "Ratio of cycles the fp32 pipes are active.")),
-    ("fp16_active", 100, _profile(
+    ("fp16_active", _RATIO, _profile(
         "PIPE_FP16_ACTIVE", "Ratio of cycles the fp16 pipes are active.")),
-    ("gpm_pcie_tx", 1 / (1 << 20), _profile(
+    ("gpm_pcie_tx", 1, _profile(
         "PCIE_TX_BYTES", "The rate of data sent over PCIe in B/s.")),
-    ("gpm_pcie_rx", 1 / (1 << 20), _profile(
+    ("gpm_pcie_rx", 1, _profile(
         "PCIE_RX_BYTES", "The rate of data received over PCIe in B/s.")),
-    ("gpm_nvlink_tx", 1 / (1 << 20), _profile(
+    ("gpm_nvlink_tx", 1, _profile(
         "NVLINK_TX_BYTES", "The rate of data sent over NVLink in B/s.")),
-    ("gpm_nvlink_rx", 1 / (1 << 20), _profile(
+    ("gpm_nvlink_rx", 1, _profile(
         "NVLINK_RX_BYTES", "The rate of data received over NVLink in B/s.")),
 )  # fmt: skip
 """DCGM reads these fields through NVML's GPM on Hopper and later, and divides percent by 100."""

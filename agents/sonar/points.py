@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ccagent.agents.sonar.jobs.records import ALLOCATED
 from ccagent.agents.sonar.process import FIRST_PID_OF_ENDED
+from ccagent.machine.gpu.gpm import PER_PERCENT
 from ccagent.records.points import Point
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def _add_instances(
 def _sm_activity(allocation: Allocation, reading: GpuReading) -> float | None:
     """Return the mean percent of busy SMs of a job's cards; None if one does not report it."""
     active = [
-        detail.value
+        detail.value / PER_PERCENT
         for index in allocation.cards
         for detail in reading.details.get(index, ())
         if detail.name == "sm_active"

@@ -200,9 +200,8 @@ def _measure_cards(
         of_all = max(share.present(), default=0.0) if share is not None else 0.0
         total = 100 * peak / of_all if peak is not None and of_all else None
         active, power, limit = (
-            _mean_or_none(one.present()) if one is not None else None
+            _mean_of(series.get((metric, address)))
             for metric in ("acc_sm_active", "acc_power", "acc_power_limit")
-            for one in [series.get((metric, address))]
         )
         card = CardFigures(
             card=str(number),
@@ -217,10 +216,7 @@ def _measure_cards(
         only = _find_only_card(series)
         # The GPU of a job with several nodes is on the node that has sent its use.
         if only is not None or len(facts.nodes) == 1:
-            active = series.get(("job_gpu_sm_active", ""))
-            card = CardFigures(
-                card="0", sm_active=_mean_or_none(active.present()) if active else None
-            )
+            card = CardFigures(card="0", sm_active=_mean_of(series.get(("job_gpu_sm_active", ""))))
             found.append(_measure_use(card, only, facts, elapsed))
     return tuple(found)
 
@@ -284,6 +280,10 @@ def _measure_idle_end(used: JobSeries, places: list[int], period: int, stop: flo
 
 def _mean(values: list[float]) -> float:
     return sum(values) / len(values)
+
+
+def _mean_of(series: JobSeries | None) -> float | None:
+    return None if series is None else _mean_or_none(series.present())
 
 
 def _mean_or_none(values: list[float]) -> float | None:

@@ -230,14 +230,12 @@ def _of_gpm() -> dict[str, Metric]:
     """Return the metrics of NVML's GPM: means since the previous sample, Hopper and later."""
     found: dict[str, Metric] = {}
     for name, (text, source) in _ACTIVITY.items():
-        found[f"acc_{name}"] = _metric("%", f"share {text}", f"{_GPM}{source}", "mean")
+        found[f"acc_{name}"] = _metric("%", f"share {text}", f"{_GPM}{source}", "mean", 1e-3)
     for name, (text, source) in _RATES.items():
-        found[f"acc_{name}"] = _metric(
-            "B/s", f"mean rate of bytes {text}", f"{_GPM}{source}", scale=1048576.0
-        )
+        found[f"acc_{name}"] = _metric("B/s", f"mean rate of bytes {text}", f"{_GPM}{source}")
     for name, (text, source) in _ACTIVITY.items():
         found[f"{_OF_INSTANCE}{name}"] = _metric(
-            "%", f"share {text}, by MIG instance (stype mig)", f"{_GPM}{source}", "mean"
+            "%", f"share {text}, by MIG instance (stype mig)", f"{_GPM}{source}", "mean", 1e-3
         )
     return found
 

@@ -121,7 +121,7 @@ def _counter(series: StoredSeries, start: int, stop: int) -> tuple[Values, Value
     After a reset the counter counts from 0.
     """
     begin, values = read_values(series, 0, stop)
-    times = begin + series.group.frequency * np.arange(len(values))
+    times = begin + series.group.frequency * np.arange(float(len(values)))
     is_good = (values >= 0) & (values < _LARGEST)
     before, during = values[is_good & (times < start)], is_good & (times >= start)
     known = np.concatenate([before[-1:] if before.size else [0.0], values[during]])

@@ -111,6 +111,16 @@ def _ask_rte(zone: str, now: float) -> dict[str, str]:
     }  # fmt: skip
 
 
+def _ask_zone(zone: str, now: float) -> dict[str, str]:
+    del now
+    return {"zone": zone}
+
+
+def _ask_all(zone: str, now: float) -> dict[str, str]:
+    del zone, now
+    return {}
+
+
 def _ask_watttime(zone: str, now: float) -> dict[str, str]:
     start, end = (datetime.fromtimestamp(one, UTC).isoformat() for one in (now - 7200, now))
     return {"region": zone, "signal_type": "co2_moer", "start": start, "end": end}
@@ -123,14 +133,14 @@ SOURCES: dict[str, FactorSource] = {
     ),
     "electricity-maps": FactorSource(
         "https://api.electricitymap.org/v3/carbon-intensity/latest",
-        lambda zone, _: {"zone": zone}, parse_electricity_maps, "auth-token",
+        _ask_zone, parse_electricity_maps, "auth-token",
     ),
     "watttime": FactorSource(
         "https://api.watttime.org/v3/historical", _ask_watttime, parse_watttime, "Authorization"
     ),
     "owid": FactorSource(
         "https://ourworldindata.org/grapher/carbon-intensity-electricity.csv",
-        lambda _, __: {}, parse_owid,
+        _ask_all, parse_owid,
     ),
 }  # fmt: skip
 
@@ -162,7 +172,9 @@ def _log_in(settings: UsageSettings, url: str, secret: str) -> str:
     basic = base64.b64encode(secret.encode()).decode("ascii")
     target = split_url(url)
     place = target._replace(path="/login", query="").geturl()
-    return _decode(_get(settings, place, {"Authorization": f"Basic {basic}"}), _WattTimeLogin).token
+    answer = _get(settings, place, {"Authorization": f"Basic {basic}"})
+    token: str = _decode(answer, _WattTimeLogin).token
+    return token
 
 
 def _get(settings: UsageSettings, url: str, headers: dict[str, str]) -> bytes:

@@ -102,10 +102,7 @@ async def make_job_page(sources: PageSources, request: PageRequest) -> JobPage |
         energy = describe_energy(parts.energy, len(job.nodes))
     else:
         energy = _estimate_energy(sources, job, stop)
-    use = None
-    if sources.usage is not None:
-        use = sources.usage.of_job(sources.store, job, end_of_values(job, runs, now))
-    usage = "" if use is None else describe_usage(use, sources.usage.settings.currency)
+    usage = _describe_usage(sources, job, end_of_values(job, runs, now))
     is_whole = not any(request.query.get(name) for name in ("range", "from", "to"))
     times = _whole_time(job, now, sources.oldest)
     if not is_whole:
@@ -174,6 +171,14 @@ def _facts(job: StoredJob, report: JobReport, energy: str, usage: str) -> list[t
         "interval, CO₂ and cost" if "CO2" in usage else "interval": usage,
     }
     return [(name, text) for name, text in facts.items() if text]
+
+
+def _describe_usage(sources: PageSources, job: StoredJob, stop: int) -> str:
+    """Return interval, CO2 and cost of the measured energy; empty without it."""
+    if sources.usage is None:
+        return ""
+    found = sources.usage.of_job(sources.store, job, stop)
+    return "" if found is None else describe_usage(found, sources.usage.settings.currency)
 
 
 def _estimate_energy(sources: PageSources, job: StoredJob, stop: int) -> str:

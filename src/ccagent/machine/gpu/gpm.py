@@ -26,10 +26,13 @@ ACTIVITY = {
     "fp32_active": 12,
     "fp16_active": 13,
 }
-"""Numbers of nvmlGpmMetricId_t in percent."""
+"""Numbers of nvmlGpmMetricId_t in percent. Details have thousandths of a percent."""
 
 TRAFFIC = {"gpm_pcie_tx": 20, "gpm_pcie_rx": 21, "gpm_nvlink_rx": 60, "gpm_nvlink_tx": 61}
-"""Numbers of nvmlGpmMetricId_t in MiB/s."""
+"""Numbers of nvmlGpmMetricId_t in MiB/s. Details have B/s."""
+
+PER_PERCENT = 1000
+"""Value of a detail of ACTIVITY for 1 %."""
 
 GPU_INSTANCE = "gpu_instance"
 """Detail of a MIG instance: the id of its GPU instance."""
@@ -45,9 +48,9 @@ _FIRST_DRIVER_FOR_MIG = 550
 
 
 class GpmPlace(NamedTuple):
-    """A card, or a MIG instance of it. index: of the card or instance."""
+    """A card, or a MIG instance of it. number: index of the card or instance."""
 
-    index: int
+    number: int
     card: Device
     instance: Device | None = None
 
@@ -93,7 +96,7 @@ class Gpm:
             values = self._read_place(key, place, numbers, calls)
             if values and place.instance is not None:
                 values.append(Detail(GPU_INSTANCE, key[1]))
-            found[place.index] = values
+            found[place.number] = values
         for key in self._samples.keys() - keys.keys():
             self._free(self._samples.pop(key), calls)
         return found
@@ -209,6 +212,7 @@ def _details(query: Any, numbers: dict[str, int]) -> list[Detail]:
         metric = query.metrics[place]
         largest = _LARGEST_PERCENT + _ROUNDING if name in ACTIVITY else _LARGEST_RATE
         if metric.nvmlReturn == 0 and 0 <= metric.value <= largest:
-            value = min(metric.value, _LARGEST_PERCENT) if name in ACTIVITY else metric.value
-            found.append(Detail(name, round(value, 6)))
+            value = min(metric.value, largest if name in TRAFFIC else _LARGEST_PERCENT)
+            unit = PER_PERCENT if name in ACTIVITY else 1 << 20
+            found.append(Detail(name, round(value * unit)))
     return found

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ccagent.machine.gpu.gpm import PER_PERCENT
 from ccagent.machine.gpu.library import GpuLibrary
 from ccagent.machine.gpu.presence import gpu_vendor_class
 from ccagent.machine.gpu.vendor import Detail
@@ -114,9 +115,11 @@ class Gpus:
             for of_card in answer.details:
                 details[first + of_card.card] = of_card.details
             first += library.count
-        use = _use_of_instances(instances, details)
+        rates = _use_of_instances(instances, details)
         cards = [
-            msgspec.structs.replace(card, ce_util=use[card.index]) if card.index in use else card
+            msgspec.structs.replace(card, ce_util=rates[card.index])
+            if card.index in rates
+            else card
             for card in cards
         ]
         return GpuReading(
@@ -126,7 +129,7 @@ class Gpus:
             addresses=addresses,
             partitioned=frozenset(partitioned),
             instances=frozenset(instances),
-            without_utilization=frozenset(without_utilization - use.keys()),
+            without_utilization=frozenset(without_utilization - rates.keys()),
             without_memory=frozenset(without_memory),
             details=details,
         )
@@ -152,7 +155,7 @@ class Gpus:
 def _use_of_instances(instances: set[int], details: dict[int, list[Detail]]) -> dict[int, int]:
     """Return the utilisation in percent of instances that report it."""
     return {
-        index: round(detail.value)
+        index: round(detail.value / PER_PERCENT)
         for index in instances & details.keys()
         for detail in details[index]
         if detail.name == "graphics_active"

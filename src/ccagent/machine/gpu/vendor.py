@@ -85,7 +85,7 @@ class Detail(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """
 
     name: str
-    value: int | float
+    value: int
     part: str = ""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from ccagent.config.duration import Duration
 from ccagent.views.amounts import GB
@@ -228,8 +229,8 @@ def test_low_use_of_gpus(mean: float, expected: str | None) -> None:
     ],
 )
 def test_busy_cards_with_few_sms(changes: dict[str, Any], expected: str | None) -> None:
-    busy = card(**({"utilization": 99.0, "sm_active": 4.0, "power": 180.0, "power_limit": 700.0}
-                   | changes))  # fmt: skip
+    busy = card(utilization=99.0, sm_active=4.0, power=180.0, power_limit=700.0)
+    busy = structs.replace(busy, **changes)
     assert levels(job(node(cards=(busy,)))).get("gpu-few-sms") == expected
 
 

@@ -327,7 +327,7 @@ class TestIdle:
             cards=[SampleGpu(index=0, uuid="GPU-a"), SampleGpu(index=1, uuid="MIG-a", ce_util=80)],
             instances=frozenset({1}),
             without_utilization=frozenset({0}),
-            details={1: [Detail("sm_active", 40.26)]},
+            details={1: [Detail("sm_active", 40_260)]},
         )
         points = {
             (point.name, point.tags["stype-id"]): point.value

@@ -73,7 +73,8 @@ class Site:
                 await asyncio.sleep(0)
 
         asyncio.run(send())
-        return json.loads(bytes(answers[0].body))
+        assert isinstance(answers[0].body, bytes)
+        return json.loads(answers[0].body)
 
     def close(self) -> None:
         self.usage.close()

@@ -39,7 +39,7 @@ MAPS = {
     "updatedAt": "2026-10-31T23:51:00.000Z", "emissionFactorType": "lifecycle",
     "isEstimated": True, "estimationMethod": "TIME_SLICER_AVERAGE",
 }  # fmt: skip
-WATTTIME = {
+WATTTIME: dict[str, Any] = {
     "data": [
         {"point_time": "2026-11-01T00:00:00+00:00", "value": 870.0},
         {"point_time": "2026-11-01T00:05:00+00:00", "value": 890.0},

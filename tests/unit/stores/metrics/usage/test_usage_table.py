@@ -47,8 +47,9 @@ def simulate(count: int, seed: int) -> list[SimulatedJob]:
         energies: dict[str, tuple[int, int | None, int | None]] = {}
         for name in sorted(names) if chance.random() < 0.95 else ():
             joules = chance.randrange(1, 50_000_000)
-            sides = (chance.randrange(joules // 3 + 1), chance.randrange(joules // 2 + 1))
-            energies[name] = (joules, *(sides if chance.random() < 0.9 else (None, None)))
+            below, above = chance.randrange(joules // 3 + 1), chance.randrange(joules // 2 + 1)
+            is_bounded = chance.random() < 0.9
+            energies[name] = (joules, below, above) if is_bounded else (joules, None, None)
         jobs.append(SimulatedJob(job, energies, chance.choice([None, 20.0, 55.5, 400.0])))
     return jobs
 
