@@ -56,7 +56,7 @@ class GpmPlace(NamedTuple):
 
 
 class _Samples:
-    """Two samples of NVML. newest: whether `first` holds the last sample, and since when."""
+    """Two samples of NVML. taken: time of the sample in `first`; None: it is empty."""
 
     def __init__(self, first: Any, spare: Any) -> None:
         self.first = first
