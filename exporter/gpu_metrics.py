@@ -197,32 +197,23 @@ _DETAILS = {
 
 _RATIO = 100 * PER_PERCENT
 
-_PROFILES = (
-    ("graphics_active", _RATIO, _profile(
-        "GR_ENGINE_ACTIVE", "Ratio of time the graphics engine is active.")),
-    ("sm_active", _RATIO, _profile(
-        "SM_ACTIVE", "The ratio of cycles an SM has at least 1 warp assigned.")),
-    ("sm_occupancy", _RATIO, _profile(
-        "SM_OCCUPANCY", "The ratio of number of warps resident on an SM.")),
-    ("tensor_active", _RATIO, _profile(
-        "PIPE_TENSOR_ACTIVE", "Ratio of cycles the tensor (HMMA) pipe is active.")),
-    ("dram_active", _RATIO, _profile(
-        "DRAM_ACTIVE", "Ratio of cycles the device memory interface is active.")),
-    ("fp64_active", _RATIO, _profile(
-        "PIPE_FP64_ACTIVE", "Ratio of cycles the fp64 pipes are active.")),
-    ("fp32_active", _RATIO, _profile(
-        "PIPE_FP32_ACTIVE", "Ratio of cycles the fp32 pipes are active.")),
-    ("fp16_active", _RATIO, _profile(
-        "PIPE_FP16_ACTIVE", "Ratio of cycles the fp16 pipes are active.")),
-    ("gpm_pcie_tx", 1, _profile(
-        "PCIE_TX_BYTES", "The rate of data sent over PCIe in B/s.")),
-    ("gpm_pcie_rx", 1, _profile(
-        "PCIE_RX_BYTES", "The rate of data received over PCIe in B/s.")),
-    ("gpm_nvlink_tx", 1, _profile(
-        "NVLINK_TX_BYTES", "The rate of data sent over NVLink in B/s.")),
-    ("gpm_nvlink_rx", 1, _profile(
-        "NVLINK_RX_BYTES", "The rate of data received over NVLink in B/s.")),
-)  # fmt: skip
+_PROFILES = [
+    (detail, divisor, _profile(name, text))
+    for detail, divisor, name, text in (
+        ("graphics_active", _RATIO, "GR_ENGINE_ACTIVE", "Share of time of a busy engine."),
+        ("sm_active", _RATIO, "SM_ACTIVE", "Share of cycles with a warp on an SM."),
+        ("sm_occupancy", _RATIO, "SM_OCCUPANCY", "Share of the warps that fit on an SM."),
+        ("tensor_active", _RATIO, "PIPE_TENSOR_ACTIVE", "Share of cycles of the tensor pipes."),
+        ("dram_active", _RATIO, "DRAM_ACTIVE", "Share of cycles of the memory's interface."),
+        ("fp64_active", _RATIO, "PIPE_FP64_ACTIVE", "Share of cycles of the FP64 pipes."),
+        ("fp32_active", _RATIO, "PIPE_FP32_ACTIVE", "Share of cycles of the FP32 pipes."),
+        ("fp16_active", _RATIO, "PIPE_FP16_ACTIVE", "Share of cycles of the FP16 pipes."),
+        ("gpm_pcie_tx", 1, "PCIE_TX_BYTES", "Bytes per second sent over PCIe."),
+        ("gpm_pcie_rx", 1, "PCIE_RX_BYTES", "Bytes per second received over PCIe."),
+        ("gpm_nvlink_tx", 1, "NVLINK_TX_BYTES", "Bytes per second sent over NVLink."),
+        ("gpm_nvlink_rx", 1, "NVLINK_RX_BYTES", "Bytes per second received over NVLink."),
+    )
+]
 """DCGM reads these fields through NVML's GPM on Hopper and later, and divides percent by 100."""
 _PROFILE = re.compile(r"MIG (\S+)$", re.ASCII)
 
