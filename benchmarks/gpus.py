@@ -109,13 +109,57 @@ def rss_of(pid: int) -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
+def library_processes() -> set[int]:
+    """Return the child processes of the library."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    return {
+        int(child)
+        for child in children
+        if b"ccagent.machine.gpu.process" in Path(f"/proc/{child}/cmdline").read_bytes()
+    }
+
+
 def library_process() -> int | None:
     """Return the child process of the library."""
-    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    for child in children:
-        if b"ccagent.machine.gpu.process" in Path(f"/proc/{child}/cmdline").read_bytes():
-            return int(child)
-    return None
+    return next(iter(library_processes()), None)
+
+
+GPM = """
+nvmlGpmQueryDeviceSupport {card} = 1
+nvmlGpmMetricsGet {card} 1 = 97.5
+nvmlGpmMetricsGet {card} 2 = 41.25
+"""
+
+
+def measure_activity(node: Node, readings: int) -> dict[str, float]:
+    """Return ms of CPU of the library's process per reading, without and with GPM, in turns."""
+    settings = SampleSettings()
+    kinds: dict[str, tuple[str, ...]] = {"plain": (), "activity": ("graphics_active", "sm_active")}
+    costs = dict.fromkeys(kinds, 0.0)
+    gpus = {kind: settings.make_gpus(node) for kind in kinds}
+    children: dict[str, int] = {}
+    for number in range(readings + 2):
+        for kind, details in kinds.items():
+            before = all_cpu_of(children.get(kind))
+            gpus[kind].ask("read", details)
+            gpus[kind].reading([])
+            if kind not in children:
+                (child,) = library_processes() - set(children.values())
+                children[kind] = child
+            if number >= 2:
+                costs[kind] += all_cpu_of(children[kind]) - before
+        time.sleep(0.1)  # GPM needs time between two samples
+    for each in gpus.values():
+        each.close()
+    return {kind: cost / readings for kind, cost in costs.items()}
+
+
+def all_cpu_of(pid: int | None) -> float:
+    """Return the CPU time of all threads of a process, also ended ones, in milliseconds."""
+    if pid is None:
+        return 0.0
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return 1000 * (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:
@@ -159,6 +203,14 @@ def main() -> None:
         memory = 0.0 if child is None else rss_of(child)
         for agent in agents.values():
             agent.close()
+        if options.maker == "nvidia":
+            forms = (GPM.format(card=card) for card in range(options.cards))
+            libraries.play(scenario(options.maker, options.cards, pids), *forms)
+            activity = measure_activity(nodes["with"], options.samples)
+            print(
+                f"a reading of the library {activity['plain']:7.2f} ms CPU,"
+                f" with GPM {activity['activity']:7.2f} ms"
+            )
     median = {kind: statistics.median(values) for kind, values in costs.items()}
     gpus = median["with"] - median["without"] + median["library"]
     print(f"{options.cards} cards, {len(pids)} processes on them, {options.samples} samples")

@@ -17,14 +17,16 @@ from ccagent.errors import CcagentError, NotHereError, NotPermittedError
 from ccagent.exporter.collector import Collector
 from ccagent.exporter.exposition import Family, counter, gauge
 from ccagent.log import logger
+from ccagent.machine.gpu.gpm import GPU_INSTANCE, PER_PERCENT
 from ccagent.service.private_directories import open_directory
 from ccagent.service.private_files import replace_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from ccagent.exporter.exposition import FamilyRows, Kind, Labels
     from ccagent.exporter.sources import CardsOnNode, NodeSources
+    from ccagent.machine.gpu.gpus import GpuReading
     from ccagent.machine.node import Node
 
 
@@ -54,6 +56,17 @@ _VALUES = (
     ("memory_clock", gauge("ccagent_gpu_memory_clock_hertz", "Clock of the memory.", *_CARD), 1e6),
     ("fan", gauge("ccagent_gpu_fan_ratio", "Speed of the fan.", *_CARD), 0.01),
 )  # fmt: skip
+_ACTIVITY = {
+    name: gauge(f"ccagent_gpu_{name}_ratio", text, *_CARD)
+    for name, text in (
+        ("graphics_active", "Share of time in which a kernel or a graphics program ran."),
+        ("sm_active", "Share of the SMs that were busy, mean since the previous scrape."),
+        ("sm_occupancy", "Share of the maximum of warps that were active."),
+        ("tensor_active", "Share of tensor operations of any kind."),
+        ("dram_active", "Share of the maximum bandwidth of the memory."),
+    )
+}
+"""NVML's GPM, also of MIG instances."""
 _TOTAL = gauge("ccagent_gpu_memory_bytes", "Size of the memory.", *_CARD)
 
 
@@ -87,15 +100,9 @@ class GpuCollector(Collector):
                 value = getattr(card, field)
                 rows.append((labels[card.index], value * factor if factor >= 1 else value / 100))
             yield family, rows
-        yield (
-            _ENERGY,
-            [
-                (labels[index], detail.value / 1000)
-                for index, details in reading.details.items()
-                for detail in details
-                if detail.name == "energy" and index in labels
-            ],
-        )
+        yield _ENERGY, _find_details(reading, labels, "energy", 1000)
+        for name, family in _ACTIVITY.items():
+            yield family, _find_details(reading, labels, name, _RATIO)
         yield from self._of_jobs(cards, labels)
 
     def _of_jobs(
@@ -119,11 +126,24 @@ class GpuCollector(Collector):
         yield _IDLE, idle
 
 
+def _find_details(
+    reading: GpuReading, labels: Mapping[int, Labels], name: str, divisor: float = 1
+) -> list[tuple[Labels, float]]:
+    """Return a detail of all labelled cards, without those of their links."""
+    return [
+        (labels[index], detail.value / divisor)
+        for index, details in reading.details.items()
+        if index in labels
+        for detail in details
+        if detail.name == name and not detail.part
+    ]
+
+
 def _lacks(cards: CardsOnNode, index: int, field: str) -> bool:
     """Return whether a card does not report a value. Its 0 then has no meaning."""
     reading = cards.reading
     if field == "ce_util":
-        return index in reading.without_utilization or index in reading.instances
+        return index in reading.without_utilization
     if field == "memory":
         return index in reading.without_memory
     return index in reading.instances
@@ -140,6 +160,10 @@ def _family(name: str, kind: Kind, text: str) -> Family:
     return Family(f"DCGM_FI_DEV_{name}", kind, text, _LABELS)
 
 
+def _profile(name: str, text: str) -> Family:
+    return Family(f"DCGM_FI_PROF_{name}", "gauge", text, (*_LABELS, "GPU_I_PROFILE", "GPU_I_ID"))
+
+
 _STATES = (
     ("ce_clock", _family("SM_CLOCK", "gauge", "SM clock frequency (in MHz).")),
     ("memory_clock", _family("MEM_CLOCK", "gauge", "Memory clock frequency (in MHz).")),
@@ -153,6 +177,7 @@ _DETAILS = {
     "energy": _family(
         "TOTAL_ENERGY_CONSUMPTION", "counter", "Total energy consumption since boot (in mJ)."
     ),
+    "mem_temperature": _family("MEMORY_TEMP", "gauge", "Memory temperature (in C)."),
     "mem_utilization": _family("MEM_COPY_UTIL", "gauge", "Memory utilization (in %)."),
     "encoder_utilization": _family("ENC_UTIL", "gauge", "Encoder utilization (in %)."),
     "decoder_utilization": _family("DEC_UTIL", "gauge", "Decoder utilization (in %)."),
@@ -170,8 +195,31 @@ _DETAILS = {
 }
 
 
+_RATIO = 100 * PER_PERCENT
+
+_PROFILES = [
+    (detail, divisor, _profile(name, text))
+    for detail, divisor, name, text in (
+        ("graphics_active", _RATIO, "GR_ENGINE_ACTIVE", "Share of time of a busy engine."),
+        ("sm_active", _RATIO, "SM_ACTIVE", "Share of cycles with a warp on an SM."),
+        ("sm_occupancy", _RATIO, "SM_OCCUPANCY", "Share of the warps that fit on an SM."),
+        ("tensor_active", _RATIO, "PIPE_TENSOR_ACTIVE", "Share of cycles of the tensor pipes."),
+        ("dram_active", _RATIO, "DRAM_ACTIVE", "Share of cycles of the memory's interface."),
+        ("fp64_active", _RATIO, "PIPE_FP64_ACTIVE", "Share of cycles of the FP64 pipes."),
+        ("fp32_active", _RATIO, "PIPE_FP32_ACTIVE", "Share of cycles of the FP32 pipes."),
+        ("fp16_active", _RATIO, "PIPE_FP16_ACTIVE", "Share of cycles of the FP16 pipes."),
+        ("gpm_pcie_tx", 1, "PCIE_TX_BYTES", "Bytes per second sent over PCIe."),
+        ("gpm_pcie_rx", 1, "PCIE_RX_BYTES", "Bytes per second received over PCIe."),
+        ("gpm_nvlink_tx", 1, "NVLINK_TX_BYTES", "Bytes per second sent over NVLink."),
+        ("gpm_nvlink_rx", 1, "NVLINK_RX_BYTES", "Bytes per second received over NVLink."),
+    )
+]
+"""DCGM reads these fields through NVML's GPM on Hopper and later, and divides percent by 100."""
+_PROFILE = re.compile(r"MIG (\S+)$", re.ASCII)
+
+
 class DcgmCollector(Collector):
-    """NVIDIA cards without their MIG instances."""
+    """NVIDIA cards; of their MIG instances only the activity."""
 
     name = "dcgm"
 
@@ -204,16 +252,27 @@ class DcgmCollector(Collector):
         yield _FREE, free
         yield _FRAMEBUFFER, used
         for name, family in _DETAILS.items():
-            yield (
-                family,
-                [
-                    (labels[index], detail.value)
-                    for index, details in reading.details.items()
-                    if index in labels
-                    for detail in details
-                    if detail.name == name and not detail.part
-                ],
-            )
+            yield family, _find_details(reading, labels, name)
+        parts = _label_instances(cards, labels)
+        for name, divisor, family in _PROFILES:
+            yield family, _find_details(reading, parts, name, divisor)
+
+
+def _label_instances(cards: CardsOnNode, labels: Mapping[int, Labels]) -> dict[int, Labels]:
+    """Return labels with profile and id: both empty for a card, those of its card for an instance.
+
+    An instance has the labels of its card, as in dcgm-exporter.
+    """
+    found: dict[int, Labels] = {index: (*own, "", "") for index, own in labels.items()}
+    reading = cards.reading
+    of_cards = {reading.addresses.get(index, ""): own for index, own in labels.items()}
+    for index in reading.instances & cards.descriptions.keys():
+        profile = _PROFILE.search(cards.descriptions[index].model)
+        own = of_cards.get(reading.addresses.get(index, ""))
+        for detail in reading.details.get(index, ()):
+            if detail.name == GPU_INSTANCE and own is not None:
+                found[index] = (*own, "" if profile is None else profile[1], f"{detail.value}")
+    return found
 
 
 def _label_cards(cards: CardsOnNode, hostname: str) -> dict[int, Labels]:

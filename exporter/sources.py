@@ -17,6 +17,7 @@ from ccagent.machine.bpf.pins import DIRECTORY
 from ccagent.machine.cgroup.counters import JobCgroups
 from ccagent.machine.cgroup.files import list_pids
 from ccagent.machine.cgroup.jobs import V2, job_directories
+from ccagent.machine.gpu.gpm import ACTIVITY, TRAFFIC
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -229,6 +230,7 @@ _DESCRIBED_FOR = 3600.0
 _DETAILS = (
     "energy", "mem_utilization", "encoder_utilization", "decoder_utilization", "pcie_replays",
     "remapped_rows_corrected", "remapped_rows_uncorrected", "remapped_rows_failure", "xid",
+    "mem_temperature", *ACTIVITY, *TRAFFIC,
 )  # fmt: skip
 
 

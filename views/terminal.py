@@ -75,6 +75,11 @@ def width_of(text: str) -> int:
     return sum(2 if unicodedata.east_asian_width(char) in _WIDE else 1 for char in text)
 
 
+def harmless(text: str) -> str:
+    """Return a text that spreadsheets do not interpret as a formula."""
+    return f"'{text}" if text[:1] in {"=", "+", "-", "@", "\t", "\r"} else text
+
+
 def cut(text: str, width: int) -> str:
     """Return a clean text of at most `width` columns. A cut is marked with `+`."""
     if width_of(text) <= width:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 _FIRST_INTERVAL = 0.1
 _ERRORS_SENT = 50
+_ACTIVITY = ("graphics_active", "sm_active")
 _BOOT_TOLERANCE = 60
 
 
@@ -105,7 +106,8 @@ class SampleAgent(Agent[SampleSettings]):
         now = node.clock.time()
         gpus = self._cards(node)
         if gpus is not None:
-            gpus.ask("read")  # the cards answer while processes are read
+            # The cards answer while processes are read.
+            gpus.ask("read", _ACTIVITY if self._wants_activity else ())
         source = self._open_source(node)
         processes = source.read()
         errors = list(source.errors)
@@ -284,6 +286,10 @@ class SampleAgent(Agent[SampleSettings]):
         if self._gpus is None and is_any_present(node, self.settings.gpu_vendors):
             self._gpus = self.settings.make_gpus(node)
         return self._gpus
+
+    @property
+    def _wants_activity(self) -> bool:
+        return self.settings.gpu_activity and "line" in self.wanted
 
     @property
     def _wants_allocations(self) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ccagent.agents.sonar.jobs.records import ALLOCATED
 from ccagent.agents.sonar.process import FIRST_PID_OF_ENDED
+from ccagent.machine.gpu.gpm import PER_PERCENT
 from ccagent.records.points import Point
 
 if TYPE_CHECKING:
@@ -94,7 +95,8 @@ def gpu_points(
 ) -> Iterator[Point]:
     """Return the points of a sample: utilisation in percent of one card, memory in GB.
 
-    A job without any card that reports utilisation has no `job_gpu_util`, instead of 0.
+    A job without any card that reports utilisation has no `job_gpu_util`, instead of 0. An instance
+    is used by one job alone: its utilisation is the job's.
     """
     from ccagent.agents.sonar.jobs.allocations import idle_cards
 
@@ -108,14 +110,41 @@ def gpu_points(
                 cards = used.setdefault(job.job, {})
                 cards[use.index] = cards.get(use.index, 0.0) + use.gpu_util
                 memory[job.job] = memory.get(job.job, 0) + use.gpu_memory
+    _add_instances(used, allocations, reading)
     tags = {"cluster": sample.cluster, "hostname": sample.node, "type": "node", "stype": "job"}
     for number, cards in used.items():
         own = tags | {"stype-id": str(number)}
         if any(cards.values()) or not reading.without_utilization.issuperset(cards):
             yield Point("job_gpu_util", own, round(sum(cards.values()), 1), time)
-        yield Point("job_gpu_mem_used", own, memory[number] * _GB, time)
+        yield Point("job_gpu_mem_used", own, memory.get(number, 0) * _GB, time)
     for allocation in allocations:
         own = tags | {"stype-id": str(allocation.job)}
         idle = idle_cards(allocation, used.get(allocation.job, {}), reading)
         yield Point("job_gpus_allocated", own, len(allocation.cards), time)
         yield Point("job_gpus_idle", own, len(idle), time)
+        active = _sm_activity(allocation, reading)
+        if active is not None:
+            yield Point("job_gpu_sm_active", own, active, time)
+
+
+def _add_instances(
+    used: dict[int, dict[int, float]], allocations: list[Allocation], reading: GpuReading
+) -> None:
+    """Add the utilisation of instances by the job that they are allocated to."""
+    known = reading.instances - reading.without_utilization
+    use = {card.index: float(card.ce_util) for card in reading.cards if card.index in known}
+    for allocation in allocations:
+        for index in use.keys() & set(allocation.cards):
+            used.setdefault(allocation.job, {})[index] = use[index]
+
+
+def _sm_activity(allocation: Allocation, reading: GpuReading) -> float | None:
+    """Return the mean percent of busy SMs of a job's cards; None if one does not report it."""
+    active = [
+        detail.value / PER_PERCENT
+        for index in allocation.cards
+        for detail in reading.details.get(index, ())
+        if detail.name == "sm_active"
+    ]
+    is_complete = active and len(active) == len(allocation.cards)
+    return round(sum(active) / len(active), 1) if is_complete else None

@@ -76,6 +76,13 @@ class SampleSettings(GpuSettings, frozen=True, kw_only=True):
     job_pss: Annotated[
         bool, Meta(description="read memory of jobs with shared pages divided (PSS); costly")
     ] = False
+    gpu_activity: Annotated[
+        bool,
+        Meta(
+            description="lines have the activity of SMs, and the use of MIG instances, where NVML"
+            " reports them (Hopper and later)"
+        ),
+    ] = True
 
     scontrol: Annotated[
         str, Meta(description="the program scontrol, the last source of a job's cards")

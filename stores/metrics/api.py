@@ -34,6 +34,7 @@ from ccagent.stores.metrics.responses import (
     text,
 )
 from ccagent.stores.metrics.tokens import ADMIN, READ, WRITE, UnauthorizedError
+from ccagent.stores.metrics.usage.keeper import parse_usage_query
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
     from ccagent.stores.metrics.query_answers import ValueSource
     from ccagent.stores.metrics.store import MetricStore
     from ccagent.stores.metrics.tokens import TokenVerifier
+    from ccagent.stores.metrics.usage.keeper import UsageKeeper
+    from ccagent.stores.metrics.usage.table import UsageQuery
 
 _MOST_REMEMBERED = 1000
 _MOST_SELECTORS = 100_000
@@ -84,6 +87,7 @@ ROUTES = {
     b"/api/healthcheck": ServerPath("healthcheck", b"GET", READ),
     b"/api/jobs": ServerPath("jobs", b"POST", WRITE),
     b"/api/job": ServerPath("job", b"GET", READ),
+    b"/api/usage": ServerPath("usage", b"GET", READ),
     b"/metrics": ServerPath("metrics", b"GET", READ),
 }
 
@@ -106,6 +110,7 @@ class StoreApi:
         jobs: JobTable | None = None,
         events: JobEvents | None = None,
         source: ValueSource | None = None,
+        usage: UsageKeeper | None = None,
     ) -> None:
         """Set the parts. bodies: limit of inflated bytes. source: values outside memory."""
         self.largest_body = largest_body
@@ -121,6 +126,7 @@ class StoreApi:
         self._describe = describe
         self._jobs = jobs
         self._events = events
+        self._usage = usage
         self._tasks: set[asyncio.Task[None]] = set()
         self._clusters: dict[bytes, str] = {b"": ""}
 
@@ -205,7 +211,10 @@ class StoreApi:
             self._begin(self._store_jobs(self._events, body, route.sender, done))
             return
         owner = None if self._verifier is None else route.owner
-        if name == "query":
+        if name == "usage" and self._usage is not None:
+            query = parse_usage_query(url, int(self._store.now()), owner)
+            self._begin(self._answer_usage(self._usage, query, done))
+        elif name == "query":
             self._answers.answer_query(url, body, done, owner)
         elif name == "healthcheck":
             self._answers.answer_health(body, done)
@@ -220,7 +229,9 @@ class StoreApi:
             found = self._jobs.find(parameter(url, "cluster") or "", parameter(url, "job") or "")
             seen = [job for job in found if may_read(owner, job.user)]
             parts = self._store if parameter(url, "parts") else None
-            return StoreResponse(200, describe_jobs(seen, parts))
+            return StoreResponse(200, describe_jobs(seen, parts, self._usage))
+        if name == "usage":
+            return fail(501, "usage: this store has no table of usage; the engine memory has one")
         if name in {"job", "jobs"}:
             return fail(501, f"{name}: this store has no table of jobs")
         if name == "free":
@@ -251,6 +262,19 @@ class StoreApi:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    @staticmethod
+    async def _answer_usage(
+        usage: UsageKeeper, query: UsageQuery, done: Callable[[StoreResponse], None]
+    ) -> None:
+        """Answer in a thread: the sums of a year take seconds."""
+        try:
+            found = await asyncio.to_thread(usage.answer, query)
+        except Exception as error:  # noqa: BLE001 - the client must get an answer
+            logger.error("usage: %s", error)
+            done(fail(503, f"the table of usage: {error}; try again"))
+        else:
+            done(StoreResponse(200, msgspec.json.encode(found) + b"\n"))
 
     async def _store_jobs(
         self,

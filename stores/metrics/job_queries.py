@@ -13,6 +13,7 @@ from ccagent.errors import CcagentError
 from ccagent.stores.metrics.groups import summarize
 from ccagent.stores.metrics.query_request import BadRequestError, SeriesQuery
 from ccagent.stores.metrics.reading import SeriesValues, read_all
+from ccagent.stores.metrics.usage.job_energy import end_of_values
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from ccagent.stores.metrics.job_table import JobTable, StoredJob
     from ccagent.stores.metrics.query_request import QueryRequest
     from ccagent.stores.metrics.store import MetricStore
+    from ccagent.stores.metrics.usage.keeper import UsageKeeper
 
 
 _MOST_NODES = 1000
@@ -128,12 +130,17 @@ class FootprintKeeper:
         table: JobTable,
         ended: list[StoredJob],
         read: Callable[[StoredJob], Awaitable[MetricStore]] | None = None,
+        usage: UsageKeeper | None = None,
     ) -> None:
-        """Set the store. read: returns the values of a job's nodes; None: use `store`."""
+        """Set the store. read: returns the values of a job's nodes; None: use `store`.
+
+        usage: gets the energy of each job.
+        """
         self._store = store
         self._table = table
         self._ended = ended
         self._read = read
+        self._usage = usage
 
     async def keep(self) -> int:
         """Store the footprints of jobs that ended long enough ago. Return their number.
@@ -144,17 +151,25 @@ class FootprintKeeper:
         due = [job for job in self._ended if (job.stop or 0) <= limit]
         for job in due:
             store = self._store if self._read is None else await self._read(job)
+            if self._usage is not None:
+                runs = self._table.find(job.cluster, job.job)
+                self._usage.keep(store, job, end_of_values(job, runs, int(store.now())))
             self._table.keep_footprint(job, await compute_footprint(store, job))
             self._ended.remove(job)
         return len(due)
 
 
-def describe_jobs(jobs: list[StoredJob], store: MetricStore | None = None) -> bytes:
-    """Return jobs in JSON. store: if given, the jobs' parts by node are added."""
+def describe_jobs(
+    jobs: list[StoredJob], store: MetricStore | None = None, usage: UsageKeeper | None = None
+) -> bytes:
+    """Return jobs in JSON. store: if given, the jobs' parts by node are added, and their usage."""
     found = [job._asdict() for job in jobs]
     if store is not None:
         for one, job in zip(found, jobs, strict=True):
             one["parts"] = _name_parts(store, job)
+            if usage is not None:
+                one["usage"] = usage.of_job(store, job, end_of_values(job, jobs, int(store.now())))
+                one["currency"] = usage.settings.currency
     return msgspec.json.encode(found) + b"\n"
 
 

@@ -50,6 +50,11 @@ class JobThresholds(Settings, frozen=True, kw_only=True):
     gpu_low_spare_memory: Annotated[
         float, _percent("gpu-low: only up to this % of GPU memory; 100: always")
     ] = 100.0
+    gpu_sms_busy: Annotated[float, _percent("gpu-few-sms: only from this % GPU use")] = 80.0
+    gpu_sms_active: Annotated[float, _percent("gpu-few-sms: a hint up to this % of SMs")] = 20.0
+    gpu_sms_power: Annotated[
+        float, _percent("gpu-few-sms: not above this % of the GPU's power limit, if it is known")
+    ] = 50.0
 
     cpu_zero: Annotated[float, _percent("cpu-zero: BAD up to this % of one core")] = 0.2
     cpu_low_bad: Annotated[float, _percent("cpu-low: BAD below this %")] = 65.0

@@ -51,6 +51,18 @@ def read_series(series: StoredSeries, start: int, end: int) -> SeriesValues | No
     return _read(group, column, start, end, (first, last))
 
 
+def read_values(found: StoredSeries, start: int, end: int) -> tuple[int, NDArray[np.float64]]:
+    """Return the time of the first value, and the values of a series in [start, end)."""
+    group, column = found
+    first, last = group.bounds()
+    low = max(first, -((group.time(0) - start) // group.frequency))
+    high = min(last, -((group.time(0) - end) // group.frequency))
+    values = np.empty(max(0, high - low))
+    if values.size:
+        group.read(column, low, high - low, values)
+    return group.time(low), values
+
+
 def summarize_alike(
     group: SeriesGroup, columns: Sequence[int], times: tuple[int, int]
 ) -> list[SeriesValues | None]:

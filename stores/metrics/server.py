@@ -33,6 +33,7 @@ from ccagent.stores.metrics.series_limits import SeriesLimits, plan_memory
 from ccagent.stores.metrics.settings import log_directory, parse_size
 from ccagent.stores.metrics.store import MetricStore
 from ccagent.stores.metrics.tokens import TokenVerifier
+from ccagent.stores.metrics.usage.keeper import UsageKeeper
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -89,7 +90,10 @@ class StoreServer(ListeningServer):
         self._jobs = open_jobs(settings)
         self.events = JobEvents(self._jobs)
         self.events.ended += find_ended_jobs(self._jobs, int(now()) - retention)
-        self._footprints = FootprintKeeper(self.store, self._jobs, self.events.ended)
+        self.usage = UsageKeeper(settings.usage, settings.data)
+        self._footprints = FootprintKeeper(
+            self.store, self._jobs, self.events.ended, usage=self.usage
+        )
         self.ingest = LineIngest(
             self.store,
             self.log,
@@ -122,6 +126,7 @@ class StoreServer(ListeningServer):
             jobs=self._jobs,
             events=self.events,
             source=self._make_archive(),
+            usage=self.usage,
         )
         self._receiver = self.make_receiver(self.ingest, self.commit)
 
@@ -136,6 +141,8 @@ class StoreServer(ListeningServer):
         if self.checkpointer is not None:
             seconds = self.settings.checkpoints.interval.seconds
             found.append(self.repeat(seconds, self.checkpointer.write))
+        if self.settings.usage.source or self.settings.usage.factor_file:
+            found.append(self._refresh_usage())
         if self._receiver is not None:
             found.append(self._receiver.run())
         return found
@@ -151,6 +158,7 @@ class StoreServer(ListeningServer):
             self.checkpointer.write_at_once()
         self.events.close()
         self._jobs.close()
+        self.usage.close()
         self._lock.release()
 
     async def tick(self) -> None:
@@ -176,8 +184,14 @@ class StoreServer(ListeningServer):
             await asyncio.to_thread(self.checkpointer.remove_old)
         try:
             self._jobs.remove_before(now - _JOBS_KEPT)
+            self.usage.table.remove_before(now - _JOBS_KEPT)
         except TABLE_ERRORS as error:
             logger.error("table of jobs: %s; old jobs are removed later", error)
+
+    async def _refresh_usage(self) -> None:
+        """Refresh the factors of emissions, now and then."""
+        await self.usage.refresh()
+        await self.repeat(self.settings.usage.every.seconds, self.usage.refresh)
 
     def _make_archive(self) -> ArchiveQueries | None:
         """Return the archive's value source; None without an archive."""

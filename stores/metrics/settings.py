@@ -14,6 +14,7 @@ from ccagent.config.settings import Settings
 from ccagent.errors import ConfigurationError
 from ccagent.stores.metrics.catalogue import WILDCARD, Aggregation, MetricCatalogue, StoredMetric
 from ccagent.stores.metrics.page_settings import WebSettings
+from ccagent.stores.metrics.usage.settings import UsageSettings
 
 _SIZE = re.compile(r"([0-9]{1,9})\s*(B|KB|MB|GB|TB)", re.IGNORECASE)
 _STREAM = re.compile(r"[^\s.*>/\\]+")
@@ -189,6 +190,7 @@ class StoreSettings(Settings, frozen=True, kw_only=True):
     nats: StoreNatsSettings = StoreNatsSettings()
     limits: StoreLimitSettings = StoreLimitSettings()
     web: WebSettings = WebSettings()
+    usage: UsageSettings = UsageSettings()
 
     @property
     def is_reference(self) -> bool:
@@ -292,7 +294,7 @@ def _find_contradictions(settings: StoreSettings) -> list[str]:
         problems.append("web.listen: the pages need the embedded table of jobs, not jobs-database")
     if settings.jobs_database and not settings.jobs_database.startswith(_POSTGRESQL):
         problems.append("jobs-database: expected postgresql://USER@HOST/NAME")
-    problems += settings.web.problems()
+    problems += settings.web.problems() + settings.usage.problems()
     if not settings.data and settings.engine == "memory":
         problems.append("data: required as directory of the log; or --data DIR")
     return problems

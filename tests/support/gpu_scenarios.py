@@ -67,6 +67,35 @@ nvmlDeviceGetComputeRunningProcesses_v3 0/4 = 1001:5368709120
 """
 """To follow H100: two instances on it."""
 
+GPM = """
+nvmlSystemGetDriverVersion = 580.65.06
+nvmlGpmQueryDeviceSupport 0 = 1
+nvmlGpmQueryDeviceSupport 1 = 0
+nvmlGpmMetricsGet 0 1 = 97.5
+nvmlGpmMetricsGet 0 2 = 41.25
+nvmlGpmMetricsGet 0 3 = 12.5
+nvmlGpmMetricsGet 0 5 = 30
+nvmlGpmMetricsGet 0 10 = 22.75
+nvmlGpmMetricsGet 0 20 = 100
+nvmlGpmMetricsGet 0 60 = 2.5
+"""
+"""To follow H100: seven metrics of the first card; the second is too old."""
+
+GPM_INSTANCES = """
+nvmlDeviceGetGpuInstanceId 0/1 = 1
+nvmlDeviceGetGpuInstanceId 0/4 = 9
+nvmlGpmMetricsGet 0.1 1 = 80
+nvmlGpmMetricsGet 0.1 2 = 60.5
+nvmlGpmMetricsGet 0.1 3 = 20
+nvmlGpmMetricsGet 0.1 5 = 10
+nvmlGpmMetricsGet 0.1 10 = 15
+nvmlGpmMetricsGet 0.1 11 = 0
+nvmlGpmMetricsGet 0.1 12 = 33
+nvmlGpmMetricsGet 0.9 1 = 0
+nvmlGpmMetricsGet 0.9 2 = 0
+"""
+"""To follow MIG and GPM: two slices."""
+
 AMD = """
 amdsmi_get_processor_handles = 2
 amdsmi_get_gpu_device_bdf 0 = 0000:c5:00.0
@@ -113,6 +142,7 @@ nvmlDeviceGetFieldValues 0 30 0 = 3:1
 nvmlDeviceGetFieldValues 0 31 0 = 1:1
 nvmlDeviceGetFieldValues 0 74 0 = 3:5250000000
 nvmlDeviceGetFieldValues 0 75 0 = 3:1024897024
+nvmlDeviceGetFieldValues 0 82 0 = 1:64
 nvmlDeviceGetFieldValues 0 138 4294967295 = 3:3145728
 nvmlDeviceGetFieldValues 0 139 4294967295 = 3:2097152
 nvmlDeviceGetFieldValues 0 138 0 = 3:1048576

@@ -129,7 +129,7 @@ QUESTIONS = (
             write=_fields_told,
         )
         for fields, scopes in (
-            ((*range(29, 32), *range(74, 82)), (0,)),
+            ((*range(29, 32), *range(74, 83)), (0,)),
             ((138, 139), (0xFFFFFFFF, *range(NVML.NVML_NVLINK_MAX_LINKS))),
         )
         for field in fields

@@ -258,12 +258,14 @@ def _card_values(job: PlacedJob, number: int, index: int, steps: TimeSteps) -> d
     found = {
         "acc_utilization": used,
         "acc_mem_used": held,
-        "acc_power": 65 + 3.3 * used * noise,
+        "acc_power": 65 + 3.3 * used * noise * min(1.0, 2 * job.job.sms),
+        "acc_power_limit": np.full(steps.count, 400.0),
+        "acc_sm_active": used * job.job.sms,
         "acc_temperature": 34 + 0.4 * used,
         "acc_mem_share": 100 * held / (CARD_MEMORY * _GIB),
     }
     if mean is None:
-        del found["acc_utilization"]
+        del found["acc_utilization"], found["acc_sm_active"]
         found["acc_mem_used"] = np.full(steps.count, memory)
     return found
 
@@ -272,6 +274,8 @@ def _idle_card(steps: TimeSteps, key: int) -> dict[str, Values]:
     noise = steps.noise(key)
     return {
         "acc_utilization": np.zeros(steps.count),
+        "acc_sm_active": np.zeros(steps.count),
+        "acc_power_limit": np.full(steps.count, 400.0),
         "acc_mem_used": 0.6 * noise,
         "acc_mem_share": 0.7 * noise,
         "acc_power": 62 * noise,

@@ -45,7 +45,8 @@ class DemoJob(msgspec.Struct, frozen=True, kw_only=True):
 
     began: hours before now. hours: run time, None: still running. limit: hours. memory: requested
     GB (1024^3). cpu: share of the cores in use; a tuple: by node. rss, cache: shares of the memory
-    used by programs and by the page cache. gpu: percent by card, None: not reported. kept: share
+    used by programs and by the page cache. gpu: percent by card, None: not reported. sms: share of
+    busy SMs while a card is used. kept: share
     of the samples that arrived. shows: the verdict that the job demonstrates. mounts: its file
     systems, if agents report them.
     """
@@ -72,6 +73,7 @@ class DemoJob(msgspec.Struct, frozen=True, kw_only=True):
     threads: float = 1.0
     gpu: tuple[float | None, ...] = ()
     gpu_memory: float = 0.5
+    sms: float = 0.7
     kept: float = 1.0
     is_exclusive: bool = False
     mounts: tuple[DemoMount, ...] = ()
@@ -107,6 +109,8 @@ def demo_jobs() -> list[DemoJob]:
         _gpu_job("infer kim ml gpu-low", 7, 5.1, 8, 0.6, gpu=(11,), gpu_memory=0.2),
         _gpu_job("tune kim ml gpu-low hint", 9, 6.4, 8, 0.7, gpu=(21,)),
         _gpu_job("tune-large kim ml just not gpu-low", 9, 6.2, 8, 0.7, gpu=(27,), gpu_memory=0.7),
+        _gpu_job("tiny-batch kim ml gpu-few-sms hint", 13, 4, 5, 0.7, gpu=(93,), sms=0.06),
+        _gpu_job("small-batch kim ml just not gpu-few-sms", 18, 4, 5, 0.7, gpu=(93,), sms=0.3),
         _job("mpi-split dave chem cpu-zero", 4, 3.4, 4, nodes=2, cores=32, memory=96,
              cpu=(0.96, 0.0)),
         _job("mpi-pair dave chem just not cpu-zero", 8, 3.2, 4, nodes=2, cores=32, memory=96,

@@ -11,6 +11,7 @@ import msgspec
 
 from ccagent.stores.metrics.job_table import StoredJobDetails
 from ccagent.stores.metrics.page_settings import JobThresholds  # noqa: TC001 - of a structure
+from ccagent.stores.metrics.usage.table import UsageSum
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,6 +34,9 @@ class CardFigures(msgspec.Struct, frozen=True, kw_only=True):
     coverage: float | None = None
     memory_peak: float | None = None
     memory_total: float | None = None
+    sm_active: float | None = None
+    power: float | None = None
+    power_limit: float | None = None
 
 
 class NodeFigures(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,7 +84,7 @@ class JobFigures(msgspec.Struct, frozen=True, kw_only=True):
     job. elapsed: until now or the end. time_limit: None: no limit, or unknown. gpus: None: unknown.
     has_gpu_share: the job has parts of GPUs. asked_cores: Slurm may allocate more, such as both
     threads of a core. period: seconds between samples; 0: unknown. expected_samples: per node.
-    accounted_cpu_seconds: from Slurm's accounting, after the end.
+    accounted_cpu_seconds: from Slurm's accounting, after the end. usage: energy, CO2 and cost.
     """
 
     job: str
@@ -102,6 +106,8 @@ class JobFigures(msgspec.Struct, frozen=True, kw_only=True):
     is_exclusive: bool | None = None
     has_gpu_share: bool = False
     accounted_cpu_seconds: float | None = None
+    usage: UsageSum | None = None
+    currency: str = ""
     nodes: tuple[NodeFigures, ...] = ()
 
     @property
@@ -142,7 +148,7 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     """A job in the store's table of jobs: user, nodes, times, resources.
 
     start, stop: seconds since 1970; stop: None for a running job. parts: names of its parts, such
-    as mounts, by node.
+    as mounts, by node. usage: its energy, CO2 and cost; None: unknown.
     """
 
     job: str
@@ -154,6 +160,8 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[str, ...] = ()
     details: StoredJobDetails = StoredJobDetails()
     parts: dict[str, list[str]] = {}
+    usage: UsageSum | None = None
+    currency: str = ""
 
 
 class NodeHardware(msgspec.Struct, frozen=True, kw_only=True):
@@ -186,11 +194,14 @@ class JobSeries(msgspec.Struct, frozen=True):
 JOB_METRICS = {
     "job_cpu_util": "%", "job_mem_rss": "B", "job_mem_used": "B", "job_mem_peak": "B",
     "job_mem_limit": "B", "job_oom_kills": "", "job_pressure_memory": "%", "job_io_read": "B/s",
-    "job_io_write": "B/s", "job_gpu_util": "%", "job_gpus_idle": "",
+    "job_io_write": "B/s", "job_gpu_util": "%", "job_gpus_idle": "", "job_gpu_sm_active": "%",
 }  # fmt: skip
 """Metrics of a job on a node (`stype=job`), with their base units."""
 
-CARD_METRICS = {"acc_utilization": "%", "acc_mem_used": "B", "acc_mem_share": "%"}
+CARD_METRICS = {
+    "acc_utilization": "%", "acc_mem_used": "B", "acc_mem_share": "%", "acc_sm_active": "%",
+    "acc_power": "W", "acc_power_limit": "W",
+}  # fmt: skip
 """Metrics of a GPU."""
 
 NODE_METRICS = {"cpu_load": ""}

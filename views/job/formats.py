@@ -60,6 +60,10 @@ def format_report(
         lines += _share_lines(share, style if has_bars else None, width)
     if job.cards:
         lines += _cards(job, width)
+    if job.usage is not None:
+        from ccagent.views.usage.formats import describe_usage
+
+        lines += _fold(f"{'energy':{_LABEL}}{describe_usage(job.usage, job.currency)}", width, "")
     if mounts is not None:
         lines += _mounts(mounts, len(job.nodes), width)
     for finding in report.findings:

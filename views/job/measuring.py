@@ -76,6 +76,8 @@ class JobMeasurement:
             is_exclusive=details.is_exclusive,
             has_gpu_share=bool(details.has_gpu_share),
             accounted_cpu_seconds=details.cpu_seconds,
+            usage=facts.usage,
+            currency=facts.currency,
             nodes=tuple(self._found[name] for name in facts.nodes),
         )
 
@@ -197,13 +199,25 @@ def _measure_cards(
         peak = max(memory.present(), default=None) if memory is not None else None
         of_all = max(share.present(), default=0.0) if share is not None else 0.0
         total = 100 * peak / of_all if peak is not None and of_all else None
-        card = CardFigures(card=str(number), memory_peak=peak, memory_total=total)
+        active, power, limit = (
+            _mean_of(series.get((metric, address)))
+            for metric in ("acc_sm_active", "acc_power", "acc_power_limit")
+        )
+        card = CardFigures(
+            card=str(number),
+            memory_peak=peak,
+            memory_total=total,
+            sm_active=active,
+            power=power,
+            power_limit=limit,
+        )
         found.append(_measure_use(card, used, facts, elapsed))
     if not found and facts.details.gpus == 1:
         only = _find_only_card(series)
         # The GPU of a job with several nodes is on the node that has sent its use.
         if only is not None or len(facts.nodes) == 1:
-            found.append(_measure_use(CardFigures(card="0"), only, facts, elapsed))
+            card = CardFigures(card="0", sm_active=_mean_of(series.get(("job_gpu_sm_active", ""))))
+            found.append(_measure_use(card, only, facts, elapsed))
     return tuple(found)
 
 
@@ -266,6 +280,10 @@ def _measure_idle_end(used: JobSeries, places: list[int], period: int, stop: flo
 
 def _mean(values: list[float]) -> float:
     return sum(values) / len(values)
+
+
+def _mean_of(series: JobSeries | None) -> float | None:
+    return None if series is None else _mean_or_none(series.present())
 
 
 def _mean_or_none(values: list[float]) -> float | None:

@@ -28,6 +28,7 @@ from ccagent.views.job.figures import (
 )
 from ccagent.views.job.use_rules import (
     judge_early_end,
+    judge_few_sms,
     judge_gpu_share,
     judge_idle_gpus,
     judge_low_cpu,
@@ -308,6 +309,7 @@ RULES: tuple[JobRule, ...] = (
     JobRule("cpu-zero", judge_unused_nodes, replaces=("serial", "cpu-low", "ended-early")),
     JobRule("serial", judge_serial, replaces=("cpu-low",)),
     JobRule("gpu-low", judge_low_gpus),
+    JobRule("gpu-few-sms", judge_few_sms),
     JobRule("cpu-low", judge_low_cpu),
     JobRule("mem-excess", judge_memory_excess),
     JobRule("time", judge_time, needs_samples=False),

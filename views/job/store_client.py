@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from http.client import HTTPException
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
@@ -16,6 +16,7 @@ from ccagent.net.http_client import HttpConnection
 from ccagent.net.network_errors import explain_network_error
 from ccagent.net.tls import make_tls_context
 from ccagent.net.urls import server_of_url
+from ccagent.stores.metrics.usage.table import UsageAnswer
 from ccagent.views.job.figures import (
     CARD_METRICS,
     JOB_METRICS,
@@ -133,6 +134,11 @@ class StoreClient:
             for part, found in self._query(facts, stop, queries):
                 sums.add(*part, sum_of_rates(found.data, found.resolution))
         return sums.finish()
+
+    def read_usage(self, query: dict[str, str]) -> UsageAnswer:
+        """Return the sums of energy of ended jobs. query: parameters of `/api/usage`."""
+        found: UsageAnswer = self._decode(self._ask(f"/api/usage/?{urlencode(query)}"), UsageAnswer)
+        return found
 
     def _query(
         self, facts: JobFacts, stop: int, queries: Sequence[tuple[dict[str, Any], T]]

@@ -215,6 +215,42 @@ def judge_low_gpus(job: JudgedJob) -> Judgement | None:
     )
 
 
+def judge_few_sms(job: JudgedJob) -> Judgement | None:
+    """Find cards that are always busy with few of their SMs, and with little power if it is known.
+
+    The utilization is the share of time with any kernel: one small kernel makes it 100 %.
+    """
+    limits = job.limits
+    if not job.is_long:
+        return None
+    found = [
+        (node, card)
+        for node, card in job.figures.cards
+        if card.sm_active is not None
+        and card.sm_active <= limits.gpu_sms_active
+        and (card.utilization or 0.0) >= limits.gpu_sms_busy
+        and not (
+            card.power
+            and card.power_limit
+            and 100 * card.power / card.power_limit > limits.gpu_sms_power
+        )
+    ]
+    if not found:
+        return None
+    _, card = min(found, key=lambda one: one[1].sm_active or 0.0)
+    text = (
+        f"{_names(job, found)}: {percent(card.utilization or 0.0)} % of the time with a kernel, but"
+        f" {percent(card.sm_active or 0.0)} % of the SMs busy (up to"
+        f" {number(limits.gpu_sms_active)} % is few)"
+    )
+    if card.power and card.power_limit:
+        text += f" and {number(card.power)} of {number(card.power_limit)} W"
+    return "hint", (
+        f"{text}. Larger batches or several processes per GPU (MPS) use more of it; a MIG instance"
+        " may be enough."
+    )
+
+
 def judge_gpu_share(job: JudgedJob) -> Judgement | None:
     """Find nodes where a job has more cores or memory per GPU than the node has."""
     limits = job.limits

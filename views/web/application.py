@@ -26,6 +26,7 @@ from ccagent.views.web.pages.job_page import make_job_page
 from ccagent.views.web.pages.jobs_page import JobsPage, make_jobs_page
 from ccagent.views.web.pages.lustre_page import LustrePage, make_lustre_page
 from ccagent.views.web.pages.node_page import make_node_page
+from ccagent.views.web.pages.usage_page import UsageError, UsagePage, make_usage_page
 from ccagent.views.web.rendering import bokeh_version, render
 from ccagent.views.web.replies import (
     ZOOM_POLICY,
@@ -55,7 +56,7 @@ _DRAWN, _ZOOMED, _WRITTEN = 240, 600, 6000
 _LONGEST_ADDRESS = 4096
 _FOR_PROGRAMS = ("/data/", "/csv/")
 _PARAMETERS = frozenset({
-    "range", "from", "to", "q", "state", "verdict", "page", "plot", "zoom", "at", "sort",
+    "range", "from", "to", "q", "state", "verdict", "page", "plot", "zoom", "at", "sort", "by",
 })  # fmt: skip
 """Known parameters of the URL. Others are ignored: they must not bypass the cache."""
 
@@ -75,6 +76,7 @@ PAGES = (
     PageKind("/cluster/{cluster}/job/{job}", "job.html", make_job_page),
     PageKind("/cluster/{cluster}/job/{job}/{start}", "job.html", make_job_page),
     PageKind("/lustre", "lustre.html", make_lustre_page),
+    PageKind("/usage", "usage.html", make_usage_page),
 )
 
 
@@ -113,7 +115,8 @@ class PageApplication:
             for prefix, answer in (("", self._page), ("/data", self._data), ("/csv", self._csv)):
                 routes.append(Route(f"{prefix}{kind.path}", partial(answer, kind)))
         errors = (
-            HTTPException, NotAllowedError, JobSearchError, UnansweredError, _LoginRequiredError,
+            HTTPException, NotAllowedError, JobSearchError, UnansweredError, UsageError,
+            _LoginRequiredError,
         )  # fmt: skip
         pages = ExceptionMiddleware(Router(routes), dict.fromkeys(errors, self._explain))
         self.app = GuardedApplication(pages, hosts, self._fail)
@@ -141,7 +144,7 @@ class PageApplication:
                 "offset": time.localtime(self._sources.now).tm_gmtoff,
                 "plots": [one.as_json() for one in model.plots if not chosen or one.key in chosen],
             }
-            if isinstance(model, JobsPage | LustrePage):
+            if isinstance(model, JobsPage | LustrePage | UsagePage):
                 found |= model.tables
             return pack_page("application/json", orjson.dumps(found))
 
@@ -152,8 +155,8 @@ class PageApplication:
         wanted = self._read_request(request, _WRITTEN)
         model = await self._model(kind, wanted)
         key = wanted.query.get("plot", "")
-        if not key and isinstance(model, JobsPage | LustrePage):
-            body, name = model.as_csv(), "jobs"
+        if not key and isinstance(model, JobsPage | LustrePage | UsagePage):
+            body, name = model.as_csv(), "usage" if isinstance(model, UsagePage) else "jobs"
         else:
             plot = next((one for one in model.plots if one.key == key), None)
             if plot is None:
@@ -194,6 +197,7 @@ class PageApplication:
             "has_session": self._sessions.has_session(request),
             "is_demo": self._is_demo,
             "has_lustre": viewer is not None and self._sources.lustre is not None,
+            "has_usage": viewer is not None and self._sources.usage is not None,
         }
 
     # login, search, redirects

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ccagent.stores.metrics.groups import StoreLevel
     from ccagent.stores.metrics.page_settings import JobThresholds, WebSettings
     from ccagent.stores.metrics.store import MetricStore
+    from ccagent.stores.metrics.usage.keeper import UsageKeeper
     from ccagent.views.web.access import Viewer
     from ccagent.views.web.data.job_search import JobSearch
     from ccagent.views.web.data.nodes import ShownMetric
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 class PageSources:
     """Data sources of the pages.
 
-    lustre: a jobstats store; None if not configured. simulated: names of simulated clusters.
+    lustre: a jobstats store; None if not configured. usage: energy of ended jobs; None: unknown.
+    simulated: names of simulated clusters.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class PageSources:
         thresholds: JobThresholds | None = None,
         retention: int = 172_800,
         simulated: frozenset[str] = frozenset(),
+        usage: UsageKeeper | None = None,
     ) -> None:
         """Raise ConfigurationError if the client of the jobstats store can't be loaded."""
         self.store = store
@@ -51,6 +54,7 @@ class PageSources:
         self.history = HistoryReader(store, self.metrics, finder)
         self.reports = JobReports(store, self.metrics, self.newest, thresholds)
         self.lustre = LustreSource(settings) if settings.jobstats else None
+        self.usage = usage
         self.retention = retention
         self.simulated = simulated
 

@@ -11,6 +11,7 @@ import numpy as np
 from markupsafe import Markup
 
 from ccagent.views.amounts import format_quantity
+from ccagent.views.terminal import harmless
 from ccagent.views.web.data.buckets import SeriesBuckets, TimeGrid, find_frequency, read_buckets
 from ccagent.views.web.data.nodes import SILENT_AFTER
 from ccagent.views.web.drawing import PlotLimit, PlotLine, draw_lines, series_class
@@ -168,11 +169,6 @@ def fewest_present(lines: Sequence[PlotLine], frequencies: Sequence[int], step: 
             counts[max(0, first - margin) : last + margin] += 1
             has_values[first:last] = True
     return int(counts[has_values].min(initial=len(lines)))
-
-
-def harmless(text: str) -> str:
-    """Return a text that spreadsheets do not interpret as a formula."""
-    return f"'{text}" if text[:1] in {"=", "+", "-", "@", "\t", "\r"} else text
 
 
 def _numbers(values: NDArray[np.float64]) -> list[float | None]:

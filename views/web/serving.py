@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ccagent.stores.metrics.settings import StoreSettings
     from ccagent.stores.metrics.store import MetricStore
     from ccagent.stores.metrics.tokens import TokenVerifier
+    from ccagent.stores.metrics.usage.keeper import UsageKeeper
 
 _MOST_AT_ONCE = 1024
 _MOST_CONNECTIONS = 2048
@@ -50,6 +51,7 @@ class PageServer:
         verifier: TokenVerifier | None,
         *,
         simulated: frozenset[str] = frozenset(),
+        usage: UsageKeeper | None = None,
     ) -> None:
         """Open the socket.
 
@@ -65,7 +67,7 @@ class PageServer:
             raise ConfigurationError(f"{settings.data}: table of jobs: {error}") from error
         sources = PageSources(
             store, self._jobs, settings.web, thresholds=settings.web.thresholds,
-            simulated=simulated, retention=int(settings.retention.seconds),
+            simulated=simulated, retention=int(settings.retention.seconds), usage=usage,
         )  # fmt: skip
         # DNS rebinding is only a risk for local pages without login.
         hosts = _LOCAL if is_local and access.is_open else ()
@@ -136,7 +138,9 @@ class StoreWithPages(StoreServer):
         simulated.
         """
         super().__init__(settings, now)
-        self.pages = PageServer(settings, self.store, self.verifier, simulated=simulated)
+        self.pages = PageServer(
+            settings, self.store, self.verifier, simulated=simulated, usage=self.usage
+        )
 
     def work(self) -> list[Coroutine[Any, Any, None]]:
         """Return additional coroutines to run."""

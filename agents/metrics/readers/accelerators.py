@@ -154,6 +154,8 @@ _ENGINES = {
     "acc_ofa_utilization": _share("the optical flow accelerator was busy",
         "NVML, nvmlDeviceGetOfaUtilization"),
     "acc_media_utilization": _share("encoder or decoder was busy", "AMD SMI, mm_activity"),
+    "acc_mem_temperature": _metric("degC", "temperature of the memory",
+        "NVML, field NVML_FI_DEV_MEMORY_TEMP", "max"),
     "acc_fan": _metric("%", "fan speed, relative to its maximum",
         "NVML, nvmlDeviceGetFanSpeed; AMD SMI, fan_speed", "max"),
     "acc_performance_state": _metric("", "performance state, 0 (P0, fastest) to 15",
@@ -201,6 +203,43 @@ _LINKS = {
 }  # fmt: skip
 
 
+_ACTIVITY = {
+    "graphics_active": (
+        "in which a kernel or a graphics program ran, of all time",
+        "GRAPHICS_UTIL",
+    ),
+    "sm_active": ("of the SMs that were busy", "SM_UTIL"),
+    "sm_occupancy": ("of the warps that were active, of the maximum", "SM_OCCUPANCY"),
+    "tensor_active": ("of tensor operations of any kind", "ANY_TENSOR_UTIL"),
+    "dram_active": ("of the memory's bandwidth, of the maximum", "DRAM_BW_UTIL"),
+    "fp64_active": ("of FP64 operations without tensor cores", "FP64_UTIL"),
+    "fp32_active": ("of FP32 operations without tensor cores", "FP32_UTIL"),
+    "fp16_active": ("of FP16 operations without tensor cores", "FP16_UTIL"),
+}
+_RATES = {
+    "gpm_pcie_tx": ("sent over PCIe", "PCIE_TX_PER_SEC"),
+    "gpm_pcie_rx": ("received over PCIe", "PCIE_RX_PER_SEC"),
+    "gpm_nvlink_tx": ("sent over NVLink, all links", "NVLINK_TOTAL_TX_PER_SEC"),
+    "gpm_nvlink_rx": ("received over NVLink, all links", "NVLINK_TOTAL_RX_PER_SEC"),
+}
+_OF_INSTANCE = "acc_instance_"
+_GPM = "NVML, nvmlGpmMetricsGet: "
+
+
+def _of_gpm() -> dict[str, Metric]:
+    """Return the metrics of NVML's GPM: means since the previous sample, Hopper and later."""
+    found: dict[str, Metric] = {}
+    for name, (text, source) in _ACTIVITY.items():
+        found[f"acc_{name}"] = _metric("%", f"share {text}", f"{_GPM}{source}", "mean", 1e-3)
+    for name, (text, source) in _RATES.items():
+        found[f"acc_{name}"] = _metric("B/s", f"mean rate of bytes {text}", f"{_GPM}{source}")
+    for name, (text, source) in _ACTIVITY.items():
+        found[f"{_OF_INSTANCE}{name}"] = _metric(
+            "%", f"share {text}, by MIG instance (stype mig)", f"{_GPM}{source}", "mean", 1e-3
+        )
+    return found
+
+
 def _link_errors(kind: str, what: str, counter: str) -> dict[str, Metric]:
     source = f"NVML, nvmlDeviceGetNvLinkErrorCounter: {counter}"
     return {
@@ -221,6 +260,7 @@ DETAILS: dict[str, Metric] = {
     **_link_errors("ecc", "data ECC errors", "DL_ECC_DATA"),
     **_link_errors("replay", "replays", "DL_REPLAY"),
     **_link_errors("recovery", "recoveries", "DL_RECOVERY"),
+    **_of_gpm(),
 }
 """Metrics by name: `acc_` plus the name of the detail."""
 
@@ -235,14 +275,19 @@ def select_details(wanted: frozenset[str] | None) -> frozenset[str]:
     """Return the details for these metrics; None means all."""
     metrics = [name for name in DETAILS if wanted is None or name in wanted]
     return frozenset(
-        "energy" if name == "acc_power_average" else name.removeprefix("acc_") for name in metrics
+        "energy"
+        if name == "acc_power_average"
+        else name.removeprefix(_OF_INSTANCE).removeprefix("acc_")
+        for name in metrics
     )
 
 
-def detail_values(details: Iterable[Detail], scope: Scope) -> Iterator[Gauge | Count]:
-    """Return the values of a card and of its links."""
+def detail_values(
+    details: Iterable[Detail], scope: Scope, prefix: str = "acc_"
+) -> Iterator[Gauge | Count]:
+    """Return the values of a card and of its links, or of an instance."""
     for detail in details:
-        names = [f"acc_{detail.name}"]
+        names = [f"{prefix}{detail.name}"]
         if detail.name == "energy":
             names.append("acc_power_average")
         where = scope._replace(stype="nvlink", stype_id=detail.part) if detail.part else scope
@@ -370,9 +415,10 @@ def card_values(reading: GpuReading) -> Iterator[Gauge | Count]:
         if not address:
             continue
         if card.index in reading.instances:
+            instance = Scope("accelerator", address, "mig", card.uuid)
             if card.index not in reading.without_memory:
-                instance = Scope("accelerator", address, "mig", card.uuid)
                 yield Gauge("acc_instance_mem_used", card.memory * _KB, instance)
+            yield from detail_values(reading.details.get(card.index, ()), instance, _OF_INSTANCE)
             continue
         scope = Scope("accelerator", address)
         yield Gauge("acc_failing", card.failing, scope)

@@ -70,6 +70,10 @@ _COMMANDS = {
     "top": _Place(
         "ccagent.views.top.commands", "Show this node live: its jobs, their processes and GPUs."
     ),
+    "usage": _Place(
+        "ccagent.views.usage.commands",
+        "Show energy, CO2 and cost of ended jobs, by user or project.",
+    ),
 }
 """Commands that are imported at first use. The list of all commands needs no import."""
 

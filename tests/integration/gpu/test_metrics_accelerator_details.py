@@ -24,6 +24,7 @@ from ccagent.agents.metrics.readers.base import Count, Scope
 from ccagent.agents.metrics.settings import MetricsSettings
 from ccagent.config.conversion import convert
 from ccagent.config.duration import Duration
+from ccagent.machine.gpu.gpm import ACTIVITY, TRAFFIC
 from ccagent.records.encoding import encode
 from tests.support.gpu_libraries import Libraries
 from tests.support.gpu_machine import Machine
@@ -72,6 +73,7 @@ EXPECTED = {
     "acc_throttle_display": {FIRST: 0},
     "acc_violation_power": {FIRST: 5.25},
     "acc_violation_thermal": {FIRST: 1.024897024},
+    "acc_mem_temperature": {FIRST: 64},
     "acc_mem_utilization": {FIRST: 40, SECOND: 0},
     "acc_encoder_utilization": {FIRST: 7},
     "acc_decoder_utilization": {FIRST: 0},
@@ -123,7 +125,9 @@ ASKED = {
     "nvmlDeviceGetFieldValues 0": {
         name
         for name in EXPECTED
-        if "retired" in name or "violation" in name or name.endswith(("link_tx", "link_rx"))
+        if "retired" in name
+        or "violation" in name
+        or name.endswith(("link_tx", "link_rx", "mem_temperature"))
     },
     "nvmlDeviceGetFieldValues 0 30 0": {"acc_retired_pages", "acc_retired_pages_double_bit"},
     "nvmlDeviceGetFieldValues 0 138 4294967295": {"acc_nvlink_tx"},
@@ -181,7 +185,9 @@ def test_a_card_has_details(cards: Cards) -> None:
 
 
 def test_every_detail_is_in_a_scenario() -> None:
-    assert EXPECTED.keys() | AMD_ONLY | UNTOLD == DETAILS.keys()
+    of_gpm = {f"acc_{name}" for name in (ACTIVITY | TRAFFIC)}
+    of_gpm |= {f"acc_instance_{name}" for name in ACTIVITY}
+    assert EXPECTED.keys() | AMD_ONLY | UNTOLD | of_gpm == DETAILS.keys()
     assert not any(metric.is_default for metric in DETAILS.values())
 
 

@@ -173,6 +173,7 @@ NUMBERS(nvmlDeviceGetOfaUtilization)
 NUMBER(nvmlDeviceGetArchitecture)
 NUMBER(nvmlDeviceGetComputeMode)
 NUMBER(nvmlDeviceGetFanSpeed)
+NUMBER(nvmlDeviceGetGpuInstanceId)
 NUMBER(nvmlDeviceGetMaxMigDeviceCount)
 NUMBER(nvmlDeviceGetMinorNumber)
 NUMBER(nvmlDeviceGetPerformanceState)
@@ -383,6 +384,111 @@ int nvmlDeviceGetFieldValues(struct device *device, int count, struct field_valu
             field->value.large = strtoull(text, NULL, 10);
     }
     return error;
+}
+
+struct gpm_sample {
+    struct device *device;
+    unsigned instance;
+    unsigned long number;
+};
+
+struct gpm_metric {
+    unsigned id;
+    int error;
+    double value;
+    const char *names[3];
+};
+
+struct gpm_query {
+    unsigned version, count;
+    struct gpm_sample *first, *second;
+    struct gpm_metric metrics[];
+};
+
+/* Sizes and offsets, for a test that compares them with those of the bindings. */
+const size_t gpm_layout[] = {
+    offsetof(struct gpm_query, first),  offsetof(struct gpm_query, second),
+    offsetof(struct gpm_query, metrics), sizeof(struct gpm_metric),
+    offsetof(struct gpm_metric, error),  offsetof(struct gpm_metric, value),
+};
+
+long gpm_samples;
+static unsigned long gpm_taken;
+
+int nvmlGpmQueryDeviceSupport(struct device *device, unsigned *support)
+{
+    int error;
+    const char *text = told("nvmlGpmQueryDeviceSupport", device, &error);
+    if (support[0] != 1)
+        return 25;
+    return number(text, error, &support[1]);
+}
+
+int nvmlGpmSampleAlloc(struct gpm_sample **sample)
+{
+    int error;
+    answer("nvmlGpmSampleAlloc", "", 0, &error);
+    if (!error) {
+        *sample = calloc(1, sizeof **sample);
+        gpm_samples++;
+    }
+    return error;
+}
+
+int nvmlGpmSampleFree(struct gpm_sample *sample)
+{
+    int error;
+    answer("nvmlGpmSampleFree", "", 0, &error);
+    if (!error) {
+        free(sample);
+        gpm_samples--;
+    }
+    return error;
+}
+
+int nvmlGpmSampleGet(struct device *device, struct gpm_sample *sample)
+{
+    int error;
+    answer("nvmlGpmSampleGet", device->name, 0, &error);
+    if (!error)
+        *sample = (struct gpm_sample){device, ~0U, ++gpm_taken};
+    return error;
+}
+
+int nvmlGpmMigSampleGet(struct device *device, unsigned instance, struct gpm_sample *sample)
+{
+    int error;
+    char of[48];
+    snprintf(of, sizeof of, "%s %u", device->name, instance);
+    answer("nvmlGpmMigSampleGet", of, 0, &error);
+    if (!error)
+        *sample = (struct gpm_sample){device, instance, ++gpm_taken};
+    return error;
+}
+
+/* by card, `CARD.INSTANCE` for an instance, and metric; the call is refused by the line alone */
+int nvmlGpmMetricsGet(struct gpm_query *query)
+{
+    int error;
+    struct gpm_sample *first = query->first, *second = query->second;
+    answer("nvmlGpmMetricsGet", "", 0, &error);
+    if (error)
+        return error;
+    if (query->version != 1 || first->device != second->device ||
+        first->instance != second->instance || first->number >= second->number)
+        return 2;
+    for (unsigned i = 0; i < query->count; i++) {
+        struct gpm_metric *metric = &query->metrics[i];
+        struct device place;
+        if (second->instance == ~0U)
+            place = *second->device;
+        else
+            snprintf(place.name, sizeof place.name, "%.4s.%hu", second->device->name,
+                     (unsigned short)second->instance);
+        const char *text = told_of("nvmlGpmMetricsGet", &place, metric->id, &metric->error);
+        metric->value = text ? strtod(text, NULL) : 0;
+    }
+    return 0;
 }
 
 static unsigned long taken;

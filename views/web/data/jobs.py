@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ccagent.stores.metrics.line_keys import JOB_ENERGY, read_part
+from ccagent.stores.metrics.reading import read_values
+from ccagent.stores.metrics.usage.job_energy import job_level, read_node_use
 from ccagent.views.job.figures import (
     CARD_METRICS,
     JOB_METRICS,
@@ -20,7 +21,7 @@ from ccagent.views.job.figures import (
     NodeHardware,
 )
 from ccagent.views.job.measuring import JobMeasurement, usual_gap
-from ccagent.views.job.mounts import LATE, MOST_PARTS, JobPartSums, part_metrics
+from ccagent.views.job.mounts import MOST_PARTS, JobPartSums, part_metrics
 from ccagent.views.job.rules import JobReport, make_report
 from ccagent.views.web.data.buckets import mean_of
 from ccagent.views.web.data.nodes import UNKNOWN
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from ccagent.stores.metrics.job_table import StoredJob
     from ccagent.stores.metrics.page_settings import JobThresholds
     from ccagent.stores.metrics.store import MetricStore
+    from ccagent.stores.metrics.usage.job_energy import EnergyPart
     from ccagent.views.job.mounts import JobMounts
     from ccagent.views.web.data.nodes import NewestValues, ShownMetric
 
@@ -166,23 +168,6 @@ def _good_until(job: StoredJob, now: float) -> float:
     return now + _FRESH_LATE if now <= job.stop + _LATE else float("inf")
 
 
-def job_level(node: StoreLevel, job: str) -> StoreLevel | None:
-    """Return the level of a job on a node; None if it has none."""
-    return node.children.get(f"job{job}")
-
-
-def read_values(found: StoredSeries, start: int, end: int) -> tuple[int, NDArray[np.float64]]:
-    """Return the time of the first value, and the values of a series in [start, end)."""
-    group, column = found
-    first, last = group.bounds()
-    low = max(first, -((group.time(0) - start) // group.frequency))
-    high = min(last, -((group.time(0) - end) // group.frequency))
-    values = np.empty(max(0, high - low))
-    if values.size:
-        group.read(column, low, high - low, values)
-    return group.time(low), values
-
-
 def _spark(found: StoredSeries, start: int, stop: int) -> NDArray[np.float64]:
     """Return a series downsampled to the points of a sparkline over [start, stop)."""
     begin, values = read_values(found, start, stop)
@@ -202,11 +187,6 @@ _MOST_NODES_OF_PARTS = 512
 _SOME = 200
 """Number of values that determine the usual time between values."""
 
-_ENERGY = "job_energy"
-_SHARES = ("active", "idle")
-EnergyPart = tuple[str, str]
-"""Part and share of the energy, such as `cpu` and `active`."""
-
 
 class JobEnergyUse(NamedTuple):
     """Measured energy of a job in J by part and share, and the number of nodes that sent it."""
@@ -224,7 +204,8 @@ class JobParts(NamedTuple):
 
 async def read_parts(store: MetricStore, job: StoredJob, stop: int) -> JobParts:
     """Return the parts of a job. stop: the end of its values. Yields to the event loop."""
-    sums, joules = JobPartSums(), dict[EnergyPart, float]()
+    sums = JobPartSums()
+    joules: dict[EnergyPart, float] = {}
     nodes = parts = 0
     for name in job.nodes[:_MOST_NODES_OF_PARTS]:
         node = store.root.find((job.cluster, name))
@@ -238,27 +219,12 @@ async def read_parts(store: MetricStore, job: StoredJob, stop: int) -> JobParts:
                     amount = _sum_rates(below.series[metric], job.start, stop)
                     if amount is not None:
                         sums.add(name, part, field, amount)
-        found = {
-            key: amount
-            for key, series in _energy_series(level)
-            if (amount := _growth(series, job.start, stop)) is not None
-        }
-        nodes += bool(found)
-        for key, amount in found.items():
+        use = read_node_use(level, job.start, stop)
+        nodes += use is not None
+        for key, amount in use.parts.items() if use is not None else ():
             joules[key] = joules.get(key, 0.0) + amount
         await asyncio.sleep(0)
     return JobParts(sums.finish(), JobEnergyUse(joules, nodes) if joules else None)
-
-
-def end_of_values(job: StoredJob, runs: list[StoredJob], now: int) -> int:
-    """Return the time before which values belong to this run of a job.
-
-    The last values arrive after the end of a run, and before the start of the next run.
-    """
-    if job.stop is None:
-        return now + 1
-    later = [run.start for run in runs if run.start > job.start]
-    return min([job.stop + LATE, *later])
 
 
 def _sum_rates(series: StoredSeries, start: int, stop: int) -> float | None:
@@ -272,32 +238,3 @@ def _sum_rates(series: StoredSeries, start: int, stop: int) -> float | None:
         return None
     gap = max(1, usual_gap(places[: _SOME + 1].tolist()))
     return float(values[places].sum()) * gap * series.group.frequency
-
-
-def _energy_series(level: StoreLevel) -> Iterator[tuple[EnergyPart, StoredSeries]]:
-    """Yield the energy counters of a job on a node. Part and share are tags, or in the name."""
-    for name, below in level.children.items():
-        tags = read_part(name, JOB_ENERGY)
-        if tags is not None and _ENERGY in below.series:
-            yield (tags["part"], tags.get("share", "")), below.series[_ENERGY]
-    for metric, series in level.series.items():
-        words = metric.removeprefix(f"{_ENERGY}_").split("_")
-        # Other series have such names, too: job_energy_least, job_energy_idle_known.
-        if metric.startswith(f"{_ENERGY}_") and len(words) == 2 and words[1] in _SHARES:
-            yield (words[0], words[1]), series
-
-
-def _growth(series: StoredSeries, start: int, stop: int) -> float | None:
-    """Return the delta of a job's counter over [start, stop); None without values.
-
-    After a reset the counter counts from 0.
-    """
-    begin, values = read_values(series, 0, stop)
-    times = begin + series.group.frequency * np.arange(len(values))
-    is_good = (values >= 0) & (values < LARGEST_VALUE)
-    before, during = values[is_good & (times < start)], values[is_good & (times >= start)]
-    if not during.size:
-        return None
-    known = np.concatenate([before[-1:] if before.size else [0.0], during])
-    grown = np.diff(known)
-    return float(np.where(grown < 0, known[1:], grown).sum())

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from markupsafe import Markup
 
+from ccagent.stores.metrics.reading import read_values
+from ccagent.stores.metrics.usage.job_energy import end_of_values, job_level
 from ccagent.views.amounts import (
     format_age,
     format_duration,
@@ -18,9 +20,10 @@ from ccagent.views.amounts import (
 from ccagent.views.job.formats import format_report
 from ccagent.views.job.mounts import JobMounts
 from ccagent.views.terminal import Style
+from ccagent.views.usage.formats import describe_usage
 from ccagent.views.web.addresses import AHEAD, ShownTime, read_times
 from ccagent.views.web.context import NotAllowedError
-from ccagent.views.web.data.jobs import end_of_values, job_level, read_parts, read_values
+from ccagent.views.web.data.jobs import read_parts
 from ccagent.views.web.pages.cluster_page import ShownTile
 from ccagent.views.web.pages.job_plots import JobPlots, describe_energy
 from ccagent.views.web.pages.jobs_page import ShownFinding, describe_size, show_finding, show_share
@@ -99,6 +102,7 @@ async def make_job_page(sources: PageSources, request: PageRequest) -> JobPage |
         energy = describe_energy(parts.energy, len(job.nodes))
     else:
         energy = _estimate_energy(sources, job, stop)
+    usage = _describe_usage(sources, job, end_of_values(job, runs, now))
     is_whole = not any(request.query.get(name) for name in ("range", "from", "to"))
     times = _whole_time(job, now, sources.oldest)
     if not is_whole:
@@ -109,7 +113,7 @@ async def make_job_page(sources: PageSources, request: PageRequest) -> JobPage |
         number=shown_text(job.job),
         name=shown_text(job.details.name),
         start=job.start,
-        facts=_facts(job, report, energy),
+        facts=_facts(job, report, energy, usage),
         runs=runs[-_MOST_RUNS:] if len(runs) > 1 else [],
         verdict=show_finding(report.findings[0]),
         findings=[show_finding(one, len(one.text)) for one in report.findings],
@@ -141,7 +145,7 @@ def _whole_time(job: StoredJob, now: int, oldest: int) -> ShownTime:
     return ShownTime(start, max(stop, start + 60), "")
 
 
-def _facts(job: StoredJob, report: JobReport, energy: str) -> list[tuple[str, str]]:
+def _facts(job: StoredJob, report: JobReport, energy: str, usage: str) -> list[tuple[str, str]]:
     details, figures = job.details, report.figures
     ran = format_duration(figures.elapsed)
     if details.time_limit:
@@ -164,8 +168,17 @@ def _facts(job: StoredJob, report: JobReport, energy: str) -> list[tuple[str, st
         "ran": ran,
         "samples": samples,
         "energy": energy,
+        "interval, CO₂ and cost" if "CO2" in usage else "interval": usage,
     }
     return [(name, text) for name, text in facts.items() if text]
+
+
+def _describe_usage(sources: PageSources, job: StoredJob, stop: int) -> str:
+    """Return interval, CO2 and cost of the measured energy; empty without it."""
+    if sources.usage is None:
+        return ""
+    found = sources.usage.of_job(sources.store, job, stop)
+    return "" if found is None else describe_usage(found, sources.usage.settings.currency)
 
 
 def _estimate_energy(sources: PageSources, job: StoredJob, stop: int) -> str:

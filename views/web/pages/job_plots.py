@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ccagent.stores.metrics.usage.job_energy import job_level
 from ccagent.views.amounts import format_quantity
 from ccagent.views.web.data.buckets import make_grid
-from ccagent.views.web.data.jobs import job_level
 from ccagent.views.web.drawing import PlotLimit
 from ccagent.views.web.plots import NamedSeries, make_plot
 from ccagent.views.web.rendering import shown_text

@@ -14,10 +14,10 @@ from markupsafe import Markup
 
 from ccagent.views.amounts import format_duration, format_share
 from ccagent.views.job.figures import LEVELS
+from ccagent.views.terminal import harmless
 from ccagent.views.web.addresses import ShownTime, cluster_link, read_times
 from ccagent.views.web.data.job_search import JobFilter
 from ccagent.views.web.drawing import draw_meter, draw_sparkline
-from ccagent.views.web.plots import harmless
 from ccagent.views.web.rendering import LONGEST_TEXT, STATES, shown_text
 
 if TYPE_CHECKING:

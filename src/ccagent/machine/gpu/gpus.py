@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ccagent.machine.gpu.gpm import PER_PERCENT
 from ccagent.machine.gpu.library import GpuLibrary
 from ccagent.machine.gpu.presence import gpu_vendor_class
 from ccagent.machine.gpu.vendor import Detail
@@ -24,7 +25,8 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
     devices: index of the card by `major:minor` of its device file.
     addresses: PCI address by index; an instance has the address of its card.
     partitioned, instances: indices of cards with instances, and of the instances.
-    without_utilization: indices of cards that do not report utilisation.
+    without_utilization: indices of cards that do not report utilisation; an instance reports it
+    with the detail `graphics_active`.
     without_memory: indices of cards that do not report memory.
     details: values on demand by index.
     """
@@ -113,6 +115,13 @@ class Gpus:
             for of_card in answer.details:
                 details[first + of_card.card] = of_card.details
             first += library.count
+        rates = _use_of_instances(instances, details)
+        cards = [
+            msgspec.structs.replace(card, ce_util=rates[card.index])
+            if card.index in rates
+            else card
+            for card in cards
+        ]
         return GpuReading(
             cards=cards,
             processes=processes,
@@ -120,7 +129,7 @@ class Gpus:
             addresses=addresses,
             partitioned=frozenset(partitioned),
             instances=frozenset(instances),
-            without_utilization=frozenset(without_utilization),
+            without_utilization=frozenset(without_utilization - rates.keys()),
             without_memory=frozenset(without_memory),
             details=details,
         )
@@ -141,6 +150,16 @@ class Gpus:
         """End the processes of the libraries."""
         for library in self._libraries:
             library.close()
+
+
+def _use_of_instances(instances: set[int], details: dict[int, list[Detail]]) -> dict[int, int]:
+    """Return the utilisation in percent of instances that report it."""
+    return {
+        index: round(detail.value / PER_PERCENT)
+        for index in instances & details.keys()
+        for detail in details[index]
+        if detail.name == "graphics_active"
+    }
 
 
 def _renumber(state: SampleGpu, index: int) -> SampleGpu:

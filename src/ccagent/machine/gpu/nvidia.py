@@ -22,6 +22,7 @@ from ccagent.machine.gpu.vendor import (
 from ccagent.records.envelopes import SampleGpu, SysinfoGpuCard
 
 if TYPE_CHECKING:
+    from ccagent.machine.gpu.gpm import Gpm
     from ccagent.machine.gpu.limited_calls import LimitedCalls
     from ccagent.machine.gpu.nvidia_details import XidWatch
     from ccagent.machine.gpu.nvml import Device
@@ -62,6 +63,8 @@ class Nvidia(GpuVendor):
     def __init__(self) -> None:
         self._opened: Nvml | None = None
         self._read: list[tuple[int, Device]] = []
+        self._instances: list[tuple[int, Device, Device]] = []
+        self._gpm: Gpm | None = None
         self._xids: XidWatch | None = None
         self._seen: dict[int, int | None] = {}
 
@@ -71,6 +74,8 @@ class Nvidia(GpuVendor):
 
     def close(self) -> None:
         """Shut NVML down."""
+        if self._gpm is not None:
+            self._gpm.close()
         self._nvml.close()
 
     def describe(self) -> list[CardDescription]:
@@ -89,7 +94,7 @@ class Nvidia(GpuVendor):
         """Read the state of the cards and their processes."""
         cards: list[CardState] = []
         processes: list[ProcessOnCard] = []
-        self._read = []
+        self._read, self._instances = [], []
         for parts in self._cards():
             for part in parts:
                 card = part if isinstance(part, Card) else part.card
@@ -101,8 +106,9 @@ class Nvidia(GpuVendor):
                         # In MIG mode all processes are on the instances.
                         if card.is_instance or len(parts) == 1:
                             processes += _processes(part)
-                        if card.is_instance:
+                        if card.is_instance and isinstance(parts[0], _Part):
                             state = _instance(part)
+                            self._instances.append((card.index, parts[0].device, part.device))
                         else:
                             utilization = part.device.ask("nvmlDeviceGetUtilizationRates")
                             state = _state(part, 0 if utilization is None else utilization.gpu)
@@ -119,7 +125,7 @@ class Nvidia(GpuVendor):
         return VendorReading(cards=cards, processes=processes)
 
     def read_details(self, wanted: frozenset[str], calls: LimitedCalls) -> list[CardDetails]:
-        """Read the wanted details of the cards, but not of their instances.
+        """Read the wanted details of the cards; of their instances only the activity.
 
         A lost card has only Xid errors. They explain the loss.
         """
@@ -129,7 +135,20 @@ class Nvidia(GpuVendor):
         for index, device in self._read:
             with contextlib.suppress(CardLostError):
                 found.setdefault(index, []).extend(card_details(device, wanted, calls))
+        for index, details in self._activity(wanted, calls).items():
+            found.setdefault(index, []).extend(details)
         return [CardDetails(card=index, details=details) for index, details in found.items()]
+
+    def _activity(self, wanted: frozenset[str], calls: LimitedCalls) -> dict[int, list[Detail]]:
+        """Return the activity since the previous reading, by index of card or instance."""
+        from ccagent.machine.gpu.gpm import Gpm, GpmPlace
+
+        if self._gpm is None:
+            driver = calls.call("driver", self._nvml.driver)
+            self._gpm = Gpm(self._nvml.binding, driver or "")
+        places = [GpmPlace(index, device) for index, device in self._read]
+        places += [GpmPlace(*place) for place in self._instances]
+        return self._gpm.read(places, wanted, calls)
 
     def _xid_details(self, wanted: frozenset[str], calls: LimitedCalls) -> dict[int, list[Detail]]:
         """Return the number of Xid errors and the last error, by index of the card."""

@@ -129,8 +129,9 @@ _FIELDS = {
     "violation_reliability": 79,
     "violation_below_app_clock": 80,
     "violation_below_base_clock": 81,
+    "mem_temperature": 82,
 }
-"""Numbers of fields: NVML_FI_DEV_RETIRED_*, NVML_FI_DEV_PERF_POLICY_*."""
+"""Numbers of fields: NVML_FI_DEV_RETIRED_*, _PERF_POLICY_*, _MEMORY_TEMP."""
 
 _RETIRED = ("retired_pages_single_bit", "retired_pages_double_bit")
 

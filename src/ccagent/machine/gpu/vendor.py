@@ -90,7 +90,7 @@ class Detail(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class CardDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """Values of a card on demand. card: its index."""
+    """Values of a card or instance on demand. card: its index."""
 
     card: int
     details: list[Detail]

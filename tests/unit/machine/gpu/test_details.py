@@ -8,7 +8,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from ccagent.machine.gpu import nvidia_details
+from ccagent.machine.gpu import gpm, nvidia_details
 from ccagent.machine.gpu.nvidia_details import field_number
 
 NVML: Any = pynvml
@@ -35,11 +35,32 @@ def test_field_numbers_are_those_of_nvml() -> None:
             f"violation_{key}": getattr(NVML, f"NVML_FI_DEV_PERF_POLICY_{name}")
             for key, name in policies.items()
         },
+        "mem_temperature": NVML.NVML_FI_DEV_MEMORY_TEMP,
     } == nvidia_details._FIELDS
     assert {
         direction: getattr(NVML, f"NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_{direction.upper()}")
         for direction in ("tx", "rx")
     } == nvidia_details._TRAFFIC
+
+
+def test_numbers_of_gpm_are_those_of_nvml() -> None:
+    names = {
+        "graphics_active": "GRAPHICS_UTIL",
+        "sm_active": "SM_UTIL",
+        "sm_occupancy": "SM_OCCUPANCY",
+        "tensor_active": "ANY_TENSOR_UTIL",
+        "dram_active": "DRAM_BW_UTIL",
+        "fp64_active": "FP64_UTIL",
+        "fp32_active": "FP32_UTIL",
+        "fp16_active": "FP16_UTIL",
+        "gpm_pcie_tx": "PCIE_TX_PER_SEC",
+        "gpm_pcie_rx": "PCIE_RX_PER_SEC",
+        "gpm_nvlink_rx": "NVLINK_TOTAL_RX_PER_SEC",
+        "gpm_nvlink_tx": "NVLINK_TOTAL_TX_PER_SEC",
+    }
+    assert {name: getattr(NVML, f"NVML_GPM_METRIC_{key}") for name, key in names.items()} == (
+        gpm.ACTIVITY | gpm.TRAFFIC
+    )
 
 
 def test_reasons_are_bits_of_nvml() -> None:

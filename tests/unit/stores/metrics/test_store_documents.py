@@ -19,6 +19,7 @@ from ccagent.stores.metrics.settings import (
     StoreTlsSettings,
     SubscriptionSettings,
 )
+from ccagent.stores.metrics.usage.settings import UsageSettings
 from tests.support.documents import blocks
 from tests.support.paths import ROOT
 
@@ -36,6 +37,12 @@ def test_the_readme_names_every_key(settings: type[msgspec.Struct]) -> None:
     table = README.read_text()
     for field in msgspec.structs.fields(settings):
         assert re.search(rf"[`.]{field.encode_name}[`.:]", table), field.encode_name
+
+
+def test_the_readme_of_usage_names_every_key() -> None:
+    table = (ROOT / "stores/metrics/usage/README.md").read_text()
+    for field in msgspec.structs.fields(UsageSettings):
+        assert f"`{field.encode_name}`" in table, field.encode_name
 
 
 def test_the_configuration_of_the_readme_can_be_used(tmp_path: Path) -> None:

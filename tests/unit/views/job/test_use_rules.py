@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from ccagent.config.duration import Duration
 from ccagent.views.amounts import GB
@@ -214,6 +215,32 @@ def test_a_job_whose_cards_nothing_names_is_unknown() -> None:
 )
 def test_low_use_of_gpus(mean: float, expected: str | None) -> None:
     assert levels(gpu_job(mean)).get("gpu-low") == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, "hint"),
+        ({"sm_active": 20.1}, None),
+        ({"sm_active": None}, None),
+        ({"utilization": 79.9}, None),
+        ({"power": 351.0}, None),
+        ({"power": None}, "hint"),
+    ],
+)
+def test_busy_cards_with_few_sms(changes: dict[str, Any], expected: str | None) -> None:
+    busy = card(utilization=99.0, sm_active=4.0, power=180.0, power_limit=700.0)
+    busy = structs.replace(busy, **changes)
+    assert levels(job(node(cards=(busy,)))).get("gpu-few-sms") == expected
+
+
+def test_few_sms_and_little_power_are_named() -> None:
+    busy = card(utilization=99.0, sm_active=4.0, power=180.0, power_limit=700.0)
+    assert text(job(node(cards=(busy,))), "gpu-few-sms") == (
+        "GPU 0: 99 % of the time with a kernel, but 4 % of the SMs busy (up to 20 % is few) and"
+        " 180 of 700 W. Larger batches or several processes per GPU (MPS) use more of it; a MIG"
+        " instance may be enough."
+    )
 
 
 @pytest.mark.parametrize(("hours", "expected"), [(8.0, None), (8.01, "BAD")])

@@ -23,6 +23,7 @@ from ccagent.agents.sonar.points import gpu_points
 from ccagent.agents.sonar.process import ProcessSelection
 from ccagent.agents.sonar.sources.procfs import ProcfsSource
 from ccagent.machine.gpu.gpus import GpuReading
+from ccagent.machine.gpu.vendor import Detail
 from ccagent.records.envelopes import (
     SampleAttributes,
     SampleGpu,
@@ -317,3 +318,25 @@ class TestIdle:
             for untold in ((), (1,))
         }
         assert names[()] - names[1,] == {"job_gpu_util"}
+
+    def test_an_instance_gives_its_use_to_its_job(self) -> None:
+        attributes = SampleAttributes(
+            time="", cluster="c", node="n", system=SampleSystem(boot=""), jobs=[]
+        )
+        reading = GpuReading(
+            cards=[SampleGpu(index=0, uuid="GPU-a"), SampleGpu(index=1, uuid="MIG-a", ce_util=80)],
+            instances=frozenset({1}),
+            without_utilization=frozenset({0}),
+            details={1: [Detail("sm_active", 40_260)]},
+        )
+        points = {
+            (point.name, point.tags["stype-id"]): point.value
+            for point in gpu_points(
+                attributes, 0.0, [Allocation(13, 1001, (1,)), Allocation(14, 1001, (0,))], reading
+            )
+        }
+        assert points["job_gpu_util", "13"] == 80
+        assert points["job_gpu_sm_active", "13"] == 40.3
+        assert points["job_gpus_idle", "13"] == 0
+        assert ("job_gpu_util", "14") not in points
+        assert ("job_gpu_sm_active", "14") not in points

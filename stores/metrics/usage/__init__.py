@@ -1,0 +1,1 @@
+"""Energy, CO2 and cost of ended jobs, and their sums."""

@@ -1,0 +1,82 @@
+"""The page of usage: sums by project, user and cluster, and over time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ccagent.stores.metrics.job_table import StoredJob, StoredJobDetails
+from ccagent.stores.metrics.usage.job_energy import NodeJobEnergy
+from ccagent.stores.metrics.usage.keeper import UsageKeeper
+from ccagent.stores.metrics.usage.settings import UsageSettings
+from tests.support.page_site import PageSite, token
+
+KWH = 3.6e6
+
+
+def bearer(name: str, role: str) -> str:
+    return f"Bearer {token(sub=name, roles=[role])}"
+
+
+STAFF, USER = bearer("ada", "admin"), bearer("eve", "user")
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[PageSite]:
+    site = PageSite(tmp_path, nodes=2, seconds=600, has_key=True)
+    usage = site.sources.usage = UsageKeeper(UsageSettings(price=0.2), str(tmp_path))
+    for number, (user, project) in enumerate([("eve", "bio"), ("bob", "<b>"), ("eve", "bio")]):
+        job = StoredJob(
+            "fox", str(number), user, "completed", site.now - 7200, site.now - 86400 * number - 60,
+            ("n1",), details=StoredJobDetails(account=project),
+        )  # fmt: skip
+        uses = {"n1": NodeJobEnergy({("cpu", "idle"): (number + 1) * KWH}, {}, 0.1 * KWH, KWH)}
+        usage.table.keep(job, uses, 100.0)
+    yield site
+    usage.close()
+    site.close()
+
+
+def test_staff_see_all_projects(site: PageSite) -> None:
+    text = site.ask("/usage", authorization=STAFF).text
+    assert "4 kWh" in text
+    assert "&lt;b&gt;" in text
+    assert "<b></bdi>" not in text
+    assert 'href="/usage?range=30d&amp;by=user"' in text
+    assert "0.80 EUR" in text
+    assert "<svg" in text
+
+
+def test_users_see_their_own(site: PageSite) -> None:
+    answer = site.ask("/data/usage?by=user", authorization=USER).json()
+    assert [row["key"] for row in answer["usage"]["rows"]] == ["eve"]
+    assert answer["usage"]["total"]["joules"] == 4 * KWH
+    (plot,) = answer["plots"]
+    assert sum(plot["series"][0]["mean"]) == 4000
+
+
+def test_csv_of_sums(site: PageSite) -> None:
+    answer = site.ask("/csv/usage?range=7d", authorization=STAFF)
+    head, *rows = answer.text.splitlines()
+    assert head.startswith("period,key,jobs,")
+    assert [row.split(",")[1:3] for row in rows] == [["bio", "2"], ["<b>", "1"]]
+    assert answer.headers["content-disposition"] == 'attachment; filename="usage.csv"'
+
+
+@pytest.mark.parametrize("query", ["by=name", "range=1s", "from=x", "range=99999d"])
+def test_a_bad_query_shows_the_page(site: PageSite, query: str) -> None:
+    assert site.ask(f"/usage?{query}", authorization=STAFF).status == 200
+
+
+def test_a_time_without_jobs_says_so(site: PageSite) -> None:
+    text = site.ask("/usage?from=1000&to=2000", authorization=STAFF).text
+    assert "No job ended in this time." in text
+
+
+def test_without_a_table_there_is_no_page(site: PageSite) -> None:
+    site.sources.usage = None
+    reply = site.ask("/usage", authorization=STAFF)
+    assert reply.status == 404
+    assert 'href="/usage"' not in reply.text
