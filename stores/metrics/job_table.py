@@ -34,7 +34,8 @@ class StoredJobDetails(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     time_limit: s. cores, gpus: allocated on all nodes. asked_cores: requested cores, possibly
     fewer. memory: B allocated on all nodes. cpu_seconds: from accounting, after the job's end.
     cpus: hardware threads by node. cards: PCI addresses of GPUs by node. is_exclusive: no other job
-    may run on its nodes. has_gpu_share: it has parts of GPUs, such as gres/shard.
+    may run on its nodes. has_gpu_share: it has parts of GPUs, such as gres/shard. has_terminal: it
+    was started from a terminal, without a script.
     """
 
     name: str = ""
@@ -51,6 +52,7 @@ class StoredJobDetails(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     cards: dict[str, list[str]] = {}
     is_exclusive: bool | None = None
     has_gpu_share: bool | None = None
+    has_terminal: bool | None = None
 
     def merged(self, later: StoredJobDetails) -> StoredJobDetails:
         """Return these details, updated with the known details of a later message."""

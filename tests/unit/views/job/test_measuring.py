@@ -74,9 +74,35 @@ def test_the_period_is_that_of_the_samples(
     assert (found.period, found.expected_samples) == (period, expected)
 
 
-def test_thirds_of_the_time() -> None:
-    found = measure(series("job_cpu_util", 400.0, 200.0, 100.0, None, 10.0, 30.0)).nodes[0]
-    assert (found.cores_first, found.cores_last) == (3.0, 0.2)
+def test_cores_in_use_are_those_of_all_nodes_at_a_time() -> None:
+    both = [series("job_cpu_util", *values, node=node) for node, values in (
+        ("n1", [800.0] * 18 + [900.0, 1e4] + [50.0] * 5), ("n2", [400.0] * 20 + [5.0] * 5),
+    )]  # fmt: skip
+    used = measure_job(structs.replace(facts(), stop=START + 1500), both, START + 1500).use
+    assert used is not None
+    assert (used.peak, used.high) == (104.0, 13.0)  # 24 of 25 are at most 13
+    assert (used.serial, used.quiet, used.idle) == (0.2, 300.0, 0.0)
+    assert used.quiet_cores == pytest.approx(0.55)
+
+
+def test_a_node_that_lacks_a_sample_makes_no_quiet_time() -> None:
+    used = measure(
+        series("job_cpu_util", *[400.0] * 10),
+        series("job_cpu_util", *[400.0] * 5, *[None] * 4, 400.0, node="n2"),
+    ).use
+    assert used is not None
+    assert (used.quiet, used.high) == (0.0, 8.0)
+
+
+@pytest.mark.parametrize(
+    ("end", "quiet"),
+    [((0.0, 0.0), 120), ((0.0, 900.0, 0.0), 180), ((0.0, 900.0, 900.0, 0.0), 60), ((900.0,), 0)],
+)
+def test_a_single_blip_does_not_end_a_quiet_time(end: tuple[float, ...], quiet: int) -> None:
+    row = [*[800.0] * (10 - len(end)), *end]
+    used = measure(series("job_cpu_util", *row)).use
+    assert used is not None
+    assert used.quiet == quiet
 
 
 def test_cards_are_those_of_the_event() -> None:
