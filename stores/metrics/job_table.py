@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import sqlite3
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -72,8 +73,27 @@ class StartedResource(msgspec.Struct, frozen=True):
     accelerators: list[str] | None = None
 
 
+_BATCH = re.compile(r"^ {3}.*\bBatchFlag=([01])\b", re.MULTILINE)
+_AT_TERMINAL = re.compile(
+    r"^ {3}(?:Command=(?:\(null\)|(?:\S*/)?(?:ba|z|t?c|fi|k)?sh) *|SubmitLine=.* --pty\b.*)$",
+    re.MULTILINE,
+)
+"""Lines of `scontrol show job` for salloc, for `srun --pty SHELL`, and in newer versions for
+`srun --pty`. Slurm has no word for a terminal."""
+
+
 class _MetaData(msgspec.Struct, frozen=True, rename="camel"):
+    """slurm_info: output of scontrol."""
+
     job_name: str = ""
+    slurm_info: str = ""
+
+    def has_terminal(self) -> bool | None:
+        """Return whether the job was started from a terminal, without a script; None: unknown."""
+        found = _BATCH.search(self.slurm_info)
+        if found is None or found[1] == "1":
+            return None if found is None else False
+        return True if _AT_TERMINAL.search(self.slurm_info) else None
 
 
 class StartedJob(msgspec.Struct, frozen=True, rename="camel"):
@@ -106,6 +126,7 @@ class StartedJob(msgspec.Struct, frozen=True, rename="camel"):
             cpus={one.hostname: len(one.hwthreads) for one in self.resources if one.hwthreads},
             cards={one.hostname: one.accelerators for one in self.resources if one.accelerators},
             is_exclusive={"none": True, "single_user": False, "multi_user": False}.get(self.shared),
+            has_terminal=self.meta_data.has_terminal() if self.meta_data else None,
         )
 
 

@@ -117,9 +117,6 @@ class JobThresholds(Settings, frozen=True, kw_only=True):
     gpu_share_cores: Annotated[
         float, Meta(gt=0, description="gpu-share: a hint above this many shares of cores")
     ] = 1.5
-    gpu_share_memory: Annotated[
-        float, Meta(gt=0, description="mem-share: a hint above this many shares of memory")
-    ] = 1.04
 
 
 class WebSettings(Settings, frozen=True, kw_only=True):

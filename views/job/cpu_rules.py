@@ -16,13 +16,14 @@ if TYPE_CHECKING:
 
     from ccagent.views.job.figures import NodeFigures
     from ccagent.views.job.judged_job import FindingLevel, JudgedJob, Judgement
-    from ccagent.views.job.mounts import JobMount
 
 _MB = 1e6
 _BETTER_FILES = "Use larger blocks, or copy the data to a local disk first"
 
 _AT_MEMORY_SPEED = 1e9
 """B/s of a task in its calls from which the page cache answers, so that nothing waits."""
+
+_MEASURE = "`ccagent kernel load --io-time` and the agent jobio measure files and network"
 
 _SMALL_ASK, _ROUNDING = 0.05, 0.25
 """Share of the high use, and maximum of cores, that a request may be below it."""
@@ -103,10 +104,10 @@ def _explains_low_use(
     return judge
 
 
-def find_mount_wait(job: JudgedJob) -> tuple[JobMount, float] | None:
-    """Return the mount that a job waited for, and the percentage of its tasks' time in its calls.
+def find_mount_wait(job: JudgedJob) -> tuple[str, float] | None:
+    """Return the text on the mount that a job waited for, and the percentage of its tasks' time.
 
-    None if its calls take little time, are as fast as memory, or are not measured.
+    None if calls take little time, are as fast as memory, or are not measured.
     """
     mounts = [one for one in job.mounts.mounts if one.busy] if job.mounts is not None else []
     used = job.efficiency.cpu
@@ -115,18 +116,13 @@ def find_mount_wait(job: JudgedJob) -> tuple[JobMount, float] | None:
     most = max(mounts, key=lambda one: one.busy or 0.0)
     busy = most.busy or 0.0
     share = 100 * busy / (busy + used.used)
-    is_fast = (most.read + most.written) / busy >= _AT_MEMORY_SPEED
-    return None if share < job.limits.wait_share or is_fast else (most, share)
-
-
-def describe_mount_wait(job: JudgedJob, mount: JobMount, share: float) -> str:
-    """Return a text with latency, share and number of waiting tasks."""
-    tasks = (mount.busy or 0.0) / job.figures.elapsed
+    if share < job.limits.wait_share or (most.read + most.written) / busy >= _AT_MEMORY_SPEED:
+        return None
     return (
-        f"it waited for {mount.point} ({mount.type}): {number(mount.latency or 0.0)} ms a read or"
+        f"it waited for {most.point} ({most.type}): {number(most.latency or 0.0)} ms a read or"
         f" write, {percent(share)} % of its tasks' time (from {number(job.limits.wait_share)} % on"
-        f" it counts), {number(tasks)} tasks at a time"
-    )
+        f" it counts), {number(busy / job.figures.elapsed)} tasks at a time"
+    ), share
 
 
 @_explains_low_use
@@ -135,8 +131,7 @@ def judge_mount_wait(job: JudgedJob) -> Cause | None:
     found = find_mount_wait(job)
     if found is None:
         return None
-    saves = f"It can save up to {percent(found[1])} % of the run time."
-    return describe_mount_wait(job, *found), f"{_BETTER_FILES}. {saves}"
+    return found[0], f"{_BETTER_FILES}: it can save up to {percent(found[1])} % of the run time."
 
 
 @_explains_low_use
@@ -211,7 +206,7 @@ def judge_unused(job: JudgedJob) -> Judgement | None:
     end = f", or end it (scancel {job.figures.job})" if job.figures.is_running else ""
     return "BAD", (
         f"{where} {does} {number(most)} s of CPU time in {clock(elapsed)}; up to {number(limit)} %"
-        f" of one core counts as none. Look at its output for what it waits for{end}."
+        f" of one core counts as none. Look at its output for what it waits for{end}. {_MEASURE}."
     )
 
 
@@ -318,8 +313,7 @@ def judge_low_cpu(job: JudgedJob) -> Cause | None:
     """Find a low CPU use without a known cause."""
     if job.mounts is not None and any(one.busy for one in job.mounts.mounts):
         return "", "It did not wait for files, the network or memory."
-    measure = "`ccagent kernel load --io-time` and the agent jobio measure files and network"
-    return "", f"Find out what it waits for: {measure}."
+    return "", f"Find out what it waits for: {_MEASURE}."
 
 
 def judge_oversubscription(job: JudgedJob) -> Judgement | None:

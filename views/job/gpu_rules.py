@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from ccagent.views.amounts import clock, number, percent, plural
-from ccagent.views.job.cpu_rules import ask_for_cores, describe_mount_wait, find_mount_wait
+from ccagent.views.job.cpu_rules import ask_for_cores, find_mount_wait
 
 if TYPE_CHECKING:
     from ccagent.views.job.figures import CardFigures, NodeFigures
@@ -78,9 +78,9 @@ def judge_gpu_input(job: JudgedJob) -> Judgement | None:
         return None
     level, text = low
     if (found := find_mount_wait(job)) is not None:
-        return level, (
-            f"{text}, because {describe_mount_wait(job, *found)}. Read larger files, or copy the"
-            " data to a local disk first."
+        return (
+            level,
+            f"{text}, because {found[0]}. Read larger files, or copy them to a local disk.",
         )
     if used is None or not cores:
         return None

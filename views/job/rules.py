@@ -123,27 +123,6 @@ def _needs_no_request(job: JudgedJob, total: float) -> bool:
     )
 
 
-def judge_memory_share(job: JudgedJob) -> Judgement | None:
-    """Find nodes where a job has more memory per GPU than the node has."""
-    limits = job.limits
-    for node in job.figures.nodes:
-        cards, all_cards = len(node.cards), node.total_cards
-        if not cards or not all_cards or cards >= all_cards:
-            continue
-        if node.memory_limit and node.total_memory:
-            share, own = node.total_memory / all_cards, node.memory_limit / cards
-            needed = (node.memory_peak or 0) * (1 + limits.mem_margin / 100)
-            if own > limits.gpu_share_memory * share and needed < node.memory_limit:
-                less = request_memory(max(needed / cards, GB / 10))
-                return "hint", (
-                    f"{number(own / GB)} GB a GPU on {node.name}, whose share is"
-                    f" {number(share / GB)} GB; above {number(limits.gpu_share_memory)} times that,"
-                    f" GPUs are left without memory. Try --mem-per-gpu={less}"
-                    f" (peak + {number(limits.mem_margin)} %)."
-                )
-    return None
-
-
 def judge_time(job: JudgedJob) -> Judgement | None:
     """Find jobs that reached their time limit, and jobs that used little of it."""
     elapsed, limit, limits = job.figures.elapsed, job.figures.time_limit, job.limits
@@ -248,7 +227,6 @@ RULES: tuple[JobRule, ...] = (
     JobRule("mem-pressure", "memory", judge_memory_pressure, for_sessions=True),
     JobRule("mem-limit", "memory", judge_memory_limit, needs_samples=False, for_sessions=True),
     JobRule("mem-excess", "memory", judge_memory_excess),
-    JobRule("mem-share", "memory", judge_memory_share, needs_samples=False),
     JobRule("gpu-idle", "gpus", gpu_rules.judge_idle_gpus),
     JobRule("gpu-input", "gpus", gpu_rules.judge_gpu_input),
     JobRule("gpu-low", "gpus", gpu_rules.judge_low_gpus),

@@ -192,15 +192,6 @@ def test_cores_of_a_gpu_against_the_share_of_the_node(cores: float, expected: st
     assert levels(figures).get("gpu-share") == expected
 
 
-@pytest.mark.parametrize(("memory", "expected"), [(1.04, None), (1.05, "hint")])
-def test_memory_of_a_gpu_against_the_share_of_the_node(memory: float, expected: str | None) -> None:
-    figures = job(
-        node(cores=8, cpu_seconds=8 * 2 * HOUR, total_cards=4, total_memory=400 * GB,
-             memory_limit=memory * 100 * GB, memory_peak=80 * GB, cards=(card(),)),
-    )  # fmt: skip
-    assert levels(figures, mem_margin=0.0).get("mem-share") == expected
-
-
 def test_a_job_with_all_cards_of_a_node_may_have_all_cores() -> None:
     cards = (card("0"), card("1"))
     assert "gpu-share" not in levels(job(node(cores=32, total_cards=2, cards=cards)))
