@@ -301,6 +301,8 @@ def judge_serial(job: JudgedJob) -> Cause | None:
     used, limits, cores, use = job.used_cores, job.limits, job.cores, job.figures.use
     if used is None or cores is None or len(job.figures.nodes) != 1:
         return None
+    if (job.wanted_cores or cores) <= 1:
+        return None
     if not limits.serial_from < used < limits.serial_to or (use and use.high > _ONE_CORE):
         return None
     border = f"between {number(limits.serial_from)} and {number(limits.serial_to)} counts as one"

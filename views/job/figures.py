@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class CardFigures(msgspec.Struct, frozen=True, kw_only=True):
     """A GPU of a job on a node.
 
-    utilization: mean over the samples; peak_utilization: maximum; None: not reported, as with MIG.
+    utilization: mean over the samples; None: not reported, as with MIG.
     idle_at_end: seconds up to the end in which each sample was 0. samples: number of samples with
     a utilization; coverage: percent of the expected samples, None: unknown. memory_peak: maximum
     over the samples.
@@ -26,7 +26,6 @@ class CardFigures(msgspec.Struct, frozen=True, kw_only=True):
 
     card: str
     utilization: float | None = None
-    peak_utilization: float | None = None
     idle_at_end: float = 0.0
     samples: int = 0
     coverage: float | None = None

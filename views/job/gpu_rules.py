@@ -80,7 +80,7 @@ def judge_gpu_input(job: JudgedJob) -> Judgement | None:
     if (found := find_mount_wait(job)) is not None:
         return (
             level,
-            f"{text}, because {found[0]}. Read larger files, or copy them to a local disk.",
+            f"{text}, because {found[0]}. Read larger files, or copy them first.",
         )
     if used is None or not cores:
         return None

@@ -298,7 +298,6 @@ def _measure_use(
     return structs.replace(
         card,
         utilization=_mean(values),
-        peak_utilization=max(values),
         idle_at_end=_measure_idle_end(used, places, period, facts.start + elapsed),
         samples=len(values),
         coverage=100.0 * len(values) / expected if expected else 100.0 * is_enough,

@@ -17,7 +17,7 @@ HOUR = 3600.0
 
 def card(name: str = "0", **changes: Any) -> CardFigures:
     good = CardFigures(
-        card=name, utilization=80.0, peak_utilization=100.0, samples=240, memory_peak=60 * GB,
+        card=name, utilization=80.0, samples=240, memory_peak=60 * GB,
         memory_total=80 * GB,
     )  # fmt: skip
     return structs.replace(good, **changes)

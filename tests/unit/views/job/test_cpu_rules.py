@@ -62,6 +62,11 @@ def test_one_core_is_no_serial_job() -> None:
     assert levels(job(node(cores=1, cpu_seconds=2 * HOUR))) == {"ok": "ok"}
 
 
+def test_a_part_of_the_only_core_is_no_serial_job() -> None:
+    figures = job(node(cores=1, cpu_seconds=0.6 * 2 * HOUR))
+    assert levels(figures, serial_from=0.5) == {"cpu-low": "BAD"}
+
+
 @pytest.mark.parametrize(("seconds", "expected"), [(72.0, "cpu-zero"), (72.1, "cpu-low")])
 def test_a_job_without_work(seconds: float, expected: str) -> None:
     assert levels(job(node(cpu_seconds=seconds))) == {expected: "BAD"}

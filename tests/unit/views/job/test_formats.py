@@ -35,7 +35,7 @@ def test_a_good_job() -> None:
 
 
 def test_a_bad_job_and_the_advice_that_waits() -> None:
-    cards = (card(utilization=42.0), card("1", utilization=0.0, peak_utilization=0.0, samples=250))
+    cards = (card(utilization=42.0), card("1", utilization=0.0, samples=250))
     figures = job(
         node(cards=cards, memory_limit=200 * GB, memory_peak=4.4 * GB), state="RUNNING", stop=None,
         time_limit=None, gpus=2,

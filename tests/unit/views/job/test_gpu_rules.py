@@ -18,7 +18,7 @@ TOTAL = 16 * 2 * HOUR
 def gpu_job(*utilizations: float | None, **changes: Any) -> JobFigures:
     """Return a job of these cards; one of 0 was always at 0."""
     cards = tuple(
-        card(str(n), utilization=one, peak_utilization=one, samples=0 if one is None else 250)
+        card(str(n), utilization=one, samples=0 if one is None else 250)
         for n, one in enumerate(utilizations)
     )
     return job(node(cards=cards, cpu_seconds=0.5 * TOTAL), **changes)
@@ -68,14 +68,14 @@ def test_a_few_samples_of_a_card_make_it_neither_idle_nor_low(
     coverage: float, expected: str
 ) -> None:
     for first, use in ((50.0, 0.0), (10.0, 10.0)):
-        thin = card("1", utilization=use, peak_utilization=use, coverage=coverage)
+        thin = card("1", utilization=use, coverage=coverage)
         cards = (card("0", utilization=first), thin)
         found = levels(job(node(cards=cards, cpu_seconds=0.5 * TOTAL)))
         assert [*found.values()] == [expected]
 
 
 def test_a_card_that_is_idle_at_the_end_is_bad_whatever_was_before() -> None:
-    thin = card(utilization=0.0, peak_utilization=0.0, coverage=60.0, idle_at_end=4000.0)
+    thin = card(utilization=0.0, coverage=60.0, idle_at_end=4000.0)
     assert levels(job(node(cards=(thin,))))["gpu-idle"] == "BAD"
 
 
@@ -198,7 +198,7 @@ def test_a_job_with_all_cards_of_a_node_may_have_all_cores() -> None:
 
 
 def test_cards_of_several_nodes_are_named_with_their_nodes() -> None:
-    idle = card("3", utilization=0.0, peak_utilization=0.0)
+    idle = card("3", utilization=0.0)
     figures = job(node(cards=(card(),)), node("n2", cards=(idle,)))
     assert text(figures, "gpu-idle").startswith("GPU 3 of n2 wasn't used")
 

@@ -28,7 +28,7 @@ def test_hints_stand_beside_each_other() -> None:
 
 
 def test_two_causes_that_are_bad_are_both_told() -> None:
-    figures = job(node(oom_kills=1, cards=(card(utilization=0.0, peak_utilization=0.0),)))
+    figures = job(node(oom_kills=1, cards=(card(utilization=0.0),)))
     assert levels(figures) == {"mem-limit": "BAD", "gpu-idle": "BAD"}
 
 
