@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.views import amounts
 from ccagent.views.amounts import clock, number, percent, plural
-from ccagent.views.job.figures import USE_QUANTILE
 from ccagent.views.job.mounts import PORTS
 
 if TYPE_CHECKING:
@@ -78,9 +77,10 @@ def ask_for_cores(job: JudgedJob) -> str:
         return ""
     option = "--ntasks or --cpus-per-task" if enough > 1 else "--cpus-per-task=1"
     return (
-        f" Ask for {plural(enough, 'core')} ({option}): in {number(100 * USE_QUANTILE)} % of the"
+        f" Ask for {plural(enough, 'core')} ({option}): in {number(100 * use.quantile)} % of the"
         f" time at most {number(use.high)} were in use. That frees"
-        f" {amounts.core_time((cores - enough) * job.figures.elapsed)}; the run time stays."
+        f" {amounts.core_time((cores - enough) * job.figures.elapsed)}; the run time stays within"
+        " 5 %."
     )
 
 

@@ -68,21 +68,18 @@ class NodeFigures(msgspec.Struct, frozen=True, kw_only=True):
         return sum(known) / len(known) if known else None
 
 
-USE_QUANTILE = 0.95
-"""The share of the time in which at most `CoreUse.high` cores were in use."""
-
-
 class CoreUse(msgspec.Struct, frozen=True, kw_only=True):
     """Cores that a job used over its time, on all nodes together.
 
-    peak: maximum. high: at most so many in `USE_QUANTILE` of the time. serial: share of the time
-    with the work of one core, while `high` is several; 0 to 1. quiet: seconds before the end with
-    little use: a tenth of `high`, or one core of several; quiet_cores: mean in that time. idle:
-    seconds before the end with almost none.
+    peak: maximum. high: at most so many in the share `quantile` of the time, so that a job with as
+    many takes hardly longer. serial: share of the time with the work of one core, while `high` is
+    several; 0 to 1. quiet: seconds before the end with little use: a tenth of `high`, or one core
+    of several; quiet_cores: mean in that time. idle: seconds before the end with almost none.
     """
 
     peak: float
     high: float
+    quantile: float = 0.95
     serial: float = 0.0
     quiet: float = 0.0
     quiet_cores: float = 0.0

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from ccagent.views.job.figures import (
-    USE_QUANTILE,
     CardFigures,
     CoreUse,
     JobFigures,
@@ -26,6 +25,10 @@ if TYPE_CHECKING:
 
 _GAPS = 200
 """Number of gaps between samples that determine the usual gap."""
+
+_QUANTILES, _LONGER = (0.95, 0.99, 1.0), 0.05
+"""Shares of the time for the high use: the first with which a job of so many cores would take at
+most this share longer."""
 
 _ONE_CORE, _SEVERAL = 1.1, 4.0
 """Maximum of cores in use that count as the work of one, and minimum that counts as several."""
@@ -92,7 +95,11 @@ class JobMeasurement:
         ]
         if len(row) < 2:
             return None
-        high = sorted(row)[math.ceil(USE_QUANTILE * len(row)) - 1]
+        high, quantile, ordered = 0.0, 1.0, sorted(row)
+        for quantile in _QUANTILES:
+            high = ordered[math.ceil(quantile * len(row)) - 1]
+            if sum(max(0.0, one - high) for one in row) <= _LONGER * high * len(row):
+                break
         border = max(_QUIET * high, _ONE_CORE if high >= _SEVERAL else 0.0)
         quiet = _count_at_end(row, border)
         serial = sum(one <= _ONE_CORE for one in row) / len(row) if high >= _SEVERAL else 0.0
@@ -100,6 +107,7 @@ class JobMeasurement:
         return CoreUse(
             peak=max(row),
             high=high,
+            quantile=quantile,
             serial=serial,
             quiet=quiet * share,
             quiet_cores=_mean(row[-quiet:]) if quiet else 0.0,

@@ -32,7 +32,7 @@ def test_the_text_has_figure_threshold_and_option() -> None:
         "12 % CPU use of 32 cores; below 65 % is BAD. Find out what it waits for: `ccagent kernel"
         " load --io-time` and the agent jobio measure files and network. Ask for 4 cores (--ntasks"
         " or --cpus-per-task): in 95 % of the time at most 3.84 were in use. That frees 56 core-h;"
-        " the run time stays."
+        " the run time stays within 5 %."
     )
 
 
@@ -54,7 +54,7 @@ def test_serial_names_what_is_unused() -> None:
         "one core's work on 16: 1 core, between 0.85 and 1.01 counts as one (6.2 % CPU use of 16"
         " cores; below 65 % is BAD). Start the program with threads. Ask for 1 core"
         " (--cpus-per-task=1): in 95 % of the time at most 1 were in use. That frees 30 core-h; the"
-        " run time stays."
+        " run time stays within 5 %."
     )
 
 

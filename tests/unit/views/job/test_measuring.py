@@ -80,9 +80,23 @@ def test_cores_in_use_are_those_of_all_nodes_at_a_time() -> None:
     )]  # fmt: skip
     used = measure_job(structs.replace(facts(), stop=START + 1500), both, START + 1500).use
     assert used is not None
-    assert (used.peak, used.high) == (104.0, 13.0)  # 24 of 25 are at most 13
+    assert (used.peak, used.high, used.quantile) == (104.0, 104.0, 0.99)
     assert (used.serial, used.quiet, used.idle) == (0.2, 300.0, 0.0)
     assert used.quiet_cores == pytest.approx(0.55)
+
+
+@pytest.mark.parametrize(
+    ("busy", "cores", "expected"),
+    [(5, 4.0, (0.95, 2.0)), (5, 4.1, (0.99, 4.1)), (1, 8.0, (0.95, 2.0)), (1, 12.1, (1.0, 12.1))],
+)
+def test_a_request_makes_the_job_hardly_longer(
+    busy: int, cores: float, expected: tuple[float, float]
+) -> None:
+    """Of 100 samples with 2 cores, `busy` have more."""
+    row = series("job_cpu_util", *[200.0] * (100 - busy), *[100 * cores] * busy)
+    used = measure(row).use
+    assert used is not None
+    assert (used.quantile, used.high) == expected
 
 
 def test_a_node_that_lacks_a_sample_makes_no_quiet_time() -> None:
