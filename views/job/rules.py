@@ -128,7 +128,7 @@ def judge_time(job: JudgedJob) -> Judgement | None:
     elapsed, limit, limits = job.figures.elapsed, job.figures.time_limit, job.limits
     if job.figures.state == "TIMEOUT":
         idle = [card.idle_at_end >= limits.gpu_idle_window.seconds for _, card in job.figures.cards]
-        if job.ends_quiet if not idle else all(idle):
+        if all(idle) if idle else job.ends_quiet and not job.has_gpus:
             return None  # more time does not help
         new = request_time((limit or elapsed) * (1 + limits.mem_margin / 100))
         return "BAD", (

@@ -206,3 +206,14 @@ def test_cards_of_several_nodes_are_named_with_their_nodes() -> None:
 def test_windows_are_settings() -> None:
     figures = job(node(cards=(card(idle_at_end=700.0),)))
     assert levels(figures, gpu_idle_window=Duration("10m")) == {"gpu-idle": "BAD"}
+
+
+@pytest.mark.parametrize(("idle", "expected"), [(3599.0, "time"), (3600.0, "gpu-idle")])
+def test_more_time_does_not_help_an_idle_gpu(idle: float, expected: str) -> None:
+    figures = job(node(cards=(card(idle_at_end=idle),)), state="TIMEOUT")
+    assert levels(figures) == {expected: "BAD"}
+
+
+def test_a_part_of_a_gpu_may_work_while_the_cores_are_quiet() -> None:
+    use = CoreUse(peak=16, high=15.2, quiet=HOUR)
+    assert levels(job(state="TIMEOUT", has_gpu_share=True, use=use)) == {"time": "BAD"}
