@@ -283,16 +283,15 @@ def judge_one_rank(job: JudgedJob) -> Cause | None:
     return f"one rank: {first} is {percent(100 * known[first])} % busy, {rest} and wait", advice
 
 
-def judge_serial_part(job: JudgedJob) -> Judgement | None:
+@_explains_low_use
+def judge_serial_part(job: JudgedJob) -> Cause | None:
     """Find jobs that are parallel for a part of the time, and have the work of one core else."""
-    low, use = find_low_use(job), job.figures.use
-    if low is None or use is None or use.serial < _SERIAL_PART:
+    use = job.figures.use
+    if use is None or use.serial < _SERIAL_PART:
         return None
-    return "hint" if not low.ask else low.level, (
-        f"its serial part: at most one core in use in {percent(100 * use.serial)} % of the time, up"
-        f" to {number(use.high)} in the rest ({low.text}). Do that part in parallel too, or in a"
-        f" job of its own with one core (--dependency).{low.ask}"
-    )
+    share = f"at most one core in use in {percent(100 * use.serial)} % of the time"
+    advice = "Do that part in parallel too, or in a job of its own with one core (--dependency)."
+    return f"its serial part: {share}, up to {number(use.high)} in the rest", advice
 
 
 @_explains_low_use
