@@ -191,9 +191,9 @@ def report_slow_mount() -> list[list[str]]:
     try:
         with hierarchy("v2") as root:
             job, found = run_in_job(root, "/mnt/slow/own", SLOW_READER)
+        return find_causes(job, found["elapsed"], found["cpu"])
     finally:
         subprocess.run(["umount", "-l", "/mnt/slow"], check=True)
-    return find_causes(job, found["elapsed"], found["cpu"])
 
 
 def report_memory_pressure() -> list[list[str]]:

@@ -65,14 +65,14 @@ def judge_memory_pressure(job: JudgedJob) -> Judgement | None:
     worst = max(job.figures.nodes, key=lambda one: one.memory_pressure or 0.0, default=None)
     if worst is None or not job.lacks_memory or job.is_out_of_memory:
         return None
-    waited = worst.memory_pressure or 0.0
-    base = worst.memory_limit or worst.memory_charged or GB
+    waited, limit = percent(worst.memory_pressure or 0.0), worst.memory_limit
     peak = f", peak {memory(worst.memory_peak)}" if worst.memory_peak is not None else ""
-    new = request_memory(base * (1 + job.limits.mem_margin / 100))
+    held = f" (limit {memory(limit)}{peak})" if limit else ""
+    new = f"={request_memory(limit * (1 + job.limits.mem_margin / 100))}" if limit else ""
     return "hint", (
-        f"{percent(waited)} % of the time a task waited for memory on {worst.name} (limit"
-        f" {memory(base)}{peak}); from {number(job.limits.mem_limit_pressure)} % on it slows the"
-        f" job. Try --mem={new}: it can save up to {percent(waited)} % of the run time."
+        f"{waited} % of the time a task waited for memory on {worst.name}{held}; from"
+        f" {number(job.limits.mem_limit_pressure)} % on it slows the job. Try{' more' * (not new)}"
+        f" --mem{new}: it can save up to {waited} % of the run time."
     )
 
 
