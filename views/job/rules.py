@@ -68,11 +68,13 @@ def judge_memory_pressure(job: JudgedJob) -> Judgement | None:
     waited, limit = percent(worst.memory_pressure or 0.0), worst.memory_limit
     peak = f", peak {memory(worst.memory_peak)}" if worst.memory_peak is not None else ""
     held = f" (limit {memory(limit)}{peak})" if limit else ""
-    new = f"={request_memory(limit * (1 + job.limits.mem_margin / 100))}" if limit else ""
+    ask = "Ask for more with --mem"
+    if limit:
+        ask = f"Try --mem={request_memory(limit * (1 + job.limits.mem_margin / 100))}"
     return "hint", (
         f"{waited} % of the time a task waited for memory on {worst.name}{held}; from"
-        f" {number(job.limits.mem_limit_pressure)} % on it slows the job. Try{' more' * (not new)}"
-        f" --mem{new}: it can save up to {waited} % of the run time."
+        f" {number(job.limits.mem_limit_pressure)} % on it slows the job. {ask}: it can save up to"
+        f" {waited} % of the run time."
     )
 
 

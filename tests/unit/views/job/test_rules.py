@@ -103,8 +103,8 @@ def test_waiting_for_memory_explains_a_low_use() -> None:
 
 def test_without_a_limit_no_number_is_made_up() -> None:
     assert text(job(node(memory_pressure=50.0, memory_limit=None)), "mem-pressure") == (
-        "50 % of the time a task waited for memory on n1; from 10 % on it slows the job. Try more"
-        " --mem: it can save up to 50 % of the run time."
+        "50 % of the time a task waited for memory on n1; from 10 % on it slows the job. Ask for"
+        " more with --mem: it can save up to 50 % of the run time."
     )
 
 
