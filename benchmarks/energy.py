@@ -168,12 +168,12 @@ def judge(
     least, most = account.interval(0.0, 0.0)
     low, high = account.memory_interval(0.0, 0.0)
     own = (account.active + account.idle) / 1e6
-    errors = (abs(own / true - 1), *(abs(each[number] / processors - 1) for each in others))
+    first, second = (abs(each[number] / processors - 1) for each in others)
     return Found(
         least - 0.01 <= true <= most + 0.01,
         (most - least) / true,
         low - 0.01 <= memory <= high + 0.01,
-        errors,
+        (abs(own / true - 1), first, second),
     )
 
 

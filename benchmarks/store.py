@@ -276,8 +276,8 @@ def measure_reading(bench: StoreBench, begin: int, nodes: int) -> None:
     before = bench.resident()
     for node in range(nodes):
         host = {"host": f"node{node:04}"}
-        asked = [{"metric": f"metric_name_{n:03}", **host} for n in range(METRICS)]
-        bench.query(body | {"queries": asked, "with-data": False}, 1)
+        alone = [{"metric": f"metric_name_{n:03}", **host} for n in range(METRICS)]
+        bench.query(body | {"queries": alone, "with-data": False}, 1)
     report("memory of the statistics of all series", f"{bench.resident() - before:.1f} MB")
 
 

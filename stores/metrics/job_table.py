@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import sqlite3
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -34,7 +35,8 @@ class StoredJobDetails(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     time_limit: s. cores, gpus: allocated on all nodes. asked_cores: requested cores, possibly
     fewer. memory: B allocated on all nodes. cpu_seconds: from accounting, after the job's end.
     cpus: hardware threads by node. cards: PCI addresses of GPUs by node. is_exclusive: no other job
-    may run on its nodes. has_gpu_share: it has parts of GPUs, such as gres/shard.
+    may run on its nodes. has_gpu_share: it has parts of GPUs, such as gres/shard. has_terminal: it
+    was started from a terminal, without a script.
     """
 
     name: str = ""
@@ -51,6 +53,7 @@ class StoredJobDetails(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     cards: dict[str, list[str]] = {}
     is_exclusive: bool | None = None
     has_gpu_share: bool | None = None
+    has_terminal: bool | None = None
 
     def merged(self, later: StoredJobDetails) -> StoredJobDetails:
         """Return these details, updated with the known details of a later message."""
@@ -70,8 +73,27 @@ class StartedResource(msgspec.Struct, frozen=True):
     accelerators: list[str] | None = None
 
 
+_BATCH = re.compile(r"^ {3}.*\bBatchFlag=([01])\b", re.MULTILINE)
+_AT_TERMINAL = re.compile(
+    r"^ {3}(?:Command=(?:\(null\)|(?:\S*/)?(?:ba|z|t?c|fi|k)?sh) *|SubmitLine=.* --pty\b.*)$",
+    re.MULTILINE,
+)
+"""Lines of `scontrol show job` for salloc, for `srun --pty SHELL`, and in newer versions for
+`srun --pty`. Slurm has no word for a terminal."""
+
+
 class _MetaData(msgspec.Struct, frozen=True, rename="camel"):
+    """slurm_info: output of scontrol."""
+
     job_name: str = ""
+    slurm_info: str = ""
+
+    def has_terminal(self) -> bool | None:
+        """Return whether the job was started from a terminal, without a script; None: unknown."""
+        found = _BATCH.search(self.slurm_info)
+        if found is None or found[1] == "1":
+            return None if found is None else False
+        return True if _AT_TERMINAL.search(self.slurm_info) else None
 
 
 class StartedJob(msgspec.Struct, frozen=True, rename="camel"):
@@ -104,6 +126,7 @@ class StartedJob(msgspec.Struct, frozen=True, rename="camel"):
             cpus={one.hostname: len(one.hwthreads) for one in self.resources if one.hwthreads},
             cards={one.hostname: one.accelerators for one in self.resources if one.accelerators},
             is_exclusive={"none": True, "single_user": False, "multi_user": False}.get(self.shared),
+            has_terminal=self.meta_data.has_terminal() if self.meta_data else None,
         )
 
 

@@ -37,15 +37,38 @@ class JobThresholds(Settings, frozen=True, kw_only=True):
     coverage: Annotated[float, _percent("% of the expected samples that a BAD needs")] = 90.0
     interactive_names: Annotated[
         list[str], Meta(description="prefixes of the names of interactive jobs")
-    ] = field(default_factory=lambda: ["interactive", "sys/dashboard"])
+    ] = field(
+        default_factory=lambda: ["interactive", "sys/dashboard", "jupyter", "spawner-jupyterhub"]
+    )
+    session_idle: Annotated[
+        Duration, Meta(description="session: a hint if nothing happened for this long at the end")
+    ] = Duration("2h")
 
+    wait_share: Annotated[
+        float, _percent("wait-mount: from this % of its tasks' time in reads and writes")
+    ] = 30.0
+    wait_pressure: Annotated[
+        float, _percent("wait-io: from this % of the time in which a task waited for I/O")
+    ] = 30.0
+    wait_rate: Annotated[float, _at_least_0("wait-io: from this many MB/s per node")] = 200.0
+    wait_metadata: Annotated[
+        float, _at_least_0("wait-metadata: from this many operations per second and node")
+    ] = 1000.0
+    wait_network: Annotated[float, _at_least_0("wait-network: from this many MB/s per node")] = (
+        100.0
+    )
+    node_idle: Annotated[
+        float, _percent("idle-nodes, gpu-idle: up to this % of the busiest node or GPU of the job")
+    ] = 5.0
+
+    gpu_idle: Annotated[float, _percent("gpu-idle: BAD up to this % on average")] = 1.0
     gpu_idle_window: Annotated[
         Duration, Meta(description="gpu-idle: BAD if a GPU was unused for this long at the end")
     ] = Duration("60m")
     gpu_low_bad: Annotated[float, _percent("gpu-low: BAD up to this %")] = 15.0
     gpu_low_hint: Annotated[float, _percent("gpu-low: a hint below this %")] = 25.0
     gpu_low_interactive: Annotated[
-        Duration, Meta(description="gpu-low: interactive jobs are judged after this time")
+        Duration, Meta(description="session: a low use of GPUs is BAD after this time")
     ] = Duration("8h")
     gpu_low_spare_memory: Annotated[
         float, _percent("gpu-low: only up to this % of GPU memory; 100: always")
@@ -56,18 +79,15 @@ class JobThresholds(Settings, frozen=True, kw_only=True):
         float, _percent("gpu-few-sms: not above this % of the GPU's power limit, if it is known")
     ] = 50.0
 
-    cpu_zero: Annotated[float, _percent("cpu-zero: BAD up to this % of one core")] = 0.2
+    cpu_zero: Annotated[float, _percent("cpu-zero: BAD up to this % of one core")] = 1.0
     cpu_low_bad: Annotated[float, _percent("cpu-low: BAD below this %")] = 65.0
     cpu_low_hint: Annotated[float, _percent("cpu-low: a hint up to this %")] = 80.0
-    cpu_target: Annotated[
-        float, Meta(gt=0, le=100, description="cpu-low: the % that suggestions aim at")
-    ] = 90.0
     serial_from: Annotated[float, _at_least_0("serial: more cores' work than this")] = 0.85
     serial_to: Annotated[float, _at_least_0("serial: less cores' work than this")] = 1.01
 
     mem_limit_hint: Annotated[float, _percent("mem-limit: a hint from this % of the limit")] = 90.0
     mem_limit_pressure: Annotated[
-        float, _percent("mem-limit: a hint from this % of time waiting")
+        float, _percent("mem-pressure: a hint from this % of time waiting")
     ] = 10.0
     mem_excess_bad: Annotated[float, _percent("mem-excess: BAD below this %")] = 10.0
     mem_excess_hint: Annotated[float, _percent("mem-excess: a hint below this %")] = 70.0
@@ -90,9 +110,6 @@ class JobThresholds(Settings, frozen=True, kw_only=True):
         Duration, Meta(description="time: only jobs that ran longer than this")
     ] = Duration("15m")
 
-    threads_per_core: Annotated[
-        float, Meta(gt=0, description="oversubscribed: a hint above this many running threads")
-    ] = 1.25
     load_per_core: Annotated[
         float, Meta(gt=0, description="oversubscribed: a hint above this load, exclusive jobs")
     ] = 1.2
@@ -105,12 +122,6 @@ class JobThresholds(Settings, frozen=True, kw_only=True):
     gpu_share_cores: Annotated[
         float, Meta(gt=0, description="gpu-share: a hint above this many shares of cores")
     ] = 1.5
-    gpu_share_memory: Annotated[
-        float, Meta(gt=0, description="gpu-share: a hint above this many shares of memory")
-    ] = 1.04
-    ended_early: Annotated[float, _percent("ended-early: last third below this % of the first")] = (
-        10.0
-    )
 
 
 class WebSettings(Settings, frozen=True, kw_only=True):

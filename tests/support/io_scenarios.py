@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import subprocess
 import sys
 import time
 from functools import partial
@@ -158,6 +159,77 @@ def show_mounts() -> Result:
     }
 
 
+def find_causes(
+    job: int, elapsed: float, used: float, pressure: float | None = None
+) -> list[list[str]]:
+    """Return rules and texts of the report of a job that ended. used: CPU seconds."""
+    from msgspec import structs
+
+    from ccagent.config.duration import Duration
+    from ccagent.machine.node import Node
+    from ccagent.stores.metrics.page_settings import JobThresholds
+    from ccagent.views.job.figures import JobFigures, NodeFigures
+    from ccagent.views.job.local import read_mounts
+    from ccagent.views.job.rules import make_report
+
+    node = NodeFigures(name="vm", cores=4, cpu_seconds=used, memory_pressure=pressure, samples=9)
+    figures = JobFigures(
+        job=str(job), state="COMPLETED", stop=1, elapsed=elapsed, gpus=0, nodes=(node,)
+    )
+    limits = structs.replace(JobThresholds(), min_runtime=Duration("1s"))
+    report = make_report(figures, limits, read_mounts(Node(), job, DIRECTORY))
+    return [[one.rule, one.text] for one in report.findings]
+
+
+def report_slow_mount() -> list[list[str]]:
+    """Run a job that reads through a slow FUSE mount; return the findings of its report."""
+    os.makedirs("/tmp/behind/own", exist_ok=True)
+    Path("/tmp/behind/data").write_bytes(bytes(1 << 20))
+    os.makedirs("/mnt/slow", exist_ok=True)
+    options = ("--read-rate=200k", "-o", "direct_io")
+    subprocess.run(["bindfs", *options, "/tmp/behind", "/mnt/slow"], check=True)
+    try:
+        with hierarchy("v2") as root:
+            job, found = run_in_job(root, "/mnt/slow/own", SLOW_READER)
+        return find_causes(job, found["elapsed"], found["cpu"])
+    finally:
+        subprocess.run(["umount", "-l", "/mnt/slow"], check=True)
+
+
+def report_memory_pressure() -> list[list[str]]:
+    """Run a job that is held at the border of its memory; return the findings of its report."""
+    with hierarchy("v2") as root:
+        job, found = run_in_job(root, root, MEMORY_HOLDER)
+    return find_causes(job, found["elapsed"], found["cpu"], found["pressure"])
+
+
+SLOW_READER = """
+import time
+start = time.monotonic()
+with open("/mnt/slow/data", "rb", buffering=0) as file:
+    while file.read(1 << 16):
+        pass
+expect(cpu=time.process_time(), elapsed=time.monotonic() - start)
+"""
+
+MEMORY_HOLDER = """
+import re, time
+own = open("/proc/self/cgroup").read().rpartition("::")[2].strip().strip("/").split("/")
+above = place
+for part in own:
+    open(above + "/cgroup.subtree_control", "w").write("+memory")
+    above += "/" + part
+job = "/".join([place, *own[:3]])
+start, held = time.monotonic(), []
+open(job + "/memory.high", "w").write("64M")
+while time.monotonic() < start + 5:
+    held.append(b"x" * (1 << 16))
+waited = int(re.search(r"some .*total=([0-9]+)", open(job + "/memory.pressure").read())[1])
+elapsed = time.monotonic() - start
+expect(cpu=time.process_time(), elapsed=elapsed, pressure=waited / 1e4 / elapsed)
+"""
+
+
 def main() -> None:
     """Run all scenarios; print their results as JSON, by name."""
     results: Result = {}
@@ -172,6 +244,9 @@ def main() -> None:
     attempt(results, "unload", unload)
     attempt(results, "without helper", load_without_helper)
     attempt(results, "lacking", do_without)
+    loading.load(DIRECTORY, io=IoOptions(has_time=True))
+    attempt(results, "slow mount", report_slow_mount)
+    attempt(results, "memory pressure", report_memory_pressure)
     # A build that keeps ended jobs for a short time.
     options = IoOptions(has_time=True, entries=24)
     with small_kernel():

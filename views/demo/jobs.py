@@ -37,6 +37,9 @@ HOME = DemoMount("/home", "nfs4", "nfs1:/export/home", 2e4, 5e3, 4, 30)
 SCRATCH = DemoMount(
     "/scratch", "lustre", "10.0.0.1@o2ib:10.0.0.2@o2ib:/scratch", 48 * MIB, 21 * MIB, 90, 7
 )
+SMALL_FILES = DemoMount(
+    "/scratch", "lustre", "10.0.0.1@o2ib:10.0.0.2@o2ib:/scratch", 3 * MIB, 3 * MIB, 700, 2600
+)
 LOCAL = DemoMount("/tmp", "xfs", "/dev/nvme0n1p2", 3e5, 2 * MIB, 40, 12)  # noqa: S108 - a name
 
 
@@ -111,9 +114,9 @@ def demo_jobs() -> list[DemoJob]:
         _gpu_job("tune-large kim ml just not gpu-low", 9, 6.2, 8, 0.7, gpu=(27,), gpu_memory=0.7),
         _gpu_job("tiny-batch kim ml gpu-few-sms hint", 13, 4, 5, 0.7, gpu=(93,), sms=0.06),
         _gpu_job("small-batch kim ml just not gpu-few-sms", 18, 4, 5, 0.7, gpu=(93,), sms=0.3),
-        _job("mpi-split dave chem cpu-zero", 4, 3.4, 4, nodes=2, cores=32, memory=96,
+        _job("mpi-split dave chem idle-nodes", 4, 3.4, 4, nodes=2, cores=32, memory=96,
              cpu=(0.96, 0.0)),
-        _job("mpi-pair dave chem just not cpu-zero", 8, 3.2, 4, nodes=2, cores=32, memory=96,
+        _job("mpi-pair dave chem just not idle-nodes", 8, 3.2, 4, nodes=2, cores=32, memory=96,
              cpu=(0.97, 0.92)),
         _job("pipeline carol bio cpu-low", 10, 5.5, 8, cores=16, cpu=0.38),
         _job("mapper carol bio cpu-low hint", 12, 6, 8, cores=16, cpu=0.73),
@@ -123,7 +126,7 @@ def demo_jobs() -> list[DemoJob]:
         _job("assemble carol bio mem-limit", 1.5, 0.685, 8, cores=16, cpu=0.71, shape="grows",
              rss=0.994, cache=0.006, oom_kills=3, pressure=4, state="OUT_OF_MEMORY", exit_code=125),
         _job("matrix erin phys mem-limit hint", 6, 4, 6, memory=64, rss=0.93),
-        _job("reclaim erin phys mem-limit hint", 11, 4, 6, memory=16, rss=0.86, cache=0.13,
+        _job("reclaim erin phys mem-pressure hint", 11, 4, 6, memory=16, rss=0.86, cache=0.13,
              pressure=24),
         _job("matrix-2 erin phys just not mem-limit", 16, 4, 6, memory=64, rss=0.86, cache=0.02),
         _job("convert frank geo mem-excess", 5, 3, 4, memory=180, rss=0.04, cache=0.7),
@@ -150,6 +153,9 @@ def demo_jobs() -> list[DemoJob]:
              exit_code=1),
         _job("lossy alice phys unknown", 10, 4, 6, cores=16, cpu=0.3, kept=0.7),
         _gpu_job("mig judy ml unknown", 3, None, 12, 0.95, gpu=(None,), cores=8, memory=48),
+        _job("mpi-stuck dave chem cpu-zero", 6, 4.4, 6, cores=8, cpu=0.0),
+        _job("unpack carol bio wait-metadata", 9, 5, 6, cores=8, cpu=0.06, mounts=(SMALL_FILES,)),
+        _job("sys/dashboard/sys/jupyter heidi geo session", 5, None, 8, cores=4, memory=8, cpu=0.0),
         *_good_jobs(),
     ]  # fmt: skip
 

@@ -99,8 +99,8 @@ def _make_report(
         from ccagent.machine.node import Node
         from ccagent.views.job.local import measure_here, read_mounts
 
-        report = make_report(measure_here(int(job)), settings.thresholds)
-        return report, read_mounts(Node(), int(job))
+        mounts = read_mounts(Node(), int(job))
+        return make_report(measure_here(int(job)), settings.thresholds, mounts), mounts
     import time
 
     from ccagent.views.job.measuring import measure_job
@@ -110,7 +110,8 @@ def _make_report(
     facts = client.find_job(job, cluster)
     series = client.read_series(facts, now)
     figures = measure_job(facts, series, now, settings.hardware())
-    return make_report(figures, settings.thresholds), client.read_mounts(facts, now)
+    found = client.read_mounts(facts, now)
+    return make_report(figures, settings.thresholds, found), found
 
 
 def _print(report: JobReport, form: str | None, mounts: JobMounts | None) -> None:

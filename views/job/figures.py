@@ -1,16 +1,15 @@
-"""Facts, series, measured figures and efficiency of a job, and findings about it.
+"""Facts, series, measured figures and efficiency of a job.
 
 None means unknown, never 0. Memory is in bytes, time in seconds, shares in percent.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from ccagent.stores.metrics.job_table import StoredJobDetails
-from ccagent.stores.metrics.page_settings import JobThresholds  # noqa: TC001 - of a structure
 from ccagent.stores.metrics.usage.table import UsageSum
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 class CardFigures(msgspec.Struct, frozen=True, kw_only=True):
     """A GPU of a job on a node.
 
-    utilization: mean over the samples; peak_utilization: maximum; None: not reported, as with MIG.
+    utilization: mean over the samples; None: not reported, as with MIG.
     idle_at_end: seconds up to the end in which each sample was 0. samples: number of samples with
     a utilization; coverage: percent of the expected samples, None: unknown. memory_peak: maximum
     over the samples.
@@ -28,7 +27,6 @@ class CardFigures(msgspec.Struct, frozen=True, kw_only=True):
 
     card: str
     utilization: float | None = None
-    peak_utilization: float | None = None
     idle_at_end: float = 0.0
     samples: int = 0
     coverage: float | None = None
@@ -44,10 +42,9 @@ class NodeFigures(msgspec.Struct, frozen=True, kw_only=True):
 
     cores, memory_limit: what the job may use here. cpu_seconds: used so far. memory_peak: maximum
     of its programs' anonymous and shared memory; memory_charged: maximum of the memory that counts
-    towards the limit, including page cache. memory_pressure: mean share of time in which a task
-    waited for memory. running_threads, load: means. cores_first, cores_last: mean cores in use in
-    the first and the last third of the time. samples: number of the job's samples here. total_*:
-    hardware of the node. io_read, io_written: total in B.
+    towards the limit, including page cache. memory_pressure, io_pressure: mean share of time in
+    which a task waited for memory, and for block I/O. load: mean. samples: number
+    of the job's samples here. total_*: hardware of the node. io_read, io_written: total in B.
     """
 
     name: str
@@ -57,11 +54,9 @@ class NodeFigures(msgspec.Struct, frozen=True, kw_only=True):
     memory_peak: float | None = None
     memory_charged: float | None = None
     memory_pressure: float | None = None
+    io_pressure: float | None = None
     oom_kills: int | None = None
-    running_threads: float | None = None
     load: float | None = None
-    cores_first: float | None = None
-    cores_last: float | None = None
     samples: int = 0
     total_cores: float | None = None
     total_memory: float | None = None
@@ -77,14 +72,34 @@ class NodeFigures(msgspec.Struct, frozen=True, kw_only=True):
         return sum(known) / len(known) if known else None
 
 
+class CoreUse(msgspec.Struct, frozen=True, kw_only=True):
+    """Cores that a job used over its time, on all nodes together.
+
+    peak: maximum. high: at most so many in the share `quantile` of the time, so that a job with as
+    many takes hardly longer. serial: share of the time with the work of one core, while `high` is
+    several; 0 to 1. quiet: seconds before the end with little use: a tenth of `high`, or one core
+    of several; quiet_cores: mean in that time. idle: seconds before the end with almost none.
+    """
+
+    peak: float
+    high: float
+    quantile: float = 0.95
+    serial: float = 0.0
+    quiet: float = 0.0
+    quiet_cores: float = 0.0
+    idle: float = 0.0
+
+
 class JobFigures(msgspec.Struct, frozen=True, kw_only=True):
     """A job.
 
     state: Slurm's state in upper case. start, stop: seconds since 1970; stop: None for a running
     job. elapsed: until now or the end. time_limit: None: no limit, or unknown. gpus: None: unknown.
-    has_gpu_share: the job has parts of GPUs. asked_cores: Slurm may allocate more, such as both
-    threads of a core. period: seconds between samples; 0: unknown. expected_samples: per node.
-    accounted_cpu_seconds: from Slurm's accounting, after the end. usage: energy, CO2 and cost.
+    has_gpu_share: the job has parts of GPUs. has_terminal: started from a terminal, for example by
+    srun; None: unknown. use: None without samples over time. asked_cores: Slurm may allocate more,
+    such as both threads of a core. period: seconds between samples; 0: unknown. expected_samples:
+    per node. accounted_cpu_seconds: from Slurm's accounting, after the end. usage: energy, CO2 and
+    cost.
     """
 
     job: str
@@ -105,6 +120,8 @@ class JobFigures(msgspec.Struct, frozen=True, kw_only=True):
     expected_samples: int = 0
     is_exclusive: bool | None = None
     has_gpu_share: bool = False
+    has_terminal: bool | None = None
+    use: CoreUse | None = None
     accounted_cpu_seconds: float | None = None
     usage: UsageSum | None = None
     currency: str = ""
@@ -193,8 +210,9 @@ class JobSeries(msgspec.Struct, frozen=True):
 
 JOB_METRICS = {
     "job_cpu_util": "%", "job_mem_rss": "B", "job_mem_used": "B", "job_mem_peak": "B",
-    "job_mem_limit": "B", "job_oom_kills": "", "job_pressure_memory": "%", "job_io_read": "B/s",
-    "job_io_write": "B/s", "job_gpu_util": "%", "job_gpus_idle": "", "job_gpu_sm_active": "%",
+    "job_mem_limit": "B", "job_oom_kills": "", "job_pressure_memory": "%", "job_pressure_io": "%",
+    "job_io_read": "B/s", "job_io_write": "B/s", "job_gpu_util": "%", "job_gpus_idle": "",
+    "job_gpu_sm_active": "%",
 }  # fmt: skip
 """Metrics of a job on a node (`stype=job`), with their base units."""
 
@@ -272,88 +290,3 @@ def _sum(pairs: Iterable[tuple[float | None, float | None]]) -> UsedShare | None
     if not known or total <= 0:
         return None
     return UsedShare(sum(used for used, _ in known), total, len(known))
-
-
-FindingLevel = Literal["BAD", "hint", "unknown", "short", "ok"]
-
-LEVELS: tuple[FindingLevel, ...] = ("BAD", "hint", "unknown", "short", "ok")
-"""Levels from worst to best."""
-
-_LARGEST_ROUNDING = 4
-"""Maximum of threads per core."""
-
-Judgement = tuple[FindingLevel, str]
-"""The level of a finding, and a text with figure, threshold and option."""
-
-
-class JobFinding(msgspec.Struct, frozen=True):
-    """A finding: the rule's name, the level, and a text with figure, threshold and option."""
-
-    rule: str
-    level: FindingLevel
-    text: str
-
-
-class JudgedJob(NamedTuple):
-    """A job as input of the rules."""
-
-    figures: JobFigures
-    efficiency: Efficiency
-    limits: JobThresholds
-
-    @property
-    def is_long(self) -> bool:
-        """Return whether the job ran longer than `min-runtime`, the minimum for rules about use."""
-        return self.figures.elapsed > self.limits.min_runtime.seconds
-
-    @property
-    def is_interactive(self) -> bool:
-        """Return whether the job's name has a prefix of `interactive-names`."""
-        return self.figures.name.startswith(tuple(self.limits.interactive_names))
-
-    @property
-    def has_gpus(self) -> bool:
-        """Return whether the job is known to have GPUs or parts of GPUs."""
-        return bool(self.figures.gpu_count) or self.figures.has_gpu_share
-
-    @property
-    def cores(self) -> float | None:
-        """Return the sum of cores over the nodes; None if a node's number is unknown."""
-        known = [node.cores for node in self.figures.nodes if node.cores]
-        return sum(known) if known and len(known) == len(self.figures.nodes) else None
-
-    @property
-    def wanted_cores(self) -> float | None:
-        """Return the requested cores if Slurm rounded the request up, else the allocated cores.
-
-        Slurm allocates whole cores with all their threads, and more cores for more memory.
-        """
-        cores, asked = self.cores, self.figures.asked_cores
-        if cores is None or not asked or self.figures.is_exclusive:
-            return cores
-        return float(asked) if asked < cores <= _LARGEST_ROUNDING * asked else cores
-
-    def has_samples_of(self, node: NodeFigures) -> bool:
-        """Return whether a node has enough samples for a verdict of BAD."""
-        expected = self.figures.expected_samples
-        return 100 * node.samples >= self.limits.coverage * expected
-
-    def has_use_of(self, card: CardFigures) -> bool:
-        """Return whether a GPU has enough samples for a verdict of BAD."""
-        return card.coverage is None or card.coverage >= self.limits.coverage
-
-    @property
-    def is_partial(self) -> bool:
-        """Return whether the job has too few samples for a verdict of BAD."""
-        coverage = self.figures.coverage
-        return coverage is not None and coverage < self.limits.coverage
-
-    @property
-    def is_out_of_memory(self) -> bool:
-        """Return whether the OOM killer ended processes of the job, by its state or counter."""
-        return self.figures.state == "OUT_OF_MEMORY" or self.kills > 0
-
-    @property
-    def kills(self) -> int:
-        """Return the number of processes that the OOM killer has ended."""
-        return sum(node.oom_kills or 0 for node in self.figures.nodes)

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from ccagent.views.job.figures import (
         CardFigures,
         JobFigures,
-        JobFinding,
         NodeFigures,
         UsedShare,
     )
+    from ccagent.views.job.judged_job import JobFinding
     from ccagent.views.job.mounts import JobMounts
     from ccagent.views.job.rules import JobReport
 

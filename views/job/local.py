@@ -151,6 +151,7 @@ def read_mounts(node: Node, job: int, directory: str = pins.DIRECTORY) -> JobMou
             reads=read_calls(use.total),
             writes=write_calls(use.total),
             metadata=metadata_operations(use.total),
+            busy=(use.total.read_ns + use.total.write_ns) / 1e9 or None,
         )
         for use in uses
     )

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from itertools import groupby, pairwise
 from statistics import median_low
 from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from ccagent.views.job.figures import CardFigures, JobFigures, JobSeries, NodeFigures, NodeHardware
+from ccagent.views.job.figures import (
+    CardFigures,
+    CoreUse,
+    JobFigures,
+    JobSeries,
+    NodeFigures,
+    NodeHardware,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -17,6 +25,22 @@ if TYPE_CHECKING:
 
 _GAPS = 200
 """Number of gaps between samples that determine the usual gap."""
+
+_QUANTILES, _LONGER = (0.95, 0.99, 1.0), 0.05
+"""Shares of the time for the high use: the first with which a job of so many cores would take at
+most this share longer."""
+
+_ONE_CORE, _SEVERAL = 1.1, 4.0
+"""Maximum of cores in use that count as the work of one, and minimum that counts as several."""
+
+_QUIET = 0.1
+"""Share of the high use up to which a time is quiet."""
+
+_NO_WORK = 0.1
+"""Cores in use up to which nothing happens: an open session uses a few hundredths."""
+
+_MOST_MISSING = 0.1
+"""Share of the nodes that may lack a sample at a time that counts."""
 
 _LARGEST_GAP = 3
 """Number of periods without samples from which the time between counts as unknown."""
@@ -37,6 +61,9 @@ class JobMeasurement:
         self._hardware = hardware or {}
         self._found: dict[str, NodeFigures] = {}
         self._period = 0.0
+        self._sums: dict[int, float] = {}
+        self._counts: dict[int, int] = {}
+        """Cores in use, and reporting nodes, by number of the period."""
 
     def add(
         self, name: str, series: Iterable[JobSeries], hardware: NodeHardware | None = None
@@ -47,7 +74,45 @@ class JobMeasurement:
         known = hardware or self._hardware.get(name)
         found = _measure_node(self._facts, name, of_node, self._elapsed, known)
         self._found[name] = found
+        if (used := of_node.get(("job_cpu_util", ""))) is not None and self._period:
+            cores = {
+                int((used.start + place * used.step - self._facts.start) // self._period): value
+                for place, value in enumerate(used.values)
+                if value is not None
+            }
+            for number, value in cores.items():
+                self._sums[number] = self._sums.get(number, 0.0) + value / 100
+                self._counts[number] = self._counts.get(number, 0) + 1
         return found
+
+    def _measure_cores(self) -> CoreUse | None:
+        """Return the use of cores over the time; None with fewer than two samples."""
+        nodes = max(self._counts.values(), default=0)
+        row = [
+            self._sums[number] * nodes / count
+            for number, count in sorted(self._counts.items())
+            if count >= (1 - _MOST_MISSING) * nodes
+        ]
+        if len(row) < 2:
+            return None
+        high, quantile, ordered = 0.0, 1.0, sorted(row)
+        for quantile in _QUANTILES:
+            high = ordered[math.ceil(quantile * len(row)) - 1]
+            if sum(max(0.0, one - high) for one in row) <= _LONGER * high * len(row):
+                break
+        border = max(_QUIET * high, _ONE_CORE if high >= _SEVERAL else 0.0)
+        quiet = _count_at_end(row, border)
+        serial = sum(one <= _ONE_CORE for one in row) / len(row) if high >= _SEVERAL else 0.0
+        share = self._elapsed / len(row)
+        return CoreUse(
+            peak=max(row),
+            high=high,
+            quantile=quantile,
+            serial=serial,
+            quiet=quiet * share,
+            quiet_cores=_mean(row[-quiet:]) if quiet else 0.0,
+            idle=_count_at_end(row, _NO_WORK) * share,
+        )
 
     def finish(self) -> JobFigures:
         """Return the figures of the job. Figures of nodes that were not added are unknown."""
@@ -75,6 +140,8 @@ class JobMeasurement:
             expected_samples=_expect_samples(self._elapsed, self._period, is_running=is_running),
             is_exclusive=details.is_exclusive,
             has_gpu_share=bool(details.has_gpu_share),
+            has_terminal=details.has_terminal,
+            use=self._measure_cores(),
             accounted_cpu_seconds=details.cpu_seconds,
             usage=facts.usage,
             currency=facts.currency,
@@ -146,7 +213,6 @@ def _measure_node(
         cores = details.cores / count
     read, written = values("job_io_read"), values("job_io_write")
     kills = max(values("job_oom_kills"), default=None)
-    first, last = _measure_thirds(series.get(("job_cpu_util", "")))
     is_alone = details.is_exclusive is True
     return NodeFigures(
         name=name,
@@ -156,10 +222,9 @@ def _measure_node(
         memory_peak=max(resident, default=None),
         memory_charged=max([*values("job_mem_peak"), *values("job_mem_used")], default=None),
         memory_pressure=_mean_or_none(values("job_pressure_memory")),
+        io_pressure=_mean_or_none(values("job_pressure_io")),
         oom_kills=None if kills is None else int(kills),
         load=_mean_or_none(values("cpu_load")) if is_alone else None,
-        cores_first=first,
-        cores_last=last,
         samples=max(len(used), len(resident)),
         total_cores=hardware.cores,
         total_memory=hardware.memory,
@@ -170,18 +235,15 @@ def _measure_node(
     )
 
 
-def _measure_thirds(series: JobSeries | None) -> tuple[float | None, float | None]:
-    """Return the mean cores in use in the first and the last third of the samples."""
-    if series is None:
-        return None, None
-    third = len(series.values) // 3
-    parts = [
-        [value for value in part if value is not None]
-        for part in (series.values[:third], series.values[len(series.values) - third :])
-    ]
-    if not third or not all(parts):
-        return None, None
-    return _mean(parts[0]) / 100, _mean(parts[1]) / 100
+def _count_at_end(row: list[float], border: float) -> int:
+    """Return the number of last values up to a border. A single higher value does not end them."""
+    count = 0
+    for number in range(1, len(row) + 1):
+        if row[-number] <= border:
+            count = number
+        elif number - count > 1:
+            break
+    return count
 
 
 def _measure_cards(
@@ -258,7 +320,6 @@ def _measure_use(
     return structs.replace(
         card,
         utilization=_mean(values),
-        peak_utilization=max(values),
         idle_at_end=_measure_idle_end(used, places, period, facts.start + elapsed),
         samples=len(values),
         coverage=100.0 * len(values) / expected if expected else 100.0 * is_enough,

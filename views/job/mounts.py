@@ -8,7 +8,7 @@ import msgspec
 from msgspec import structs
 
 from ccagent.stores.metrics.line_keys import MOUNT, NETWORK, read_part
-from ccagent.views.amounts import plural, short_size
+from ccagent.views.amounts import number, plural, short_size
 from ccagent.views.job.figures import LARGEST_VALUE
 from ccagent.views.job.measuring import usual_gap
 from ccagent.views.terminal import clean
@@ -21,7 +21,10 @@ _MOST = 5
 
 
 class JobMount(msgspec.Struct, frozen=True, kw_only=True):
-    """I/O of a job on a mount. read, written: B. metadata: operations such as open."""
+    """I/O of a job on a mount. read, written: B. metadata: operations such as open.
+
+    busy: seconds in reads and writes, of all its tasks; None: not measured.
+    """
 
     point: str
     type: str
@@ -31,6 +34,13 @@ class JobMount(msgspec.Struct, frozen=True, kw_only=True):
     reads: int = 0
     writes: int = 0
     metadata: int = 0
+    busy: float | None = None
+
+    @property
+    def latency(self) -> float | None:
+        """Return the mean time of a read or write in ms; None if not measured."""
+        calls = self.reads + self.writes
+        return 1000 * self.busy / calls if self.busy is not None and calls else None
 
 
 class JobNetwork(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,18 +96,24 @@ def format_network(found: JobMounts) -> list[str]:
 
 
 def _describe(one: JobMount) -> str:
+    latency = one.latency
     return clean(
         f"{one.point} {one.type}: {short_size(one.read)}B read in {plural(one.reads, 'call')},"
         f" {short_size(one.written)}B written in {plural(one.writes, 'call')},"
         f" {plural(one.metadata, 'metadata operation')}"
+        + (f", {number(latency)} ms a call" if latency is not None else "")
     )
 
 
 MOUNT_METRICS = {
     "job_fs_read": "read", "job_fs_write": "written", "job_fs_reads": "reads",
     "job_fs_writes": "writes", "job_fs_metadata": "metadata",
+    "job_fs_read_time": "reads", "job_fs_write_time": "writes",
 }  # fmt: skip
-"""Rates of a mount, and the fields of the sums."""
+"""Rates of a mount, and the fields of the sums; times of calls, and the number of the calls."""
+
+TIMES = frozenset({"job_fs_read_time", "job_fs_write_time"})
+"""Metrics with the mean time of a call in us. They come after the number of calls."""
 
 NETWORK_METRICS = {
     "job_net_received": "received", "job_net_sent": "sent",
@@ -124,11 +140,19 @@ def part_metrics(name: str) -> dict[str, str]:
     return NETWORK_METRICS if name.startswith(NETWORK[0]) else {}
 
 
+def amount_of(metric: str, values: Sequence[float | None], step: int) -> float:
+    """Return the amount for rates, and the mean of the times of calls."""
+    if metric in TIMES:
+        known = [one for one in values if one is not None and 0 <= one < LARGEST_VALUE]
+        return sum(known) / len(known) if known else 0.0
+    return sum_of_rates(values, step)
+
+
 def sum_of_rates(values: Sequence[float | None], step: int) -> float:
     """Return the amount for rates: each rate counts for the usual time between two values."""
     places = [
-        number
-        for number, value in enumerate(values)
+        place
+        for place, value in enumerate(values)
         if value is not None and 0 <= value < LARGEST_VALUE
     ]
     # `places` has only indices of valid values.
@@ -143,10 +167,18 @@ class JobPartSums:
         self._found: dict[str, dict[str, float]] = {}
         """Amounts by name and field."""
         self._nodes: set[str] = set()
+        self._calls: dict[tuple[str, str, str], float] = {}
+        self._busy: dict[str, float] = {}
 
-    def add(self, node: str, name: str, field: str, amount: float) -> None:
-        """Add an amount of a part on a node."""
+    def add(self, node: str, name: str, metric: str, amount: float) -> None:
+        """Add the amount of a metric of a part on a node, as `amount_of` returns it."""
         self._nodes.add(node)
+        field = part_metrics(name)[metric]
+        if metric in TIMES:
+            calls = self._calls.get((node, name, field), 0.0)
+            self._busy[name] = self._busy.get(name, 0.0) + calls * amount / 1e6
+            return
+        self._calls[node, name, field] = amount
         fields = self._found.setdefault(name, {})
         fields[field] = fields.get(field, 0.0) + amount
 
@@ -161,7 +193,7 @@ class JobPartSums:
             if (tags := read_part(name, MOUNT)) is not None:
                 mount = JobMount(
                     point=tags.get("mountpoint", ""), type=tags.get("fstype", ""),
-                    source=tags.get("source", ""),
+                    source=tags.get("source", ""), busy=self._busy.get(name),
                 )  # fmt: skip
                 mounts.append(structs.replace(mount, **whole))
             elif (tags := read_part(name, NETWORK)) is not None:

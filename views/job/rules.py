@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.stores.metrics.page_settings import JobThresholds
@@ -17,31 +16,19 @@ from ccagent.views.amounts import (
     request_memory,
     request_time,
 )
-from ccagent.views.job.figures import (
-    Efficiency,
-    FindingLevel,
-    JobFigures,
-    JobFinding,
-    JudgedJob,
-    Judgement,
-    compute_efficiency,
-)
-from ccagent.views.job.use_rules import (
-    judge_early_end,
-    judge_few_sms,
-    judge_gpu_share,
-    judge_idle_gpus,
-    judge_low_cpu,
-    judge_low_gpus,
-    judge_oversubscription,
-    judge_serial,
-    judge_unused_nodes,
-)
+from ccagent.views.job import cpu_rules, gpu_rules
+from ccagent.views.job.figures import Efficiency, JobFigures, compute_efficiency
+from ccagent.views.job.judged_job import FindingLevel, JobFinding, JudgedJob, Judgement, Resource
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ccagent.views.job.figures import NodeFigures
+    from ccagent.views.job.mounts import JobMounts
+
+
+_RAN_TO_AN_END = frozenset({"COMPLETED", "TIMEOUT", "CANCELLED", ""})
+"""States of jobs whose peak of memory says what they need."""
 
 
 def judge_memory_limit(job: JudgedJob) -> Judgement | None:
@@ -70,16 +57,24 @@ def judge_memory_limit(job: JudgedJob) -> Judgement | None:
                 f" {node.name}; from {number(job.limits.mem_limit_hint)} % on, slightly more input"
                 f" can end the job. Try --mem={new} (peak + {margin} %)."
             )
-    pressure = [one for one in job.figures.nodes if one.memory_pressure is not None]
-    worst = max(pressure, key=lambda one: one.memory_pressure or 0.0, default=None)
-    if worst is None or (worst.memory_pressure or 0.0) < job.limits.mem_limit_pressure:
+    return None
+
+
+def judge_memory_pressure(job: JudgedJob) -> Judgement | None:
+    """Find jobs that were slow because their tasks waited for memory."""
+    worst = max(job.figures.nodes, key=lambda one: one.memory_pressure or 0.0, default=None)
+    if worst is None or not job.lacks_memory or job.is_out_of_memory:
         return None
-    base = worst.memory_limit or worst.memory_charged or GB
-    new = request_memory(base * (1 + job.limits.mem_margin / 100))
+    waited, limit = percent(worst.memory_pressure or 0.0), worst.memory_limit
+    peak = f", peak {memory(worst.memory_peak)}" if worst.memory_peak is not None else ""
+    held = f" (limit {memory(limit)}{peak})" if limit else ""
+    ask = "Ask for more with --mem"
+    if limit:
+        ask = f"Try --mem={request_memory(limit * (1 + job.limits.mem_margin / 100))}"
     return "hint", (
-        f"{percent(worst.memory_pressure or 0.0)} % of the time a task waited for memory on"
-        f" {worst.name}; from {number(job.limits.mem_limit_pressure)} % on it slows the job. Try"
-        f" --mem={new}."
+        f"{waited} % of the time a task waited for memory on {worst.name}{held}; from"
+        f" {number(job.limits.mem_limit_pressure)} % on it slows the job. {ask}: it can save up to"
+        f" {waited} % of the run time."
     )
 
 
@@ -96,8 +91,8 @@ def judge_memory_excess(job: JudgedJob) -> Judgement | None:
     used, limits = job.efficiency.memory, job.limits
     if used is None or job.figures.is_running or not job.is_long or job.is_out_of_memory:
         return None
-    if job.is_partial:
-        return None  # the peak may be in the missing samples
+    if job.is_partial or job.figures.state not in _RAN_TO_AN_END:
+        return None  # the peak may be in the missing samples, or was still to come
     if used.percent >= limits.mem_excess_hint or _needs_no_request(job, used.total):
         return None
     level: FindingLevel = "BAD" if used.percent < limits.mem_excess_bad else "hint"
@@ -134,6 +129,9 @@ def judge_time(job: JudgedJob) -> Judgement | None:
     """Find jobs that reached their time limit, and jobs that used little of it."""
     elapsed, limit, limits = job.figures.elapsed, job.figures.time_limit, job.limits
     if job.figures.state == "TIMEOUT":
+        idle = [card.idle_at_end >= limits.gpu_idle_window.seconds for _, card in job.figures.cards]
+        if all(idle) if idle else job.ends_quiet and not job.has_gpus:
+            return None  # more time does not help
         new = request_time((limit or elapsed) * (1 + limits.mem_margin / 100))
         return "BAD", (
             f"stopped at its time limit of {clock(limit or elapsed)} before it was done. Try"
@@ -150,58 +148,6 @@ def judge_time(job: JudgedJob) -> Judgement | None:
         f"{percent(used.percent)} % of its time limit: {clock(elapsed)} of {clock(used.total)};"
         f" below {number(border)} % it waits in the queue longer than needed. Try"
         f" --time={request_time(elapsed * 1.2)}."
-    )
-
-
-def judge_fragmentation(job: JudgedJob) -> Judgement | None:
-    """Find jobs with more nodes than needed."""
-    nodes = job.figures.nodes
-    if len(nodes) < 2:
-        return None
-    if job.has_gpus:
-        return _fragmented_gpus(job)
-    limits = job.limits
-    known = [node for node in nodes if node.cores and node.total_cores]
-    if len(known) < len(nodes):
-        return None
-    cores = sum(node.cores or 0.0 for node in known)
-    largest = min(node.total_cores or 0.0 for node in known)
-    share = cores / sum(node.total_cores or 0.0 for node in known)
-    sized = [node for node in nodes if node.memory_peak is not None and node.total_memory]
-    fullest = max(
-        ((node.memory_peak or 0.0) / (node.total_memory or 1.0) for node in sized), default=None
-    )
-    enough = math.ceil(cores / largest)
-    if sized:
-        most = min(node.total_memory or 0.0 for node in sized)
-        needed = sum(node.memory_peak or 0.0 for node in sized)
-        enough = max(enough, math.ceil(needed / (limits.fragmented_memory * most)))
-    if share >= limits.fragmented_cores or enough >= len(nodes):
-        return None
-    if fullest is None or fullest >= limits.fragmented_memory:
-        return None
-    return "hint", (
-        f"{number(cores)} cores on {len(nodes)} nodes: {percent(100 * share)} % of each, below"
-        f" {number(100 * limits.fragmented_cores)} %, and at most {percent(100 * fullest)} % of the"
-        f" memory (limit {number(100 * limits.fragmented_memory)} %). {plural(enough, 'node')}"
-        f" would do: --nodes={enough}."
-    )
-
-
-def _fragmented_gpus(job: JudgedJob) -> Judgement | None:
-    """Find GPUs that would fit on fewer nodes."""
-    nodes = job.figures.nodes
-    totals = [node.total_cards for node in nodes if node.total_cards]
-    count = len(job.figures.cards)
-    if len(totals) < len(nodes) or not count:
-        return None
-    enough = math.ceil(count / min(totals))
-    if enough >= len(nodes):
-        return None
-    return "hint", (
-        f"{count} GPUs on {len(nodes)} nodes, which have {min(totals)} each:"
-        f" {plural(enough, 'node')} would do, and GPUs of one node exchange data faster. Ask for"
-        f" --nodes={enough}."
     )
 
 
@@ -266,62 +212,49 @@ def _find_unknown_cpu(job: JudgedJob) -> Judgement | None:
     )
 
 
-def judge_unknown_gpus(job: JudgedJob) -> Judgement | None:
-    """Find cards whose utilization is unknown, as with MIG, or only partly known."""
-    dumb = [card.card for _, card in job.figures.cards if card.utilization is None]
-    if dumb:
-        which = f"GPU {dumb[0]}" if len(dumb) == 1 else plural(len(dumb), "GPU")
-        return "unknown", (
-            f"the use of {which} is unknown: a card with MIG does not report it, or no sample has"
-            " it. Unknown is not 0, so it is not judged."
-        )
-    thin = [card for _, card in job.figures.cards if not job.has_use_of(card)]
-    if thin and job.is_long:
-        which = f"GPU {thin[0].card}" if len(thin) == 1 else plural(len(thin), "GPU")
-        least = min(card.coverage or 0.0 for card in thin)
-        return "unknown", (
-            f"the use of {which} is known of {percent(least)} % of the time; below"
-            f" {number(job.limits.coverage)} % it is not judged."
-        )
-    if job.figures.gpus and not job.figures.cards and job.figures.samples:
-        return "unknown", (
-            f"the use of its {plural(job.figures.gpus, 'GPU')} is unknown: nothing reports its"
-            " cards. Send events (agent jobs), or metrics of the agent sample."
-        )
-    return None
-
-
 class JobRule(NamedTuple):
     """A rule. The README has its condition. needs_samples: BAD requires enough samples.
 
-    replaces: more general rules, whose findings are dropped.
+    for_sessions: it judges interactive jobs.
     """
 
     name: str
+    resource: Resource
     judge: Callable[[JudgedJob], Judgement | None]
     needs_samples: bool = True
-    replaces: tuple[str, ...] = ()
+    for_sessions: bool = False
 
 
 RULES: tuple[JobRule, ...] = (
-    JobRule("mem-limit", judge_memory_limit, needs_samples=False),
-    JobRule("gpu-idle", judge_idle_gpus, replaces=("gpu-low", "gpu-share")),
-    JobRule("cpu-zero", judge_unused_nodes, replaces=("serial", "cpu-low", "ended-early")),
-    JobRule("serial", judge_serial, replaces=("cpu-low",)),
-    JobRule("gpu-low", judge_low_gpus),
-    JobRule("gpu-few-sms", judge_few_sms),
-    JobRule("cpu-low", judge_low_cpu),
-    JobRule("mem-excess", judge_memory_excess),
-    JobRule("time", judge_time, needs_samples=False),
-    JobRule("oversubscribed", judge_oversubscription),
-    JobRule("fragmented", judge_fragmentation, needs_samples=False),
-    JobRule("gpu-share", judge_gpu_share, needs_samples=False),
-    JobRule("ended-early", judge_early_end),
-    JobRule("unknown", judge_measurement, needs_samples=False),
-    JobRule("gpu-unknown", judge_unknown_gpus, needs_samples=False),
-    JobRule("short", judge_shortness, needs_samples=False),
+    JobRule("mem-pressure", "memory", judge_memory_pressure, for_sessions=True),
+    JobRule("mem-limit", "memory", judge_memory_limit, needs_samples=False, for_sessions=True),
+    JobRule("mem-excess", "memory", judge_memory_excess),
+    JobRule("gpu-idle", "gpus", gpu_rules.judge_idle_gpus),
+    JobRule("gpu-input", "gpus", gpu_rules.judge_gpu_input),
+    JobRule("gpu-low", "gpus", gpu_rules.judge_low_gpus),
+    JobRule("gpu-few-sms", "gpus", gpu_rules.judge_few_sms),
+    JobRule("gpu-spread", "gpus", gpu_rules.judge_spread_gpus, needs_samples=False),
+    JobRule("gpu-unknown", "gpus", gpu_rules.judge_unknown_gpus, needs_samples=False),
+    JobRule("wait-mount", "cores", cpu_rules.judge_mount_wait),
+    JobRule("wait-io", "cores", cpu_rules.judge_file_wait),
+    JobRule("wait-metadata", "cores", cpu_rules.judge_metadata_wait),
+    JobRule("wait-network", "cores", cpu_rules.judge_network_wait),
+    JobRule("cpu-zero", "cores", cpu_rules.judge_unused),
+    JobRule("idle-nodes", "cores", cpu_rules.judge_unused_nodes),
+    JobRule("ended-early", "cores", cpu_rules.judge_early_end),
+    JobRule("one-rank", "cores", cpu_rules.judge_one_rank),
+    JobRule("serial-part", "cores", cpu_rules.judge_serial_part),
+    JobRule("serial", "cores", cpu_rules.judge_serial),
+    JobRule("cpu-low", "cores", cpu_rules.judge_low_cpu),
+    JobRule("oversubscribed", "cores", cpu_rules.judge_oversubscription),
+    JobRule("fragmented", "cores", cpu_rules.judge_fragmentation, needs_samples=False),
+    JobRule("gpu-share", "cores", cpu_rules.judge_gpu_share, needs_samples=False),
+    JobRule("session", "session", gpu_rules.judge_session, for_sessions=True),
+    JobRule("time", "time", judge_time, needs_samples=False),
+    JobRule("short", "data", judge_shortness, needs_samples=False, for_sessions=True),
+    JobRule("unknown", "data", judge_measurement, needs_samples=False, for_sessions=True),
 )
-"""The rules, in the display order of their findings."""
+"""The rules in the display order of their findings. The first that applies decides a resource."""
 
 RULE_NAMES = tuple(rule.name for rule in RULES)
 
@@ -339,30 +272,49 @@ class JobReport(NamedTuple):
         """Return the level of the worst finding, which is the first."""
         return self.findings[0].level
 
+    @property
+    def wants_mounts(self) -> bool:
+        """Return whether I/O and network of the job could be the cause of a finding."""
+        return any(one.resource in {"cores", "gpus"} for one in (*self.findings, *self.hidden))
 
-def make_report(figures: JobFigures, thresholds: JobThresholds | None = None) -> JobReport:
-    """Return the report of a job: apply all rules. A BAD finding hides hints."""
+
+def make_report(
+    figures: JobFigures,
+    thresholds: JobThresholds | None = None,
+    mounts: JobMounts | None = None,
+) -> JobReport:
+    """Return the report of a job: apply all rules. A BAD finding hides hints.
+
+    mounts: the job's I/O by mount and network, if known.
+    """
     efficiency = compute_efficiency(figures)
-    found = _apply_rules(JudgedJob(figures, efficiency, thresholds or JobThresholds()))
+    found = _apply_rules(JudgedJob(figures, efficiency, thresholds or JobThresholds(), mounts))
     notes = [one for one in found if one.level in {"unknown", "short"}]
     bad = [one for one in found if one.level == "BAD"]
     hints = [one for one in found if one.level == "hint"]
     if bad:
         return JobReport(figures, efficiency, (*bad, *notes), tuple(hints))
-    fine = JobFinding("ok", "ok", "nothing to improve")
-    return JobReport(figures, efficiency, (*hints, *notes) or (fine,))
+    fine = [one for one in found if one.level == "ok"]
+    nothing = JobFinding("ok", "ok", "nothing to improve")
+    return JobReport(figures, efficiency, (*hints, *notes) or (*fine, nothing)[:1])
 
 
 def _apply_rules(job: JudgedJob) -> list[JobFinding]:
+    """Return the findings, at most one for each resource."""
     is_short = judge_shortness(job) is not None
-    found: dict[str, JobFinding] = {}
+    found: dict[Resource, JobFinding] = {}
     for rule in RULES:
-        if rule.name in job.limits.off or (is_short and rule.needs_samples):
+        if rule.resource in found or rule.name in job.limits.off:
             continue
-        judgement = None if is_short and rule.name == "unknown" else rule.judge(job)
+        if (is_short and rule.needs_samples) or (
+            rule.for_sessions < job.is_interactive
+            or (rule.resource == "session") > job.is_interactive
+        ):
+            continue
+        judgement = rule.judge(job)
         if judgement is not None:
             level, text = judgement
             is_doubtful = level == "BAD" and job.is_partial and rule.needs_samples
-            found[rule.name] = JobFinding(rule.name, "hint" if is_doubtful else level, text)
-    replaced = {name for rule in RULES if rule.name in found for name in rule.replaces}
-    return [one for name, one in found.items() if name not in replaced]
+            level = "hint" if is_doubtful else level
+            found[rule.resource] = JobFinding(rule.name, level, text, rule.resource)
+    return list(found.values())

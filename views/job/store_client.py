@@ -29,8 +29,8 @@ from ccagent.views.job.mounts import (
     LATE,
     MOST_PARTS,
     JobPartSums,
+    amount_of,
     part_metrics,
-    sum_of_rates,
 )
 
 if TYPE_CHECKING:
@@ -126,13 +126,13 @@ class StoreClient:
                 (
                     {"metric": metric, "host": node, "type": "job", "type-ids": [facts.job],
                      "subtype": "", "subtype-ids": [name]},
-                    (node, name, field),
+                    (node, name, metric),
                 )
                 for node, name in names[begin : begin + _PARTS_AT_ONCE]
-                for metric, field in part_metrics(name).items()
+                for metric in part_metrics(name)
             ]  # fmt: skip
             for part, found in self._query(facts, stop, queries):
-                sums.add(*part, sum_of_rates(found.data, found.resolution))
+                sums.add(*part, amount_of(part[2], found.data, found.resolution))
         return sums.finish()
 
     def read_usage(self, query: dict[str, str]) -> UsageAnswer:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -226,3 +227,17 @@ def test_an_ended_job_is_kept_until_it_was_read(results: dict[str, Any]) -> None
     assert found["first"]
     assert found["ns"] > 0
     assert found["last"][-1] is False
+
+
+def test_a_job_that_waited_for_a_slow_mount(results: dict[str, Any]) -> None:
+    """bindfs reads 200 kB/s: 1 MiB took five seconds, nearly all of them in its reads."""
+    ((rule, text),) = result(results, "slow mount")
+    assert rule == "wait-mount"
+    assert "it waited for /mnt/slow (fuse" in text
+    assert re.search(r"[0-9.]+ ms a read or write, [89][0-9](\.9)? % of its tasks' time", text)
+
+
+def test_a_job_that_waited_for_memory(results: dict[str, Any]) -> None:
+    ((rule, text),) = result(results, "memory pressure")
+    assert rule == "mem-pressure"
+    assert "of the time a task waited for memory on vm" in text

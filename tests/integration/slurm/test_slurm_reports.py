@@ -1,4 +1,9 @@
-"""`ccagent job` and `ccagent top` on a real Slurm: jobs of three kinds get their verdicts."""
+"""`ccagent job` and `ccagent top` on a real Slurm: ailing jobs get their verdicts and causes.
+
+Each node has an agent of its own, which sees the control groups of this node alone. The card of
+gpu-1 is a stand-in; the slow mount is bindfs with a limit of its rate. Groups of version 1 have no
+pressure: a job that waits for memory is in tests/data/jobs alone.
+"""
 
 from __future__ import annotations
 
@@ -13,28 +18,54 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.integration.slurm.test_slurm_gpus import CARDS
+from tests.support.gpu_libraries import Libraries
 from tests.support.metric_store import RunningStore
 from tests.support.running import until
-from tests.support.slurm_cluster import SlurmCluster
+from tests.support.slurm_cluster import NODES, SlurmCluster
 
-NODE = "c1-1"
 SECONDS = 12
 SPIN = "while :; do :; done"
 HOG = "tail /dev/zero"  # keeps what it reads
-LIMITS = "[thresholds]\nmin-runtime = '5s'\nserial-from = 0.01\ncoverage = 30\n"
+LIMITS = """
+[thresholds]
+min-runtime = '5s'
+serial-from = 0.01
+coverage = 30
+cpu-zero = 0.2
+"""
 """A busy machine gives a job less than a core, and an agent less than a sample a second."""
 AGENT = """
-hostname = "c1-1"
+hostname = "{node}"
 cluster = "peers"
-status-socket = "{directory}/status.sock"
+status-socket = "{directory}/{node}.sock"
 [agents.metrics]
 every = "1s"
 on-startup = true
 readers = ["cgroup-jobs"]
+{more}
 [sinks.store]
 url = "http://127.0.0.1:{port}/api/write/?cluster=peers"
 format = "line"
 """
+CARD_AGENT = """
+[agents.sample]
+every = "1s"
+on-startup = true
+extras = ["allocated-gpus"]
+scontrol = "{programs}/scontrol"
+squeue = "{programs}/squeue"
+"""
+VIEW = """
+for name in {others}; do
+    for group in /sys/fs/cgroup/*/slurm_$name; do mount -t tmpfs none "$group"; done
+done
+mount -t tmpfs none /sys/bus
+mkdir -p /sys/bus/pci/drivers/nvidia
+for card in {cards}; do touch /sys/bus/pci/drivers/nvidia/$card; done
+exec {python} -m ccagent run --config {configuration}
+"""
+"""What an agent runs in: without the groups of other nodes, with the cards of its own."""
 
 
 def ccagent(*arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
@@ -62,40 +93,84 @@ class Measured(NamedTuple):
         return json.loads(found.stdout)
 
 
+def start_agent(
+    node: str, slurm: SlurmCluster, port: int, directory: Path, environment: dict[str, str]
+) -> subprocess.Popen[bytes]:
+    has_cards = node == "gpu-1"
+    configuration = directory / f"{node}.toml"
+    more = CARD_AGENT.format(programs=slurm.programs) if has_cards else ""
+    configuration.write_text(AGENT.format(node=node, directory=directory, port=port, more=more))
+    view = VIEW.format(
+        others=" ".join(other for other in NODES if other != node), python=sys.executable,
+        cards="0000:00:00.0 0000:01:00.0" if has_cards else "", configuration=configuration,
+    )  # fmt: skip
+    return subprocess.Popen(
+        ["unshare", "--mount", "sh", "-euc", view], env=os.environ | environment
+    )
+
+
 @pytest.fixture(scope="module")
-def measured(slurm: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measured]:
+def measured(
+    slurm: SlurmCluster, gpu_libraries: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Measured]:
     if slurm.tracking != "cgroup":
         pytest.fail("the controllers of version 1 are needed")
     directory = tmp_path_factory.mktemp("reports")
     views = directory / "views.toml"
     views.write_text(LIMITS)
+    libraries = Libraries(gpu_libraries, directory / "scenario")
+    libraries.play(CARDS)
     with RunningStore(directory / "store", "--frequency", "1s") as store:
-        configuration = directory / "ccagent.toml"
-        configuration.write_text(AGENT.format(directory=directory, port=store.port))
-        agent = subprocess.Popen(
-            [sys.executable, "-m", "ccagent", "run", "--config", str(configuration)]
-        )
+        agents = [
+            start_agent(node, slurm, store.port, directory, libraries.environment)
+            for node in ("c1-1", "c1-2", "gpu-1")
+        ]
         try:
-            on = ("-w", NODE, "-o", "/dev/null", "-t", "10")
+            slow = mount_slowly(slurm)
+            on = ("-o", "/dev/null", "-t", "10")
+            first, both = ("-w", "c1-1", *on), ("-w", "c1-[1-2]", *on)
+            read = f"while :; do dd if={slow}/data of=/dev/null bs=64k iflag=direct; done"
             jobs = {
-                "serial": slurm.submit("alice", *on, "-c2", f"--wrap={SPIN}"),
-                "idle": slurm.submit("bob", *on, "-J", "idle\x1b[2J", "--wrap=sleep 600"),
-                "hog": slurm.submit("alice", *on, "--mem=60M", f"--wrap={HOG}"),
+                "cut": slurm.submit("alice", "-w", "c1-2", "-t1", f"--wrap={SPIN}"),
+                "serial": slurm.submit("alice", *first, "-c4", f"--wrap={SPIN}"),
+                "idle": slurm.submit("bob", *first, "-J", "idle\x1b[2J", "--wrap=sleep 600"),
+                "hog": slurm.submit("alice", *first, "--mem=60M", f"--wrap={HOG}"),
+                "spread": slurm.submit("bob", *both, "-N2", "-n2", f"--wrap={SPIN}"),
+                "slow": slurm.submit("alice", "-w", "c1-2", *on, f"--wrap={read}"),
+                "card": slurm.submit(
+                    "bob", "-p", "accel", "--gres=gpu:a100:1", *on, f"--wrap={SPIN}"
+                ),
             }
-            slurm.wait_for(jobs["serial"], {"RUNNING"})
-            slurm.wait_for(jobs["idle"], {"RUNNING"})
+            for name in jobs.keys() - {"hog"}:
+                slurm.wait_for(jobs[name], {"RUNNING"})
+            # A limit is whole minutes; Slurm takes an end at any time, and looks twice a minute.
+            end = f"EndTime=now+{SECONDS}seconds"
+            slurm.run("scontrol", "update", f"JobId={jobs['cut']}", end)
             time.sleep(SECONDS)
             top = ccagent("top", "--json")
             local = ccagent("job", str(jobs["serial"]), "--local", "--json", "--config", str(views))
-            for job in jobs.values():
-                slurm.run("scancel", str(job))
+            for name, job in jobs.items():
+                if name != "cut":
+                    slurm.run("scancel", str(job))
             for job in jobs.values():
                 slurm.wait_for(job)
             _send_jobs(slurm, store, jobs.values())
             yield Measured(store, views, jobs, json.loads(top.stdout), json.loads(local.stdout))
         finally:
-            agent.terminate()
-            assert agent.wait(30) == 0
+            for agent in agents:
+                agent.terminate()
+            assert [agent.wait(30) for agent in agents] == [0, 0, 0]
+
+
+def mount_slowly(slurm: SlurmCluster) -> Path:
+    """Mount a directory with a file where the jobs run, at 100 kB/s. The mount ends with Slurm."""
+    source, slow = slurm.directory / "source", slurm.directory / "slow"
+    for one in (source, slow):
+        one.mkdir(mode=0o755)
+    (source / "data").write_bytes(bytes(1 << 20))
+    options = ("--read-rate=100k", "-o", "allow_other,direct_io")
+    slurm.run("bindfs", *options, str(source), str(slow))
+    return slow
 
 
 def _send_jobs(slurm: SlurmCluster, store: RunningStore, jobs: Iterable[int]) -> None:
@@ -118,12 +193,46 @@ def rules(report: Any) -> dict[str, str]:
     return {one["rule"]: one["level"] for one in report["findings"]}
 
 
-def test_one_core_of_two_is_serial(measured: Measured) -> None:
+def said(report: Any) -> str:
+    """Return the texts of all findings."""
+    return "\n".join(one["text"] for one in report["findings"])
+
+
+def test_one_core_of_four_is_serial(measured: Measured) -> None:
     report = measured.report("serial")
     assert rules(report) == {"serial": "BAD"}
-    assert 1 < report["efficiency"]["cpu"]["percent"] <= 50.5
-    assert report["job"]["nodes"][0]["cores"] == 2
+    assert "Ask for 1 core (--cpus-per-task=1): in 95 % of the time" in said(report)
+    assert 1 < report["efficiency"]["cpu"]["percent"] <= 25.5
+    assert report["job"]["nodes"][0]["cores"] == 4
     assert (report["job"]["user"], report["job"]["time_limit"]) == ("alice", 600)
+
+
+def test_one_of_two_nodes_did_nothing(measured: Measured) -> None:
+    report = measured.report("spread")
+    assert rules(report) == {"idle-nodes": "BAD"}
+    assert "1 node of 2 did nothing (c1-2)" in said(report)
+    assert "Ask for 1 node (--nodes=1), which frees" in said(report)
+
+
+def test_a_card_that_no_process_uses(measured: Measured) -> None:
+    report = measured.report("card")
+    assert rules(report) == {"gpu-idle": "BAD"}
+    assert "GPU 0 wasn't used: 0 % on average" in said(report)
+    assert "leave out --gpus" in said(report)
+
+
+def test_a_job_that_worked_up_to_its_time_limit(measured: Measured) -> None:
+    report = measured.report("cut")
+    assert report["job"]["state"] == "TIMEOUT"
+    assert rules(report)["time"] == "BAD"
+    assert ", or write checkpoints" in said(report)
+
+
+def test_a_slow_mount_says_what_to_collect(measured: Measured) -> None:
+    report = measured.report("slow")
+    assert set(rules(report)) <= {"cpu-low", "cpu-zero"}
+    assert rules(report)
+    assert "`ccagent kernel load --io-time` and the agent jobio measure files" in said(report)
 
 
 def test_an_idle_job_did_nothing(measured: Measured) -> None:
@@ -136,7 +245,7 @@ def test_a_memory_hog_met_its_limit(measured: Measured) -> None:
     report = measured.report("hog")
     assert rules(report)["mem-limit"] == "BAD"
     assert report["job"]["state"] == "OUT_OF_MEMORY"
-    assert "--mem=100M" in report["findings"][0]["text"]
+    assert "--mem=100M" in said(report)
 
 
 def test_top_shows_the_jobs_while_they_run(measured: Measured) -> None:

@@ -105,6 +105,26 @@ def test_mounts_and_network_come_from_the_store(jobs: JobStore) -> None:
     assert "mounts" not in report(jobs, without)
 
 
+def test_time_in_calls_on_a_mount_is_a_cause(jobs: JobStore) -> None:
+    number = jobs.add(GOOD | {"job_cpu_util": 200.0})
+    tags = f"cluster=fox,type=node,stype=job,stype-id={number},hostname=n1"
+    mount = "mountpoint=/data,fstype=nfs4,source=nfs1:/data"
+    lines = [
+        f"{metric},{tags},{mount} value={value} {jobs.start + 60 * step}"
+        for step in range(120)
+        for metric, value in (
+            ("job_fs_read", 4e6), ("job_fs_reads", 100), ("job_fs_read_time", 80_000),
+        )
+    ]  # fmt: skip
+    assert jobs.store.write("\n".join(lines)).status == 200
+    found = report(jobs, number)
+    assert found["mounts"]["mounts"][0]["busy"] == pytest.approx(8 * 7200)
+    assert [one["rule"] for one in found["findings"]] == ["wait-mount"]
+    assert found["findings"][0]["text"].startswith(
+        "it waited for /data (nfs4): 80 ms a read or write, 80 % of its tasks' time"
+    )
+
+
 def test_jobs_that_share_a_node_are_told_apart(jobs: JobStore) -> None:
     one = jobs.add(GOOD | {"job_cpu_util": 1600.0})
     other = jobs.add(GOOD | {"job_cpu_util": 100.0})
@@ -124,7 +144,11 @@ def test_jobs_that_share_a_node_are_told_apart(jobs: JobStore) -> None:
         ({}, {"walltime": 100_000}, "time", "BAD"),
         ({}, {"state": "timeout"}, "time", "BAD"),
         ({}, {"gpu": [0.0]}, "gpu-idle", "BAD"),
-        ({}, {"gpu": [10.0, 12.0]}, "gpu-low", "BAD"),
+        ({}, {"gpu": [10.0, 12.0]}, "gpu-input", "BAD"),
+        ({"job_cpu_util": 800.0}, {"gpu": [10.0, 12.0]}, "gpu-low", "BAD"),
+        ({"job_cpu_util": 400.0, "job_pressure_io": 50.0}, {}, "wait-io", "BAD"),
+        ({"job_cpu_util": 400.0, "job_pressure_memory": 35.0}, {}, "mem-pressure", "hint"),
+        ({"job_cpu_util": 20.0}, {"metaData": {"jobName": "sys/dashboard/sys/x"}}, "session", "ok"),
         ({}, {"samples": 60}, "unknown", "unknown"),
         ({}, {"samples": 1}, "short", "unknown"),
         ({}, {"samples": 1, "seconds": 90}, "short", "short"),

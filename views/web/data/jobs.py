@@ -14,14 +14,14 @@ from ccagent.views.job.figures import (
     CARD_METRICS,
     JOB_METRICS,
     LARGEST_VALUE,
-    LEVELS,
     NODE_METRICS,
     JobFacts,
     JobSeries,
     NodeHardware,
 )
+from ccagent.views.job.judged_job import LEVELS
 from ccagent.views.job.measuring import JobMeasurement, usual_gap
-from ccagent.views.job.mounts import MOST_PARTS, JobPartSums, part_metrics
+from ccagent.views.job.mounts import MOST_PARTS, TIMES, JobPartSums, part_metrics
 from ccagent.views.job.rules import JobReport, make_report
 from ccagent.views.web.data.buckets import mean_of
 from ccagent.views.web.data.nodes import UNKNOWN
@@ -124,7 +124,11 @@ class JobReports:
                     sparks.append(_spark(used.series["job_cpu_util"], job.start, stop))
             if number % _AT_ONCE == 0:
                 await asyncio.sleep(0)
-        report = make_report(measured.finish(), self._thresholds)
+        figures = measured.finish()
+        report = make_report(figures, self._thresholds)
+        if report.wants_mounts:
+            mounts = (await read_parts(self._store, job, stop + 1)).mounts
+            report = make_report(figures, self._thresholds, mounts)
         cores = [node.cores for node in report.figures.nodes if node.cores]
         spark = np.full(_SPARKS, np.nan)
         if sparks and cores:
@@ -214,11 +218,11 @@ async def read_parts(store: MetricStore, job: StoredJob, stop: int) -> JobParts:
             continue
         parts += len(level.children)
         for part, below in level.children.items() if parts <= MOST_PARTS else ():
-            for metric, field in part_metrics(part).items():
+            for metric in part_metrics(part):
                 if metric in below.series:
-                    amount = _sum_rates(below.series[metric], job.start, stop)
+                    amount = _amount_of(metric, below.series[metric], job.start, stop)
                     if amount is not None:
-                        sums.add(name, part, field, amount)
+                        sums.add(name, part, metric, amount)
         use = read_node_use(level, job.start, stop)
         nodes += use is not None
         for key, amount in use.parts.items() if use is not None else ():
@@ -227,8 +231,8 @@ async def read_parts(store: MetricStore, job: StoredJob, stop: int) -> JobParts:
     return JobParts(sums.finish(), JobEnergyUse(joules, nodes) if joules else None)
 
 
-def _sum_rates(series: StoredSeries, start: int, stop: int) -> float | None:
-    """Return the amount for a series of rates; None without values.
+def _amount_of(metric: str, series: StoredSeries, start: int, stop: int) -> float | None:
+    """Return the amount for a series of rates, the mean of times of calls; None without values.
 
     Each rate counts for the usual time between two values.
     """
@@ -236,5 +240,7 @@ def _sum_rates(series: StoredSeries, start: int, stop: int) -> float | None:
     places = np.flatnonzero((values >= 0) & (values < LARGEST_VALUE))
     if not places.size:
         return None
+    if metric in TIMES:
+        return float(values[places].mean())
     gap = max(1, usual_gap(places[: _SOME + 1].tolist()))
     return float(values[places].sum()) * gap * series.group.frequency

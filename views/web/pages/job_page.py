@@ -33,6 +33,7 @@ from ccagent.views.web.rendering import shown_text
 if TYPE_CHECKING:
     from ccagent.stores.metrics.job_table import StoredJob
     from ccagent.views.job.figures import NodeFigures, UsedShare
+    from ccagent.views.job.judged_job import Resource
     from ccagent.views.job.rules import JobReport
     from ccagent.views.web.context import PageRequest, PageSources
     from ccagent.views.web.plots import PagePlot
@@ -209,11 +210,11 @@ def _estimate_energy(sources: PageSources, job: StoredJob, stop: int) -> str:
 
 def _meters(report: JobReport) -> list[ShownTile]:
     shares, figures = report.efficiency, report.figures
-    levels = {one.rule: one.level for one in report.findings}
+    levels = {one.resource: one.level for one in report.findings}
 
-    def meter(label: str, share: UsedShare | None, detail: str, *rules: str) -> ShownTile:
-        level = {levels.get(rule) for rule in rules}
-        state = "bad" if "BAD" in level else "hint" if "hint" in level else "ok"
+    def meter(label: str, share: UsedShare | None, detail: str, resource: Resource) -> ShownTile:
+        level = levels.get(resource)
+        state = "bad" if level == "BAD" else "hint" if level == "hint" else "ok"
         bar, text = show_share(share, state)
         return ShownTile(label, text, detail, bar)
 
@@ -221,15 +222,15 @@ def _meters(report: JobReport) -> list[ShownTile]:
     if figures.gpu_count:
         several = shares.gpu is not None and shares.gpu.nodes > 1
         cards = f"mean of {shares.gpu.nodes} GPUs" if shares.gpu and several else "of the GPU"
-        gpu = meter("GPU", shares.gpu, cards, "gpu-idle", "gpu-low")
+        gpu = meter("GPU", shares.gpu, cards, "gpus")
     elif figures.has_gpu_share:
         gpu = ShownTile("GPU", "unknown", "a part of one", Markup())
     else:
         gpu = ShownTile("GPU", "none", "no GPU was asked for", Markup())
     limit = f"of {format_duration(figures.time_limit)}" if figures.time_limit else "no limit known"
     return [
-        meter("CPU", shares.cpu, cores, "cpu-low", "cpu-zero", "serial"),
-        meter("Memory", shares.memory, _describe_memory(report), "mem-limit", "mem-excess"),
+        meter("CPU", shares.cpu, cores, "cores"),
+        meter("Memory", shares.memory, _describe_memory(report), "memory"),
         gpu,
         meter("Time", shares.time, limit, "time"),
     ]

@@ -13,7 +13,7 @@ import numpy as np
 from markupsafe import Markup
 
 from ccagent.views.amounts import format_duration, format_share
-from ccagent.views.job.figures import LEVELS
+from ccagent.views.job.judged_job import LEVELS
 from ccagent.views.terminal import harmless
 from ccagent.views.web.addresses import ShownTime, cluster_link, read_times
 from ccagent.views.web.data.job_search import JobFilter
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from ccagent.stores.metrics.job_table import StoredJob
-    from ccagent.views.job.figures import JobFinding, UsedShare
+    from ccagent.views.job.figures import UsedShare
+    from ccagent.views.job.judged_job import JobFinding
     from ccagent.views.web.context import PageRequest, PageSources
     from ccagent.views.web.data.jobs import JobSummary
 
@@ -67,7 +68,7 @@ def make_row(summary: JobSummary) -> JobRow:
     """Return the row of a job."""
     job, report, spark = summary
     shares, gpus, limit = report.efficiency, report.figures.gpu_count, job.details.time_limit
-    bad = {one.rule.partition("-")[0] for one in report.findings if one.level == "BAD"}
+    bad = {one.resource for one in report.findings if one.level == "BAD"}
     has_line = bool((~np.isnan(spark)).any())
     return JobRow(
         job=job,
@@ -75,9 +76,9 @@ def make_row(summary: JobSummary) -> JobRow:
         size=describe_size(job, gpus),
         ran=format_duration(report.figures.elapsed)
         + (f" of {format_duration(limit)}" if limit else ""),
-        cpu=show_share(shares.cpu, "bad" if bad & {"cpu", "serial"} else "ok"),
+        cpu=show_share(shares.cpu, "bad" if "cores" in bad else "ok"),
         memory=show_share(shares.memory, "ok"),
-        gpu=show_share(shares.gpu, "bad" if "gpu" in bad else "ok") if gpus else None,
+        gpu=show_share(shares.gpu, "bad" if "gpus" in bad else "ok") if gpus else None,
         verdict=show_finding(report.findings[0]),
         spark=draw_sparkline(spark, 100.0, "CPU use over time") if has_line else Markup(),
     )

@@ -6,11 +6,17 @@ import json
 import sqlite3
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from ccagent.records.line_protocol.decoding import Line
 from ccagent.stores.metrics.job_events import JobEvents
-from ccagent.stores.metrics.job_table import JobTable, StoredJobDetails, read_details
+from ccagent.stores.metrics.job_table import (
+    JobTable,
+    StartedJob,
+    StoredJobDetails,
+    read_details,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -110,3 +116,23 @@ def test_details_of_another_form_are_unknown(tmp_path: Path) -> None:
     database.close()
     assert table.find("fox", "7")[0].details == StoredJobDetails()
     table.close()
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (("BatchFlag=1 Reboot=0", "Command=/home/alice/bash"), False),
+        (("BatchFlag=0 Reboot=0", "Command=bash"), True),  # srun --pty bash
+        (("BatchFlag=0 Reboot=0", "Command=(null)"), True),  # salloc
+        (("BatchFlag=0 Reboot=0", "Command=sleep"), None),  # srun sleep
+        (("BatchFlag=0 Reboot=0", "Command=gdb", "SubmitLine=srun -n1 --pty gdb a.out"), True),
+        (("BatchFlag=0 Reboot=0", "Command=a.out", "SubmitLine=srun -n4 a.out"), None),
+        (("JobState=RUNNING",), None),
+    ],
+)
+def test_jobs_from_a_terminal(lines: tuple[str, ...], expected: bool | None) -> None:
+    """The lines are those of Slurm 22.05; SubmitLine is of newer versions."""
+    text = "\n".join(["JobId=7 JobName=x", *(f"   {line}" for line in lines)])
+    content = EVENT | {"metaData": {"jobName": "x", "slurmInfo": text}}
+    details = msgspec.json.decode(json.dumps(content), type=StartedJob).details()
+    assert details.has_terminal is expected

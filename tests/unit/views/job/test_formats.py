@@ -35,7 +35,7 @@ def test_a_good_job() -> None:
 
 
 def test_a_bad_job_and_the_advice_that_waits() -> None:
-    cards = (card(utilization=42.0), card("1", utilization=0.0, peak_utilization=0.0, samples=250))
+    cards = (card(utilization=42.0), card("1", utilization=0.0, samples=250))
     figures = job(
         node(cards=cards, memory_limit=200 * GB, memory_peak=4.4 * GB), state="RUNNING", stop=None,
         time_limit=None, gpus=2,
@@ -48,8 +48,9 @@ def test_a_bad_job_and_the_advice_that_waits() -> None:
         "GPU       21 % of 2 GPUs",
         "GPU mem   75 % 120 of 160 GB peak",
         "        GPU 0 42 %, GPU 1 0 %",
-        "BAD     GPU 1 wasn't used in any of 250 samples (2:00:00; limit 5m). Ask for 1",
-        "        GPU (--gpus=1), or make the program use all. [gpu-idle]",
+        "BAD     GPU 1 wasn't used: 0 % on average of 250 samples (2:00:00), up to 2.1 %",
+        "        counts as none. Ask for 1 GPU (--gpus=1), which frees 2 GPU-h; the run",
+        "        time stays. Or make the program use all. [gpu-idle]",
     ]
 
 

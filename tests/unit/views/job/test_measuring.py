@@ -74,9 +74,49 @@ def test_the_period_is_that_of_the_samples(
     assert (found.period, found.expected_samples) == (period, expected)
 
 
-def test_thirds_of_the_time() -> None:
-    found = measure(series("job_cpu_util", 400.0, 200.0, 100.0, None, 10.0, 30.0)).nodes[0]
-    assert (found.cores_first, found.cores_last) == (3.0, 0.2)
+def test_cores_in_use_are_those_of_all_nodes_at_a_time() -> None:
+    both = [series("job_cpu_util", *values, node=node) for node, values in (
+        ("n1", [800.0] * 18 + [900.0, 1e4] + [50.0] * 5), ("n2", [400.0] * 20 + [5.0] * 5),
+    )]  # fmt: skip
+    used = measure_job(structs.replace(facts(), stop=START + 1500), both, START + 1500).use
+    assert used is not None
+    assert (used.peak, used.high, used.quantile) == (104.0, 104.0, 0.99)
+    assert (used.serial, used.quiet, used.idle) == (0.2, 300.0, 0.0)
+    assert used.quiet_cores == pytest.approx(0.55)
+
+
+@pytest.mark.parametrize(
+    ("busy", "cores", "expected"),
+    [(5, 4.0, (0.95, 2.0)), (5, 4.1, (0.99, 4.1)), (1, 8.0, (0.95, 2.0)), (1, 12.1, (1.0, 12.1))],
+)
+def test_a_request_makes_the_job_hardly_longer(
+    busy: int, cores: float, expected: tuple[float, float]
+) -> None:
+    """Of 100 samples with 2 cores, `busy` have more."""
+    row = series("job_cpu_util", *[200.0] * (100 - busy), *[100 * cores] * busy)
+    used = measure(row).use
+    assert used is not None
+    assert (used.quantile, used.high) == expected
+
+
+def test_a_node_that_lacks_a_sample_makes_no_quiet_time() -> None:
+    used = measure(
+        series("job_cpu_util", *[400.0] * 10),
+        series("job_cpu_util", *[400.0] * 5, *[None] * 4, 400.0, node="n2"),
+    ).use
+    assert used is not None
+    assert (used.quiet, used.high) == (0.0, 8.0)
+
+
+@pytest.mark.parametrize(
+    ("end", "quiet"),
+    [((0.0, 0.0), 120), ((0.0, 900.0, 0.0), 180), ((0.0, 900.0, 900.0, 0.0), 60), ((900.0,), 0)],
+)
+def test_a_single_blip_does_not_end_a_quiet_time(end: tuple[float, ...], quiet: int) -> None:
+    row = [*[800.0] * (10 - len(end)), *end]
+    used = measure(series("job_cpu_util", *row)).use
+    assert used is not None
+    assert used.quiet == quiet
 
 
 def test_cards_are_those_of_the_event() -> None:
@@ -86,9 +126,9 @@ def test_cards_are_those_of_the_event() -> None:
         cards={"n1": [GPU, "00000000:0F:00.0"]}, gpus=2,
     )  # fmt: skip
     one, other = found.nodes[0].cards
-    assert (one.utilization, one.peak_utilization, one.samples) == (50 / 3, 50.0, 3)
+    assert (one.utilization, one.samples) == (50 / 3, 3)
     assert (one.idle_at_end, one.memory_peak, one.memory_total) == (180.0, 20e9, 80e9)
-    assert (other.utilization, other.peak_utilization) == (None, None)
+    assert other.utilization is None
 
 
 def test_the_only_card_may_be_found_by_its_processes() -> None:
@@ -97,7 +137,7 @@ def test_the_only_card_may_be_found_by_its_processes() -> None:
         series("job_gpus_idle", *[None] * 6, 1.0, 0.0, 0.0, 1.0), gpus=1,
     )  # fmt: skip
     (card,) = found.nodes[0].cards
-    assert (card.utilization, card.peak_utilization, card.samples) == (22.5, 60.0, 4)
+    assert (card.utilization, card.samples) == (22.5, 4)
     assert card.idle_at_end == 60.0
 
 

@@ -15,6 +15,7 @@ from ccagent.views.job.local import read_mounts
 from ccagent.views.job.mounts import (
     JobMounts,
     JobPartSums,
+    amount_of,
     format_mounts,
     format_network,
     part_metrics,
@@ -114,8 +115,9 @@ def test_parts_are_summed_up_over_nodes() -> None:
     sums = JobPartSums()
     assert sums.finish() is None
     for node, part, field, amount in (
-        ("a", HOME, "read", 1000.4), ("b", HOME, "read", 24), ("b", HOME, "metadata", 7),
-        ("a", TCP, "sent", 5e9), ("a", PORT, "received", 1e12),
+        ("a", HOME, "job_fs_read", 1000.4), ("b", HOME, "job_fs_read", 24),
+        ("b", HOME, "job_fs_metadata", 7),
+        ("a", TCP, "job_net_sent", 5e9), ("a", PORT, "job_net_ports_received", 1e12),
     ):  # fmt: skip
         sums.add(node, part, field, amount)
     found = sums.finish()
@@ -136,12 +138,23 @@ def test_parts_are_summed_up_over_nodes() -> None:
 
 def test_a_job_without_mounts_has_its_network_alone() -> None:
     sums = JobPartSums()
-    sums.add("a", TCP, "sent", 1)
+    sums.add("a", TCP, "job_net_sent", 1)
     found = sums.finish()
     assert found is not None
     assert (format_mounts(found), len(format_network(found))) == ([], 1)
 
 
+def test_time_in_calls_is_their_number_times_their_mean_time() -> None:
+    sums = JobPartSums()
+    for node, calls, micros in (("a", 1000, 2000.0), ("b", 3000, 4000.0)):
+        sums.add(node, HOME, "job_fs_reads", calls)
+        sums.add(node, HOME, "job_fs_read_time", amount_of("job_fs_read_time", [micros, None], 60))
+    found = sums.finish()
+    assert found is not None
+    assert (found.mounts[0].busy, found.mounts[0].latency) == (14.0, 3.5)
+    assert "3.5 ms a call" in format_mounts(found)[0]
+
+
 def test_other_parts_have_no_sums() -> None:
     assert part_metrics("partcpu,share=active") == {}
-    assert part_metrics(HOME)["job_fs_read"] == "read"
+    assert part_metrics(HOME)["job_fs_read_time"] == "reads"

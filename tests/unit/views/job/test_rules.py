@@ -28,7 +28,7 @@ def test_hints_stand_beside_each_other() -> None:
 
 
 def test_two_causes_that_are_bad_are_both_told() -> None:
-    figures = job(node(oom_kills=1, cards=(card(utilization=0.0, peak_utilization=0.0),)))
+    figures = job(node(oom_kills=1, cards=(card(utilization=0.0),)))
     assert levels(figures) == {"mem-limit": "BAD", "gpu-idle": "BAD"}
 
 
@@ -70,9 +70,8 @@ def test_rules_can_be_switched_off() -> None:
     assert levels(figures, off=["cpu-zero", "cpu-low"]) == {"ok": "ok"}
 
 
-def test_names_are_unique_and_rules_replace_known_ones() -> None:
+def test_names_are_unique() -> None:
     assert len(set(RULE_NAMES)) == len(RULES)
-    assert {name for rule in RULES for name in rule.replaces} <= set(RULE_NAMES)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +80,7 @@ def test_names_are_unique_and_rules_replace_known_ones() -> None:
         JobFigures(job="1"), job(node(cores=None)), job(node(memory_limit=None)), job(time_limit=0),
         job(node(cores=0)), job(elapsed=0.0), job(node(total_cores=0, total_memory=0)),
         job(node(cards=(card(memory_total=0),), total_cards=0)), job(gpus=None),
-        job(node(cores_first=0.0)), job(expected_samples=0),
+        job(expected_samples=0), job(use=None), job(node(io_pressure=99.0, cpu_seconds=0.0)),
     ],
 )  # fmt: skip
 def test_missing_figures_raise_nothing(figures: JobFigures) -> None:
@@ -93,13 +92,34 @@ def test_a_peak_near_the_limit(peak: float, expected: str | None) -> None:
     assert levels(job(node(memory_peak=peak * GB))).get("mem-limit") == expected
 
 
+def test_waiting_for_memory_explains_a_low_use() -> None:
+    found = report(job(node(memory_pressure=35.0, memory_peak=40 * GB, cpu_seconds=2 * HOUR)))
+    assert [(one.rule, one.resource) for one in found.findings] == [("mem-pressure", "memory")]
+    assert found.findings[0].text == (
+        "35 % of the time a task waited for memory on n1 (limit 64 GB, peak 40 GB); from 10 % on it"
+        " slows the job. Try --mem=80G: it can save up to 35 % of the run time."
+    )
+
+
+def test_without_a_limit_no_number_is_made_up() -> None:
+    assert text(job(node(memory_pressure=50.0, memory_limit=None)), "mem-pressure") == (
+        "50 % of the time a task waited for memory on n1; from 10 % on it slows the job. Ask for"
+        " more with --mem: it can save up to 50 % of the run time."
+    )
+
+
+@pytest.mark.parametrize("state", ["FAILED", "NODE_FAIL"])
+def test_the_peak_of_a_job_that_failed_says_nothing(state: str) -> None:
+    assert levels(job(node(memory_peak=GB), state=state)) == {"ok": "ok"}
+
+
 def test_page_cache_up_to_the_limit_is_no_peak() -> None:
     assert levels(job(node(memory_charged=64 * GB))) == {"ok": "ok"}
 
 
 @pytest.mark.parametrize(("pressure", "expected"), [(9.9, None), (10.0, "hint")])
 def test_waiting_for_memory(pressure: float, expected: str | None) -> None:
-    assert levels(job(node(memory_pressure=pressure))).get("mem-limit") == expected
+    assert levels(job(node(memory_pressure=pressure))).get("mem-pressure") == expected
 
 
 def test_killed_processes_are_bad() -> None:
@@ -196,13 +216,13 @@ def test_a_timeout_is_bad() -> None:
     assert "--time=2:30:00" in text(figures, "time")
 
 
-@pytest.mark.parametrize(("total", "expected"), [(32, None), (33, "hint")])
+@pytest.mark.parametrize(("total", "expected"), [(32, None), (33, "BAD")])
 def test_few_cores_of_several_nodes(total: float, expected: str | None) -> None:
     nodes = [node(name, total_cores=total, memory_peak=46 * GB) for name in ("n1", "n2")]
     assert levels(job(*nodes)).get("fragmented") == expected
 
 
-@pytest.mark.parametrize(("peak", "expected"), [(51.2, "hint"), (51.3, None)])
+@pytest.mark.parametrize(("peak", "expected"), [(51.2, "BAD"), (51.3, None)])
 def test_fragmented_jobs_fit_into_the_memory_of_fewer_nodes(
     peak: float, expected: str | None
 ) -> None:
@@ -214,4 +234,12 @@ def test_fragmented_jobs_fit_into_the_memory_of_fewer_nodes(
 def test_gpus_on_several_nodes(count: int, expected: str | None) -> None:
     cards = (card("0"), card("1"))
     nodes = [node(name, total_cards=count, cards=cards) for name in ("n1", "n2")]
-    assert levels(job(*nodes)).get("fragmented") == expected
+    assert levels(job(*nodes)).get("gpu-spread") == expected
+
+
+def test_one_node_less_is_a_hint() -> None:
+    nodes = [
+        node(name, cores=10, cpu_seconds=19 * HOUR, total_cores=24) for name in ("a", "b", "c")
+    ]
+    assert levels(job(*nodes)) == {"fragmented": "hint"}
+    assert "2 nodes would do: --nodes=2" in text(job(*nodes), "fragmented")
