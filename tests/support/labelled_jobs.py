@@ -45,6 +45,8 @@ class LabelledJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     seed: int = 1
     gpu: list[Any] = []
     gpu_memory: float = 50.0
+    sms: float | None = None
+    watts: float = 500.0
     pressure: float = 0.1
     io: float = 0.5
     oom: int = 0
@@ -142,6 +144,10 @@ class _Simulation:
                     rows.append(("acc_utilization", card, self._row(use, 100)))
                 rows.append(("acc_mem_used", card, [job.gpu_memory * GB * 0.8] * self._count))
                 rows.append(("acc_mem_share", card, [job.gpu_memory] * self._count))
+                if job.sms is not None:
+                    rows.append(("acc_sm_active", card, self._row(str(job.sms), 100)))
+                    rows.append(("acc_power", card, [job.watts] * self._count))
+                    rows.append(("acc_power_limit", card, [700.0] * self._count))
             is_kept = [self._random.random() < job.kept for _ in range(self._count)]
             for metric, card, values in rows:
                 kept = [
