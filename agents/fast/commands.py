@@ -162,6 +162,7 @@ def status_text(status: dict[str, Any]) -> str:
     )
     for machine in status.get("machines", []):
         state = " (suspended)" if machine["suspended"] else ""
+        state += "" if machine.get("monitored", True) else " (not monitored)"
         lines.append(f"machine        {machine['name']}, process {machine['process-id']}{state}")
     lines += [f"not monitored  job {job}" for job in status.get("stopped-jobs", [])]
     for job in status.get("job-status", []):

@@ -213,7 +213,7 @@ class FastProtocol:
         message = decode(topic.subject, received.payload, topic.hint)
         if isinstance(message, MachineResult):
             with self.lock:
-                self._applications.follow(self._node, message)
+                self._applications.follow(message)
                 self._kept.save()
         elif isinstance(message, ApplicationStatus | ApplicationKpis):
             self.relay.add(message, topic.job, self._node.clock.time())
@@ -265,7 +265,8 @@ class FastProtocol:
             reason = f"repeat: {message.repeat} s, at least {shortest:g} s (max-rate of the node)"
         elif message.repeat > _LONGEST_REPEAT:
             reason = f"repeat: {message.repeat} s, at most {_LONGEST_REPEAT} s"
-        self._answer_configuration(key, message.id, reason)
+        ignored = f"ignored: {', '.join(message.ignored)}" if message.ignored else ""
+        self._answer_configuration(key, message.id, reason, ignored)
         if reason:
             self._log_refused(sender, "configuration", reason)
             return
@@ -276,7 +277,8 @@ class FastProtocol:
             time=self._node.clock.time(),
         )
         names = ", ".join(message.categories) or "all KPIs"
-        self._say_accepted(sender, "init agent", f"{names} every {message.repeat} s")
+        text = f"{names} every {message.repeat} s{'; ' if ignored else ''}{ignored}"
+        self._say_accepted(sender, "init agent", text)
         self.on_configured()
 
     def _stop(self, message: StopMonitoring, sender: str, key: str) -> None:
@@ -295,8 +297,8 @@ class FastProtocol:
             self._kept.state.pending.append(pending)
             reason = self._bandwidth.start(
                 message.cores,
-                [*self._kept.state.machines],
-                lambda response: self._on_measured(pending, response),
+                [*self._applications.find_machines(self._node)],
+                lambda response: self._on_measured(sender, pending, response),
             )
         if reason:
             if pending in self._kept.state.pending:
@@ -305,10 +307,14 @@ class FastProtocol:
                 pending, BandwidthResponse(cores=message.cores, details=reason)
             )
             self._log_refused(sender, "mmbwmon request", reason)
-        else:
-            self._say_accepted(sender, "mmbwmon request", f"cores {[*message.cores]}")
 
-    def _on_measured(self, pending: PendingMeasurement, response: BandwidthResponse) -> None:
+    def _on_measured(
+        self, sender: str, pending: PendingMeasurement, response: BandwidthResponse
+    ) -> None:
+        if response.value is None:
+            self._log_refused(sender, "mmbwmon request", response.details)
+        else:
+            self._say_accepted(sender, "mmbwmon request", f"cores {[*pending.cores]}")
         with self.lock:
             self._answer_measurement(pending, response)
             if pending in self._kept.state.pending:
@@ -323,8 +329,8 @@ class FastProtocol:
             self._answer_measurement(pending, BandwidthResponse(cores=(), details=message.reason))
         elif message.task == "init agent":
             self._answer_configuration(key, message.id, message.reason)
-        elif message.task == "stop monitoring" or message.id:
-            self._answer_task(key, message.id, message.task, message.reason)
+        else:
+            self._answer_task(key, message.id, message.task or "unknown", message.reason)
 
     def _log_refused(self, sender: str, kind: str, reason: str) -> None:
         """Count a refused message, and log one of its kind per hour."""
@@ -342,17 +348,21 @@ class FastProtocol:
         )
 
     def _answer_measurement(self, pending: PendingMeasurement, response: BandwidthResponse) -> None:
-        named = structs.replace(response, id=pending.id)
+        stand_in = self._settings.mmbwmon_failed
+        named = structs.replace(response, id=pending.id, stand_in=stand_in)
         self._answers.put(pending.key, self._topics.bandwidth_response, named.encode())
         self.on_answer()
 
-    def _answer_configuration(self, key: str, request: str, reason: str) -> None:
-        """Answer a configuration. request: its id. reason: why it is denied; empty: accepted."""
+    def _answer_configuration(self, key: str, request: str, reason: str, ignored: str = "") -> None:
+        """Answer a configuration. request: its id. reason: why it is denied; empty: accepted.
+
+        ignored: details of an accepted one.
+        """
         source = self._node.hostname
-        self._answer(
-            key,
-            ConfigurationAnswer(id=request, source=source, is_accepted=not reason, details=reason),
+        answer = ConfigurationAnswer(
+            id=request, source=source, is_accepted=not reason, details=reason or ignored
         )
+        self._answer(key, answer)
 
     def _answer_task(self, key: str, request: str, task: str, reason: str) -> None:
         """Answer a task. request: its id. reason: why it failed; empty: success."""

@@ -178,8 +178,13 @@ class FastRuntime:
         if (held := protocol.configuration) is not None:
             status["configuration"] = structs.asdict(held) | {"categories": [*held.categories]}
         status["machines"] = [
-            {"name": name, "process-id": process, "suspended": is_suspended}
-            for name, process, _, is_suspended in map(structs.astuple, self._kept.state.machines)
+            {
+                "name": machine.name,
+                "process-id": machine.process_id,
+                "suspended": machine.is_suspended,
+                "monitored": not machine.is_stopped,
+            }
+            for machine in self._kept.state.machines
         ]
         status["stopped-jobs"] = [*self._kept.state.stopped_jobs]
         status["job-status"] = [
@@ -221,7 +226,9 @@ class FastRuntime:
             topics=self._topics,
             kept=self._kept,
             answers=answers,
-            applications=Applications(self._kept.state, has_jobs=settings.jobs),
+            applications=Applications(
+                self._kept.state, has_jobs=settings.jobs, has_machines=settings.machines
+            ),
         )
         will = LastWill(status, AgentQuit(source=node.hostname).encode())
         name = fill_topic(settings.client_id, node.cluster, node.hostname, "fast", "")

@@ -76,9 +76,15 @@ class FastSettings(AgentSettings, frozen=True, kw_only=True):
     mmbwmon: Annotated[
         bool, Meta(description="allow bandwidth measurements on cores without a job")
     ] = False
-    jobs: Annotated[
-        bool, Meta(description="monitor Slurm jobs on this node, besides virtual machines")
-    ] = True
+    mmbwmon_failed: Annotated[
+        Annotated[float, Meta(ge=0, le=1)] | None,
+        Meta(
+            description="number in the response to a failed measurement, for schedulers that can't"
+            " read a response without one; unset: no number",
+        ),
+    ] = None
+    jobs: Annotated[bool, Meta(description="monitor Slurm jobs on this node")] = True
+    machines: Annotated[bool, Meta(description="monitor virtual machines of QEMU")] = True
     relay: Annotated[
         Literal["jobs", "all", "none"],
         Meta(
@@ -91,6 +97,27 @@ class FastSettings(AgentSettings, frozen=True, kw_only=True):
     communication_high: Annotated[
         int, Meta(ge=1, description="B/s of the interconnect for high communication intensity")
     ] = 1_000_000_000
+    compute_medium: Annotated[
+        float,
+        Meta(gt=0, le=100, description="CPU usage of the node, %, for medium compute intensity"),
+    ] = 30.0
+    compute_high: Annotated[
+        float,
+        Meta(gt=0, le=100, description="CPU usage of the node, %, for high compute intensity"),
+    ] = 70.0
+    io_medium: Annotated[
+        int, Meta(ge=1, description="B/s of local disks and NFS for medium IO intensity")
+    ] = 10_000_000
+    io_high: Annotated[
+        int, Meta(ge=1, description="B/s of local disks and NFS for high IO intensity")
+    ] = 200_000_000
+    energy_medium: Annotated[
+        float,
+        Meta(gt=0, description="W of all CPUs and their memory for medium energy consumption"),
+    ] = 150.0
+    energy_high: Annotated[
+        float, Meta(gt=0, description="W of all CPUs and their memory for high energy consumption")
+    ] = 350.0
     runtime_medium: Annotated[
         Duration, Meta(description="run time so far for a medium expected runtime")
     ] = Duration("10m")
@@ -111,10 +138,15 @@ def check_settings(settings: FastSettings) -> None:
     problems: list[str] = []
     if settings.state_directory and not settings.state_directory.startswith("/"):
         problems.append("agents.fast.state-directory: an absolute path is needed")
-    if settings.communication_high < settings.communication_medium:
-        problems.append("agents.fast.communication-high: less than communication-medium")
-    if settings.runtime_high.seconds < settings.runtime_medium.seconds:
-        problems.append("agents.fast.runtime-high: less than runtime-medium")
+    for name, medium, high in (
+        ("communication", settings.communication_medium, settings.communication_high),
+        ("compute", settings.compute_medium, settings.compute_high),
+        ("io", settings.io_medium, settings.io_high),
+        ("energy", settings.energy_medium, settings.energy_high),
+        ("runtime", settings.runtime_medium.seconds, settings.runtime_high.seconds),
+    ):
+        if high < medium:
+            problems.append(f"agents.fast.{name}-high: less than {name}-medium")
     try:
         if settings.url:
             _check_broker(settings)

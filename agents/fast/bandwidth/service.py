@@ -15,16 +15,17 @@ from ccagent.agents.fast.bandwidth.measurement import (
     measure,
     read_processor,
 )
-from ccagent.agents.fast.kpis.processes import machine_scopes, read_start
 from ccagent.agents.fast.messages.structures import BandwidthResponse
 from ccagent.agents.state_file import read_state
 from ccagent.errors import CcagentError, NotHereError, ProgramError
 from ccagent.log import logger
 from ccagent.machine.cgroup.files import list_pids
 from ccagent.machine.cgroup.jobs import job_directories
+from ccagent.machine.checks import Check, CheckResult
 from ccagent.machine.cpus import read_online
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.cpulist import parse_cpu_list
+from ccagent.machine.virtual_machines import machine_scopes, read_start
 from ccagent.service.private_files import replace_file
 
 if TYPE_CHECKING:
@@ -134,6 +135,20 @@ def read_reference(node: Node, directory: str) -> BandwidthReference:
         if old != new:
             raise NotHereError(f"the reference is of another {what}; {hint}")
     return reference
+
+
+def check_reference(node: Node, directory: str) -> Check:
+    """Return the check that the reference exists: no measurement is possible without it."""
+
+    def find() -> CheckResult:
+        try:
+            reference = read_reference(node, directory)
+        except NotHereError as error:
+            return CheckResult("missing", str(error), "on the idle node: ccagent fast reference")
+        return CheckResult("good", f"of {max(reference.by_count)} cores")
+
+    impact = "every mmbwmon request is answered with an error"
+    return Check("fast", "reference of mmbwmon", find, impact)
 
 
 def write_reference(directory: str, reference: BandwidthReference) -> str:
