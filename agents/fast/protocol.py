@@ -1,4 +1,4 @@
-"""State machine of the protocol: effects of messages, and the queue of answers.
+"""State machine of the protocol: effects of messages, and their answers.
 
 CONNECT -> WAIT_CONFIG (init, repeated with backoff) -> MONITORING. An accepted configuration stays
 in force, also across restarts, until another one is accepted.
@@ -9,8 +9,7 @@ from __future__ import annotations
 import hashlib
 import random
 import threading
-import time
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import structs
 
@@ -31,11 +30,7 @@ from ccagent.agents.fast.messages.structures import (
     TaskAnswer,
 )
 from ccagent.agents.fast.session.kept_state import AcceptedConfiguration, PendingMeasurement
-from ccagent.config.configuration import OutboxSettings
-from ccagent.config.duration import Duration
 from ccagent.log import logger, printable, say
-from ccagent.queue.queue import Queue
-from ccagent.records.message import Message
 from ccagent.senders import SenderTable
 
 if TYPE_CHECKING:
@@ -43,6 +38,7 @@ if TYPE_CHECKING:
 
     from ccagent.agents.fast.kpis.applications import Applications, MonitoredApplication
     from ccagent.agents.fast.messages.structures import FastMessage
+    from ccagent.agents.fast.session.answers import AnswerQueue
     from ccagent.agents.fast.session.kept_state import StateFile
     from ccagent.agents.fast.session.topics import FastTopics
     from ccagent.agents.fast.settings import FastSettings
@@ -57,61 +53,6 @@ _LONGEST_REPEAT = 7 * 86400
 _JOBS_KNOWN_FOR = 10.0
 _LONGEST_TOPIC = 200
 _REQUESTS = frozenset({"agent task", "bandwidth request"})
-_QUEUE_BYTES = 8 * 1024 * 1024
-_QUEUE_AGE = Duration("1d")
-_MOST_ANSWERS = 10_000
-
-
-class QueuedAnswer(NamedTuple):
-    """An answer to send. key: key of the request. number: position in the queue."""
-
-    key: str
-    topic: str
-    payload: bytes
-    number: int
-
-
-class AnswerQueue:
-    """Keeps answers in order, on disk below `directory` if possible, else in memory."""
-
-    def __init__(self, directory: str, cluster: str, node: str) -> None:
-        self._cluster, self._node = cluster, node
-        self._queue = Queue(
-            "agents.fast",
-            OutboxSettings(directory=directory, max_bytes=_QUEUE_BYTES, max_age=_QUEUE_AGE),
-        )
-
-    def put(self, key: str, topic: str, payload: bytes) -> None:
-        """Queue an answer."""
-        message = Message(self._cluster, self._node, topic, "sonar", time.time(), payload, "", key)
-        self._queue.put([message])
-
-    def first(self) -> QueuedAnswer | None:
-        """Return the oldest answer; None without one."""
-        for number, entry in self._queue.next_batch(1):
-            message = entry.message
-            return QueuedAnswer(message.id, message.kind, message.body, number)
-        return None
-
-    def keys(self) -> set[str]:
-        """Return the keys of all queued answers."""
-        return {entry.message.id for _, entry in self._queue.next_batch(_MOST_ANSWERS)}
-
-    def remove(self, answer: QueuedAnswer) -> None:
-        """Delete an answer after the broker's confirmation."""
-        self._queue.remove([answer.number])
-
-    def reject(self, answer: QueuedAnswer, reason: str) -> None:
-        """Move a rejected answer to the dead letters."""
-        self._queue.reject(answer.number, reason)
-
-    def count(self) -> int:
-        """Return the number of queued answers."""
-        return self._queue.count()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._queue.close()
 
 
 class FastProtocol:

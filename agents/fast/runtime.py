@@ -12,7 +12,8 @@ from msgspec import structs
 from ccagent.agents.fast.kpis.applications import Applications
 from ccagent.agents.fast.kpis.kpi_reading import KpiReader
 from ccagent.agents.fast.messages.structures import AgentQuit, KpiReport
-from ccagent.agents.fast.protocol import AnswerQueue, FastProtocol
+from ccagent.agents.fast.protocol import FastProtocol
+from ccagent.agents.fast.session.answers import AnswerQueue
 from ccagent.agents.fast.session.kept_state import StateFile
 from ccagent.agents.fast.session.session import FastSession
 from ccagent.agents.fast.session.topics import FastTopics

@@ -11,7 +11,8 @@ import yaml
 
 from ccagent.agents.fast.kpis.applications import Applications
 from ccagent.agents.fast.messages.structures import BandwidthResponse
-from ccagent.agents.fast.protocol import AnswerQueue, FastProtocol
+from ccagent.agents.fast.protocol import FastProtocol
+from ccagent.agents.fast.session.answers import AnswerQueue
 from ccagent.agents.fast.session.kept_state import StateFile
 from ccagent.agents.fast.session.topics import FastTopics
 from ccagent.agents.fast.settings import FastSettings
