@@ -171,7 +171,7 @@ def find_owners(
     """
     every = [*cpus]
     owners: dict[int, str] = {}
-    for job, cores in _job_cores(node).items():
+    for job, cores in job_cores(node).items():
         for core in cores or every:
             owners.setdefault(core, f"job {job}")
     suspended: set[int] = set()
@@ -213,7 +213,7 @@ def machine_cores(node: Node, process: int) -> set[int]:
     return vcpus or all_threads
 
 
-def _job_cores(node: Node) -> dict[int, set[int]]:
+def job_cores(node: Node) -> dict[int, set[int]]:
     """Return the cores of each Slurm job; an empty set for a job that is not confined."""
     by_job: dict[int, set[int]] = {}
     for controllers in (("cpuset",), ("memory", "cpuacct", "freezer")):

@@ -49,7 +49,7 @@ _LONGEST_NAME = 256
 _EVENTS, _ORDERS = get_args(fast.MachineEvent), get_args(fast.OrderTask)
 _MIGRATIONS, _MODES = get_args(fast.MigrationType), get_args(fast.EvacuationMode)
 _NEVER = ("driver", "transport")
-_NEVER_OF_PARTS = (*_NEVER, "regex", "devs", "ivshmem", "probe-with-ssh", "probe-hostname")
+_NEVER_OF_PARTS = (*_NEVER, "regex", "devs", "ivshmem", "probe-hostname")
 """Fields of existing programs that no node accepts: they are named in the refusal."""
 _KPI_OFF = frozenset({"false", "no", "off"})
 
@@ -241,12 +241,7 @@ def _machine_parts(
 ) -> fast.FastMessage:
     """Return a task with parts. A part with a field that no node accepts needs no name."""
     parts = fields.maps(key, _MOST_MACHINES) if fields.get(key) != [] else []
-    never = {
-        name: None
-        for part in parts
-        for name in (*_NEVER_OF_PARTS, *(("xml-file",) if kind is fast.StartMachines else ()))
-        if name in part
-    }
+    never = {name: None for part in parts for name in _NEVER_OF_PARTS if name in part}
     if never:
         return kind(**common | {"refused": (*common["refused"], *never)}, machines=())
     read = _configuration if kind is fast.StartMachines else _machine_order
@@ -285,6 +280,8 @@ def _configuration(fields: Fields) -> fast.MachineConfiguration:
         pci_ids=tuple((pair.uint("vendor"), pair.uint("device")) for pair in pairs),
         is_transient=fields.flag("transient", default=False),
         measures_time=fields.flag("time-measurement", default=False),
+        template=fields.text("template", ""),
+        probes=fields.flag("probe-with-ssh", default=True),
     )
 
 

@@ -232,7 +232,10 @@ class BandwidthResponse(FastMessage, frozen=True, kw_only=True):
 
 
 class MachineConfiguration(msgspec.Struct, frozen=True, kw_only=True):
-    """A virtual machine to start, by name or by XML definition. memory: KiB."""
+    """A virtual machine to start, by name or by XML definition. memory: KiB.
+
+    template: name of a file of the node instead of a definition. probes: wait until it answers.
+    """
 
     name: str = ""
     xml: str = ""
@@ -241,10 +244,13 @@ class MachineConfiguration(msgspec.Struct, frozen=True, kw_only=True):
     pci_ids: tuple[tuple[int, int], ...] = ()
     is_transient: bool = False
     measures_time: bool = False
+    template: str = ""
+    probes: bool = True
 
     def document(self) -> dict[str, Any]:
         """Return the part of a message."""
-        return _given(
+        return ({} if self.probes else {"probe-with-ssh": False}) | _given(
+            template=self.template,
             vm_name=self.name,
             xml=self.xml,
             memory=self.memory,
