@@ -1,0 +1,110 @@
+"""Whatever is killed during a migration: one machine, one definition, an answer that is true."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.integration.machines.conftest import MachineSite
+from tests.support.running import until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+LIMITED = 'bandwidth = 1\nmigration-limit = "20s"\n'
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MachineSite]:
+    """Two hosts whose migrations of a busy machine don't end, before they are aborted."""
+    made = MachineSite(tmp_path_factory.mktemp("machines"))
+    try:
+        for framework in made.frameworks:
+            framework.start('settle-limit = "10s"', LIMITED)
+        yield made
+    finally:
+        made.stop()
+
+
+@pytest.fixture
+def busy(site: MachineSite) -> Iterator[str]:
+    """A machine whose live migration does not end."""
+    site.run("vm-1", guest="busy")
+    yield "vm-1"
+    site.remove("vm-1")
+
+
+def _start_migration(site: MachineSite) -> str:
+    """Start a migration, and wait until it copies memory."""
+    task = site.scheduler.migrate("s1", "vm-1", "s2", migration_type="live")
+
+    def copies() -> bool:
+        return "Memory processed" in site.first.virsh("domjobinfo", "vm-1")
+
+    until(copies)
+    return task
+
+
+def _check(site: MachineSite, answer: dict[str, Any], *, is_alive: bool = True) -> None:
+    """Compare an answer with what libvirt and the guest show."""
+    where = site.libvirt.where("vm-1")
+    assert len(where) == 1, where
+    host, state = where[0]
+    assert (state == "running") == is_alive
+    assert answer.get("host", "") == (host if is_alive else "")
+    assert answer["state"] == state
+    assert answer["status"] == ("success" if host == "s2" and is_alive else "error"), answer
+    if is_alive:
+        site.libvirt.lives("vm-1")
+
+
+def _kill_service(site: MachineSite) -> None:
+    site.frameworks[0].kill()
+    site.frameworks[0].start('settle-limit = "10s"', LIMITED)
+
+
+def _kill_source_daemon(site: MachineSite) -> None:
+    site.first.kill()
+    site.first.start()
+
+
+def _kill_target_daemon(site: MachineSite) -> None:
+    site.second.kill()
+    site.second.start()
+
+
+def _kill_target_machine(site: MachineSite) -> None:
+    os.kill(site.second.process_of("vm-1"), signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    "kill",
+    [_kill_service, _kill_source_daemon, _kill_target_daemon, _kill_target_machine],
+    ids=["service", "source daemon", "target daemon", "target machine"],
+)
+def test_a_kill_during_the_copy_leaves_one_machine(
+    site: MachineSite, busy: str, kill: Callable[[MachineSite], None]
+) -> None:
+    task = _start_migration(site)
+    kill(site)
+    answer = site.scheduler.answer(task)
+    assert busy == answer["vm-name"]
+    _check(site, answer)
+
+
+def test_a_machine_that_is_killed_is_not_said_to_run(site: MachineSite, busy: str) -> None:
+    task = _start_migration(site)
+    os.kill(site.first.process_of(busy), signal.SIGKILL)
+    _check(site, site.scheduler.answer(task), is_alive=False)
+
+
+def test_a_migration_without_end_is_aborted(site: MachineSite, busy: str) -> None:
+    site.frameworks[0].stop()
+    site.frameworks[0].start("", LIMITED.replace("20s", "2s"))
+    answer = site.scheduler.answer(_start_migration(site))
+    assert "aborted after 2 s" in answer["details"]
+    assert busy == answer["vm-name"]
+    _check(site, answer)
