@@ -162,10 +162,9 @@ class Framework:
 
     def recover(self) -> None:
         """Answer what an earlier process has left, by what is true now."""
-        self._answers.keys()
-        waiting = self._answers.keys()
+        queued = self._answers.keys()
         for recorded in self._journal.unqueued():
-            if recorded.key not in self._answers and recorded.result is not None:
+            if recorded.key not in queued and recorded.result is not None:
                 self._queue(recorded.key, recorded.result)
         for recorded in self._journal.unfinished():
             message = decode("machine task", recorded.payload)

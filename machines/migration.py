@@ -62,23 +62,25 @@ class Migrations:
             self._hook("suspend", order.machine, order.task_id, phases)
         except HypervisorError as error:
             notes += self._resume_hooks(order, phases, is_needed="pscom" in str(error))
-            details = [str(error), *notes]
-            return self._outcome(order, phases, MachinePlace("here"), details, (source, target))
+            found = self.settle(order, source, target) if error.is_lost else MachinePlace("here")
+            details = [str(error), found.details, *notes]
+            return self._outcome(order, phases, found, details, (source, target))
         while True:
             attempts += 1
             failure = self._try(order, source, target, phases)
-            found = MachinePlace("there")
-            if failure:
-                with phases.measure("settle"):
-                    found = self.settle(
-                        order, source, target, uuid=uuid, was_on_target=was_on_target
-                    )
+            if not failure:
+                notes += self._pin(order, target, phases)
+            found = self.settle(order, source, target, uuid=uuid, was_on_target=was_on_target)
+            if not failure and found.place == "unknown":
+                notes.append(found.details)
+                found = MachinePlace("there")
             if found.place != "here" or attempts > order.retries:
                 break
             logger.info("migfra: %s: attempt %d: %s", name, attempts, failure)
             time.sleep(_AGAIN_AFTER)
         if found.place == "there":
-            notes += self._pin(order, target, phases)
+            if failure:
+                notes += self._pin(order, target, phases)
             self._add_statistics(order, target, phases)
         notes += self._resume_hooks(order, phases, is_needed=True)
         if found.place == "there":
@@ -234,9 +236,12 @@ class Migrations:
                 state = now.state if now is not None else ""
                 is_active = now is not None and now.is_active
         is_home = where is self._operations.here
+        is_success = found.place == "there" and (is_active or order.kind == "offline")
+        if found.place == "there" and not is_success:
+            text = f"{text}; it does not run on {hosts[1].name}"
         return MachineOutcome(
             name=name,
-            is_success=found.place == "there",
+            is_success=is_success,
             details=text,
             host=where.name if where is not None and (is_active or found.place == "there") else "",
             state=state,

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from ccagent.agents.fast.bandwidth.service import job_cores
 from ccagent.agents.fast.messages.structures import MachineOutcome
 from ccagent.errors import CcagentError
 from ccagent.machine.cgroup.jobs import parse_machine_job
@@ -145,7 +144,7 @@ class Operations:
         return self._simple(order, "running", lambda domain: domain.suspend())
 
     def resume(self, order: MachineOrder) -> MachineOutcome:
-        """Let a paused machine go on."""
+        """Resume a paused machine."""
         return self._simple(order, "paused", lambda domain: domain.resume())
 
     def repin(self, name: str, vcpu_map: VcpuMap, *, measures_time: bool) -> MachineOutcome:
@@ -203,6 +202,8 @@ class Operations:
         """Raise HypervisorError if a CPU belongs to a Slurm job that is not the machine's."""
         if not self._settings.spare_jobs:
             return
+        from ccagent.agents.fast.bandwidth.service import job_cores  # seldom used, and large
+
         cpus = {cpu for each in vcpu_map for cpu in each}
         own = parse_machine_job(self.here.definition(name).encode())
         for job, cores in job_cores(self._node).items():

@@ -14,7 +14,7 @@ from ccagent.config.conversion import convert, place_errors
 from ccagent.config.duration import Duration
 from ccagent.config.files import DEFAULT_PATH, read_files
 from ccagent.config.settings import Settings, as_table
-from ccagent.errors import ConfigurationError, UnparsableError
+from ccagent.errors import ConfigurationError, KeyProblem, UnparsableError
 from ccagent.machine.node import Node
 from ccagent.machine.procfs.cpulist import parse_cpu_list
 
@@ -134,7 +134,7 @@ class AllowMachines(Settings, frozen=True, kw_only=True):
 class MigfraSettings(Settings, frozen=True, kw_only=True):
     """The keys of the table [migfra]."""
 
-    url: Annotated[str, Meta(description="broker: mqtt://, mqtts://, ws:// or wss://")]
+    url: Annotated[str, Meta(description="broker: mqtt://, mqtts://, ws:// or wss://")] = ""
     topic: Annotated[str, Meta(description="root of the topic tree")] = "fast"
     client_id: Annotated[
         str, Meta(description="client id, unique among all clients of the broker")
@@ -224,6 +224,8 @@ def check_migfra(settings: MigfraSettings) -> None:
     from ccagent.transports.mqtt.settings import check_settings as check_broker
 
     problems: list[str] = []
+    if not settings.url:
+        return
     if settings.url.partition("://")[0] not in PORTS:
         problems.append(f"migfra.url: expected {'://, '.join(PORTS)}://")
     else:
@@ -283,6 +285,8 @@ def load_setup(path: str | None) -> MigfraSetup:
     try:
         settings = convert(files.table["migfra"], MigfraSettings, "migfra", place=file)
         place_errors(file, "", check_migfra, settings)
+        if not settings.url:
+            raise ConfigurationError(KeyProblem(file, "migfra.url", "missing"))  # noqa: TRY301
     except ConfigurationError as error:
         raise ConfigurationError(*files.locate(error.problems)) from error
     return MigfraSetup(settings, as_table(files.table))

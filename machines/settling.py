@@ -96,15 +96,19 @@ class SettledMachine:
         return self._on_neither(first, second)
 
     def _on_both(self, first: MachineState, second: MachineState) -> MachinePlace | None:
-        if second.state == "running" and first.state == "paused":
-            # The target runs it: the copy on the source only waits for the end of its migration.
+        # The target has the whole machine when it runs it, or has paused it for another reason
+        # than its arrival: the copy on the source only waits for the end of its migration.
+        has_arrived = second.state == "running" or (
+            first.is_in_migration and not second.is_in_migration
+        )
+        if has_arrived and first.state == "paused":
             self._source.call(self._name, lambda domain: domain.destroy())
             return None
         if not self._is_late:
             return None
-        if first.state == "running" and second.is_in_migration:
+        if second.is_in_migration:
             self._target.call(self._name, lambda domain: domain.destroy())
-            return MachinePlace("here", first.state)
+            return None
         states = f"{first.state} and, on {self._target.name}, {second.state}"
         return MachinePlace("both", first.state, f"it is active on both hosts: {states}")
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING
-from xml.etree import ElementTree as ET
 
 from ccagent.errors import NotPermittedError
 from ccagent.machines.hypervisor import HypervisorError
 from ccagent.service.private_files import open_private
 
 if TYPE_CHECKING:
+    from xml.etree import ElementTree as ET
+
     from ccagent.agents.fast.messages.structures import MachineConfiguration
 
 _LARGEST = 1024 * 1024
@@ -29,7 +30,7 @@ def read_template(directory: str, part: MachineConfiguration) -> str:
         raise HypervisorError(f"template {part.template}: {reason}") from error
     try:
         return fill_template(content, part)
-    except (ET.ParseError, ValueError) as error:
+    except (SyntaxError, ValueError) as error:  # ParseError is a SyntaxError
         raise HypervisorError(f"template {part.template}: {error}") from error
 
 
@@ -39,6 +40,8 @@ def fill_template(content: bytes, part: MachineConfiguration) -> str:
     uuid and MAC addresses are removed: libvirt makes new ones. Raise ParseError or ValueError if
     the template is no definition of a machine.
     """
+    from xml.etree import ElementTree as ET
+
     domain = ET.fromstring(content)  # noqa: S314 - a file of root
     if domain.tag != "domain":
         raise ValueError("not a definition of a machine")
@@ -61,7 +64,8 @@ def fill_template(content: bytes, part: MachineConfiguration) -> str:
 def _replace(domain: ET.Element, tags: tuple[str, ...], text: str, more: dict[str, str]) -> None:
     """Replace the elements with these tags by new ones of this text."""
     for tag in tags:
-        for element in domain.findall(tag):
-            domain.remove(element)
-        element = ET.SubElement(domain, tag, more)
+        for old in domain.findall(tag):
+            domain.remove(old)
+        element = domain.makeelement(tag, more)
         element.text = text
+        domain.append(element)

@@ -289,7 +289,7 @@ class FastProtocol:
         )
 
     def _answer_measurement(self, pending: PendingMeasurement, response: BandwidthResponse) -> None:
-        stand_in = self._settings.mmbwmon_failed
+        stand_in = self._settings.mmbwmon_failed or None
         named = structs.replace(response, id=pending.id, stand_in=stand_in)
         self._answers.put(pending.key, self._topics.bandwidth_response, named.encode())
         self.on_answer()

@@ -77,12 +77,14 @@ class FastSettings(AgentSettings, frozen=True, kw_only=True):
         bool, Meta(description="allow bandwidth measurements on cores without a job")
     ] = False
     mmbwmon_failed: Annotated[
-        Annotated[float, Meta(ge=0, le=1)] | None,
+        float,
         Meta(
+            ge=0,
+            le=1,
             description="number in the response to a failed measurement, for schedulers that can't"
-            " read a response without one; unset: no number",
+            " read a response without one; 0: no number",
         ),
-    ] = None
+    ] = 0.0
     jobs: Annotated[bool, Meta(description="monitor Slurm jobs on this node")] = True
     machines: Annotated[bool, Meta(description="monitor virtual machines of QEMU")] = True
     relay: Annotated[
