@@ -45,7 +45,10 @@ class FastAgent(Agent[FastSettings]):
 
         self._reader = KpiReader(self.settings)
         self._applications = Applications(
-            KeptState(), has_jobs=self.settings.jobs, has_machines=self.settings.machines
+            KeptState(),
+            has_jobs=self.settings.jobs,
+            machines=self.settings.machines,
+            run_directory=self.settings.run_directory,
         )
         if self.settings.url and not self.is_only_sample and self._runtime is None:
             from ccagent.agents.fast.runtime import FastRuntime

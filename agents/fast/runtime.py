@@ -228,7 +228,10 @@ class FastRuntime:
             kept=self._kept,
             answers=answers,
             applications=Applications(
-                self._kept.state, has_jobs=settings.jobs, has_machines=settings.machines
+                self._kept.state,
+                has_jobs=settings.jobs,
+                machines=settings.machines,
+                run_directory=settings.run_directory,
             ),
         )
         will = LastWill(status, AgentQuit(source=node.hostname).encode())

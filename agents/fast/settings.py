@@ -86,7 +86,16 @@ class FastSettings(AgentSettings, frozen=True, kw_only=True):
         ),
     ] = 0.0
     jobs: Annotated[bool, Meta(description="monitor Slurm jobs on this node")] = True
-    machines: Annotated[bool, Meta(description="monitor virtual machines of QEMU")] = True
+    machines: Annotated[
+        Literal["all", "libvirt", "none"],
+        Meta(
+            description="virtual machines of QEMU to monitor; 'libvirt': those with a pid file in"
+            " run-directory"
+        ),
+    ] = "all"
+    run_directory: Annotated[str, Meta(description="libvirt's directory of NAME.pid")] = (
+        "/run/libvirt/qemu"
+    )
     relay: Annotated[
         Literal["jobs", "all", "none"],
         Meta(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from msgspec import structs
 
@@ -16,7 +16,7 @@ from ccagent.agents.fast.session.kept_state import MonitoredMachine
 from ccagent.errors import CcagentError
 from ccagent.log import logger
 from ccagent.machine.cgroup.files import list_pids
-from ccagent.machine.cgroup.jobs import job_directories
+from ccagent.machine.cgroup.jobs import MACHINE_STATES, job_directories
 from ccagent.machine.virtual_machines import MachineFinder, read_start
 
 if TYPE_CHECKING:
@@ -47,13 +47,18 @@ class Applications:
     """Finds the applications of the node, and keeps which are not monitored or suspended."""
 
     def __init__(
-        self, state: KeptState, *, has_jobs: bool = True, has_machines: bool = True
+        self,
+        state: KeptState,
+        *,
+        has_jobs: bool = True,
+        machines: Literal["all", "libvirt", "none"] = "all",
+        run_directory: str = MACHINE_STATES,
     ) -> None:
         self._state = state
         self._has_jobs = has_jobs
-        self._has_machines = has_machines
+        self._has_machines = machines != "none"
         self._starts: dict[str, int | None] = {}
-        self._finder = MachineFinder()
+        self._finder = MachineFinder(run_directory, has_others=machines == "all")
 
     def list_monitored(self, node: Node) -> list[MonitoredApplication]:
         """Return the monitored applications."""

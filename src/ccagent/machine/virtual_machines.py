@@ -90,9 +90,14 @@ def machine_scopes(node: Node) -> dict[str, list[str]]:
 
 
 class MachineFinder:
-    """Finds the machines of a node. All processes are looked through every two seconds."""
+    """Finds the machines of a node. All processes are looked through every two seconds.
 
-    def __init__(self) -> None:
+    directory: of libvirt's pid files. has_others: also find machines without such a file.
+    """
+
+    def __init__(self, directory: str = MACHINE_STATES, *, has_others: bool = True) -> None:
+        self._directory = directory.strip("/")
+        self._has_others = has_others
         self._known: dict[str, VirtualMachine] = {}
         self._scan_at = 0.0
 
@@ -105,7 +110,9 @@ class MachineFinder:
         now = node.clock.monotonic()
         found: dict[str, VirtualMachine] = {}
         processes = [*self._trusted(node)]
-        if now >= self._scan_at:
+        if not self._has_others:
+            others: list[int] = []
+        elif now >= self._scan_at:
             self._scan_at = now + _SCANNED_EVERY
             others = [*_scan(node)]
         else:
@@ -129,18 +136,18 @@ class MachineFinder:
     def _trusted(self, node: Node) -> Iterator[int]:
         """Yield the processes in pid files and in scopes."""
         try:
-            files = [name for name in node.list(MACHINE_STATES) if name.endswith(".pid")]
+            files = [name for name in node.list(self._directory) if name.endswith(".pid")]
         except CcagentError:
             files = []
         for name in files[:_MOST]:
             try:
-                text = node.read_start(f"{MACHINE_STATES}/{name}", 20).strip()
+                text = node.read_start(f"{self._directory}/{name}", 20).strip()
             except CcagentError:
                 continue
             # The pid of a machine that ended badly may be another's now.
             if text.isdigit() and read_guest_name(node, int(text)) == name.removesuffix(".pid"):
                 yield int(text)
-        for directories in machine_scopes(node).values():
+        for directories in machine_scopes(node).values() if self._has_others else ():
             process = next((pid for each in directories for pid in list_pids(node, each)), 0)
             if process:
                 yield process

@@ -54,7 +54,7 @@ password-file = "{directory}/password"
 ca-file = "{ca}"
 state-directory = "{directory}/state"
 jobs = false                                    # other tests may run some
-machines = {machines}
+machines = "{machines}"
 {more}
 """
 
@@ -75,7 +75,7 @@ class FastSite(NamedTuple):
             ca_file=self.ca,
             state_directory=str(self.directory / "state"),
             jobs=False,
-            machines=False,
+            machines="none",
         )
 
     def password(self) -> str:
@@ -107,7 +107,7 @@ class FastDaemon:
                 ca=site.ca,
                 directory=site.directory,
                 more=more,
-                machines=str(has_machines).lower(),
+                machines="all" if has_machines else "none",
             )
         )
         site.password()
