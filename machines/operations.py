@@ -193,8 +193,6 @@ class Operations:
                 found = destination.look(name)
             except HypervisorError:
                 continue
-            finally:
-                destination.close()
             if found is not None and found.is_active:
                 raise HypervisorError(f"it runs on {destination.name} already")
 

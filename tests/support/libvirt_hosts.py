@@ -139,7 +139,8 @@ class LibvirtSite:
         self.guests = {
             "guest": self._build("guest"),
             "deaf": self._build("deaf", "DEAF=1"),
-            "busy": self._build("busy", "BUSY=1"),
+            "busy": self._build("busy", "BUSY=1", "PASSES=1"),
+            "hog": self._build("hog", "BUSY=1", "PASSES=300"),
         }
         self.hosts = [LibvirtHost(self.directory, f"s{n}", n) for n in (1, 2)]
 

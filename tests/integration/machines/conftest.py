@@ -22,7 +22,7 @@ cluster = "fox"
 hostname = "{name}"
 [migfra]
 url = "{url}"
-allow-cleartext = true
+{login}
 state-directory = "{state}"
 hypervisor = "{uri}"
 run-directory = "{run}"
@@ -58,14 +58,18 @@ class FrameworkProcess:
         self.directory.mkdir(exist_ok=True)
         self._site = site
         self._broker = broker
+        self.login = "allow-cleartext = true"
+        """Keys of the client of the broker."""
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, keys: str = "", policy: str = "") -> None:
         (other,) = [each for each in self._site.hosts if each is not self.host]
+        scheme = "mqtts" if "mqtts" in self._broker.ports else "mqtt"
         file = self.directory / "ccagent.toml"
         file.write_text(
             _CONFIGURATION.format(
-                name=self.host.name, url=self._broker.url(), state=self.directory / "state",
+                name=self.host.name, url=self._broker.url(scheme), login=self.login,
+                state=self.directory / "state",
                 uri=self.host.uri, run=self.host.run_directory, other=other.name,
                 other_uri=other.uri, templates=self._site.directory, keys=keys, policy=policy,
             )
@@ -100,14 +104,15 @@ class FrameworkProcess:
 class MachineSite:
     """The two hosts with their frameworks, and the scheduler."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, broker: Broker | None = None) -> None:
         self.libvirt = LibvirtSite()
-        self.broker = Broker(directory / "broker")
+        self.broker = broker or Broker(directory / "broker")
         self.first, self.second = self.libvirt.hosts
         self.frameworks = [
             FrameworkProcess(self.libvirt, host, self.broker) for host in self.libvirt.hosts
         ]
-        self.scheduler = MachineScheduler(self.broker.ports["mqtt"])
+        if broker is None:
+            self.scheduler = MachineScheduler(self.broker.ports["mqtt"])
 
     def run(self, name: str, **more: Any) -> None:
         """Define and start a machine on the first host."""
@@ -125,7 +130,8 @@ class MachineSite:
                 host.virsh("undefine", name)
 
     def stop(self) -> None:
-        self.scheduler.stop()
+        if hasattr(self, "scheduler"):
+            self.scheduler.stop()
         for framework in self.frameworks:
             framework.stop()
         self.broker.kill()

@@ -14,7 +14,7 @@ from tests.support.running import until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-LIMITED = 'bandwidth = 1\nmigration-limit = "20s"\n'
+LIMITED = 'bandwidth = 1\nmigration-limit = "12s"\n'
 
 
 @pytest.fixture(scope="module")
@@ -76,14 +76,19 @@ def _kill_target_daemon(site: MachineSite) -> None:
     site.second.start()
 
 
+def _kill_broker(site: MachineSite) -> None:
+    site.broker.kill()
+    site.broker.start()
+
+
 def _kill_target_machine(site: MachineSite) -> None:
     os.kill(site.second.process_of("vm-1"), signal.SIGKILL)
 
 
 @pytest.mark.parametrize(
     "kill",
-    [_kill_service, _kill_source_daemon, _kill_target_daemon, _kill_target_machine],
-    ids=["service", "source daemon", "target daemon", "target machine"],
+    [_kill_service, _kill_source_daemon, _kill_target_daemon, _kill_target_machine, _kill_broker],
+    ids=["service", "source daemon", "target daemon", "target machine", "broker"],
 )
 def test_a_kill_during_the_copy_leaves_one_machine(
     site: MachineSite, busy: str, kill: Callable[[MachineSite], None]
@@ -103,7 +108,7 @@ def test_a_machine_that_is_killed_is_not_said_to_run(site: MachineSite, busy: st
 
 def test_a_migration_without_end_is_aborted(site: MachineSite, busy: str) -> None:
     site.frameworks[0].stop()
-    site.frameworks[0].start("", LIMITED.replace("20s", "2s"))
+    site.frameworks[0].start("", LIMITED.replace("12s", "2s"))
     answer = site.scheduler.answer(_start_migration(site))
     assert "aborted after 2 s" in answer["details"]
     assert busy == answer["vm-name"]

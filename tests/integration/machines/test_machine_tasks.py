@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
+from paho.mqtt import client as paho
+from paho.mqtt.enums import CallbackAPIVersion
 
 from tests.support.running import until
 
@@ -229,3 +233,63 @@ def test_a_refused_task_is_answered(
 def test_an_empty_list_has_an_empty_result(site: MachineSite) -> None:
     result = site.scheduler.ask("s1", "stop vm", list=[])
     assert (result["result"], result["list"]) == ("vm stopped", [])
+
+
+class Processes:
+    """Processes of a machine that answer requests to pscom, each twice."""
+
+    def __init__(self, site: MachineSite, processes: int, tasks: tuple[str, ...]) -> None:
+        self.requests: list[str] = []
+        self._processes = processes
+        self._tasks = tasks
+        self._client = paho.Client(CallbackAPIVersion.VERSION2)
+        is_ready = threading.Event()
+        self._client.on_subscribe = lambda *_: is_ready.set()
+        self._client.on_message = self._on_message
+        self._client.connect("127.0.0.1", site.broker.ports["mqtt"])
+        self._client.loop_start()
+        self._client.subscribe("fast/pscom/vm-1/any_proc/request", 1)
+        assert is_ready.wait(60)
+
+    def stop(self) -> None:
+        self._client.disconnect()
+        self._client.loop_stop()
+
+    def _on_message(self, client: paho.Client, _data: Any, message: paho.MQTTMessage) -> None:
+        document = next(iter(yaml.safe_load_all(bytes(message.payload))))
+        self.requests.append(document["task"])
+        if document["task"] in self._tasks:
+            for process in [*range(self._processes)] * 2:
+                client.publish(f"fast/pscom/vm-1/{process}/response", "ready", 1)
+
+
+@pytest.mark.parametrize(
+    ("processes", "tasks", "status", "where", "details"),
+    [
+        (2, ("suspend", "resume"), "success", "s2", "1"),
+        (1, ("suspend", "resume"), "error", "s1", "pscom suspend: 1 of 2 processes answered"),
+        (2, ("suspend",), "success", "s2", "moved; pscom resume: 0 of 2 processes answered"),
+    ],
+    ids=["all answer", "one does not", "none resumes"],
+)
+def test_processes_suspend_their_connections(
+    site: MachineSite,
+    processes: int,
+    tasks: tuple[str, ...],
+    status: str,
+    where: str,
+    details: str,
+) -> None:
+    site.run("vm-1")
+    answering = Processes(site, processes, tasks)
+    try:
+        result = site.scheduler.answer(
+            site.scheduler.migrate("s1", "vm-1", "s2", pscom_hook_procs=2)
+        )
+    finally:
+        answering.stop()
+    assert answering.requests == ["suspend", "resume"]
+    assert (result["status"], result["host"]) == (status, where)
+    assert details in result["details"]
+    assert "pscom-suspend-vm-1" in result["time-measurement"]
+    assert site.libvirt.where("vm-1") == [(where, "running")]

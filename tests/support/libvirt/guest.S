@@ -38,11 +38,14 @@ _start:
     mov $'.', %al
     out %al, %dx
 .ifdef BUSY
-    mov $0x200000, %edi
+    mov $PASSES, %ecx
+4:  mov $0x200000, %edi
 3:  incl (%edi)
     add $4096, %edi
     cmp $0x600000, %edi
     jb 3b
+    dec %ecx
+    jnz 4b
 .endif
 .ifndef DEAF
     mov $0x600, %dx
