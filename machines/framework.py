@@ -18,8 +18,7 @@ from ccagent.log import logger, printable, say
 from ccagent.machine.clock import timestamp
 from ccagent.machines.group_moves import NONE_LEFT, GroupMoves, make_order
 from ccagent.machines.hypervisor import HypervisorError
-from ccagent.machines.phases import EVENTS
-from ccagent.machines.policy import MachinePolicy, task_name
+from ccagent.machines.policy import EVENTS, MachinePolicy, task_name
 from ccagent.machines.recovery import Recovery
 from ccagent.senders import SenderTable
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from ccagent.errors import CcagentError
 from ccagent.log import logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator
 
     from ccagent.agents.fast.messages.structures import MigrationType
 
@@ -32,6 +32,10 @@ _LOST = frozenset({1, 38, 39, 55, 88})
 operation, no connection to the client. The connection itself says whether it is lost.
 """
 _NOT_FOUND = 42
+
+
+def _ignore(_data: object, _error: object) -> None:
+    """Ignore an error: it is raised, too."""
 
 
 class HypervisorError(CcagentError):
@@ -68,14 +72,6 @@ class MigrationWay(NamedTuple):
     arrives_paused: bool = False
 
 
-class MigrationStatistics(NamedTuple):
-    """libvirt's figures of a finished migration: seconds, seconds, bytes; 0 if unknown."""
-
-    total: float = 0.0
-    downtime: float = 0.0
-    transferred: int = 0
-
-
 class EventLoop:
     """libvirt's event loop, in a thread of its own: keep-alive needs it. One for a process."""
 
@@ -90,7 +86,7 @@ class EventLoop:
         with cls._lock:
             if not cls._is_running:
                 cls._is_running = True
-                libvirt.registerErrorHandler(lambda _data, _error: None, None)
+                cast("Any", libvirt).registerErrorHandler(_ignore, None)
                 libvirt.virEventRegisterDefaultImpl()
                 thread = threading.Thread(
                     target=cls._run, args=(libvirt,), name="libvirt events", daemon=True
@@ -138,7 +134,7 @@ class Hypervisor:
                 connection.close()
 
     @contextlib.contextmanager
-    def use(self) -> Iterator[Any]:
+    def use(self) -> Generator[Any]:
         """Enter with the connection; turn libvirt's errors into HypervisorError."""
         connection = self._connect()
         try:
@@ -251,7 +247,7 @@ class Hypervisor:
 
         def change(domain: Any) -> None:
             count = domain.connect().getInfo()[2]
-            old = [] if not domain.isActive() else domain.vcpuPinInfo(0)
+            old: Any = domain.vcpuPinInfo(0)
             done: list[int] = []
             try:
                 for vcpu, cpus in enumerate(vcpu_map):
@@ -309,17 +305,18 @@ class Hypervisor:
         with contextlib.suppress(HypervisorError):
             self.call(name, lambda domain: domain.abortJob())
 
-    def statistics(self, name: str) -> MigrationStatistics:
-        """Return the figures of a machine's last migration."""
+    def statistics(self, name: str) -> dict[str, float]:
+        """Return the figures of a machine's last migration: s by phase, and bytes."""
         try:
             found = self.call(name, lambda domain: domain.jobStats(1))  # COMPLETED
         except HypervisorError:
-            return MigrationStatistics()
-        return MigrationStatistics(
-            total=found.get("time_elapsed", 0) / 1000,
-            downtime=found.get("downtime", 0) / 1000,
-            transferred=found.get("data_processed", 0),
-        )
+            return {}
+        downtime = found.get("downtime", 0) / 1000
+        return {
+            "downtime": downtime,
+            "precopy": max(0.0, found.get("time_elapsed", 0) / 1000 - downtime),
+            "transferred": float(found.get("data_processed", 0)),
+        }
 
 
 def _look_up(connection: Any, name: str) -> Any:

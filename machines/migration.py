@@ -206,10 +206,7 @@ class Migrations:
 
     def _add_statistics(self, order: MigrationOrder, target: Hypervisor, phases: Phases) -> None:
         if order.measures_time and order.kind != "offline":
-            found = target.statistics(order.machine.name)
-            phases.durations["downtime"] = found.downtime
-            phases.durations["precopy"] = max(0.0, found.total - found.downtime)
-            phases.durations["transferred"] = float(found.transferred)
+            phases.durations |= target.statistics(order.machine.name)
 
     def _outcome(
         self,

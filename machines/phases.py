@@ -1,4 +1,4 @@
-"""Names of results by task, and measured phases of the work on a machine."""
+"""Measured phases of the work on a machine."""
 
 from __future__ import annotations
 
@@ -7,21 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ccagent.agents.fast.messages import structures as fast
-
-EVENTS: dict[str, fast.MachineEvent] = {
-    "start vm": "vm started",
-    "stop vm": "vm stopped",
-    "suspend vm": "vm suspended",
-    "resume vm": "vm resumed",
-    "repin vm": "vm repinned",
-    "migrate vm": "vm migrated",
-    "evacuate node": "node evacuated",
-    "quit": "quit",
-}
-"""Results by task."""
+    from collections.abc import Generator
 
 
 class Phases:
@@ -32,7 +18,7 @@ class Phases:
         self.durations: dict[str, float] = {}
 
     @contextlib.contextmanager
-    def measure(self, tag: str) -> Iterator[None]:
+    def measure(self, tag: str) -> Generator[None]:
         """Add the time of the body to a phase."""
         begun = time.monotonic()
         try:

@@ -27,6 +27,19 @@ TASK_NAMES: dict[type[fast.MachineTask], str] = {
 }
 
 
+EVENTS: dict[str, fast.MachineEvent] = {
+    "start vm": "vm started",
+    "stop vm": "vm stopped",
+    "suspend vm": "vm suspended",
+    "resume vm": "vm resumed",
+    "repin vm": "vm repinned",
+    "migrate vm": "vm migrated",
+    "evacuate node": "node evacuated",
+    "quit": "quit",
+}
+"""Results by task."""
+
+
 def task_name(task: fast.MachineTask) -> str:
     """Return the name of a task in messages and in the policy."""
     return task.task if isinstance(task, fast.OrderMachines) else TASK_NAMES[type(task)]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ccagent import log
 from ccagent.agents.fast.session.answers import AnswerQueue
 from ccagent.agents.fast.session.session import FastSession
-from ccagent.errors import CcagentError, ConfigurationError, NotPermittedError
+from ccagent.errors import CcagentError, ConfigurationError
 from ccagent.log import logger, say
 from ccagent.machines.framework import Framework
 from ccagent.machines.hypervisor import Hypervisor, open_connection
@@ -23,9 +23,8 @@ from ccagent.machines.pscom import PscomHooks
 from ccagent.machines.settings import load_setup
 from ccagent.net.mqtt_broker import MqttOptions
 from ccagent.service.audit_file import AuditFile
-from ccagent.service.lock import Lock
+from ccagent.service.lock import lock_directory
 from ccagent.service.notify import Notifier
-from ccagent.service.private_directories import make_directory
 from ccagent.service.signals import ignore_signals, release_blocked
 from ccagent.transports.mqtt.settings import fill_topic
 
@@ -108,7 +107,7 @@ class MigfraService:
     def run(self) -> None:
         """Run until stopped. Raise CcagentError if the start fails."""
         settings = self._setup.settings
-        lock = _take_lock(settings.state_directory)
+        lock = lock_directory(settings.state_directory, _LOCK, "migfra.state-directory")
         node = self._setup.make_node()
         try:
             with closing(
@@ -168,22 +167,13 @@ class MigfraService:
         self._notifier.ready(self._setup.settings.url)
 
 
-def _take_lock(directory: str) -> Lock:
-    """Lock a state directory for one service. Raise CcagentError if it is locked."""
-    try:
-        make_directory(directory)
-    except (OSError, NotPermittedError) as error:
-        raise ConfigurationError(f"migfra.state-directory: {error}") from error
-    return Lock(os.path.join(directory, _LOCK), "migfra.state-directory")
-
-
 def run_service(path: str | None, verbosity: int) -> None:
     """Run the service until SIGTERM. Raise CcagentError."""
     log.configure(verbosity)
 
     def load() -> MigfraSetup:
         setup = load_setup(path)
-        log.configure(verbosity, *setup.log)
+        log.configure(verbosity, *log.read_choice(setup.table))
         return setup
 
     service = MigfraService(load)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 from msgspec import Meta
 
 from ccagent.agents.fast.session.topics import check_root
-from ccagent.agents.fast.settings import check_extra
+from ccagent.agents.fast.settings import BROKER_KEYS, check_extra, find_broker_problems
 from ccagent.config import common_keys
 from ccagent.config.conversion import convert, place_errors
 from ccagent.config.duration import Duration
@@ -21,7 +21,6 @@ from ccagent.machine.procfs.cpulist import parse_cpu_list
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ccagent.log import LogFormat, LogLevel
     from ccagent.transports.mqtt.settings import MqttSettings
 
 STATE_DIRECTORY = "/var/lib/ccagent-migfra"
@@ -32,10 +31,6 @@ TaskName = Literal[
 _SIZE = re.compile(r"([0-9]{1,12})([KMGT]?)", re.ASCII)
 _UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?", re.ASCII)
-_BROKER_KEYS = (
-    "url", "protocol", "topic", "client_id", "user", "password_file", "ca_file",
-    "certificate_file", "key_file", "insecure", "allow_cleartext",
-)  # fmt: skip
 
 
 def parse_size(text: str) -> int:
@@ -212,7 +207,7 @@ class MigfraSettings(Settings, frozen=True, kw_only=True):
         """Return the keys of the broker as settings of an MQTT sink, checked like them."""
         from ccagent.transports.mqtt.settings import MqttSettings
 
-        keys: dict[str, Any] = {name: getattr(self, name) for name in _BROKER_KEYS}
+        keys: dict[str, Any] = {name: getattr(self, name) for name in BROKER_KEYS}
         return MqttSettings(status_topic="", time_limit=self.answer_limit, **keys)
 
 
@@ -220,20 +215,9 @@ def check_migfra(settings: MigfraSettings) -> None:
     """Check broker and libraries. Raise ConfigurationError if one is unusable or missing."""
     from importlib.util import find_spec
 
-    from ccagent.net.mqtt_broker import PORTS
-    from ccagent.transports.mqtt.settings import check_settings as check_broker
-
-    problems: list[str] = []
     if not settings.url:
         return
-    if settings.url.partition("://")[0] not in PORTS:
-        problems.append(f"migfra.url: expected {'://, '.join(PORTS)}://")
-    else:
-        try:
-            check_broker(settings.broker())
-        except ConfigurationError as error:
-            names = (problem.replace("time-limit:", "answer-limit:") for problem in error.problems)
-            problems += [f"migfra.{name}" for name in names]
+    problems = find_broker_problems(settings.broker(), "migfra")
     try:
         check_root(settings.topic)
     except ConfigurationError as error:
@@ -262,15 +246,6 @@ class MigfraSetup(NamedTuple):
         return Node(
             hostname=str(self.table.get("hostname", "")),
             cluster=str(self.table.get("cluster", "")),
-        )
-
-    @property
-    def log(self) -> tuple[LogLevel, LogFormat]:
-        """Level and format of the log. `ccagent config check` refuses invalid values."""
-        level, form = self.table.get("log-level"), self.table.get("log-format")
-        return (
-            level if level in ("error", "warning", "info", "debug") else "warning",
-            form if form in ("auto", "journal", "text", "json") else "auto",
         )
 
 

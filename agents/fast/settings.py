@@ -19,7 +19,7 @@ _LIBRARIES = {"yaml": "PyYAML", "numpy": "numpy"}
 """Libraries of the extra `fast`, by the module that they provide."""
 
 _FASTEST = 10.0
-_BROKER_KEYS = (
+BROKER_KEYS = (
     "url", "protocol", "topic", "client_id", "user", "password_file", "ca_file",
     "certificate_file", "key_file", "insecure", "allow_cleartext",
 )  # fmt: skip
@@ -140,7 +140,7 @@ class FastSettings(AgentSettings, frozen=True, kw_only=True):
         """Return the keys of the broker as settings of an MQTT sink, checked like them."""
         from ccagent.transports.mqtt.settings import MqttSettings
 
-        keys: dict[str, Any] = {name: getattr(self, name) for name in _BROKER_KEYS}
+        keys: dict[str, Any] = {name: getattr(self, name) for name in BROKER_KEYS}
         return MqttSettings(status_topic="", time_limit=self.answer_limit, **keys)
 
 
@@ -187,18 +187,8 @@ def check_extra(module: str, key: str) -> None:
 def _check_broker(settings: FastSettings) -> None:
     """Raise ConfigurationError for an unusable broker or invalid topics."""
     from ccagent.agents.fast.session.topics import check_filters, check_root
-    from ccagent.net.mqtt_broker import PORTS
-    from ccagent.transports.mqtt.settings import check_settings as check_broker
 
-    problems: list[str] = []
-    if settings.url.partition("://")[0] not in PORTS:
-        problems.append(f"agents.fast.url: expected {'://, '.join(PORTS)}://")
-    else:
-        try:
-            check_broker(settings.broker())
-        except ConfigurationError as error:
-            names = (problem.replace("time-limit:", "answer-limit:") for problem in error.problems)
-            problems += [f"agents.fast.{name}" for name in names]
+    problems = find_broker_problems(settings.broker(), "agents.fast")
     keys = Problems("")
     keys.attempt(check_root, settings.topic)
     keys.attempt(check_filters, settings.accept_from)
@@ -206,3 +196,18 @@ def _check_broker(settings: FastSettings) -> None:
     problems += keys.found
     if problems:
         raise ConfigurationError(*problems)
+
+
+def find_broker_problems(broker: MqttSettings, table: str) -> list[str]:
+    """Return the problems of the keys of a broker in a table."""
+    from ccagent.net.mqtt_broker import PORTS
+    from ccagent.transports.mqtt.settings import check_settings as check_broker
+
+    if broker.url.partition("://")[0] not in PORTS:
+        return [f"{table}.url: expected {'://, '.join(PORTS)}://"]
+    try:
+        check_broker(broker)
+    except ConfigurationError as error:
+        names = (problem.replace("time-limit:", "answer-limit:") for problem in error.problems)
+        return [f"{table}.{name}" for name in names]
+    return []

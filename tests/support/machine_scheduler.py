@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from typing import Any
+from typing import Any, cast
 
 import yaml
 from paho.mqtt import client as paho
@@ -21,13 +21,13 @@ class MachineScheduler:
         self.results: list[tuple[str, dict[str, Any], float]] = []
         self._ready = threading.Event()
         self._client = paho.Client(CallbackAPIVersion.VERSION2, "machine-scheduler")
-        self._client.on_connect = lambda client, *_: client.subscribe("fast/migfra/+/result", 1)
-        self._client.on_subscribe = lambda *_: self._ready.set()
+        self._client.on_connect = self._on_connect
+        self._client.on_subscribe = self._on_subscribe
         self._client.on_message = self._on_message
         if user:
             self._client.username_pw_set(user, password)
         if ca:
-            self._client.tls_set(ca)
+            cast("Any", self._client).tls_set(ca)
         self._client.connect("127.0.0.1", port)
         self._client.loop_start()
         assert self._ready.wait(60)
@@ -67,6 +67,12 @@ class MachineScheduler:
             host, "migrate vm", vm_name=machine, destination=destination, time_measurement=True,
             parameter={key.replace("_", "-"): value for key, value in parameter.items()},
         )  # fmt: skip
+
+    def _on_connect(self, client: paho.Client, *_: Any) -> None:
+        client.subscribe("fast/migfra/+/result", 1)
+
+    def _on_subscribe(self, *_: Any) -> None:
+        self._ready.set()
 
     def _on_message(self, _client: Any, _data: Any, message: paho.MQTTMessage) -> None:
         document = next(iter(yaml.safe_load_all(bytes(message.payload))))

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import signal
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.integration.machines.conftest import MachineSite
+from tests.support.effort import IS_NIGHTLY
 from tests.support.running import until
 
 if TYPE_CHECKING:
@@ -113,3 +117,44 @@ def test_a_migration_without_end_is_aborted(site: MachineSite, busy: str) -> Non
     assert "aborted after 2 s" in answer["details"]
     assert busy == answer["vm-name"]
     _check(site, answer)
+
+
+def test_kills_at_any_moment_leave_one_machine(site: MachineSite) -> None:
+    """All steps of a migration are within its first two seconds."""
+    chance = random.Random(7)
+    for framework in site.frameworks:
+        framework.stop()
+        framework.start('settle-limit = "10s"')
+    for _ in range(60 if IS_NIGHTLY else 4):
+        where = site.libvirt.where("vm-1")
+        if [state for _, state in where] != ["running"]:
+            site.remove("vm-1")
+            site.run("vm-1")
+            where = site.libvirt.where("vm-1")
+        source = ["s1", "s2"].index(where[0][0])
+        first, second = site.libvirt.hosts[source], site.libvirt.hosts[1 - source]
+        kind = chance.choice(("live", "warm"))
+        task = site.scheduler.migrate(
+            first.name, "vm-1", second.name, migration_type=kind, vcpu_map=[[0]]
+        )
+        moment = time.monotonic() + chance.uniform(0, 2)
+        until(lambda moment=moment: time.monotonic() >= moment)  # type: ignore[misc]
+        victim = chance.choice(("service", "first", "second", "first machine", "second machine"))
+        if victim == "service":
+            site.frameworks[source].kill()
+            site.frameworks[source].start('settle-limit = "10s"')
+        elif victim in {"first", "second"}:
+            host = first if victim == "first" else second
+            host.kill()
+            host.start()
+        else:
+            host = first if victim == "first machine" else second
+            with contextlib.suppress(ProcessLookupError):
+                if process := host.process_of("vm-1"):
+                    os.kill(process, signal.SIGKILL)
+        answer = site.scheduler.answer(task)
+        (place,) = site.libvirt.where("vm-1")
+        is_alive = place[1] == "running"
+        assert (answer["status"] == "success") == (is_alive and place[0] == second.name), victim
+        # A machine may also be killed after the answer.
+        assert answer.get("host", place[0]) == place[0] or not is_alive, victim

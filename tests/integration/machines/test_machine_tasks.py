@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import yaml
 from paho.mqtt import client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 
+from tests.support.effort import IS_NIGHTLY
 from tests.support.running import until
 
 if TYPE_CHECKING:
@@ -123,6 +125,33 @@ def test_a_machine_is_migrated_and_returns(site: MachineSite, kind: str) -> None
     assert site.libvirt.where("vm-1") == [("s1", "running")]
     assert "Persistent:     yes" in site.first.virsh("dominfo", "vm-1")
     site.libvirt.lives("vm-1")
+
+
+def _usage(site: MachineSite) -> list[tuple[int, int]]:
+    """Return the numbers of descriptors and threads of both frameworks."""
+    processes = [f"/proc/{each.process.pid}" for each in site.frameworks if each.process]
+    return [(len(os.listdir(f"{p}/fd")), len(os.listdir(f"{p}/task"))) for p in processes]
+
+
+def test_migrations_back_and_forth_leave_nothing(site: MachineSite) -> None:
+    site.run("vm-1")
+    names, usage = ["s1", "s2"], list[tuple[int, int]]()
+    for number in range(20 if IS_NIGHTLY else 6):
+        source, target = names
+        kind = (LIVE, WARM)[number // 2 % 2]
+        moved = site.scheduler.answer(
+            site.scheduler.migrate(source, "vm-1", target, migration_type=kind)
+        )
+        assert (moved["status"], moved["host"]) == ("success", target), moved
+        assert site.libvirt.where("vm-1") == [(target, "running")]
+        site.libvirt.lives("vm-1")
+        names = [target, source]
+        if number == 3:
+            usage = _usage(site)
+    assert all(
+        now <= before for many in zip(_usage(site), usage, strict=True)
+        for now, before in zip(*many, strict=True)
+    )  # fmt: skip
 
 
 def test_a_machine_that_is_off_moves_as_its_definition(site: MachineSite) -> None:
@@ -243,17 +272,20 @@ class Processes:
         self._processes = processes
         self._tasks = tasks
         self._client = paho.Client(CallbackAPIVersion.VERSION2)
-        is_ready = threading.Event()
-        self._client.on_subscribe = lambda *_: is_ready.set()
+        self._is_ready = threading.Event()
+        self._client.on_subscribe = self._on_subscribe
         self._client.on_message = self._on_message
         self._client.connect("127.0.0.1", site.broker.ports["mqtt"])
         self._client.loop_start()
         self._client.subscribe("fast/pscom/vm-1/any_proc/request", 1)
-        assert is_ready.wait(60)
+        assert self._is_ready.wait(60)
 
     def stop(self) -> None:
         self._client.disconnect()
         self._client.loop_stop()
+
+    def _on_subscribe(self, *_: Any) -> None:
+        self._is_ready.set()
 
     def _on_message(self, client: paho.Client, _data: Any, message: paho.MQTTMessage) -> None:
         document = next(iter(yaml.safe_load_all(bytes(message.payload))))
