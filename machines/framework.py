@@ -180,6 +180,9 @@ class Framework:
         if reason := self.policy.find_refusal(task):
             self._refuse(received.topic, task.id, name, reason, _names(task))
             return
+        if (refused := self._refused_parts(task)) and all(each.details for each in refused):
+            self._answer_refused(received.topic, task.id, name, refused)
+            return
         digest = hashlib.blake2b(received.payload, digest_size=16).hexdigest()
         key = f"id:{task.id}" if task.id else f"{digest}:{received.number}"
         try:
@@ -203,6 +206,13 @@ class Framework:
                 self._held.append(running)
                 return
         self._begin(running)
+
+    def _refused_parts(self, task: fast.MachineTask) -> list[fast.MachineOutcome]:
+        """Return a failure for each part of a task, without details if the part is allowed."""
+        parts = task.machines if isinstance(task, fast.StartMachines | fast.OrderMachines) else ()
+        return [
+            _failure(each.name or _UNKNOWN, self.policy.find_part_refusal(each)) for each in parts
+        ]
 
     def _repeat(self, topic: str, task: fast.MachineTask, known: RecordedTask, digest: str) -> None:
         if known.digest != digest:
@@ -362,9 +372,15 @@ class Framework:
     def _refuse(
         self, topic: str, task_id: str, name: str, reason: str, machines: Sequence[str] = ()
     ) -> None:
-        """Answer a refused task. Nothing of it reaches libvirt or the journal."""
-        self._note_refusal(topic, name, reason)
+        """Answer a refused task."""
         outcomes = [_failure(each, reason) for each in machines or (_UNKNOWN,)]
+        self._answer_refused(topic, task_id, name, outcomes)
+
+    def _answer_refused(
+        self, topic: str, task_id: str, name: str, outcomes: Sequence[fast.MachineOutcome]
+    ) -> None:
+        """Answer a refused task. Nothing of it reaches libvirt or the journal."""
+        self._note_refusal(topic, name, outcomes[0].details)
         self._refusals += 1
         key = f"refused:{time.time_ns()}:{self._refusals}"
         self._answers.put(key, self.result_topic, self._encode(task_id, name, outcomes))

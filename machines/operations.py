@@ -11,6 +11,7 @@ from msgspec import structs
 
 from ccagent.agents.fast.messages.structures import MachineOutcome
 from ccagent.errors import CcagentError
+from ccagent.machine.background import BackgroundCall
 from ccagent.machine.cgroup.jobs import parse_machine_job
 from ccagent.machine.virtual_machines import read_guest_name
 from ccagent.machines.hypervisor import Hypervisor, HypervisorError
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 _LOOKED_EVERY = 0.1
 _PROBED_EVERY = 0.5
+_SEARCHED_FOR = 10.0
+"""Seconds to ask all destinations whether a machine runs there."""
 _BANNER = b"SSH-"
 
 
@@ -186,15 +189,20 @@ class Operations:
     def _require_nowhere(self, name: str) -> None:
         """Raise HypervisorError if a machine runs on a destination: its disk would be used twice.
 
-        A destination that does not answer is skipped: it may be down for good.
+        Destinations that do not answer, or not in time, are skipped: they may be down for good.
         """
-        for destination in self.destinations.values():
-            try:
-                found = destination.look(name)
-            except HypervisorError:
-                continue
-            if found is not None and found.is_active:
-                raise HypervisorError(f"it runs on {destination.name} already")
+
+        def search() -> str:
+            for destination in self.destinations.values():
+                with contextlib.suppress(HypervisorError):
+                    found = destination.look(name)
+                    if found is not None and found.is_active:
+                        return destination.name
+            return ""
+
+        call = BackgroundCall(search, "search of a machine")
+        if call.wait(_SEARCHED_FOR) and (host := call.result()):
+            raise HypervisorError(f"it runs on {host} already")
 
     def _require_free(self, name: str, vcpu_map: VcpuMap) -> None:
         """Raise HypervisorError if a CPU belongs to a Slurm job that is not the machine's."""

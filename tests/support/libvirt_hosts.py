@@ -48,12 +48,14 @@ class LibvirtHost:
         self.directory = site / name
         for part in ("config/libvirt", "run", "cache", "data"):
             (self.directory / part).mkdir(parents=True)
-        port = free_port()
+        port, self.port = free_port(), free_port()
         (self.directory / "config/libvirt/qemu.conf").write_text(
             _QEMU.format(port=port, last=port + 20)
         )
         (self.directory / "config/libvirt/libvirtd.conf").write_text(
             f'host_uuid = "0000000{number}-1111-2222-3333-444444444444"\nauth_unix_rw = "none"\n'
+            'listen_tls = 0\nlisten_tcp = 1\nlisten_addr = "127.0.0.1"\nauth_tcp = "none"\n'
+            f'tcp_port = "{self.port}"\n'
         )
         self.environment = {
             "PATH": os.environ["PATH"] + ":/usr/sbin:/sbin", "HOME": str(self.directory),
@@ -78,6 +80,11 @@ class LibvirtHost:
         return f"qemu:///session?socket={self.socket}"
 
     @property
+    def tcp_uri(self) -> str:
+        """The URI by which another daemon reaches this one."""
+        return f"qemu+tcp://127.0.0.1:{self.port}/session"
+
+    @property
     def run_directory(self) -> Path:
         return self.directory / "run/libvirt/qemu/run"
 
@@ -87,7 +94,7 @@ class LibvirtHost:
         self.socket.unlink(missing_ok=True)
         with (self.directory / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                [*user, "libvirtd", "-p", str(self.directory / "pid")],
+                [*user, "libvirtd", "--listen", "-p", str(self.directory / "pid")],
                 env=self.environment, stdout=log, stderr=log,
             )  # fmt: skip
         until(self.socket.exists)

@@ -26,7 +26,7 @@ url = "{url}"
 state-directory = "{state}"
 hypervisor = "{uri}"
 run-directory = "{run}"
-peer-to-peer = false
+peer-to-peer = {peer}
 ready = "running"
 spare-jobs = false
 stop-limit = "3s"
@@ -60,6 +60,7 @@ class FrameworkProcess:
         self._broker = broker
         self.login = "allow-cleartext = true"
         """Keys of the client of the broker."""
+        self.is_peer_to_peer = False
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, keys: str = "", policy: str = "") -> None:
@@ -71,7 +72,9 @@ class FrameworkProcess:
                 name=self.host.name, url=self._broker.url(scheme), login=self.login,
                 state=self.directory / "state",
                 uri=self.host.uri, run=self.host.run_directory, other=other.name,
-                other_uri=other.uri, templates=self._site.directory, keys=keys, policy=policy,
+                other_uri=other.tcp_uri if self.is_peer_to_peer else other.uri,
+                peer=str(self.is_peer_to_peer).lower(), templates=self._site.directory,
+                keys=keys, policy=policy,
             )
         )  # fmt: skip
         subscribed = self._broker.log.count(self._subscription)

@@ -17,6 +17,7 @@ from tests.support.running import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 LIMITED = 'bandwidth = 1\nmigration-limit = "12s"\n'
 
@@ -158,3 +159,26 @@ def test_kills_at_any_moment_leave_one_machine(site: MachineSite) -> None:
         assert (answer["status"] == "success") == (is_alive and place[0] == second.name), victim
         # A machine may also be killed after the answer.
         assert answer.get("host", place[0]) == place[0] or not is_alive, victim
+
+
+def test_a_peer_to_peer_migration_needs_no_service(tmp_path: Path) -> None:
+    """The daemons finish it without the service; its next start answers."""
+    site = MachineSite(tmp_path)
+    try:
+        for framework in site.frameworks:
+            framework.is_peer_to_peer = True
+            framework.start("", LIMITED)
+        site.run("vm-1", guest="busy")
+        task = site.scheduler.migrate("s1", "vm-1", "s2", migration_type="warm")
+        until(lambda: "Memory processed" in site.first.virsh("domjobinfo", "vm-1"))
+        site.frameworks[0].kill()
+        site.frameworks[0].start("", LIMITED)
+        answer = site.scheduler.answer(task)
+        assert answer["status"] == "success"
+        _check(site, answer)
+        back = site.scheduler.answer(site.scheduler.migrate("s2", "vm-1", "s1"))
+        assert (back["status"], back["host"]) == ("success", "s1")
+        assert site.libvirt.where("vm-1") == [("s1", "running")]
+        assert "Persistent:     yes" in site.first.virsh("dominfo", "vm-1")
+    finally:
+        site.stop()

@@ -54,6 +54,19 @@ def test_a_machine_is_started_by_name_and_stopped(site: MachineSite) -> None:
     assert site.libvirt.where("vm-1") == []
 
 
+def test_a_machine_that_runs_elsewhere_is_not_started(site: MachineSite) -> None:
+    site.first.virsh("define", str(site.libvirt.definition("vm-1")))
+    site.second.virsh("create", str(site.libvirt.definition("vm-1")))
+    result = site.scheduler.ask("s1", "start vm", vm_configurations=[{"vm-name": "vm-1"}])
+    assert _part(result, "vm-1")["details"] == "it runs on s2 already"
+    assert site.first.machines()["vm-1"] == "shut off"
+    moved = site.scheduler.answer(
+        site.scheduler.migrate("s1", "vm-1", "s2", migration_type="offline")
+    )
+    assert "is on s2 already" in moved["details"]
+    assert site.libvirt.where("vm-1") == [("s1", "shut off"), ("s2", "running")]
+
+
 def test_a_machine_that_ignores_a_shutdown_is_an_error(site: MachineSite) -> None:
     site.run("vm-1", guest="deaf")
     part = _part(site.scheduler.ask("s1", "stop vm", list=[{"vm-name": "vm-1"}]), "vm-1")

@@ -181,6 +181,13 @@ def test_a_thousand_hostile_tasks_reach_nothing(scene: FrameworkScene, tmp_path:
     assert scene.parts.journal.unfinished() == []
 
 
+def test_a_task_without_an_allowed_part_is_not_recorded(scene: FrameworkScene) -> None:
+    """Otherwise its id would displace that of a task that was done."""
+    scene.send("task: suspend vm\nid: r\nlist: [{vm-name: x}, {vm-name: y}]")
+    assert [each["vm-name"] for each in scene.answer()["list"]] == ["x", "y"]
+    assert scene.parts.journal.find("id:r") is None
+
+
 def test_a_retained_task_is_ignored(scene: FrameworkScene) -> None:
     body = b"task: suspend vm\nlist: [{vm-name: vm-1}]"
     scene.parts.framework.on_message(ReceivedMessage(TASK, body, 1, 1, False, True))

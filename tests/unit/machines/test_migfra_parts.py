@@ -17,7 +17,9 @@ from ccagent.agents.fast.messages.structures import (
     StartMachines,
 )
 from ccagent.machines.group_moves import choose_places
+from ccagent.machines.hypervisor import HypervisorError
 from ccagent.machines.journal import MOST_TASKS, TaskJournal
+from ccagent.machines.pscom import PscomHooks
 from ccagent.machines.templates import fill_template
 
 if TYPE_CHECKING:
@@ -187,3 +189,28 @@ def test_a_template_gets_names_and_sizes_only() -> None:
     assert "mac" not in found
     with pytest.raises(ValueError, match="not a definition"):
         fill_template(b"<network/>", part)
+
+
+def test_pscom_gets_a_bare_word_where_it_reads_no_more() -> None:
+    hooks = PscomHooks("fast", "word", 60.0)
+    published: list[tuple[str, bytes]] = []
+
+    def publish(topic: str, payload: bytes) -> None:
+        published.append((topic, payload))
+        assert hooks.filters() == ["fast/pscom/vm-1/+/response"]
+        for process in ("1", "1", "2"):
+            assert hooks.on_message(f"fast/pscom/vm-1/{process}/response")
+
+    hooks.publish, hooks.look = publish, hooks.send
+    hooks.request("suspend", "vm-1", 2, "id")
+    assert published == [("fast/pscom/vm-1/any_proc/request", b"suspend")]
+    assert hooks.filters() == []
+    assert not hooks.on_message("fast/migfra/c1/task")
+
+
+def test_a_process_that_answers_twice_counts_once() -> None:
+    hooks = PscomHooks("fast", "map", 0.01)
+    hooks.publish = lambda *_: hooks.on_message("fast/pscom/vm-1/1/response")
+    hooks.look = hooks.send
+    with pytest.raises(HypervisorError, match="1 of 2 processes answered"):
+        hooks.request("resume", "vm-1", 2, "id")
