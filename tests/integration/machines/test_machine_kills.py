@@ -71,6 +71,11 @@ def _kill_service(site: MachineSite) -> None:
     site.frameworks[0].start('settle-limit = "10s"', LIMITED)
 
 
+def _stop_service(site: MachineSite) -> None:
+    site.frameworks[0].stop()
+    site.frameworks[0].start('settle-limit = "10s"', LIMITED)
+
+
 def _kill_source_daemon(site: MachineSite) -> None:
     site.first.kill()
     site.first.start()
@@ -92,9 +97,12 @@ def _kill_target_machine(site: MachineSite) -> None:
 
 @pytest.mark.parametrize(
     "kill",
-    [_kill_service, _kill_source_daemon, _kill_target_daemon, _kill_target_machine, _kill_broker],
-    ids=["service", "source daemon", "target daemon", "target machine", "broker"],
-)
+    [
+        _kill_service, _stop_service, _kill_source_daemon, _kill_target_daemon,
+        _kill_target_machine, _kill_broker,
+    ],
+    ids=["service", "stop", "source daemon", "target daemon", "target machine", "broker"],
+)  # fmt: skip
 def test_a_kill_during_the_copy_leaves_one_machine(
     site: MachineSite, busy: str, kill: Callable[[MachineSite], None]
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -338,3 +339,25 @@ def test_processes_suspend_their_connections(
     assert details in result["details"]
     assert "pscom-suspend-vm-1" in result["time-measurement"]
     assert site.libvirt.where("vm-1") == [(where, "running")]
+
+
+def test_a_changed_policy_is_read_again(site: MachineSite) -> None:
+    site.run("vm-1")
+    framework = site.frameworks[0]
+    file = framework.directory / "ccagent.toml"
+    before = file.read_text()
+    assert framework.process is not None
+
+    def reload(text: str) -> None:
+        count = framework.log.count("policy read again")
+        file.write_text(text)
+        assert framework.process is not None
+        framework.process.send_signal(signal.SIGHUP)
+        until(lambda: framework.log.count("policy read again") > count)
+
+    reload(before.replace('"vm-[a-z0-9]+"', '"other"'))
+    result = site.scheduler.ask("s1", "suspend vm", list=[{"vm-name": "vm-1"}])
+    assert "Domain not found" in _part(result, "vm-1")["details"]
+    reload(before)
+    result = site.scheduler.ask("s1", "suspend vm", list=[{"vm-name": "vm-1"}])
+    assert _part(result, "vm-1")["status"] == "success"

@@ -210,7 +210,7 @@ def test_pscom_gets_a_bare_word_where_it_reads_no_more() -> None:
 
 def test_a_process_that_answers_twice_counts_once() -> None:
     hooks = PscomHooks("fast", "map", 0.01)
-    hooks.publish = lambda *_: hooks.on_message("fast/pscom/vm-1/1/response")
+    hooks.publish = lambda _topic, _payload: hooks.on_message("fast/pscom/vm-1/1/response")
     hooks.look = hooks.send
     with pytest.raises(HypervisorError, match="1 of 2 processes answered"):
         hooks.request("resume", "vm-1", 2, "id")
