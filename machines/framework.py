@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ccagent.agents.fast.session.answers import AnswerQueue
     from ccagent.machine.node import Node
     from ccagent.machines.journal import RecordedTask, TaskJournal
+    from ccagent.machines.locating import MachineLocator
     from ccagent.machines.migration import MigrationOrder, Migrations
     from ccagent.machines.operations import Operations
     from ccagent.machines.pscom import PscomHooks
@@ -106,6 +107,7 @@ class Framework:
         operations: Operations,
         migrations: Migrations,
         hooks: PscomHooks,
+        locator: MachineLocator,
     ) -> None:
         self.senders = SenderTable()
         self.policy = MachinePolicy(settings)
@@ -122,6 +124,7 @@ class Framework:
         self._groups = GroupMoves(operations, migrations)
         self._recovery = Recovery(operations, migrations)
         self._hooks = hooks
+        self._locator = locator
         self._movers = Workers(settings.allow.parallel, "migration")
         self._others = Workers(_OTHER_WORKERS, "machine")
         self._lock = threading.RLock()
@@ -134,18 +137,21 @@ class Framework:
 
     def filters(self) -> list[str]:
         """Return the topic filters to subscribe to."""
-        return [self.task_topic, *self._hooks.filters()]
+        return [self.task_topic, *self._locator.filters(), *self._hooks.filters()]
 
     def on_connected(self) -> None:
         """Do nothing: the framework has no message for a new connection."""
 
     def on_turn(self) -> None:
-        """Send requests to pscom, whose answers are subscribed to now."""
+        """Send requests to others, whose answers are subscribed to now."""
         self._hooks.send()
+        self._locator.send()
 
     def on_message(self, received: ReceivedMessage) -> None:
         """Handle a message. An accepted task is on disk when this returns."""
-        if self._hooks.on_message(received.topic):
+        if self._hooks.on_message(received.topic) or self._locator.on_message(
+            received.topic, received.payload
+        ):
             return
         self.senders.count(received.topic, messages=1)
         if received.is_retained:

@@ -13,6 +13,8 @@ from ccagent.machines.phases import Phases
 from ccagent.machines.settling import MachinePlace, SettledMachine
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ccagent.agents.fast.messages.structures import (
         HookProcesses,
         MigratingMachine,
@@ -40,8 +42,16 @@ class MigrationOrder(NamedTuple):
 class Migrations:
     """Migrates machines between this host and destinations."""
 
-    def __init__(self, settings: MigfraSettings, operations: Operations, hooks: PscomHooks) -> None:
+    def __init__(
+        self,
+        settings: MigfraSettings,
+        operations: Operations,
+        hooks: PscomHooks,
+        locate: Callable[[str, str], int],
+    ) -> None:
+        """Prepare. locate: returns the process of a machine on another host, by both names."""
         self._settings = settings
+        self._locate = locate
         self._operations = operations
         self._hooks = hooks
 
@@ -232,7 +242,11 @@ class Migrations:
             else:
                 state = now.state if now is not None else ""
                 is_active = now is not None and now.is_active
-        is_home = where is self._operations.here
+        process = 0
+        if where is not None and is_active:
+            is_home = where is self._operations.here
+            find = self._operations.find_process
+            process = find(name) if is_home else self._locate(where.name, name)
         is_success = found.place == "there" and (is_active or order.kind == "offline")
         if found.place == "there" and not is_success:
             text = f"{text}; it does not run on {hosts[1].name}"
@@ -242,7 +256,7 @@ class Migrations:
             details=text,
             host=where.name if where is not None and (is_active or found.place == "there") else "",
             state=state,
-            process_id=self._operations.find_process(name) if is_home and is_active else 0,
+            process_id=process,
             durations=phases.finish() if order.measures_time else {},
         )
 

@@ -16,6 +16,7 @@ from ccagent.log import logger, say
 from ccagent.machines.framework import Framework
 from ccagent.machines.hypervisor import Hypervisor, open_connection
 from ccagent.machines.journal import TaskJournal
+from ccagent.machines.locating import MachineLocator
 from ccagent.machines.migration import Migrations
 from ccagent.machines.operations import Operations
 from ccagent.machines.policy import MachinePolicy
@@ -47,7 +48,7 @@ class FrameworkParts(NamedTuple):
     framework: Framework
     journal: TaskJournal
     hooks: PscomHooks
-    hypervisors: list[Hypervisor]
+    locator: MachineLocator
 
 
 def build_framework(
@@ -65,6 +66,11 @@ def build_framework(
     journal = TaskJournal(settings.state_directory)
     hooks = PscomHooks(settings.topic, settings.pscom_form, settings.pscom_limit.seconds)
     operations = Operations(node, settings, here, destinations)
+
+    def find(name: str) -> int:
+        return operations.find_process(name) if framework.policy.allows_machine(name) else 0
+
+    locator = MachineLocator(settings.topic, node.hostname, find)
     framework = Framework(
         node,
         settings,
@@ -72,10 +78,11 @@ def build_framework(
         answers=answers,
         audit=AuditFile(os.path.join(settings.state_directory, "audit.jsonl")),
         operations=operations,
-        migrations=Migrations(settings, operations, hooks),
+        migrations=Migrations(settings, operations, hooks, locator.ask),
         hooks=hooks,
+        locator=locator,
     )
-    return FrameworkParts(framework, journal, hooks, [here, *destinations.values()])
+    return FrameworkParts(framework, journal, hooks, locator)
 
 
 class MigfraService:
@@ -127,7 +134,8 @@ class MigfraService:
         options = MqttOptions(settings.broker(), client, None, qos_hint=", which FAST needs")
         session = FastSession(options, framework, answers, parts.journal, _NAME)
         framework.on_answer = session.look
-        parts.hooks.publish, parts.hooks.look = session.publish, session.look
+        for part in (parts.hooks, parts.locator):
+            part.publish, part.look = session.publish, session.look
         framework.recover()
         thread = threading.Thread(target=session.run, name="migfra session", daemon=True)
         thread.start()

@@ -30,6 +30,10 @@ topic read fast/agent/{name}/mmbwmon/request
 topic read fast/migfra/{name}/task
 topic read fast/migfra/{name}/result
 topic read fast/application/#
+topic write fast/migfra/+/locate
+topic read fast/migfra/{name}/locate
+topic write fast/migfra/{name}/located
+topic read fast/migfra/+/located
 """
 _ACCESS = """
 user scheduler

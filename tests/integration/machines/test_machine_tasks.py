@@ -128,6 +128,7 @@ def test_a_machine_is_migrated_and_returns(site: MachineSite, kind: str) -> None
     )
     assert (away["result"], away["status"], away["details"]) == ("vm migrated", "success", "1")
     assert (away["host"], away["state"], "list" in away) == ("s2", "running", False)
+    assert away["process-id"] == site.second.process_of("vm-1")
     assert site.libvirt.where("vm-1") == [("s2", "running")]
     assert site.second.virsh("vcpupin", "vm-1").split() == ["0", "1"]
     times = {tag: float(seconds) for tag, seconds in away["time-measurement"].items()}
