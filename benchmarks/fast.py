@@ -26,11 +26,11 @@ from benchmarks.sample import sleeping_processes
 from ccagent.agents.fast.bandwidth.measurement import WINDOW, Measured, buffer_size, measure
 from ccagent.agents.fast.kpis.applications import MonitoredApplication
 from ccagent.agents.fast.kpis.kpi_reading import KpiReader
-from ccagent.agents.fast.kpis.processes import read_start
 from ccagent.agents.fast.messages.decoding import decode
 from ccagent.agents.fast.runtime import reports
 from ccagent.agents.fast.settings import FastSettings
 from ccagent.machine.node import Node
+from ccagent.machine.virtual_machines import read_start
 
 ROUNDS = 50
 ATTEMPTS = 9

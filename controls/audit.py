@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
-import threading
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from ccagent.errors import NotPermittedError
-from ccagent.log import logger, say
+from ccagent.log import say
 from ccagent.machine.clock import timestamp
-from ccagent.service.private_directories import make_directory
+from ccagent.service.audit_file import LARGEST, AuditFile
 from ccagent.service.private_files import open_private
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 FILE = "audit.jsonl"
-_LARGEST = 4 * 1024 * 1024
-"""Maximum bytes of the file. Above, it is renamed to audit.jsonl.1 and replaces the old one."""
 
 Action = Literal[
     "set", "kept", "renewed", "refused", "failed", "dry-run", "restored", "reset", "restore-failed"
@@ -53,11 +48,9 @@ class Audit:
     def __init__(
         self, directory: str, clock: Callable[[], float], on_entry: Callable[[Entry], None]
     ) -> None:
-        self._path = os.path.join(directory, FILE)
+        self._file = AuditFile(os.path.join(directory, FILE))
         self._clock = clock
         self._on_entry = on_entry
-        self._is_failing = False
-        self._lock = threading.Lock()
 
     def add(self, entry: Entry, key: str = "") -> None:
         """Add an entry with the current time.
@@ -66,39 +59,8 @@ class Audit:
         """
         entry = msgspec.structs.replace(entry, time=timestamp(self._clock()))
         say(f"control {describe(entry)}", key)
-        self._write(msgspec.json.encode(entry) + b"\n")
+        self._file.append(msgspec.json.encode(entry) + b"\n")
         self._on_entry(entry)
-
-    def _write(self, line: bytes) -> None:
-        try:
-            make_directory(os.path.dirname(self._path))
-            with self._lock, open(self._open(len(line)), "r+b", buffering=0) as file:
-                _append(file.fileno(), line)
-        except (OSError, NotPermittedError) as error:
-            if not self._is_failing:
-                logger.error("audit: %s: %s; changes are in the log only", self._path, error)
-            self._is_failing = True
-        else:
-            self._is_failing = False
-
-    def _open(self, more: int) -> int:
-        """Open the file. If `more` bytes would make it too large, rename the old file first."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
-        descriptor = open_private(self._path, flags)
-        if os.fstat(descriptor).st_size + more <= _LARGEST:
-            return descriptor
-        os.close(descriptor)
-        os.replace(self._path, f"{self._path}.1")
-        return open_private(self._path, flags)
-
-
-def _append(descriptor: int, line: bytes) -> None:
-    """Append a line, on a new line after a line that a full disk has cut. Raise OSError."""
-    size = os.fstat(descriptor).st_size
-    if size and os.pread(descriptor, 1, size - 1) != b"\n":
-        line = b"\n" + line
-    if os.write(descriptor, line) < len(line):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def read_audit(directory: str, last: int) -> list[Entry]:
@@ -113,7 +75,7 @@ def read_audit(directory: str, last: int) -> list[Entry]:
             contextlib.suppress(FileNotFoundError),
             open(open_private(name, os.O_RDONLY), "rb") as file,
         ):
-            entries += _parse(file.read(2 * _LARGEST))
+            entries += _parse(file.read(2 * LARGEST))
     return entries[-last:] if last else entries
 
 

@@ -169,5 +169,5 @@ def _load(common: Common) -> ControlSetup:
     if common.options.is_without_file:
         return without_file()
     setup = load_setup(common.options.path, needs_table=False)
-    log.configure(common.verbosity, *setup.log)
+    log.configure(common.verbosity, *log.read_choice(setup.table))
     return setup

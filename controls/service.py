@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import os
 import signal
 import time
 from typing import TYPE_CHECKING
@@ -30,16 +29,14 @@ from ccagent.errors import (
     CcagentError,
     ConfigurationError,
     EncodingError,
-    NotPermittedError,
     ProgramError,
 )
 from ccagent.log import logger, printable, say
 from ccagent.machine.node import read_host_name
 from ccagent.records.line_protocol.decoding import Line
 from ccagent.senders import SenderTable
-from ccagent.service.lock import Lock
+from ccagent.service.lock import lock_directory
 from ccagent.service.notify import Notifier
-from ccagent.service.private_directories import make_directory
 from ccagent.service.signals import ignore_signals, release_blocked
 
 if TYPE_CHECKING:
@@ -105,7 +102,9 @@ class ControlService:
 
     def run(self) -> None:
         """Run until stopped. Raise CcagentError if the start fails."""
-        lock = _take_lock(self._setup.settings.state_directory)
+        lock = lock_directory(
+            self._setup.settings.state_directory, _LOCK, "controls.state-directory"
+        )
         try:
             self._build()
             self._loop.run_until_complete(self._serve())
@@ -357,15 +356,6 @@ def _check_unchanged(old: ControlSetup, new: ControlSetup) -> None:
             raise ConfigurationError(f"controls.{name}: a change needs a restart")
 
 
-def _take_lock(directory: str) -> Lock:
-    """Lock a state directory for one service. Raise CcagentError if it is locked."""
-    try:
-        make_directory(directory)
-    except (OSError, NotPermittedError) as error:
-        raise ConfigurationError(f"controls.state-directory: {error}") from error
-    return Lock(os.path.join(directory, _LOCK), "controls.state-directory")
-
-
 def _connection_of(settings: ControlsSettings) -> list[object]:
     """Return the settings that determine a connection."""
     keys = (
@@ -381,7 +371,7 @@ def run_service(path: str | None, verbosity: int) -> None:
 
     def load() -> ControlSetup:
         setup = load_setup(path, needs_table=True)
-        log.configure(verbosity, *setup.log)
+        log.configure(verbosity, *log.read_choice(setup.table))
         return setup
 
     service = ControlService(load)

@@ -23,8 +23,6 @@ from ccagent.machine.node import Node
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from ccagent.log import LogFormat, LogLevel
-
 
 STATE_DIRECTORY = "/var/lib/ccagent-control"
 SOCKET = "/run/ccagent-control/control.sock"
@@ -300,15 +298,6 @@ class ControlSetup(NamedTuple):
             hostname=str(self.table.get("hostname", "")),
             cluster=str(self.table.get("cluster", "")),
             hostname_only=False,
-        )
-
-    @property
-    def log(self) -> tuple[LogLevel, LogFormat]:
-        """Level and format of the log. `ccagent config check` refuses invalid values."""
-        level, form = self.table.get("log-level"), self.table.get("log-format")
-        return (
-            level if level in ("error", "warning", "info", "debug") else "warning",
-            form if form in ("auto", "journal", "text", "json") else "auto",
         )
 
 

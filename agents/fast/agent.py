@@ -44,7 +44,12 @@ class FastAgent(Agent[FastSettings]):
         from ccagent.agents.fast.session.kept_state import KeptState
 
         self._reader = KpiReader(self.settings)
-        self._applications = Applications(KeptState(), has_jobs=self.settings.jobs)
+        self._applications = Applications(
+            KeptState(),
+            has_jobs=self.settings.jobs,
+            machines=self.settings.machines,
+            run_directory=self.settings.run_directory,
+        )
         if self.settings.url and not self.is_only_sample and self._runtime is None:
             from ccagent.agents.fast.runtime import FastRuntime
 
@@ -71,10 +76,14 @@ class FastAgent(Agent[FastSettings]):
             yield from protocol.relay.take(node)
 
     def checks(self, node: Node) -> Iterator[Check]:
-        """Return the checks of the sources of the node's KPIs."""
+        """Yield the checks of the sources of the node's KPIs, and of the bandwidth reference."""
         from ccagent.agents.fast.kpis.kpi_reading import NodeKpis
 
-        return NodeKpis().checks(node)
+        yield from NodeKpis().checks(node)
+        if self.settings.mmbwmon:
+            from ccagent.agents.fast.bandwidth.service import check_reference
+
+            yield check_reference(node, self.settings.state_directory)
 
     @classmethod
     def has_own_peer(cls, table: Mapping[str, object]) -> bool:

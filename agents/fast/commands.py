@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from ccagent.config.command_options import add_common_options, make_group
-from ccagent.errors import CcagentError, ConfigurationError, NotHereError, UnparsableError
+from ccagent.errors import (
+    CcagentError,
+    ConfigurationError,
+    NotHereError,
+    ProgramError,
+    UnparsableError,
+)
 from ccagent.log import printable
 from ccagent.machine.clock import timestamp
 from ccagent.senders import describe_sender
@@ -17,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ccagent.agents.fast.messages.structures import BandwidthResponse
+    from ccagent.agents.fast.scheduling import ReferenceScheduler
     from ccagent.agents.fast.settings import FastSettings
     from ccagent.config.command_options import Common
     from ccagent.config.configuration import Configuration
@@ -82,7 +89,55 @@ def extend_command(
         check_extra("numpy", "reference")
         _measure_reference(*_node_and_settings(configure(common.options)))
 
+    @group.command()
+    @click.option("--nodes", required=True, metavar="LIST", help="Nodes such as c1,c2.")
+    @click.option("--apply/--dry-run", "applies", default=False, help="Send the migration, or not.")
+    @click.option("--limit", default=50.0, show_default=True, help="Load that a node may have.")
+    @click.option(
+        "--seconds",
+        default=10,
+        show_default=True,
+        type=click.IntRange(2, 3600),
+        help="Read KPIs for this long.",
+    )
+    @add_common_options
+    def schedule(nodes: str, applies: bool, limit: float, seconds: int, common: Common) -> None:
+        """Propose to move a machine from the most loaded node to the least loaded one.
+
+        The load is the memory bandwidth in B/s, if all nodes report it, else the CPU usage of
+        machines in %. Exit status 1 if the migration failed.
+        """
+        from ccagent.agents.fast.scheduling import ReferenceScheduler
+
+        _, settings = _node_and_settings(configure(common.options))
+        names = [name.strip() for name in nodes.split(",") if name.strip()]
+        scheduler = ReferenceScheduler(settings, names)
+        try:
+            _schedule(scheduler, applies, limit, seconds)
+        finally:
+            scheduler.close()
+
     return group
+
+
+def _schedule(scheduler: ReferenceScheduler, applies: bool, limit: float, seconds: int) -> None:
+    from ccagent.agents.fast.scheduling import describe_loads, describe_proposal, propose_move
+
+    repeat = max(1, seconds // 4)
+    loads = scheduler.read(seconds, repeat)
+    for line in describe_loads(loads):
+        click.echo(printable(line))
+    proposal = propose_move(loads, limit)
+    click.echo(printable(describe_proposal(proposal)))
+    if proposal is None or not applies:
+        return
+    outcome = scheduler.move(proposal)
+    status = "moved" if outcome.is_success else "not moved"
+    click.echo(printable(f"{proposal.machine}: {status}, {outcome.state} on {outcome.host}"))
+    if not outcome.is_success:
+        raise ProgramError(outcome.details)
+    for line in describe_loads(scheduler.read(seconds, repeat)):
+        click.echo(printable(line))
 
 
 def _measure_reference(node: Node, settings: FastSettings) -> None:
@@ -162,6 +217,7 @@ def status_text(status: dict[str, Any]) -> str:
     )
     for machine in status.get("machines", []):
         state = " (suspended)" if machine["suspended"] else ""
+        state += "" if machine.get("monitored", True) else " (not monitored)"
         lines.append(f"machine        {machine['name']}, process {machine['process-id']}{state}")
     lines += [f"not monitored  job {job}" for job in status.get("stopped-jobs", [])]
     for job in status.get("job-status", []):

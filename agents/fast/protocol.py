@@ -1,4 +1,4 @@
-"""State machine of the protocol: effects of messages, and the queue of answers.
+"""State machine of the protocol: effects of messages, and their answers.
 
 CONNECT -> WAIT_CONFIG (init, repeated with backoff) -> MONITORING. An accepted configuration stays
 in force, also across restarts, until another one is accepted.
@@ -9,8 +9,7 @@ from __future__ import annotations
 import hashlib
 import random
 import threading
-import time
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import structs
 
@@ -31,11 +30,7 @@ from ccagent.agents.fast.messages.structures import (
     TaskAnswer,
 )
 from ccagent.agents.fast.session.kept_state import AcceptedConfiguration, PendingMeasurement
-from ccagent.config.configuration import OutboxSettings
-from ccagent.config.duration import Duration
 from ccagent.log import logger, printable, say
-from ccagent.queue.queue import Queue
-from ccagent.records.message import Message
 from ccagent.senders import SenderTable
 
 if TYPE_CHECKING:
@@ -43,6 +38,7 @@ if TYPE_CHECKING:
 
     from ccagent.agents.fast.kpis.applications import Applications, MonitoredApplication
     from ccagent.agents.fast.messages.structures import FastMessage
+    from ccagent.agents.fast.session.answers import AnswerQueue
     from ccagent.agents.fast.session.kept_state import StateFile
     from ccagent.agents.fast.session.topics import FastTopics
     from ccagent.agents.fast.settings import FastSettings
@@ -57,61 +53,6 @@ _LONGEST_REPEAT = 7 * 86400
 _JOBS_KNOWN_FOR = 10.0
 _LONGEST_TOPIC = 200
 _REQUESTS = frozenset({"agent task", "bandwidth request"})
-_QUEUE_BYTES = 8 * 1024 * 1024
-_QUEUE_AGE = Duration("1d")
-_MOST_ANSWERS = 10_000
-
-
-class QueuedAnswer(NamedTuple):
-    """An answer to send. key: key of the request. number: position in the queue."""
-
-    key: str
-    topic: str
-    payload: bytes
-    number: int
-
-
-class AnswerQueue:
-    """Keeps answers in order, on disk below `directory` if possible, else in memory."""
-
-    def __init__(self, directory: str, cluster: str, node: str) -> None:
-        self._cluster, self._node = cluster, node
-        self._queue = Queue(
-            "agents.fast",
-            OutboxSettings(directory=directory, max_bytes=_QUEUE_BYTES, max_age=_QUEUE_AGE),
-        )
-
-    def put(self, key: str, topic: str, payload: bytes) -> None:
-        """Queue an answer."""
-        message = Message(self._cluster, self._node, topic, "sonar", time.time(), payload, "", key)
-        self._queue.put([message])
-
-    def first(self) -> QueuedAnswer | None:
-        """Return the oldest answer; None without one."""
-        for number, entry in self._queue.next_batch(1):
-            message = entry.message
-            return QueuedAnswer(message.id, message.kind, message.body, number)
-        return None
-
-    def keys(self) -> set[str]:
-        """Return the keys of all queued answers."""
-        return {entry.message.id for _, entry in self._queue.next_batch(_MOST_ANSWERS)}
-
-    def remove(self, answer: QueuedAnswer) -> None:
-        """Delete an answer after the broker's confirmation."""
-        self._queue.remove([answer.number])
-
-    def reject(self, answer: QueuedAnswer, reason: str) -> None:
-        """Move a rejected answer to the dead letters."""
-        self._queue.reject(answer.number, reason)
-
-    def count(self) -> int:
-        """Return the number of queued answers."""
-        return self._queue.count()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._queue.close()
 
 
 class FastProtocol:
@@ -213,7 +154,7 @@ class FastProtocol:
         message = decode(topic.subject, received.payload, topic.hint)
         if isinstance(message, MachineResult):
             with self.lock:
-                self._applications.follow(self._node, message)
+                self._applications.follow(message)
                 self._kept.save()
         elif isinstance(message, ApplicationStatus | ApplicationKpis):
             self.relay.add(message, topic.job, self._node.clock.time())
@@ -265,7 +206,8 @@ class FastProtocol:
             reason = f"repeat: {message.repeat} s, at least {shortest:g} s (max-rate of the node)"
         elif message.repeat > _LONGEST_REPEAT:
             reason = f"repeat: {message.repeat} s, at most {_LONGEST_REPEAT} s"
-        self._answer_configuration(key, message.id, reason)
+        ignored = f"ignored: {', '.join(message.ignored)}" if message.ignored else ""
+        self._answer_configuration(key, message.id, reason, ignored)
         if reason:
             self._log_refused(sender, "configuration", reason)
             return
@@ -276,7 +218,8 @@ class FastProtocol:
             time=self._node.clock.time(),
         )
         names = ", ".join(message.categories) or "all KPIs"
-        self._say_accepted(sender, "init agent", f"{names} every {message.repeat} s")
+        text = f"{names} every {message.repeat} s{'; ' if ignored else ''}{ignored}"
+        self._say_accepted(sender, "init agent", text)
         self.on_configured()
 
     def _stop(self, message: StopMonitoring, sender: str, key: str) -> None:
@@ -295,8 +238,8 @@ class FastProtocol:
             self._kept.state.pending.append(pending)
             reason = self._bandwidth.start(
                 message.cores,
-                [*self._kept.state.machines],
-                lambda response: self._on_measured(pending, response),
+                [*self._applications.find_machines(self._node)],
+                lambda response: self._on_measured(sender, pending, response),
             )
         if reason:
             if pending in self._kept.state.pending:
@@ -305,10 +248,14 @@ class FastProtocol:
                 pending, BandwidthResponse(cores=message.cores, details=reason)
             )
             self._log_refused(sender, "mmbwmon request", reason)
-        else:
-            self._say_accepted(sender, "mmbwmon request", f"cores {[*message.cores]}")
 
-    def _on_measured(self, pending: PendingMeasurement, response: BandwidthResponse) -> None:
+    def _on_measured(
+        self, sender: str, pending: PendingMeasurement, response: BandwidthResponse
+    ) -> None:
+        if response.value is None:
+            self._log_refused(sender, "mmbwmon request", response.details)
+        else:
+            self._say_accepted(sender, "mmbwmon request", f"cores {[*pending.cores]}")
         with self.lock:
             self._answer_measurement(pending, response)
             if pending in self._kept.state.pending:
@@ -323,8 +270,8 @@ class FastProtocol:
             self._answer_measurement(pending, BandwidthResponse(cores=(), details=message.reason))
         elif message.task == "init agent":
             self._answer_configuration(key, message.id, message.reason)
-        elif message.task == "stop monitoring" or message.id:
-            self._answer_task(key, message.id, message.task, message.reason)
+        else:
+            self._answer_task(key, message.id, message.task or "unknown", message.reason)
 
     def _log_refused(self, sender: str, kind: str, reason: str) -> None:
         """Count a refused message, and log one of its kind per hour."""
@@ -342,17 +289,21 @@ class FastProtocol:
         )
 
     def _answer_measurement(self, pending: PendingMeasurement, response: BandwidthResponse) -> None:
-        named = structs.replace(response, id=pending.id)
+        stand_in = self._settings.mmbwmon_failed or None
+        named = structs.replace(response, id=pending.id, stand_in=stand_in)
         self._answers.put(pending.key, self._topics.bandwidth_response, named.encode())
         self.on_answer()
 
-    def _answer_configuration(self, key: str, request: str, reason: str) -> None:
-        """Answer a configuration. request: its id. reason: why it is denied; empty: accepted."""
+    def _answer_configuration(self, key: str, request: str, reason: str, ignored: str = "") -> None:
+        """Answer a configuration. request: its id. reason: why it is denied; empty: accepted.
+
+        ignored: details of an accepted one.
+        """
         source = self._node.hostname
-        self._answer(
-            key,
-            ConfigurationAnswer(id=request, source=source, is_accepted=not reason, details=reason),
+        answer = ConfigurationAnswer(
+            id=request, source=source, is_accepted=not reason, details=reason or ignored
         )
+        self._answer(key, answer)
 
     def _answer_task(self, key: str, request: str, task: str, reason: str) -> None:
         """Answer a task. request: its id. reason: why it failed; empty: success."""

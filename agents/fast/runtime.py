@@ -12,7 +12,8 @@ from msgspec import structs
 from ccagent.agents.fast.kpis.applications import Applications
 from ccagent.agents.fast.kpis.kpi_reading import KpiReader
 from ccagent.agents.fast.messages.structures import AgentQuit, KpiReport
-from ccagent.agents.fast.protocol import AnswerQueue, FastProtocol
+from ccagent.agents.fast.protocol import FastProtocol
+from ccagent.agents.fast.session.answers import AnswerQueue
 from ccagent.agents.fast.session.kept_state import StateFile
 from ccagent.agents.fast.session.session import FastSession
 from ccagent.agents.fast.session.topics import FastTopics
@@ -178,8 +179,13 @@ class FastRuntime:
         if (held := protocol.configuration) is not None:
             status["configuration"] = structs.asdict(held) | {"categories": [*held.categories]}
         status["machines"] = [
-            {"name": name, "process-id": process, "suspended": is_suspended}
-            for name, process, _, is_suspended in map(structs.astuple, self._kept.state.machines)
+            {
+                "name": machine.name,
+                "process-id": machine.process_id,
+                "suspended": machine.is_suspended,
+                "monitored": not machine.is_stopped,
+            }
+            for machine in self._kept.state.machines
         ]
         status["stopped-jobs"] = [*self._kept.state.stopped_jobs]
         status["job-status"] = [
@@ -221,7 +227,12 @@ class FastRuntime:
             topics=self._topics,
             kept=self._kept,
             answers=answers,
-            applications=Applications(self._kept.state, has_jobs=settings.jobs),
+            applications=Applications(
+                self._kept.state,
+                has_jobs=settings.jobs,
+                machines=settings.machines,
+                run_directory=settings.run_directory,
+            ),
         )
         will = LastWill(status, AgentQuit(source=node.hostname).encode())
         name = fill_topic(settings.client_id, node.cluster, node.hostname, "fast", "")

@@ -19,7 +19,7 @@ _LIBRARIES = {"yaml": "PyYAML", "numpy": "numpy"}
 """Libraries of the extra `fast`, by the module that they provide."""
 
 _FASTEST = 10.0
-_BROKER_KEYS = (
+BROKER_KEYS = (
     "url", "protocol", "topic", "client_id", "user", "password_file", "ca_file",
     "certificate_file", "key_file", "insecure", "allow_cleartext",
 )  # fmt: skip
@@ -76,9 +76,26 @@ class FastSettings(AgentSettings, frozen=True, kw_only=True):
     mmbwmon: Annotated[
         bool, Meta(description="allow bandwidth measurements on cores without a job")
     ] = False
-    jobs: Annotated[
-        bool, Meta(description="monitor Slurm jobs on this node, besides virtual machines")
-    ] = True
+    mmbwmon_failed: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=1,
+            description="number in the response to a failed measurement, for schedulers that can't"
+            " read a response without one; 0: no number",
+        ),
+    ] = 0.0
+    jobs: Annotated[bool, Meta(description="monitor Slurm jobs on this node")] = True
+    machines: Annotated[
+        Literal["all", "libvirt", "none"],
+        Meta(
+            description="virtual machines of QEMU to monitor; 'libvirt': those with a pid file in"
+            " run-directory"
+        ),
+    ] = "all"
+    run_directory: Annotated[str, Meta(description="libvirt's directory of NAME.pid")] = (
+        "/run/libvirt/qemu"
+    )
     relay: Annotated[
         Literal["jobs", "all", "none"],
         Meta(
@@ -91,6 +108,27 @@ class FastSettings(AgentSettings, frozen=True, kw_only=True):
     communication_high: Annotated[
         int, Meta(ge=1, description="B/s of the interconnect for high communication intensity")
     ] = 1_000_000_000
+    compute_medium: Annotated[
+        float,
+        Meta(gt=0, le=100, description="CPU usage of the node, %, for medium compute intensity"),
+    ] = 30.0
+    compute_high: Annotated[
+        float,
+        Meta(gt=0, le=100, description="CPU usage of the node, %, for high compute intensity"),
+    ] = 70.0
+    io_medium: Annotated[
+        int, Meta(ge=1, description="B/s of local disks and NFS for medium IO intensity")
+    ] = 10_000_000
+    io_high: Annotated[
+        int, Meta(ge=1, description="B/s of local disks and NFS for high IO intensity")
+    ] = 200_000_000
+    energy_medium: Annotated[
+        float,
+        Meta(gt=0, description="W of all CPUs and their memory for medium energy consumption"),
+    ] = 150.0
+    energy_high: Annotated[
+        float, Meta(gt=0, description="W of all CPUs and their memory for high energy consumption")
+    ] = 350.0
     runtime_medium: Annotated[
         Duration, Meta(description="run time so far for a medium expected runtime")
     ] = Duration("10m")
@@ -102,7 +140,7 @@ class FastSettings(AgentSettings, frozen=True, kw_only=True):
         """Return the keys of the broker as settings of an MQTT sink, checked like them."""
         from ccagent.transports.mqtt.settings import MqttSettings
 
-        keys: dict[str, Any] = {name: getattr(self, name) for name in _BROKER_KEYS}
+        keys: dict[str, Any] = {name: getattr(self, name) for name in BROKER_KEYS}
         return MqttSettings(status_topic="", time_limit=self.answer_limit, **keys)
 
 
@@ -111,10 +149,15 @@ def check_settings(settings: FastSettings) -> None:
     problems: list[str] = []
     if settings.state_directory and not settings.state_directory.startswith("/"):
         problems.append("agents.fast.state-directory: an absolute path is needed")
-    if settings.communication_high < settings.communication_medium:
-        problems.append("agents.fast.communication-high: less than communication-medium")
-    if settings.runtime_high.seconds < settings.runtime_medium.seconds:
-        problems.append("agents.fast.runtime-high: less than runtime-medium")
+    for name, medium, high in (
+        ("communication", settings.communication_medium, settings.communication_high),
+        ("compute", settings.compute_medium, settings.compute_high),
+        ("io", settings.io_medium, settings.io_high),
+        ("energy", settings.energy_medium, settings.energy_high),
+        ("runtime", settings.runtime_medium.seconds, settings.runtime_high.seconds),
+    ):
+        if high < medium:
+            problems.append(f"agents.fast.{name}-high: less than {name}-medium")
     try:
         if settings.url:
             _check_broker(settings)
@@ -144,18 +187,8 @@ def check_extra(module: str, key: str) -> None:
 def _check_broker(settings: FastSettings) -> None:
     """Raise ConfigurationError for an unusable broker or invalid topics."""
     from ccagent.agents.fast.session.topics import check_filters, check_root
-    from ccagent.net.mqtt_broker import PORTS
-    from ccagent.transports.mqtt.settings import check_settings as check_broker
 
-    problems: list[str] = []
-    if settings.url.partition("://")[0] not in PORTS:
-        problems.append(f"agents.fast.url: expected {'://, '.join(PORTS)}://")
-    else:
-        try:
-            check_broker(settings.broker())
-        except ConfigurationError as error:
-            names = (problem.replace("time-limit:", "answer-limit:") for problem in error.problems)
-            problems += [f"agents.fast.{name}" for name in names]
+    problems = find_broker_problems(settings.broker(), "agents.fast")
     keys = Problems("")
     keys.attempt(check_root, settings.topic)
     keys.attempt(check_filters, settings.accept_from)
@@ -163,3 +196,18 @@ def _check_broker(settings: FastSettings) -> None:
     problems += keys.found
     if problems:
         raise ConfigurationError(*problems)
+
+
+def find_broker_problems(broker: MqttSettings, table: str) -> list[str]:
+    """Return the problems of the keys of a broker in a table."""
+    from ccagent.net.mqtt_broker import PORTS
+    from ccagent.transports.mqtt.settings import check_settings as check_broker
+
+    if broker.url.partition("://")[0] not in PORTS:
+        return [f"{table}.url: expected {'://, '.join(PORTS)}://"]
+    try:
+        check_broker(broker)
+    except ConfigurationError as error:
+        names = (problem.replace("time-limit:", "answer-limit:") for problem in error.problems)
+        return [f"{table}.{name}" for name in names]
+    return []

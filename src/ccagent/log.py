@@ -190,6 +190,15 @@ def say(text: str, key: str = "") -> None:
     library.handle(library.makeRecord(library.name, INFO, "", 0, text, (), None, extra=more))
 
 
+def read_choice(table: Mapping[str, object]) -> tuple[LogLevel, LogFormat]:
+    """Return level and format in a configuration. `ccagent config check` refuses invalid values."""
+    level, form = table.get("log-level"), table.get("log-format")
+    return (
+        level if level in ("error", "warning", "info", "debug") else "warning",
+        form if form in ("auto", "journal", "text", "json") else "auto",
+    )
+
+
 def configure(
     verbosity: int = 0,
     level: LogLevel = "warning",

@@ -57,13 +57,17 @@ GPU_VENDORS = {
 TABLES = {
     "controls": "ccagent.controls.settings:ControlsSettings",
     "exporter": "ccagent.exporter.settings:ExporterSettings",
+    "migfra": "ccagent.machines.settings:MigfraSettings",
 }
 """Settings of the optional tables of a configuration, in the order of their checks."""
 
 STORE_WITH_PAGES = "ccagent.views.web.serving:StoreWithPages"
 """The metric store with web pages, whose packages are imported only if pages are on."""
 
-TABLE_CHECKS = {"controls": "ccagent.controls.settings:check_controls"}
+TABLE_CHECKS = {
+    "controls": "ccagent.controls.settings:check_controls",
+    "migfra": "ccagent.machines.settings:check_migfra",
+}
 """Checks of such settings that need files or libraries. Their errors name whole keys."""
 
 

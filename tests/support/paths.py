@@ -12,5 +12,5 @@ DATA = TESTS / "data"
 MACHINES = TESTS / "machines"
 SCHEMA = TESTS / "support" / "sonar-envelopes.schema.json"
 
-ROOMS = ("agents", "controls", "exporter", "stores", "transports", "views")
+ROOMS = ("agents", "controls", "exporter", "machines", "stores", "transports", "views")
 """Folders at the top that are parts of the package."""

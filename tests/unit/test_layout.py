@@ -22,14 +22,16 @@ OPENINGS = re.compile(r"(Give|Tell|Say|Judge|Let)s?\b|Whether\b")
 """Words that no docstring begins with: a docstring says what a function returns or does."""
 
 ARROWS = {
-    "commands": "agents config controls daemon doctor ground machine queue records service "
-    "transports views",
+    "commands": "agents config controls daemon doctor ground machine machines queue records "
+    "service transports views",
     "daemon": "agents config exporter ground machine queue records service transports",
-    "doctor": "agents config controls exporter ground machine queue records service transports",
+    "doctor": "agents config controls exporter ground machine machines queue records service "
+    "transports",
     "views": "agents config ground machine net queue records service stores transports",
     "stores": "agents config ground machine net queue records service",
     "exporter": "agents config ground machine net records service transports",
     "controls": "config ground machine net records service",
+    "machines": "agents config ground machine net queue records service transports",
     "agents": "config ground machine net queue records service transports",
     "queue": "config ground machine records service transports",
     "transports": "config ground machine net records service",

@@ -15,16 +15,17 @@ from ccagent.agents.fast.bandwidth.measurement import (
     measure,
     read_processor,
 )
-from ccagent.agents.fast.kpis.processes import machine_scopes, read_start
 from ccagent.agents.fast.messages.structures import BandwidthResponse
 from ccagent.agents.state_file import read_state
 from ccagent.errors import CcagentError, NotHereError, ProgramError
 from ccagent.log import logger
 from ccagent.machine.cgroup.files import list_pids
 from ccagent.machine.cgroup.jobs import job_directories
+from ccagent.machine.checks import Check, CheckResult
 from ccagent.machine.cpus import read_online
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.cpulist import parse_cpu_list
+from ccagent.machine.virtual_machines import machine_scopes, read_start
 from ccagent.service.private_files import replace_file
 
 if TYPE_CHECKING:
@@ -136,6 +137,20 @@ def read_reference(node: Node, directory: str) -> BandwidthReference:
     return reference
 
 
+def check_reference(node: Node, directory: str) -> Check:
+    """Return the check that the reference exists: no measurement is possible without it."""
+
+    def find() -> CheckResult:
+        try:
+            reference = read_reference(node, directory)
+        except NotHereError as error:
+            return CheckResult("missing", str(error), "on the idle node: ccagent fast reference")
+        return CheckResult("good", f"of {max(reference.by_count)} cores")
+
+    impact = "every mmbwmon request is answered with an error"
+    return Check("fast", "reference of mmbwmon", find, impact)
+
+
 def write_reference(directory: str, reference: BandwidthReference) -> str:
     """Write a reference; return the file. Raise CcagentError if that fails."""
     path = os.path.join(directory, _FILE)
@@ -156,7 +171,7 @@ def find_owners(
     """
     every = [*cpus]
     owners: dict[int, str] = {}
-    for job, cores in _job_cores(node).items():
+    for job, cores in job_cores(node).items():
         for core in cores or every:
             owners.setdefault(core, f"job {job}")
     suspended: set[int] = set()
@@ -198,7 +213,7 @@ def machine_cores(node: Node, process: int) -> set[int]:
     return vcpus or all_threads
 
 
-def _job_cores(node: Node) -> dict[int, set[int]]:
+def job_cores(node: Node) -> dict[int, set[int]]:
     """Return the cores of each Slurm job; an empty set for a job that is not confined."""
     by_job: dict[int, set[int]] = {}
     for controllers in (("cpuset",), ("memory", "cpuacct", "freezer")):

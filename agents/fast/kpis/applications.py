@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from msgspec import structs
 
 from ccagent.agents.fast.kpis.processes import (
     CPU_CONTROLLER,
     MEMORY_CONTROLLER,
     Groups,
-    machine_scopes,
-    read_start,
 )
 from ccagent.agents.fast.session.kept_state import MonitoredMachine
 from ccagent.errors import CcagentError
 from ccagent.log import logger
 from ccagent.machine.cgroup.files import list_pids
-from ccagent.machine.cgroup.jobs import job_directories
+from ccagent.machine.cgroup.jobs import MACHINE_STATES, job_directories
+from ccagent.machine.virtual_machines import MachineFinder, read_start
 
 if TYPE_CHECKING:
     from ccagent.agents.fast.messages.structures import MachineResult, StopMonitoring
@@ -43,19 +44,28 @@ class MonitoredApplication(NamedTuple):
 
 
 class Applications:
-    """Keeps the list of monitored applications, changed by messages."""
+    """Finds the applications of the node, and keeps which are not monitored or suspended."""
 
-    def __init__(self, state: KeptState, *, has_jobs: bool = True) -> None:
+    def __init__(
+        self,
+        state: KeptState,
+        *,
+        has_jobs: bool = True,
+        machines: Literal["all", "libvirt", "none"] = "all",
+        run_directory: str = MACHINE_STATES,
+    ) -> None:
         self._state = state
         self._has_jobs = has_jobs
+        self._has_machines = machines != "none"
         self._starts: dict[str, int | None] = {}
+        self._finder = MachineFinder(run_directory, has_others=machines == "all")
 
     def list_monitored(self, node: Node) -> list[MonitoredApplication]:
-        """Return the monitored applications; forget ended machines."""
-        self._forget_gone(node)
+        """Return the monitored applications."""
         machines = [
             MonitoredApplication("", machine.process_id, machine.name, machine.start)
-            for machine in self._state.machines
+            for machine in self.find_machines(node)
+            if not machine.is_stopped
         ]
         jobs = self._jobs(node) if self._has_jobs else []
         return [*jobs, *machines][:MOST_APPLICATIONS]
@@ -67,9 +77,11 @@ class Applications:
     def stop(self, node: Node, task: StopMonitoring) -> str:
         """Stop monitoring the application of a task; return an error, or ""."""
         state = self._state
-        kept = [machine for machine in state.machines if not _is_meant(machine, task)]
-        has_stopped = len(kept) < len(state.machines)
-        state.machines = kept
+        has_stopped = False
+        for index, machine in enumerate(self.find_machines(node)):
+            if not machine.is_stopped and _is_meant(machine, task):
+                state.machines[index] = structs.replace(machine, is_stopped=True)
+                has_stopped = True
         job = task.job_id
         if job and job in self._groups(node):
             has_stopped = True
@@ -80,53 +92,38 @@ class Applications:
         process = f" with process {task.process_id}" if task.process_id else ""
         return f"job {job or '(none)'}{process} is not monitored on this node"
 
-    def follow(self, node: Node, result: MachineResult) -> None:
-        """Add machines that the migration framework started; remove stopped ones."""
-        for outcome in result.machines:
-            if not outcome.is_success:
-                continue
-            if result.event == "vm stopped":
-                self._remove(outcome.name)
-            elif result.event in {"vm started", "vm resumed", "vm suspended"}:
-                is_suspended = result.event == "vm suspended"
-                self._add(node, outcome.name, outcome.process_id, is_suspended=is_suspended)
-            elif result.event == "vm migrated":
-                # The process is at the destination. The destination may be this node.
-                self._remove(outcome.name)
-                if _is_machine(node, outcome.process_id, outcome.name):
-                    self._add(node, outcome.name, outcome.process_id, is_suspended=False)
-
-    def _add(self, node: Node, name: str, process: int, *, is_suspended: bool) -> None:
-        state = self._state
-        known = next((machine for machine in state.machines if machine.name == name), None)
-        process = process or (known.process_id if known else _find_machine(node, name))
-        start = read_start(node, process) if process else None
-        if start is None:
-            logger.warning(
-                "agent fast: machine %s: no process %d on this node; not monitored", name, process,
-                key="fast machine without process",
-            )  # fmt: skip
+    def follow(self, result: MachineResult) -> None:
+        """Note what the migration framework did. Machines are found, not believed."""
+        self._finder.look()
+        if result.event not in {"vm started", "vm resumed", "vm suspended"}:
             return
-        if known is None and len(state.machines) >= MOST_APPLICATIONS:
+        names = {outcome.name for outcome in result.machines if outcome.is_success}
+        self._state.machines = [
+            structs.replace(machine, is_suspended=result.event == "vm suspended")
+            if machine.name in names
+            else machine
+            for machine in self._state.machines
+        ]
+
+    def find_machines(self, node: Node) -> list[MonitoredMachine]:
+        """Return the machines on this node, at most 256, with what is known of them."""
+        known = {(each.name, each.process_id, each.start): each for each in self._state.machines}
+        found = self._finder.find(node) if self._has_machines else []
+        if len(found) > MOST_APPLICATIONS:
             logger.error(
-                "agent fast: machine %s: not monitored: %d machines already", name,
+                "agent fast: %d machines; the first %d are monitored", len(found),
                 MOST_APPLICATIONS, key="fast too many machines",
             )  # fmt: skip
-            return
-        self._remove(name)
-        state.machines.append(
-            MonitoredMachine(name=name, process_id=process, start=start, is_suspended=is_suspended)
-        )
-
-    def _remove(self, name: str) -> None:
-        self._state.machines = [machine for machine in self._state.machines if machine.name != name]
-
-    def _forget_gone(self, node: Node) -> None:
-        for machine in [*self._state.machines]:
-            if read_start(node, machine.process_id) != machine.start:
-                process = machine.process_id
-                logger.info("agent fast: machine %s: process %d has ended", machine.name, process)
-                self._remove(machine.name)
+        self._state.machines = [
+            known.get(
+                machine,
+                MonitoredMachine(
+                    name=machine.name, process_id=machine.process_id, start=machine.start
+                ),
+            )
+            for machine in found[:MOST_APPLICATIONS]
+        ]
+        return self._state.machines
 
     def _jobs(self, node: Node) -> list[MonitoredApplication]:
         groups = self._groups(node)
@@ -161,24 +158,6 @@ def _is_meant(machine: MonitoredMachine, task: StopMonitoring) -> bool:
     if task.process_id:
         return machine.process_id == task.process_id
     return machine.name == task.job_id
-
-
-def _find_machine(node: Node, name: str) -> int:
-    """Return the process of a libvirt machine; 0 if none has this name."""
-    directories = machine_scopes(node).get(name, [])
-    return next((pid for directory in directories for pid in list_pids(node, directory)), 0)
-
-
-def _is_machine(node: Node, process: int, name: str) -> bool:
-    """Return whether a process of this node runs the machine of this name."""
-    if not process:
-        return False
-    try:
-        words = node.read(f"proc/{process}/cmdline", limit=1024 * 1024).split(b"\0")
-    except CcagentError:
-        return False
-    wanted = name.encode("utf-8", "replace")
-    return any(wanted in {part.rpartition(b"=")[2] for part in word.split(b",")} for word in words)
 
 
 def _first_start(node: Node, groups: Groups) -> int | None:

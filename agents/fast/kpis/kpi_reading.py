@@ -16,6 +16,9 @@ from ccagent.agents.fast.messages.structures import (
     APPLICATION_CPU,
     APPLICATION_MEMORY,
     COMMUNICATION,
+    COMPUTE,
+    ENERGY,
+    INPUT_OUTPUT,
     KPIS,
     NODE_CPU,
     NODE_INTERCONNECT,
@@ -26,9 +29,12 @@ from ccagent.agents.fast.messages.structures import (
 from ccagent.agents.metrics.perf.reader import PerfReader
 from ccagent.agents.metrics.readers.base import NODE, Count
 from ccagent.agents.metrics.readers.cpu import CpuReader, CpuSettings
+from ccagent.agents.metrics.readers.disk import DiskReader
 from ccagent.agents.metrics.readers.infiniband import InfinibandReader
 from ccagent.agents.metrics.readers.memory import MemoryReader
 from ccagent.agents.metrics.readers.network import NetworkReader
+from ccagent.agents.metrics.readers.nfs import NfsReader
+from ccagent.agents.metrics.readers.power import PowerReader
 from ccagent.errors import CcagentError
 from ccagent.log import logger
 from ccagent.machine.cgroup.files import parse_amount
@@ -50,6 +56,17 @@ _NO_GROUPS = frozenset({"info", "mon_data", "mon_groups"})
 _MOST = 1000
 _TRIED_AGAIN_AFTER = 600.0
 _IDLE = ("cpu_idle", "cpu_iowait")
+_TRANSFERS = (
+    "disk_read", "disk_write", "nfs3_read", "nfs3_write", "nfs4_read", "nfs4_write",
+)  # fmt: skip
+_POWERS = ("cpu_power", "mem_power")
+_LEVEL_SOURCES = {
+    COMMUNICATION: (NODE_INTERCONNECT, "communication"),
+    COMPUTE: (NODE_CPU, "compute"),
+    INPUT_OUTPUT: (INPUT_OUTPUT, "io"),
+    ENERGY: (ENERGY, "energy"),
+}
+"""The value behind a level of the node, and the first word of the keys of its thresholds."""
 _GROUPS_KNOWN_FOR = 60.0
 KpiValues = dict[str, float | str]
 MonitoredKey = tuple[str, int, str]
@@ -87,6 +104,9 @@ class NodeKpis:
         self._memory = MemoryReader()
         self._infiniband = InfinibandReader()
         self._network = NetworkReader()
+        self._disk = DiskReader()
+        self._nfs = NfsReader()
+        self._power = PowerReader()
         self._perf = PerfReader()
         self._perf.wanted = frozenset({"mem_bw"})
         self._rates: dict[str, Rates[Scope]] = {}
@@ -94,7 +114,10 @@ class NodeKpis:
         self._bandwidth_before: tuple[int, float] | None = None
 
     def read(self, node: Node, wanted: Collection[str]) -> dict[str, float | str]:
-        """Return the available wanted KPIs; shares and rates are those since the last call."""
+        """Return the available wanted KPIs; shares and rates are those since the last call.
+
+        `INPUT_OUTPUT` is in B/s and `ENERGY` in W here, not yet a level.
+        """
         kpis: dict[str, float | str] = {}
         if NODE_MEMORY in wanted:
             used = self._values(node, self._memory).get("mem_used")
@@ -113,7 +136,7 @@ class NodeKpis:
             traffic = self._read_traffic(node)
             if traffic is not None:
                 kpis[NODE_INTERCONNECT] = round(traffic, 1)
-        return kpis
+        return kpis | self._read_sums(node, wanted)
 
     def checks(self, node: Node) -> Iterator[Check]:
         """Yield the checks of /proc and of hardware counters; other KPIs have two sources."""
@@ -124,8 +147,24 @@ class NodeKpis:
 
     def close(self) -> None:
         """Close the open counters."""
-        for reader in (self._cpu, self._memory, self._infiniband, self._network, self._perf):
+        for reader in (
+            self._cpu, self._memory, self._infiniband, self._network, self._disk, self._nfs,
+            self._power, self._perf,
+        ):  # fmt: skip
             reader.close()
+
+    def _read_sums(self, node: Node, wanted: Collection[str]) -> dict[str, float]:
+        """Return the wanted KPIs that are sums of metrics; none if no metric has a value."""
+        kpis: dict[str, float] = {}
+        for kpi, metrics, readers in (
+            (INPUT_OUTPUT, _TRANSFERS, (self._disk, self._nfs)),
+            (ENERGY, _POWERS, (self._power,)),
+        ):
+            if kpi in wanted:
+                values = [self._try_reader(node, reader) for reader in readers]
+                if found := [each[name] for each in values for name in metrics if name in each]:
+                    kpis[kpi] = sum(found)
+        return kpis
 
     def _read_traffic(self, node: Node) -> float | None:
         values = self._try_reader(node, self._infiniband)
@@ -226,13 +265,13 @@ class KpiReader:
     ) -> KpiRound:
         """Return the wanted KPIs, all if none is named. Omit KPIs that the machine lacks."""
         chosen = set(wanted or KPIS)
-        needed = chosen | {NODE_INTERCONNECT} if COMMUNICATION in chosen else chosen
-        values = self._node_kpis.read(node, needed)
-        traffic = values.get(NODE_INTERCONNECT)
-        if COMMUNICATION in chosen and isinstance(traffic, float):
-            values[COMMUNICATION] = level(
-                traffic, self._settings.communication_medium, self._settings.communication_high
-            )
+        sources = {name: _LEVEL_SOURCES[name] for name in chosen & _LEVEL_SOURCES.keys()}
+        values = self._node_kpis.read(node, chosen | {source for source, _ in sources.values()})
+        for name, (source, key) in sources.items():
+            value = values.get(source)
+            if isinstance(value, float):
+                medium = getattr(self._settings, f"{key}_medium")
+                values[name] = level(value, medium, getattr(self._settings, f"{key}_high"))
         cpus = _count_cpus(node)
         before, self._before = self._before, {}
         found = [

@@ -25,6 +25,9 @@ METRICS = {
     fast.NODE_CPU: "fast_node_cpu",
     fast.NODE_INTERCONNECT: "fast_node_interconnect",
     fast.COMMUNICATION: "fast_communication_intensity",
+    fast.COMPUTE: "fast_compute_intensity",
+    fast.INPUT_OUTPUT: "fast_io_intensity",
+    fast.ENERGY: "fast_energy_consumption",
     fast.RUNTIME: "fast_expected_runtime",
 }
 """Metric names by KPI."""

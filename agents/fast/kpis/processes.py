@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
 from ccagent.machine.cgroup.files import list_pids, parse_amount, parse_fields, parse_pids
-from ccagent.machine.cgroup.jobs import ROOT, V2
+from ccagent.machine.cgroup.jobs import ROOT, V2, machine_of_scope
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.process_files import parse_stat
+from ccagent.machine.virtual_machines import MACHINE_SLICE, read_start
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 
 _MOST = 10_000
 CPU_CONTROLLER, MEMORY_CONTROLLER = "cpuacct", "memory"
-_MACHINE = re.compile(r"machine-qemu\\x2d[0-9]+\\x2d(.+)\.scope")
-_ESCAPED = re.compile(r"\\x([0-9a-f]{2})")
-_MACHINES = "machine.slice"
 _MOST_PROCESSES = 10_000
 _USAGE = {b"usage_usec": ("cpu", 1000)}
 
@@ -33,17 +30,6 @@ class TreeUsage(NamedTuple):
 
     cpu: int
     memory: int
-
-
-def read_start(node: Node, process: int) -> int | None:
-    """Return the start of a process in ticks since boot; None without the process.
-
-    Pid and start together identify a process: pids are reused.
-    """
-    try:
-        return parse_stat(node.read_single(f"proc/{process}/stat")).starttime
-    except CcagentError:
-        return None
 
 
 def list_tree(node: Node, process: int) -> list[int]:
@@ -173,22 +159,6 @@ def read_groups(node: Node, groups: Mapping[str, list[str]]) -> GroupUsage:
     return GroupUsage(cpu, memory)
 
 
-def machine_scopes(node: Node) -> dict[str, list[str]]:
-    """Return the cgroup directories of libvirt's machines, by name of the machine."""
-    scopes: dict[str, list[str]] = {}
-    for top in (ROOT, f"{ROOT}/{CPU_CONTROLLER}", f"{ROOT}/{MEMORY_CONTROLLER}", f"{ROOT}/cpuset"):
-        try:
-            names = node.list(f"{top}/{_MACHINES}")
-        except CcagentError:
-            continue
-        for name in sorted(names):
-            match = _MACHINE.fullmatch(name)
-            if match is not None:
-                machine = _unescape(match[1])
-                scopes.setdefault(machine, []).append(f"{top}/{_MACHINES}/{name}")
-    return scopes
-
-
 def _holds_only(node: Node, directory: str, tree: Collection[int]) -> bool:
     """Return whether a cgroup contains processes of the tree and no others."""
     is_used = False
@@ -202,13 +172,9 @@ def _holds_only(node: Node, directory: str, tree: Collection[int]) -> bool:
 def _scope(path: str) -> str:
     """Return the part of a path up to the scope of a libvirt machine; empty without one."""
     parts = path.split("/")
-    if len(parts) > 2 and parts[1] == _MACHINES and _MACHINE.fullmatch(parts[2]):
+    if len(parts) > 2 and parts[1] == MACHINE_SLICE and machine_of_scope(parts[2]):
         return "/".join(parts[:3])
     return ""
-
-
-def _unescape(name: str) -> str:
-    return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), name)
 
 
 def _sum(node: Node, directories: Iterable[str], file: str) -> int | None:

@@ -39,13 +39,18 @@ _MOST_KPIS = 200
 _MOST_MACHINES = 1000
 _MOST_CPUS = 4096
 _MOST_PHASES = 100
-_LONGEST_REASON = 200
+_LONGEST_REASON = 1000
+_MOST_IGNORED = 8
+"""Maximum of unknown categories that an answer names."""
 
 _LONGEST_NAME = 256
 """Maximum length of machine names: they are kept on disk, and a peer can send many."""
 
 _EVENTS, _ORDERS = get_args(fast.MachineEvent), get_args(fast.OrderTask)
-_MIGRATIONS = get_args(fast.MigrationType)
+_MIGRATIONS, _MODES = get_args(fast.MigrationType), get_args(fast.EvacuationMode)
+_NEVER = ("driver", "transport")
+_NEVER_OF_PARTS = (*_NEVER, "regex", "devs", "ivshmem", "probe-hostname")
+"""Fields of existing programs that no node accepts: they are named in the refusal."""
 _KPI_OFF = frozenset({"false", "no", "off"})
 
 # The specification shows the list on one line; that is not YAML.
@@ -100,19 +105,24 @@ def _init_agent(fields: Fields, name: str) -> fast.InitAgent:
     if len(chosen) > _MOST_KPIS:
         raise UnparsableError(f"KPI.categories: {len(chosen)}, at most {_MOST_KPIS}")
     wanted: list[str] = []
+    unknown: list[str] = []
     for category, value in chosen.items():
         kpi_name = fast.find_kpi(category)
-        if kpi_name is None:
-            raise UnparsableError(
-                f"KPI.categories: {show_value(category)} is unknown;"
-                f" allowed: {', '.join(fast.KPIS)}"
-            )
         is_off = isinstance(value, str) and value.strip().casefold() in _KPI_OFF
-        if not is_off and kpi_name not in wanted:
+        if kpi_name is None:
+            unknown.append(show_value(category))
+        elif not is_off and kpi_name not in wanted:
             wanted.append(kpi_name)
+    ignored = (*unknown[:_MOST_IGNORED], *(["..."] if len(unknown) > _MOST_IGNORED else []))
     if chosen and not wanted:
-        raise UnparsableError("KPI.categories: all are disabled")
-    return fast.InitAgent(id=name, categories=tuple(wanted), repeat=kpi.uint("repeat"))
+        if not unknown:
+            raise UnparsableError("KPI.categories: all are disabled")
+        raise UnparsableError(
+            f"KPI.categories: unknown: {', '.join(ignored)}; allowed: {', '.join(fast.KPIS)}"
+        )
+    return fast.InitAgent(
+        id=name, categories=tuple(wanted), repeat=kpi.uint("repeat"), ignored=ignored
+    )
 
 
 def _bandwidth_request(fields: Fields, task: str, name: str) -> fast.BandwidthRequest:
@@ -197,30 +207,66 @@ def _application_kpis(fields: Fields, _task: str, name: str) -> fast.Application
 
 
 def _machine_task(fields: Fields, task: str, name: str) -> fast.FastMessage:
-    host = fields.text("host", "")
+    parameter = Fields(fields.get("parameter"), "parameter")
+    common: dict[str, Any] = {
+        "id": name,
+        "host": fields.text("host", ""),
+        "is_concurrent": fields.flag("concurrent-execution", default=True),
+        "refused": tuple(
+            each.name(key) for each in (fields, parameter) for key in _NEVER if key in each
+        ),
+    }
     if task == "start vm":
-        parts = fields.maps("vm-configurations", _MOST_MACHINES)
-        return fast.StartMachines(id=name, host=host, machines=tuple(map(_configuration, parts)))
+        return _machine_parts(fields, "vm-configurations", fast.StartMachines, common)
     if task in _ORDERS:
-        orders = tuple(
-            fast.MachineOrder(
-                name=machine.text("vm-name"),
-                is_forced=machine.flag("force", default=False),
-                is_undefined=machine.flag("undefine", default=False),
-            )
-            for machine in fields.maps("list", _MOST_MACHINES)
-        )
-        return fast.OrderMachines(id=name, task=cast("Any", task), host=host, machines=orders)
+        return _machine_parts(fields, "list", fast.OrderMachines, common | {"task": task})
     if task == "migrate vm":
-        return _migration(fields, host, name)
+        return _migration(fields, parameter, common)
     if task == "repin vm":
-        machine = fields.text("vm-name")
-        return fast.RepinMachine(id=name, name=machine, vcpu_map=_vcpu_map(fields.get("vcpu-map")))
+        return fast.RepinMachine(
+            **common,
+            name=_machine_name(fields),
+            vcpu_map=_vcpu_map(fields.get("vcpu-map")),
+            measures_time=fields.flag("time-measurement", default=False),
+        )
+    if task == "evacuate node":
+        return _evacuation(fields, parameter, common)
+    if task == "quit":
+        return fast.QuitFramework(**common)
     raise UnparsableError(f"task: {show_value(task)} is no task of the migration framework")
 
 
+def _machine_parts(
+    fields: Fields, key: str, kind: Callable[..., fast.FastMessage], common: dict[str, Any]
+) -> fast.FastMessage:
+    """Return a task with parts. A part with a field that no node accepts needs no name."""
+    parts = fields.maps(key, _MOST_MACHINES) if fields.get(key) != [] else []
+    never = {name: None for part in parts for name in _NEVER_OF_PARTS if name in part}
+    if never:
+        return kind(**common | {"refused": (*common["refused"], *never)}, machines=())
+    read = _configuration if kind is fast.StartMachines else _machine_order
+    return kind(**common, machines=tuple(map(read, parts)))
+
+
+def _machine_order(fields: Fields) -> fast.MachineOrder:
+    return fast.MachineOrder(
+        name=_machine_name(fields),
+        is_forced=fields.flag("force", default=False),
+        is_undefined=fields.flag("undefine", default=False),
+        measures_time=fields.flag("time-measurement", default=False),
+    )
+
+
+def _machine_name(fields: Fields) -> str:
+    name = fields.text("vm-name")
+    if len(name) > _LONGEST_NAME:
+        raise UnparsableError(f"vm-name: longer than {_LONGEST_NAME} characters")
+    return name
+
+
 def _configuration(fields: Fields) -> fast.MachineConfiguration:
-    name, xml = fields.text("vm-name", ""), fields.get("xml")
+    name = _machine_name(fields) if "vm-name" in fields else ""
+    xml = fields.get("xml")
     if not isinstance(xml, str | None):
         raise UnparsableError("xml: expected text")
     if not name and not xml:
@@ -233,35 +279,67 @@ def _configuration(fields: Fields) -> fast.MachineConfiguration:
         vcpus=fields.optional_uint("vcpus"),
         pci_ids=tuple((pair.uint("vendor"), pair.uint("device")) for pair in pairs),
         is_transient=fields.flag("transient", default=False),
+        measures_time=fields.flag("time-measurement", default=False),
+        template=fields.text("template", ""),
+        probes=fields.flag("probe-with-ssh", default=True),
     )
 
 
-def _migration(fields: Fields, host: str, name: str) -> fast.MigrateMachine:
-    parameter = Fields(fields.get("parameter"), "parameter")
-    kind = parameter.text("migration-type", "live")
-    if kind not in _MIGRATIONS:
-        raise UnparsableError(f"migration-type: {show_value(kind)} is unknown")
+def _migration(fields: Fields, parameter: Fields, common: dict[str, Any]) -> fast.MigrateMachine:
     swap = parameter.get("swap-with") or fields.get("swap-with")
     return fast.MigrateMachine(
-        id=name,
-        host=host,
+        **common,
+        **_way(fields, parameter),
         machine=_migrating(fields, parameter),
         destination=fields.text("destination"),
         swap_with=None if swap is None else _migrating(Fields(swap, "swap-with")),
-        migration_type=cast("Any", kind),
-        uses_rdma=parameter.flag("rdma-migration", default=False),
-        retries=parameter.optional_uint("retry-counter"),
-        measures_time=fields.flag("time-measurement", default=False),
     )
+
+
+def _evacuation(fields: Fields, parameter: Fields, common: dict[str, Any]) -> fast.EvacuateNode:
+    value = fields.get("destinations")
+    names = value if isinstance(value, list) else [value]
+    if not all(isinstance(name, str) for name in names) or len(names) > _MOST_MACHINES:
+        raise UnparsableError("destinations: expected a list of names")
+    mode = parameter.text("mode", "auto")
+    if mode not in _MODES:
+        raise UnparsableError(f"mode: {show_value(mode)} is unknown")
+    return fast.EvacuateNode(
+        **common,
+        **_way(fields, parameter),
+        destinations=tuple(cast("list[str]", names)),
+        mode=cast("Any", mode),
+        is_overbooked=parameter.flag("overbooking", default=True),
+        hook_processes=_hook_processes(parameter),
+    )
+
+
+def _way(fields: Fields, parameter: Fields) -> dict[str, Any]:
+    """Return how to migrate. Existing programs take an absent type as warm."""
+    kind = parameter.text("migration-type", "warm")
+    if kind not in _MIGRATIONS:
+        raise UnparsableError(f"migration-type: {show_value(kind)} is unknown")
+    return {
+        "migration_type": kind,
+        "uses_rdma": parameter.flag("rdma-migration", default=False),
+        "retries": parameter.optional_uint("retry-counter"),
+        "measures_time": fields.flag("time-measurement", default=False),
+    }
 
 
 def _migrating(named: Fields, parameter: Fields | None = None) -> fast.MigratingMachine:
     parameter = parameter or named
     return fast.MigratingMachine(
-        name=named.text("vm-name"),
-        hook_processes=parameter.optional_uint("pscom-hook-procs"),
+        name=_machine_name(named),
+        hook_processes=_hook_processes(parameter),
         vcpu_map=_vcpu_map(parameter.get("vcpu-map")),
     )
+
+
+def _hook_processes(parameter: Fields) -> fast.HookProcesses:
+    if parameter.get("pscom-hook-procs") == "auto":
+        return "auto"
+    return parameter.optional_uint("pscom-hook-procs")
 
 
 def _vcpu_map(value: Document) -> fast.VcpuMap:
@@ -277,17 +355,11 @@ def _machine_result(fields: Fields, _task: str, name: str) -> fast.MachineResult
     if event not in _EVENTS:
         raise UnparsableError(f"result: {show_value(event)} is unknown")
     parts = fields.maps("list", _MOST_MACHINES) if "list" in fields else [fields]
-    durations: dict[str, float] = {}
-    for phase, value in as_map(fields.get("time-measurement"), "time-measurement").items():
-        seconds = to_value(value, "time-measurement")
-        if not isinstance(seconds, str) and len(durations) < _MOST_PHASES:
-            durations[phase] = seconds
     return fast.MachineResult(
         id=name,
         event=cast("Any", event),
         machines=tuple(map(_outcome, parts)),
         scheduler=fields.text("scheduler", ""),
-        durations=durations,
     )
 
 
@@ -295,14 +367,19 @@ def _outcome(fields: Fields) -> fast.MachineOutcome:
     status = fields.text("status").casefold()
     if status not in {"success", "error"}:
         raise UnparsableError(f"status: expected success or error, not {show_value(status)}")
-    name = fields.text("vm-name")
-    if len(name) > _LONGEST_NAME:
-        raise UnparsableError(f"vm-name: longer than {_LONGEST_NAME} characters")
+    durations: dict[str, float] = {}
+    for phase, value in as_map(fields.get("time-measurement"), "time-measurement").items():
+        seconds = to_value(value, "time-measurement")
+        if not isinstance(seconds, str) and len(durations) < _MOST_PHASES:
+            durations[phase] = seconds
     return fast.MachineOutcome(
-        name=name,
+        name=_machine_name(fields),
         is_success=status == "success",
         process_id=fields.uint("process-id", 0),
         details=fields.prose("details"),
+        host=fields.prose("host"),
+        state=fields.prose("state"),
+        durations=durations,
     )
 
 

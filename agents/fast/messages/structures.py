@@ -11,12 +11,23 @@ from typing import Any, Literal
 import msgspec
 
 MachineEvent = Literal[
-    "vm started", "vm stopped", "vm suspended", "vm resumed", "vm migrated", "vm repinned"
+    "vm started",
+    "vm stopped",
+    "vm suspended",
+    "vm resumed",
+    "vm migrated",
+    "vm repinned",
+    "node evacuated",
+    "quit",
+    "unknown",
 ]
-"""Events of the migration framework."""
+"""Events of the migration framework; `unknown` is its answer to an unreadable task."""
 
 OrderTask = Literal["stop vm", "suspend vm", "resume vm"]
 MigrationType = Literal["live", "warm", "offline"]
+EvacuationMode = Literal["auto", "compact", "scatter"]
+HookProcesses = int | Literal["auto"] | None
+"""Number of processes whose connections pscom suspends; `auto`: the framework counts them."""
 
 VcpuMap = tuple[tuple[int, ...], ...]
 """The allowed host CPUs of each virtual CPU."""
@@ -29,6 +40,9 @@ NODE_MEMORY_BANDWIDTH = "Node memory bandwidth"
 NODE_CPU = "Node Cpu usage"
 NODE_INTERCONNECT = "Node Network Interconnect bandwidth"
 COMMUNICATION = "communication intensity (network)"
+COMPUTE = "compute intensity"
+INPUT_OUTPUT = "IO intensity"
+ENERGY = "energy consumption"
 RUNTIME = "expected runtime"
 
 KPIS: dict[str, KpiScope] = {
@@ -39,9 +53,12 @@ KPIS: dict[str, KpiScope] = {
     NODE_CPU: "node",
     NODE_INTERCONNECT: "node",
     COMMUNICATION: "node",
+    COMPUTE: "node",
+    INPUT_OUTPUT: "node",
+    ENERGY: "node",
     RUNTIME: "application",
 }
-"""All KPIs, in the order of the specification."""
+"""All KPIs, in the order of the specification; `COMPUTE` to `ENERGY` are those of schedulers."""
 
 _KNOWN = {" ".join(name.casefold().split()): name for name in KPIS} | {
     "vm memory usage": APPLICATION_MEMORY,
@@ -90,10 +107,14 @@ class FastMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InitAgent(FastMessage, frozen=True, kw_only=True):
-    """Scheduler to agent: report these KPIs every `repeat` seconds; all if none is named."""
+    """Scheduler to agent: report these KPIs every `repeat` seconds; all if none is named.
+
+    ignored: named categories that are no KPIs.
+    """
 
     categories: tuple[str, ...]
     repeat: int
+    ignored: tuple[str, ...] = ()
 
     def _document(self) -> dict[str, Any]:
         kpi = {"categories": [{name: True} for name in self.categories], "repeat": self.repeat}
@@ -193,10 +214,14 @@ class BandwidthResponse(FastMessage, frozen=True, kw_only=True):
     cpu_share: float = 0.0
     bandwidth: float = 0.0
     details: str = ""
+    stand_in: float | None = None
+    """The number for peers that can't read a response without one, if `value` is None."""
 
     def _document(self) -> dict[str, Any]:
         document: dict[str, Any] = {"task": "mmbwmon response", "cores": [*self.cores]}
         if self.value is None:
+            if self.stand_in is not None:
+                document |= {"result": self.stand_in, "response": self.stand_in, "valid": False}
             document["status"] = "error"
         else:
             # The specification has `response`, fast-lib has `result`.
@@ -207,7 +232,10 @@ class BandwidthResponse(FastMessage, frozen=True, kw_only=True):
 
 
 class MachineConfiguration(msgspec.Struct, frozen=True, kw_only=True):
-    """A virtual machine to start, by name or by XML definition. memory: KiB."""
+    """A virtual machine to start, by name or by XML definition. memory: KiB.
+
+    template: name of a file of the node instead of a definition. probes: wait until it answers.
+    """
 
     name: str = ""
     xml: str = ""
@@ -215,16 +243,21 @@ class MachineConfiguration(msgspec.Struct, frozen=True, kw_only=True):
     vcpus: int | None = None
     pci_ids: tuple[tuple[int, int], ...] = ()
     is_transient: bool = False
+    measures_time: bool = False
+    template: str = ""
+    probes: bool = True
 
     def document(self) -> dict[str, Any]:
         """Return the part of a message."""
-        return _given(
+        return ({} if self.probes else {"probe-with-ssh": False}) | _given(
+            template=self.template,
             vm_name=self.name,
             xml=self.xml,
             memory=self.memory,
             vcpus=self.vcpus,
             pci_ids=[{"vendor": vendor, "device": device} for vendor, device in self.pci_ids],
             transient=self.is_transient,
+            time_measurement=self.measures_time or None,
         )
 
 
@@ -234,24 +267,42 @@ class MachineOrder(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     is_forced: bool = False
     is_undefined: bool = False
+    measures_time: bool = False
 
 
-class StartMachines(FastMessage, frozen=True, kw_only=True):
-    """Scheduler to migration framework: start virtual machines."""
+class MachineTask(FastMessage, frozen=True, kw_only=True):
+    """Base of the tasks of the migration framework.
+
+    host: as sent; may be empty. is_concurrent: the next task need not wait for its end. refused:
+    fields that no node accepts, such as `driver`.
+    """
 
     host: str = ""
+    is_concurrent: bool = True
+    refused: tuple[str, ...] = ()
+
+    def _common(self, task: str) -> dict[str, Any]:
+        """Return the fields at the top of every task."""
+        is_blocking = None if self.is_concurrent else False
+        return _given(host=self.host, task=task) | (
+            {} if is_blocking is None else {"concurrent-execution": is_blocking}
+        )
+
+
+class StartMachines(MachineTask, frozen=True, kw_only=True):
+    """Scheduler to migration framework: start virtual machines."""
+
     machines: tuple[MachineConfiguration, ...]
 
     def _document(self) -> dict[str, Any]:
         machines = [machine.document() for machine in self.machines]
-        return _given(host=self.host, task="start vm") | {"vm-configurations": machines}
+        return self._common("start vm") | {"vm-configurations": machines}
 
 
-class OrderMachines(FastMessage, frozen=True, kw_only=True):
+class OrderMachines(MachineTask, frozen=True, kw_only=True):
     """Scheduler to migration framework: stop, suspend or resume virtual machines."""
 
     task: OrderTask
-    host: str = ""
     machines: tuple[MachineOrder, ...]
 
     def _document(self) -> dict[str, Any]:
@@ -259,14 +310,16 @@ class OrderMachines(FastMessage, frozen=True, kw_only=True):
         if self.task == "stop vm":
             for order, machine in zip(orders, self.machines, strict=True):
                 order |= {"force": machine.is_forced, "undefine": machine.is_undefined}
-        return _given(host=self.host, task=self.task) | {"list": orders}
+        for order, machine in zip(orders, self.machines, strict=True):
+            order.update(_given(time_measurement=machine.measures_time or None))
+        return self._common(self.task) | {"list": orders}
 
 
 class MigratingMachine(msgspec.Struct, frozen=True, kw_only=True):
     """A machine to migrate. hook_processes: processes with suspended pscom connections."""
 
     name: str
-    hook_processes: int | None = None
+    hook_processes: HookProcesses = None
     vcpu_map: VcpuMap = ()
 
     def document(self) -> dict[str, Any]:
@@ -275,14 +328,13 @@ class MigratingMachine(msgspec.Struct, frozen=True, kw_only=True):
         return _given(pscom_hook_procs=self.hook_processes, vcpu_map=vcpu_map)
 
 
-class MigrateMachine(FastMessage, frozen=True, kw_only=True):
+class MigrateMachine(MachineTask, frozen=True, kw_only=True):
     """Scheduler to migration framework: migrate a machine, or exchange two."""
 
-    host: str = ""
     machine: MigratingMachine
     destination: str
     swap_with: MigratingMachine | None = None
-    migration_type: MigrationType = "live"
+    migration_type: MigrationType = "warm"
     uses_rdma: bool = False
     retries: int | None = None
     measures_time: bool = False
@@ -296,7 +348,7 @@ class MigrateMachine(FastMessage, frozen=True, kw_only=True):
         parameter |= self.machine.document()
         if (other := self.swap_with) is not None:
             parameter["swap-with"] = {"vm-name": other.name} | other.document()
-        return _given(host=self.host, task="migrate vm") | {
+        return self._common("migrate vm") | {
             "vm-name": self.machine.name,
             "destination": self.destination,
             "time-measurement": self.measures_time,
@@ -304,48 +356,98 @@ class MigrateMachine(FastMessage, frozen=True, kw_only=True):
         }
 
 
-class RepinMachine(FastMessage, frozen=True, kw_only=True):
+class RepinMachine(MachineTask, frozen=True, kw_only=True):
     """Scheduler to migration framework: pin the virtual CPUs to other CPUs."""
 
     name: str
     vcpu_map: VcpuMap
+    measures_time: bool = False
 
     def _document(self) -> dict[str, Any]:
-        vcpu_map = [[*cpus] for cpus in self.vcpu_map]
-        return {"task": "repin vm", "vm-name": self.name, "vcpu-map": vcpu_map}
+        document = {"vm-name": self.name, "vcpu-map": [[*cpus] for cpus in self.vcpu_map]}
+        more = _given(time_measurement=self.measures_time or None)
+        return self._common("repin vm") | document | more
+
+
+class EvacuateNode(MachineTask, frozen=True, kw_only=True):
+    """Scheduler to migration framework: migrate all machines of the node.
+
+    is_overbooked: more machines than CPUs may run on a destination.
+    """
+
+    destinations: tuple[str, ...]
+    mode: EvacuationMode = "auto"
+    is_overbooked: bool = True
+    migration_type: MigrationType = "warm"
+    uses_rdma: bool = False
+    retries: int | None = None
+    hook_processes: HookProcesses = None
+    measures_time: bool = False
+
+    def _document(self) -> dict[str, Any]:
+        parameter = {"mode": self.mode, "overbooking": self.is_overbooked} | _given(
+            retry_counter=self.retries,
+            migration_type=self.migration_type,
+            rdma_migration=self.uses_rdma,
+            pscom_hook_procs=self.hook_processes,
+        )
+        return self._common("evacuate node") | {
+            "destinations": [*self.destinations],
+            "time-measurement": self.measures_time,
+            "parameter": parameter,
+        }
+
+
+class QuitFramework(MachineTask, frozen=True, kw_only=True):
+    """Scheduler to migration framework: end. ccagent refuses it."""
+
+    def _document(self) -> dict[str, Any]:
+        return self._common("quit")
 
 
 class MachineOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome for one machine. process_id: process of the hypervisor, 0 if unknown."""
+    """The outcome for one machine.
+
+    process_id: process of the hypervisor, 0 if unknown. host: where the machine runs. state: its
+    state there, as libvirt names it. durations: seconds by phase.
+    """
 
     name: str
     is_success: bool
     process_id: int = 0
     details: str = ""
+    host: str = ""
+    state: str = ""
+    durations: dict[str, float] = {}
 
     def document(self) -> dict[str, Any]:
-        """Return the part of a message."""
+        """Return the part of a message, with the times as existing programs write them."""
         document = {"vm-name": self.name, "status": _status(self.is_success)}
-        return document | _given(details=self.details, process_id=self.process_id or None)
+        return document | _given(
+            details=self.details,
+            process_id=self.process_id or None,
+            host=self.host,
+            state=self.state,
+            time_measurement={tag: f"{value:.6f}" for tag, value in self.durations.items()},
+        )
 
 
 class MachineResult(FastMessage, frozen=True, kw_only=True):
-    """Migration framework to scheduler and agent: an event. durations: seconds by phase."""
+    """Migration framework to scheduler and agent: an event."""
 
     event: MachineEvent
     machines: tuple[MachineOutcome, ...]
     scheduler: str = ""
-    durations: dict[str, float] = {}
 
     def _document(self) -> dict[str, Any]:
         document = _given(scheduler=self.scheduler, result=self.event)
         machines = [machine.document() for machine in self.machines]
+        # The specification's `vm repinned` has no list, that of existing programs has one.
         if self.event in {"vm migrated", "vm repinned"} and len(machines) == 1:
             document |= machines[0]
-        else:
+        if self.event != "vm migrated":
             document["list"] = machines
-        durations = [{phase: seconds} for phase, seconds in self.durations.items()]
-        return document | _given(time_measurement=durations)
+        return document
 
 
 class ConnectionRequest(FastMessage, frozen=True, kw_only=True):

@@ -25,12 +25,16 @@ class AcceptedConfiguration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MonitoredMachine(msgspec.Struct, frozen=True, kw_only=True):
-    """A virtual machine on this node. start: start of its process in ticks since boot."""
+    """A virtual machine on this node. start: start of its process in ticks since boot.
+
+    is_stopped: a scheduler has stopped its monitoring.
+    """
 
     name: str
     process_id: int
     start: int
     is_suspended: bool = False
+    is_stopped: bool = False
 
 
 class PendingMeasurement(msgspec.Struct, frozen=True, kw_only=True):

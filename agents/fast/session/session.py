@@ -6,7 +6,7 @@ import random
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ccagent.agents.fast.session.kept_state import AnswerOnItsWay
 from ccagent.errors import CcagentError, ConfigurationError
@@ -16,8 +16,7 @@ from ccagent.net.mqtt_broker import FIRST_NUMBERED, LAST_NUMBERED, REFUSED, Mqtt
 from ccagent.service.wake_up import WakeUp
 
 if TYPE_CHECKING:
-    from ccagent.agents.fast.protocol import AnswerQueue, FastProtocol, QueuedAnswer
-    from ccagent.agents.fast.session.kept_state import StateFile
+    from ccagent.agents.fast.session.answers import AnswerQueue, QueuedAnswer
     from ccagent.net.mqtt_broker import MqttOptions, NumberedReply, ReceivedMessage
 
 _FIRST_PAUSE = 0.5
@@ -36,6 +35,43 @@ _MOST_WAITING = 1000
 """Limit of waiting droppable messages; further messages are dropped."""
 
 
+class SessionProtocol(Protocol):
+    """What a session serves. Its methods are called in the thread of the session."""
+
+    def filters(self) -> list[str]:
+        """Return the topic filters to subscribe to."""
+        ...
+
+    def on_connected(self) -> None:
+        """Act on a new connection, after its subscriptions."""
+        ...
+
+    def on_turn(self) -> None:
+        """Do due work, at least every second."""
+        ...
+
+    def on_message(self, received: ReceivedMessage) -> None:
+        """Handle a message. It is acknowledged when this returns."""
+        ...
+
+
+class _KeptSending(Protocol):
+    sending: AnswerOnItsWay | None
+
+
+class KeptSession(Protocol):
+    """The state of a session on disk."""
+
+    @property
+    def state(self) -> _KeptSending:
+        """The part that is the session's."""
+        ...
+
+    def save(self) -> None:
+        """Write the state."""
+        ...
+
+
 class AnswerDelivery:
     """Sends the answers of a queue over successive connections and processes.
 
@@ -43,9 +79,10 @@ class AnswerDelivery:
     continues the handshake of a killed one.
     """
 
-    def __init__(self, answers: AnswerQueue, kept: StateFile) -> None:
+    def __init__(self, answers: AnswerQueue, kept: KeptSession, name: str) -> None:
         self._answers = answers
         self._kept = kept
+        self._name = name
         self._sending: QueuedAnswer | None = None
         self._sent_at = 0.0
         self._last_number = 0
@@ -93,7 +130,8 @@ class AnswerDelivery:
             return
         if reply.reason >= REFUSED and not sending.is_released:
             logger.error(
-                "agent fast: the broker refuses an answer to %s (reason %#x); see its access list",
+                "%s: the broker refuses an answer to %s (reason %#x); see its access list",
+                self._name,
                 answer.topic,
                 reply.reason,
             )
@@ -134,15 +172,22 @@ class FastSession:
     """Connects with backoff, subscribes, passes on messages, and delivers answers in order."""
 
     def __init__(
-        self, options: MqttOptions, protocol: FastProtocol, answers: AnswerQueue, kept: StateFile
+        self,
+        options: MqttOptions,
+        protocol: SessionProtocol,
+        answers: AnswerQueue,
+        kept: KeptSession,
+        name: str = "agent fast",
     ) -> None:
+        """Prepare a session. name: of the service, in log lines."""
         self.error = ""
         """Reason for a missing connection; empty while connected."""
         self.dropped = 0
         """Messages dropped because the broker was slow or unreachable."""
         self._options = options
         self._protocol = protocol
-        self._delivery = AnswerDelivery(answers, kept)
+        self._name = name
+        self._delivery = AnswerDelivery(answers, kept, name)
         self._lock = threading.RLock()
         self._connection: MqttConnection | None = None
         self._wake_up = WakeUp()
@@ -172,7 +217,7 @@ class FastSession:
                 self._note_loss(str(error))
             except Exception:  # noqa: BLE001 - the session continues
                 self.error = "unforeseen error; see the log"
-                logger.exception("agent fast: the session failed; connecting again")
+                logger.exception("%s: the session failed; connecting again", self._name)
             self._leave()
             pause = self._next_pause(pause)
             # Random pause, because ten thousand agents lose a broker at the same time.
@@ -218,8 +263,9 @@ class FastSession:
         self._short_lived += 1
         if self._short_lived == _SUSPICIOUS:
             logger.error(
-                "agent fast: the broker ended %d connections within seconds: perhaps another"
+                "%s: the broker ended %d connections within seconds: perhaps another"
                 " client has the client-id %s",
+                self._name,
                 _SUSPICIOUS,
                 self._options.client_id,
             )
@@ -227,7 +273,7 @@ class FastSession:
 
     def _note_loss(self, reason: str) -> None:
         if reason != self.error and not self._closing.is_set():
-            logger.warning("agent fast: no session with the broker: %s; retrying", reason)
+            logger.warning("%s: no session with the broker: %s; retrying", self._name, reason)
         self.error = reason
 
     def _serve(self) -> None:
@@ -240,7 +286,7 @@ class FastSession:
         with self._lock:
             self._connection = connection
         if self.error:
-            logger.warning("agent fast: connected to the broker again")
+            logger.warning("%s: connected to the broker again", self._name)
         self.error = ""
         self._served_since = time.monotonic()
         with self._lock:
@@ -271,8 +317,9 @@ class FastSession:
             self._delivery.doubt_release()
             if connection.is_oversized:
                 logger.error(
-                    "agent fast: a too large message has ended the connection; the broker drops all"
-                    " waiting messages for this agent"
+                    "%s: a too large message has ended the connection; the broker drops all"
+                    " waiting messages for it",
+                    self._name,
                 )
                 self._is_poisoned = True
             connection.abandon()
@@ -308,13 +355,15 @@ class FastSession:
         for reason in connection.results.values():
             if reason >= REFUSED:
                 logger.warning(
-                    "agent fast: the broker refuses to publish (reason %#x); see its access list",
+                    "%s: the broker refuses to publish (reason %#x); see its access list",
+                    self._name,
                     reason,
                 )
         connection.results.clear()
         for topic_filter, text in connection.refused_filters.items():
             logger.error(
-                "agent fast: the broker refuses to subscribe to %s: %s; see its access list",
+                "%s: the broker refuses to subscribe to %s: %s; see its access list",
+                self._name,
                 topic_filter,
                 text,
             )
@@ -332,10 +381,15 @@ class FastSession:
         try:
             self._protocol.on_message(received)
         except CcagentError as error:
-            logger.error("agent fast: %s: %s", received.topic, error, key="fast message")
+            logger.error(
+                "%s: %s: %s", self._name, received.topic, error, key=f"{self._name} message"
+            )
         except Exception:  # noqa: BLE001 - acknowledge a failing message: no repetition
             logger.exception(
-                "agent fast: a message on %s failed", received.topic, key="fast message failed"
+                "%s: a message on %s failed",
+                self._name,
+                received.topic,
+                key=f"{self._name} message failed",
             )
         if (connection := self._connection) is not None:
             connection.confirm(received)

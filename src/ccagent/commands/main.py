@@ -58,6 +58,10 @@ _COMMANDS = {
         "ccagent.commands.kernel",
         "Load, show and unload the kernel programs for processes and I/O of jobs.",
     ),
+    "migfra": _Place(
+        "ccagent.machines.commands",
+        "Start, stop and migrate virtual machines for a FAST scheduler.",
+    ),
     "outbox": _Place(
         "ccagent.commands.sinks",
         "Show the queue of each sink and its dead letters; exit status 1 if one can't be read.",

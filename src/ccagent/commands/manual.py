@@ -269,6 +269,11 @@ def _configuration_parts(date: str) -> Iterator[str]:
         'a table [controls.allow."CATEGORY.NAME"].'
     )
     yield from _controls()
+    yield heading("MIGRATION FRAMEWORK")
+    yield paragraphs("Table [migfra]: keys of ccagent-migfra.service.")
+    for section in table_sections("migfra"):
+        yield subheading(section.header)
+        yield from _keys(section.keys)
     yield heading("PROMETHEUS")
     yield paragraphs("Table [exporter]: metrics that the daemon serves to Prometheus.")
     for section in table_sections("exporter"):

@@ -35,6 +35,7 @@ _TEMPLATE = """\
 _PURPOSES = {
     "controls": "the control service: reads and sets controls",
     "exporter": "metrics endpoint for Prometheus",
+    "migfra": "the migration framework: starts and moves virtual machines for a FAST scheduler",
 }
 
 _SHOWN = {"a string", "true or false", "a list of strings", "a duration"}
@@ -67,7 +68,7 @@ def sections(agents: Iterable[str], transports: Iterable[str]) -> Iterator[Secti
 
 
 def table_sections(name: str) -> Iterator[Section]:
-    """Yield the sections of an optional table: `controls` or `exporter`."""
+    """Yield the sections of an optional table, such as `controls`."""
     yield from _section(name, load_table(name)[0], _PURPOSES[name])
 
 

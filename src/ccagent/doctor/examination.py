@@ -16,6 +16,7 @@ import msgspec
 from ccagent.doctor.exporter import check_controls, check_exporter, check_exporter_names
 from ccagent.doctor.finding import Finding, Site, list_agents, make_finding, open_checks, run_all
 from ccagent.doctor.identity import check_clock, check_identity, check_slurm_name
+from ccagent.doctor.migfra import check_migfra
 from ccagent.doctor.service import check_directories, check_service
 from ccagent.doctor.sinks import SECONDS, check_sinks
 from ccagent.doctor.space import check_space
@@ -42,6 +43,7 @@ GENERAL: dict[str, GeneralCheck] = {
     "controls": check_controls,
     "exporter": check_exporter,
     "exporter names": check_exporter_names,
+    "migfra": check_migfra,
     "sinks": check_sinks,
 }
 """Checks that are independent of agents, by the name for the report of a failure."""
@@ -49,7 +51,7 @@ GENERAL: dict[str, GeneralCheck] = {
 _AREAS = (
     "identity", "processes", "control groups", "kernel", "slurm", "lustre", "GPUs", "topology",
     "programs", "power", "network", "clock", "outbox", "daemon", "sinks",
-    "controls", "exporter",
+    "controls", "exporter", "migfra",
 )  # fmt: skip
 """Areas in the order of the report."""
 

@@ -7,6 +7,7 @@ import fcntl
 import os
 
 from ccagent.errors import ConfigurationError, LockedError, NotPermittedError
+from ccagent.service.private_directories import make_directory
 from ccagent.service.private_files import open_private
 
 
@@ -47,3 +48,12 @@ class Lock:
     def release(self) -> None:
         """Release the lock. The file stays: another process might lock a removed file."""
         os.close(self._descriptor)
+
+
+def lock_directory(directory: str, name: str, key: str) -> Lock:
+    """Make a directory if it is missing, and lock it for one service. Raise CcagentError."""
+    try:
+        make_directory(directory)
+    except (OSError, NotPermittedError) as error:
+        raise ConfigurationError(f"{key}: {error}") from error
+    return Lock(os.path.join(directory, name), key)

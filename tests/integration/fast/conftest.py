@@ -54,6 +54,7 @@ password-file = "{directory}/password"
 ca-file = "{ca}"
 state-directory = "{directory}/state"
 jobs = false                                    # other tests may run some
+machines = "{machines}"
 {more}
 """
 
@@ -74,6 +75,7 @@ class FastSite(NamedTuple):
             ca_file=self.ca,
             state_directory=str(self.directory / "state"),
             jobs=False,
+            machines="none",
         )
 
     def password(self) -> str:
@@ -96,12 +98,16 @@ class FastSite(NamedTuple):
 class FastDaemon:
     """A daemon with [agents.fast] alone."""
 
-    def __init__(self, site: FastSite, more: str = "") -> None:
+    def __init__(self, site: FastSite, more: str = "", *, has_machines: bool = False) -> None:
         self.directory = site.directory
         self.file = site.directory / "ccagent.toml"
         self.file.write_text(
             _CONFIGURATION.format(
-                url=site.broker.url("mqtts"), ca=site.ca, directory=site.directory, more=more
+                url=site.broker.url("mqtts"),
+                ca=site.ca,
+                directory=site.directory,
+                more=more,
+                machines="all" if has_machines else "none",
             )
         )
         site.password()

@@ -29,6 +29,7 @@ NAMES = ("ccagent-core", "ccagent", "ccagent-slurm", "ccagent-lustre")
 STORE = "ccagent-store"
 UNITS = (
     *("ccagent.service", "ccagent-kernel.service", "ccagent-control.service"),
+    "ccagent-migfra.service",
     *("ccagent-sample.service", "ccagent-sample.timer"),
 )
 DESCRIPTION = "name of the cluster in every record"

@@ -16,6 +16,7 @@ from ccagent.config.duration import Cadence, Duration
 from ccagent.config.keys import Key, describe_keys
 from ccagent.config.settings import Settings
 from ccagent.controls.settings import ControlsSettings
+from ccagent.machines.settings import MigfraSettings
 from ccagent.registry import AGENTS, TRANSPORTS
 from ccagent.transports.base import transport_class
 
@@ -27,6 +28,7 @@ ALL: dict[str, type[Settings]] = {
     "": GlobalSettings,
     "outbox": OutboxSettings,
     "controls": ControlsSettings,
+    "migfra": MigfraSettings,
     **{f"agents.{name}": agent_class(name).Settings for name in AGENTS},
     **{f"sinks.{name}": transport_class(f"{name}:").Settings for name in TRANSPORTS},
 }

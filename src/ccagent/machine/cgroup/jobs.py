@@ -1,4 +1,4 @@
-"""The job of a control group: the only place that knows how Slurm names and nests them.
+r"""The job of a control group: the only place that knows how Slurm names and nests them.
 
 Only names in directories of root are believed: users may have control groups of their own, in
 user@UID.service and below their own jobs.
@@ -11,6 +11,9 @@ user@UID.service and below their own jobs.
 slurmstepd is in `.../job_13` (v1) or `.../job_13/step_0/slurm` (v2). The title of the slurmstepd of
 a step has the number of a job that is named by a SLUID. Sources: src/plugins/cgroup,
 src/common/sluid.c and src/slurmd/slurmstepd/slurmstepd.c of Slurm.
+
+A virtual machine of libvirt is in machine.slice/machine-qemu\x2d1\x2dNAME.scope. Its job is in
+the metadata of its definition, which libvirt keeps in a file of root.
 """
 
 from __future__ import annotations
@@ -63,6 +66,18 @@ _TITLE = re.compile(
     rb"slurmstepd: \[([1-9][0-9]{0,9})\.(extern|batch|interactive|[0-9]{1,10})(?:\+[0-9]{1,10})?"
     rb"(?: stepmgr)?\][ \0\n]*"
 )
+_MACHINE = re.compile(rb"/machine\.slice/(machine-qemu\\x2d[0-9]+\\x2d[^/\n]+\.scope)(?![^/])")
+_MACHINE_SCOPE = re.compile(r"machine-qemu\\x2d[0-9]+\\x2d(.+)\.scope")
+_ESCAPED = re.compile(r"\\x([0-9a-f]{2})")
+MACHINE_STATES = "run/libvirt/qemu"
+"""Directory of libvirt's pid files and states of machines; both are root's."""
+
+MACHINE_METADATA = "urn:ccagent:machine"
+"""Namespace of the element `machine` in a machine's metadata; its attribute `job` is Slurm's."""
+
+_METADATA = re.compile(
+    rb"<([A-Za-z_][\w.-]*):machine\s[^<>]*?\bjob=(['\"])([1-9][0-9]{0,9})\2[^<>]*>"
+)
 _ALL_ROOT = re.compile(rb"^Uid:\t0\t0\t0\t0$", re.MULTILINE)
 
 
@@ -85,13 +100,14 @@ class CgroupPath(NamedTuple):
 
     job: 0 if the name has none. step: as in CgroupMembership. directory: that of the job in
     version 2, empty if it is outside of the reader's cgroup namespace. is_sluid: the name of the
-    directory is a SLUID.
+    directory is a SLUID. machine: instead of a job, the scope of a virtual machine.
     """
 
     job: int
     step: str
     directory: str
     is_sluid: bool
+    machine: str = ""
 
 
 class CgroupMembership(NamedTuple):
@@ -139,6 +155,8 @@ def job_directories(
 def find_membership(node: Node, content: bytes) -> CgroupMembership:
     """Return the job of a process from the content of its /proc/PID/cgroup."""
     path = parse_cgroup(content)
+    if path is not None and path.machine:
+        return _membership_of_machine(node, path.machine)
     if path is None or (path.directory and not _is_roots(node, dirname(path.directory))):
         return NO_MEMBERSHIP
     job = _find_job(node, path.directory) if path.is_sluid else path.job
@@ -157,16 +175,56 @@ def count_unknown(node: Node) -> int:
 def parse_cgroup(content: bytes) -> CgroupPath | None:
     """Parse /proc/PID/cgroup: lines `hierarchy:controllers:path`. Other lines are ignored.
 
-    The first line with a job is used: later controllers have the same job, or are in `/`.
+    The first line with a job is used: later controllers have the same job, or are in `/`. Without
+    a job, the path of a virtual machine is returned.
     """
+    scope_of_machine: bytes | None = None
     for line in content.splitlines():
-        match = _PATH.match(line.split(b":", 2)[-1])
+        path = line.split(b":", 2)[-1]
+        match = _PATH.match(path)
         if match is not None:
             scope, name, job, sluid, step = match.group(1, 5, 6, 7, 8)
             is_visible = match[3] is None and not scope.startswith(b"/..")
             directory = ROOT + os.fsdecode(scope + b"/" + name) if is_visible else ""
             return CgroupPath(int(job or 0), (step or b"").decode("ascii"), directory, bool(sluid))
-    return None
+        if scope_of_machine is None and (found := _MACHINE.match(path)) is not None:
+            scope_of_machine = found[1]
+    if scope_of_machine is None:
+        return None
+    return CgroupPath(0, "", "", is_sluid=False, machine=os.fsdecode(scope_of_machine))
+
+
+def machine_of_scope(name: str) -> str:
+    r"""Return the machine of a scope such as `machine-qemu\x2d1\x2dNAME.scope`, or ""."""
+    match = _MACHINE_SCOPE.fullmatch(name)
+    return "" if match is None else _ESCAPED.sub(lambda each: chr(int(each[1], 16)), match[1])
+
+
+def parse_machine_job(state: bytes) -> int:
+    """Return the job in the metadata of a machine's definition (XML of libvirt); 0 without one.
+
+    libvirt writes `<` and `>` of values escaped, so no value looks like an element.
+    """
+    metadata = state.partition(b"<metadata>")[2].partition(b"</metadata>")[0]
+    match = _METADATA.search(metadata)
+    if match is None:
+        return 0
+    names = re.escape(match[1])
+    space = re.search(rb"\bxmlns:" + names + rb"=['\"]([^'\"]*)['\"]", metadata)
+    is_ours = space is not None and space[1] == MACHINE_METADATA.encode()
+    return int(match[3]) if is_ours else 0
+
+
+def _membership_of_machine(node: Node, scope: str) -> CgroupMembership:
+    """Return the job of a machine. Only names in a slice of root are believed."""
+    name = machine_of_scope(scope)
+    is_path = not name or "/" in name or not _is_roots(node, f"{ROOT}/machine.slice")
+    try:
+        state = b"" if is_path else node.read(f"{MACHINE_STATES}/{name}.xml")
+    except CcagentError:
+        state = b""
+    job = parse_machine_job(state)
+    return CgroupMembership(job, "") if job else NO_MEMBERSHIP
 
 
 def parse_title(cmdline: bytes) -> Step | None:

@@ -12,7 +12,6 @@ from ccagent.agents.fast.kpis.points import kpi_points, metric_name
 from ccagent.agents.fast.kpis.processes import (
     find_own_groups,
     list_tree,
-    machine_scopes,
     parse_groups,
     parse_resident,
     read_tree,
@@ -24,6 +23,7 @@ from ccagent.agents.metrics.agent import MetricsAgent
 from ccagent.agents.metrics.settings import MetricsSettings
 from ccagent.errors import UnparsableError
 from ccagent.machine.cgroup.counters import JobCgroups
+from ccagent.machine.virtual_machines import machine_scopes
 from tests.support.tree import TreeNode
 
 if TYPE_CHECKING:
@@ -87,6 +87,29 @@ def test_kpis_of_the_node_are_the_figures_of_metrics(node: KpiNode) -> None:
     assert found[kpi.NODE_INTERCONNECT] == pytest.approx(metrics["net_bw"]) == 12e6
     assert found[kpi.COMMUNICATION] == "medium"
     assert kpi.NODE_MEMORY_BANDWIDTH not in found
+
+
+def test_levels_of_schedulers_are_by_the_figures_of_metrics(node: KpiNode) -> None:
+    wanted = [kpi.COMPUTE, kpi.INPUT_OUTPUT, kpi.ENERGY]
+    zone = "sys/class/powercap/intel-rapl:0"
+    node.file("sys/block/sda/device/x", "")
+
+    def count(seconds: int) -> None:
+        node.counters(seconds)
+        sectors = seconds * 20_000_000 // 512
+        node.write("diskstats", f"   8  0 sda 1 0 {sectors} 0 1 0 0 0 0 0 0\n")
+        node.file(f"{zone}/name", "package-0\n")
+        node.file(f"{zone}/max_energy_range_uj", "262143328850\n")
+        node.file(f"{zone}/energy_uj", f"{400_000_000 * seconds}\n")
+
+    count(0)
+    reader = KpiReader(FastSettings())
+    reader.read(node, [], wanted)
+    count(2)
+    node.still.passed += 2
+    assert reader.read(node, [], wanted).node == {
+        kpi.COMPUTE: "medium", kpi.INPUT_OUTPUT: "medium", kpi.ENERGY: "high",
+    }  # fmt: skip
 
 
 def test_only_what_is_wanted_is_reported(node: KpiNode) -> None:

@@ -46,7 +46,39 @@ KPI:
 
 def test_an_init_agent_of_the_specification() -> None:
     found = decode("agent task", INIT_OF_SPECIFICATION)
-    assert found == fast.InitAgent(categories=tuple(KPIS), repeat=10)
+    schedulers = {fast.COMPUTE, fast.INPUT_OUTPUT, fast.ENERGY}
+    named = tuple(name for name in KPIS if name not in schedulers)
+    assert found == fast.InitAgent(categories=named, repeat=10)
+
+
+def test_the_categories_of_the_public_scheduler_are_kpis() -> None:
+    """`dummy-scheduler` sends these, and one of them in no program or specification."""
+    text = b"""---
+task: init agent
+KPI:
+  categories:
+    energy consumption: low
+    compute intensity: high
+    IO intensity: high
+    communication intensity (network): high
+    expected runtime: low
+    mood: good
+  repeat: 5
+---
+"""
+    assert decode("agent task", text) == fast.InitAgent(
+        categories=(
+            fast.ENERGY, fast.COMPUTE, fast.INPUT_OUTPUT, fast.COMMUNICATION, fast.RUNTIME
+        ),
+        repeat=5,
+        ignored=("'mood'",),
+    )  # fmt: skip
+
+
+def test_a_refusal_names_all_allowed_categories() -> None:
+    found = decode("agent task", b"KPI: {categories: {color: 1}, repeat: 1}")
+    assert isinstance(found, fast.Refusal)
+    assert all(name in found.reason for name in KPIS)
 
 
 def test_an_init_agent_as_a_map_between_dashes() -> None:
@@ -112,8 +144,15 @@ time-measurement:
     assert decode("machine result", text) == fast.MachineResult(
         id="1",
         event="vm migrated",
-        machines=(fast.MachineOutcome(name="vm-1", is_success=True, process_id=7, details="2"),),
-        durations={"pscom": 0.5, "migrate": 12.25},
+        machines=(
+            fast.MachineOutcome(
+                name="vm-1",
+                is_success=True,
+                process_id=7,
+                details="2",
+                durations={"pscom": 0.5, "migrate": 12.25},
+            ),
+        ),
     )
 
 
@@ -256,7 +295,10 @@ def test_a_report_is_a_list_of_maps_without_a_result() -> None:
         (b"task: init agent", "KPI: missing"),
         (b"KPI: {repeat: -1}", "KPI.repeat: expected a whole number, not '-1'"),
         (b"KPI: {repeat: 1.5}", "KPI.repeat: expected a whole number"),
-        (b"KPI: {categories: {color: 1}, repeat: 1}", "KPI.categories: 'color' is unknown"),
+        (
+            b"KPI: {categories: {color: 1}, repeat: 1}",
+            "KPI.categories: unknown: 'color'; allowed: ",
+        ),
         (b"KPI: {categories: [[1]], repeat: 1}", "expected maps in the list"),
         (b"job-description: {}\ntask: stop monitoring", "neither job-id nor process-id"),
         (b"task: stop vm", "'stop vm' is no task of the agent"),

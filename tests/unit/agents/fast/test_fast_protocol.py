@@ -11,7 +11,8 @@ import yaml
 
 from ccagent.agents.fast.kpis.applications import Applications
 from ccagent.agents.fast.messages.structures import BandwidthResponse
-from ccagent.agents.fast.protocol import AnswerQueue, FastProtocol
+from ccagent.agents.fast.protocol import FastProtocol
+from ccagent.agents.fast.session.answers import AnswerQueue
 from ccagent.agents.fast.session.kept_state import StateFile
 from ccagent.agents.fast.session.topics import FastTopics
 from ccagent.agents.fast.settings import FastSettings
@@ -232,49 +233,99 @@ def test_measurements_are_refused_unless_they_are_allowed(scene: FastScene) -> N
     assert "not allowed" in answer["details"]
 
 
-def test_machines_are_followed_by_their_results(scene: FastScene) -> None:
-    scene.node.process(100, command="qemu", start=777)
-    scene.node.write("100/cmdline", b"qemu\0-name\0guest=vm-1,debug-threads=on\0")
-    started = "result: vm started\nlist:\n- {vm-name: vm-1, status: success, process-id: 100}"
-    scene.send(RESULT, started)
-    (machine,) = scene.protocol.list_monitored()
-    assert (machine.vm_name, machine.process_id, machine.start) == ("vm-1", 100, 777)
-    scene.restart()
-    assert len(scene.protocol.list_monitored()) == 1
+def _start_machine(scene: FastScene, process: int, name: str, start: int = 777) -> None:
+    """Write the process of a machine, as libvirt starts it."""
+    scene.node.process(process, command="qemu-system-x86", start=start)
+    scene.node.write(f"{process}/comm", "qemu-system-x86\n")
+    scene.node.write(
+        f"{process}/cmdline", f"/usr/bin/qemu\0-name\0guest={name},debug-threads=on\0-S\0"
+    )
+    scene.node.still.passed += 10
+
+
+def _monitored(scene: FastScene) -> list[tuple[str, int]]:
+    return [(each.vm_name, each.process_id) for each in scene.protocol.list_monitored()]
+
+
+def test_machines_are_found_and_results_only_annotate(scene: FastScene) -> None:
+    _start_machine(scene, 100, "vm-1")
+    assert _monitored(scene) == [("vm-1", 100)]
     scene.send(RESULT, "result: vm suspended\nlist:\n- {vm-name: vm-1, status: success}")
+    assert [each.is_suspended for each in scene.kept.state.machines] == [True]
+    scene.restart()
+    assert _monitored(scene) == [("vm-1", 100)]
     assert [each.is_suspended for each in scene.kept.state.machines] == [True]
     scene.send(RESULT, "result: vm resumed\nlist:\n- {vm-name: vm-1, status: success}")
     assert [each.is_suspended for each in scene.kept.state.machines] == [False]
-    scene.send(RESULT, "result: vm stopped\nlist:\n- {vm-name: vm-1, status: error}")
-    assert len(scene.protocol.list_monitored()) == 1
-    scene.send(RESULT, "result: vm migrated\nvm-name: vm-1\nstatus: success\nprocess-id: 4711")
-    assert scene.protocol.list_monitored() == []
-    scene.send(RESULT, "result: vm migrated\nvm-name: vm-1\nstatus: success\nprocess-id: 100")
-    assert len(scene.protocol.list_monitored()) == 1
     scene.send(RESULT, "result: vm stopped\nlist:\n- {vm-name: vm-1, status: success}")
-    assert scene.protocol.list_monitored() == []
+    scene.send(RESULT, "result: vm migrated\nvm-name: vm-1\nstatus: success\nprocess-id: 4711")
+    assert _monitored(scene) == [("vm-1", 100)]
+    scene.node.end(100)
+    assert _monitored(scene) == []
+    _start_machine(scene, 200, "vm-1")
+    assert _monitored(scene) == [("vm-1", 200)]
+
+
+def test_a_migrated_machine_is_found_without_any_message(scene: FastScene) -> None:
+    """A result goes to the topic of the source only, and names no process."""
+    assert _monitored(scene) == []
+    _start_machine(scene, 300, "vm-9")
+    assert _monitored(scene) == [("vm-9", 300)]
+
+
+def test_a_result_that_names_another_process_is_not_believed(scene: FastScene) -> None:
+    """16 parts with process 1 kept the agent from reporting any machine for 8 s."""
+    scene.node.process(1)
+    _start_machine(scene, 100, "vm-1")
+    parts = "".join(f"- {{vm-name: m{n}, status: success, process-id: 1}}\n" for n in range(16))
+    scene.send(RESULT, f"result: vm started\nlist:\n{parts}")
+    assert _monitored(scene) == [("vm-1", 100)]
+    scene.restart()
+    assert _monitored(scene) == [("vm-1", 100)]
 
 
 def test_a_number_that_another_process_has_now_is_not_monitored(scene: FastScene) -> None:
-    scene.node.process(100, start=777)
-    scene.send(RESULT, "result: vm started\nlist: {vm-name: a, status: success, process-id: 100}")
+    _start_machine(scene, 100, "vm-1")
+    assert _monitored(scene) == [("vm-1", 100)]
     scene.node.process(100, start=888)
-    assert scene.protocol.list_monitored() == []
+    scene.node.write("100/cmdline", "sleep\0")
+    scene.node.write("100/comm", "sleep\n")
+    assert _monitored(scene) == []
     assert scene.kept.state.machines == []
 
 
 def test_stop_monitoring_removes_one_and_the_rest_go_on(scene: FastScene) -> None:
     for process, name in ((100, "a"), (101, "b")):
-        scene.node.process(process)
-        scene.send(
-            RESULT,
-            f"result: vm started\nlist: {{vm-name: {name}, status: success, process-id: {process}}}",  # noqa: E501
-        )
+        _start_machine(scene, process, name)
     stop = "task: stop monitoring\njob-description: {job-id: 5, process-id: 100}"
     scene.send(f"{TASK}/stop_monitoring", stop)
     scene.send(f"{TASK}/stop_monitoring", stop)
     assert [each["status"] for each in scene.taken()] == ["success", "error"]
-    assert [each.vm_name for each in scene.protocol.list_monitored()] == ["b"]
+    assert _monitored(scene) == [("b", 101)]
+    scene.restart()
+    assert _monitored(scene) == [("b", 101)]
+
+
+def test_a_task_that_is_unknown_is_answered(scene: FastScene) -> None:
+    scene.send(TASK, "task: dance")
+    (answer,) = scene.taken()
+    assert (answer["task"], answer["status"]) == ("dance", "error")
+
+
+def test_categories_that_are_unknown_are_named_and_the_rest_accepted(scene: FastScene) -> None:
+    scene.send(TASK, "KPI: {categories: {Node Cpu usage: 1, mood: 1}, repeat: 5}")
+    (answer,) = scene.taken()
+    assert (answer["status"], answer["details"]) == ("accepted", "ignored: 'mood'")
+    held = scene.protocol.configuration
+    assert held is not None
+    assert held.categories == ("Node Cpu usage",)
+
+
+def test_a_failed_measurement_can_have_a_number_for_peers(tmp_path: Path) -> None:
+    scene = FastScene(tmp_path, mmbwmon_failed=0.33)
+    scene.send(REQUEST, "cores: [0]")
+    (answer,) = scene.taken()
+    assert (answer["status"], answer["result"], answer["valid"]) == ("error", 0.33, False)
 
 
 def test_a_slurm_job_is_monitored_until_it_is_stopped(scene: FastScene) -> None:

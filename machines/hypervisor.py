@@ -1,0 +1,351 @@
+"""Machines of a libvirt daemon: the only file that imports libvirt.
+
+Source: the reference of libvirt's API, libvirt-domain. libvirt's errors become HypervisorError.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from ccagent.errors import CcagentError
+from ccagent.log import logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from ccagent.agents.fast.messages.structures import MigrationType
+
+_KEEP_ALIVE = (5, 3)
+_STATES = (
+    "no state", "running", "running", "paused", "in shutdown", "shut off", "crashed", "suspended",
+)  # fmt: skip
+"""Names of virDomainState; a blocked machine runs."""
+
+_PAUSED = 3
+_PAUSED_FOR_MIGRATION = frozenset({2, 11})
+"""Reasons of a paused machine: in migration, starting up."""
+
+_LOST = frozenset({1, 38, 39, 55, 88})
+"""Error codes that may be those of a lost connection: internal, system call, RPC, invalid
+operation, no connection to the client. The connection itself says whether it is lost.
+"""
+_NOT_FOUND = 42
+
+
+def _ignore(_data: object, _error: object) -> None:
+    """Ignore an error: it is raised, too."""
+
+
+class HypervisorError(CcagentError):
+    """libvirt has refused or failed. is_lost: its daemon does not answer."""
+
+    def __init__(self, text: str, *, is_lost: bool = False) -> None:
+        super().__init__(text)
+        self.is_lost = is_lost
+
+
+class MachineState(NamedTuple):
+    """State of a machine, with libvirt's name. has_job: it is migrated or saved at present.
+
+    is_in_migration: paused by a migration. is_persistent: it has a definition that outlives it.
+    """
+
+    name: str
+    state: str
+    is_active: bool
+    is_persistent: bool
+    is_in_migration: bool
+    has_job: bool
+    uuid: str
+
+
+class MigrationWay(NamedTuple):
+    """How to migrate. uri: for QEMU's data, may be empty. bandwidth: MiB/s, 0 for the default."""
+
+    kind: MigrationType
+    uri: str = ""
+    bandwidth: int = 0
+    is_peer_to_peer: bool = True
+    is_encrypted: bool = False
+    arrives_paused: bool = False
+
+
+class EventLoop:
+    """libvirt's event loop, in a thread of its own: keep-alive needs it. One for a process."""
+
+    _lock = threading.Lock()
+    _is_running = False
+
+    @classmethod
+    def start(cls) -> Any:
+        """Start the loop before the first connection, and return the library."""
+        import libvirt
+
+        with cls._lock:
+            if not cls._is_running:
+                cls._is_running = True
+                cast("Any", libvirt).registerErrorHandler(_ignore, None)
+                libvirt.virEventRegisterDefaultImpl()
+                thread = threading.Thread(
+                    target=cls._run, args=(libvirt,), name="libvirt events", daemon=True
+                )
+                thread.start()
+        return libvirt
+
+    @staticmethod
+    def _run(libvirt: Any) -> None:
+        while True:
+            libvirt.virEventRunDefaultImpl()
+
+
+def open_connection(uri: str) -> Any:
+    """Connect to a daemon. Raise libvirtError."""
+    libvirt = EventLoop.start()
+    connection = libvirt.open(uri)
+    with contextlib.suppress(libvirt.libvirtError):  # the test driver has none
+        connection.setKeepAlive(*_KEEP_ALIVE)
+    return connection
+
+
+class Hypervisor:
+    """A daemon of libvirt. It is connected at first use, and again after a loss.
+
+    open_connection: replaced by tests that count calls. Threads may share an instance.
+    """
+
+    def __init__(
+        self, uri: str, name: str, open_connection: Callable[[str], Any] = open_connection
+    ) -> None:
+        self.uri = uri
+        self.name = name
+        """The host's name in messages."""
+        self._open = open_connection
+        self._connection: Any = None
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """Close the connection. The next call opens another."""
+        with self._lock:
+            connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(Exception):
+                connection.close()
+
+    @contextlib.contextmanager
+    def use(self) -> Generator[Any]:
+        """Enter with the connection; turn libvirt's errors into HypervisorError."""
+        connection = self._connect()
+        try:
+            yield connection
+        except Exception as error:
+            raise self._explain(error, connection) from error
+
+    def _connect(self) -> Any:
+        with self._lock:
+            connection = self._connection
+            if connection is not None:
+                with contextlib.suppress(Exception):
+                    if connection.isAlive():
+                        return connection
+                with contextlib.suppress(Exception):
+                    connection.close()
+                self._connection = None
+            try:
+                self._connection = self._open(self.uri)
+            except Exception as error:
+                logger.debug("migfra: %s: %s", self.uri, error)
+                raise HypervisorError(
+                    f"Failed to connect to libvirt of {self.name}: {error}", is_lost=True
+                ) from error
+            return self._connection
+
+    def _explain(self, error: Exception, connection: Any) -> Exception:
+        """Return what to raise for an exception of libvirt; others stay as they are."""
+        code = getattr(error, "get_error_code", None)
+        if code is None:
+            return error
+        is_lost = False
+        if code() in _LOST:
+            try:
+                is_lost = not connection.isAlive()
+            except Exception:  # noqa: BLE001 - a connection that can't tell is lost
+                is_lost = True
+        return HypervisorError(" ".join(str(error).split()), is_lost=is_lost)
+
+    def look(self, name: str) -> MachineState | None:
+        """Return the state of a machine; None if the daemon does not know it."""
+        with self.use() as connection:
+            domain = _look_up(connection, name)
+            return None if domain is None else _state(domain)
+
+    def require(self, name: str) -> MachineState:
+        """Return the state of a machine. Raise HypervisorError if it does not exist."""
+        found = self.look(name)
+        if found is None:
+            raise HypervisorError(f"Domain not found: no domain with matching name '{name}'")
+        return found
+
+    def list_active(self) -> list[str]:
+        """Return the names of all running or paused machines."""
+        with self.use() as connection:
+            return sorted(domain.name() for domain in connection.listAllDomains(1))
+
+    def count_cpus(self) -> int:
+        """Return the CPUs of the host."""
+        with self.use() as connection:
+            return int(connection.getInfo()[2])
+
+    def free_memory(self) -> int:
+        """Return the free memory of the host in B."""
+        with self.use() as connection:
+            return int(connection.getFreeMemory())
+
+    def memory_of(self, name: str) -> int:
+        """Return the memory of a machine in B."""
+        return int(self.call(name, lambda domain: domain.maxMemory())) * 1024
+
+    def call(self, name: str, function: Callable[[Any], Any]) -> Any:
+        """Call a function with the domain of a machine, and return its result."""
+        with self.use() as connection:
+            domain = _look_up(connection, name)
+            if domain is None:
+                raise HypervisorError(f"Domain not found: no domain with matching name '{name}'")
+            return function(domain)
+
+    def configure(self, name: str, memory: int | None, vcpus: int | None) -> None:
+        """Set memory (KiB) and virtual CPUs, current and maximum, of a stored definition."""
+
+        def change(domain: Any) -> None:
+            stored, maximum = 2, 4  # VIR_DOMAIN_AFFECT_CONFIG, VIR_DOMAIN_*_MAXIMUM
+            if memory is not None:
+                domain.setMemoryFlags(memory, stored | maximum)
+                domain.setMemoryFlags(memory, stored)
+            if vcpus is not None:
+                domain.setVcpusFlags(vcpus, stored | maximum)
+                domain.setVcpusFlags(vcpus, stored)
+
+        self.call(name, change)
+
+    def define(self, xml: str) -> None:
+        """Define a machine, or replace its definition."""
+        with self.use() as connection:
+            connection.defineXML(xml)
+
+    def create(self, xml: str) -> None:
+        """Start a machine without a stored definition."""
+        with self.use() as connection:
+            connection.createXML(xml)
+
+    def undefine(self, name: str) -> None:
+        """Remove the definition of a machine."""
+        self.call(name, lambda domain: domain.undefine())
+
+    def pin(self, name: str, vcpu_map: tuple[tuple[int, ...], ...]) -> None:
+        """Pin virtual CPUs to CPUs of the host. After an error the old CPUs are restored."""
+
+        def change(domain: Any) -> None:
+            count = domain.connect().getInfo()[2]
+            old: Any = domain.vcpuPinInfo(0)
+            done: list[int] = []
+            try:
+                for vcpu, cpus in enumerate(vcpu_map):
+                    wanted = tuple(cpu in cpus for cpu in range(max(count, max(cpus) + 1)))
+                    domain.pinVcpu(vcpu, wanted)
+                    done.append(vcpu)
+            except Exception:
+                for vcpu in done:
+                    with contextlib.suppress(Exception):
+                        domain.pinVcpu(vcpu, tuple(old[vcpu]))
+                raise
+
+        self.call(name, change)
+
+    def read_pins(self, name: str) -> list[frozenset[int]]:
+        """Return the CPUs of each virtual CPU."""
+        pins = self.call(name, lambda domain: domain.vcpuPinInfo(0))
+        return [frozenset(cpu for cpu, is_set in enumerate(each) if is_set) for each in pins]
+
+    def definition(self, name: str) -> str:
+        """Return the stored definition of a machine, for another host."""
+        flags = 1 | 2 | 8  # SECURE, INACTIVE, MIGRATABLE
+        return str(self.call(name, lambda domain: domain.XMLDesc(flags)))
+
+    def migrate(self, name: str, destination: Hypervisor, way: MigrationWay) -> None:
+        """Migrate a machine, and return when libvirt has finished. Raise HypervisorError."""
+        libvirt = EventLoop.start()
+        state = self.require(name)
+        flags = libvirt.VIR_MIGRATE_ABORT_ON_ERROR
+        if way.kind == "live":
+            flags |= libvirt.VIR_MIGRATE_LIVE
+        if way.kind == "offline":
+            flags = libvirt.VIR_MIGRATE_OFFLINE
+        if state.is_persistent:
+            flags |= libvirt.VIR_MIGRATE_PERSIST_DEST | libvirt.VIR_MIGRATE_UNDEFINE_SOURCE
+        if way.arrives_paused:
+            flags |= libvirt.VIR_MIGRATE_PAUSED
+        if way.is_encrypted and way.kind != "offline":
+            flags |= libvirt.VIR_MIGRATE_TLS
+        parameters: dict[str, Any] = {}
+        if way.uri and way.kind != "offline":
+            parameters[libvirt.VIR_MIGRATE_PARAM_URI] = way.uri
+        if way.bandwidth and way.kind != "offline":
+            parameters[libvirt.VIR_MIGRATE_PARAM_BANDWIDTH] = way.bandwidth
+        with contextlib.ExitStack() as stack:
+            if way.is_peer_to_peer:
+                flags |= libvirt.VIR_MIGRATE_PEER2PEER
+                self.call(name, lambda each: each.migrateToURI3(destination.uri, parameters, flags))
+            else:
+                other = stack.enter_context(destination.use())
+                self.call(name, lambda each: each.migrate3(other, parameters, flags))
+
+    def abort(self, name: str) -> None:
+        """Abort the migration of a machine, if one runs."""
+        with contextlib.suppress(HypervisorError):
+            self.call(name, lambda domain: domain.abortJob())
+
+    def statistics(self, name: str) -> dict[str, float]:
+        """Return the figures of a machine's last migration: s by phase, and bytes."""
+        try:
+            found = self.call(name, lambda domain: domain.jobStats(1))  # COMPLETED
+        except HypervisorError:
+            return {}
+        downtime = found.get("downtime", 0) / 1000
+        return {
+            "downtime": downtime,
+            "precopy": max(0.0, found.get("time_elapsed", 0) / 1000 - downtime),
+            "transferred": float(found.get("data_processed", 0)),
+        }
+
+
+def _look_up(connection: Any, name: str) -> Any:
+    try:
+        return connection.lookupByName(name)
+    except Exception as error:
+        code = getattr(error, "get_error_code", None)
+        if code is not None and code() == _NOT_FOUND:
+            return None
+        raise
+
+
+def _state(domain: Any) -> MachineState:
+    number, reason = domain.state()
+    is_active = bool(domain.isActive())
+    has_job = False
+    if is_active:
+        try:
+            has_job = domain.jobInfo()[0] != 0
+        except Exception as error:
+            code = getattr(error, "get_error_code", None)
+            if code is None:
+                raise
+    return MachineState(
+        name=domain.name(),
+        state=_STATES[number] if 0 <= number < len(_STATES) else str(number),
+        is_active=is_active,
+        is_persistent=bool(domain.isPersistent()),
+        is_in_migration=number == _PAUSED and reason in _PAUSED_FOR_MIGRATION,
+        has_job=has_job,
+        uuid=domain.UUIDString(),
+    )

@@ -1,0 +1,253 @@
+"""The work of a task on one machine of this node: start, stop, suspend, resume, repin."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from typing import TYPE_CHECKING, Any
+
+from msgspec import structs
+
+from ccagent.agents.fast.messages.structures import MachineOutcome
+from ccagent.errors import CcagentError
+from ccagent.machine.background import BackgroundCall
+from ccagent.machine.cgroup.jobs import parse_machine_job
+from ccagent.machine.virtual_machines import read_guest_name
+from ccagent.machines.hypervisor import Hypervisor, HypervisorError
+from ccagent.machines.phases import Phases
+from ccagent.machines.templates import read_template
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ccagent.agents.fast.messages.structures import (
+        MachineConfiguration,
+        MachineOrder,
+        VcpuMap,
+    )
+    from ccagent.machine.node import Node
+    from ccagent.machines.hypervisor import MachineState
+    from ccagent.machines.settings import MigfraSettings
+
+_LOOKED_EVERY = 0.1
+_PROBED_EVERY = 0.5
+_SEARCHED_FOR = 10.0
+"""Seconds to ask all destinations whether a machine runs there."""
+_BANNER = b"SSH-"
+
+
+class Operations:
+    """Works on machines of this node. Each method returns a truthful outcome and never raises."""
+
+    def __init__(
+        self,
+        node: Node,
+        settings: MigfraSettings,
+        here: Hypervisor,
+        destinations: dict[str, Hypervisor],
+    ) -> None:
+        self._node = node
+        self._settings = settings
+        self.here = here
+        self.destinations = destinations
+
+    def run(
+        self,
+        name: str,
+        work: Callable[[Phases], str],
+        *,
+        measures_time: bool,
+        needs: bool | None = None,
+    ) -> MachineOutcome:
+        """Do the work for a machine, then return its outcome with the state that is true now.
+
+        work: returns details. needs: the machine must be active for success, or inactive.
+        """
+        phases = Phases()
+        is_success, details = True, ""
+        try:
+            details = work(phases)
+        except CcagentError as error:
+            is_success, details = False, str(error)
+        outcome = self.outcome(name, is_success=is_success, details=details, needs=needs)
+        return structs.replace(outcome, durations=phases.finish() if measures_time else {})
+
+    def outcome(
+        self, name: str, *, is_success: bool, details: str = "", needs: bool | None = None
+    ) -> MachineOutcome:
+        """Return an outcome with the state of a machine here, as libvirt says now."""
+        try:
+            found = self.here.look(name)
+        except HypervisorError as error:
+            text = f"{details}; its state is unknown: {error}" if details else str(error)
+            return MachineOutcome(name=name, is_success=False, details=text)
+        is_active = found is not None and found.is_active
+        if is_success and needs is not None and needs != is_active:
+            is_success = False
+            details = details or f"the machine is {'not ' if needs else ''}active"
+        return MachineOutcome(
+            name=name,
+            is_success=is_success,
+            details=details,
+            process_id=self.find_process(name) if is_active else 0,
+            host=self._node.hostname if is_active else "",
+            state=found.state if found is not None else "",
+        )
+
+    def find_process(self, name: str) -> int:
+        """Return the process of a machine by libvirt's pid file; 0 if it is another's."""
+        path = f"{self._settings.run_directory.lstrip('/')}/{name}.pid"
+        with contextlib.suppress(CcagentError, ValueError):
+            process = int(self._node.read_start(path, 20))
+            if read_guest_name(self._node, process) == name:
+                return process
+        return 0
+
+    def start(self, part: MachineConfiguration) -> MachineOutcome:
+        """Start a machine by its definition or a template, and wait until it is ready."""
+
+        def work(phases: Phases) -> str:
+            self._require_nowhere(part.name)
+            found = self.here.look(part.name)
+            if found is not None and found.is_active:
+                raise HypervisorError(f"Wrong domain state: {found.state}")
+            if part.template:
+                self._create(part, found)
+            else:
+                self.here.require(part.name)
+                self.here.configure(part.name, part.memory, part.vcpus)
+                self.here.call(part.name, lambda domain: domain.create())
+            with phases.measure("ready"):
+                self._wait_until_ready(part)
+            return ""
+
+        return self.run(part.name, work, measures_time=part.measures_time, needs=True)
+
+    def stop(self, order: MachineOrder) -> MachineOutcome:
+        """Shut a machine down, or destroy it; wait until it is off, then undefine it if wanted."""
+
+        def work(_phases: Phases) -> str:
+            found = self.here.require(order.name)
+            if not found.is_active or (found.state != "running" and not order.is_forced):
+                raise HypervisorError(f"Wrong domain state: {found.state}")
+            if order.is_forced:
+                self.here.call(order.name, lambda domain: domain.destroy())
+            else:
+                self.here.call(order.name, lambda domain: domain.shutdown())
+            self._wait_until_off(order.name)
+            if order.is_undefined and self.here.look(order.name) is not None:
+                self.here.undefine(order.name)
+            return ""
+
+        return self.run(order.name, work, measures_time=order.measures_time, needs=False)
+
+    def suspend(self, order: MachineOrder) -> MachineOutcome:
+        """Pause a machine."""
+        return self._simple(order, "running", lambda domain: domain.suspend())
+
+    def resume(self, order: MachineOrder) -> MachineOutcome:
+        """Resume a paused machine."""
+        return self._simple(order, "paused", lambda domain: domain.resume())
+
+    def repin(self, name: str, vcpu_map: VcpuMap, *, measures_time: bool) -> MachineOutcome:
+        """Pin the virtual CPUs of a machine."""
+
+        def work(phases: Phases) -> str:
+            found = self.here.require(name)
+            if not found.is_active:
+                raise HypervisorError(f"Wrong domain state: {found.state}")
+            self._require_free(name, vcpu_map)
+            with phases.measure("repin"):
+                self.here.pin(name, vcpu_map)
+            return ""
+
+        return self.run(name, work, measures_time=measures_time, needs=True)
+
+    def _simple(
+        self, order: MachineOrder, state: str, function: Callable[[Any], object]
+    ) -> MachineOutcome:
+        def work(_phases: Phases) -> str:
+            found = self.here.require(order.name)
+            if found.state != state:
+                raise HypervisorError(f"Wrong domain state: {found.state}")
+            self.here.call(order.name, function)
+            return ""
+
+        return self.run(order.name, work, measures_time=order.measures_time, needs=True)
+
+    def _create(self, part: MachineConfiguration, found: MachineState | None) -> None:
+        xml = read_template(self._settings.allow.templates, part)
+        if part.is_transient:
+            if found is not None:
+                raise HypervisorError(f"operation failed: domain '{part.name}' already exists")
+            self.here.create(xml)
+        else:
+            self.here.define(xml)
+            self.here.call(part.name, lambda domain: domain.create())
+
+    def _require_nowhere(self, name: str) -> None:
+        """Raise HypervisorError if a machine runs on a destination: its disk would be used twice.
+
+        Destinations that do not answer, or not in time, are skipped: they may be down for good.
+        """
+
+        def search() -> str:
+            for destination in self.destinations.values():
+                with contextlib.suppress(HypervisorError):
+                    found = destination.look(name)
+                    if found is not None and found.is_active:
+                        return destination.name
+            return ""
+
+        call = BackgroundCall(search, "search of a machine")
+        if call.wait(_SEARCHED_FOR) and (host := call.result()):
+            raise HypervisorError(f"it runs on {host} already")
+
+    def _require_free(self, name: str, vcpu_map: VcpuMap) -> None:
+        """Raise HypervisorError if a CPU belongs to a Slurm job that is not the machine's."""
+        if not self._settings.spare_jobs:
+            return
+        from ccagent.agents.fast.bandwidth.service import job_cores  # seldom used, and large
+
+        cpus = {cpu for each in vcpu_map for cpu in each}
+        own = parse_machine_job(self.here.definition(name).encode())
+        for job, cores in job_cores(self._node).items():
+            if job != own and (not cores or cores & cpus):
+                raise HypervisorError(f"vcpu-map: CPU {min(cores & cpus or cpus)} is of job {job}")
+
+    def _wait_until_off(self, name: str) -> None:
+        limit = self._settings.stop_limit.seconds
+        deadline = time.monotonic() + limit
+        while (found := self.here.look(name)) is not None and found.is_active:
+            if time.monotonic() > deadline:
+                raise HypervisorError(
+                    f"Timeout while waiting for correct vm state: {found.state} after {limit:g} s"
+                )
+            time.sleep(_LOOKED_EVERY)
+
+    def _wait_until_ready(self, part: MachineConfiguration) -> None:
+        """Wait until ssh answers. Raise HypervisorError if it does not in time, or off."""
+        limit = self._settings.start_limit.seconds
+        deadline = time.monotonic() + limit
+        if self._settings.ready == "running" or not part.probes:
+            return
+        while not _has_ssh(part.name, self._settings.ready_port):
+            if not self.here.require(part.name).is_active:
+                raise HypervisorError("the machine stopped during its start")
+            if time.monotonic() > deadline:
+                text = "Timeout while trying to reach domain with SSH: running, not reachable"
+                if self._settings.destroy_unready:
+                    self.here.call(part.name, lambda domain: domain.destroy())
+                    text = "Timeout while trying to reach domain with SSH: destroyed"
+                raise HypervisorError(f"{text} after {limit:g} s")
+            time.sleep(_PROBED_EVERY)
+
+
+def _has_ssh(host: str, port: int) -> bool:
+    """Return whether an ssh server answers on a host."""
+    try:
+        with socket.create_connection((host, port), timeout=2.0) as connection:
+            return connection.recv(4, socket.MSG_WAITALL) == _BANNER
+    except (OSError, UnicodeError):
+        return False

@@ -1,0 +1,71 @@
+"""Definitions of machines from the site's templates: a message fills in names and sizes only."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from ccagent.errors import NotPermittedError
+from ccagent.machines.hypervisor import HypervisorError
+from ccagent.service.private_files import open_private
+
+if TYPE_CHECKING:
+    from xml.etree import ElementTree as ET
+
+    from ccagent.agents.fast.messages.structures import MachineConfiguration
+
+_LARGEST = 1024 * 1024
+_OWN = ("name", "uuid")
+"""Elements that make a machine one of its kind."""
+
+
+def read_template(directory: str, part: MachineConfiguration) -> str:
+    """Return the definition of a machine from its template. Raise HypervisorError."""
+    path = os.path.join(directory, f"{part.template}.xml")
+    try:
+        with open(open_private(path, os.O_RDONLY), "rb") as file:
+            content = file.read(_LARGEST)
+    except (OSError, NotPermittedError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise HypervisorError(f"template {part.template}: {reason}") from error
+    try:
+        return fill_template(content, part)
+    except (SyntaxError, ValueError) as error:  # ParseError is a SyntaxError
+        raise HypervisorError(f"template {part.template}: {error}") from error
+
+
+def fill_template(content: bytes, part: MachineConfiguration) -> str:
+    """Return a definition with name, memory and virtual CPUs of a message.
+
+    uuid and MAC addresses are removed: libvirt makes new ones. Raise ParseError or ValueError if
+    the template is no definition of a machine.
+    """
+    from xml.etree import ElementTree as ET
+
+    domain = ET.fromstring(content)  # noqa: S314 - a file of root
+    if domain.tag != "domain":
+        raise ValueError("not a definition of a machine")
+    for tag in _OWN:
+        for element in domain.findall(tag):
+            domain.remove(element)
+    name = ET.Element("name")
+    name.text = part.name
+    domain.insert(0, name)
+    for interface in domain.iter("interface"):
+        for address in interface.findall("mac"):
+            interface.remove(address)
+    if part.memory is not None:
+        _replace(domain, ("memory", "currentMemory"), str(part.memory), {"unit": "KiB"})
+    if part.vcpus is not None:
+        _replace(domain, ("vcpu",), str(part.vcpus), {})
+    return ET.tostring(domain, encoding="unicode")
+
+
+def _replace(domain: ET.Element, tags: tuple[str, ...], text: str, more: dict[str, str]) -> None:
+    """Replace the elements with these tags by new ones of this text."""
+    for tag in tags:
+        for old in domain.findall(tag):
+            domain.remove(old)
+        element = domain.makeelement(tag, more)
+        element.text = text
+        domain.append(element)
