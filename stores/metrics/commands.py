@@ -173,11 +173,13 @@ def _settings(
 
 
 def need_store_extra(*, with_pages: bool = False) -> None:
-    """Raise ConfigurationError if packages of the extra `store` or `web` are missing."""
+    """Raise ConfigurationError if the extra `metrics-store` or `web`, or the pages, are missing."""
     from importlib.util import find_spec
 
     from ccagent.machine.interpreter import install_command
 
+    if with_pages and not find_spec("ccagent.views.web"):
+        raise ConfigurationError("the pages are in the package ccagent-web")
     wanted = _OF_STORE + (_OF_PAGES if with_pages else ())
     missing = [name for name in wanted if not find_spec(name)]
     if missing:

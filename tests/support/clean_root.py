@@ -51,11 +51,31 @@ class CleanRoot:
         self.path = directory / "root"
         shutil.copytree(_template(), self.path, symlinks=True)
 
+    def start(self, *command: str, user: str) -> subprocess.Popen[bytes]:
+        """Start a command in it, with this machine's network."""
+        command = _as_user(user, command)
+        return subprocess.Popen(
+            ["unshare", "--mount", "sh", "-euc", _ENTER, str(self.path), *command],
+            stdin=subprocess.DEVNULL,
+            env={"PATH": _PATH, "LC_ALL": "C"},
+        )
+
+    def add_apt(self) -> None:
+        """Add apt, which has no source of packages."""
+        methods = Path("/usr/lib/apt/methods")
+        files = ["/usr/bin/apt-get", *(str(methods / name) for name in ("copy", "file", "store"))]
+        for file in [*files, *_libraries(files)]:
+            _copy(file, self.path)
+        for folder in ("etc/apt/apt.conf.d", "var/lib/apt/lists/partial", "var/log/apt",
+                       "var/cache/apt/archives/partial"):  # fmt: skip
+            (self.path / folder).mkdir(parents=True)
+        # What reads files of packages runs as root: the root has no user _apt.
+        (self.path / "etc/apt/apt.conf.d/user").write_text('APT::Sandbox::User "root";\n')
+
     def run(self, *command: str, user: str = "", expect: int = 0, **variables: str) -> str:
         """Run a command in it, without a network; give what it printed, errors too."""
         if user:
-            name = ["--reuid", user, "--regid", user, "--clear-groups", "--bounding-set=-all"]
-            command = ("setpriv", *name, *command)
+            command = _as_user(user, command)
         done = subprocess.run(
             ["unshare", "--mount", "--net", "sh", "-euc", _ENTER, str(self.path), *command],
             stdin=subprocess.DEVNULL,
@@ -85,6 +105,11 @@ class CleanRoot:
                 owner = f"{status.st_uid}:{status.st_gid}"
                 found[f"/{path.relative_to(self.path)}"] = f"{owner} {status.st_mode:o} {holds}"
         return found
+
+
+def _as_user(user: str, command: tuple[str, ...]) -> tuple[str, ...]:
+    name = ("--reuid", user, "--regid", user, "--clear-groups", "--bounding-set=-all")
+    return ("setpriv", *name, *command)
 
 
 @cache

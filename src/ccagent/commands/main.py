@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from ccagent import __version__
 from ccagent.commands.agent_command import HELP, configure_log, load, make_agent_command, run_daemon
 from ccagent.config.command_options import HelpfulGroup, add_common_options, add_file_options
 from ccagent.errors import ConfigurationError
@@ -16,6 +15,7 @@ from ccagent.service.signals import CLOSED_PIPE, INTERRUPTED, allow_interrupts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from types import ModuleType
 
     from ccagent.config.command_options import Common
     from ccagent.config.configuration import Configuration
@@ -37,10 +37,6 @@ _COMMANDS = {
     ),
     "control": _Place(
         "ccagent.controls.commands", "Read and set the controls of a node, and restore them."
-    ),
-    "demo": _Place(
-        "ccagent.views.demo.commands",
-        "Show the pages with a simulated cluster and this node until Ctrl-C, then delete all data.",
     ),
     "export": _Place(
         "ccagent.exporter.commands",
@@ -70,8 +66,16 @@ _COMMANDS = {
     "top": _Place(
         "ccagent.views.top.commands", "Show this node live: its jobs, their processes and GPUs."
     ),
+    "try": _Place(
+        "ccagent.views.trial.commands",
+        "Try everything on this machine until Ctrl-C, then delete all data.",
+    ),
 }
 """Commands that are imported at first use. The list of all commands needs no import."""
+
+
+_PACKAGES = {"ccagent.stores": "ccagent-store", "ccagent.views": "ccagent-web"}
+"""RPM and Debian packages that have modules of the program, in addition to ccagent-core."""
 
 
 class Commands(HelpfulGroup):
@@ -87,7 +91,9 @@ class Commands(HelpfulGroup):
         if command is not None:
             return command
         if cmd_name in _COMMANDS:
-            found: click.Command = getattr(import_module(_COMMANDS[cmd_name].module), cmd_name)
+            found: click.Command = getattr(
+                _import(_COMMANDS[cmd_name].module), "trial" if cmd_name == "try" else cmd_name
+            )
             return found
         if cmd_name not in HELP:
             from ccagent.registry import agent_names
@@ -114,13 +120,23 @@ class Commands(HelpfulGroup):
             sys.exit(INTERRUPTED)
 
 
+def _import(module: str) -> ModuleType:
+    """Import the module of a command. Raise ConfigurationError if it is in another package."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        for prefix, package in _PACKAGES.items():
+            if (error.name or "").startswith(prefix):
+                raise ConfigurationError(f"this command is in the package {package}") from None
+        raise
+
+
 def _version(ctx: click.Context, _: click.Parameter, is_wanted: bool) -> None:
     if not is_wanted:
         return
-    from ccagent.commit import commit
+    from ccagent.commit import version
 
-    found = commit()
-    click.echo(f"ccagent, version {__version__}" + (f" ({found})" if found else ""))
+    click.echo(f"ccagent, version {version()}")
     ctx.exit()
 
 
@@ -140,7 +156,7 @@ def _parse_duration(_: click.Context, __: click.Parameter, text: str) -> Duratio
     is_eager=True,
     expose_value=False,
     callback=_version,
-    help="Show the version and the commit.",
+    help="Show the version.",
 )
 @add_file_options
 def cli(common: Common) -> None:
