@@ -26,7 +26,7 @@ _SET_NAMES = "Sets of names, separated by commas: ccagent, node_exporter, cgroup
 
 @click.group(cls=HelpfulGroup)
 def export() -> None:
-    """Write metrics for Prometheus to a file; hash passwords of the exporter."""
+    """Write Prometheus' text files; hash the exporter's passwords."""
 
 
 @export.command()

@@ -65,7 +65,9 @@ def metrics(ctx: click.Context, /, **options: Any) -> None:
     try:
         run_store(settings)
     except OSError as error:
-        raise ConfigurationError(f"the store can't start: {error}") from error
+        from ccagent.net.network_errors import explain_listening
+
+        raise ConfigurationError(f"the store can't start: {explain_listening(error)}") from error
 
 
 @metrics.command()

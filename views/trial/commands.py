@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     help="Address of the pages; port 0: a free port.",
 )
 def trial(web: str) -> None:
-    """Try everything on this machine until Ctrl-C, then delete all data.
+    """Try everything on this machine; Ctrl-C deletes all data.
 
     Runs the daemon with its exporter, the metric store and its pages. Jobs are those of Slurm, if
     it answers here, else simulated ones on simulated nodes.
@@ -41,7 +41,9 @@ def trial(web: str) -> None:
     try:
         run_trial(web, None if has_slurm() else SimulatedJobs, announce)
     except OSError as error:
-        raise ConfigurationError(f"--web {web}: {error.strerror or error}") from error
+        from ccagent.net.network_errors import explain_listening
+
+        raise ConfigurationError(f"--web: {explain_listening(error)}") from error
 
 
 def _describe(server: TrialServer, seconds: float) -> str:

@@ -661,7 +661,7 @@ def test_the_program_alone_names_the_package_of_other_commands(
     ):
         told = root.run("ccagent", *command, expect=2)
         assert told == f"ccagent: this command is in the package {package}\n"
-    assert "is not running here" in root.run("ccagent", "job", "1", expect=1)
+    assert "does not run on this node" in root.run("ccagent", "job", "1", expect=1)
     deb_install(root, first, ("ccagent-store",))
     told = root.run("ccagent", "store", "metrics", "--web", expect=2)
     assert told.endswith("the pages are in the package ccagent-web\n")
