@@ -316,6 +316,20 @@ def test_a_first_try_as_root_leaves_the_outbox_to_the_service(
     assert re.search(r"^backend +2 ", outbox, re.MULTILINE), outbox
 
 
+def test_debian_s_packages_are_installed_where_no_proc_is_mounted(
+    root: CleanRoot, first: Built
+) -> None:
+    """As image builders do; the first boot creates the directories of tmpfiles.d."""
+    root.mounted = "dev"
+    deb_install(root, first, ("ccagent-core", "ccagent-node", *STORES))
+    root.mounted = "proc sys dev"
+    for name in ("ccagent-core", "ccagent-node", *STORES):
+        state = root.run("dpkg-query", "--show", "--showformat=${db:Status-Status}", name)
+        assert state == "installed"
+    root.run("systemd-tmpfiles", "--create")
+    sampled(root)
+
+
 def test_debian_s_bytecode_follows_the_pythons_that_come(root: CleanRoot, first: Built) -> None:
     deb_install(root, first, ("ccagent-core",))
     bytecode = root.path / "usr/lib/ccagent/__pycache__/__main__.cpython-311.pyc"

@@ -52,39 +52,53 @@ Description: what the packages need of a distribution
 """
 
 
+def add_base_deb(root: CleanRoot) -> None:
+    """Install a package that stands for the distribution's."""
+    package = root.path / "base"
+    (package / "DEBIAN").mkdir(parents=True)
+    (package / "DEBIAN/control").write_text(BASE_CONTROL)
+    root.run("dpkg-deb", "-Znone", "--build", "/base", "/base.deb")
+    root.run("dpkg", "--install", "/base.deb")
+
+
 def apt_upgrade(root: CleanRoot, packages: Built, names: tuple[str, ...]) -> None:
     """Install packages by their paths, as an administrator does."""
     if not (root.path / "etc/apt").exists():
         root.add_apt()
-        package = root.path / "base"
-        (package / "DEBIAN").mkdir(parents=True)
-        (package / "DEBIAN/control").write_text(BASE_CONTROL)
-        root.run("dpkg-deb", "-Znone", "--build", "/base", "/base.deb")
-        root.run("dpkg", "--install", "/base.deb")
+        add_base_deb(root)
     files = [root.add(packages.deb[name]) for name in names]
     root.run("apt-get", "install", "--yes", *files, DEBIAN_FRONTEND="noninteractive")
 
 
-def dnf_upgrade(root: CleanRoot, packages: Built, names: tuple[str, ...]) -> None:
-    """Install packages by their paths. dnf is that of this machine; all it changes is the root."""
-    files = [packages.rpm[name] for name in names]
+def make_base_rpm(root: CleanRoot) -> Path:
+    """Build a package that stands for the distribution's."""
     base = root.path / "base/base.rpm"
-    if not base.exists():
-        base.parent.mkdir()
-        (base.parent / "base.spec").write_text(BASE_SPEC)
-        subprocess.run(
-            ["rpmbuild", "-bb", "--quiet", "--define", f"_topdir {base.parent}",
-             "--define", "_rpmfilename base.rpm", base.parent / "base.spec"],
-            check=True,
-        )  # fmt: skip
-        (base.parent / "RPMS/base.rpm").rename(base)
-        files.append(base)
+    base.parent.mkdir()
+    (base.parent / "base.spec").write_text(BASE_SPEC)
     subprocess.run(
-        ["unshare", "--net", "dnf", f"--installroot={root.path}", "--releasever=9", "--quiet",
-         "--disableplugin=*", "--setopt=reposdir=/nonexistent", "--assumeyes", "--nogpgcheck",
-         "install", *files],
+        ["rpmbuild", "-bb", "--quiet", "--define", f"_topdir {base.parent}",
+         "--define", "_rpmfilename base.rpm", base.parent / "base.spec"],
         check=True,
     )  # fmt: skip
+    (base.parent / "RPMS/base.rpm").rename(base)
+    return base
+
+
+def dnf(root: CleanRoot, *arguments: str | Path) -> None:
+    """Run dnf of this machine; all it changes is the root."""
+    subprocess.run(
+        ["unshare", "--net", "dnf", f"--installroot={root.path}", "--releasever=9", "--quiet",
+         "--disableplugin=*", "--assumeyes", *arguments],
+        check=True,
+    )  # fmt: skip
+
+
+def dnf_upgrade(root: CleanRoot, packages: Built, names: tuple[str, ...]) -> None:
+    """Install packages by their paths."""
+    files = [packages.rpm[name] for name in names]
+    if not (root.path / "base").exists():
+        files.append(make_base_rpm(root))
+    dnf(root, "--setopt=reposdir=/nonexistent", "--nogpgcheck", "install", *files)
 
 
 def apt_installed(root: CleanRoot, name: str) -> str:
