@@ -64,7 +64,7 @@ class CleanRoot:
     def add_apt(self) -> None:
         """Add apt, which has no source of packages."""
         methods = ("copy", "file", "gpgv", "store")
-        programs = ("apt-config", "apt-get", "apt-key", "cut", "gpgv", "mktemp", "tr", "wc")
+        programs = ("apt-config", "apt-get", "apt-key", "awk", "base64", "cut", "gpgv", "mktemp")
         files = [f"/usr/lib/apt/methods/{name}" for name in methods]
         files += [path for name in programs if (path := shutil.which(name, path=_PATH))]
         for file in [*files, *_libraries(files)]:

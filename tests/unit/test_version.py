@@ -28,13 +28,13 @@ def test_receivers_take_meta_version_for_sonars_so_it_stays_above_0_6() -> None:
 
 
 def git(source: Path, *arguments: str) -> str:
-    command = ["git", "-C", source, "-c", "user.name=x", "-c", "user.email=x@example.org"]
+    command = ["git", "-C", str(source), "-c", "user.name=x", "-c", "user.email=x@example.org"]
     done = subprocess.run([*command, *arguments], capture_output=True, text=True, check=True)
     return done.stdout
 
 
 def version(source: Path, *options: str, **variables: str) -> str:
-    command = [sys.executable, PROGRAM, *options, source]
+    command = [sys.executable, str(PROGRAM), *options, str(source)]
     environment = variables or None
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     return done.stdout.strip()

@@ -148,7 +148,9 @@ class Walk:
             (self._source / block.name).write_text(text)
         for command in block.commands:
             if command not in NOT_RUN:
+                began = time.monotonic()
                 self.done[command] = self._run(command)
+                print(f"{time.monotonic() - began:6.1f} s  {command}")  # with `pytest -s`
 
     def close(self) -> None:
         for terminal in (self._inside, self._outside):

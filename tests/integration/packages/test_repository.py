@@ -39,7 +39,8 @@ def gpg() -> Iterator[dict[str, str]]:
 def publish(
     directory: Path, packages: Path, gpg: dict[str, str]
 ) -> subprocess.CompletedProcess[str]:
-    command = [ROOT / "packaging/repository", directory, "--key", KEY, "--packages", packages]
+    command: list[str | Path] = [ROOT / "packaging/repository", directory, "--key", KEY]
+    command += ["--packages", packages]
     return subprocess.run(command, env=gpg, capture_output=True, text=True, check=False)
 
 
@@ -105,7 +106,8 @@ def test_a_repository_refuses_another_content_of_a_version(
 def test_a_key_that_is_missing_is_said_before_anything_is_written(
     gpg: dict[str, str], tmp_path: Path
 ) -> None:
-    command = [ROOT / "packaging/repository", tmp_path / "new", "--key", "nobody@example.org"]
+    command: list[str | Path] = [ROOT / "packaging/repository", tmp_path / "new"]
+    command += ["--key", "nobody@example.org"]
     done = subprocess.run(command, env=gpg, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "nobody@example.org" in done.stderr

@@ -192,7 +192,8 @@ def test_a_version_is_built_once(second: Built, source: Path, tmp_path: Path) ->
     output.mkdir()
     known = output / second.deb["ccagent-slurm"].name
     known.write_bytes(b"another content")
-    command = ["packaging/build", "deb", "--output", output, "--wheels", ROOT / "build/wheels"]
+    wheels = str(ROOT / "build/wheels")
+    command = ["packaging/build", "deb", "--output", str(output), "--wheels", wheels]
     options = ["--without", "store", "--compression", "gzip", "--python", sys.executable]
     done = subprocess.run(
         [*command, *options], cwd=source, capture_output=True, text=True, check=False
