@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Protocol
 
 from ccagent.config.duration import Duration
@@ -71,12 +72,15 @@ class Simulation(Protocol):
 
     now: int
 
+    @abstractmethod
     def fill(self, store: MetricStore) -> None:
         """Write the history into a store."""
 
+    @abstractmethod
     def go_on(self, store: MetricStore, time: int) -> Iterator[None]:
         """Write the values at one time. Yield between nodes."""
 
+    @abstractmethod
     def stored_jobs(self) -> Iterator[StoredJob]:
         """Yield the jobs."""
 
