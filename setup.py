@@ -1,9 +1,10 @@
-"""Build steps that pyproject.toml can't express: the package's commit, and its extension module."""
+"""Build steps that pyproject.toml can't express: the version, and the extension module."""
 
 from __future__ import annotations
 
 import os
 import runpy
+import shutil
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -11,33 +12,40 @@ from setuptools.command.build_py import build_py
 from setuptools.command.sdist import sdist
 
 _HERE = Path(__file__).parent
-_COMMIT = runpy.run_path(str(_HERE / "src/ccagent/commit.py"))
+_MODULE = runpy.run_path(str(_HERE / "packaging/version.py"))
+_VERSION: str = _MODULE["version_of"](_HERE)
 
 
-def _write_commit(package: Path) -> None:
-    """Write the commit of this working tree, if it has one, into a copy of the package."""
-    commit: str = _COMMIT["commit_of"](str(_HERE))
-    if commit:
-        (package / _COMMIT["FILE"]).write_text(f"{commit}\n", encoding="ascii")
+def _write_version(package: Path) -> None:
+    """Write the version into a copy of the package. The copy may be a link to the source."""
+    path = package / "__init__.py"
+    text = _MODULE["LITERAL"].sub(f'__version__ = "{_VERSION}"', path.read_text(encoding="utf-8"))
+    path.unlink()
+    path.write_text(text, encoding="utf-8")
 
 
-class BuildWithCommit(build_py):
+class BuildWithVersion(build_py):
     """Builds the package. An editable package reads the commit from its checkout."""
 
     def run(self) -> None:
-        """Build, and add the commit."""
+        """Build, and write the version."""
         super().run()
         if not self.editable_mode:
-            _write_commit(Path(self.build_lib) / "ccagent")
+            _write_version(Path(self.build_lib) / "ccagent")
 
 
-class SdistWithCommit(sdist):
-    """Makes a source distribution that contains its commit."""
+class SdistWithVersion(sdist):
+    """Makes a source distribution that contains its version."""
 
     def make_release_tree(self, base_dir: str, files: list[str]) -> None:
-        """Copy the files, and add the commit."""
+        """Copy the files, with links to the rooms as in a checkout, and write the version."""
         super().make_release_tree(base_dir, files)
-        _write_commit(Path(base_dir) / "src/ccagent")
+        package = Path(base_dir) / "src/ccagent"
+        for room in (_HERE / "src/ccagent").iterdir():
+            if room.is_symlink():
+                shutil.rmtree(package / room.name)
+                (package / room.name).symlink_to(room.readlink())
+        _write_version(package)
 
 
 # One module for all versions of Python. Without a compiler, or with CCAGENT_PURE, the store uses
@@ -52,7 +60,8 @@ _SCANNER = Extension(
 )
 
 setup(
-    cmdclass={"build_py": BuildWithCommit, "sdist": SdistWithCommit},
+    version=_VERSION,
+    cmdclass={"build_py": BuildWithVersion, "sdist": SdistWithVersion},
     ext_modules=[] if os.environ.get("CCAGENT_PURE") else [_SCANNER],
     options={} if os.environ.get("CCAGENT_PURE") else {"bdist_wheel": {"py_limited_api": "cp311"}},
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from ccagent import PRODUCER, __version__
+from ccagent import PRODUCER, RELEASE
 from ccagent.config.common_keys import AgentSettings
 from ccagent.counters import AgentCounters
 from ccagent.errors import ConfigurationError
@@ -131,7 +131,7 @@ class Agent(ABC, Generic[S]):
             token = read_secret(self.settings.token_file)
         return MetadataObject(
             producer=PRODUCER,
-            version=__version__,
+            version=RELEASE,
             format=0 if "format" in extras else None,
             attrs=[KVPair(key=key, value=value) for key, value in attributes.items()],
             token=token,

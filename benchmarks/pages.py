@@ -3,14 +3,14 @@
     python benchmarks/pages.py [--nodes 1000] [--seconds 120]
     python benchmarks/pages.py --pictures DIRECTORY
 
-The store is that of `ccagent demo` with the given number of simulated nodes. It has a day of values
+The store is that of the tests, with the given number of simulated nodes. It has a day of values
 of each node (about 100 to 150 series a node) and a job of 16 nodes that has run for 24 hours. Each
 page is opened five times in Debian's Chromium, for time ranges without a cached page; the median
 counts. The login page, which reads no values, is measured for comparison. CPU is the store's for
 one page. `--seconds`: ten viewers (five of the cluster, three of one job, two of other jobs)
 request their pages every 30 s for this duration. The store's CPU without viewers is subtracted.
 
-`--pictures`: write the pictures of the READMEs, from a demo of 32 nodes.
+`--pictures`: write the pictures of the READMEs, from 32 simulated nodes.
 """
 
 from __future__ import annotations
@@ -46,16 +46,12 @@ WIDE = "wide"
 
 def serve(nodes: int) -> None:
     """Run the demo's store with a job of 16 nodes that has run for a day."""
-    from ccagent.views.demo.jobs import DemoJob, demo_jobs
-    from ccagent.views.demo.running import DemoServer, run_demo
+    from tests.support import simulated_site
+    from tests.support.simulated_jobs import DemoJob, demo_jobs
 
     wide = DemoJob(name=WIDE, user="alice", account="phys", nodes=16, cores=64, memory=200,
                    began=24.0, limit=48)  # fmt: skip
-
-    def announce(server: DemoServer) -> None:
-        print(server.pages.url, flush=True)
-
-    run_demo("127.0.0.1:0", nodes, announce, [wide, *demo_jobs()] if nodes > 100 else None)
+    simulated_site.serve(nodes, [wide, *demo_jobs()] if nodes > 100 else None)
 
 
 class Store:

@@ -26,7 +26,7 @@ _SET_NAMES = "Sets of names, separated by commas: ccagent, node_exporter, cgroup
 
 @click.group(cls=HelpfulGroup)
 def export() -> None:
-    """Write metrics or targets for Prometheus to a file; hash passwords of the exporter."""
+    """Write files for Prometheus; hash the exporter's passwords."""
 
 
 @export.command()

@@ -10,10 +10,9 @@ import re
 import time
 from typing import TYPE_CHECKING, Any
 
-from ccagent import __version__
 from ccagent.agents.metrics.readers.base import NODE, Count
 from ccagent.agents.metrics.settings import READERS
-from ccagent.commit import commit
+from ccagent.commit import version
 from ccagent.errors import NotHereError
 from ccagent.exporter.collector import Collector
 from ccagent.exporter.exposition import Family, counter, gauge
@@ -90,7 +89,8 @@ class OwnCollector(Collector):
 
     def collect(self, node: Node) -> Iterator[FamilyRows]:
         """Read the counters. Counters of agents and sinks exist only in the daemon."""
-        yield _BUILD, [((__version__, commit() or "", platform.python_version()), 1)]
+        release, _, commit = version().partition("+g")
+        yield _BUILD, [((release, commit, platform.python_version()), 1)]
         yield _CPU, [((), round(time.process_time(), 6))]
         yield _MEMORY, [((), read_resident())]
         stopped = self.sources.stopped_clients

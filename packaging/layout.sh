@@ -11,18 +11,14 @@ layout() {
     cp -a "$source" "$work/build"
     "$python" "$here/vendor.py" build "$wheels" "$home" "$work/build" --arch "$arch"
     rm -rf "$work/build"
-    if [ "$store" = yes ]; then
-        "$python" "$here/vendor.py" unpack "$wheels" "$1/ccagent-store/usr/lib/ccagent-store" \
-            --arch "$arch" --list wheels-store.txt
-        mkdir -p "$1/ccagent-store/var/lib/ccagent-store"
-    else
-        rm -r "$1/ccagent-store"
-    fi
+    # An extension module of ccagent itself is of the machine that has compiled it.
+    [ "$arch" = "$(uname -m)" ] || find "$home/ccagent" -name '*.so' -delete
 
     mkdir -p "$core/etc/ccagent/conf.d" "$core/var/lib/ccagent/outbox"
     cp -R "$here/examples" "$here/ansible" "$here/venv" "$share"
     rm "$share/examples/README.md" "$share/ansible/README.md"
     generated "$home" "$core"
+    divide "$1"
     "$python" -I -S -B "$here/documents.py" "$source" "$core" usr/share/doc/ccagent-core
 
     find "$1" -type d -exec chmod 755 {} +
@@ -37,17 +33,26 @@ layout() {
     dated "$1"
 }
 
-# Compiles bytecode. It is unchecked, because a package system may change the time stamps of
-# sources.
-compile() {
-    for each in $pythons; do
-        "$each" -I -S -m compileall -q --invalidation-mode unchecked-hash \
-            -s "$1/ccagent-core" -p / "$1/ccagent-core/usr/lib/ccagent"
-        [ "$store" = yes ] || continue
-        "$each" -I -S -m compileall -q --invalidation-mode unchecked-hash \
-            -s "$1/ccagent-store" -p / "$1/ccagent-store/usr/lib/ccagent-store"
+# Moves the rooms of the store and of its pages to their packages, with the modules that they need.
+divide() {
+    stores=$1/ccagent-store/usr/lib/ccagent/ccagent
+    web=$1/ccagent-web/usr/lib/ccagent/ccagent/views
+    mkdir -p "$stores" "$web" "$1/ccagent-store/var/lib/ccagent-store"
+    mv "$home/ccagent/stores" "$stores"
+    mv "$home/ccagent/views/web" "$home/ccagent/views/trial" "$web"
+    # `ccagent job` shares these with the store.
+    mkdir -p "$home/ccagent/stores/metrics"
+    for module in __init__ metrics/__init__ metrics/job_table metrics/line_keys metrics/page_settings; do
+        mv "$stores/stores/$module.py" "$home/ccagent/stores/$module.py"
     done
-    dated "$1"
+    if [ "$store" = yes ]; then
+        for each in store web; do
+            "$python" "$here/vendor.py" unpack "$wheels" "$1/ccagent-$each/usr/lib/ccagent-$each" \
+                --arch "$arch" --list "wheels-$each.txt"
+        done
+    else
+        rm -r "$1/ccagent-store" "$1/ccagent-web"
+    fi
 }
 
 dated() {

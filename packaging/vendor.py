@@ -5,7 +5,7 @@ vendor.py fetch DIRECTORY                 download missing wheels of wheels.txt
     vendor.py build DIRECTORY TREE SOURCE     build the wheel of a source tree and unpack it, too
     vendor.py list DIRECTORY                  print the wheels that a build needs
 
-`--list wheels-store.txt` is for the modules of the package ccagent-store.
+`--list wheels-store.txt` is for the package ccagent-store, wheels-web.txt for ccagent-web.
 
 One tree is for all versions of Python: extension modules have version and machine in their names.
 All other files are identical in each wheel of a version; this is checked.
@@ -41,6 +41,9 @@ STRAY = {"example.py"}
 
 UNUSED = re.compile(r"/(tests|include|pkgconfig)/|_tests\.cpython|\.(a|c|h|pxd|pyi|pyx)$")
 """Files of large wheels that no program uses. ccagent's tree keeps such files."""
+
+ONLY = {"bokeh": re.compile(r"/static/js/bokeh(-api)?\.min\.js$")}
+"""Files of wheels of which the rest is not used, but for their licences."""
 
 INFORMATIVE = {"numpy/__config__.py"}
 """Files that differ between wheels: compiler options, for bug reports."""
@@ -121,6 +124,9 @@ def unpack(wheel: Path, tree: Path, *, is_lean: bool = False) -> None:
             *folders, name = entry.filename.split("/")
             about = folders and folders[0].endswith(".dist-info")
             if not name or (about and name in LEFT_OUT) or entry.filename in STRAY:
+                continue
+            wanted = ONLY.get(wheel.name.partition("-")[0])
+            if not about and wanted and not wanted.search(entry.filename):
                 continue
             if is_lean and not about and UNUSED.search(entry.filename):
                 continue

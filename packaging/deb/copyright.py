@@ -29,26 +29,30 @@ MODULES = (
     Module("nats-py", "nats/*", "Apache-2.0", "", "The NATS Authors"),
     Module("nvidia-ml-py", "pynvml.py", "BSD-3-clause-nvidia", "pynvml.py"),
     Module("paho-mqtt", "paho/*", "BSD-3-clause-eclipse", "paho_mqtt-*.dist-info/licenses/edl-v10"),
-    Module("psutil", "psutil/*", "BSD-3-clause-psutil", "psutil-*.dist-info/LICENSE"),
     Module("py-cpuinfo", "cpuinfo/*", "Expat-cpuinfo", "py_cpuinfo-*.dist-info/LICENSE"),
 )
 STORE = (
-    Module("anyio", "anyio/*", "Expat-anyio", "anyio-*.dist-info/licenses/LICENSE"),
     Module("cffi", "cffi/* usr/lib/ccagent-store/_cffi_backend*", "MIT-0-cffi",
            "cffi-*.dist-info/licenses/LICENSE", "Armin Rigo, Maciej Fijalkowski"),
     Module("cryptography", "cryptography/*", "Apache-2.0", "", "Individual contributors"),
-    Module("h11", "h11/*", "Expat-h11", "h11-*.dist-info/licenses/LICENSE.txt"),
     Module("httptools", "httptools/*", "Expat-httptools", "httptools-*.dist-info/licenses/LICENSE"),
-    Module("idna", "idna/*", "BSD-3-clause-idna", "idna-*.dist-info/licenses/LICENSE.md"),
-    Module("jinja2", "jinja2/*", "BSD-3-clause-jinja2",
-           "jinja2-*.dist-info/licenses/LICENSE.txt"),
-    Module("markupsafe", "markupsafe/*", "BSD-3-clause-markupsafe",
-           "markupsafe-*.dist-info/licenses/LICENSE.txt"),
     Module("numpy", "numpy/* usr/lib/ccagent-store/numpy.libs/*", "BSD-3-clause-numpy",
            "numpy-*.dist-info/licenses/LICENSE.txt"),
     Module("orjson", "orjson/*", "MPL-2.0", "", "ijl"),
     Module("pycparser", "pycparser/*", "BSD-3-clause-pycparser",
            "pycparser-*.dist-info/licenses/LICENSE"),
+)  # fmt: skip
+"""The modules of the package ccagent-store."""
+
+WEB = (
+    Module("anyio", "anyio/*", "Expat-anyio", "anyio-*.dist-info/licenses/LICENSE"),
+    Module("bokeh", "bokeh/*", "BSD-3-clause-bokeh", "bokeh-*.dist-info/licenses/LICENSE.txt"),
+    Module("h11", "h11/*", "Expat-h11", "h11-*.dist-info/licenses/LICENSE.txt"),
+    Module("idna", "idna/*", "BSD-3-clause-idna", "idna-*.dist-info/licenses/LICENSE.md"),
+    Module("jinja2", "jinja2/*", "BSD-3-clause-jinja2",
+           "jinja2-*.dist-info/licenses/LICENSE.txt"),
+    Module("markupsafe", "markupsafe/*", "BSD-3-clause-markupsafe",
+           "markupsafe-*.dist-info/licenses/LICENSE.txt"),
     Module("starlette", "starlette/*", "BSD-3-clause-starlette",
            "starlette-*.dist-info/licenses/LICENSE.md", "Encode OSS Ltd"),
     Module("typing-extensions", "typing_extensions.py", "PSF-2.0",
@@ -56,7 +60,7 @@ STORE = (
     Module("uvicorn", "uvicorn/*", "BSD-3-clause-uvicorn",
            "uvicorn-*.dist-info/licenses/LICENSE.md", "Encode OSS Ltd"),
 )  # fmt: skip
-"""The modules of the package ccagent-store."""
+"""The modules of the package ccagent-web."""
 
 _GPL = re.compile(r"GNU GENERAL PUBLIC LICENSE\s+Version 3.*?why-not-lgpl\.html>\.", re.DOTALL)
 """Part of numpy's licence for the Fortran library. Debian requires a reference instead."""
@@ -75,20 +79,10 @@ Copyright: 2026 The ccagent authors
 License: GPL-2 or Expat
 Comment: packaging/wheels.txt of the source has versions and hashes of the bundled modules below.
 """
-_TAIL = """\
-License: Apache-2.0
- On Debian systems the text is in /usr/share/common-licenses/Apache-2.0.
-
-License: GPL-2
- On Debian systems the text is in /usr/share/common-licenses/GPL-2.
-"""
-_STORE_TAIL = """\
-License: Apache-2.0
- On Debian systems the text is in /usr/share/common-licenses/Apache-2.0.
-
-License: MPL-2.0
- On Debian systems the text is in /usr/share/common-licenses/MPL-2.0.
-"""
+_TAILS = {
+    name: f"License: {name}\n On Debian systems the text is in /usr/share/common-licenses/{name}.\n"
+    for name in ("Apache-2.0", "GPL-2", "MPL-2.0")
+}
 
 
 def read_licence(home: Path, module: Module) -> str:
@@ -127,10 +121,10 @@ def main() -> None:
 
 def add_modules(home: Path, parts: list[str], texts: list[str]) -> None:
     """Add the paragraphs of the bundled modules and of the kernel programs."""
-    is_store = home.name == "ccagent-store"
-    if not is_store:
+    modules = {"ccagent-store": STORE, "ccagent-web": WEB}.get(home.name, MODULES)
+    if modules is MODULES:
         parts.append(_KERNEL)
-    for module in STORE if is_store else MODULES:
+    for module in modules:
         holder = module.holder
         if module.text:
             text = read_licence(home, module)
@@ -140,7 +134,9 @@ def add_modules(home: Path, parts: list[str], texts: list[str]) -> None:
             f"Files: usr/lib/{home.name}/{module.files}\nCopyright: {holder}\n"
             f"License: {module.licence}\nComment: {module.name}\n"
         )
-    texts.append(_STORE_TAIL if is_store else _TAIL)
+    texts += [_TAILS[each] for each in sorted({module.licence for module in modules} & {*_TAILS})]
+    if modules is MODULES:
+        texts.append(_TAILS["GPL-2"])
 
 
 if __name__ == "__main__":

@@ -7,11 +7,10 @@ pack_deb() {
         *) machine=$arch ;;
     esac
     root=$work/deb
-    # rpmbuild has created the same trees, but with bytecode.
+    # rpmbuild has created the same trees.
     laid_out=$(find "$work" -type d -path '*/built/root' | head -n 1)
     if [ -n "$laid_out" ]; then
         mv "$laid_out" "$root"
-        find "$root" -name __pycache__ -type d -prune -exec rm -rf {} +
     else
         layout "$root"
     fi
@@ -22,11 +21,11 @@ pack_deb() {
     sed -i 's,](CHANGELOG.md),](changelog.gz),' "$documents/README.md"
     level=3
     [ "$compression" = xz ] || level=1
-    packages="ccagent-core ccagent ccagent-slurm ccagent-lustre"
+    packages="ccagent-core ccagent-node ccagent-slurm ccagent-lustre"
     with_modules=ccagent-core
     if [ "$store" = yes ]; then
-        packages="$packages ccagent-store"
-        with_modules="$with_modules ccagent-store"
+        packages="$packages ccagent-store ccagent-web"
+        with_modules="$with_modules ccagent-store ccagent-web"
     fi
     for package in $with_modules; do
         install -D -m 644 "$here/deb/$package.lintian-overrides" \
@@ -39,7 +38,7 @@ pack_deb() {
         modules=
         case $package in
             ccagent-core) modules=$tree/usr/lib/ccagent ;;
-            ccagent-store) modules=$tree/usr/lib/ccagent-store ;;
+            ccagent-store | ccagent-web) modules=$tree/usr/lib/$package ;;
         esac
         # shellcheck disable=SC2086
         "$python" -I -S "$here/deb/copyright.py" "$top/LICENSE" $modules >"$about/copyright"
@@ -48,7 +47,7 @@ pack_deb() {
         architecture=$(sed -n 's/^Architecture: *//p' "$here/deb/$package.control")
         [ "$architecture" = all ] || architecture=$machine
         sed -e "s/@VERSION@/$version-$release/" -e "s/@ARCHITECTURE@/$architecture/" \
-            -e "s/@PACKAGER@/$packager/" \
+            -e "s/@PACKAGER@/$packager/" $(ranges) \
             -e "s/@SIZE@/$(du -k -s --apparent-size "$tree" | cut -f1)/" \
             "$here/deb/$package.control" >"$tree/DEBIAN/control"
         (cd "$tree" && find etc -type f 2>/dev/null | sort | sed 's,^,/,') >"$tree/DEBIAN/conffiles"
@@ -61,8 +60,17 @@ pack_deb() {
         (cd "$tree" && find usr -type f -print0 | sort -z | xargs -0 md5sum) >"$tree/DEBIAN/md5sums"
         touch --date="@$SOURCE_DATE_EPOCH" "$tree"/DEBIAN/* "$tree/DEBIAN" "$tree"
         dpkg-deb --root-owner-group "-Z$compression" "-z$level" --build "$tree" \
-            "$output/${package}_$version-${release}_$architecture.deb" >/dev/null
+            "$work/${package}_$version-${release}_$architecture.deb" >/dev/null
     done
+    publish "$work"/*.deb
+}
+
+# The versions of the program that suit a role, and those that suit modules of other packages.
+ranges() {
+    echo "$version" | awk -F. '{
+        printf "-es/@MAJOR@/%s/ -es/@NEXT_MAJOR@/%s.0.0~/ ", $1, $1 + 1
+        printf "-es/@SERIES@/%s.%s/ -es/@NEXT_SERIES@/%s.%s.0~/", $1, $2, $1, $2 + 1
+    }'
 }
 
 debian_changelog() {

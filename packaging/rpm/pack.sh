@@ -10,17 +10,21 @@ pack_rpm() {
     archive "$work/wheels.d" . >"$work/rpm/SOURCES/ccagent-wheels-$version.tar"
     cp "$here/tree/ccagent-core/usr/lib/sysusers.d/ccagent.conf" "$work/rpm/SOURCES/ccagent.sysusers"
     dated "$work/rpm/SOURCES"
+    # rpmbuild --rebuild gets no options: the specification itself has them.
+    sed -e "s/^\(.*global package_version\) .*/\1 $version}/" \
+        -e "s/^\(.*global package_release\) .*/\1 $release}/" \
+        -e "s/ - 1\.0\.0-1$/ - $version-$release/" \
+        "$here/rpm/ccagent-core.spec" >"$work/rpm/ccagent-core.spec"
     set --
     [ "$store" = yes ] || set -- --define "without_store 1"
     [ "$compression" = xz ] || set -- "$@" --define "payload w1.gzdio"
     rpmbuild -ba "$@" --quiet --nodeps --target "$arch" \
         --define "_topdir $work/rpm" \
         --define "_rpmfilename %%{NAME}-%%{VERSION}-%%{RELEASE}.%%{ARCH}.rpm" \
-        --define "package_version $version" --define "package_release $release" \
-        --define "packager $packager" --define "pythons $pythons" \
-        "$here/rpm/ccagent-core.spec" >"$work/rpm/log" 2>&1 ||
+        --define "packager $packager" --define "python $python" \
+        "$work/rpm/ccagent-core.spec" >"$work/rpm/log" 2>&1 ||
         { cat "$work/rpm/log" >&2; return 1; }
-    mv "$work"/rpm/RPMS/*.rpm "$work"/rpm/SRPMS/*.rpm "$output"
+    publish "$work"/rpm/RPMS/*.rpm "$work"/rpm/SRPMS/*.rpm
 }
 
 archive() {

@@ -1,7 +1,6 @@
-"""The commit of this ccagent: from the package, else from a checkout.
+"""The version of this ccagent with its commit, also in a checkout.
 
-The build (setup.py) runs this file separately, so it imports no module of ccagent. It does not need
-`git`.
+packaging/version.py runs this file separately. It does not need `git`.
 """
 
 from __future__ import annotations
@@ -9,19 +8,17 @@ from __future__ import annotations
 import os
 import re
 
-FILE = "_commit"
-"""File beside this one that the build writes."""
-
 _ABBREVIATED = 12
 _FULL = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 
-def commit() -> str:
-    """Return the abbreviated commit, or an empty string if it is unknown."""
-    here = os.path.dirname(os.path.abspath(__file__))
-    source, name = os.path.split(os.path.dirname(here))
-    written = _first_line(os.path.join(here, FILE))
-    return written or (commit_of(source) if name == "src" else "")
+def version() -> str:
+    """Return the version. That of a checkout, which no build has written, has the commit added."""
+    from ccagent import __version__
+
+    source, name = os.path.split(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    found = commit_of(source) if name == "src" and __version__.endswith(".dev0") else ""
+    return __version__ + (f"+g{found}" if found else "")
 
 
 def commit_of(directory: str) -> str:

@@ -170,11 +170,17 @@ class TooLargeError(RejectedError):
         self.limit = limit
 
 
+_CADENCE = {"cadence", "frequency", "interval", "period"}
+"""Other words for the key `every`."""
+
+
 def nearest(name: str, known: tuple[str, ...] | list[str]) -> str:
     """Return `; did you mean 'x'?`, or the list of known names if none is similar."""
     import difflib
 
     candidates = difflib.get_close_matches(name.replace("_", "-"), known, n=1, cutoff=0.5)
+    if name in _CADENCE and "every" in known:
+        candidates = ["every"]
     if candidates:
         return f"; did you mean {candidates[0]!r}?"
     return f"; there are {', '.join(sorted(known))}" if known else ""

@@ -50,7 +50,7 @@ def _with_range(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.group(cls=HelpfulGroup)
 def jobstats() -> None:
-    """Query the store of Lustre jobstats for the I/O of jobs, users and nodes."""
+    """Query the jobstats store for the I/O of jobs, users, nodes."""
 
 
 @jobstats.command()

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from ccagent.errors import ConfigurationError
-from ccagent.log import logger
+from ccagent.log import logger, say
 from ccagent.net.serving import (
     EmbeddedServer,
     ServingLimits,
     limit_connections,
     silence_uvicorn,
 )
+from ccagent.net.urls import describe_address
 from ccagent.service.notify import Notifier
 from ccagent.stores.accepting import handle_accept_errors, plan_connections
 from ccagent.stores.collecting import shorten_collections
@@ -101,7 +102,7 @@ class JobstatsServer:
         ]
         serving = loop.create_task(server.serve(sockets=[listening]))
         host, port = listening.getsockname()[:2]
-        logger.info("listening on %s, port %d", host, port)
+        say(f"listening on {describe_address(host, port, is_tls=self._context is not None)}")
         self._warn_if_open(host)
         shorten_collections()
         notifier.ready(f"port {port}")

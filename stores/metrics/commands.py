@@ -65,7 +65,9 @@ def metrics(ctx: click.Context, /, **options: Any) -> None:
     try:
         run_store(settings)
     except OSError as error:
-        raise ConfigurationError(f"the store can't start: {error}") from error
+        from ccagent.net.network_errors import explain_listening
+
+        raise ConfigurationError(f"the store can't start: {explain_listening(error)}") from error
 
 
 @metrics.command()
@@ -173,11 +175,13 @@ def _settings(
 
 
 def need_store_extra(*, with_pages: bool = False) -> None:
-    """Raise ConfigurationError if packages of the extra `store` or `web` are missing."""
+    """Raise ConfigurationError if the extra `metrics-store` or `web`, or the pages, are missing."""
     from importlib.util import find_spec
 
     from ccagent.machine.interpreter import install_command
 
+    if with_pages and not find_spec("ccagent.views.web"):
+        raise ConfigurationError("the pages are in the package ccagent-web")
     wanted = _OF_STORE + (_OF_PAGES if with_pages else ())
     missing = [name for name in wanted if not find_spec(name)]
     if missing:

@@ -10,7 +10,8 @@ import time
 from typing import TYPE_CHECKING
 
 from ccagent.errors import ConfigurationError
-from ccagent.log import logger
+from ccagent.log import logger, say
+from ccagent.net.urls import describe_address
 from ccagent.service.notify import Notifier
 from ccagent.stores.accepting import handle_accept_errors, plan_connections
 from ccagent.stores.collecting import shorten_collections
@@ -89,7 +90,7 @@ class ListeningServer:
             backlog=self._backlog,
         )
         self.port = server.sockets[0].getsockname()[1]
-        logger.info("listening on %s, port %d", host or "every address", self.port)
+        say(f"listening on {describe_address(host, self.port, is_tls=context is not None)}")
         shorten_collections()
         sweep = self.repeat(_SWEEP_EVERY, lambda: self._sweep(notifier))
         # A separate task: slow work must not delay the watchdog and the closing of slow

@@ -39,7 +39,7 @@ _PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 
 # What is mounted goes with the namespace.
 _ENTER = """
-for place in proc sys dev; do mount --rbind /$place "$0/$place"; done
+for place in PLACES; do mount --rbind /$place "$0/$place"; done
 exec chroot "$0" "$@"
 """
 
@@ -49,15 +49,38 @@ class CleanRoot:
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / "root"
+        self.mounted = "proc sys dev"
         shutil.copytree(_template(), self.path, symlinks=True)
+
+    def start(self, *command: str, user: str) -> subprocess.Popen[bytes]:
+        """Start a command in it, with this machine's network."""
+        command = _as_user(user, command)
+        return subprocess.Popen(
+            ["unshare", "--mount", "sh", "-euc", self._enter(), str(self.path), *command],
+            stdin=subprocess.DEVNULL,
+            env={"PATH": _PATH, "LC_ALL": "C"},
+        )
+
+    def add_apt(self) -> None:
+        """Add apt, which has no source of packages."""
+        methods = ("copy", "file", "gpgv", "store")
+        programs = ("apt-config", "apt-get", "apt-key", "awk", "base64", "cut", "gpgv", "mktemp")
+        files = [f"/usr/lib/apt/methods/{name}" for name in methods]
+        files += [path for name in programs if (path := shutil.which(name, path=_PATH))]
+        for file in [*files, *_libraries(files)]:
+            _copy(file, self.path)
+        for folder in ("etc/apt/apt.conf.d", "var/lib/apt/lists/partial", "var/log/apt",
+                       "var/cache/apt/archives/partial"):  # fmt: skip
+            (self.path / folder).mkdir(parents=True)
+        # What reads files of packages runs as root: the root has no user _apt.
+        (self.path / "etc/apt/apt.conf.d/user").write_text('APT::Sandbox::User "root";\n')
 
     def run(self, *command: str, user: str = "", expect: int = 0, **variables: str) -> str:
         """Run a command in it, without a network; give what it printed, errors too."""
         if user:
-            name = ["--reuid", user, "--regid", user, "--clear-groups", "--bounding-set=-all"]
-            command = ("setpriv", *name, *command)
+            command = _as_user(user, command)
         done = subprocess.run(
-            ["unshare", "--mount", "--net", "sh", "-euc", _ENTER, str(self.path), *command],
+            ["unshare", "--mount", "--net", "sh", "-euc", self._enter(), str(self.path), *command],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -67,6 +90,9 @@ class CleanRoot:
         )
         assert done.returncode == expect, f"{command}: {done.returncode}: {done.stdout}"
         return done.stdout
+
+    def _enter(self) -> str:
+        return _ENTER.replace("PLACES", self.mounted)
 
     def add(self, file: Path) -> str:
         """Copy a file to its top; give the path inside."""
@@ -85,6 +111,11 @@ class CleanRoot:
                 owner = f"{status.st_uid}:{status.st_gid}"
                 found[f"/{path.relative_to(self.path)}"] = f"{owner} {status.st_mode:o} {holds}"
         return found
+
+
+def _as_user(user: str, command: tuple[str, ...]) -> tuple[str, ...]:
+    name = ("--reuid", user, "--regid", user, "--clear-groups", "--bounding-set=-all")
+    return ("setpriv", *name, *command)
 
 
 @cache

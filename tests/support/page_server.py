@@ -1,4 +1,4 @@
-"""`ccagent demo` and a store with pages as processes, and a browser that looks at them."""
+"""A simulated cluster and a store with pages as processes, and a browser that looks at them."""
 
 from __future__ import annotations
 
@@ -14,20 +14,25 @@ from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
 
 class RunningDemo:
-    """`ccagent demo` until it is interrupted. directory: where its temporary files are."""
+    """A store with pages until it is interrupted. directory: where its temporary files are.
 
-    def __init__(self, directory: Path, *options: str) -> None:
+    command: the arguments of Python; by default those of the simulated cluster.
+    """
+
+    def __init__(self, directory: Path, *command: str) -> None:
         self.directory = directory
         self.log = directory.parent / f"{directory.name}.log"
         directory.mkdir(exist_ok=True)
         with self.log.open("wb") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "ccagent", "demo", *options],
+                [sys.executable, "-m", *(command or ("tests.support.simulated_site",))],
                 stdout=output, stderr=subprocess.STDOUT,
                 env={**os.environ, "TMPDIR": str(directory)},
             )  # fmt: skip
@@ -36,7 +41,7 @@ class RunningDemo:
             assert self.process.poll() is None, self.said()
             assert time.monotonic() < deadline, self.said()
             time.sleep(0.05)
-        found = re.search(r"ccagent demo: (\S+)/\n", self.said())
+        found = re.search(r"(http://\S+)/\n", self.said())
         assert found, self.said()
         self.url = found[1]
 
@@ -55,6 +60,15 @@ class RunningDemo:
         if self.process.poll() is None:
             self.process.terminate()
             self.process.wait(60)
+
+
+def fetch(url: str) -> str | None:
+    """Return a page as text; None if it does not exist."""
+    try:
+        with urlopen(url, timeout=60) as answer:
+            return str(answer.read().decode())
+    except HTTPError:
+        return None
 
 
 class Watched:

@@ -18,12 +18,12 @@ from ccagent.stores.metrics.job_table import JobTable
 from ccagent.stores.metrics.page_settings import WebSettings
 from ccagent.stores.metrics.store import MetricStore
 from ccagent.stores.metrics.tokens import TokenVerifier
-from ccagent.views.demo.cluster import CLUSTER, SimulatedCluster
-from ccagent.views.demo.jobs import DemoJob
 from ccagent.views.web.access import PageAccess
 from ccagent.views.web.application import PageApplication
 from ccagent.views.web.context import PageSources
 from ccagent.views.web.data.job_search import JobSearch
+from tests.support.simulated_cluster import CLUSTER, SimulatedCluster
+from tests.support.simulated_jobs import DemoJob
 
 KEY = Ed25519PrivateKey.from_private_bytes(b"p" * 32)
 

@@ -164,7 +164,11 @@ def test_the_list_of_commands_says_what_their_help_says() -> None:
     context = click.Context(cli)
     formatter = click.HelpFormatter(width=200)
     cli.format_commands(context, formatter)
-    listed = dict(line.split(None, 1) for line in formatter.getvalue().splitlines()[1:])
+    lines = [line for line in formatter.getvalue().splitlines() if line.startswith(" ")]
+    listed = dict(line.split(None, 1) for line in lines)
+    narrow = click.HelpFormatter(width=78)
+    cli.format_commands(context, narrow)
+    assert "..." not in narrow.getvalue()
     for name in cli.list_commands(context):
         command = cli.get_command(context, name)
         if command is not None and not command.hidden:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ccagent.views.settings import ViewSettings
 
 _WIDEST = 120
-NO_DATA, UNKNOWN = 3, 2
+NO_DATA, UNKNOWN = 3, 1
 """Exit status for a job without samples, and for an unknown job. UNKNOWN has precedence."""
 
 
@@ -49,7 +49,7 @@ def job(
 ) -> None:
     """Show how well jobs used their allocation, and give advice.
 
-    Query the metric store; without a store, this node for its running jobs. The exit status is 2
+    Query the metric store; without a store, this node for its running jobs. The exit status is 1
     for an unknown job, 3 for a job without data.
     """
     from ccagent import log

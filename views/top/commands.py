@@ -86,14 +86,14 @@ def _print_screens(reader: NodeReader, state: ViewState, *, is_once: bool) -> No
     """Print all rows once, or at each interval."""
     import time
 
-    from ccagent.errors import ConfigurationError
+    from ccagent.errors import NotHereError
     from ccagent.views.terminal import find_width, is_unicode, print_lines
     from ccagent.views.top.screen import draw
 
     is_ascii = not is_unicode(getattr(sys.stdout, "encoding", None))
     snapshot = _read_twice(reader, _ONCE_PAUSE)
     if state.job and all(one.job != state.job for one in snapshot.jobs):
-        raise ConfigurationError(f"job {state.job}: does not run on this node ({snapshot.node})")
+        raise NotHereError(f"job {state.job}: does not run on this node ({snapshot.node})")
     state = state.begin(has_jobs=any(job.job for job in snapshot.jobs))
     while True:
         # The terminal's size may change between readings.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from ccagent.errors import ConfigurationError
-from ccagent.log import logger
+from ccagent.log import logger, say
 from ccagent.net.serving import EmbeddedServer, ServingLimits, limit_connections
 from ccagent.net.urls import is_loopback
 from ccagent.stores.accepting import plan_connections
@@ -97,7 +97,7 @@ class PageServer:
         port = self._listening.getsockname()[1]
         shown = f"[{self._host}]" if ":" in self._host else self._host or "localhost"
         self.url = f"{self._scheme}://{shown}:{port}/"
-        logger.info("pages at %s", self.url)
+        say(f"pages at {self.url}")
         serving = asyncio.create_task(self._server.serve(sockets=[self._listening]))
         try:
             await asyncio.shield(serving)

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Literal
 
 from ccagent.agents.sonar.process import ProcessSource
-from ccagent.errors import CcagentError, NotHereError
+from ccagent.errors import CcagentError, ConfigurationError, NotHereError
 from ccagent.log import logger
 from ccagent.machine.bpf import pins
 
@@ -25,8 +25,14 @@ _RETRY_EVERY = 20
 def open_source(name: SourceName, node: Node, selection: ProcessSelection) -> ProcessSource:
     """Open a source. Import only its module."""
     if name == "psutil":
-        from ccagent.agents.sonar.sources.psutil_source import PsutilSource
+        try:
+            from ccagent.agents.sonar.sources.psutil_source import PsutilSource
+        except ModuleNotFoundError:
+            from ccagent.machine.interpreter import install_command
 
+            raise ConfigurationError(
+                f"agents.sample.source: psutil is missing: {install_command('psutil')}"
+            ) from None
         return PsutilSource(node, selection)
     if name in {"auto", "bpf"}:
         return PreferredSource(node, selection, asked=name == "bpf")

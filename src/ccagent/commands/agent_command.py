@@ -55,14 +55,14 @@ def run_daemon(load: Callable[[], Configuration], *, serves_status: bool) -> Non
 HELP = {
     "sample": "Collect the processes and jobs of this node.",
     "sysinfo": "Describe the hardware and software of this node.",
-    "jobs": "Collect the new and changed jobs of a Slurm cluster, on its master.",
-    "cluster": "Collect the partitions and nodes of a Slurm cluster, on its master.",
+    "jobs": "Collect new and changed jobs, on the master of Slurm.",
+    "cluster": "Collect partitions and nodes, on the master of Slurm.",
     "lustre": "Collect the I/O of jobs, on a server of Lustre.",
     "metrics": "Collect metrics of this node.",
     "fast": "Collect the KPIs of this node for a FAST scheduler.",
     "energy": "Measure the energy of this node and split it between its jobs.",
-    "jobio": "Collect the I/O of jobs by file system, and their network traffic.",
-    "log": "Send ccagent's own warnings and errors as log messages; in the daemon.",
+    "jobio": "Collect the I/O of jobs by file system, and over networks.",
+    "log": "Send ccagent's own warnings and errors, in the daemon.",
 }
 
 _WHERE_RECORDS_GO = """\

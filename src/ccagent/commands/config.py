@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=HelpfulGroup)
 def config() -> None:
-    """Check a configuration, print the defaults, or import Sonar's configuration."""
+    """Check a configuration, print the defaults, import Sonar's."""
 
 
 @config.command()

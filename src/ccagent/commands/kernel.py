@@ -21,7 +21,10 @@ _directory = click.option(
 
 @click.group(cls=HelpfulGroup)
 def kernel() -> None:
-    """Load, show and unload the kernel programs for processes and I/O of jobs."""
+    """Load, show and unload the kernel programs.
+
+    They read all processes, and the I/O of jobs.
+    """
 
 
 @kernel.command()

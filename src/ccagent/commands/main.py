@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from ccagent import __version__
 from ccagent.commands.agent_command import HELP, configure_log, load, make_agent_command, run_daemon
 from ccagent.config.command_options import HelpfulGroup, add_common_options, add_file_options
 from ccagent.errors import ConfigurationError
@@ -16,6 +15,7 @@ from ccagent.service.signals import CLOSED_PIPE, INTERRUPTED, allow_interrupts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from types import ModuleType
 
     from ccagent.config.command_options import Common
     from ccagent.config.configuration import Configuration
@@ -33,18 +33,14 @@ _COMMANDS = {
     "agents": _Place("ccagent.commands.sinks", "List the agents."),
     "config": _Place(
         "ccagent.commands.config",
-        "Check a configuration, print the defaults, or import Sonar's configuration.",
+        "Check a configuration, print the defaults, import Sonar's.",
     ),
     "control": _Place(
         "ccagent.controls.commands", "Read and set the controls of a node, and restore them."
     ),
-    "demo": _Place(
-        "ccagent.views.demo.commands",
-        "Show the pages with a simulated cluster and this node until Ctrl-C, then delete all data.",
-    ),
     "export": _Place(
         "ccagent.exporter.commands",
-        "Write metrics or targets for Prometheus to a file; hash passwords of the exporter.",
+        "Write files for Prometheus; hash the exporter's passwords.",
     ),
     "job": _Place(
         "ccagent.views.job.commands",
@@ -52,11 +48,11 @@ _COMMANDS = {
     ),
     "jobstats": _Place(
         "ccagent.stores.jobstats.query_commands",
-        "Query the store of Lustre jobstats for the I/O of jobs, users and nodes.",
+        "Query the jobstats store for the I/O of jobs, users, nodes.",
     ),
     "kernel": _Place(
         "ccagent.commands.kernel",
-        "Load, show and unload the kernel programs for processes and I/O of jobs.",
+        "Load, show and unload the kernel programs.",
     ),
     "migfra": _Place(
         "ccagent.machines.commands",
@@ -64,11 +60,11 @@ _COMMANDS = {
     ),
     "outbox": _Place(
         "ccagent.commands.sinks",
-        "Show the queue of each sink and its dead letters; exit status 1 if one can't be read.",
+        "Show the queue of each sink, and its dead letters.",
     ),
     "sinks": _Place(
         "ccagent.commands.sinks",
-        "List the kinds of sinks, by the scheme of their URL; or test one.",
+        "List the kinds of sinks; test one.",
     ),
     "store": _Place("ccagent.stores.commands", "Run a store for the data of agents."),
     "top": _Place(
@@ -76,10 +72,31 @@ _COMMANDS = {
     ),
     "usage": _Place(
         "ccagent.views.usage.commands",
-        "Show energy, CO2 and cost of ended jobs, by user or project.",
+        "Show energy, CO2 and cost of ended jobs.",
+    ),
+    "try": _Place(
+        "ccagent.views.trial.commands",
+        "Try everything on this machine; Ctrl-C deletes all data.",
     ),
 }
 """Commands that are imported at first use. The list of all commands needs no import."""
+
+
+GROUPS = {
+    "Collect": (
+        "sample", "sysinfo", "metrics", "energy", "jobio", "fast", "lustre", "jobs", "cluster",
+        "log",
+    ),
+    "Send": ("run", "status", "sinks", "outbox"),
+    "Look": ("try", "top", "job", "usage", "jobstats"),
+    "Keep": ("store", "export"),
+    "Control": ("control", "migfra", "kernel"),
+    "Set up": ("config", "doctor", "agents"),
+}  # fmt: skip
+"""The commands by purpose, in the order of the help."""
+
+_PACKAGES = {"ccagent.stores": "ccagent-store", "ccagent.views": "ccagent-web"}
+"""RPM and Debian packages that have modules of the program, in addition to ccagent-core."""
 
 
 class Commands(HelpfulGroup):
@@ -95,7 +112,9 @@ class Commands(HelpfulGroup):
         if command is not None:
             return command
         if cmd_name in _COMMANDS:
-            found: click.Command = getattr(import_module(_COMMANDS[cmd_name].module), cmd_name)
+            found: click.Command = getattr(
+                _import(_COMMANDS[cmd_name].module), "trial" if cmd_name == "try" else cmd_name
+            )
             return found
         if cmd_name not in HELP:
             from ccagent.registry import agent_names
@@ -104,11 +123,22 @@ class Commands(HelpfulGroup):
                 return None
         return make_agent_command(cmd_name)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(
+        self,
+        ctx: click.Context,  # noqa: ARG002 - click's signature
+        formatter: click.HelpFormatter,
+    ) -> None:
         """Write the list of commands for the help, each with the first sentence of its help."""
         summaries = HELP | {name: place.summary for name, place in _COMMANDS.items()}
         summarized = {name: click.Command(name, help=text) for name, text in summaries.items()}
-        click.Group(commands={**self.commands, **summarized}).format_commands(ctx, formatter)
+        known = {**self.commands, **summarized}
+        widest = max(map(len, known))
+        for title, names in GROUPS.items():
+            with formatter.section(title):
+                limit = formatter.width - 6 - widest
+                formatter.write_dl(
+                    [(f"{name:{widest}}", known[name].get_short_help_str(limit)) for name in names]
+                )
 
     def invoke(self, ctx: click.Context) -> object:
         """Run a command. Ctrl-C, and a closed standard output, end it without an error message."""
@@ -122,13 +152,23 @@ class Commands(HelpfulGroup):
             sys.exit(INTERRUPTED)
 
 
+def _import(module: str) -> ModuleType:
+    """Import the module of a command. Raise ConfigurationError if it is in another package."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        for prefix, package in _PACKAGES.items():
+            if (error.name or "").startswith(prefix):
+                raise ConfigurationError(f"this command is in the package {package}") from None
+        raise
+
+
 def _version(ctx: click.Context, _: click.Parameter, is_wanted: bool) -> None:
     if not is_wanted:
         return
-    from ccagent.commit import commit
+    from ccagent.commit import version
 
-    found = commit()
-    click.echo(f"ccagent, version {__version__}" + (f" ({found})" if found else ""))
+    click.echo(f"ccagent, version {version()}")
     ctx.exit()
 
 
@@ -148,7 +188,7 @@ def _parse_duration(_: click.Context, __: click.Parameter, text: str) -> Duratio
     is_eager=True,
     expose_value=False,
     callback=_version,
-    help="Show the version and the commit.",
+    help="Show the version.",
 )
 @add_file_options
 def cli(common: Common) -> None:
@@ -163,9 +203,10 @@ def cli(common: Common) -> None:
 @cli.command()
 @add_common_options
 def run(common: Common) -> None:
-    """Run the daemon: all configured agents, until SIGTERM. SIGHUP reads the configuration again.
+    """Run the daemon: all configured agents, until SIGTERM.
 
-    Without --config it reads /etc/ccagent/ccagent.toml, which must exist.
+    SIGHUP reads the configuration again. Without --config it reads /etc/ccagent/ccagent.toml,
+    which must exist.
     """
     from ccagent.config.options import load_configuration
     from ccagent.daemon.daemon import check_runnable
@@ -210,9 +251,12 @@ def generate(directory: str) -> None:
     callback=_parse_duration,
     help="Wait at most TIME, such as 10s, until the daemon has started and has sent a message.",
 )
-@add_common_options
+@add_file_options
 def status(as_json: bool, wait: Duration, common: Common) -> None:
-    """Show the counters of the running daemon; exit status 1 if none runs."""
+    """Show the counters of the running daemon.
+
+    Exit status 1 if none runs.
+    """
     from ccagent.service.status_socket import await_status
 
     configuration = load(common)
@@ -259,9 +303,41 @@ def run_click(arguments: Sequence[str]) -> int:
     return found if isinstance(found, int) else 0
 
 
+def _hint(error: click.NoSuchOption) -> str:
+    """Return what the user may have meant: an option, or a key that another option sets."""
+    from difflib import get_close_matches
+
+    context = error.ctx
+    if context is None:
+        return ""
+    known = [one for each in context.command.params for one in each.opts if one.startswith("--")]
+    if found := get_close_matches(error.option_name, known, n=1, cutoff=0.75):
+        return f"; did you mean {found[0]!r}?"
+    key = error.option_name.lstrip("-")
+    field = key.replace("-", "_")
+    if "--sink-set" in known:
+        from ccagent.registry import transport_names
+        from ccagent.transports.base import transport_class
+
+        if any(
+            field in transport_class(f"{name}:").Settings.__struct_fields__
+            for name in transport_names()
+        ):
+            return f"; it is a key of sinks: --sink-set {key}=VALUE"
+    if "--set" in known:
+        from ccagent.agents.base import agent_class
+
+        if field in agent_class(context.command.name or "").Settings.__struct_fields__:
+            return f"; it is a key of the agent: --set {key}=VALUE"
+    return ""
+
+
 def _sentence(error: click.ClickException) -> str:
     """Return click's error message in one line, with the command for its help."""
-    text = " ".join(error.format_message().split()).rstrip(".")
+    if isinstance(error, click.NoSuchOption):
+        text = f"no such option {error.option_name!r}{_hint(error)}"
+    else:
+        text = " ".join(error.format_message().split()).rstrip(".")
     if text[1:2].islower():
         text = text[:1].lower() + text[1:]
     context = getattr(error, "ctx", None)

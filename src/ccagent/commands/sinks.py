@@ -31,7 +31,7 @@ def agents() -> None:
 @add_common_options
 @click.pass_context
 def sinks(ctx: click.Context, /, common: Common) -> None:
-    """List the kinds of sinks, by the scheme of their URL; or test one."""
+    """List the kinds of sinks; test one."""
     del common  # the sub-command reads these options
     from ccagent.registry import transport_names
     from ccagent.transports.base import transport_class
@@ -73,7 +73,10 @@ def _print_entry(name: str, described: type) -> None:
 @add_file_options
 @click.pass_context
 def outbox(ctx: click.Context, /, common: Common) -> None:
-    """Show the queue of each sink and its dead letters; exit status 1 if one can't be read."""
+    """Show the queue of each sink, and its dead letters.
+
+    Exit status 1 if one can't be read.
+    """
     if ctx.invoked_subcommand is None:
         from ccagent.queue.commands import list_queues
         from ccagent.views.table.status import format_queues

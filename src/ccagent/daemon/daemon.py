@@ -9,8 +9,7 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
-from ccagent import __version__
-from ccagent.commit import commit
+from ccagent.commit import version
 from ccagent.config.options import public_url
 from ccagent.daemon.agents_and_sinks import AgentsAndSinks, Plan
 from ccagent.errors import CcagentError, ConfigurationError, NotPermittedError
@@ -123,7 +122,7 @@ class Daemon:
         node = self._configuration.settings.make_node(self._clock)
         counters = self._running.counters()
         return Status(
-            version=__version__,
+            version=version(),
             cluster=node.cluster,
             node=node.hostname,
             pid=os.getpid(),
@@ -347,8 +346,6 @@ def check_runnable(configuration: Configuration) -> None:
 
 def describe_run(configuration: Configuration) -> str:
     """Return version, file, agents with their cadence, and sinks without secrets."""
-    found = commit()
-    version = f"ccagent {__version__}" + (f" ({found})" if found else "")
     agents: list[str] = []
     for name, settings in configuration.agents.items():
         chosen = configuration.sinks_of(name)
@@ -356,7 +353,7 @@ def describe_run(configuration: Configuration) -> str:
         agents.append(f"{name} {_cadence(settings)}{goal}")
     sinks = [f"{name} {public_url(sink.url)}" for name, sink in configuration.sinks.items()]
     return (
-        f"{version} with {configuration.place}; agents: {'; '.join(agents)}; "
+        f"ccagent {version()} with {configuration.place}; agents: {'; '.join(agents)}; "
         f"sinks: {'; '.join(sinks)}"
     )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ccagent import PRODUCER, __version__
+from ccagent import PRODUCER, RELEASE
 from ccagent.agents.base import make_error
 from ccagent.doctor.finding import Finding, run_all
 from ccagent.doctor.identity import compare_clocks
@@ -73,7 +73,7 @@ def _messages(configuration: Configuration, name: str) -> list[Message]:
         errors=[make_error(node, MARK)],
     )
     envelope = SampleEnvelope(
-        meta=MetadataObject(producer=PRODUCER, version=__version__),
+        meta=MetadataObject(producer=PRODUCER, version=RELEASE),
         data=SampleData(type="sample", attributes=attributes),
     )
     profile = configuration.sinks[name].profile

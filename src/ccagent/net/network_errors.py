@@ -5,6 +5,9 @@ Each text follows the URL in a line: `nats://127.0.0.1:4222: connection refused`
 
 from __future__ import annotations
 
+import errno
+import os
+import re
 import socket
 from typing import TYPE_CHECKING
 
@@ -44,6 +47,14 @@ def explain_network_error(error: BaseException, seconds: float) -> str:
             return f"no answer within {seconds:g} s"
         case _:
             return ""
+
+
+def explain_listening(error: OSError) -> str:
+    """Return address and reason of a server that can't listen, or the error's own text."""
+    found = re.search(r"\('([^']*)', (\d+)", str(error))
+    if error.errno not in {errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES} or not found:
+        return f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    return f"{found[1]}:{found[2]}: {os.strerror(error.errno).lower()}"
 
 
 def explain_certificate(reason: str) -> str:

@@ -63,6 +63,13 @@ def server_of_url(target: SplitResult) -> Server:
     return Server(target.hostname or "", target.port or _PORTS[target.scheme])
 
 
+def describe_address(host: str, port: int, *, is_tls: bool) -> str:
+    """Return host, port and URL of a server that listens; an empty host: every address."""
+    shown = f"[{host}]" if ":" in host else host or "localhost"
+    scheme = "https" if is_tls else "http"
+    return f"{host or 'every address'}, port {port}: {scheme}://{shown}:{port}/"
+
+
 def is_loopback(host: str) -> bool:
     """Return whether a host is this machine."""
     if host == "localhost":

@@ -31,6 +31,8 @@ PLACE = "/tmp/ccagent"
 LEFT_OUT = shutil.ignore_patterns(".git", ".venv", "build", "*.egg-info", "__pycache__", ".*_cache")
 
 NOT_RUN = {
+    "git clone https://example.org/ccagent && cd ccagent":
+        ("there is no public address", "pyproject.toml", "https://example.org/ccagent"),
     "sh tests/run": ("this is what runs these tests", ".ci/run", "sh tests/run"),
     "apt-get install -y curl mosquitto mosquitto-clients victoria-metrics":
         ("tests/run has installed them", "tests/run", "need mosquitto_sub mosquitto-clients"),
@@ -45,7 +47,10 @@ NOT_RUN = {
 }  # fmt: skip
 """Commands that don't run here: why, and which file runs them, or sees to it, in which words."""
 
-ENDLESS = {"ccagent sample --every 2s --format line --set exclude-system-jobs=true": 3}
+ENDLESS = {
+    "ccagent sample --every 2s --format line --set exclude-system-jobs=true": 3,
+    "ccagent try": 15,
+}
 """What goes on until it is interrupted: after how many seconds it is."""
 
 
@@ -143,7 +148,9 @@ class Walk:
             (self._source / block.name).write_text(text)
         for command in block.commands:
             if command not in NOT_RUN:
+                began = time.monotonic()
                 self.done[command] = self._run(command)
+                print(f"{time.monotonic() - began:6.1f} s  {command}")  # with `pytest -s`
 
     def close(self) -> None:
         for terminal in (self._inside, self._outside):

@@ -51,7 +51,7 @@ def test_it_samples_until_it_is_told_to_stop(daemon: Running) -> None:
 def test_the_log_says_what_runs_at_the_start_and_after_a_reload(daemon: Running) -> None:
     more = '[sinks.more]\nurl = "http://127.0.0.1:9/in?token=S3CRET"\nformat = "line"\n'
     daemon.start('log-level = "error"\n' + SAMPLE, "--cluster", "x.org")  # however quiet it is
-    runs = rf"ccagent {__version__}( \([0-9a-f]+\))? with {daemon.file}; agents: sample every 1s"
+    runs = rf"ccagent {__version__}(\+g[0-9a-f]+)? with {daemon.file}; agents: sample every 1s"
     tree = f"sinks: tree dir:{daemon.out}"
     until(lambda: re.search(rf"info: started: {runs}; {tree}$", daemon.said(), re.MULTILINE))
     daemon.reload(SAMPLE.replace("every", "on-startup = true\nevery") + more)

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import os
-import shutil
+import re
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from ccagent import __version__
+from tests.support.built_packages import commit_change, tagged_tree
 from tests.support.paths import ROOMS, ROOT
 
-LEFT_OUT = shutil.ignore_patterns(".git", ".venv", "build", "*.egg-info", "__pycache__", ".*_cache")
-
-COMMIT = "0123456789abcdef" * 2 + "01234567"
 PIP = ("-m", "pip", "--quiet", "--disable-pip-version-check")
 
 
@@ -24,10 +22,8 @@ PIP = ("-m", "pip", "--quiet", "--disable-pip-version-check")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel of a clean copy of the sources, made of a source distribution of a checkout."""
     directory = tmp_path_factory.mktemp("wheel")
-    source = directory / "source"
-    shutil.copytree(ROOT, source, symlinks=True, ignore=LEFT_OUT)
-    (source / ".git").mkdir()
-    (source / ".git" / "HEAD").write_text(f"{COMMIT}\n")
+    source = tagged_tree(directory / "source")
+    commit_change(source)
     tools = directory / "tools"
     python = [sys.executable]
     target = ("--no-compile", "--target", tools)
@@ -106,12 +102,19 @@ def test_what_is_no_module_is_in_it_too(wheel: zipfile.ZipFile) -> None:
     packaged = {name for name in wheel.namelist() if name.startswith("ccagent/")}
     assert {name for name in packaged if not name.endswith(".py")} == data | {
         "ccagent/py.typed",
-        "ccagent/_commit",
     }
 
 
-def test_it_knows_its_commit(wheel: zipfile.ZipFile) -> None:
-    assert wheel.read("ccagent/_commit").decode() == f"{COMMIT[:12]}\n"
+def test_the_source_distribution_is_the_checkout(built: Path) -> None:
+    """So its documents have their links, and its tests run."""
+    tracked = subprocess.run(
+        ["git", "ls-files"], cwd=built.parent / "source", capture_output=True, text=True, check=True
+    )
+    (sdist,) = built.parent.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    missing = set(tracked.stdout.splitlines()) - names
+    assert {name for name in missing if not name.startswith(".ci/")} == set()
 
 
 def test_its_requirements_agree(installed: Path) -> None:
@@ -126,7 +129,7 @@ def test_what_is_installed_runs(installed: Path, tmp_path: Path) -> None:
         )  # fmt: skip
         return done.stdout
 
-    assert said("--version") == f"ccagent, version {__version__} ({COMMIT[:12]})\n"
+    assert re.fullmatch(r"ccagent, version 1\.0\.1\.dev1\+g[0-9a-f]{12}\n", said("--version"))
     assert "[agents.sample]" in said("config", "defaults")
     assert said("generate", tmp_path / "generated").count("\n") == 6
     assert said("sample", "--once").startswith("{")

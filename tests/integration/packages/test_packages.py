@@ -13,30 +13,25 @@ import tarfile
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
+from tests.support.built_packages import NAMES, STORES, Built
 from tests.support.certificates import Authority
 from tests.support.clean_root import CleanRoot
 from tests.support.documents import links
 from tests.support.effort import IS_NIGHTLY
-from tests.support.paths import ROOMS, ROOT
+from tests.support.paths import ROOT
 from tests.support.schema import validate
 
 CONFIGURATION = "/etc/ccagent/ccagent.toml"
-NAMES = ("ccagent-core", "ccagent", "ccagent-slurm", "ccagent-lustre")
-STORE = "ccagent-store"
 UNITS = (
     *("ccagent.service", "ccagent-kernel.service", "ccagent-control.service"),
     "ccagent-migfra.service",
     *("ccagent-sample.service", "ccagent-sample.timer"),
 )
-DESCRIPTION = "name of the cluster in every record"
-SOURCES = ("README.md", "CHANGELOG.md", "LICENSE", "pyproject.toml", "setup.py",
-           "benchmarks/README.md")  # fmt: skip
 JOB_STATS = ROOT / "tests/data/lustre/layouts/ost_v2_14_0.txt"
-LINTED = (*NAMES, STORE) if IS_NIGHTLY else NAMES
+LINTED = (*NAMES, *STORES) if IS_NIGHTLY else NAMES
 """What linters look through: the libraries of the store take them longer than all others."""
 
 LCTL = """#!/bin/sh
@@ -48,57 +43,6 @@ esac
 """
 
 
-class Built(NamedTuple):
-    """The packages of a build, by name."""
-
-    rpm: dict[str, Path]
-    deb: dict[str, Path]
-
-
-def built(
-    directory: Path, release: int, *before: str, source: Path = ROOT, options: tuple[str, ...] = ()
-) -> Built:
-    subprocess.run(
-        [*before, source / "packaging/build", "all", "--output", directory,
-         "--wheels", ROOT / "build/wheels", "--release", str(release), "--python", sys.executable,
-         *options],
-        check=True, env=os.environ | {"SOURCE_DATE_EPOCH": "1700000000"},
-    )  # fmt: skip
-    packages = [path for path in directory.glob("*.rpm") if not path.name.endswith(".src.rpm")]
-    names = NAMES if "--without" in options else (*NAMES, STORE)
-    return Built(
-        {name: next(p for p in packages if re.match(rf"{name}-[0-9]", p.name)) for name in names},
-        {name: next(directory.glob(f"{name}_[0-9]*.deb")) for name in names},
-    )
-
-
-@pytest.fixture(scope="module")
-def first(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """Wheels that are missing are downloaded here."""
-    options = ("--compression", "gzip")
-    return built(tmp_path_factory.mktemp("first"), 1, options=options)
-
-
-@pytest.fixture(scope="module")
-def second(first: Built, tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """A release later, with another description of a key, built without a network."""
-    source = tmp_path_factory.mktemp("source") / "other"
-    for folder in (*ROOMS, "packaging", "src"):
-        ignored = shutil.ignore_patterns("*.egg-info", "__pycache__")
-        shutil.copytree(ROOT / folder, source / folder, symlinks=True, ignore=ignored)
-    (source / "benchmarks").mkdir()
-    for file in SOURCES:
-        shutil.copy(ROOT / file, source / file)
-    settings = source / "src/ccagent/config/configuration.py"
-    text = settings.read_text()
-    assert DESCRIPTION in text
-    settings.write_text(text.replace(DESCRIPTION, "the cluster's name in every record"))
-    directory = tmp_path_factory.mktemp("second")
-    # The store is large, and nothing of it differs.
-    options = ("--without", "store", "--compression", "gzip")
-    return built(directory, 2, "unshare", "--net", source=source, options=options)
-
-
 @pytest.fixture(scope="module")
 def tree(first: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The files of the Debian packages."""
@@ -106,11 +50,6 @@ def tree(first: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for package in first.deb.values():
         subprocess.run(["dpkg-deb", "--extract", package, directory], check=True)
     return directory
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> CleanRoot:
-    return CleanRoot(tmp_path)
 
 
 PYTHON = """Package: python3.11
@@ -129,8 +68,9 @@ def rpm_install(root: CleanRoot, packages: Built, names: tuple[str, ...]) -> str
 
 
 def deb_install(root: CleanRoot, packages: Built, names: tuple[str, ...]) -> str:
+    """Install in this order: without the distribution's packages, dpkg would choose any other."""
     files = [root.add(packages.deb[name]) for name in names]
-    return root.run("dpkg", "--install", "--force-depends", *files)
+    return "".join(root.run("dpkg", "--install", "--force-depends", file) for file in files)
 
 
 def rpm_verified(root: CleanRoot, names: tuple[str, ...]) -> str:
@@ -175,7 +115,7 @@ def test_a_node_can_sample_as_soon_as_it_is_installed(
     root: CleanRoot,
     first: Built,
 ) -> None:
-    names = ("ccagent-core", "ccagent")
+    names = ("ccagent-core", "ccagent-node")
     install(root, first, names)
     assert "missing" not in verified(root, names)
     account = root.run("getent", "passwd", "ccagent").split(":")
@@ -329,7 +269,7 @@ def test_each_example_can_be_configured_and_survives_an_upgrade_without_a_questi
 ) -> None:
     (tmp_path / "authority").mkdir()
     authority = Authority(tmp_path / "authority")
-    names = ("ccagent-core", "ccagent")
+    names = ("ccagent-core", "ccagent-node")
     install(root, first, names)
     configurations = prepared(root, authority)
     for configuration in configurations:
@@ -348,7 +288,7 @@ def test_each_example_can_be_configured_and_survives_an_upgrade_without_a_questi
 def test_a_missing_library_is_named_with_the_command_that_installs_it_here(
     root: CleanRoot, first: Built
 ) -> None:
-    rpm_install(root, first, ("ccagent-core", "ccagent"))
+    rpm_install(root, first, ("ccagent-core", "ccagent-node"))
     (root.path / CONFIGURATION[1:]).write_text('[sinks.kafka]\nurl = "kafka://127.0.0.1"\n')
     told = root.run("ccagent", "config", "check", CONFIGURATION, expect=2)
     command = "/usr/bin/python3.11 -m pip install --target /usr/local/lib/ccagent confluent-kafka"
@@ -366,7 +306,7 @@ url = "nats://127.0.0.1:4222"
 def test_a_first_try_as_root_leaves_the_outbox_to_the_service(
     root: CleanRoot, first: Built
 ) -> None:
-    deb_install(root, first, ("ccagent-core", "ccagent"))
+    deb_install(root, first, ("ccagent-core", "ccagent-node"))
     (root.path / CONFIGURATION[1:]).write_text(WAITING)
     command = ("ccagent", "sample", "--once", "--config", CONFIGURATION)
     root.run(*command)
@@ -375,6 +315,20 @@ def test_a_first_try_as_root_leaves_the_outbox_to_the_service(
     assert owners == ""
     outbox = root.run("ccagent", "outbox", "--config", CONFIGURATION, user="ccagent")
     assert re.search(r"^backend +2 ", outbox, re.MULTILINE), outbox
+
+
+def test_debian_s_packages_are_installed_where_no_proc_is_mounted(
+    root: CleanRoot, first: Built
+) -> None:
+    """As image builders do; the first boot creates the directories of tmpfiles.d."""
+    root.mounted = "dev"
+    deb_install(root, first, ("ccagent-core", "ccagent-node", *STORES))
+    root.mounted = "proc sys dev"
+    for name in ("ccagent-core", "ccagent-node", *STORES):
+        state = root.run("dpkg-query", "--show", "--showformat=${db:Status-Status}", name)
+        assert state == "installed"
+    root.run("systemd-tmpfiles", "--create")
+    sampled(root)
 
 
 def test_debian_s_bytecode_follows_the_pythons_that_come(root: CleanRoot, first: Built) -> None:
@@ -460,8 +414,8 @@ def test_a_store_can_be_started_as_soon_as_it_is_installed(
     first: Built,
 ) -> None:
     before = root.entries()
-    install(root, first, ("ccagent-core", STORE))
-    assert "missing" not in verified(root, (STORE,))
+    install(root, first, ("ccagent-core", *STORES))
+    assert "missing" not in verified(root, STORES)
     for path, expected in (
         ("/etc/ccagent/store.toml", "640 root:ccagent"),
         ("/var/lib/ccagent-store", "750 ccagent:ccagent"),
@@ -484,10 +438,10 @@ def test_a_store_can_be_started_as_soon_as_it_is_installed(
     assert root.run("systemd-analyze", "verify", "--man=no", f"{folder}/{unit}") == ""
     root.run("systemd-analyze", "security", "--offline=true", "--threshold=30", unit)
     if install is deb_install:
-        root.run("dpkg", "--purge", STORE, "ccagent-core")
+        root.run("dpkg", "--purge", *reversed(STORES), "ccagent-core")
         assert left(before, root.entries()) == {"/tmp/log"}
     else:
-        root.run("rpm", "--erase", "--nodeps", STORE)
+        root.run("rpm", "--erase", "--nodeps", *STORES)
         root.run("rpm", "--erase", "--nodeps", "ccagent-core")
         assert left(before, root.entries()) == {
             "/tmp/log", "/etc/ccagent", "/etc/ccagent/store.toml.rpmsave", "/var/lib/ccagent-store",
@@ -508,7 +462,7 @@ def test_the_unit_of_a_store_in_a_virtual_environment_has_another_program_alone(
     }
 
 
-@pytest.mark.parametrize("role", ["ccagent", "ccagent-slurm", "ccagent-lustre"])
+@pytest.mark.parametrize("role", ["ccagent-node", "ccagent-slurm", "ccagent-lustre"])
 def test_what_a_role_configures_can_be_used(role: str, root: CleanRoot, first: Built) -> None:
     rpm_install(root, first, ("ccagent-core", role))
     told = root.run("ccagent", "config", "check", CONFIGURATION, user="ccagent")
@@ -542,16 +496,22 @@ def test_builds_in_two_places_hold_the_same_but_what_was_changed(
         for path in one.keys() | other.keys()
         if one.get(path) != other.get(path)
     }
-    stable = {path for path in changed if "changelog.Debian" not in path and "_commit" not in path}
+    stable = {
+        path
+        for path in changed
+        if "changelog.Debian" not in path and "/ccagent_collectors-" not in path
+    }
     assert {re.sub(r"/__pycache__/(\w+)[.\w-]*$", r"/\1.py", path) for path in stable} == {
+        "/usr/lib/ccagent/ccagent/__init__.py",
         "/usr/lib/ccagent/ccagent/config/configuration.py",
         "/usr/share/ccagent/examples/ccagent.toml",
+        "/usr/share/man/man1/ccagent.1.gz",
         "/usr/share/man/man5/ccagent.toml.5.gz",
     }
 
 
 def test_a_package_needs_and_offers_nothing_of_python_s_modules(first: Built) -> None:
-    for name in (*NAMES, STORE):
+    for name in (*NAMES, *STORES):
         told = subprocess.run(
             ["rpm", "-qp", "--requires", "--provides", first.rpm[name]],
             capture_output=True, text=True, check=True,
@@ -560,14 +520,19 @@ def test_a_package_needs_and_offers_nothing_of_python_s_modules(first: Built) ->
             line for line in told.splitlines()
             if not line.startswith(
                 ("ccagent", "libgcc", "libstdc++", "bundled(", "config(", "rpmlib(", "/bin/sh",
-                 "(/usr/bin/")
+                 "(/usr/bin/", "(ccagent-")
             )
         ]  # fmt: skip
         assert foreign == []
 
 
 @pytest.mark.parametrize(
-    ("package", "listed"), [("ccagent-core", "wheels.txt"), (STORE, "wheels-store.txt")]
+    ("package", "listed"),
+    [
+        ("ccagent-core", "wheels.txt"),
+        ("ccagent-store", "wheels-store.txt"),
+        ("ccagent-web", "wheels-web.txt"),
+    ],
 )
 def test_bundled_modules_are_declared_with_version_and_licence(
     package: str, listed: str, first: Built, tree: Path
@@ -664,7 +629,7 @@ def test_documents_are_installed_and_their_links_work(tree: Path) -> None:
 
 
 def test_debian_s_package_ships_no_bytecode(first: Built) -> None:
-    paths = {**contents(first.deb["ccagent-core"]), **contents(first.deb[STORE])}
+    paths = {**contents(first.deb["ccagent-core"]), **contents(first.deb["ccagent-store"])}
     assert [path for path in paths if "__pycache__" in path or path.endswith(".pyc")] == []
 
 
@@ -684,22 +649,62 @@ def test_a_wheel_that_is_not_the_pinned_one_is_refused(tmp_path: Path, first: Bu
 
 def test_every_dependency_is_pinned_and_nothing_else() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    # Of the extras `store` and `web` the metric store and its pages need these, but for Bokeh.
-    store = {"cryptography", "httptools", "jinja2", "numpy", "orjson", "starlette", "uvicorn"}
     extras = project["optional-dependencies"]
-    extra = [*extras["store"], *extras["web"]]
-    # cryptography needs two more, starlette and uvicorn four, jinja2 one.
-    more_of_store = {
-        "cffi", "pycparser", "anyio", "h11", "idna", "typing-extensions", "markupsafe",
-    }  # fmt: skip
-    assert store <= {re.split(r"[\[<>=]", each)[0] for each in extra}
+    # What these need in turn: cryptography two more, starlette and uvicorn four, jinja2 one.
     for listed, needed, more in (
         ("wheels.txt", project["dependencies"], {"setuptools"}),
-        ("wheels-store.txt", store, more_of_store),
+        ("wheels-store.txt", extras["metrics-store"], {"cffi", "pycparser"}),
+        (
+            "wheels-web.txt",
+            [each for each in extras["web"] if not each.startswith("ccagent")],
+            {"anyio", "bokeh", "h11", "idna", "typing-extensions", "markupsafe"},
+        ),
     ):
         wanted = {re.split("[<>=]", each)[0] for each in needed}
         lines = (ROOT / "packaging" / listed).read_text().splitlines()
         assert {line.partition("==")[0] for line in lines if "==" in line} == wanted | more
+
+
+def test_the_program_alone_names_the_package_of_other_commands(
+    root: CleanRoot, first: Built
+) -> None:
+    deb_install(root, first, ("ccagent-core",))
+    for command, package in (
+        (("store", "metrics"), "ccagent-store"),
+        (("jobstats", "top"), "ccagent-store"),
+        (("try",), "ccagent-web"),
+    ):
+        told = root.run("ccagent", *command, expect=2)
+        assert told == f"ccagent: this command is in the package {package}\n"
+    assert "does not run on this node" in root.run("ccagent", "job", "1", expect=1)
+    deb_install(root, first, ("ccagent-store",))
+    told = root.run("ccagent", "store", "metrics", "--web", expect=2)
+    assert told.endswith("the pages are in the package ccagent-web\n")
+
+
+def installed_size(package: Path, *, is_library: bool) -> int:
+    """The bytes of a package's files, of the libraries of others or of everything else."""
+    command: list[str | Path] = ["dpkg-deb", "--fsys-tarfile", package]
+    done = subprocess.run(command, capture_output=True, check=True)
+    own = re.compile(r"\./usr/lib/ccagent/(ccagent|bytecode|__main__)|\./(?!usr/lib/ccagent[/-])")
+    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
+        return sum(each.size for each in archive if is_library is (own.match(each.name) is None))
+
+
+def test_the_document_has_the_sizes_of_the_packages(first: Built) -> None:
+    """The tests compress less, so the sizes of the packages themselves are only bounds."""
+    text = (ROOT / "packaging/README.md").read_text()
+    rows = re.findall(
+        r"^\| `(ccagent-\w+)` \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", text, re.MULTILINE
+    )
+    assert {row[0] for row in rows} == {"ccagent-core", *STORES}
+    for name, packed, own, libraries in rows:
+        package = first.deb[name]
+        for told, is_library in ((own, False), (libraries, True)):
+            found = installed_size(package, is_library=is_library) / 1e6
+            assert float(told) == pytest.approx(found, rel=0.1, abs=0.06), (name, is_library)
+        assert float(packed) < package.stat().st_size / 1e6
+    assert installed_size(first.deb["ccagent-core"], is_library=False) < 5e6
 
 
 def test_linters_find_only_what_has_a_reason(first: Built, tmp_path: Path) -> None:

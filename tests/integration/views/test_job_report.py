@@ -33,7 +33,7 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
 def test_an_unknown_job_costs_itself(jobs: JobStore) -> None:
     number, other = jobs.add(GOOD), jobs.add(GOOD)
     found = run(number, "99999999", other, "--store", jobs.url)
-    assert found.returncode == 2
+    assert found.returncode == 1
     assert found.stdout.count("nothing to improve") == 2
     assert found.stderr.startswith("ccagent: job 99999999: unknown to ")
     assert len(found.stderr.splitlines()) == 1
@@ -191,9 +191,9 @@ def test_short_jobs_and_jobs_without_data_have_their_tags(jobs: JobStore) -> Non
     assert (found.stdout, found.returncode) == ("JS1:None\n", 3)
 
 
-def test_unknown_jobs_are_an_error_with_status_2(jobs: JobStore) -> None:
+def test_unknown_jobs_are_an_error_with_status_1(jobs: JobStore) -> None:
     found = run("99", "--store", jobs.url)
-    assert found.returncode == 2
+    assert found.returncode == 1
     assert f"job 99: unknown to {jobs.url}" in found.stderr
 
 
@@ -295,5 +295,5 @@ def test_the_time_limit_is_for_a_whole_answer(tmp_path: Path, line: bytes) -> No
 
 def test_a_node_without_the_job_says_so() -> None:
     found = run("999999999")
-    assert found.returncode == 2
+    assert found.returncode == 1
     assert "does not run on this node" in found.stderr

@@ -1,4 +1,4 @@
-"""The pages of the demo in a real browser: Debian's Chromium."""
+"""The pages of a simulated cluster in a real browser: Debian's Chromium."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page
 
-from tests.support.page_server import RunningDemo, find_violations, watch
+from tests.support.page_server import RunningDemo, fetch, find_violations, watch
 from tests.support.running import until
 
 PAGES = {
@@ -30,17 +30,7 @@ PAGES = {
 @pytest.fixture(scope="module", autouse=True)
 def _node_is_there(demo: RunningDemo) -> None:
     """Wait until this node has sent values."""
-    from urllib.error import HTTPError
-    from urllib.request import urlopen
-
-    def is_there() -> bool:
-        try:
-            with urlopen(f"{demo.url}/cluster/here", timeout=60) as answer:
-                return bool(answer.status == 200)
-        except HTTPError:
-            return False
-
-    until(is_there, seconds=30)
+    until(lambda: fetch(f"{demo.url}/cluster/here") is not None, seconds=30)
 
 
 @pytest.mark.parametrize("width", [1280, 400])
@@ -204,7 +194,7 @@ def test_pages_of_a_fixed_time_are_not_refreshed(demo: RunningDemo, browser: Bro
 def test_the_report_of_a_job_is_that_of_the_command(
     demo: RunningDemo, browser: Browser, tmp_path: Path
 ) -> None:
-    store = re.search(r"--store (\S+)", demo.said())
+    store = re.search(r"store: (\S+)", demo.said())
     assert store
     done = subprocess.run(
         [sys.executable, "-m", "ccagent", "job", "4711010", "--store", store[1], "--json"],
@@ -220,8 +210,8 @@ def test_the_report_of_a_job_is_that_of_the_command(
     assert f"{report['efficiency']['cpu']['percent']:.0f} %" in text
 
 
-def test_the_demo_leaves_nothing_behind(tmp_path: Path) -> None:
-    with RunningDemo(tmp_path / "tmp", "--nodes", "4") as running:
+def test_a_trial_leaves_nothing_behind(tmp_path: Path) -> None:
+    with RunningDemo(tmp_path / "tmp", "ccagent", "try") as running:
         children = Path(f"/proc/{running.process.pid}/task/{running.process.pid}/children")
         until(lambda: bool(children.read_text().split()), seconds=10)
         child = children.read_text().split()[0]

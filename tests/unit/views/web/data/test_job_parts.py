@@ -13,10 +13,10 @@ from ccagent.records.line_protocol.encoding import encode_tags
 from ccagent.stores.metrics.ingest import LineIngest
 from ccagent.stores.metrics.job_table import StoredJob
 from ccagent.stores.metrics.usage.job_energy import end_of_values
-from ccagent.views.demo.jobs import DemoJob
 from ccagent.views.web.data.jobs import read_parts
 from ccagent.views.web.pages.job_plots import describe_energy
 from tests.support.page_site import PageSite
+from tests.support.simulated_jobs import DemoJob
 
 HOSTILE = "/<script>alert(1)</script>,fstype=x"
 

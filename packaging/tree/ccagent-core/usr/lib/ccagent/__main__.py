@@ -3,9 +3,9 @@
 import os
 import sys
 
-# Modules of the package ccagent-store, then additional modules of a site: plug-ins, amdsmi,
-# confluent-kafka.
-for _added in ("/usr/lib/ccagent-store", "/usr/local/lib/ccagent"):
+# Modules of ccagent-store and ccagent-web, then additional modules of a site: plug-ins,
+# amdsmi, confluent-kafka.
+for _added in ("/usr/lib/ccagent-store", "/usr/lib/ccagent-web", "/usr/local/lib/ccagent"):
     if os.path.isdir(_added):
         sys.path.append(_added)
 

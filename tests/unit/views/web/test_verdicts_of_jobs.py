@@ -7,9 +7,9 @@ from itertools import combinations
 
 import pytest
 
-from ccagent.views.demo.jobs import DemoJob, demo_jobs, demo_nodes, place_jobs
 from ccagent.views.job.rules import RULES, JobReport
 from tests.support.page_site import PageSite
+from tests.support.simulated_jobs import DemoJob, demo_jobs, demo_nodes, place_jobs
 
 NOW = 1_800_000_000
 SHOWN = [job for job in demo_jobs() if job.shows]

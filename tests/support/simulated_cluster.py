@@ -8,7 +8,14 @@ import numpy as np
 
 from ccagent.stores.metrics.job_table import StoredJob, StoredJobDetails
 from ccagent.stores.metrics.line_keys import JOB_ENERGY, MOUNT, NETWORK, part_name
-from ccagent.views.demo.jobs import CARD_MEMORY, MIB, NODE_CORES, demo_jobs, demo_nodes, place_jobs
+from tests.support.simulated_jobs import (
+    CARD_MEMORY,
+    MIB,
+    NODE_CORES,
+    demo_jobs,
+    demo_nodes,
+    place_jobs,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ccagent.stores.metrics.store import MetricStore
-    from ccagent.views.demo.jobs import DemoJob, DemoNode, PlacedJob, PlacedPart, Shape
+    from tests.support.simulated_jobs import DemoJob, DemoNode, PlacedJob, PlacedPart, Shape
 
     Values = NDArray[np.float64]
     Series = tuple[tuple[str, ...], str, Values]

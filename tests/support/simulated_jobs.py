@@ -40,7 +40,7 @@ SCRATCH = DemoMount(
 SMALL_FILES = DemoMount(
     "/scratch", "lustre", "10.0.0.1@o2ib:10.0.0.2@o2ib:/scratch", 3 * MIB, 3 * MIB, 700, 2600
 )
-LOCAL = DemoMount("/tmp", "xfs", "/dev/nvme0n1p2", 3e5, 2 * MIB, 40, 12)  # noqa: S108 - a name
+LOCAL = DemoMount("/tmp", "xfs", "/dev/nvme0n1p2", 3e5, 2 * MIB, 40, 12)
 
 
 class DemoJob(msgspec.Struct, frozen=True, kw_only=True):

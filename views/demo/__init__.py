@@ -1,1 +1,0 @@
-"""The demo: a store with pages, a simulated cluster, and this node."""

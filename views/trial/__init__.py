@@ -1,0 +1,1 @@
+"""A trial of everything on one machine: daemon, exporter, store and pages."""
