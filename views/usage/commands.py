@@ -37,7 +37,7 @@ def usage(
     token_file: str,
     path: str | None,
 ) -> None:
-    """Show energy, CO2 and cost of ended jobs, by user or project.
+    """Show energy, CO2 and cost of ended jobs.
 
     Query the metric store. A job counts at its end.
     """
