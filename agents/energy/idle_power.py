@@ -112,7 +112,7 @@ class LoadFit:
     """
 
     def __init__(self) -> None:
-        self.sums = [0.0] * _SUMS
+        self.sums: list[float] = [0.0] * _SUMS
         self._open = (0.0, 0.0, 0.0)
 
     def add(self, joules: float, busy: float, seconds: float) -> None:
