@@ -7,6 +7,7 @@ nats-py must not reconnect, because it would buffer messages.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import ssl
@@ -154,7 +155,9 @@ class _Client(nats.aio.client.Client):
         """Drop the connection without waiting."""
         writer = getattr(self._transport, "_io_writer", None)
         if writer is not None:
-            writer.transport.abort()
+            # The transport of TLS has no protocol any more after the end of the connection.
+            with contextlib.suppress(AttributeError):
+                writer.transport.abort()
 
 
 class NatsSession:

@@ -24,7 +24,7 @@ ADDED = {
 }
 """What a configuration of a document names and leaves to the reader."""
 
-STORES = {"web"}
+STORES = {"usage", "web"}
 """Tables of the configuration of the metric store."""
 
 OTHERS = {"project"}

@@ -71,7 +71,7 @@ def test_a_configuration_that_is_denied_changes_nothing(
     assert denied["details"] == "repeat: 0 s, at least 1 s (max-rate of the node)"
     denied = fast_scheduler.answer(fast_scheduler.init_agent(["Node colour"], 1))
     assert denied["status"] == "denied"
-    assert "'Node colour' is unknown" in denied["details"]
+    assert denied["details"].startswith("KPI.categories: unknown: 'Node colour'; allowed: ")
     seen = len(fast_scheduler.reports)
     assert values(fast_scheduler.wait_for_task("KPI", 1, after=seen)[0]).keys() == {
         "Node Cpu usage"
