@@ -248,7 +248,7 @@ class JobTable:
         except sqlite3.OperationalError:
             raise  # a full disk or missing permissions: the file itself is intact
         except sqlite3.DatabaseError as error:
-            _set_aside(self._path, error)
+            set_aside(self._path, error)
             self._open(_LOCKED)
 
     def check_file(self) -> None:
@@ -378,7 +378,7 @@ def _identify(path: str) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
-def _set_aside(path: str, error: sqlite3.Error) -> None:
+def set_aside(path: str, error: sqlite3.Error) -> None:
     """Rename a damaged table to `.damaged`. Raise sqlite3.OperationalError."""
     logger.error("%s: %s; renamed to %s.damaged", path, error, path)
     try:
@@ -397,7 +397,7 @@ def open_job_table(path: str, *, survives_power_failure: bool = False) -> JobTab
     except sqlite3.OperationalError:
         raise  # a full disk or missing permissions: the file itself is intact
     except sqlite3.DatabaseError as error:
-        _set_aside(path, error)
+        set_aside(path, error)
         return JobTable(path, survives_power_failure=survives_power_failure)
 
 

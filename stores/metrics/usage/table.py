@@ -11,7 +11,7 @@ import msgspec
 
 from ccagent.errors import ConfigurationError, NotPermittedError
 from ccagent.service.private_files import make_private
-from ccagent.stores.metrics.job_table import _set_aside as set_aside
+from ccagent.stores.metrics.job_table import set_aside
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

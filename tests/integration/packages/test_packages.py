@@ -446,7 +446,7 @@ def test_a_store_can_be_started_as_soon_as_it_is_installed(
         assert left(before, root.entries()) == {
             "/tmp/log", "/etc/ccagent", "/etc/ccagent/store.toml.rpmsave", "/var/lib/ccagent-store",
             "/var/lib/ccagent-store/jobs.sqlite", "/var/lib/ccagent-store/lock",
-            "/var/lib/ccagent-store/log",
+            "/var/lib/ccagent-store/log", "/var/lib/ccagent-store/usage.sqlite",
         }  # fmt: skip
 
 
