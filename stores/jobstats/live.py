@@ -445,7 +445,7 @@ def find_beginning(deltas: Sequence[tuple[float, float, float]]) -> tuple[float,
     as a multiple of the mean of the hour before the start; None if nothing was done in that hour.
     """
     changes: defaultdict[float, float] = defaultdict(float)
-    for begins, ends, growth in deltas:
+    for begins, ends, growth in sorted(deltas):  # sums of floats depend on the order
         rate = growth / (ends - begins)
         changes[begins] += rate
         changes[ends] -= rate
