@@ -153,7 +153,11 @@ class Nginx:
             _NGINX.format(directory=directory, port=self.port, upstream=upstream)
         )
         self._process = subprocess.Popen(["nginx", "-c", str(configuration)])
-        until((directory / "pid").exists)
+        try:
+            until((directory / "pid").exists)
+        except BaseException:
+            self.stop()
+            raise
 
     def stop(self) -> None:
         self._process.terminate()
