@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _CONTROLLERS = ("cpuacct", "freezer", "memory", "cpuset", "devices", "pids")
 """Controllers of version 1. The first controller that has jobs is used."""
-_PART = re.compile(r"step_[0-9a-z+_]{1,40}|task_[0-9a-z]{1,20}|user", re.ASCII)
+_PART = re.compile(r"step_[0-9a-z+_]{1,40}|task_[0-9a-z]{1,20}|user|libvirt|emulator", re.ASCII)
 _DEEPEST = 4
 _ASKED_PROCESSES = 3
 _TRIES = 10
@@ -93,7 +93,7 @@ class JobProcesses:
         pids: list[int] = []
         for each in directories:
             # Only steps and tasks: not slurmstepd's group. In version 2 only leaves hold processes.
-            below = 3 if each.controller == V2 else 1
+            below = 0 if each.machine else 3 if each.controller == V2 else 1
             pids += list_pids(node, each.path, _DEEPEST, below=below, named=_PART)
         pids.sort()
         known = self._known.get(job)

@@ -13,6 +13,7 @@ from ccagent.agents.fast.session.answers import AnswerQueue
 from ccagent.agents.fast.session.session import FastSession
 from ccagent.errors import CcagentError, ConfigurationError
 from ccagent.log import logger, say
+from ccagent.machine.own_memory import share_heap
 from ccagent.machines.framework import Framework
 from ccagent.machines.hypervisor import Hypervisor, open_connection
 from ccagent.machines.journal import TaskJournal
@@ -113,6 +114,7 @@ class MigfraService:
 
     def run(self) -> None:
         """Run until stopped. Raise CcagentError if the start fails."""
+        share_heap()
         settings = self._setup.settings
         lock = lock_directory(settings.state_directory, _LOCK, "migfra.state-directory")
         node = self._setup.make_node()

@@ -183,8 +183,8 @@ def find_owners(
             continue
         for core in machine_cores(node, machine.process_id):
             owners.setdefault(core, f"machine {machine.name}")
-    for name, directories in machine_scopes(node).items():
-        process = next((pid for directory in directories for pid in list_pids(node, directory)), 0)
+    for name, _, directory in machine_scopes(node, ("cpuacct", "memory", "cpuset")):
+        process = next(iter(list_pids(node, directory)), 0)
         if process and process not in suspended:
             for core in machine_cores(node, process):
                 owners.setdefault(core, f"machine {name}")
@@ -222,6 +222,8 @@ def job_cores(node: Node) -> dict[int, set[int]]:
         except CcagentError:
             continue
         for directory in directories:
+            if directory.machine:
+                continue  # its cores are those of its virtual CPUs
             cores = _cpuset(node, directory.path) if controllers == ("cpuset",) else set[int]()
             by_job[directory.job] = by_job.get(directory.job, set()) | cores
     return by_job

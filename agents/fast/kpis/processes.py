@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
 from ccagent.machine.cgroup.files import list_pids, parse_amount, parse_fields, parse_pids
-from ccagent.machine.cgroup.jobs import ROOT, V2, machine_of_scope
+from ccagent.machine.cgroup.jobs import MACHINE_SLICE, ROOT, V2, machine_of_scope
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.process_files import parse_stat
-from ccagent.machine.virtual_machines import MACHINE_SLICE, read_start
+from ccagent.machine.virtual_machines import read_start
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping

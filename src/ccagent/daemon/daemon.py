@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import signal
@@ -17,7 +16,7 @@ from ccagent.log import logger, say
 from ccagent.machine.background import BackgroundCall
 from ccagent.machine.clock import Clock
 from ccagent.machine.node import read_host_name
-from ccagent.machine.own_memory import read_resident
+from ccagent.machine.own_memory import read_resident, share_heap
 from ccagent.service.lock import Lock
 from ccagent.service.notify import Notifier
 from ccagent.service.private_directories import make_directory
@@ -41,21 +40,6 @@ _AFTER_AN_ERROR = 1.0
 _NOT_READ = f"not read within {_LOAD_WITHIN:g} s: does a file system hang?"
 _LOCK = "ccagent.lock"
 _OUTBOX_LOCK = "daemon.lock"
-_M_ARENA_MAX = -8
-"""Option of mallopt(3)."""
-
-
-def share_heap() -> None:
-    """Use one heap for all threads.
-
-    glibc gives new threads heaps of their own, which keep what was used once: reloads that replace
-    the threads of sinks and agents would make the process ever larger. Only one Python thread runs
-    at a time, so a common heap costs nothing.
-    """
-    import ctypes
-
-    with contextlib.suppress(AttributeError, OSError):  # another C library
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
 class Daemon:

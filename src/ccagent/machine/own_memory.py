@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 from typing import TYPE_CHECKING
@@ -13,6 +14,23 @@ from ccagent.machine.parsed import read_parsed
 
 if TYPE_CHECKING:
     from ccagent.machine.node import Node
+
+
+_M_ARENA_MAX = -8
+"""Option of mallopt(3)."""
+
+
+def share_heap() -> None:
+    """Use one heap for all threads.
+
+    glibc gives new threads heaps of their own, which keep what was used once: reloads that replace
+    the threads of sinks and agents would make the process ever larger. Only one Python thread runs
+    at a time, so a common heap costs nothing.
+    """
+    import ctypes
+
+    with contextlib.suppress(AttributeError, OSError):  # another C library
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
 def read_resident() -> int:

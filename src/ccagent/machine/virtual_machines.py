@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.errors import CcagentError
 from ccagent.machine.cgroup.files import list_pids
-from ccagent.machine.cgroup.jobs import MACHINE_STATES, ROOT, machine_of_scope
+from ccagent.machine.cgroup.jobs import MACHINE_STATES, machine_scopes
 from ccagent.machine.procfs.process_files import parse_stat
 
 if TYPE_CHECKING:
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
     from ccagent.machine.node import Node
 
-MACHINE_SLICE = "machine.slice"
-_CONTROLLERS = ("", "/cpuacct", "/memory", "/cpuset")
+_CONTROLLERS = ("cpuacct", "memory", "cpuset")
 _COMMANDS = (b"qemu", b"kvm")
 _SCANNED_EVERY = 2.0
 _LARGEST = 1024 * 1024
@@ -72,21 +71,6 @@ def read_guest_name(node: Node, process: int) -> str:
         return parse_guest_name(node.read(f"proc/{process}/cmdline", limit=_LARGEST))
     except CcagentError:
         return ""
-
-
-def machine_scopes(node: Node) -> dict[str, list[str]]:
-    """Return the cgroup directories of libvirt's machines, by name of the machine."""
-    scopes: dict[str, list[str]] = {}
-    for controller in _CONTROLLERS:
-        top = f"{ROOT}{controller}/{MACHINE_SLICE}"
-        try:
-            names = sorted(node.list(top))
-        except CcagentError:
-            continue
-        for name in names:
-            if machine := machine_of_scope(name):
-                scopes.setdefault(machine, []).append(f"{top}/{name}")
-    return scopes
 
 
 class MachineFinder:
@@ -147,9 +131,13 @@ class MachineFinder:
             # The pid of a machine that ended badly may be another's now.
             if text.isdigit() and read_guest_name(node, int(text)) == name.removesuffix(".pid"):
                 yield int(text)
-        for directories in machine_scopes(node).values() if self._has_others else ():
-            process = next((pid for each in directories for pid in list_pids(node, each)), 0)
+        if not self._has_others:
+            return
+        seen: set[str] = set()
+        for name, _, directory in machine_scopes(node, _CONTROLLERS):
+            process = 0 if name in seen else next(iter(list_pids(node, directory)), 0)
             if process:
+                seen.add(name)
                 yield process
 
 

@@ -453,7 +453,7 @@ def test_an_agent_that_cant_be_ended_keeps_no_sink_from_sending(
 
 _THREADS = """
 import sys, threading
-from ccagent.daemon.daemon import share_heap
+from ccagent.machine.own_memory import share_heap
 if sys.argv[1] == "shared":
     share_heap()
 start = threading.Barrier(9)

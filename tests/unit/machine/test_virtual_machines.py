@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
 
-from ccagent.machine.cgroup.jobs import find_membership, parse_machine_job
+from ccagent.errors import NotHereError
+from ccagent.machine.cgroup.counters import JobCgroups
+from ccagent.machine.cgroup.jobs import find_membership, job_directories, parse_machine_job
 from ccagent.machine.virtual_machines import MachineFinder, parse_guest_name
 from tests.support.tree import TreeNode
 
@@ -103,6 +106,36 @@ def test_the_job_of_a_machine_is_in_its_metadata(node: TreeNode) -> None:
     assert find_membership(node, f"0::/{SCOPE}/libvirt/emulator\n".encode()).job == 4711
     assert find_membership(node, f"0::/user.slice/{SCOPE}/x\n".encode()).job == 0
     assert find_membership(node, b"0::/machine.slice/other.scope\n").job == 0
+
+
+def _usage(node: TreeNode, group: str, seconds: int, memory: int) -> None:
+    _file(node, f"sys/fs/cgroup/{group}/cpu.stat", f"usage_usec {seconds}000000\n")
+    _file(node, f"sys/fs/cgroup/{group}/memory.current", f"{memory}\n")
+
+
+def test_a_machine_counts_for_its_job_as_the_steps_of_the_job_do(node: TreeNode) -> None:
+    _usage(node, SCOPE, 30, 2000)
+    with pytest.raises(NotHereError):
+        JobCgroups().read(node)
+    _file(node, "run/libvirt/qemu/vm-one.xml", STATE)
+    found = JobCgroups().read(node)
+    assert [*found] == [4711]
+    _usage(node, "system.slice/slurmstepd.scope/job_4711", 5, 100)
+    counters = JobCgroups().read(node)[4711]
+    assert (counters.cpu_time, counters.mem_used) == (35_000_000_000, 2100)
+
+
+def test_the_job_of_a_machine_is_forgotten_with_its_scope(node: TreeNode) -> None:
+    _file(node, "run/libvirt/qemu/vm-one.xml", STATE)
+    _usage(node, SCOPE, 30, 2000)
+    assert [each.machine for each in job_directories(node, ())] == ["vm-one"]
+    (node.path / "run/libvirt/qemu/vm-one.xml").write_text(STATE.replace("4711", "12"))
+    assert [each.job for each in job_directories(node, ())] == [4711]
+    shutil.rmtree(node.path / "sys/fs/cgroup" / SCOPE)
+    with pytest.raises(NotHereError):
+        job_directories(node, ())
+    _usage(node, SCOPE, 30, 2000)
+    assert [each.job for each in job_directories(node, ())] == [12]
 
 
 @pytest.mark.parametrize(

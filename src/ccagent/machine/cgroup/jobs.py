@@ -21,7 +21,7 @@ from __future__ import annotations
 import os
 import re
 from contextlib import suppress
-from os.path import dirname
+from os.path import basename, dirname
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.errors import CcagentError, NotHereError
@@ -69,6 +69,7 @@ _TITLE = re.compile(
 _MACHINE = re.compile(rb"/machine\.slice/(machine-qemu\\x2d[0-9]+\\x2d[^/\n]+\.scope)(?![^/])")
 _MACHINE_SCOPE = re.compile(r"machine-qemu\\x2d[0-9]+\\x2d(.+)\.scope")
 _ESCAPED = re.compile(r"\\x([0-9a-f]{2})")
+MACHINE_SLICE = "machine.slice"
 MACHINE_STATES = "run/libvirt/qemu"
 """Directory of libvirt's pid files and states of machines; both are root's."""
 
@@ -85,7 +86,8 @@ class JobDirectory(NamedTuple):
     """A control group of a job.
 
     controller: of version 1, or `v2`. uid: -1 if the path does not contain it. slurmd: the node
-    name of the slurmd that created it, if one machine has several; else empty.
+    name of the slurmd that created it, if one machine has several; else empty. machine: the virtual
+    machine of the job that has it; else empty.
     """
 
     job: int
@@ -93,6 +95,7 @@ class JobDirectory(NamedTuple):
     path: str
     uid: int
     slurmd: str
+    machine: str = ""
 
 
 class CgroupPath(NamedTuple):
@@ -140,14 +143,16 @@ def job_directories(
 ) -> list[JobDirectory]:
     """Return the control groups of these version 1 controllers; of version 2 if none exist.
 
-    A directory that can't be listed is omitted, and `complain` gets the pattern and the error.
-    Raise NotHereError if Slurm has created no control group.
+    The scopes of a job's virtual machines are among them. A directory that can't be listed is
+    omitted, and `complain` gets the pattern and the error. Raise NotHereError if Slurm has created
+    no control group, and no machine is of a job.
     """
     lister = _Lister(node, complain)
     found = [each for controller in controllers for each in _of_v1(lister, controller)]
     if not found:
         found = list(_of_v2(lister, node))
-    if not lister.has_seen_slurm:
+    found += _of_machines(node, controllers)
+    if not found and not lister.has_seen_slurm:
         raise NotHereError(f"/{ROOT}: Slurm has made no control groups")
     return found
 
@@ -200,6 +205,23 @@ def machine_of_scope(name: str) -> str:
     return "" if match is None else _ESCAPED.sub(lambda each: chr(int(each[1], 16)), match[1])
 
 
+def machine_scopes(node: Node, controllers: Iterable[str]) -> Iterator[tuple[str, str, str]]:
+    """Yield name, controller and directory for each scope of a virtual machine.
+
+    controllers: of version 1; version 2 is always included. Only a slice of root is believed.
+    """
+    for controller in (V2, *controllers):
+        top = f"{ROOT if controller == V2 else f'{ROOT}/{controller}'}/{MACHINE_SLICE}"
+        try:
+            scopes = sorted(node.list(top)) if _is_roots(node, top) else []
+        except CcagentError:
+            continue
+        for scope in scopes:
+            name = machine_of_scope(scope)
+            if name and "/" not in name:
+                yield name, controller, f"{top}/{scope}"
+
+
 def parse_machine_job(state: bytes) -> int:
     """Return the job in the metadata of a machine's definition (XML of libvirt); 0 without one.
 
@@ -217,14 +239,32 @@ def parse_machine_job(state: bytes) -> int:
 
 def _membership_of_machine(node: Node, scope: str) -> CgroupMembership:
     """Return the job of a machine. Only names in a slice of root are believed."""
-    name = machine_of_scope(scope)
-    is_path = not name or "/" in name or not _is_roots(node, f"{ROOT}/machine.slice")
-    try:
-        state = b"" if is_path else node.read(f"{MACHINE_STATES}/{name}.xml")
-    except CcagentError:
-        state = b""
-    job = parse_machine_job(state)
+    is_roots = _is_roots(node, f"{ROOT}/{MACHINE_SLICE}")
+    job = _find_machine_job(node, scope) if is_roots else 0
     return CgroupMembership(job, "") if job else NO_MEMBERSHIP
+
+
+def _of_machines(node: Node, controllers: Iterable[str]) -> Iterator[JobDirectory]:
+    """Yield the scopes of the machines of jobs, and forget the jobs of those that have ended."""
+    there: set[str] = set()
+    for name, controller, path in machine_scopes(node, controllers):
+        scope = basename(path)
+        there.add(scope)
+        if job := _find_machine_job(node, scope):
+            yield JobDirectory(job, controller, path, -1, "", name)
+    for scope in [key for key in [*node.job_numbers] if "/" not in key and key not in there]:
+        node.job_numbers.pop(scope, None)
+
+
+def _find_machine_job(node: Node, scope: str) -> int:
+    """Return the job of the machine of a scope; 0 without one. It is kept as long as the scope."""
+    name = machine_of_scope(scope)
+    job = node.job_numbers.get(scope, 0)
+    if not job and name and "/" not in name:
+        with suppress(CcagentError):
+            job = parse_machine_job(node.read(f"{MACHINE_STATES}/{name}.xml"))
+        _keep_job(node, scope, job)
+    return job
 
 
 def parse_title(cmdline: bytes) -> Step | None:
@@ -261,13 +301,17 @@ def _find_job(node: Node, directory: str) -> int:
     The number is kept as long as the directory is there, also without slurmstepd: no other job gets
     the same SLUID.
     """
+    job = node.job_numbers.get(directory, 0) or _read_job(node, directory)
+    _keep_job(node, directory, job)
+    return job
+
+
+def _keep_job(node: Node, directory: str, job: int) -> None:
     jobs = node.job_numbers
-    job = jobs.get(directory, 0) or _read_job(node, directory)
     if job and directory not in jobs:
         if len(jobs) >= _MOST_JOBS:
             jobs.pop(next(iter(jobs)), None)
         jobs[directory] = job
-    return job
 
 
 def _note_unknown(node: Node, directory: str) -> None:

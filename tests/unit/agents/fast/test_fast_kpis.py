@@ -23,7 +23,7 @@ from ccagent.agents.metrics.agent import MetricsAgent
 from ccagent.agents.metrics.settings import MetricsSettings
 from ccagent.errors import UnparsableError
 from ccagent.machine.cgroup.counters import JobCgroups
-from ccagent.machine.virtual_machines import machine_scopes
+from ccagent.machine.cgroup.jobs import machine_scopes
 from tests.support.tree import TreeNode
 
 if TYPE_CHECKING:
@@ -225,7 +225,7 @@ def test_the_scope_of_a_machine_is_its_own(node: KpiNode) -> None:
     node.file(f"sys/fs/cgroup{scope}/libvirt/emulator/cgroup.procs", "100\n")
     node.file(f"sys/fs/cgroup{scope}/cpu.stat", "usage_usec 7\n")
     assert find_own_groups(node, 100, {100}) == {"v2": [f"sys/fs/cgroup{scope}"]}
-    assert machine_scopes(node) == {"vm-one": [f"sys/fs/cgroup{scope}"]}
+    assert [*machine_scopes(node, ())] == [("vm-one", "v2", f"sys/fs/cgroup{scope}")]
 
 
 def test_a_path_that_leads_elsewhere_is_no_group() -> None:
