@@ -2,45 +2,50 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import sqlite3
 import threading
-import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from ccagent.agents.fast.session.kept_state import AnswerOnItsWay
-from ccagent.errors import CcagentError
+from ccagent.errors import CcagentError, NotPermittedError
 from ccagent.log import logger
+from ccagent.service.journal_file import JournalFile, explain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterator
 
-_FILE = "tasks.sqlite"
+_FILE = "tasks.journal"
 MOST_TASKS = 1000
 """Number of remembered tasks: a repeated one gets the stored result."""
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS tasks (
-    number INTEGER PRIMARY KEY, key TEXT UNIQUE NOT NULL, digest TEXT NOT NULL,
-    payload BLOB NOT NULL, accepted REAL NOT NULL, result BLOB, is_queued INTEGER DEFAULT 0);
-CREATE TABLE IF NOT EXISTS sending (number INTEGER PRIMARY KEY, content BLOB NOT NULL);
-"""
+_MOST_RECORDS = 4 * MOST_TASKS
+"""Number of records after which the file is rewritten."""
 
 
 class JournalError(CcagentError):
-    """The journal can't be written: no task may be accepted."""
+    """The journal can't be read or written: no task may be accepted."""
 
 
-class RecordedTask(NamedTuple):
-    """A task of the journal. digest: of its payload. result: None as long as it runs."""
+class RecordedTask(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A task of the journal. digest: of its payload, which is kept until it has a result.
+
+    is_queued: the queue of answers has the result.
+    """
 
     key: str
     digest: str
-    payload: bytes
-    result: bytes | None
+    payload: bytes = b""
+    result: bytes | None = None
+    is_queued: bool = False
+
+
+class JournalRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A line of the file: the new state of a task, or of the answer that is being sent."""
+
+    task: RecordedTask | None = None
+    sending: AnswerOnItsWay | None = None
 
 
 class _State:
@@ -51,104 +56,86 @@ class _State:
 
 
 class TaskJournal:
-    """The journal of one node. Several threads call its methods."""
+    """The journal of one node. Several threads call its methods. Raise JournalError."""
 
     def __init__(self, directory: str) -> None:
-        """Open the journal; a damaged one is renamed and a new one begun."""
+        """Read the journal of an earlier process."""
         self.state = _State()
         self._path = os.path.join(directory, _FILE)
+        self._file = JournalFile(self._path, JournalRecord)
         self._lock = threading.Lock()
+        self._tasks: dict[str, RecordedTask] = {}
         try:
-            self._database = self._open()
-        except sqlite3.DatabaseError as error:
-            logger.error("migfra: %s: damaged (%s); set aside as .damaged", self._path, error)
-            os.replace(self._path, f"{self._path}.damaged")
-            for name in (f"{self._path}-wal", f"{self._path}-shm"):
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(name)
-            self._database = self._open()
-        rows = self._database.execute("SELECT content FROM sending").fetchall()
-        with contextlib.suppress(msgspec.MsgspecError):
-            for (content,) in rows:
-                self.state.sending = msgspec.msgpack.decode(content, type=AnswerOnItsWay)
-
-    def _open(self) -> sqlite3.Connection:
-        database = sqlite3.connect(self._path, check_same_thread=False, isolation_level=None)
-        try:
-            database.execute("PRAGMA journal_mode = WAL")
-            database.execute("PRAGMA synchronous = FULL")
-            database.executescript(_SCHEMA)
-        except sqlite3.DatabaseError:
-            database.close()
-            raise
-        return database
+            for record in self._file.load():
+                if record.task is not None:
+                    self._tasks[record.task.key] = record.task
+                else:
+                    self.state.sending = record.sending
+            self._file.rewrite(self._records())
+        except (OSError, NotPermittedError) as error:
+            raise JournalError(f"migfra.state-directory: {explain(error)}") from error
 
     def find(self, key: str) -> RecordedTask | None:
         """Return a task by its key; None if it is unknown."""
-        found = self._query("SELECT key, digest, payload, result FROM tasks WHERE key = ?", (key,))
-        return found[0] if found else None
+        return self._tasks.get(key)
 
     def unfinished(self) -> list[RecordedTask]:
         """Return the tasks without a result, oldest first: another process has begun them."""
-        return self._query(
-            "SELECT key, digest, payload, result FROM tasks WHERE result IS NULL ORDER BY number"
-        )
+        return [task for task in self._tasks.values() if task.result is None]
 
     def unqueued(self) -> list[RecordedTask]:
         """Return the tasks whose result may not be in the queue."""
-        return self._query(
-            "SELECT key, digest, payload, result FROM tasks"
-            " WHERE result IS NOT NULL AND NOT is_queued ORDER BY number"
-        )
+        return [
+            task for task in self._tasks.values() if task.result is not None and not task.is_queued
+        ]
 
     def accept(self, key: str, digest: str, payload: bytes) -> None:
-        """Record a task before its work; forget the oldest. Raise JournalError."""
-        self._change(
-            "INSERT INTO tasks (key, digest, payload, accepted) VALUES (?, ?, ?, ?)",
-            (key, digest, payload, time.time()),
-        )
-        self._change(
-            "DELETE FROM tasks WHERE result IS NOT NULL AND"
-            " number <= (SELECT max(number) FROM tasks) - ?",
-            (MOST_TASKS,),
-        )
+        """Record a task before its work; forget the oldest with a result."""
+        with self._lock:
+            if len(self._tasks) >= MOST_TASKS:
+                done = (known for known, task in self._tasks.items() if task.result is not None)
+                self._tasks.pop(next(done, ""), None)
+            self._put(RecordedTask(key, digest, payload))
 
     def finish(self, key: str, result: bytes) -> None:
-        """Record the result of a task. Raise JournalError."""
-        self._change("UPDATE tasks SET result = ? WHERE key = ?", (result, key))
+        """Record the result of a task."""
+        with self._lock:
+            if (task := self._tasks.get(key)) is not None:
+                self._put(RecordedTask(key, task.digest, result=result))
 
     def note_queued(self, key: str) -> None:
-        """Record that the queue has the result of a task. Raise JournalError."""
-        self._change("UPDATE tasks SET is_queued = 1 WHERE key = ?", (key,))
+        """Record that the queue has the result of a task."""
+        with self._lock:
+            if (task := self._tasks.get(key)) is not None:
+                self._put(msgspec.structs.replace(task, is_queued=True))
 
     def save(self) -> None:
         """Write the state of the session. If that fails, log an error."""
-        sending = self.state.sending
         try:
-            if sending is None:
-                self._change("DELETE FROM sending", ())
-            else:
-                content = msgspec.msgpack.encode(sending)
-                self._change("INSERT OR REPLACE INTO sending VALUES (1, ?)", (content,))
+            with self._lock:
+                self._append(JournalRecord(sending=self.state.sending))
         except JournalError as error:
             logger.error("migfra: %s", error, key="migfra journal")
 
     def close(self) -> None:
         """Close the file."""
         with self._lock:
-            self._database.close()
+            self._file.close()
 
-    def _query(self, text: str, values: Iterable[object] = ()) -> list[RecordedTask]:
-        with self._lock:
-            try:
-                rows = self._database.execute(text, tuple(values)).fetchall()
-            except sqlite3.Error as error:
-                raise JournalError(f"{self._path}: {error}") from error
-        return [RecordedTask(*row) for row in rows]
+    def _put(self, task: RecordedTask) -> None:
+        self._append(JournalRecord(task))
+        self._tasks[task.key] = task
 
-    def _change(self, text: str, values: Iterable[object]) -> None:
-        with self._lock:
-            try:
-                self._database.execute(text, tuple(values))
-            except sqlite3.Error as error:
-                raise JournalError(f"{self._path}: {error}") from error
+    def _append(self, record: JournalRecord) -> None:
+        try:
+            if self._file.is_due(_MOST_RECORDS):
+                self._file.rewrite(self._records())
+            self._file.append(record)
+        except (OSError, NotPermittedError) as error:
+            raise JournalError(f"migfra.state-directory: {explain(error)}") from error
+
+    def _records(self) -> Iterator[JournalRecord]:
+        for task in self._tasks.values():
+            yield JournalRecord(task)
+        if self.state.sending is not None:
+            yield JournalRecord(sending=self.state.sending)

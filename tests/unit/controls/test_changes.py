@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ccagent.controls.audit import describe, read_audit
-from ccagent.controls.journal import FILE, Journal, format_line, parse_journal
+from ccagent.controls.journal import FILE, Journal, read_changes
 from ccagent.errors import ControlError, UnparsableError
+from ccagent.service.journal_file import format_line
 from tests.support.control_machines import CPU, MachineNode, Site, add_os, allow, amd, grace
 
 if TYPE_CHECKING:
@@ -274,7 +275,7 @@ def test_a_line_that_a_crash_cut_costs_only_itself(node: MachineNode, cut: int) 
     file = site.state / FILE
     content = file.read_bytes()
     file.write_bytes(content[:-cut])
-    (change,) = parse_journal(file.read_bytes()).values()
+    (change,) = read_changes(str(site.state))
     assert (change.before, change.after) == ("60", None)
     again = site.restarted()
     assert node.text(SWAP) == "60"

@@ -16,6 +16,7 @@ from ccagent.agents.fast.messages.structures import (
     OrderMachines,
     StartMachines,
 )
+from ccagent.agents.fast.session.kept_state import AnswerOnItsWay
 from ccagent.machines.group_moves import choose_places
 from ccagent.machines.hypervisor import HypervisorError
 from ccagent.machines.journal import MOST_TASKS, TaskJournal
@@ -153,12 +154,19 @@ def test_the_journal_keeps_tasks_and_results(tmp_path: Path) -> None:
     journal.close()
 
 
-def test_a_damaged_journal_is_set_aside(tmp_path: Path) -> None:
-    (tmp_path / "tasks.sqlite").write_bytes(b"damaged" * 1000)
+def test_a_damaged_line_of_the_journal_costs_only_itself(tmp_path: Path) -> None:
     journal = TaskJournal(str(tmp_path))
-    journal.accept("a", "d", b"")
+    journal.accept("a", "d", b"task")
+    journal.state.sending = AnswerOnItsWay(key="a", number=7)
+    journal.save()
     journal.close()
-    assert (tmp_path / "tasks.sqlite.damaged").exists()
+    file = tmp_path / "tasks.journal"
+    file.write_bytes(b"damaged" * 1000 + b"\n" + file.read_bytes() + b"cut")
+    journal = TaskJournal(str(tmp_path))
+    assert [each.payload for each in journal.unfinished()] == [b"task"]
+    assert journal.state.sending == AnswerOnItsWay(key="a", number=7)
+    journal.close()
+    assert (tmp_path / "tasks.journal.damaged").read_bytes().startswith(b"damaged")
 
 
 @pytest.mark.parametrize(
