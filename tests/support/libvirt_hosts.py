@@ -85,6 +85,11 @@ class LibvirtHost:
         return f"qemu+tcp://127.0.0.1:{self.port}/session"
 
     @property
+    def migrate_uri(self) -> str:
+        """The URI of QEMU's data to this host."""
+        return "tcp://127.0.0.1"
+
+    @property
     def run_directory(self) -> Path:
         return self.directory / "run/libvirt/qemu/run"
 
@@ -140,7 +145,7 @@ class LibvirtHost:
 class LibvirtSite:
     """Two hosts s1 and s2, and a guest that both can read. Short paths: sockets need them."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: type[LibvirtHost] = LibvirtHost) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="m"))
         self.directory.chmod(0o755)
         self.guests = {
@@ -149,7 +154,7 @@ class LibvirtSite:
             "busy": self._build("busy", "BUSY=1", "PASSES=1"),
             "hog": self._build("hog", "BUSY=1", "PASSES=300"),
         }
-        self.hosts = [LibvirtHost(self.directory, f"s{n}", n) for n in (1, 2)]
+        self.hosts = [kind(self.directory, f"s{n}", n) for n in (1, 2)]
 
     def _build(self, name: str, *symbols: str) -> Path:
         made, target = self.directory / f"{name}.o", self.directory / name

@@ -38,7 +38,7 @@ tasks = [
 ]
 machines = ["vm-[a-z0-9]+"]
 destinations = {{ {other} = "{other_uri}", lost = "qemu:///session?socket=/nowhere" }}
-migrate-uris = {{ {other} = "tcp://127.0.0.1", {name} = "tcp://127.0.0.1" }}
+migrate-uris = {{ {other} = "{other_data}", {name} = "{data}" }}
 cpus = "0-1"
 force = true
 undefine = true
@@ -72,6 +72,7 @@ class FrameworkProcess:
                 name=self.host.name, url=self._broker.url(scheme), login=self.login,
                 state=self.directory / "state",
                 uri=self.host.uri, run=self.host.run_directory, other=other.name,
+                other_data=other.migrate_uri, data=self.host.migrate_uri,
                 other_uri=other.tcp_uri if self.is_peer_to_peer else other.uri,
                 peer=str(self.is_peer_to_peer).lower(), templates=self._site.directory,
                 keys=keys, policy=policy,
@@ -107,8 +108,10 @@ class FrameworkProcess:
 class MachineSite:
     """The two hosts with their frameworks, and the scheduler."""
 
-    def __init__(self, directory: Path, broker: Broker | None = None) -> None:
-        self.libvirt = LibvirtSite()
+    def __init__(
+        self, directory: Path, broker: Broker | None = None, kind: type[LibvirtHost] = LibvirtHost
+    ) -> None:
+        self.libvirt = LibvirtSite(kind)
         self.broker = broker or Broker(directory / "broker")
         self.first, self.second = self.libvirt.hosts
         self.frameworks = [
