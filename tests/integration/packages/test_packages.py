@@ -479,7 +479,9 @@ def test_the_scanner_is_the_same_in_each_build_and_fits_old_systems(
     assert "PATH" not in dynamic.stdout
     assert max(int(minor) for minor in re.findall(r"GLIBC_2\.(\d+)", dynamic.stdout)) <= 28
     for options, variables in ((("--arch", "aarch64"), {}), ((), {"CC": "no-such-compiler"})):
-        module, told = built(f"without-{len(variables)}", *options, PATH="/nonexistent", **variables)
+        module, told = built(
+            f"without-{len(variables)}", *options, PATH="/nonexistent", **variables
+        )
         assert not module.exists()
         assert "ccagent-store without its compiled scanner" in told
 
