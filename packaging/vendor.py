@@ -194,7 +194,7 @@ def build(directory: Path, tree: Path, source: Path, arch: str) -> None:
     if not (tree / SCANNER).exists() and not os.environ.get("CCAGENT_PURE"):
         sys.stderr.write(
             "packaging/build: ccagent-store without its compiled scanner, which needs a C compiler "
-            f"for {arch} and Python's headers: lines are scanned in Python, 4 to 8 times slower\n"
+            f"for {arch} and Python's headers: lines take about 6 times the CPU\n"
         )
 
 
