@@ -9,10 +9,9 @@ layout() {
     share=$core/usr/share/ccagent
     "$python" "$here/vendor.py" unpack "$wheels" "$home" --arch "$arch"
     cp -a "$source" "$work/build"
+    [ "$store" = yes ] || export CCAGENT_PURE=1 # only the store has compiled code
     "$python" "$here/vendor.py" build "$wheels" "$home" "$work/build" --arch "$arch"
     rm -rf "$work/build"
-    # An extension module of ccagent itself is of the machine that has compiled it.
-    [ "$arch" = "$(uname -m)" ] || find "$home/ccagent" -name '*.so' -delete
 
     mkdir -p "$core/etc/ccagent/conf.d" "$core/var/lib/ccagent/outbox"
     cp -R "$here/examples" "$here/ansible" "$here/venv" "$share"

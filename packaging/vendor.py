@@ -1,6 +1,6 @@
 """Download of the wheels for the packages, and their unpacking into one tree.
 
-vendor.py fetch DIRECTORY                 download missing wheels of wheels.txt
+    vendor.py fetch DIRECTORY                 download missing wheels of wheels.txt
     vendor.py unpack DIRECTORY TREE           unpack it, for all versions of Python, side by side
     vendor.py build DIRECTORY TREE SOURCE     build the wheel of a source tree and unpack it, too
     vendor.py list DIRECTORY                  print the wheels that a build needs
@@ -18,6 +18,7 @@ import hashlib
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -44,6 +45,15 @@ UNUSED = re.compile(r"/(tests|include|pkgconfig)/|_tests\.cpython|\.(a|c|h|pxd|p
 
 ONLY = {"bokeh": re.compile(r"/static/js/bokeh(-api)?\.min\.js$")}
 """Files of wheels of which the rest is not used, but for their licences."""
+
+SCANNER = "ccagent/stores/metrics/line_scanner.abi3.so"
+"""ccagent's own compiled module, one file for all versions of Python."""
+
+FLAGS = {
+    "CFLAGS": "-fstack-protector-strong -D_FORTIFY_SOURCE=2",
+    "LDFLAGS": "-Wl,-z,relro,-z,now -Wl,--build-id=none",
+}
+"""Options of the compiler. Those of the building Python contain its paths."""
 
 INFORMATIVE = {"numpy/__config__.py"}
 """Files that differ between wheels: compiler options, for bug reports."""
@@ -146,6 +156,19 @@ def unpack(wheel: Path, tree: Path, *, is_lean: bool = False) -> None:
             target.chmod(0o755 if is_module else 0o644)
 
 
+def compiler_environment(arch: str) -> dict[str, str]:
+    """Return the variables with which setup.py compiles for `arch`, or leaves its module out.
+
+    A given CCAGENT_PURE leaves it out; a given CC is used. Else it is `cc`, for another
+    architecture `aarch64-linux-gnu-gcc`.
+    """
+    is_native = arch == platform.machine()
+    compiler = os.environ.get("CC") or ("cc" if is_native else f"{arch}-linux-gnu-gcc")
+    if os.environ.get("CCAGENT_PURE") or shutil.which(compiler) is None:
+        return {"CCAGENT_PURE": "1"}
+    return {**FLAGS, "CC": compiler, "LDSHARED": f"{compiler} -shared"}
+
+
 def build(directory: Path, tree: Path, source: Path, arch: str) -> None:
     """Build a wheel with only the setuptools of `directory`, and unpack it."""
     with tempfile.TemporaryDirectory() as work:
@@ -159,8 +182,7 @@ def build(directory: Path, tree: Path, source: Path, arch: str) -> None:
         built = Path(work, "built")
         done = subprocess.run(
             [sys.executable, "-I", "-S", "-B", "-c", program, f"{work}/tools", source, built],
-            # A build needs no compiler, and is the same on each machine.
-            env={**os.environ, "CCAGENT_PURE": "1"},
+            env={**os.environ, **compiler_environment(arch)},
             capture_output=True,
             text=True,
             check=False,
@@ -169,6 +191,11 @@ def build(directory: Path, tree: Path, source: Path, arch: str) -> None:
             sys.exit(f"{source}: {done.stdout}{done.stderr}")
         for wheel in built.glob("*.whl"):
             unpack(wheel, tree)
+    if not (tree / SCANNER).exists() and not os.environ.get("CCAGENT_PURE"):
+        sys.stderr.write(
+            "packaging/build: ccagent-store without its compiled scanner, which needs a C compiler "
+            f"for {arch} and Python's headers: lines take about 6 times the CPU\n"
+        )
 
 
 def main() -> None:

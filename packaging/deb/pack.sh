@@ -77,7 +77,8 @@ debian_changelog() {
     cat <<EOF
 ccagent ($version-$release) unstable; urgency=medium
 
-  * Version $version of ccagent. The package ccagent-core has its changelog.
+  * Version $version.
+  * The changes of ccagent are in the package ccagent-core.
 
  -- $packager  $(date -u --date="@$SOURCE_DATE_EPOCH" "+%a, %d %b %Y %H:%M:%S +0000")
 EOF

@@ -24,6 +24,7 @@ pack_rpm() {
         --define "packager $packager" --define "python $python" \
         "$work/rpm/ccagent-core.spec" >"$work/rpm/log" 2>&1 ||
         { cat "$work/rpm/log" >&2; return 1; }
+    grep '^packaging/build: ccagent-store without' "$work/rpm/log" >&2 || :
     publish "$work"/rpm/RPMS/*.rpm "$work"/rpm/SRPMS/*.rpm
 }
 

@@ -220,9 +220,11 @@ def run_trial(
         metrics={WILDCARD: every}, web=WebSettings(listen=web),
     )  # fmt: skip
 
+    settings = check_settings(settings, "try")
+
     async def main() -> None:
         simulation = make_simulation(int(time.time())) if make_simulation else None
-        await TrialServer(check_settings(settings, "try"), simulation, announce).run()
+        await TrialServer(settings, simulation, announce).run()
 
     try:
         with contextlib.suppress(KeyboardInterrupt):

@@ -204,7 +204,8 @@ class Daemon:
             self._locks[path] = Lock(path, "outbox.directory")
         except (OSError, NotPermittedError, ConfigurationError) as error:
             # The sinks then queue their messages in memory, and log this.
-            logger.error("%s: no lock: another daemon may use it: %s", where.directory, error)
+            reason = getattr(error, "strerror", None) or error
+            logger.error("%s: no lock: another daemon may use it: %s", where.directory, reason)
 
     def _turn(self) -> None:
         """Do all due work, then wait for the next event or tick."""

@@ -36,21 +36,10 @@ NOT_RUN = {
     "sh tests/run": ("this is what runs these tests", ".ci/run", "sh tests/run"),
     "apt-get install -y curl mosquitto mosquitto-clients victoria-metrics":
         ("tests/run has installed them", "tests/run", "need mosquitto_sub mosquitto-clients"),
-    "ccagent jobs --once":
-        ("needs Slurm's master", "tests/integration/slurm/test_slurm_agent.py", "JobsAgent("),
-    "ccagent lustre --once":
-        ("needs Lustre's server", "tests/integration/lustre/test_lustre_delivery.py", '"lustre"'),
-    "ccagent run":
-        ("/etc/ccagent is the machine's", "tests/integration/daemon/test_daemon.py", "daemon"),
-    "ccagent kernel load":
-        ("changes the machine", "tests/integration/kernel/test_kernel_load.py", '"load"'),
 }  # fmt: skip
 """Commands that don't run here: why, and which file runs them, or sees to it, in which words."""
 
-ENDLESS = {
-    "ccagent sample --every 2s --format line --set exclude-system-jobs=true": 3,
-    "ccagent try": 15,
-}
+ENDLESS = {"ccagent try": 15}
 """What goes on until it is interrupted: after how many seconds it is."""
 
 
@@ -176,7 +165,6 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
     directory = tmp_path_factory.mktemp("readme")
     source = directory / "ccagent"
     shutil.copytree(ROOT, source, symlinks=True, ignore=LEFT_OUT)
-    shutil.copy(ROOT / "tests/data/sonar_ini/node-http.ini", source / "sonar.ini")
     walked = Walk(source, directory / "place")
     try:
         for block in blocks(ROOT / "README.md"):
@@ -261,10 +249,9 @@ def test_samples_and_metrics_arrive_at_an_mqtt_broker(walk: Walk) -> None:
     validate("SampleEnvelope", sample.encode())
 
 
-def test_nothing_waits_and_a_configuration_comes_of_sonars(walk: Walk) -> None:
+def test_nothing_waits(walk: Walk) -> None:
     waiting = walk.done["ccagent outbox --config jetstream.toml"].output
     assert re.search(r"^backend +0 ", waiting, re.MULTILINE)
-    assert "[sinks." in walk.done[command("config import")].output
 
 
 def test_the_readme_is_short() -> None:

@@ -402,6 +402,12 @@ done
 cat /tmp/log
 kill $store && wait $store
 """
+SCANNER = """
+import sys
+sys.path[:0] = ["/usr/lib/ccagent", "/usr/lib/ccagent-store"]
+from ccagent.stores.metrics.known_keys import make_scanner
+print(type(make_scanner()).__name__)
+"""
 
 
 @pytest.mark.parametrize(
@@ -421,6 +427,7 @@ def test_a_store_can_be_started_as_soon_as_it_is_installed(
         ("/var/lib/ccagent-store", "750 ccagent:ccagent"),
     ):
         assert root.run("stat", "-c", "%a %U:%G", path).strip() == expected, path
+    assert root.run("python3.11", "-I", "-S", "-B", "-c", SCANNER) == "CompiledScanner\n"
     told = root.run("ccagent", "store", "metrics", "check", user="ccagent")
     assert told == "metrics: *\nlistens on 127.0.0.1:8082, keeps 48h in memory\n"
     # Without a network there is no 127.0.0.1.
@@ -448,6 +455,35 @@ def test_a_store_can_be_started_as_soon_as_it_is_installed(
             "/var/lib/ccagent-store/jobs.sqlite", "/var/lib/ccagent-store/lock",
             "/var/lib/ccagent-store/log", "/var/lib/ccagent-store/usage.sqlite",
         }  # fmt: skip
+
+
+def test_the_scanner_is_the_same_in_each_build_and_fits_old_systems(
+    source: Path, first: Built, tmp_path: Path
+) -> None:
+    def built(place: str, *options: str, **variables: str) -> tuple[Path, str]:
+        shutil.copytree(source, tmp_path / place, symlinks=True)
+        tree = tmp_path / f"{place}-tree"
+        done = subprocess.run(
+            [sys.executable, ROOT / "packaging/vendor.py", "build", ROOT / "build/wheels", tree,
+             tmp_path / place, *options],
+            capture_output=True, text=True, check=True, env=os.environ | variables,
+        )  # fmt: skip
+        return tree / "ccagent/stores/metrics/line_scanner.abi3.so", done.stderr
+
+    module, told = built("one")
+    assert told == ""
+    content = module.read_bytes()
+    packed = contents(first.deb["ccagent-store"])
+    assert packed[f"/usr/lib/ccagent/{module.relative_to(tmp_path / 'one-tree')}"] == content
+    dynamic = subprocess.run(["readelf", "-dV", module], capture_output=True, text=True, check=True)
+    assert "PATH" not in dynamic.stdout
+    assert max(int(minor) for minor in re.findall(r"GLIBC_2\.(\d+)", dynamic.stdout)) <= 28
+    for options, variables in ((("--arch", "aarch64"), {}), ((), {"CC": "no-such-compiler"})):
+        module, told = built(
+            f"without-{len(variables)}", *options, PATH="/nonexistent", **variables
+        )
+        assert not module.exists()
+        assert "ccagent-store without its compiled scanner" in told
 
 
 def test_the_unit_of_a_store_in_a_virtual_environment_has_another_program_alone() -> None:
