@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
+from ccagent.agents.energy.apus import use_of_apu
 from ccagent.agents.energy.sources.base import ALL_SOCKETS
 from ccagent.agents.energy.splitting import DomainClaim, DomainUse, apportion
 from ccagent.errors import CcagentError, NotHereError, VanishedError
@@ -233,13 +234,15 @@ class NodeUse:
     """CPU time and allocations between two snapshots of a node, by job and socket.
 
     ended: known CPU time in us of ended jobs after the first snapshot, by job. span: us between the
-    snapshots. exclusive: jobs that were alone on their sockets.
+    snapshots. exclusive: jobs that were alone on their sockets. apus: use of the GPU of each APU,
+    and its utilisation, 0 to 1, by socket; set by the owner of this object.
     """
 
     def __init__(
         self, before: NodeSnapshot, now: NodeSnapshot, ended: Mapping[int, int] | None = None
     ) -> None:
         self.span = max(1, round((now.moment - before.moment) * 1e6))
+        self.apus: dict[int, tuple[DomainUse, float | None]] = {}
         self._sockets = now.sockets
         self._memory = now.memory
         self._cpus_of: dict[int, list[int]] = {ALL_SOCKETS: [*now.sockets]}
@@ -293,7 +296,10 @@ class NodeUse:
         """Return the use of a domain other than a card."""
         if domain.kind == "dram":
             return self.use_memory(domain.number)
-        return self.use_package(ALL_SOCKETS if domain.kind == "node" else domain.number)
+        found = self.use_package(ALL_SOCKETS if domain.kind == "node" else domain.number)
+        if domain.kind == "package" and domain.number in self.apus:
+            return use_of_apu(found, *self.apus[domain.number])
+        return found
 
     def _use(
         self, socket: int, held: dict[int, int], whole: int, unit: int | None = None

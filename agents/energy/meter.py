@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ccagent.agents.energy.accounts import NODE_METER, EnergyDomain, JobAccount
+from ccagent.agents.energy.apus import ApuSockets, join_apus, read_utilisation
 from ccagent.agents.energy.cards import CardOwners, CardSource, CardUse, make_card_use
 from ccagent.agents.energy.ended_jobs import EndedJob, EndedJobs, EndedTimes
 from ccagent.agents.energy.idle_power import IdleFloor
@@ -70,6 +71,7 @@ class EnergyMeter:
         self._states = StateReader()
         self._owners = CardOwners(settings.scontrol, settings.squeue)
         self._times = EndedTimes()
+        self._apus = ApuSockets()
         self._clock = ClockGuard()
         self._before: NodeSnapshot | None = None
         self._poller: Poller | None = None
@@ -125,6 +127,14 @@ class EnergyMeter:
             return make_card_use(card, seen, use.span)
 
         measured = check_spans(readings.measured, use.span / 1e6)
+        reading = self.cards.reading
+        if reading is not None and (apus := self._apus.find(node, reading)):
+            measured = join_apus(measured, apus)
+            meters = self.cards.meters
+            use.apus = {
+                socket: (use_of_card(card), read_utilisation(reading, card, meters))
+                for socket, card in apus.items()
+            }
         totals = self.ledger.add_tick(use, measured, use_of_card, now)
         self._end_jobs(node, state)
         publish_energy(
@@ -194,7 +204,7 @@ class EnergyMeter:
         reading = self.cards.reading
         if reading is None or not reading.cards:
             return {}
-        return self._owners.read(node, reading)
+        return self._owners.read(node, reading, self.cards.meters)
 
     def _end_jobs(self, node: Node, state: NodeSnapshot) -> None:
         """Close the accounts of ended jobs.
