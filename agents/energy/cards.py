@@ -95,13 +95,6 @@ class CardOwners:
                 index = meters.get(state.index, state.index)
                 part = _make_part(reading, state, owners, users.get(state.index, {}))
                 parts.setdefault(index, []).append(part)
-        for index in {*cards.values()}:
-            # Slurm names the card of an instance, and the processes of the job its instance.
-            known = {job for part in parts[index] for job in part.owners}
-            here = {job: 1 for job in owners.get(index, {}) if job not in known}
-            if here:
-                least = min(part.weight for part in parts[index])
-                parts[index].append(CardPart(least * len(here), here, {}, None))
         return {
             index: _join_parts(found, reading.multiprocessors.get(index, 0))
             for index, found in parts.items()
@@ -127,10 +120,10 @@ class CardPart(NamedTuple):
         """Return the utilisation by job; None if it is unknown."""
         if self.has_shares and any(self.users.values()):
             return self.users
-        jobs = {*self.owners, *self.users}
+        jobs = {*self.owners, *self.users} or {0}
         if self.utilisation is None:
-            return None if jobs else {}
-        if not self.utilisation or not jobs:
+            return {} if jobs == {0} and not self.is_busy else None
+        if not self.utilisation:
             return {}
         return dict.fromkeys(jobs, self.utilisation) if len(jobs) == 1 else None
 
@@ -344,7 +337,7 @@ class CardSource(EnergySource):
             energy = found.get(domain)
             flaw = ""
             if reading.modules.get(card.index) == UNKNOWN_MODULE:
-                flaw = "it shares its power with another die, and that is unknown"
+                flaw = "it shares its power with an unknown other die"
             elif not _is_working(reading, card.index):
                 continue
             elif card.index not in has_meter and not card.failing:

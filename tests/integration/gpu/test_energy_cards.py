@@ -197,8 +197,7 @@ def test_a_busy_die_without_a_known_meter_is_unknown(tmp_path: Path, libraries: 
     tick = jobs.tick(lost, counts(5_000_000, 5_000_000))
     jobs.meter.close()
     assert tick.errors == [
-        "card 0: no energy since the last sample: it shares its power with another die, and that is"
-        " unknown"
+        "card 0: no energy since the last sample: it shares its power with an unknown other die"
     ]
     assert jobs.joules(1) == (0, 0)
     assert jobs.meter.ledger.jobs[1].coverage == pytest.approx(2 / 3)
