@@ -17,7 +17,7 @@ from ccagent.agents.energy.sources.base import Measured, Sources
 from ccagent.agents.energy.sources.rapl import RaplSource
 from ccagent.agents.metrics.outputs import ClockGuard
 from ccagent.agents.state_file import write_state
-from ccagent.machine.job_energy import publish_energy
+from ccagent.machine.job_energy import latest_energy, publish_energy
 from ccagent.machine.poller import Poller
 
 if TYPE_CHECKING:
@@ -169,13 +169,22 @@ class EnergyMeter:
             write_state(self.settings.state_file, state)
 
     def describe(self) -> dict[str, Any]:
-        """Return sources and flaws for `ccagent status --json`."""
-        last = self.last
+        """Return sources, flaws and the energy of jobs for `ccagent status --json` and `job`."""
+        last, energy = self.last, latest_energy()
         measured = {} if last is None else last.totals.measured
         return {
             "jobs": len(self.ledger.jobs),
             "microjoules": {str(domain): energy for domain, energy in measured.items()},
             "unknown": {str(domain): flaw for domain, flaw in self.ledger.flaws.items()},
+            "accounts": {
+                str(number): {
+                    "joules": sum(job.parts.values()) / 1e6,
+                    "least": job.interval.least,
+                    "most": job.interval.most,
+                    "coverage": job.coverage,
+                }
+                for number, job in (energy.jobs.items() if energy is not None else ())
+            },
         }
 
     def close(self) -> None:
