@@ -1,12 +1,12 @@
 """Accuracy of the split of energy, and the cost of a tick of the agent `energy`.
 
-    python benchmarks/energy.py [truth] [cost]
+    python benchmarks/energy.py [truth] [cost] [SEED]
 
 * truth: energy of jobs on model machines with a known split, by ccagent with and without a known
   idle power, by CEEMS' rule and by Kepler's formula on the same traces. Figures are percentages of
   the truth: active energy of the job and idle power of its cpus. Kepler does not split idle energy;
   its last column compares with the active energy alone. A full cluster shows how often the truth
-  is within ccagent's interval;
+  is within ccagent's interval. The same for GPUs of several parts, with the idle power unknown;
 * cost: CPU of a tick with 0, 10, 100 and 1000 jobs on two sockets of 64 cpus, with files in memory;
   CPU of reading power meters.
 """
@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from ccagent.agents.energy.meter import EnergyMeter
 from ccagent.agents.energy.sources.meters import HwmonEnergySource
+from tests.support.card_model import KINDS, CardMachine, ceems_cards
 from tests.support.energy_model import GIB, ModelJob, ModelMachine, ceems, kepler, run_model
 from tests.support.energy_tree import EnergyNode, make_settings
 
@@ -33,6 +34,11 @@ if TYPE_CHECKING:
 
 TICKS = 100
 JOBS = 500
+OFFSET = next((int(word) for word in sys.argv[1:] if word.isdigit()), 0)
+"""Added to the seeds of random machines."""
+
+CARD_MACHINES = 25
+CARD_TICKS = 60
 FULL_MACHINES = 24
 """Nodes on which more than JOBS jobs end in an hour."""
 LONG_TICK = 30.0
@@ -134,7 +140,7 @@ def full_cluster() -> None:
             "in the first hour": [], "in the second hour": [], "after five idle min": [],
         }  # fmt: skip
         for seed in range(FULL_MACHINES):
-            run = run_model(make_full_machine(seed, ratio), DRAINED[1] + HOUR, LONG_TICK)
+            run = run_model(make_full_machine(seed + OFFSET, ratio), DRAINED[1] + HOUR, LONG_TICK)
             others = ceems(run.machine), kepler(run.machine)
             for number, account in run.ended.items():
                 job = run.machine.jobs[number - 1]
@@ -207,13 +213,49 @@ def make_full_machine(seed: int, ratio: float) -> ModelMachine:
     )
 
 
+def cards() -> None:
+    """Print how often the truth is in the interval on cards of several parts.
+
+    All errors of sensors are 0. Kepler's rule needs the utilisation of processes by NVML, which
+    these cards do not have.
+    """
+    print(f"{'cards':<16}{'jobs':>6}{'inside':>8}{'at 0':>6}{'width':>7}{'ccagent':>9}"
+          f"{'CEEMS':>8}{'at 0':>6}{'sum':>7}")  # fmt: skip
+    for kind in KINDS:
+        rows: list[tuple[bool, bool, float, float, float, bool]] = []
+        whole = [0.0, 0.0]
+        for seed in range(CARD_MACHINES):
+            with tempfile.TemporaryDirectory(dir=memory_directory()) as directory:
+                machine = CardMachine(Path(directory), kind, seed + OFFSET)
+                accounts, others = machine.run(CARD_TICKS), ceems_cards(machine)
+            for number, true in machine.truth.items():
+                account, own = accounts[number], others[number]
+                least, most = account.interval(0.0, 0.0)
+                found = (account.active + account.idle) / 1e6
+                rows.append((least - 0.01 <= true <= most + 0.01, not found, (most - least) / true,
+                             abs(found / true - 1), abs(own / true - 1), not own))  # fmt: skip
+            whole[0] += sum(others.values())
+            whole[1] += sum(sum(tick.joules.values()) for tick in machine.ticks)
+        inside, zero, width, error, other, lost = zip(*rows, strict=True)
+        print(
+            f"{kind:<16}{len(rows):>6}{100 * sum(inside) / len(rows):>7.1f}%{sum(zero):>6}"
+            f"{100 * median(width):>6.0f}%{100 * median(error):>8.1f}%{100 * median(other):>7.1f}%"
+            f"{sum(lost):>6}{100 * whole[0] / whole[1]:>6.0f}%"
+        )
+    print("at 0: busy jobs without energy. sum: of the jobs, in percent of the measured energy.")
+
+
+def memory_directory() -> str | None:
+    """Return a directory in memory for temporary files; None without one."""
+    memory = "/dev/shm"  # noqa: S108 - a directory of its own below it
+    return memory if Path(memory).is_dir() else None
+
+
 def cost() -> None:
     """Print the CPU of a tick, and of only reading and parsing /proc/stat."""
-    memory = "/dev/shm"  # noqa: S108 - a directory of its own below it
-    place = memory if Path(memory).is_dir() else None
     print(f"{'jobs':>6}{'ms CPU a tick':>15}{'times /proc/stat':>18}")
     for jobs in (0, 10, 100, 1000):
-        with tempfile.TemporaryDirectory(dir=place) as directory:
+        with tempfile.TemporaryDirectory(dir=memory_directory()) as directory:
             ticks, plain = measure(EnergyNode(Path(directory), cpus=64), jobs)
         print(f"{jobs:>6}{1e3 * ticks:>15.2f}{ticks / plain:>18.0f}")
 
@@ -261,10 +303,12 @@ def measure(node: EnergyNode, jobs: int) -> tuple[float, float]:
 
 def main() -> None:
     """Run the measurements named on the command line, else all."""
-    wanted = sys.argv[1:] or ["truth", "cost"]
+    words = sys.argv[1:]
+    wanted = [word for word in words if not word.isdigit()] or ["truth", "cost"]
     if "truth" in wanted:
         truth()
         full_cluster()
+        cards()
     if "cost" in wanted:
         cost()
         poll()

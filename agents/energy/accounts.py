@@ -150,7 +150,7 @@ class JobAccount(msgspec.Struct, kw_only=True):
         )
 
     def _error(self, counter_error: float, estimate_error: float) -> float:
-        whole = self.active + self.idle
+        whole = sum(self.energy.values())
         counted = min(1.0, self.counted / whole) if whole else 0.0
         return counted * counter_error + (1 - counted) * estimate_error
 

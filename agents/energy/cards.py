@@ -5,24 +5,26 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from ccagent.agents.energy.accounts import EnergyDomain
+from ccagent.agents.energy.accounts import EnergyDomain, MeasuredEnergy
 from ccagent.agents.energy.sources.base import EnergySource, PowerIntegral
 from ccagent.agents.energy.splitting import DomainClaim, DomainUse
 from ccagent.agents.sonar.jobs.allocations import Allocations
 from ccagent.errors import CcagentError
 from ccagent.machine.cgroup.files import list_pids
 from ccagent.machine.cgroup.jobs import find_membership, job_directories
+from ccagent.machine.gpu.gpm import PER_PERCENT
 from ccagent.machine.gpu.presence import is_any_present
+from ccagent.machine.gpu.vendor import UNKNOWN_MODULE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from ccagent.agents.energy.accounts import MeasuredEnergy
     from ccagent.agents.gpu_settings import GpuSettings
     from ccagent.agents.sonar.jobs.allocations import ProcessOfJob
     from ccagent.machine.checks import Check
     from ccagent.machine.gpu.gpus import GpuReading, Gpus
     from ccagent.machine.node import Node
+    from ccagent.records.envelopes import SampleGpu
 
 _MOST_PIDS = 4096
 _V1 = ("memory", "cpuacct", "devices")
@@ -33,21 +35,28 @@ _MOST_MILLIJOULES = 1 << 53
 """More mJ than a card can use while a driver is loaded."""
 
 _LONGEST_GAP = 90.0
+_UNIT = 1000
 
 
 class CardUse(NamedTuple):
-    """Use of a card.
+    """Use of a card, or of all cards of a module with one power meter.
 
-    owners: jobs with an allocation of the card (or of its instances), with the number of
-    allocations. activity: utilisation by job, in tenths of a percent. others: utilisation by
-    processes outside of jobs. is_busy: the card works, has processes, or has an unknown
-    utilisation.
+    A card without parts has a single part of weight 1; the parts of others are MIG instances,
+    weighted by their multiprocessors, dies or partitions.
+
+    owners: jobs with an allocation of parts, with their number, or in thousandths of the weights.
+    activity: utilisation by job, in tenths of a percent times weight. others: the same, by
+    processes outside of jobs. is_busy: a part works, has processes, or has an unknown utilisation.
+    whole: weight of all parts of a card with several in thousandths; 0: it has none. is_known: the
+    activity of all jobs is known.
     """
 
     owners: dict[int, int]
     activity: dict[int, int]
     others: int
     is_busy: bool
+    whole: int = 0
+    is_known: bool = True
 
 
 class CardOwners:
@@ -56,63 +65,134 @@ class CardOwners:
     def __init__(self, scontrol: str, squeue: str) -> None:
         self._allocations = Allocations(scontrol, squeue)
 
-    def read(self, node: Node, reading: GpuReading) -> dict[int, CardUse]:
-        """Return the use of each physical card by index."""
+    def read(
+        self, node: Node, reading: GpuReading, meters: Mapping[int, int] | None = None
+    ) -> dict[int, CardUse]:
+        """Return the use of each physical card with a power meter by index.
+
+        meters: index of the card whose meter includes the power of a card without one.
+        """
         processes = list(list_processes(node))
         jobs = {pid: job for pid, job, _ in processes}
-        allocations = self._allocations.read(node, processes, reading)
-        card_of = _parents(reading)
         owners: dict[int, dict[int, int]] = {}
-        for allocation in allocations:
+        for allocation in self._allocations.read(node, processes, reading):
             for index in allocation.cards:
-                own = owners.setdefault(card_of.get(index, index), {})
+                own = owners.setdefault(index, {})
                 own[allocation.job] = own.get(allocation.job, 0) + 1
-        activity: dict[int, dict[int, int]] = {}
-        used: set[int] = set()
+        users: dict[int, dict[int, int]] = {}
         for pid, uses in reading.processes.items():
             job = jobs.get(pid)
             if job is None:
                 job = _job_of(node, pid)
             for use in uses:
-                card = card_of.get(use.index, use.index)
-                used.add(card)
-                here = activity.setdefault(card, {})
+                here = users.setdefault(use.index, {})
                 here[job] = here.get(job, 0) + round(use.gpu_util * 10)
-        card_uses: dict[int, CardUse] = {}
+        cards = _parents(reading)
+        meters = {**(meters or {}), **cards}
+        parts: dict[int, list[CardPart]] = {}
         for state in reading.cards:
-            if state.index in reading.instances:
-                continue
-            here = dict(activity.get(state.index, {}))
-            others = here.pop(0, 0)
-            has_it = owners.get(state.index) or dict.fromkeys(here, 1)
-            is_unknown = (
-                state.index in reading.without_utilization
-                and state.index not in reading.partitioned
-            )
-            is_busy = state.ce_util > 0 or state.index in used or is_unknown
-            card_uses[state.index] = CardUse(has_it, here, others, is_busy)
-        return card_uses
+            if state.index not in cards.values():
+                index = meters.get(state.index, state.index)
+                part = _make_part(reading, state, owners, users.get(state.index, {}))
+                parts.setdefault(index, []).append(part)
+        return {
+            index: _join_parts(found, reading.multiprocessors.get(index, 0))
+            for index, found in parts.items()
+        }
+
+
+class CardPart(NamedTuple):
+    """A card, die or instance. weight: multiprocessors of an instance, 0: unknown.
+
+    owners: allocations by job. users: utilisation of its processes in tenths of a percent, by job;
+    0: outside of jobs. utilisation: of the part in tenths of a percent, None: unknown. has_shares:
+    `users` are measured. is_busy: it works, has processes, or is a card of unknown utilisation.
+    """
+
+    weight: int
+    owners: dict[int, int]
+    users: dict[int, int]
+    utilisation: int | None
+    has_shares: bool = True
+    is_busy: bool = False
+
+    def find_activity(self) -> dict[int, int] | None:
+        """Return the utilisation by job; None if it is unknown."""
+        if self.has_shares and any(self.users.values()):
+            return self.users
+        jobs = {*self.owners, *self.users} or {0}
+        if self.utilisation is None:
+            return {} if jobs == {0} and not self.is_busy else None
+        if not self.utilisation:
+            return {}
+        return dict.fromkeys(jobs, self.utilisation) if len(jobs) == 1 else None
+
+
+def _make_part(
+    reading: GpuReading, state: SampleGpu, owners: Mapping[int, dict[int, int]],
+    users: dict[int, int],
+) -> CardPart:  # fmt: skip
+    index = state.index
+    is_instance = index in reading.instances
+    is_unknown = index in reading.without_utilization
+    utilisation: int | None = None if is_unknown else state.ce_util * 10
+    for detail in reading.details.get(index, ()) if is_instance else ():
+        if detail.name == "sm_active":
+            utilisation = round(detail.value * 10 / PER_PERCENT)
+    return CardPart(
+        reading.multiprocessors.get(index, 0) if is_instance else 1,
+        owners.get(index) or {job: 1 for job in users if job},
+        users,
+        utilisation,
+        index not in reading.without_process_utilization,
+        # NVML lists the processes of an instance, so one of unknown utilisation is not busy.
+        bool(users) or (not is_instance if utilisation is None else utilisation > 0),
+    )
+
+
+def _join_parts(parts: list[CardPart], whole: int) -> CardUse:
+    """Return the use of a card. whole: weight of all possible parts, 0 if unknown."""
+    if not all(part.weight for part in parts):
+        parts, whole = [part._replace(weight=1) for part in parts], 0
+    whole = max(whole, sum(part.weight for part in parts)) if whole or len(parts) > 1 else 0
+    owners: dict[int, int] = {}
+    activity: dict[int, int] = {}
+    for part in parts:
+        held = sum(part.owners.values()) if whole else _UNIT
+        for job, count in part.owners.items():
+            owners[job] = owners.get(job, 0) + _UNIT * part.weight * count // held
+        for job, utilisation in (part.find_activity() or {}).items():
+            activity[job] = activity.get(job, 0) + utilisation * part.weight
+    return CardUse(
+        owners,
+        activity,
+        activity.pop(0, 0),
+        any(part.is_busy for part in parts),
+        _UNIT * whole,
+        all(part.find_activity() is not None for part in parts),
+    )
 
 
 def make_card_use(use: CardUse, seen: Mapping[int, int], span: int) -> DomainUse:
     """Return the use of a card for the split.
 
     seen: us on this node, by job. A card of one job belongs wholly to it. Several jobs share a card
-    by the activity of their processes, or by their allocations if activity is unknown.
+    by their activity, or by their allocations if activity is unknown.
     """
     owners = {job: count for job, count in use.owners.items() if job in seen}
     if not owners:
         return DomainUse({}, int(use.is_busy), 1)
-    parts = sum(owners.values())
-    held = {job: seen[job] * count // parts for job, count in owners.items()}
-    if len(owners) == 1:
+    whole = max(use.whole, sum(owners.values()))
+    held = {job: seen[job] * count // whole for job, count in owners.items()}
+    if len(owners) == 1 and not use.whole:
         ((job, _),) = owners.items()
         return DomainUse({job: DomainClaim(1, held[job], 1, 1)}, 1, span)
     activity = {job: use.activity.get(job, 0) for job in owners}
-    if any(activity.values()):
-        whole = sum(activity.values()) + use.others
-        claims = {job: DomainClaim(busy, held[job], busy, busy) for job, busy in activity.items()}
-        return DomainUse(claims, whole, span)
+    busy = sum(activity.values()) + use.others
+    if use.is_known and (busy or not use.is_busy):
+        claims = {job: DomainClaim(own, held[job], own, own) for job, own in activity.items()}
+        return DomainUse(claims, busy, span)
+    parts = sum(owners.values())
     claims = {job: DomainClaim(count, held[job], 0, parts) for job, count in owners.items()}
     return DomainUse(claims, parts, span)
 
@@ -153,10 +233,18 @@ def _parents(reading: GpuReading) -> dict[int, int]:
     }
 
 
+def _is_working(reading: GpuReading, index: int) -> bool:
+    """Return whether a card has a utilisation, or processes."""
+    return any(card.ce_util > 0 for card in reading.cards if card.index == index) or any(
+        use.index == index for uses in reading.processes.values() for use in uses
+    )
+
+
 class CardSource(EnergySource):
     """Counters of cards. The power of a card without a counter is integrated.
 
-    reading: state of the cards at the last reading, None without cards.
+    reading: state of the cards at the last reading, None without cards. meters: index of the card
+    whose meter includes the power of a card without one.
     """
 
     name: ClassVar[str] = "cards"
@@ -169,7 +257,9 @@ class CardSource(EnergySource):
         self._gpus: Gpus | None = None
         self._integrals: dict[int, PowerIntegral] = {}
         self._was_asked = False
+        self._meter_of: dict[str, int] = {}
         self.reading: GpuReading | None = None
+        self.meters: dict[int, int] = {}
 
     def checks(self, node: Node) -> Iterator[Check]:
         """Return the checks of the vendors' libraries."""
@@ -184,7 +274,8 @@ class CardSource(EnergySource):
             if not is_any_present(node, self._settings.gpu_vendors):
                 return
             self._gpus = self._settings.make_gpus(node)
-        self._gpus.ask("read", ["energy"])
+        has_instances = self.reading is not None and self.reading.instances
+        self._gpus.ask("read", ["energy", "sm_active"] if has_instances else ["energy"])
         self._was_asked = True
 
     def read(self, node: Node) -> dict[EnergyDomain, MeasuredEnergy]:
@@ -199,7 +290,7 @@ class CardSource(EnergySource):
         values: dict[str, int] = {}
         for index, key in keys.items():
             for detail in reading.details.get(index, ()):
-                if detail.name == "energy" and 0 <= detail.value < _MOST_MILLIJOULES:
+                if detail.name == "energy" and 0 < detail.value < _MOST_MILLIJOULES:
                     values[key] = detail.value * 1000
                     self._counters.define(key, EnergyDomain("card", index), 0, _MOST_WATTS)
         if keys:  # a library that does not answer lists no card
@@ -217,7 +308,45 @@ class CardSource(EnergySource):
                 integral.add(card.power * 1_000_000, moment)
             if (taken := integral.take()) is not None:
                 found[EnergyDomain("card", card.index)] = taken
-        return found
+        has_meter = counted | {n for n, one in self._integrals.items() if one.moment >= 0}
+        self._find_meters(reading, has_meter)
+        return found | self._find_unknown(reading, found, has_meter)
+
+    def _find_meters(self, reading: GpuReading, has_meter: set[int]) -> None:
+        """Find the card of each module that measures all of them: the first with a meter."""
+        for index in sorted(has_meter, reverse=True):
+            if index in reading.modules:
+                self._meter_of[reading.modules[index]] = index
+        self.meters = {
+            index: meter
+            for index, module in reading.modules.items()
+            if module != UNKNOWN_MODULE
+            and (meter := self._meter_of.get(module, index)) != index
+            and reading.modules.get(meter) == module
+        }
+
+    def _find_unknown(
+        self, reading: GpuReading, found: dict[EnergyDomain, MeasuredEnergy], has_meter: set[int]
+    ) -> dict[EnergyDomain, MeasuredEnergy]:
+        """Return the flaws of cards that work without a power: it is unknown, not zero."""
+        flaws: dict[EnergyDomain, MeasuredEnergy] = {}
+        for card in reading.cards[:_MOST_CARDS]:
+            if card.index in reading.instances or card.index in self.meters:
+                continue
+            domain = EnergyDomain("card", card.index)
+            energy = found.get(domain)
+            flaw = ""
+            if reading.modules.get(card.index) == UNKNOWN_MODULE:
+                flaw = "it shares its power with an unknown other die"
+            elif not _is_working(reading, card.index):
+                continue
+            elif card.index not in has_meter and not card.failing:
+                flaw = "it works, but reports neither energy nor power"
+            elif energy is not None and not energy.energy and not energy.flaw:
+                flaw = "it works, but its counter stands still"
+            if flaw:
+                flaws[domain] = MeasuredEnergy(0, 0.0, self.name, flaw=flaw)
+        return flaws
 
     def close(self) -> None:
         """Stop the processes of the libraries."""

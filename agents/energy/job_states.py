@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
+from ccagent.agents.energy.apus import use_of_apu
 from ccagent.agents.energy.sources.base import ALL_SOCKETS
 from ccagent.agents.energy.splitting import DomainClaim, DomainUse, apportion
 from ccagent.errors import CcagentError, NotHereError, VanishedError
@@ -17,7 +18,7 @@ from ccagent.machine.procfs.system import parse_kernel_stat, parse_meminfo
 from ccagent.records.envelopes import LARGEST_UINT
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from ccagent.agents.energy.accounts import EnergyDomain
     from ccagent.machine.cgroup.jobs import JobDirectory
@@ -233,13 +234,15 @@ class NodeUse:
     """CPU time and allocations between two snapshots of a node, by job and socket.
 
     ended: known CPU time in us of ended jobs after the first snapshot, by job. span: us between the
-    snapshots. exclusive: jobs that were alone on their sockets.
+    snapshots. exclusive: jobs that were alone on their sockets. apus: use of the GPU of each APU,
+    and its utilisation, 0 to 1, by socket; set by the owner of this object.
     """
 
     def __init__(
         self, before: NodeSnapshot, now: NodeSnapshot, ended: Mapping[int, int] | None = None
     ) -> None:
         self.span = max(1, round((now.moment - before.moment) * 1e6))
+        self.apus: dict[int, tuple[DomainUse, float | None]] = {}
         self._sockets = now.sockets
         self._memory = now.memory
         self._cpus_of: dict[int, list[int]] = {ALL_SOCKETS: [*now.sockets]}
@@ -260,11 +263,15 @@ class NodeUse:
         self._on: dict[int, dict[int, SocketUse]] = {
             number: self._place(job) for number, job in self.jobs.items()
         }
+        self._jobs_on: dict[int, list[int]] = {}
+        for number, uses in self._on.items():
+            for socket in uses:
+                self._jobs_on.setdefault(socket, []).append(number)
         self.exclusive = self._find_exclusive()
 
-    def sockets_of(self, number: int) -> set[int]:
-        """Return the sockets on which a job may have run."""
-        return {self._sockets[cpu] for cpu in self.jobs[number].places or self._sockets}
+    def sockets_of(self, number: int) -> Collection[int]:
+        """Return the sockets on which a job may have run, and ALL_SOCKETS."""
+        return self._on[number].keys()
 
     def busy_of(self, socket: int) -> int:
         """Return the busy time of the cpus of a socket in us."""
@@ -284,7 +291,8 @@ class NodeUse:
         cpus = self._cpus_of.get(socket, ())
         whole = self._memory * len(cpus) // max(1, len(self._sockets))
         held: dict[int, int] = {}
-        for number, job in self.jobs.items():
+        for number in self._jobs_on.get(socket, ()):
+            job = self.jobs[number]
             here = len(job.cpus.intersection(cpus))
             held[number] = job.memory * here * job.seen // max(1, len(job.cpus) * self.span)
         return self._use(socket, held, whole, unit=1)
@@ -293,28 +301,34 @@ class NodeUse:
         """Return the use of a domain other than a card."""
         if domain.kind == "dram":
             return self.use_memory(domain.number)
-        return self.use_package(ALL_SOCKETS if domain.kind == "node" else domain.number)
+        found = self.use_package(ALL_SOCKETS if domain.kind == "node" else domain.number)
+        if domain.kind == "package" and domain.number in self.apus:
+            return use_of_apu(found, *self.apus[domain.number])
+        return found
 
     def _use(
         self, socket: int, held: dict[int, int], whole: int, unit: int | None = None
     ) -> DomainUse:
         claims: dict[int, DomainClaim] = {}
-        for number in self.jobs:
-            on = self._on[number].get(socket, SocketUse(0, 0, 0))
-            claims[number] = DomainClaim(on.busy, held.get(number, 0), on.least, on.most)
-        busy = max(self.busy_of(socket), sum(claim.busy for claim in claims.values()))
+        own = 0
+        for number in self._jobs_on.get(socket, ()):
+            busy, least, most = self._on[number][socket]
+            claims[number] = DomainClaim(busy, held.get(number, 0), least, most)
+            own += busy
+        busy = max(self.busy_of(socket), own)
         cpus = len(self._cpus_of.get(socket, ()))
         return DomainUse(claims, busy, whole * (unit or self.span), cpus)
 
     def _held_cpus(self, socket: int) -> dict[int, int]:
         """Return allocated cpu time in us by job; jobs on a shared cpu share its time."""
         here = {*self._cpus_of.get(socket, ())}
-        return {
-            number: sum(
+        held: dict[int, int] = {}
+        for number in self._jobs_on.get(socket, ()):
+            job = self.jobs[number]
+            held[number] = sum(
                 job.seen * self.span // max(self.span, self._seen[cpu]) for cpu in job.cpus & here
             )
-            for number, job in self.jobs.items()
-        }
+        return held
 
     def _make_spans(
         self, before: NodeSnapshot, now: NodeSnapshot, ended: Mapping[int, int]
@@ -375,12 +389,13 @@ class NodeUse:
         return uses
 
     def _find_exclusive(self) -> set[int]:
-        on_socket: dict[int, set[int]] = {}
-        for number in self.jobs:
-            for socket in self.sockets_of(number):
-                on_socket.setdefault(socket, set()).add(number)
+        shared = {
+            socket
+            for socket, jobs in self._jobs_on.items()
+            if len(jobs) > 1 and socket != ALL_SOCKETS
+        }
         return {
             number
             for number, job in self.jobs.items()
-            if job.cpus and all(len(on_socket[socket]) == 1 for socket in self.sockets_of(number))
+            if job.cpus and shared.isdisjoint(self._on[number])
         }

@@ -237,17 +237,21 @@ class Ledger:
         kinds = {"package", "dram"}
         if not any(domain.kind == "package" for domain in measured):
             kinds.add("node")
+        places = [
+            (ALL_SOCKETS if domain == NODE_METER else domain.number, not energy.flaw)
+            for domain, energy in measured.items()
+            if domain.kind in kinds
+        ]
+        of_sockets: dict[frozenset[int], list[bool]] = {}
         for number, span in use.jobs.items():
             account = self.jobs.get(number)
             if account is None or not span.is_known:
                 continue
-            sockets = use.sockets_of(number) | {ALL_SOCKETS}
-            own = [
-                energy
-                for domain, energy in measured.items()
-                if (domain.kind in kinds and (domain == NODE_METER or domain.number in sockets))
-                or domain in on_cards.get(number, ())
-            ]
+            sockets = frozenset(use.sockets_of(number))
+            if sockets not in of_sockets:
+                of_sockets[sockets] = [valid for place, valid in places if place in sockets]
+            own = of_sockets[sockets]
+            if number in on_cards:
+                own = [*own, *(not measured[domain].flaw for domain in on_cards[number])]
             if own:
-                valid = sum(not energy.flaw for energy in own)
-                account.covered += span.seen * valid // len(own)
+                account.covered += span.seen * sum(own) // len(own)

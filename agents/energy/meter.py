@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ccagent.agents.energy.accounts import NODE_METER, EnergyDomain, JobAccount
+from ccagent.agents.energy.apus import ApuSockets, join_apus, read_utilisation
 from ccagent.agents.energy.cards import CardOwners, CardSource, CardUse, make_card_use
 from ccagent.agents.energy.ended_jobs import EndedJob, EndedJobs, EndedTimes
 from ccagent.agents.energy.idle_power import IdleFloor
@@ -16,7 +17,7 @@ from ccagent.agents.energy.sources.base import Measured, Sources
 from ccagent.agents.energy.sources.rapl import RaplSource
 from ccagent.agents.metrics.outputs import ClockGuard
 from ccagent.agents.state_file import write_state
-from ccagent.machine.job_energy import publish_energy
+from ccagent.machine.job_energy import latest_energy, publish_energy
 from ccagent.machine.poller import Poller
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ class EnergyMeter:
         self._states = StateReader()
         self._owners = CardOwners(settings.scontrol, settings.squeue)
         self._times = EndedTimes()
+        self._apus = ApuSockets()
         self._clock = ClockGuard()
         self._before: NodeSnapshot | None = None
         self._poller: Poller | None = None
@@ -125,6 +127,14 @@ class EnergyMeter:
             return make_card_use(card, seen, use.span)
 
         measured = check_spans(readings.measured, use.span / 1e6)
+        reading = self.cards.reading
+        if reading is not None and (apus := self._apus.find(node, reading)):
+            measured = join_apus(measured, apus)
+            meters = self.cards.meters
+            use.apus = {
+                socket: (use_of_card(card), read_utilisation(reading, card, meters))
+                for socket, card in apus.items()
+            }
         totals = self.ledger.add_tick(use, measured, use_of_card, now)
         self._end_jobs(node, state)
         publish_energy(
@@ -159,13 +169,22 @@ class EnergyMeter:
             write_state(self.settings.state_file, state)
 
     def describe(self) -> dict[str, Any]:
-        """Return sources and flaws for `ccagent status --json`."""
-        last = self.last
+        """Return sources, flaws and the energy of jobs for `ccagent status --json` and `job`."""
+        last, energy = self.last, latest_energy()
         measured = {} if last is None else last.totals.measured
         return {
             "jobs": len(self.ledger.jobs),
             "microjoules": {str(domain): energy for domain, energy in measured.items()},
             "unknown": {str(domain): flaw for domain, flaw in self.ledger.flaws.items()},
+            "accounts": {
+                str(number): {
+                    "joules": sum(job.parts.values()) / 1e6,
+                    "least": job.interval.least,
+                    "most": job.interval.most,
+                    "coverage": job.coverage,
+                }
+                for number, job in (energy.jobs.items() if energy is not None else ())
+            },
         }
 
     def close(self) -> None:
@@ -194,7 +213,7 @@ class EnergyMeter:
         reading = self.cards.reading
         if reading is None or not reading.cards:
             return {}
-        return self._owners.read(node, reading)
+        return self._owners.read(node, reading, self.cards.meters)
 
     def _end_jobs(self, node: Node, state: NodeSnapshot) -> None:
         """Close the accounts of ended jobs.

@@ -96,6 +96,15 @@ nvmlGpmMetricsGet 0.9 2 = 0
 """
 """To follow MIG and GPM: two slices."""
 
+MIG_SHARES = """
+nvmlDeviceGetAttributes_v2 0/1 = 60
+nvmlDeviceGetAttributes_v2 0/4 = 16
+nvmlDeviceGetGpuInstanceProfileInfoV 0 4 = 132
+"""
+"""To follow MIG: multiprocessors of the instances, and of the largest one. Source: NVIDIA's MIG
+User Guide, profiles of H100.
+"""
+
 AMD = """
 amdsmi_get_processor_handles = 2
 amdsmi_get_gpu_device_bdf 0 = 0000:c5:00.0
@@ -185,5 +194,30 @@ amdsmi_get_gpu_activity 0 = 90 33 65535
 amdsmi_get_clock_info 0 6 = 700 1100
 """
 """To follow AMD: what the first card tells on demand."""
+
+MI250X = """
+amdsmi_get_processor_handles = 4
+amdsmi_get_gpu_device_bdf 0 = 0000:c1:00.0
+amdsmi_get_gpu_device_bdf 1 = 0000:c6:00.0
+amdsmi_get_gpu_device_bdf 2 = 0000:c9:00.0
+amdsmi_get_gpu_device_bdf 3 = 0000:ce:00.0
+""" + "".join(
+    f"""
+amdsmi_get_gpu_device_uuid {die} = 73ff7408-0000-1000-80c0-00000000000{die}
+amdsmi_get_gpu_asic_info {die} = 90a AMD Instinct MI250X
+device_id {die} = 7408
+amdsmi_get_gpu_board_info {die} = MI250X OAM
+amdsmi_get_gpu_memory_total {die} = 68702699520
+amdsmi_get_gpu_activity {die} = 0 0
+amdsmi_get_power_info {die} = 0 {0 if die % 2 else 90}
+amdsmi_get_energy_count {die} = {0 if die % 2 else 1000000} 15.3
+"""
+    for die in range(4)
+)
+"""Two modules of two dies, of which the first reports power. Source: addresses of LUMI-G's nodes;
+issue 160 of ROCm/rocm_smi_lib; aldebaran_ppt.c of Linux.
+"""
+
+MI250X_ADDRESSES = [f"0000:{bus}:00.0" for bus in ("c1", "c6", "c9", "ce")]
 
 AMD_ADDRESSES = ["0000:c5:00.0", "0000:c9:00.0"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -20,6 +20,7 @@ from ccagent.config.settings import as_table
 from ccagent.errors import CcagentError, ConfigurationError
 from ccagent.machine.bpf import pins
 from ccagent.machine.node import Node
+from ccagent.stores.metrics.usage.table import UsageSum
 from ccagent.views.job.figures import CardFigures, JobFigures, NodeFigures
 from ccagent.views.job.mounts import JobMount, JobMounts, JobNetwork
 from ccagent.views.top.reader import NodeReader, explain_mounts
@@ -27,6 +28,8 @@ from ccagent.views.top.reader import NodeReader, explain_mounts
 if TYPE_CHECKING:
     from ccagent.machine.cgroup.counters import JobCounters
     from ccagent.views.top.snapshot import TopJob, TopSnapshot
+
+T = TypeVar("T")
 
 STATUS_SOCKET = "/run/ccagent/status.sock"
 """The status socket of a packaged daemon."""
@@ -45,9 +48,21 @@ class KeptJob(msgspec.Struct, frozen=True, kw_only=True):
     memory_peak: int | None = None
 
 
-def measure_here(job: int, socket: str = STATUS_SOCKET) -> JobFigures:
+class KeptEnergy(msgspec.Struct, frozen=True, kw_only=True):
+    """Energy of a running job on this node in J with its interval, from the agent `energy`.
+
+    coverage: share of its time with a known energy.
+    """
+
+    joules: float
+    least: float
+    most: float
+    coverage: float
+
+
+def measure_here(job: int, socket: str = STATUS_SOCKET, node: Node | None = None) -> JobFigures:
     """Return the figures of a job. Raise ConfigurationError if the job does not run here."""
-    node = Node()
+    node = node or Node()
     reader = NodeReader(node)
     try:
         reader.begin()
@@ -61,25 +76,42 @@ def measure_here(job: int, socket: str = STATUS_SOCKET) -> JobFigures:
         raise ConfigurationError(
             f"job {job}: does not run on this node ({node.hostname}); name a store with --store URL"
         )
-    return make_figures(found, snapshot, counters, ask_daemon(job, socket))
+    return make_figures(found, snapshot, counters, *ask_daemon(job, socket))
 
 
-def ask_daemon(job: int, socket: str) -> KeptJob | None:
-    """Return the running daemon's figures of a job; None if this user may not query the daemon."""
+def ask_daemon(job: int, socket: str) -> tuple[KeptJob | None, KeptEnergy | None]:
+    """Return the running daemon's figures of a job, None: unknown.
+
+    They are unknown if this user may not query the daemon.
+    """
     if not os.path.exists(socket):
-        return None
+        return None, None
     from ccagent.service.status_socket import read_status
 
     try:
         details = read_status(socket).details
-        kept: Any = as_table(as_table(details.get("metrics")).get("jobs")).get(str(job))
-        return None if kept is None else msgspec.convert(kept, KeptJob)
-    except (CcagentError, msgspec.ValidationError):
+    except CcagentError:
+        return None, None
+    return (
+        _convert(details, "metrics", "jobs", job, KeptJob),
+        _convert(details, "energy", "accounts", job, KeptEnergy),
+    )
+
+
+def _convert(details: dict[str, Any], agent: str, key: str, job: int, kind: type[T]) -> T | None:
+    kept: Any = as_table(as_table(details.get(agent)).get(key)).get(str(job))
+    try:
+        return None if kept is None else msgspec.convert(kept, kind)
+    except msgspec.ValidationError:
         return None
 
 
 def make_figures(
-    job: TopJob, snapshot: TopSnapshot, counters: JobCounters | None, kept: KeptJob | None
+    job: TopJob,
+    snapshot: TopSnapshot,
+    counters: JobCounters | None,
+    kept: KeptJob | None,
+    energy: KeptEnergy | None = None,
 ) -> JobFigures:
     """Return the figures of a running job on this node. Those of other nodes are unknown.
 
@@ -126,6 +158,18 @@ def make_figures(
         elapsed=elapsed,
         time_limit=job.time_limit,
         gpus=len(job.gpus),
+        usage=None
+        if energy is None
+        else UsageSum(
+            key=str(job.job),
+            jobs=1,
+            measured=1,
+            bounded=1,
+            joules=energy.joules,
+            least=energy.least,
+            most=energy.most,
+            coverage=energy.coverage,
+        ),
         nodes=(node,),
     )
 

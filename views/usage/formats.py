@@ -7,7 +7,7 @@ import io
 from typing import TYPE_CHECKING
 
 from ccagent.stores.metrics.usage.table import JOULES_PER_KWH
-from ccagent.views.amounts import format_number, format_quantity, format_time
+from ccagent.views.amounts import format_number, format_quantity, format_time, percent
 from ccagent.views.terminal import clean, harmless
 
 if TYPE_CHECKING:
@@ -50,6 +50,8 @@ def format_cost(found: UsageSum, currency: str) -> str:
 def describe_usage(found: UsageSum, currency: str) -> str:
     """Return energy, CO2 and cost of a job in a line."""
     texts = [format_energy(found)]
+    if found.coverage is not None:
+        texts.append(f"{percent(100 * found.coverage)} % covered")
     if found.grams is not None:
         texts.append(format_grams(found, "kg CO2"))
     return "   ".join([*texts, *filter(None, [format_cost(found, currency)])])

@@ -62,6 +62,23 @@ def read_job_use(store: MetricStore, job: StoredJob, stop: int) -> dict[str, Nod
     return found
 
 
+def read_coverage(store: MetricStore, job: StoredJob, stop: int) -> float | None:
+    """Return the share of a job's time with a known energy, as its nodes sent at its end.
+
+    It is the mean over the nodes; None if one has not sent it.
+    """
+    found: list[float] = []
+    for name in job.nodes[:_MOST_NODES]:
+        node = store.root.find((job.cluster, name))
+        level = job_level(node, job.job) if node is not None else None
+        series = level.series.get(f"{_ENERGY}_coverage") if level is not None else None
+        value = _last_value(series, job.start, stop) if series is not None else None
+        if value is None:
+            return None
+        found.append(value)
+    return sum(found) / len(found) if found else None
+
+
 def end_of_values(job: StoredJob, runs: list[StoredJob], now: int) -> int:
     """Return the time before which values belong to this run of a job.
 

@@ -6,11 +6,13 @@ import asyncio
 import os
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from ccagent.errors import ConfigurationError
 from ccagent.log import logger
 from ccagent.stores.metrics.query_request import BadRequestError, parameter
 from ccagent.stores.metrics.usage.factors import HOUR, FactorSeries, read_factor_file
-from ccagent.stores.metrics.usage.job_energy import read_job_use
+from ccagent.stores.metrics.usage.job_energy import read_coverage, read_job_use
 from ccagent.stores.metrics.usage.table import (
     KEYS,
     PERIODS,
@@ -97,7 +99,10 @@ class UsageKeeper:
         nodes = [_node_sum(row) for row in known]
         bounded = bool(known) and all(row["below"] is not None for row in known)
         counts = [1, 1, int(bounded)]
-        return add_up(nodes, self.settings, key=job.job, jobs=counts) if nodes else None
+        if not nodes:
+            return None
+        found = add_up(nodes, self.settings, key=job.job, jobs=counts)
+        return msgspec.structs.replace(found, coverage=read_coverage(store, job, stop))
 
     def answer(self, query: UsageQuery) -> UsageAnswer:
         """Return the sums of a query. Raise sqlite3.Error."""

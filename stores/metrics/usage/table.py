@@ -57,7 +57,8 @@ class UsageSum(msgspec.Struct, frozen=True, kw_only=True):
 
     jobs: ended; measured: with an energy; bounded: with an interval on all nodes. joules: of the
     nodes; least, most: its interval. grams: CO2 of the building; factor_share: share of the energy
-    whose factor is known. cost: of the building's energy.
+    whose factor is known. cost: of the building's energy. coverage: share of its time with a known
+    energy, of an ended job alone.
     """
 
     key: str
@@ -71,6 +72,7 @@ class UsageSum(msgspec.Struct, frozen=True, kw_only=True):
     grams: float | None = None
     factor_share: float = 0.0
     cost: float | None = None
+    coverage: float | None = None
 
 
 class UsageAnswer(msgspec.Struct, frozen=True, kw_only=True):

@@ -194,7 +194,7 @@ int amdsmi_get_gpu_enumeration_info(struct card *card, uint32_t *info)
     return error;
 }
 
-/* the graphics version in hexadecimal digits, then the name; the serial number is no number */
+/* the graphics version in hexadecimal digits, then the name; `device_id` has a line of its own */
 int amdsmi_get_gpu_asic_info(struct card *card, struct asic *info)
 {
     int error, end = 0;
@@ -202,16 +202,24 @@ int amdsmi_get_gpu_asic_info(struct card *card, struct asic *info)
     if (text) {
         sscanf(text, "%" SCNx64 " %n", &info->graphics_version, &end);
         copy(info->market_name, text + end);
+        int lacks;
+        const char *device = told("device_id", card, &lacks);
+        info->device_id = device ? strtoull(device, NULL, 16) : 0;
+        copy(info->serial, "0");
     }
     return error;
 }
 
+/* the name; `serial` has a line of its own */
 int amdsmi_get_gpu_board_info(struct card *card, struct board *info)
 {
-    int error;
+    int error, lacks;
     const char *text = told("amdsmi_get_gpu_board_info", card, &error);
-    if (text)
+    const char *serial = told("serial", card, &lacks);
+    if (text) {
         copy(info->product_name, text);
+        copy(info->serial, serial ? serial : "");
+    }
     return error;
 }
 
@@ -337,7 +345,7 @@ int amdsmi_get_gpu_compute_partition(struct card *card, char *partition, uint32_
     return error;
 }
 
-/* PID:BYTES ... */
+/* PID:BYTES[:COMPUTE UNITS] ... */
 int amdsmi_get_gpu_process_list(struct card *card, uint32_t *count, struct process *found)
 {
     int error;
@@ -347,7 +355,8 @@ int amdsmi_get_gpu_process_list(struct card *card, uint32_t *count, struct proce
         return error;
     while (*(text += strspn(text, " ")) && seen < room) {
         memset(&found[seen], 0, sizeof *found);
-        sscanf(text, "%" SCNu32 ":%" SCNu64, &found[seen].pid, &found[seen].use.vram);
+        sscanf(text, "%" SCNu32 ":%" SCNu64 ":%" SCNu32, &found[seen].pid, &found[seen].use.vram,
+               &found[seen].occupancy);
         seen++;
         text += strcspn(text, " ");
     }

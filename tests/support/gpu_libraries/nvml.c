@@ -350,6 +350,22 @@ int nvmlDeviceGetProcessUtilization(struct device *device, struct process_sample
     return seen > room ? INSUFFICIENT_SIZE : 0;
 }
 
+/* multiprocessors */
+int nvmlDeviceGetAttributes_v2(struct device *device, unsigned *attributes)
+{
+    int error;
+    const char *text = told("nvmlDeviceGetAttributes_v2", device, &error);
+    return number(text, error, &attributes[0]);
+}
+
+/* by profile: multiprocessors, after version, id, P2P, slices and instances */
+int nvmlDeviceGetGpuInstanceProfileInfoV(struct device *device, unsigned profile, unsigned *info)
+{
+    int error;
+    const char *text = told_of("nvmlDeviceGetGpuInstanceProfileInfoV", device, profile, &error);
+    return info[0] == 0x02000098 ? number(text, error, &info[5]) : 25;
+}
+
 /* corrected, uncorrected, pending, failure */
 int nvmlDeviceGetRemappedRows(struct device *device, unsigned *corrected, unsigned *uncorrected,
                               unsigned *pending, unsigned *failure)

@@ -7,11 +7,15 @@ functions and fields are skipped. The call for throttling takes about 100 ms.
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from collections import Counter
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
+
+from msgspec.structs import replace
 
 from ccagent.errors import NotHereError
 from ccagent.machine.gpu.presence import DIRECTORIES
 from ccagent.machine.gpu.vendor import (
+    UNKNOWN_MODULE,
     Card,
     CardDescription,
     CardDetails,
@@ -26,7 +30,7 @@ from ccagent.machine.gpu.vendor import (
 from ccagent.records.envelopes import SampleGpu, SysinfoGpuCard
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from ccagent.machine.gpu.limited_calls import LimitedCalls
 
@@ -37,6 +41,9 @@ _LOST = (
 )  # fmt: skip
 
 _MOST_WATTS = 10_000
+_TWO_DIES = ("0x7408", "0x740c")
+"""Device ids of MI250X and MI250. Source: pci.ids."""
+
 _DRM_MAJOR = 226
 """Major number of the device files /dev/dri/renderD128 and following."""
 
@@ -51,6 +58,7 @@ class Amd(GpuVendor):
         self._smi: Any = None
         self._lost: set[int] = set()
         self._read: list[tuple[int, Any]] = []
+        self._boards: dict[str, AmdBoard] = {}
 
     def open(self) -> None:
         """Load AMD SMI and initialise it."""
@@ -97,6 +105,7 @@ class Amd(GpuVendor):
             card = Card(index=index)
             state = SampleGpu(index=index, uuid="", failing=1)
             has_utilization = has_memory = False
+            has_shares = True
             with contextlib.suppress(CardLostError):
                 card = self._card(index, handle)
                 total = self._kilobytes("amdsmi_get_gpu_memory_total", handle)
@@ -104,7 +113,11 @@ class Amd(GpuVendor):
                 activity = self._ask("amdsmi_get_gpu_activity", handle)
                 has_utilization = _has_number(activity, "gfx_activity")
                 state = self._state(index, handle, total, activity)
-                processes += self._processes(handle, state, total)
+                found = self._ask("amdsmi_get_gpu_process_list", handle) or ()
+                listed: list[Any] = [*{process["pid"]: process for process in found}.values()]
+                shares = share_utilization(listed, state.ce_util)
+                has_shares = shares is not None or len(listed) < 2
+                processes += _processes(listed, shares, state, total)
                 self._read.append((index, handle))
             cards.append(
                 CardState(
@@ -112,9 +125,15 @@ class Amd(GpuVendor):
                     state=state,
                     has_utilization=has_utilization,
                     has_memory=has_memory,
+                    has_process_utilization=has_shares,
                 )
             )
-        return VendorReading(cards=cards, processes=processes)
+        modules = find_modules([self._boards.get(each.card.address) for each in cards])
+        named = [
+            replace(each, card=replace(each.card, module=module))
+            for each, module in zip(cards, modules, strict=True)
+        ]
+        return VendorReading(cards=named, processes=processes)
 
     def read_details(self, wanted: frozenset[str], calls: LimitedCalls) -> list[CardDetails]:
         """Read the wanted details of all cards except for lost ones."""
@@ -145,11 +164,13 @@ class Amd(GpuVendor):
         address = self._ask("amdsmi_get_gpu_device_bdf", handle)
         place = self._ask("amdsmi_get_gpu_enumeration_info", handle)
         render = _number(place, "drm_render")
-        return Card(
-            index=index,
-            address=parse_address(address) if isinstance(address, str) else "",
-            device=f"{_DRM_MAJOR}:{render}" if render else "",
-        )
+        name = parse_address(address) if isinstance(address, str) else ""
+        if name and name not in self._boards:
+            asic = self._ask("amdsmi_get_gpu_asic_info", handle)
+            board = self._ask("amdsmi_get_gpu_board_info", handle)
+            serial = _text(board, "product_serial")
+            self._boards[name] = AmdBoard(name, _text(asic, "device_id"), serial)
+        return Card(index=index, address=name, device=f"{_DRM_MAJOR}:{render}" if render else "")
 
     def _description(self, index: int, handle: Any) -> SysinfoGpuCard:
         asic = self._ask("amdsmi_get_gpu_asic_info", handle)
@@ -190,26 +211,6 @@ class Amd(GpuVendor):
             ce_clock=self._clock(handle, "GFX", "clk"),
             memory_clock=self._clock(handle, "MEM", "clk"),
         )
-
-    def _processes(self, handle: Any, state: SampleGpu, total: int) -> list[ProcessOnCard]:
-        """Return the processes of a card. Values of the whole card are divided evenly."""
-        listed: list[dict[str, Any]] = self._ask("amdsmi_get_gpu_process_list", handle) or []
-        sizes: dict[int, int] = {}
-        for process in listed:
-            memory = _number(process.get("memory_usage"), "vram_mem") or _number(process, "mem")
-            sizes[process["pid"]] = memory // 1024
-        count = len(sizes)
-        return [
-            ProcessOnCard(
-                pid=pid,
-                card=state.index,
-                utilization=round(state.ce_util / count, 1),
-                memory=share,
-                memory_percent=round(100.0 * share / total, 1) if total else 0.0,
-            )
-            for pid, size in sizes.items()
-            for share in (size if any(sizes.values()) else state.memory // count,)
-        ]
 
     def _fan(self, handle: Any) -> int:
         speed = self._ask("amdsmi_get_gpu_fan_speed", handle, 0)
@@ -265,6 +266,73 @@ class Amd(GpuVendor):
         except (self._smi.AmdSmiException, ValueError, KeyError):
             return None  # ValueError: the bindings decode text strictly and parse numbers in the
             # text
+
+
+class AmdBoard(NamedTuple):
+    """Address of a card, its PCI device id, and the serial number of its board; empty: unknown."""
+
+    address: str
+    device: str
+    serial: str
+
+
+def find_modules(boards: Sequence[AmdBoard | None]) -> list[str]:
+    """Return the name of the module of each card.
+
+    Partitions of a card have its bus and device. Of the two dies of an MI250, one reports the power
+    of both (aldebaran_is_primary() in aldebaran_ppt.c of Linux), and the other one 0. Both have the
+    serial number of their board. Without it, they are neighbours in the order of the bus. If their
+    number is odd, a die is missing, and the neighbour is unknown.
+    """
+    names = ["" if board is None else board.address.partition(".")[0] for board in boards]
+    dies = sorted(
+        (board.address, place)
+        for place, board in enumerate(boards)
+        if board is not None and board.device in _TWO_DIES
+    )
+    serials = Counter(board.serial for board in boards if board is not None)
+    for number, (_, place) in enumerate(dies):
+        board = boards[place]
+        if board is not None and board.serial and serials[board.serial] <= 2:
+            names[place] = board.serial
+        elif len(dies) % 2 == 0:
+            names[place] = names[dies[number - number % 2][1]]
+        else:
+            names[place] = UNKNOWN_MODULE
+    return names
+
+
+def share_utilization(processes: Sequence[dict[str, Any]], whole: int) -> list[float] | None:
+    """Return the percentage of a card that each process uses; None if unknown.
+
+    The utilization of the card is divided by the compute units that are occupied at the moment.
+    Releases of AMD SMI report them as a number or in percent.
+    """
+    units = [process.get("cu_occupancy") for process in processes]
+    known = [unit for unit in units if isinstance(unit, int)]
+    if len(known) < len(units) or (whole and not any(known)):
+        return None
+    return [round(whole * unit / (sum(known) or 1), 1) for unit in known]
+
+
+def _processes(
+    listed: Sequence[dict[str, Any]], shares: list[float] | None, state: SampleGpu, total: int
+) -> Iterator[ProcessOnCard]:
+    """Yield the processes of a card. Values of the whole card are divided evenly."""
+    sizes = [
+        (_number(process.get("memory_usage"), "vram_mem") or _number(process, "mem")) // 1024
+        for process in listed
+    ]
+    count = len(listed)
+    for number, process in enumerate(listed):
+        memory = sizes[number] if any(sizes) else state.memory // count
+        yield ProcessOnCard(
+            pid=process["pid"],
+            card=state.index,
+            utilization=round(state.ce_util / count, 1) if shares is None else shares[number],
+            memory=memory,
+            memory_percent=round(100.0 * memory / total, 1) if total else 0.0,
+        )
 
 
 def _reason(error: Any) -> str:
@@ -382,10 +450,10 @@ def _fan(speed: Any, largest: Any) -> Iterator[Detail]:
 
 
 def _energy(table: Any) -> Iterator[Detail]:
-    """Yield the energy in millijoules. The library returns counter and unit."""
+    """Yield the energy in millijoules. A die whose energy another one counts reports 0."""
     values = cast("dict[str, Any]", table) if _is_table(table) else {}
     count, unit = values.get("energy_accumulator"), values.get("counter_resolution")
-    if isinstance(count, int) and isinstance(unit, float) and unit > 0:
+    if isinstance(count, int) and isinstance(unit, float) and count > 0 and unit > 0:
         yield Detail("energy", round(count * unit / 1000))
 
 

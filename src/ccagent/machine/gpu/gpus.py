@@ -16,6 +16,7 @@ from ccagent.records.envelopes import NO_FLOAT, SampleGpu, SampleProcessGpu, Sys
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from ccagent.machine.gpu.vendor import CardState
     from ccagent.machine.node import Node
 
 
@@ -28,6 +29,9 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
     without_utilization: indices of cards that do not report utilisation; an instance reports it
     with the detail `graphics_active`.
     without_memory: indices of cards that do not report memory.
+    without_process_utilization: indices of cards whose utilisation is divided evenly among their
+    processes.
+    modules, multiprocessors: by index; see `Card`.
     details: values on demand by index.
     """
 
@@ -39,6 +43,9 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
     instances: frozenset[int] = frozenset()
     without_utilization: frozenset[int] = frozenset()
     without_memory: frozenset[int] = frozenset()
+    without_process_utilization: frozenset[int] = frozenset()
+    modules: dict[int, str] = {}
+    multiprocessors: dict[int, int] = {}
     details: dict[int, list[Detail]] = {}
 
 
@@ -79,6 +86,7 @@ class Gpus:
         instances: set[int] = set()
         without_utilization: set[int] = set()
         without_memory: set[int] = set()
+        known: dict[int, CardState] = {}
         details: dict[int, list[Detail]] = {}
         deadline = time.monotonic() + self._time_limit
         first = 0
@@ -96,6 +104,7 @@ class Gpus:
                     without_utilization.add(index)
                 if not each.has_memory:
                     without_memory.add(index)
+                known[index] = each
                 if each.card.device:
                     devices.setdefault(each.card.device, index)  # lost cards are last
                 if each.card.is_instance:
@@ -131,6 +140,15 @@ class Gpus:
             instances=frozenset(instances),
             without_utilization=frozenset(without_utilization - rates.keys()),
             without_memory=frozenset(without_memory),
+            without_process_utilization=frozenset(
+                index for index, each in known.items() if not each.has_process_utilization
+            ),
+            modules={index: name for index, each in known.items() if (name := each.card.module)},
+            multiprocessors={
+                index: number
+                for index, each in known.items()
+                if (number := each.card.multiprocessors)
+            },
             details=details,
         )
 

@@ -122,14 +122,8 @@ class GpuLibrary:
             card = msgspec.structs.replace(each.card, address=address)
             if not card.is_instance:
                 self._known[address], self._uuids[address] = card, uuid
-            states.append(
-                CardState(
-                    card=card,
-                    state=_with_uuid(each.state, uuid),
-                    has_utilization=each.has_utilization,
-                    has_memory=each.has_memory,
-                )
-            )
+            state = _with_uuid(each.state, uuid)
+            states.append(msgspec.structs.replace(each, card=card, state=state))
         # A restarted library renumbers the remaining cards.
         taken = {each.card.index for each in states}
         for address, card in self._known.items():

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
+from msgspec.structs import replace
+
 from ccagent.machine.gpu.nvml import CardMemory, Nvml, as_watts
 from ccagent.machine.gpu.presence import DIRECTORIES
 from ccagent.machine.gpu.vendor import (
@@ -34,6 +36,9 @@ _ARCHITECTURES = {
     2: "Kepler", 3: "Maxwell", 4: "Pascal", 5: "Volta", 6: "Turing", 7: "Ampere", 8: "Ada",
     9: "Hopper", 10: "Blackwell",
 }  # fmt: skip
+_LARGEST_PROFILES = (3, 4, 5)
+"""NVML_GPU_INSTANCE_PROFILE_4_SLICE, _7_SLICE and _8_SLICE: the whole card in one instance."""
+
 _SM, _MEMORY = 1, 2
 """Clocks: NVML_CLOCK_SM, NVML_CLOCK_MEM."""
 
@@ -186,11 +191,17 @@ class Nvidia(GpuVendor):
                 memory = device.memory()
                 instances: list[_Part] = []
                 for instance in self._nvml.instances(index, device):
-                    place = Card(
-                        index=number + len(instances), address=card.address, is_instance=True
-                    )
                     with contextlib.suppress(CardLostError):  # the instance was just destroyed
+                        attributes = instance.ask("nvmlDeviceGetAttributes_v2")
+                        place = Card(
+                            index=number + len(instances),
+                            address=card.address,
+                            is_instance=True,
+                            multiprocessors=getattr(attributes, "multiprocessorCount", 0),
+                        )
                         instances.append(_Part(place, instance, instance.memory()))
+                if instances:
+                    card = replace(card, multiprocessors=_most_multiprocessors(device))
             except CardLostError:
                 found.append([Card(index=index)])
                 continue
@@ -209,6 +220,13 @@ def _card(index: int, device: Device) -> Card:
         address=parse_address(device.bus_id()),
         device="" if minor is None else f"{_MAJOR}:{minor}",
     )
+
+
+def _most_multiprocessors(device: Device) -> int:
+    """Return the multiprocessors that all instances of a card together may have; 0 if unknown."""
+    name = "nvmlDeviceGetGpuInstanceProfileInfo"
+    found = [device.ask(name, number, key=f"{name} {number}") for number in _LARGEST_PROFILES]
+    return max(getattr(info, "multiprocessorCount", 0) for info in found)
 
 
 def _description(part: _Part, driver: str) -> SysinfoGpuCard:

@@ -29,13 +29,21 @@ class Card(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     index: from 0, within the vendor's cards of this node; instances follow all cards. address: PCI
     address as returned by `parse_address`; empty if a failing card does not report it. device:
-    `major:minor` of its device file, as in device cgroups; empty if unknown.
+    `major:minor` of its device file, as in device cgroups; empty if unknown. module: name of the
+    module whose cards share one power meter; empty: the card has its own meter. multiprocessors: of
+    an instance; of a card with instances, all that they may have; 0: unknown.
     """
 
     index: int
     address: str = ""
     device: str = ""
     is_instance: bool = False
+    module: str = ""
+    multiprocessors: int = 0
+
+
+UNKNOWN_MODULE = "?"
+"""Module of a card that shares its power meter with an unknown other card."""
 
 
 class CardDescription(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,13 +57,15 @@ class CardState(msgspec.Struct, frozen=True, kw_only=True):
     """State of a card. An empty `state.uuid` is filled in later.
 
     has_utilization: whether `state.ce_util` is known; otherwise its value 0 has no meaning.
-    has_memory: the same for `state.memory`.
+    has_memory: the same for `state.memory`. has_process_utilization: whether the utilization of its
+    processes is known; otherwise that of the card is divided evenly.
     """
 
     card: Card
     state: SampleGpu
     has_utilization: bool = True
     has_memory: bool = True
+    has_process_utilization: bool = True
 
 
 class ProcessOnCard(msgspec.Struct, frozen=True, kw_only=True, gc=False):

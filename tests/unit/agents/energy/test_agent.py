@@ -158,6 +158,9 @@ def test_status_shows_what_is_known(tmp_path: Path) -> None:
         "microjoules": {"package 0": 10**9, "dram 0": 10**8, "package 1": 5 * 10**8,
                         "dram 1": 5 * 10**7},
         "unknown": {},
+        "accounts": {
+            "12": {"joules": 1062.5, "least": 1009.375, "most": 1115.625, "coverage": 1.0}
+        },
     }  # fmt: skip
 
 

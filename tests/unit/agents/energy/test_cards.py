@@ -68,7 +68,7 @@ def test_instances_belong_to_their_card(tmp_path: Path) -> None:
         processes={100: on(1, 0.0), 200: on(2, 0.0)},
     )
     found = CardOwners("no-scontrol", "no-squeue").read(node, reading)
-    assert found == {0: CardUse({1: 1, 2: 1}, {1: 0, 2: 0}, 0, is_busy=True)}
+    assert found == {0: CardUse({1: 1000, 2: 1000}, {}, 0, is_busy=True, whole=2000)}
     use = make_card_use(found[0], SEEN, SPAN)
     split = split_domain(1000, IdleEnergy(0, 0, 0), use, 2.0)
     assert split.active == {1: 500, 2: 500, -1: 0}
@@ -96,8 +96,9 @@ def test_a_card_of_nobody_is_the_systems_if_it_works() -> None:
 
 def test_a_card_without_known_utilisation_is_not_taken_for_idle(tmp_path: Path) -> None:
     reading = GpuReading(
-        cards=[card(0), card(1)], without_utilization=frozenset({0, 1}), partitioned=frozenset({1})
-    )
+        cards=[card(0), card(1), card(2)], without_utilization=frozenset({0, 1, 2}),
+        partitioned=frozenset({1}), instances=frozenset({2}), addresses={1: "B", 2: "B"},
+    )  # fmt: skip
     found = CardOwners("no-scontrol", "no-squeue").read(EnergyNode(tmp_path), reading)
     assert [use.is_busy for use in found.values()] == [True, False]
 

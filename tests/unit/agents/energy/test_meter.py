@@ -86,7 +86,7 @@ def test_the_system_and_nobody_have_the_rest(node: EnergyNode) -> None:
     check_sums(tick)
     assert tick.totals.split[P0] == {1: 540_000_000 + 200_000_000, SYSTEM: 60_000_000,
                                      UNALLOCATED: 200_000_000}  # fmt: skip
-    assert tick.totals.split[P1] == {1: 0, SYSTEM: 0, UNALLOCATED: 10**9}
+    assert tick.totals.split[P1] == {SYSTEM: 0, UNALLOCATED: 10**9}
     assert meter.ledger.jobs[1].alone == 1.0
     assert meter.ledger.jobs[1].coverage == 1.0
 

@@ -49,4 +49,4 @@ def test_cards_of_a_moment_are_no_mean() -> None:
 
 
 def test_no_daemon_is_no_error() -> None:
-    assert ask_daemon(7, "/nowhere/status.sock") is None
+    assert ask_daemon(7, "/nowhere/status.sock") == (None, None)
