@@ -88,6 +88,9 @@ class NodeExporterSettings(Settings, frozen=True, kw_only=True):
     network_exclude: Annotated[
         str, Meta(description="interfaces without traffic counters; a regular expression")
     ] = r"^lo$"
+    systemd_exclude: Annotated[
+        str, Meta(description="units of systemd without series; a regular expression")
+    ] = r".+\.(automount|device|mount|scope|slice|target)"
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
@@ -185,6 +188,7 @@ class ExporterSettings(Settings, frozen=True, kw_only=True):
     lctl: Annotated[str, Meta(description="the program lctl")] = "lctl"
     sinfo: Annotated[str, Meta(description="the program sinfo")] = "sinfo"
     squeue: Annotated[str, Meta(description="the program squeue")] = "squeue"
+    systemctl: Annotated[str, Meta(description="the program systemctl")] = "systemctl"
     node_exporter: Annotated[
         NodeExporterSettings, Meta(description="exclusions in the set node_exporter")
     ] = NodeExporterSettings()
