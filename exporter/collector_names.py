@@ -71,7 +71,14 @@ COLLECTORS: dict[str, dict[str, str]] = {
     "slurm-job-exporter": {
         "slurm-job-exporter": f"{_HERE}.community_metrics:SlurmJobExporterCollector"
     },
-    "slurm": {"slurm": f"{_HERE}.slurm_exporter:SlurmExporterCollector"},
+    "omnistat": {"omnistat": f"{_HERE}.community_metrics:OmnistatCollector"},
+    "slurm": {
+        "slurm": f"{_HERE}.slurm_exporter:SlurmExporterCollector",
+        "slurm-fairshare": f"{_HERE}.slurm_controller:FairshareCollector",
+        "slurm-licenses": f"{_HERE}.slurm_controller:LicensesCollector",
+        "slurm-reservations": f"{_HERE}.slurm_controller:ReservationsCollector",
+        "slurm-scheduler": f"{_HERE}.slurm_controller:SchedulerCollector",
+    },
 }
 """Collectors by set of names: name to `module:object`, a class or a function of the node."""
 _ON_DEMAND = frozenset({"interrupts", "mountstats", "processes", "softirqs", "systemd", "tcpstat"})

@@ -35,7 +35,7 @@ _EXCLUDED = r".+\.(automount|device|mount|scope|slice|target)|[^rs].*\.service"
 _GROUP = f"/sys/fs/cgroup/system.slice/slurmstepd.scope/job_{JOB}/step_0/user/task_0"
 _SCRAPE = (
     *(sys.executable, "-m", "ccagent", "metrics", "--once", "--format", "prometheus"),
-    *("--names", "node_exporter", "--config", "/tmp/systemd.toml"),
+    *("--names", "node_exporter", "--config", "/etc/systemd-units.toml"),
 )
 
 
@@ -103,8 +103,8 @@ def use_rdma(packages: Path) -> dict[str, Any]:
 def ask_systemd() -> dict[str, Any]:
     """Start systemd in a namespace; return what node_exporter and ccagent say of its units."""
     os.makedirs("/run/systemd", exist_ok=True)
-    Path("/tmp/systemd.toml").write_text(
-        '[exporter]\ncollectors = ["systemd"]\ntime-limit = "120s"\n'
+    Path("/etc/systemd-units.toml").write_text(
+        '[exporter]\nnames = ["node_exporter"]\ncollectors = ["systemd"]\ntime-limit = "120s"\n'
         f"[exporter.node-exporter]\nsystemd-exclude = '{_EXCLUDED}'\n"
     )
     with subprocess.Popen(
@@ -127,11 +127,13 @@ def ask_systemd() -> dict[str, Any]:
         ) as exporter:  # fmt: skip
             before = _scrape()
             variables = [f"PYTHONPATH={os.environ['PYTHONPATH']}", "PATH=/usr/bin:/bin"]
-            own = run(*inside, "env", *variables, *_SCRAPE)
+            done = subprocess.run(
+                [*inside, "env", *variables, *_SCRAPE], capture_output=True, text=True, check=False
+            )
             after = _scrape()
             exporter.kill()
         outer.kill()
-    return {"before": before, "own": own, "after": after}
+    return {"before": before, "own": done.stdout, "after": after, "complaint": done.stderr}
 
 
 def _scrape() -> str:

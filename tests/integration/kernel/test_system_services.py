@@ -62,7 +62,7 @@ def test_units_of_systemd_are_those_of_node_exporter(results: dict[str, Any]) ->
     found = results["systemd"]
     assert "error" not in found, found["error"]
     before, own, after = (of_systemd(found[name]) for name in ("before", "own", "after"))
-    assert len(own) > 150
+    assert len(own) > 150, found["complaint"]
     assert own.keys() == before.keys()
     steady = {key for key in before if before[key] == after.get(key)}
     assert len(steady) > 0.9 * len(before)
