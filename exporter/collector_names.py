@@ -49,6 +49,7 @@ COLLECTORS: dict[str, dict[str, str]] = {
         "softirqs": f"{_NODE}.kernel:read_softirqs",
         "softnet": f"{_NODE}.network:read_softnet",
         "stat": f"{_NODE}.kernel:read_stat",
+        "systemd": f"{_NODE}.systemd:SystemdCollector",
         "tcpstat": f"{_NODE}.network:read_tcpstat",
         "textfile": f"{_HERE}.textfile:TextfileCollector",
         "thermal_zone": f"{_NODE}.hardware:read_thermal_zone",
@@ -64,15 +65,23 @@ COLLECTORS: dict[str, dict[str, str]] = {
     "ceems": {
         "ceems": f"{_HERE}.job_metrics:CeemsCollector",
         "ceems-ebpf": f"{_HERE}.job_io_metrics:CeemsIoCollector",
+        "ceems-rdma": f"{_HERE}.job_io_metrics:CeemsRdmaCollector",
     },
     "jobstats": {"jobstats": f"{_HERE}.community_metrics:JobstatsCollector"},
     "slurm-job-exporter": {
         "slurm-job-exporter": f"{_HERE}.community_metrics:SlurmJobExporterCollector"
     },
-    "slurm": {"slurm": f"{_HERE}.slurm_exporter:SlurmExporterCollector"},
+    "omnistat": {"omnistat": f"{_HERE}.community_metrics:OmnistatCollector"},
+    "slurm": {
+        "slurm": f"{_HERE}.slurm_exporter:SlurmExporterCollector",
+        "slurm-fairshare": f"{_HERE}.slurm_controller:FairshareCollector",
+        "slurm-licenses": f"{_HERE}.slurm_controller:LicensesCollector",
+        "slurm-reservations": f"{_HERE}.slurm_controller:ReservationsCollector",
+        "slurm-scheduler": f"{_HERE}.slurm_controller:SchedulerCollector",
+    },
 }
 """Collectors by set of names: name to `module:object`, a class or a function of the node."""
-_ON_DEMAND = frozenset({"interrupts", "mountstats", "processes", "softirqs", "tcpstat"})
+_ON_DEMAND = frozenset({"interrupts", "mountstats", "processes", "softirqs", "systemd", "tcpstat"})
 """Those that node_exporter leaves out by default, too."""
 
 

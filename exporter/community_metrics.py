@@ -1,7 +1,8 @@
-"""Slurm's jobs and their cards under the names that two communities' dashboards ask for.
+"""Slurm's jobs and their cards under the names that three communities' dashboards ask for.
 
 `jobstats`: of plazonic's cgroup_exporter and nvidia_gpu_prometheus_exporter, which Princeton's
-jobstats reads. `slurm-job-exporter`: of guilbaults' exporter.
+jobstats reads. `slurm-job-exporter`: of guilbaults' exporter. `omnistat`: AMD's
+cards, jobs and node as ROCm's Omnistat.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 from ccagent.errors import CcagentError, NotHereError
 from ccagent.exporter.collector import Collector
 from ccagent.exporter.exposition import counter, gauge
+from ccagent.exporter.gpu_metrics import find_details
 from ccagent.exporter.job_metrics import (
     field_rule,
     find_swap,
@@ -18,6 +20,8 @@ from ccagent.exporter.job_metrics import (
     name_rows,
     read_job_cpus,
 )
+from ccagent.machine.parsed import read_parsed
+from ccagent.machine.procfs.system import parse_kernel_stat, parse_loadavg, parse_meminfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -264,3 +268,131 @@ class SlurmJobExporterCollector(Collector):
             _GPU_MEMORY,
             [(own, cards.descriptions[card.index].memory * 1024) for card, own in shown],
         )
+
+
+_AMD = "AMD"
+_ROCM_STATES = tuple(
+    (field, gauge(f"rocm_{name}", text, "card"))
+    for field, name, text in (
+        ("ce_util", "utilization_percentage", "GPU utilization (%)"),
+        ("power", "average_socket_power_watts", "Average socket power (W)"),
+        ("power_limit", "power_cap_watts", "Max power cap of device (W)"),
+        ("ce_clock", "sclk_clock_mhz", "Clock of the compute units (MHz)"),
+        ("memory_clock", "mclk_clock_mhz", "Memory clock (MHz)"),
+    )
+)
+_ROCM_DETAILS = tuple(
+    (detail, divisor, gauge(f"rocm_{name}", text, "card"))
+    for detail, divisor, name, text in (
+        ("mem_utilization", 1, "vram_busy_percentage", "Memory controller activity (%)"),
+        ("energy", 1000, "energy_joules", "Energy since the driver was loaded (J)"),
+        ("xgmi_rx", 1, "xgmi_total_read_kilobytes", "Data read over XGMI, all links (KB)"),
+        ("xgmi_tx", 1, "xgmi_total_write_kilobytes", "Data written over XGMI, all links (KB)"),
+    )
+)
+_ROCM_CARDS = gauge("rocm_num_gpus", "# of GPUS available on host")
+_ROCM_VERSION = gauge(
+    "rocm_version_info", "GPU versioning information",
+    "card", "driver_ver", "vbios", "type", "serial",
+)  # fmt: skip
+_ROCM_TEMPERATURE = gauge("rocm_temperature_celsius", "Temperature (C)", "card", "location")
+_ROCM_TOTAL = gauge("rocm_vram_total_bytes", "Size of the memory in B", "card")
+_ROCM_USED = gauge("rocm_vram_used_percentage", "VRAM Memory in Use (%)", "card")
+_RMS_JOB = gauge(
+    "rmsjob_info", "RMS job details",
+    "jobid", "user", "partition", "nodes", "batchflag", "jobstep", "type",
+)  # fmt: skip
+_HOST = {
+    name: gauge(f"omnistat_host_{name}", text)
+    for name, text in (
+        ("boot_time_seconds", "Time of the boot in seconds since 1970"),
+        ("cpu_load1", "1-minute load average"),
+        ("cpu_num_logical_cores", "Number of logical cores"),
+        ("mem_total_bytes", "Total host memory"),
+        ("mem_free_bytes", "Free host memory"),
+        ("mem_available_bytes", "Available host memory"),
+    )
+}
+
+
+class OmnistatCollector(Collector):
+    """AMD's cards, Slurm's jobs and the node, as Omnistat exposes them."""
+
+    name = "omnistat"
+
+    def collect(self, node: Node) -> Iterator[FamilyRows]:
+        """Read the node, the control groups of jobs, and the cards."""
+        yield from name_host(node)
+        try:
+            jobs, _ = self.sources.jobs.get(node)
+        except NotHereError:
+            jobs = []
+        yield (
+            _RMS_JOB,
+            [
+                ((str(job.job), who.user, who.partition, "", "", "", "slurm"), 1)
+                for job in jobs
+                for who in (job.identity,)
+            ],
+        )
+        cards = find_cards(self, node)
+        if cards is not None:
+            yield from name_rocm_cards(cards)
+
+
+def name_host(node: Node) -> Iterator[FamilyRows]:
+    """Yield the metrics of the node."""
+    kernel = read_parsed(node, "proc/stat", parse_kernel_stat)
+    memory = read_parsed(node, "proc/meminfo", parse_meminfo)
+    values: dict[str, float | None] = {
+        "boot_time_seconds": kernel.boot,
+        "cpu_num_logical_cores": len(kernel.times),
+        "cpu_load1": read_parsed(node, "proc/loadavg", parse_loadavg)[0],
+    }
+    for field in ("total", "free", "available"):
+        size = memory.get(f"Mem{field.capitalize()}")
+        values[f"mem_{field}_bytes"] = None if size is None else size * 1024
+    for name, family in _HOST.items():
+        value = values[name]
+        if value is not None:
+            yield family, [((), value)]
+
+
+def name_rocm_cards(cards: CardsOnNode) -> Iterator[FamilyRows]:
+    """Yield the metrics of AMD's cards; a failing card only counts."""
+    reading = cards.reading
+    known = {index: it for index, it in cards.descriptions.items() if it.manufacturer == _AMD}
+    if not known:
+        return
+    labels: dict[int, Labels] = {index: (str(index),) for index in known}
+    yield _ROCM_CARDS, [((), len(known))]
+    yield (
+        _ROCM_VERSION,
+        [((str(index), it.driver, it.firmware, it.model, ""), 1) for index, it in known.items()],
+    )
+    shown = [card for card in reading.cards if card.index in known and not card.failing]
+    for field, family in _ROCM_STATES:
+        yield (
+            family,
+            [
+                (labels[card.index], getattr(card, field))
+                for card in shown
+                if has_value(cards, card, field)
+            ],
+        )
+    yield (
+        _ROCM_TEMPERATURE,
+        [((str(card.index), ""), card.temperature) for card in shown if card.temperature],
+    )
+    sizes = {index: it.memory for index, it in known.items() if it.memory}
+    yield _ROCM_TOTAL, [(labels[index], size * 1024) for index, size in sizes.items()]
+    yield (
+        _ROCM_USED,
+        [
+            (labels[card.index], 100 * card.memory / sizes[card.index])
+            for card in shown
+            if card.index in sizes and has_value(cards, card, "memory")
+        ],
+    )
+    for name, divisor, family in _ROCM_DETAILS:
+        yield family, find_details(reading, labels, name, divisor)

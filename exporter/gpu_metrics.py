@@ -100,9 +100,9 @@ class GpuCollector(Collector):
                 value = getattr(card, field)
                 rows.append((labels[card.index], value * factor if factor >= 1 else value / 100))
             yield family, rows
-        yield _ENERGY, _find_details(reading, labels, "energy", 1000)
+        yield _ENERGY, find_details(reading, labels, "energy", 1000)
         for name, family in _ACTIVITY.items():
-            yield family, _find_details(reading, labels, name, _RATIO)
+            yield family, find_details(reading, labels, name, _RATIO)
         yield from self._of_jobs(cards, labels)
 
     def _of_jobs(
@@ -126,7 +126,7 @@ class GpuCollector(Collector):
         yield _IDLE, idle
 
 
-def _find_details(
+def find_details(
     reading: GpuReading, labels: Mapping[int, Labels], name: str, divisor: float = 1
 ) -> list[tuple[Labels, float]]:
     """Return a detail of all labelled cards, without those of their links."""
@@ -252,10 +252,10 @@ class DcgmCollector(Collector):
         yield _FREE, free
         yield _FRAMEBUFFER, used
         for name, family in _DETAILS.items():
-            yield family, _find_details(reading, labels, name)
+            yield family, find_details(reading, labels, name)
         parts = _label_instances(cards, labels)
         for name, divisor, family in _PROFILES:
-            yield family, _find_details(reading, parts, name, divisor)
+            yield family, find_details(reading, parts, name, divisor)
 
 
 def _label_instances(cards: CardsOnNode, labels: Mapping[int, Labels]) -> dict[int, Labels]:

@@ -1,6 +1,6 @@
-"""I/O of jobs by mount and their network traffic, from ccagent's kernel programs.
+"""I/O of jobs by mount and their network traffic, from ccagent's kernel programs; RDMA of jobs.
 
-Names of ccagent, and those of the CEEMS exporter's eBPF collector that count the same.
+Names of ccagent, and those of the CEEMS exporter's collectors of eBPF and RDMA that count the same.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from ccagent.agents.jobio.usage import (
     write_calls,
 )
 from ccagent.exporter.collector import Collector
-from ccagent.exporter.exposition import counter
+from ccagent.exporter.exposition import counter, gauge
+from ccagent.machine.rdma import read_job_rdma
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -68,6 +69,39 @@ _CEEMS_JOB: tuple[tuple[Family, str], ...] = tuple(
     )
 )
 
+_RDMA_UNIT = ("manager", "hostname", "device", "port", "uuid")
+_CEEMS_RDMA: dict[str, Family] = {
+    field: gauge(f"ceems_rdma_{name}", text, *_RDMA_UNIT)
+    for field, name, text in (
+        ("queue_pairs", "qps_active", "Number of active QPs"),
+        ("completion_queues", "cqs_active", "Number of active CQs"),
+        ("memory_regions", "mrs_active", "Number of active MRs"),
+        ("completion_entries", "cqe_len_active", "Length of active CQs"),
+        ("memory", "mrs_len_active", "Length of active MRs"),
+    )
+} | {
+    name: counter(f"ceems_rdma_{name}", text, *_RDMA_UNIT)
+    for name, text in (
+        ("rx_write_requests", "Number of received write requests for the associated QPs"),
+        ("rx_read_requests", "Number of received read requests for the associated QPs"),
+        ("rx_atomic_requests", "Number of received atomic request for the associated QPs"),
+        *(
+            (f"{who[:3] if who == 'requester' else 'resp'}_{name}",
+                f"Number of times {who} detected {text}")
+            for who, name, text in (
+                ("requester", "cqe_error", "CQEs completed with errors"),
+                ("requester", "cqe_flush_error", "CQEs completed with flushed errors"),
+                ("requester", "remote_access_errors", "remote access errors"),
+                ("requester", "remote_invalid_request", "remote invalid request errors"),
+                ("responder", "cqe_error", "CQEs completed with errors"),
+                ("responder", "cqe_flush_error", "CQEs completed with flushed errors"),
+                ("responder", "local_length_error", "local length errors"),
+                ("responder", "remote_access_errors", "remote access errors"),
+            )
+        ),
+    )
+}  # fmt: skip
+
 
 class JobIoCollector(Collector):
     """I/O and network traffic under ccagent's names."""
@@ -117,3 +151,18 @@ class CeemsIoCollector(Collector):
                     for own, each in by_job.items()
                 ],
             )
+
+
+class CeemsRdmaCollector(Collector):
+    """RDMA objects of jobs as the RDMA collector of the CEEMS exporter exposes them."""
+
+    name = "ceems-rdma"
+
+    def collect(self, node: Node) -> Iterator[FamilyRows]:
+        """Ask the kernel. Raise NotHereError without a device."""
+        parts = [
+            (("slurm", node.hostname, part.device, str(part.port or ""), str(part.job)), use)
+            for part, use in read_job_rdma(node).items()
+        ]
+        for field, family in _CEEMS_RDMA.items():
+            yield family, [(own, use[field]) for own, use in parts if field in use]

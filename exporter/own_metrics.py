@@ -192,10 +192,10 @@ _GAUGES = {
 """Suffix and factor of a gauge, by the unit of the metric."""
 _COUNTERS = {
     "%": ("_seconds_total", 0.01), "B/s": ("_bytes_total", 1.0), "1/s": ("_total", 1.0),
-    "W": ("_joules_total", 1.0), "": ("_seconds_total", 1.0), "Flops/s": ("_flops_total", 1.0),
+    "W": ("_joules_total", 1.0), "": ("_seconds_total", 1.0), "Flops/s": ("_total", 1.0),
 }  # fmt: skip
 """Suffix and factor of a counter, by the unit of its rate. A share of time becomes seconds."""
-_LABELS = {"network": "device", "disk": "device", "memoryDomain": "memory_domain"}
+_LABELS = {"network": "device", "disk": "device", "memoryDomain": "memory_domain", "job": "jobid"}
 _COMPUTED = re.compile(r".*_avg10|net_bw")
 """Metrics that a query of Prometheus computes from others; not exposed."""
 _RENAMED = {"proc_total": "threads", "proc_run": "threads_running"}

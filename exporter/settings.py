@@ -21,7 +21,7 @@ SYSTEMD = "systemd"
 
 NameSet = Literal[
     "ccagent", "node_exporter", "cgroup_exporter", "dcgm", "lustre", "ceems", "jobstats",
-    "slurm-job-exporter", "slurm",
+    "slurm-job-exporter", "omnistat", "slurm",
 ]  # fmt: skip
 NAME_SETS: tuple[NameSet, ...] = get_args(NameSet)
 """The sets of metric names."""
@@ -88,6 +88,9 @@ class NodeExporterSettings(Settings, frozen=True, kw_only=True):
     network_exclude: Annotated[
         str, Meta(description="interfaces without traffic counters; a regular expression")
     ] = r"^lo$"
+    systemd_exclude: Annotated[
+        str, Meta(description="units of systemd without series; a regular expression")
+    ] = r".+\.(automount|device|mount|scope|slice|target)"
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
@@ -180,11 +183,15 @@ class ExporterSettings(Settings, frozen=True, kw_only=True):
         str, Meta(description="directory of files *.prom for the collector `textfile`; empty: none")
     ] = ""
     slow_every: Annotated[
-        Duration, Meta(description="maximum age of the values of squeue and sinfo")
+        Duration, Meta(description="maximum age of the values of Slurm's programs")
     ] = Duration("30s")
     lctl: Annotated[str, Meta(description="the program lctl")] = "lctl"
     sinfo: Annotated[str, Meta(description="the program sinfo")] = "sinfo"
+    scontrol: Annotated[str, Meta(description="the program scontrol")] = "scontrol"
+    sdiag: Annotated[str, Meta(description="the program sdiag")] = "sdiag"
+    sshare: Annotated[str, Meta(description="the program sshare")] = "sshare"
     squeue: Annotated[str, Meta(description="the program squeue")] = "squeue"
+    systemctl: Annotated[str, Meta(description="the program systemctl")] = "systemctl"
     node_exporter: Annotated[
         NodeExporterSettings, Meta(description="exclusions in the set node_exporter")
     ] = NodeExporterSettings()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import threading
 import time
-from typing import TYPE_CHECKING
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar
 
 from ccagent.errors import ProgramError
 from ccagent.exporter.collector import Collector
@@ -104,8 +105,13 @@ _OF_NODE = {
 }  # fmt: skip
 _GPUS = {
     name: gauge(f"slurm_gpus_{name}", f"GPUs of the cluster: {name}.{_AGE}")
-    for name in ("total", "alloc", "idle")
+    for name in ("total", "alloc", "idle", "other")
 }
+_STATUS = gauge(
+    "slurm_node_status", f"Always 1: the state of a node in a partition.{_AGE}",
+    "node", "status", "partition",
+)  # fmt: skip
+_AVAILABLE = frozenset({"allocated", "completing", "idle", "mixed", "planned"})
 _GPU_USE = gauge(
     "slurm_gpus_utilization", f"Allocated share of the GPUs, from 0 to 1; not their use.{_AGE}"
 )
@@ -120,50 +126,72 @@ _GRES = re.compile(r"gpu(?::[^:,()]+)?:([0-9]+)")
 Values = dict["Family", "dict[Labels, float]"]
 
 
-class SlurmExporterCollector(Collector):
-    """Sums over squeue and sinfo, cached for `slow-every`: both programs load the controller."""
+class CachedSlurmCollector(Collector, ABC):
+    """Values of Slurm's programs, cached for `slow-every`: the programs load the controller.
 
-    name = "slurm"
+    programs: names of the programs, for messages.
+    """
+
+    programs: ClassVar[str]
 
     def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
         super().__init__(settings, sources)
         self._values: Values | None = None
         self._moment = 0.0
-        self._readings = 0
         self._call: BackgroundCall[Values] | None = None
         self._lock = threading.Lock()
+        self.readings = 0
+
+    @abstractmethod
+    def read_values(self, node: Node) -> Values:
+        """Run the programs. Raise NotHereError if one is missing, ProgramError if it fails."""
 
     def collect(self, node: Node) -> Iterator[FamilyRows]:
-        """Return the sums of the last reading. Start another reading if they are outdated.
+        """Return the values of the last reading. Start another reading if they are outdated.
 
-        Raise NotHereError without squeue, ProgramError if squeue or sinfo does not answer.
+        Raise NotHereError without the program, ProgramError if it does not answer.
         """
         with self._lock:
             values = self._refresh(node)
         for family, rows in values.items():
             yield family, rows.items()
-        yield _READ, [((), self._readings)]
 
     def _refresh(self, node: Node) -> Values:
         now = time.monotonic()
         every = self.settings.slow_every.seconds
         if self._call is None and (self._values is None or now >= self._moment + every):
-            self._call = BackgroundCall(lambda: read_slurm(node, self.settings), "exporter-slurm")
+            self._call = BackgroundCall(lambda: self.read_values(node), f"exporter-{self.name}")
         if self._call is not None:
             # The first scrape waits for its values. Later scrapes return the last values, or fail
             # while the controller is down: it must not delay every scrape until its time limit.
-            patience = 0.2 if self._readings else _TIME_LIMIT
+            patience = 0.2 if self.readings else _TIME_LIMIT
             if self._call.wait(patience):
                 call, self._call = self._call, None
                 self._moment = time.monotonic()
-                self._readings += 1
+                self.readings += 1
                 self._values = None
                 self._values = call.checked_result()
         if self._values is None:
-            raise ProgramError("squeue and sinfo have not answered yet")
+            raise ProgramError(f"{self.programs}: no answer yet")
         if now > self._moment + 10 * every + _TIME_LIMIT:
-            raise ProgramError("squeue and sinfo have not answered for a long time")
+            raise ProgramError(f"{self.programs}: no answer for a long time")
         return self._values
+
+
+class SlurmExporterCollector(CachedSlurmCollector):
+    """Sums over squeue and sinfo."""
+
+    name = "slurm"
+    programs = "squeue and sinfo"
+
+    def read_values(self, node: Node) -> Values:
+        """Return the sums over the queue and the nodes."""
+        return read_slurm(node, self.settings)
+
+    def collect(self, node: Node) -> Iterator[FamilyRows]:
+        """Return the sums, and the number of readings."""
+        yield from super().collect(node)
+        yield _READ, [((), self.readings)]
 
 
 def read_slurm(node: Node, settings: ExporterSettings) -> Values:
@@ -177,12 +205,13 @@ def read_slurm(node: Node, settings: ExporterSettings) -> Values:
     fields = ",".join(f"{name}:{_SEPARATOR}" for name in _NODES)
     sinfo = [settings.sinfo, "--all", "--noheader", "--Node", f"--Format={fields}"]
     values: Values = {}
-    add_queue(values, _rows(_run(node, squeue), len(_QUEUE)))
-    add_nodes(values, (row[:-1] for row in _rows(_run(node, sinfo), len(_NODES) + 1)))
+    add_queue(values, _rows(run_program(node, squeue), len(_QUEUE)))
+    add_nodes(values, (row[:-1] for row in _rows(run_program(node, sinfo), len(_NODES) + 1)))
     return values
 
 
-def _run(node: Node, command: list[str]) -> bytes:
+def run_program(node: Node, command: list[str]) -> bytes:
+    """Return the output of a program of Slurm. Raise as `Node.run` does."""
     return run_slurm(node, command, time_limit=_TIME_LIMIT, output_limit=_LIMIT)
 
 
@@ -232,8 +261,10 @@ def add_nodes(values: Values, rows: Iterable[list[str]]) -> None:
         if len(counts) != 4 or not all(count.isdecimal() for count in counts):
             continue
         numbers = dict(zip(_CPUS, map(int, counts), strict=True))
-        gpus = _count_gpus(gres, used)
+        status = state.rstrip(_FLAGS).lower()
+        gpus = _count_gpus(gres, used, is_available=status in _AVAILABLE)
         own = (partition.rstrip("*"),)
+        _add(values, _STATUS, (name, status, *own), 1)
         for key, number in numbers.items():
             _add(values, _PARTITION_CPUS[key], own, number)
         for key, family in _PARTITION_GPUS.items() if gpus["total"] else ():
@@ -241,15 +272,17 @@ def add_nodes(values: Values, rows: Iterable[list[str]]) -> None:
         if name not in seen:
             seen.add(name)
             sizes = {"mem_alloc": allocated, "mem_total": memory}
-            _add_node(values, (name, state.rstrip(_FLAGS).lower()), numbers, gpus, sizes)
+            _add_node(values, (name, status), numbers, gpus, sizes)
     if total := values[_GPUS["total"]][()]:
         values[_GPU_USE] = {(): values[_GPUS["alloc"]][()] / total}
 
 
-def _count_gpus(gres: str, used: str) -> dict[str, int]:
-    """Return the GPUs in the fields Gres and GresUsed of a node."""
+def _count_gpus(gres: str, used: str, *, is_available: bool) -> dict[str, int]:
+    """Return the GPUs in the fields Gres and GresUsed of a node, `other` those of no use now."""
     total, taken = (sum(map(int, _GRES.findall(text))) for text in (gres, used))
-    return {"total": total, "alloc": taken, "idle": max(0, total - taken)}
+    free = max(0, total - taken)
+    idle = free if is_available else 0
+    return {"total": total, "alloc": taken, "idle": idle, "other": free - idle}
 
 
 def _add_node(

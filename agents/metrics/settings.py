@@ -33,6 +33,7 @@ from ccagent.agents.metrics.readers.nfs import NfsMountsReader, NfsMountsSetting
 from ccagent.agents.metrics.readers.nvme import NvmeReader, NvmeSettings
 from ccagent.agents.metrics.readers.own_counters import OwnCountersReader
 from ccagent.agents.metrics.readers.power import PowerReader
+from ccagent.agents.metrics.readers.rdma import RdmaReader
 from ccagent.agents.metrics.readers.temperature import TemperatureReader
 from ccagent.config.duration import Duration
 from ccagent.config.settings import Settings
@@ -56,6 +57,7 @@ READERS: dict[str, type[Reader[Any]]] = {
         KernelReader,
         NetworkReader,
         InfinibandReader,
+        RdmaReader,
         NfsReader,
         NfsMountsReader,
         DiskReader,
@@ -100,6 +102,9 @@ class ReaderTables(AgentSettings, frozen=True, kw_only=True):
     )
     infiniband: Annotated[
         ReaderSettings, Meta(description="reader of InfiniBand and Omni-Path ports")
+    ] = ReaderSettings()
+    rdma: Annotated[
+        ReaderSettings, Meta(description="reader of the RDMA objects and requests of jobs")
     ] = ReaderSettings()
     nfs: Annotated[ReaderSettings, Meta(description="reader of NFS clients")] = ReaderSettings()
     nfs_mounts: Annotated[NfsMountsSettings, Meta(description="reader of each NFS mount")] = (

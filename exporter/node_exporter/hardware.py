@@ -235,26 +235,73 @@ def read_thermal_zone(node: Node) -> Iterator[FamilyRows]:
     yield _MAX_STATE, limits
 
 
-_ONLINE = gauge(
-    "node_power_supply_online", "online value of /sys/class/power_supply/<power_supply>.",
-    "power_supply",
+_SUPPLIES = "sys/class/power_supply"
+_SUPPLY_FILES: tuple[tuple[float, dict[str, str]], ...] = (
+    (1, {
+        "authentic": "", "calibrate": "", "capacity": "", "capacity_alert_max": "",
+        "capacity_alert_min": "", "cycle_count": "cyclecount", "online": "", "present": "",
+        "time_to_empty_now": "time_to_empty_seconds", "time_to_full_now": "time_to_full_seconds",
+    }),
+    (1e6, {
+        "current_boot": "", "current_max": "", "current_now": "current_ampere",
+        "energy_empty": "", "energy_empty_design": "", "energy_full": "",
+        "energy_full_design": "", "energy_now": "energy_watthour", "voltage_boot": "",
+        "voltage_max": "", "voltage_max_design": "", "voltage_min": "", "voltage_min_design": "",
+        "voltage_now": "voltage_volt", "voltage_ocv": "", "charge_control_limit": "",
+        "charge_control_limit_max": "", "charge_counter": "", "charge_empty": "",
+        "charge_empty_design": "", "charge_full": "", "charge_full_design": "",
+        "charge_now": "charge_ampere", "charge_term_current": "", "constant_charge_current": "",
+        "constant_charge_current_max": "", "constant_charge_voltage": "",
+        "constant_charge_voltage_max": "", "precharge_current": "", "input_current_limit": "",
+        "power_now": "power_watt",
+    }),
+    (10, {
+        name: f"{name}_celsius"
+        for name in (
+            "temp", "temp_alert_max", "temp_alert_min", "temp_ambient", "temp_ambient_max",
+            "temp_ambient_min", "temp_max", "temp_min",
+        )
+    }),
 )  # fmt: skip
-_PRESENT = gauge(
-    "node_power_supply_present", "present value of /sys/class/power_supply/<power_supply>.",
-    "power_supply",
+"""Divisor of the kernel's unit, and the metric by file; "" if they have the same name."""
+_SUPPLY_FAMILIES = {
+    file: (
+        divisor,
+        gauge(
+            f"node_power_supply_{name or file}",
+            f"{name or file} value of /sys/class/power_supply/<power_supply>.", "power_supply",
+        ),
+    )
+    for divisor, files in _SUPPLY_FILES
+    for file, name in files.items()
+}  # fmt: skip
+_SUPPLY_TEXTS = (
+    "capacity_level", "charge_type", "health", "manufacturer", "model_name", "serial_number",
+    "status", "technology", "type", "usb_type", "scope",
+)  # fmt: skip
+_SUPPLY = gauge(
+    "node_power_supply_info", "info of /sys/class/power_supply/<power_supply>.",
+    "power_supply", *_SUPPLY_TEXTS,
 )  # fmt: skip
 
 
 def read_powersupplyclass(node: Node) -> Iterator[FamilyRows]:
-    """Read /sys/class/power_supply: properties of power supplies."""
-    supplies = node.list("sys/class/power_supply")
-    for family, file in ((_ONLINE, "online"), (_PRESENT, "present")):
-        rows: list[tuple[Labels, float]] = []
-        for supply in sorted(supplies):
-            value = read_number(node, f"sys/class/power_supply/{supply}/{file}")
+    """Read /sys/class/power_supply: properties of power supplies and batteries."""
+    rows: dict[Family, list[tuple[Labels, float]]] = {}
+    for supply in sorted(node.list(_SUPPLIES)):
+        there = set(list_names(node, f"{_SUPPLIES}/{supply}"))
+        for file in _SUPPLY_FAMILIES.keys() & there:
+            divisor, family = _SUPPLY_FAMILIES[file]
+            value = read_number(node, f"{_SUPPLIES}/{supply}/{file}")
             if value is not None:
-                rows.append(((supply,), value))
-        yield family, rows
+                number = value if divisor == 1 else value / divisor
+                rows.setdefault(family, []).append(((supply,), number))
+        texts = (
+            read_text(node, f"{_SUPPLIES}/{supply}/{file}").strip() if file in there else ""
+            for file in _SUPPLY_TEXTS
+        )
+        rows.setdefault(_SUPPLY, []).append(((supply, *texts), 1))
+    yield from rows.items()
 
 
 _ZONE_NAME = re.compile(r"([a-z]+)(?:-([0-9]+))?(?:-die-[0-9]+)?", re.ASCII)

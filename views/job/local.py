@@ -20,6 +20,7 @@ from ccagent.config.settings import as_table
 from ccagent.errors import CcagentError, ConfigurationError
 from ccagent.machine.bpf import pins
 from ccagent.machine.node import Node
+from ccagent.machine.rdma import read_job_rdma, sum_job_rdma
 from ccagent.stores.metrics.usage.table import UsageSum
 from ccagent.views.job.figures import CardFigures, JobFigures, NodeFigures
 from ccagent.views.job.mounts import JobMount, JobMounts, JobNetwork
@@ -180,11 +181,12 @@ def _number(counters: JobCounters | None, field: str) -> float | None:
 
 
 def read_mounts(node: Node, job: int, directory: str = pins.DIRECTORY) -> JobMounts:
-    """Return a job's I/O by mount and network, since the kernel programs count it."""
+    """Return a job's I/O by mount and network, since the kernel programs count it, and its RDMA."""
+    rdma = read_rdma(node, job)
     try:
         uses, traffic, _ = read_totals(node, directory, job)
     except CcagentError as error:
-        return JobMounts(note=explain_mounts(error))
+        return JobMounts(note=explain_mounts(error), rdma=rdma)
     mounts = (
         JobMount(
             point=use.mount.point,
@@ -208,4 +210,12 @@ def read_mounts(node: Node, job: int, directory: str = pins.DIRECTORY) -> JobMou
         )
         for use in traffic
     )
-    return JobMounts(mounts=tuple(mounts), network=tuple(network))
+    return JobMounts(mounts=tuple(mounts), network=tuple(network), rdma=rdma)
+
+
+def read_rdma(node: Node, job: int) -> dict[str, int]:
+    """Return the RDMA objects and requests of a job; {} without any, or if they are unknown."""
+    try:
+        return sum_job_rdma(read_job_rdma(node)).get(job, {})
+    except CcagentError:
+        return {}

@@ -65,12 +65,14 @@ class JobNetwork(msgspec.Struct, frozen=True, kw_only=True):
 class JobMounts(msgspec.Struct, frozen=True, kw_only=True):
     """The mounts and network traffic of a job, most bytes first.
 
-    note: reason for which they are unknown. is_from_store: the values are sums of rates over
+    rdma: number of RDMA objects by kind, and registered memory in B; empty: none, or unknown.
+    note: reason for which mounts are unknown. is_from_store: the values are sums of rates over
     `nodes` nodes of the job.
     """
 
     mounts: tuple[JobMount, ...] = ()
     network: tuple[JobNetwork, ...] = ()
+    rdma: dict[str, int] = {}
     note: str = ""
     is_from_store: bool = False
     nodes: int = 1
@@ -88,11 +90,19 @@ def format_mounts(found: JobMounts) -> list[str]:
 
 
 def format_network(found: JobMounts) -> list[str]:
-    """Return one text per network protocol of the job."""
-    return [
+    """Return one text per network protocol of the job, and one for its use of RDMA."""
+    texts = [
         clean(f"{one.name}: {short_size(one.received)}B received, {short_size(one.sent)}B sent")
         for one in found.network
     ]
+    if found.rdma:
+        texts.append(
+            f"RDMA: {plural(found.rdma.get('queue_pairs', 0), 'queue pair')},"
+            f" {plural(found.rdma.get('completion_queues', 0), 'completion queue')},"
+            f" {plural(found.rdma.get('memory_regions', 0), 'memory region')}"
+            f" of {short_size(found.rdma.get('memory', 0))}B"
+        )
+    return texts
 
 
 def _describe(one: JobMount) -> str:

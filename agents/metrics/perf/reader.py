@@ -25,7 +25,7 @@ from ccagent.agents.metrics.perf.plan import (
     total,
 )
 from ccagent.agents.metrics.perf.pmu import find_pmus
-from ccagent.agents.metrics.readers.base import Gauge, Metric, Reader, ReaderSettings, Scope
+from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Reader, ReaderSettings, Scope
 from ccagent.errors import CcagentError, NotHereError
 from ccagent.machine.checks import Check, CheckResult, list_names
 from ccagent.machine.cpus import CPUS, read_socket
@@ -53,6 +53,10 @@ class _Memory(NamedTuple):
     scope: Scope
     counters: PerfCounters
     weights: list[tuple[int, float]]
+
+
+_SUMMED = ("Flops/s", "B/s")
+"""Units of the rates that a query of Prometheus computes from a counter."""
 
 
 class PerfReader(Reader[ReaderSettings]):
@@ -90,6 +94,8 @@ class PerfReader(Reader[ReaderSettings]):
         self._plan: EventPlan | None = None
         self._cores: list[_Core] = []
         self._memory: list[_Memory] = []
+        self._moment = 0.0
+        self._totals: dict[tuple[str, Scope], float] = {}
 
     def checks(self, node: Node) -> Iterator[Check]:
         """Yield the check of hardware counters."""
@@ -125,6 +131,22 @@ class PerfReader(Reader[ReaderSettings]):
             if traffic is not None:
                 gauges.append(Gauge("mem_bw", traffic, scope))
         return gauges
+
+    def read_raw(self, node: Node) -> Iterator[Gauge | Count]:
+        """Yield operations and traffic as counters since the first reading. Raise as `read` does.
+
+        Other values are means since the previous reading.
+        """
+        now = node.clock.monotonic()
+        elapsed = now - self._moment
+        self._moment = now
+        for each in self.read(node):
+            if self.metrics[each.metric].unit in _SUMMED:
+                key = (each.metric, each.scope)
+                self._totals[key] = self._totals.get(key, 0.0) + each.value * elapsed
+                yield Count(each.metric, round(self._totals[key]), each.scope)
+            else:
+                yield each
 
     def close(self) -> None:
         """Close all counters."""

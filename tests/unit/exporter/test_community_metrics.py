@@ -5,25 +5,50 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from ccagent.agents.sonar.jobs.allocations import Allocation
 from ccagent.errors import CcagentError, NotHereError
 from ccagent.exporter.collector import Collector, make_collectors
-from ccagent.exporter.community_metrics import JobstatsCollector, SlurmJobExporterCollector
+from ccagent.exporter.community_metrics import (
+    JobstatsCollector,
+    OmnistatCollector,
+    SlurmJobExporterCollector,
+)
 from ccagent.exporter.exposition import SampleEncoder
 from ccagent.exporter.settings import ExporterSettings
 from ccagent.exporter.sources import CardsOnNode, NodeSources, SharedReading
+from ccagent.machine.gpu.vendor import Detail
 from ccagent.machine.node import Node
+from ccagent.records.envelopes import SysinfoGpuCard
 from tests.support.job_io import JobIoNode
 from tests.support.paths import DATA
 from tests.support.scraped import collected, make
 from tests.support.tree import TreeNode
 from tests.unit.agents.metrics.readers.test_cgroup_jobs import MB
-from tests.unit.exporter.test_gpu_metrics import CARDS
+from tests.unit.exporter.test_gpu_metrics import CARDS, card
 from tests.unit.exporter.test_job_metrics import add_v2
-from tests.unit.exporter.test_slurm_exporter import slurm
+from tests.unit.exporter.test_slurm_exporter import controller, slurm
 
 SHARED_CARDS = CARDS._replace(allocations=[Allocation(12, 1001, (0,))])
+
+
+BOTH_VENDORS = SHARED_CARDS._replace(
+    reading=structs.replace(
+        SHARED_CARDS.reading,
+        cards=[*SHARED_CARDS.reading.cards,
+               card(3, ce_util=40, memory=16384, temperature=50, power=250, power_limit=500,
+                    ce_clock=1700, memory_clock=1600)],
+        details={0: [Detail("tensor_active", 120_000)]} | {3: [
+            Detail("energy", 7_000), Detail("mem_utilization", 30), Detail("xgmi_rx", 11),
+            Detail("xgmi_tx", 12),
+        ]},
+    ),
+    descriptions=SHARED_CARDS.descriptions | {3: SysinfoGpuCard(
+        index=3, uuid="GPU-3", manufacturer="AMD", model="MI210", memory=65536, driver="6.8",
+        firmware="113-D67",
+    )},
+)  # fmt: skip
 
 
 def with_cards(collector: Collector, cards: CardsOnNode | None = SHARED_CARDS) -> Collector:
@@ -108,6 +133,30 @@ def test_the_names_of_slurm_job_exporter(node: TreeNode) -> None:
     assert found[f"slurm_job_memory_usage_gpu{{{card}}}"] == 2048 * 1024
 
 
+def test_omnistat_has_the_cards_of_amd(node: TreeNode) -> None:
+    node.write("stat", "cpu  1\ncpu0 1 2 3 4 5 6 7 8\nbtime 1700000000\n")
+    node.write("meminfo", "MemTotal: 1000 kB\nMemFree: 10 kB\nMemAvailable: 100 kB\n")
+    found = collected(with_cards(make(OmnistatCollector), BOTH_VENDORS), node)
+    assert found["rocm_num_gpus"] == 1
+    for name, value in (
+        ("utilization_percentage", 40), ("average_socket_power_watts", 250),
+        ("sclk_clock_mhz", 1700), ("vram_total_bytes", 65536 * 1024),
+        ("vram_used_percentage", 25), ("vram_busy_percentage", 30), ("energy_joules", 7),
+        ("xgmi_total_read_kilobytes", 11), ("xgmi_total_write_kilobytes", 12),
+    ):  # fmt: skip
+        assert found[f'rocm_{name}{{card="3"}}'] == value
+    assert not [name for name in found if name.startswith("rocm") and 'card="0"' in name]
+    assert found["omnistat_host_boot_time_seconds"] == 1700000000
+    assert found["omnistat_host_mem_available_bytes"] == 102400
+    assert [name for name in found if name.startswith("rmsjob_info") and 'user="ada"' in name]
+
+
+def test_omnistat_without_cards_has_the_node_and_jobs(node: TreeNode) -> None:
+    found = collected(with_cards(make(OmnistatCollector), SHARED_CARDS), node)
+    assert not [name for name in found if name.startswith("rocm")]
+    assert "omnistat_host_cpu_load1" in found
+
+
 def test_two_sets_with_the_same_names_are_refused() -> None:
     with pytest.raises(ValueError, match="cgroup_exporter and jobstats have the same names"):
         ExporterSettings(names=("cgroup_exporter", "jobstats"))
@@ -135,12 +184,14 @@ def exposed(tmp_path: Path) -> dict[str, set[str]]:
         add_v2(node, job, 100 + job)
         node.count(job, "8:1", reads=1)
     programs = slurm(tmp_path).settings
+    scheduler, shares, licenses, _ = (each.settings for each in controller(tmp_path))
     settings = ExporterSettings(
-        names=("ccagent", "ceems", "dcgm", "jobstats", "slurm"),
-        squeue=programs.squeue, sinfo=programs.sinfo,
+        names=("ccagent", "ceems", "dcgm", "jobstats", "omnistat", "slurm"),
+        squeue=programs.squeue, sinfo=programs.sinfo, sdiag=scheduler.sdiag,
+        sshare=shares.sshare, scontrol=licenses.scontrol,
     )  # fmt: skip
     sources = NodeSources(settings)
-    sources.cards = with_cards(make(JobstatsCollector)).sources.cards
+    sources.cards = with_cards(make(JobstatsCollector), BOTH_VENDORS).sources.cards
     found: dict[str, set[str]] = {}
     for name_set, collectors in make_collectors(settings, sources).items():
         for collector in collectors:
@@ -157,9 +208,9 @@ ANSWERED = {
     "jobstats: Single Job Stats": (13, "node_"),
     "ceems: single job": (14, ""),
     "ceems: cluster status": (0, ""),
-    "dcgm-exporter": (5, ""),
-    "SckyzO slurm_exporter": (43, ""),
-    "omnistat": (0, ""),
+    "dcgm-exporter": (6, ""),
+    "SckyzO slurm_exporter": (89, ""),
+    "omnistat": (18, ""),
 }
 """Number of answered names, and the prefix of names that the set node_exporter answers."""
 

@@ -5,9 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ccagent.errors import NotHereError, ProgramError
 from ccagent.exporter.collector import Collector
+from ccagent.exporter.slurm_controller import (
+    FairshareCollector,
+    LicensesCollector,
+    ReservationsCollector,
+    SchedulerCollector,
+    parse_sdiag,
+    parse_sshare,
+)
 from ccagent.exporter.slurm_exporter import SlurmExporterCollector
 from ccagent.machine.background import BackgroundCall
 from ccagent.machine.node import Node
@@ -48,7 +58,7 @@ NODES = "\n".join(
             "gpu:a100:3(IDX:0-2)",
             "short",
         ),
-        ("n2", "down*", "0/0/32/32", "0", "4000", "(null)", "gpu:0", "long*"),
+        ("n2", "down*", "0/0/32/32", "0", "4000", "gpu:a100:2", "gpu:0", "long*"),
     )
 )
 
@@ -65,6 +75,88 @@ def slurm(root: Path, queue: str = QUEUE, nodes: str = NODES, *, status: int = 0
         program.chmod(0o755)
         names[name] = str(program)
     return make(SlurmExporterCollector, **names)
+
+
+SDIAG = """\
+*******************************************************
+sdiag output at Fri Jul 31 04:00:28 2026 (1785470428)
+*******************************************************
+Server thread count:  3
+Agent queue size:     0
+DBD Agent queue size: 1
+
+Jobs submitted: 15
+Jobs started:   11
+Jobs completed: 9
+Jobs canceled:  2
+Jobs failed:    0
+
+Main schedule statistics (microseconds):
+\tLast cycle:   3508
+\tMean cycle:   779
+\tCycles per minute: 5
+
+Backfilling stats
+\tTotal backfilled jobs (since last slurm start): 7
+\tTotal backfilled jobs (since last stats cycle start): 5
+\tTotal backfilled heterogeneous job components: 0
+\tLast cycle when: N/A
+\tLast cycle: 12
+\tMean cycle: 10
+\tDepth Mean: 3
+
+Remote Procedure Call statistics by message type
+\tREQUEST_PARTITION_INFO                  ( 2009) count:48     ave_time:189    total_time:9096
+
+Remote Procedure Call statistics by user
+\troot            (       0) count:120    ave_time:900    total_time:108000
+
+Pending RPC statistics
+\tNo pending RPCs
+"""
+"""The form of sdiag, in Slurm 22.05 to 26.05."""
+SSHARE = """\
+root|||0.000000|500000||
+ root|ada|1|0.100000|0|0.000000|1.000000
+ chem||1|0.500000|100000|0.200000|0.600000
+  chem|bob|parent|0.250000|50000|0.100000|0.750000
+"""
+LICENSES = "LicenseName=ansys@flex Total=100 Used=20 Free=80 Reserved=0 Remote=yes\n"
+RESERVATIONS = (
+    "ReservationName=maint StartTime=1756191600 EndTime=1756490400 Duration=3-11:00:00"
+    " Nodes=n[1-2] NodeCnt=2 CoreCnt=64 Features=(null) PartitionName=(null) Flags=MAINT"
+    " TRES=cpu=64 Users=(null) State=ACTIVE\n"
+)
+RESERVED_NODES = """\
+NodeName=n1 State=MIXED+DRAIN+RESERVED ReservationName=maint
+NodeName=n2 State=IDLE+RESERVED ReservationName=maint
+NodeName=n3 State=ALLOCATED
+"""
+
+
+def with_program(
+    kind: type[Collector], root: Path, setting: str, *texts: tuple[str, str]
+) -> Collector:
+    """Make a collector whose program prints the text of the first word among its arguments."""
+    program = root / setting
+    cases: list[str] = []
+    for number, (word, text) in enumerate(texts):
+        (root / f"{setting}.{number}").write_text(text)
+        cases.append(f'case "$*" in *{word}*) cat {root}/{setting}.{number}; exit ;; esac')
+    program.write_text("#!/bin/sh\n" + "\n".join(cases) + "\n")
+    program.chmod(0o755)
+    return make(kind, **{setting: str(program)})
+
+
+def controller(root: Path) -> list[Collector]:
+    """Make the collectors of sdiag, sshare and scontrol with programs that print these texts."""
+    show = (("licenses", LICENSES), ("reservations", RESERVATIONS), ("nodes", RESERVED_NODES))
+    return [
+        with_program(SchedulerCollector, root, "sdiag", ("", SDIAG)),
+        with_program(FairshareCollector, root, "sshare", ("", SSHARE)),
+        with_program(LicensesCollector, root, "scontrol", *show),
+        with_program(ReservationsCollector, root, "scontrol", *show),
+    ]
 
 
 @pytest.fixture
@@ -104,8 +196,10 @@ def test_nodes_count_once_and_in_each_of_their_partitions(tmp_path: Path, node: 
     assert found['slurm_partition_cpus_total{partition="long"}'] == 64
     assert found['slurm_partition_cpus_allocated{partition="short"}'] == 12
     assert found['slurm_node_mem_alloc{node="n1",status="mixed"}'] == 1000
-    assert [found[f"slurm_gpus_{name}"] for name in ("total", "alloc", "idle")] == [4, 3, 1]
-    assert found["slurm_gpus_utilization"] == 0.75
+    gpus = [found[f"slurm_gpus_{name}"] for name in ("total", "alloc", "idle", "other")]
+    assert gpus == [6, 3, 1, 2]
+    assert found["slurm_gpus_utilization"] == 0.5
+    assert found['slurm_node_status{node="n2",partition="long",status="down"}'] == 1
     assert found['slurm_partition_gpus_idle{partition="short"}'] == 1
     assert found["slurm_nodes_total"] == 2
 
@@ -150,3 +244,44 @@ def test_a_controller_that_is_gone(tmp_path: Path, node: Node) -> None:
 @pytest.mark.parametrize("text", ["", "\x1f" * 50, "ä\x00\x1f" * 7, "9" * 5000])
 def test_any_text_is_taken(tmp_path: Path, node: Node, text: str) -> None:
     assert collected(slurm(tmp_path, text, text), node)["slurm_queue_running"] == 0
+
+
+def test_scheduler_fair_share_licences_and_reservations(tmp_path: Path, node: Node) -> None:
+    scheduler, shares, licenses, reservations = (
+        collected(each, node) for each in controller(tmp_path)
+    )
+    assert scheduler["slurm_scheduler_threads"] == 3
+    assert scheduler["slurm_scheduler_dbd_queue_size"] == 1
+    assert scheduler["slurm_scheduler_last_cycle"] == 3508
+    assert scheduler["slurm_scheduler_backfill_last_cycle"] == 12
+    assert scheduler["slurm_scheduler_backfilled_jobs_since_start_total"] == 7
+    assert scheduler['slurm_rpc_stats{operation="REQUEST_PARTITION_INFO"}'] == 48
+    assert scheduler['slurm_user_rpc_stats_total_time{user="root"}'] == 108000
+    assert shares['slurm_account_fairshare{account="chem"}'] == 0.6
+    assert shares['slurm_user_fairshare_norm_usage{account="chem",user="bob"}'] == 0.1
+    assert 'slurm_user_fairshare_raw_shares{account="chem",user="bob"}' not in shares
+    assert 'slurm_account_fairshare{account="root"}' not in shares
+    assert licenses['slurm_license_free{license="ansys@flex"}'] == 80
+    assert (
+        reservations['slurm_reservation_end_time_seconds{reservation_name="maint"}'] == 1756490400
+    )
+    states = {
+        name: reservations[f'slurm_reservation_nodes_{name}{{reservation="maint"}}']
+        for name in ("mix", "drain", "idle", "healthy", "alloc")
+    }
+    assert states == {"mix": 1, "drain": 1, "idle": 1, "healthy": 1, "alloc": 0}
+    (info,) = [name for name in reservations if name.startswith("slurm_reservation_info")]
+    assert 'flags="MAINT",nodes="n[1-2]",partition="",reservation_name="maint"' in info
+
+
+def test_a_cluster_without_reservations_is_not_asked_for_nodes(tmp_path: Path, node: Node) -> None:
+    none = ("reservations", "No reservations in the system\n")
+    collector = with_program(ReservationsCollector, tmp_path, "scontrol", none)
+    assert collected(collector, node) == {}
+
+
+@given(st.text())
+def test_whatever_slurm_prints_has_values_or_none(text: str) -> None:
+    for parse in (parse_sdiag, parse_sshare):
+        for family, rows in parse(text).items():
+            assert all(len(labels) == len(family.labels) for labels in rows)

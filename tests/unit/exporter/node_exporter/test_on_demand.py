@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccagent.errors import UnparsableError
+from ccagent.exporter.node_exporter.hardware import read_powersupplyclass
 from ccagent.exporter.node_exporter.kernel import read_interrupts, read_softirqs
 from ccagent.exporter.node_exporter.network import add_sockets, read_tcpstat
 from ccagent.exporter.node_exporter.nfs import read_mountstats, read_nfs, read_nfsd
@@ -156,3 +157,26 @@ def test_any_answer_of_the_kernel_ends(answer: bytes) -> None:
     whole = struct.pack("=IHHII", 88, 20, 2, 1, 0) + bytes([2, 1]) + bytes(70)
     add_sockets(whole + answer, states)
     assert states["established"] >= 1
+
+
+def test_batteries_and_mains(node: TreeNode) -> None:
+    place = node.path / "sys/class/power_supply"
+    for supply, files in (
+        ("AC", {"online": "0", "type": "Mains"}),
+        ("BAT0", {"capacity": "81", "cycle_count": "0", "energy_now": "36580000", "present": "1",
+                  "temp": "301", "manufacturer": "LGC", "status": "Discharging",
+                  "type": "Battery", "voltage_now": "broken"}),
+    ):  # fmt: skip
+        (place / supply).mkdir(parents=True)
+        for name, text in files.items():
+            (place / supply / name).write_text(f"{text}\n")
+    found = collected(make(read_powersupplyclass), node)
+    assert found['node_power_supply_online{power_supply="AC"}'] == 0
+    assert found['node_power_supply_capacity{power_supply="BAT0"}'] == 81
+    assert found['node_power_supply_cyclecount{power_supply="BAT0"}'] == 0
+    assert found['node_power_supply_energy_watthour{power_supply="BAT0"}'] == 36.58
+    assert found['node_power_supply_temp_celsius{power_supply="BAT0"}'] == 30.1
+    assert not [name for name in found if "volt" in name]
+    (battery,) = [name for name in found if "info" in name and "BAT0" in name]
+    assert 'manufacturer="LGC"' in battery
+    assert 'status="Discharging"' in battery

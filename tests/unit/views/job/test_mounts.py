@@ -89,6 +89,15 @@ def test_a_kernel_without_the_programs_is_named(
     assert format_mounts(JobMounts()) == ["none was used since the kernel counts"]
 
 
+def test_rdma_of_a_job_is_a_line_of_its_network() -> None:
+    found = JobMounts(rdma={"queue_pairs": 16, "completion_queues": 1, "memory": 4 << 20})
+    assert format_network(found) == [
+        "RDMA: 16 queue pairs, 1 completion queue, 0 memory regions of 4MB"
+    ]
+    report = make_report(JobFigures(job="7"))
+    assert json.loads(encode_report(report, found))["mounts"]["rdma"]["queue_pairs"] == 16
+
+
 HOME = part_name({"mountpoint": "/home", "fstype": "nfs4", "source": "nfs1:/home"}, MOUNT)
 TCP = part_name({"layer": "socket", "proto": "tcp", "loopback": "yes"}, NETWORK)
 PORT = part_name({"layer": "port"}, NETWORK)

@@ -36,7 +36,7 @@ from ccagent.agents.metrics.perf.pmu import (
     parse_type,
 )
 from ccagent.agents.metrics.perf.reader import PerfReader
-from ccagent.agents.metrics.readers.base import Gauge
+from ccagent.agents.metrics.readers.base import Count, Gauge, Scope
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError, UnparsableError
 from ccagent.machine.node import Node
 from tests.support.perf_counters import StandIn
@@ -461,6 +461,27 @@ def test_an_intel_of_two_sockets(tmp_path: Path) -> None:
         metric: PerfReader.metrics[metric].type for metric in PerfReader.metrics
     }
     assert len(call.groups(0)) == 3
+
+
+def test_prometheus_gets_operations_and_traffic_as_counters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = x86(tmp_path, SAPPHIRE_RAPIDS)
+    reader = PerfReader(call=StandIn())
+    hwthread = Scope("hwthread", "0")
+    readings = iter(([], [5.0], [7.0]))
+    moments = iter((1000.0, 1010.0, 1030.0))
+
+    def read(_: Node) -> list[Gauge]:
+        rates = next(readings)
+        return [Gauge("flops_dp", rate, hwthread) for rate in rates] + [Gauge("ipc", 2, hwthread)]
+
+    monkeypatch.setattr(reader, "read", read)
+    monkeypatch.setattr(machine.node.clock, "monotonic", lambda: next(moments))
+    ipc = Gauge("ipc", 2, hwthread)
+    assert [*reader.read_raw(machine.node)] == [ipc]
+    assert [*reader.read_raw(machine.node)] == [Count("flops_dp", 50, hwthread), ipc]
+    assert [*reader.read_raw(machine.node)] == [Count("flops_dp", 190, hwthread), ipc]
 
 
 def test_one_call_reads_all_of_a_hardware_thread(tmp_path: Path) -> None:
