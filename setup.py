@@ -1,4 +1,4 @@
-"""Build steps that pyproject.toml can't express: the version, and the extension module."""
+"""Build steps that pyproject.toml can't express: the version, and the extension modules."""
 
 from __future__ import annotations
 
@@ -48,20 +48,24 @@ class SdistWithVersion(sdist):
         _write_version(package)
 
 
-# One module for all versions of Python. Without a compiler, or with CCAGENT_PURE, the store uses
-# Python code instead. No debugging information: it has the path of the build.
-_SCANNER = Extension(
-    "ccagent.stores.metrics.line_scanner",
-    ["stores/metrics/line_scanner.c"],
-    extra_compile_args=["-std=c11", "-O2", "-g0"],
-    extra_link_args=["-s"],
-    py_limited_api=True,
-    optional=True,
-)
+# For all versions of Python. Without a compiler, or with CCAGENT_PURE, the store uses Python code
+# instead. No debugging information: it has the path of the build. No contraction: numbers are
+# rounded as in Python.
+_COMPILED = [
+    Extension(
+        f"ccagent.stores.metrics.{name}",
+        [f"stores/metrics/{name}.c"],
+        extra_compile_args=["-std=c11", "-O2", "-g0", "-ffp-contract=off"],
+        extra_link_args=["-s"],
+        py_limited_api=True,
+        optional=True,
+    )
+    for name in ("line_scanner", "largest_triangles")
+]
 
 setup(
     version=_VERSION,
     cmdclass={"build_py": BuildWithVersion, "sdist": SdistWithVersion},
-    ext_modules=[] if os.environ.get("CCAGENT_PURE") else [_SCANNER],
+    ext_modules=[] if os.environ.get("CCAGENT_PURE") else _COMPILED,
     options={} if os.environ.get("CCAGENT_PURE") else {"bdist_wheel": {"py_limited_api": "cp311"}},
 )

@@ -230,6 +230,19 @@ class SeriesGroup:
         if not is_complete:
             into[:count] = np.nan
 
+    def read_columns(
+        self, columns: NDArray[np.intp], first: int, count: int
+    ) -> NDArray[np.float64]:
+        """Return the values of columns in `count` slots from `first`. Shape: (columns, count)."""
+        found, filled = np.empty((len(columns), count)), 0
+        for block, low, high in self._parts(first, first + count):
+            begin = block.first + low - first
+            found[:, filled:begin] = np.nan
+            filled = begin + high - low
+            found[:, begin:filled] = block.values[low:high].T[columns]
+        found[:, filled:] = np.nan
+        return found
+
     def summarize(self, columns: NDArray[np.intp], first: int, count: int) -> NDArray[np.float64]:
         """Return the statistics of columns in `count` slots from `first`. Shape: (4, columns).
 

@@ -63,30 +63,40 @@ def read_values(found: StoredSeries, start: int, end: int) -> tuple[int, NDArray
     return group.time(low), values
 
 
-def summarize_alike(
-    group: SeriesGroup, columns: Sequence[int], times: tuple[int, int]
+def read_alike(
+    group: SeriesGroup, columns: Sequence[int], times: tuple[int, int], *, has_values: bool
 ) -> list[SeriesValues | None]:
-    """Return the statistics of series of one group, without values, in the range of read_series."""
+    """Return the results of read_series for series of one group.
+
+    has_values: False for statistics instead of values.
+    """
+    read = _read_columns if has_values else _summarize
     chosen = np.array(columns, np.intp)
     begin, slot, count = _slots(group, *times, group.bounds())
     is_whole = group.has_values(chosen, slot) & group.has_values(chosen, slot + count - 1)
     if not count:
         is_whole[:] = False
-    found = _summarize(group, chosen, (begin, slot, count))
+    found = list[SeriesValues | None](read(group, chosen, (begin, slot, count)))
     for number in np.flatnonzero(~is_whole).tolist():
         bounds = group.column_bounds(columns[number])
         one = chosen[number : number + 1]
         found[number] = (
-            None
-            if bounds[0] == bounds[1]
-            else _summarize(group, one, _slots(group, *times, bounds))[0]
+            None if bounds[0] == bounds[1] else read(group, one, _slots(group, *times, bounds))[0]
         )
     return found
 
 
+def _read_columns(
+    group: SeriesGroup, columns: NDArray[np.intp], slots: tuple[int, int, int]
+) -> list[SeriesValues]:
+    begin, slot, count = slots
+    end = begin + count * group.frequency
+    return [SeriesValues(one, begin, end) for one in group.read_columns(columns, slot, count)]
+
+
 def _summarize(
     group: SeriesGroup, columns: NDArray[np.intp], slots: tuple[int, int, int]
-) -> list[SeriesValues | None]:
+) -> list[SeriesValues]:
     begin, slot, count = slots
     end, empty = begin + count * group.frequency, np.empty(0)
     summary = group.summarize(columns, slot, count).T
@@ -102,12 +112,12 @@ def read_all(
 ) -> list[SeriesValues | UnreadableSeriesError | None]:
     """Return the result of `read_together` for each element.
 
-    has_values: False if statistics are enough. Those of a group's series are looked up together.
+    has_values: False if statistics are enough. Series of a group are read together.
     """
     found: list[SeriesValues | UnreadableSeriesError | None] = [None] * len(asked)
     alike: dict[int, list[int]] = {}
     for number, (series, metric) in enumerate(asked):
-        if len(series) == 1 and not has_values:
+        if len(series) == 1:
             alike.setdefault(series[0].group.number, []).append(number)
             continue
         try:
@@ -117,9 +127,8 @@ def read_all(
     for numbers in alike.values():
         singles = [asked[number][0][0] for number in numbers]
         columns = [one.column for one in singles]
-        for number, one in zip(
-            numbers, summarize_alike(singles[0].group, columns, times), strict=True
-        ):
+        read = read_alike(singles[0].group, columns, times, has_values=has_values)
+        for number, one in zip(numbers, read, strict=True):
             found[number] = one
     return found
 

@@ -5,17 +5,23 @@ from __future__ import annotations
 import json
 import math
 import random
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.stores.metrics.groups import CAPACITY
-from ccagent.stores.metrics.query import QueryLimits, resample, rounded
+from ccagent.stores.metrics.groups import CAPACITY, StoredSeries
+from ccagent.stores.metrics.query import QueryLimits, rounded
 from ccagent.stores.metrics.query_request import BadRequestError, parse_request
+from ccagent.stores.metrics.reading import SeriesValues, read_all, read_series
+from ccagent.stores.metrics.resampling import choose_values, find_choice, resample
 from ccagent.stores.metrics.store import MetricStore
-from tests.unit.stores.metrics.support import NOW, ask, new_store
+from tests.unit.stores.metrics.support import METRICS, NOW, ask, new_store
+
+if TYPE_CHECKING:
+    from ccagent.stores.metrics.resampling import Choice
 
 BEGIN = NOW - NOW % 60
 LOAD = {"metric": "load", "host": "n1"}
@@ -279,15 +285,72 @@ def lttb(data: list[float], step: int) -> list[float]:
     return [*result, data[-1]]
 
 
+@pytest.mark.parametrize("choice", [find_choice(), choose_values])
 @pytest.mark.parametrize("step", [2, 3, 10, 24, 333, 600])
 @pytest.mark.parametrize("gaps", [0, 5])
-def test_resampling_follows_the_rule(step: int, gaps: int) -> None:
+def test_resampling_follows_the_rule(
+    step: int, gaps: int, choice: Choice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ccagent.stores.metrics.resampling.choose", choice)
     generator = np.random.default_rng(step)
     rows = generator.random((3, 1000)).round(4)
     rows[:, generator.integers(1, 999, gaps)] = np.nan
-    found = resample(rows, step)
+    found = resample(list(rows), step)
     for row, values in zip(rows.tolist(), found.tolist(), strict=True):
         assert np.array_equal(np.array(lttb(row, step)), np.array(values), equal_nan=True)
+
+
+FLOATS = st.floats(-1e100, 1e100) | st.just(math.nan) | st.integers(-3, 3).map(float)
+
+
+@given(st.integers(6, 40), st.data())
+def test_both_choices_are_the_same(count: int, drawn: st.DataObject) -> None:
+    rows = drawn.draw(st.lists(st.lists(FLOATS, min_size=count, max_size=count), max_size=3))
+    wanted = drawn.draw(st.integers(3, count // 2))
+    found: list[list[list[float]]] = []
+    for choice in (find_choice(), choose_values) if rows else (find_choice(),):
+        results = np.empty((len(rows), wanted))
+        choice([np.array(row) for row in rows], results)
+        found.append(results.tolist())
+    assert repr(found[0]) == repr(found[-1])
+
+
+def test_the_compiled_choice_refuses_other_arrays() -> None:
+    choice, rows = find_choice(), [np.zeros(9)]
+    for wrong, results in (
+        ([np.zeros(9, np.int64)], np.empty((1, 3))),
+        ([np.zeros(18)[::2]], np.empty((1, 3))),
+        ([np.zeros(5)], np.empty((1, 3))),
+        ([*rows, np.zeros(3)], np.empty((2, 4))),
+        (rows, np.empty((1, 2))),
+        (rows * 2, np.empty((1, 7))),
+        (tuple(rows), np.empty((1, 3))),
+        (rows, bytes(24)),
+    ):
+        with pytest.raises((TypeError, ValueError, BufferError)):
+            choice(wrong, results)  # type: ignore[arg-type]
+
+
+def test_series_of_a_group_are_read_as_each_alone(store: MetricStore) -> None:
+    """With blocks that are ordered by series, a hole between blocks, and other starts and ends."""
+    random.seed(5)
+    bounds = [(0, 1500), (0, 1500), (7, 1500), (0, 600), (0, 0)]
+    group = store.add([(("fox", "n1", f"core{n}"), "load") for n in range(5)], BEGIN, 60)
+    for column, (first, last) in enumerate(bounds):
+        for step in (*range(first, min(last, 520)), *range(1100, last)):
+            group.write_value(store.pool, BEGIN + 60 * step, column, random.random())
+    found = [StoredSeries(group, column) for column in (3, 0, 2, 4, 1)]
+    for times in ((0, 1500), (3, 700), (500, 1200), (600, 900), (1499, 2000), (1600, 1700)):
+        start, end = (BEGIN + 60 * step for step in times)
+        together = read_all([([one], METRICS["load"]) for one in found], (start, end))
+        for one, of_group in zip(found, together, strict=True):
+            alone = read_series(one, start, end)
+            assert alone is None or isinstance(of_group, SeriesValues)
+            if alone is None or not isinstance(of_group, SeriesValues):
+                assert of_group is None
+                continue
+            assert np.array_equal(of_group.values, alone.values, equal_nan=True)
+            assert of_group[1:] == alone[1:]
 
 
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=False), max_size=20))
