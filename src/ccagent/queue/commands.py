@@ -15,8 +15,8 @@ import msgspec
 from ccagent.errors import CcagentError, ConfigurationError, QueueError
 from ccagent.log import logger
 from ccagent.machine.clock import timestamp
+from ccagent.queue.entry import read_boot_id, read_uptime, resume
 from ccagent.queue.queue import OLD_SUFFIX, SUFFIX, Queue, make_segments
-from ccagent.queue.queue_clock import read_boot_id, read_uptime, resume
 from ccagent.queue.segment import mark_done
 from ccagent.queue.sender import Sender
 from ccagent.transports.base import build_transport
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from ccagent.config.configuration import Configuration
     from ccagent.queue.segment import SegmentContent, StoredMessage
-    from ccagent.queue.segments import QueueSegments
+    from ccagent.queue.segment_directory import SegmentDirectory
 
 _SHOWN = 20
 
@@ -129,7 +129,7 @@ def retry(configuration: Configuration, selection: DeadLetterSelection) -> int:
 
 
 def _queue_again(
-    segments: QueueSegments, letters: list[StoredLetter], source: QueueSegments
+    segments: SegmentDirectory, letters: list[StoredLetter], source: SegmentDirectory
 ) -> int:
     """Queue dead letters of one queue in another or the same. Return their number."""
     usable = 0
@@ -219,10 +219,10 @@ def _list_letters(files: dict[str, SegmentContent], sink: str) -> list[StoredLet
     return letters
 
 
-def _finish(segments: QueueSegments, letters: list[StoredLetter]) -> None:
+def _finish(segments: SegmentDirectory, letters: list[StoredLetter]) -> None:
     """Mark messages as done, and delete files without any other message."""
     for name in dict.fromkeys(letter.name for letter in letters):
-        states = [letter.message.state_offset for letter in letters if letter.name == name]
+        states = [letter.message.position for letter in letters if letter.name == name]
         mark_done(os.path.join(segments.path, name), states, segments.owner)
 
 
@@ -239,7 +239,7 @@ def _describe(letter: StoredLetter) -> str:
 @contextlib.contextmanager
 def _open_queue(
     configuration: Configuration, sink: str
-) -> Generator[tuple[QueueSegments, dict[str, SegmentContent]]]:
+) -> Generator[tuple[SegmentDirectory, dict[str, SegmentContent]]]:
     """Read the files of a sink's queue: the queue, and content by name.
 
     Raise QueueError with the directory and the reason.

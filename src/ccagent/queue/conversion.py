@@ -20,7 +20,7 @@ from ccagent.service.private_files import check_file, open_private
 
 if TYPE_CHECKING:
     from ccagent.queue.entry import QueueEntry
-    from ccagent.queue.segments import QueueSegments
+    from ccagent.queue.segment_directory import SegmentDirectory
 
 _HEAD = struct.calcsize("<4sII")
 """Bytes of a stored message before its content: magic number, length, CRC-32."""
@@ -31,7 +31,7 @@ _TABLES = (
 _SIDE_FILES = ("-wal", "-shm", ".lock", ".repair", "")
 
 
-def convert(path: str, segments: QueueSegments) -> None:
+def convert(path: str, segments: SegmentDirectory) -> None:
     """Move the messages of an old file to segments, and delete the file.
 
     A damaged file is renamed after its readable messages were moved. After an interruption the
@@ -56,7 +56,7 @@ def convert(path: str, segments: QueueSegments) -> None:
     logger.info("outbox %s: %d messages were moved to %s", path, count, segments.path)
 
 
-def _move(path: str, segments: QueueSegments) -> tuple[int, str]:
+def _move(path: str, segments: SegmentDirectory) -> tuple[int, str]:
     """Store the messages of an old file in segments. Return their number, and an error."""
     count, error = 0, ""
     known = {

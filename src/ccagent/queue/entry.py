@@ -1,7 +1,13 @@
-"""The messages of a queue and their stored form."""
+"""The messages of a queue, their stored form, and the clock by which they age.
+
+The clock advances with the uptime of the machine, also across restarts of the process. After a
+reboot only the time since that boot is added. It is therefore never ahead of the true time, and
+independent of the wall clock.
+"""
 
 from __future__ import annotations
 
+import time
 from typing import NamedTuple
 
 import msgspec
@@ -9,14 +15,16 @@ import msgspec
 from ccagent.errors import UnparsableError
 from ccagent.records.message import Message
 
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
+
 
 class QueueEntry(msgspec.Struct, frozen=True, array_like=True):
     """One queued message.
 
     stored: seconds since 1970 by the wall clock when the message was queued; only for display.
-    clock: seconds of the queue's clock at that time (see `queue_clock`); the age is computed from
-    it. reason, rejected: of a dead letter, and when it was rejected, in seconds since 1970; a
-    queued message has no reason.
+    clock: seconds of the queue's clock at that time; the age is computed from it. reason, rejected:
+    of a dead letter, and when it was rejected, in seconds since 1970; a queued message has no
+    reason.
     """
 
     stored: float
@@ -48,3 +56,41 @@ def decode_entry(payload: memoryview | bytes) -> QueueEntry:
         return _decoder.decode(payload)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise UnparsableError(f"stored by another version: {error}") from error
+
+
+class Moment(NamedTuple):
+    """A reading of the queue's clock in seconds, with boot id and uptime in seconds."""
+
+    clock: float
+    boot: bytes
+    uptime: float
+
+
+def read_boot_id() -> bytes:
+    """Return the kernel's boot id; empty if it has none."""
+    try:
+        with open(_BOOT_ID, "rb") as file:
+            return file.read(64).strip()[:36]
+    except OSError:
+        return b""
+
+
+def read_uptime() -> float:
+    """Return the seconds since boot, including suspended time."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def resume(last: Moment | None, newest: float, boot: bytes, uptime: float) -> Moment:
+    """Return the reading at `uptime` seconds of the boot `boot`, of a clock that was stored.
+
+    last: reading in the newest file, None if damaged; newest: the newest message's seconds.
+    """
+    if last is None:
+        return Moment(newest, boot, uptime)
+    return advance(last if last.boot == boot else last._replace(clock=newest), boot, uptime)
+
+
+def advance(last: Moment, boot: bytes, uptime: float) -> Moment:
+    """Return the reading after `last`, at `uptime` seconds of the boot `boot`."""
+    begin = last.uptime if boot == last.boot and uptime >= last.uptime else 0.0
+    return Moment(last.clock + uptime - begin, boot, uptime)

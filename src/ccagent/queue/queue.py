@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -13,10 +14,8 @@ import msgspec
 from ccagent.log import logger
 from ccagent.queue.entry import QueueEntry
 from ccagent.queue.failures import ANY
-from ccagent.queue.memory_queue import MemoryQueue
-from ccagent.queue.queue_clock import read_uptime
-from ccagent.queue.segment import DEAD, find_owner
-from ccagent.queue.segment_directory import FILE_ERRORS
+from ccagent.queue.segment import DEAD, FILE_ERRORS, WAITING, find_owner
+from ccagent.queue.segment_directory import SegmentDirectory
 from ccagent.queue.segments import QueueSegments
 
 if TYPE_CHECKING:
@@ -47,15 +46,10 @@ def make_directory_name(sink: str) -> str:
     return quote(sink, safe="") + SUFFIX
 
 
-def make_segments(sink: str, settings: OutboxSettings) -> QueueSegments:
+def make_segments(sink: str, settings: OutboxSettings) -> SegmentDirectory:
     """Return the segments of a sink's queue; they are not opened yet."""
-    return QueueSegments(
-        os.path.join(settings.directory, make_directory_name(sink)),
-        find_owner(sink),
-        max_bytes=settings.max_bytes,
-        max_age=settings.max_age.seconds,
-        durability=settings.durability,
-    )
+    path = os.path.join(settings.directory, make_directory_name(sink))
+    return SegmentDirectory(path, find_owner(sink), settings)
 
 
 class Queue:
@@ -73,26 +67,30 @@ class Queue:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
-        self.path = ""
         self.retry_after = 10.0
         """Seconds until a failed disk is tried again."""
         self.refused = 0
         """Messages that were not queued, because the queue was full, since the start."""
+        self.dropped = 0
+        """Messages deleted because of the limits, since the start."""
+        self.lost = 0
+        """Messages that were only in memory when the queue was closed."""
         self._is_refusing = settings.when_full == "refuse-new"
         self._monotonic = monotonic
         self._lock = threading.RLock()
-        self._lost = 0
-        self._dropped = 0
         self._error = ""
         self._retry_at = 0.0
         self._reread_at = 0.0
         """When files that could not be read are tried again."""
         self._is_open = False
         self._is_converted = False
-        self._segments = make_segments(name, settings)
-        if settings.directory and not settings.memory:
-            self.path = self._segments.path
-        self._memory = MemoryQueue(min(settings.max_bytes, _MEMORY_BYTES), settings.max_age.seconds)
+        self._disk = make_segments(name, settings)
+        self.path = self._disk.path if settings.directory and not settings.memory else ""
+        """Directory of the queue; empty if it is in memory only."""
+        limit = min(settings.max_bytes, _MEMORY_BYTES)
+        self._memory = QueueSegments(
+            self._disk.owner, msgspec.structs.replace(settings, max_bytes=limit)
+        )
         self.check()
 
     @property
@@ -104,13 +102,13 @@ class Queue:
     def error(self) -> str:
         """The reason why the disk can't be used now; empty if it can be used."""
         with self._lock:
-            return self._error or self._segments.problem
+            return self._error or self._disk.problem
 
     @property
     def notice(self) -> str:
         """The error, or files of other sinks or machines that were set aside; or empty."""
         with self._lock:
-            aside = self._segments.set_aside
+            aside = self._disk.set_aside
             if self.error or not aside:
                 return self.error
             return (
@@ -121,35 +119,24 @@ class Queue:
     @property
     def damaged(self) -> int:
         """The number of damaged parts of files, and of undecodable messages, since the start."""
-        return self._segments.damaged
-
-    @property
-    def dropped(self) -> int:
-        """The number of messages deleted because of the limits, since the start."""
-        return self._dropped + self._memory.dropped
-
-    @property
-    def lost(self) -> int:
-        """The number of messages that were only in memory when the queue was closed."""
-        return self._lost
+        return self._disk.damaged
 
     def put(self, messages: Sequence[Message]) -> bool:
         """Store messages. Return False if they were refused because the queue is full."""
         with self._lock:
-            if self._error or len(self._memory) or (self.is_on_disk and not self._is_open):
+            if self._error or self._memory.has_messages() or (self.path and not self._is_open):
                 self.check()
-            is_disk_usable = self._is_usable() and not len(self._memory)
+            is_on_disk = self._is_usable() and not self._memory.has_messages()
             if self._is_refusing:
                 size = sum(len(message.body) + _OVERHEAD for message in messages)
-                place = self._segments if is_disk_usable else self._memory
-                if not place.has_room(size):
+                if not (self._disk if is_on_disk else self._memory).has_room(size):
                     self._note_refused(len(messages))
                     return False
-            before = self._memory.dropped
-            kept = self._put_on_disk(messages) if is_disk_usable else messages
-            stored, uptime = time.time(), read_uptime()
-            self._memory.put(QueueEntry(stored, uptime, message) for message in kept)
-            self._log_dropped(self._memory.dropped - before)
+            left = self._put_on_disk(messages) if is_on_disk else messages
+            stored, clock = time.time(), self._memory.now().clock
+            entries = [QueueEntry(stored, clock, message) for message in left]
+            while entries:
+                del entries[: self._append(self._memory, entries)]
             return True
 
     def next_batch(
@@ -159,90 +146,90 @@ class Queue:
         with self._lock:
             if self._is_open and from_disk:
                 try:
-                    batch = self._segments.read(count, _BATCH_BYTES, choice)
+                    if batch := self._disk.read(count, _BATCH_BYTES, choice):
+                        return batch
                 except FILE_ERRORS as error:
                     self._fail(error)
-                else:
-                    if batch:
-                        return batch
             return self._memory.read(count, _BATCH_BYTES, choice)
 
     def remove(self, numbers: Collection[int]) -> None:
         """Delete acknowledged messages. On disk this needs no space."""
         with self._lock:
-            self._memory.remove(numbers)
-            if self._segments.mark(numbers):
+            self._memory.mark(numbers)
+            if self._disk.mark(numbers):
                 self._retry_at = 0.0  # a full disk may have room now
 
     def reject(self, number: int, reason: str) -> None:
         """Turn a message into a dead letter."""
         with self._lock:
-            for entry in self._memory.remove([number]):
-                self._keep_letter(entry, reason)
             try:
-                self._segments.reject(number, reason, time.time())
+                for segments in (self._memory, self._disk):
+                    segments.reject(number, reason, time.time())
             except FILE_ERRORS as error:
                 self._fail(error)
 
     def add_dead_letter(self, message: Message, reason: str) -> None:
         """Store a dead letter that is a part of a message."""
-        now = time.time()
         with self._lock:
-            try:
-                if self._is_open:
-                    self._segments.add_dead_letter(message, reason, now, now)
+            for segments in (self._disk, self._memory) if self._is_open else (self._memory,):
+                now = time.time()
+                letter = QueueEntry(now, segments.now().clock, message, reason, now)
+                try:
+                    segments.append([letter], DEAD)
+                except FILE_ERRORS as error:
+                    self._fail(error)
+                else:
                     return
-            except FILE_ERRORS as error:
-                self._fail(error)
-            self._keep_letter(QueueEntry(now, read_uptime(), message), reason)
 
     def has_work(self) -> bool:
         """Return whether a message can be sent, also one that another process has left."""
         with self._lock:
-            if len(self._memory) or self._segments.has_messages():
-                return True
-            self.check()
-            return bool(len(self._memory)) or self._segments.has_messages()
+            if not (self._memory.has_messages() or self._disk.has_messages()):
+                self.check()
+            return self._memory.has_messages() or self._disk.has_messages()
 
     def is_blocked(self) -> bool:
         """Return whether another process sends messages of this queue."""
         with self._lock:
-            return self._segments.is_blocked()
+            return self._disk.is_blocked()
 
     def count(self) -> int:
         """Return the number of queued messages."""
         with self._lock:
-            return len(self._memory) + self._segments.count()
+            return self._memory.count() + self._disk.count()
 
     def count_in_memory(self) -> int:
         """Return the number of messages that would be lost with the process."""
         with self._lock:
-            return len(self._memory)
+            return self._memory.count()
 
     def size(self) -> int:
         """Return the bytes of the queued messages."""
         with self._lock:
-            return self._memory.size + self._segments.size()
+            return self._memory.size() + self._disk.size()
 
     def read_dead_letters(self) -> list[QueueEntry]:
         """Return the dead letters in memory. `ccagent outbox` lists those on disk."""
         with self._lock:
-            return [*self._memory.letters]
+            letters = self._memory.read(sys.maxsize, sys.maxsize, ANY, is_dead=True)
+            return [letter.entry for letter in letters]
 
     def check(self) -> None:
         """Look for new and removed files, and for a disk that works again."""
         with self._lock:
-            if not self.is_on_disk:
+            if not self.path:
                 return
-            is_due = self._monotonic() >= self._retry_at
+            now = self._monotonic()
             try:
-                if is_due and not self._is_open:
-                    self._open()
-                elif self._segments.problem and self._monotonic() >= self._reread_at:
-                    self._reread_at = self._monotonic() + self.retry_after
-                    self._rescue(self._segments.open())
+                if not self._is_open and now >= self._retry_at:
+                    self._retry_at = now + self.retry_after
+                    self._rescue(self._disk.open())
+                    self._is_open, self._retry_at = True, 0.0
+                elif self._disk.problem and now >= self._reread_at:
+                    self._reread_at = now + self.retry_after
+                    self._rescue(self._disk.open())
                 elif self._is_open:
-                    self._rescue(self._segments.look())
+                    self._rescue(self._disk.look())
                 if self._is_usable():
                     self._convert()
                     self._move_to_disk()
@@ -252,24 +239,17 @@ class Queue:
     def close(self) -> None:
         """Close the files. Messages in memory are moved to the disk if that works."""
         with self._lock:
-            if len(self._memory):
+            if self._memory.has_messages():
                 self._retry_at = 0.0
                 self.check()
-            self._segments.close()
+            self._disk.close()
             self._is_open = False
-            self._lost = len(self._memory)
-            self._memory = MemoryQueue(0, 0.0)
+            self.lost = self._memory.count()
+            self._memory.close()
 
     def _is_usable(self) -> bool:
         """Return whether the disk is open and no pause is running."""
         return self._is_open and self._monotonic() >= self._retry_at
-
-    def _open(self) -> None:
-        """Open the files."""
-        self._retry_at = self._monotonic() + self.retry_after
-        self._rescue(self._segments.open())
-        self._is_open = True
-        self._retry_at = 0.0
 
     def _convert(self) -> None:
         """Convert the file of an earlier version, once."""
@@ -277,51 +257,64 @@ class Queue:
         if not self._is_converted and os.path.lexists(old):
             from ccagent.queue.conversion import convert
 
-            convert(old, self._segments)
+            convert(old, self._disk)
         self._is_converted = True
 
     def _put_on_disk(self, messages: Sequence[Message]) -> Sequence[Message]:
         """Store messages on disk. Return those that must be kept in memory."""
-        stored, done, before = time.time(), 0, self._segments.dropped
+        stored, done = time.time(), 0
         try:
-            clock = self._segments.now().clock
+            clock = self._disk.now().clock
             entries = [QueueEntry(stored, clock, message) for message in messages]
             while done < len(entries):
-                done += self._segments.append(entries[done:] if done else entries)
-            if self._segments.is_removed():
-                self._rescue(self._segments.look())
+                done += self._append(self._disk, entries[done:] if done else entries)
+            if self._disk.is_removed():
+                self._rescue(self._disk.look())
             self._note_working()
         except FILE_ERRORS as error:
             self._fail(error)
-        self._dropped += self._segments.dropped - before
-        self._log_dropped(self._segments.dropped - before)
         return messages[done:]
+
+    def _append(
+        self, segments: QueueSegments, entries: Sequence[QueueEntry], state: int = WAITING
+    ) -> int:
+        """Store the first of some entries, see `QueueSegments`; count and log dropped ones."""
+        before = segments.dropped
+        try:
+            return segments.append(entries, state)
+        finally:
+            if dropped := segments.dropped - before:
+                self.dropped += dropped
+                logger.error(
+                    "sink %s: the queue is full or too old: the %d oldest messages are dropped; "
+                    "see outbox.max-bytes and outbox.max-age",
+                    self.name,
+                    dropped,
+                )
 
     def _rescue(self, rescued: list[QueueEntry]) -> None:
         """Keep messages of removed files in memory, until they are moved to new files."""
-        if rescued:
-            offset = read_uptime() - self._segments.now().clock
-            self._memory.put(_shift(entry, offset) for entry in rescued)
-            logger.error(
-                "outbox %s: the files were removed or replaced; %d messages are moved to new ones",
-                self.path,
-                len(rescued),
-            )
+        if not rescued:
+            return
+        offset = self._memory.now().clock - self._disk.now().clock
+        for entry in rescued:
+            state = DEAD if entry.reason else WAITING
+            self._append(self._memory, [_shift(entry, offset)], state)
+        logger.error(
+            "outbox %s: the files were removed or replaced; %d messages are moved to new ones",
+            self.path,
+            len(rescued),
+        )
 
     def _move_to_disk(self) -> None:
         """Move messages from memory to the disk."""
-        offset = self._segments.now().clock - read_uptime()
-        while batch := self._memory.read(BATCH, _BATCH_BYTES, ANY):
-            done = self._segments.append([_shift(each.entry, offset) for each in batch])
-            self._memory.remove([each.number for each in batch[:done]])
-        while self._memory.letters:
-            self._segments.append([_shift(self._memory.letters[0], offset)], DEAD)
-            self._memory.drop_first_letter()
+        offset = self._disk.now().clock - self._memory.now().clock
+        for state in (WAITING, DEAD):
+            while batch := self._memory.read(BATCH, _BATCH_BYTES, ANY, is_dead=state == DEAD):
+                entries = [_shift(each.entry, offset) for each in batch]
+                done = self._append(self._disk, entries, state)
+                self._memory.mark([each.number for each in batch[:done]])
         self._note_working()
-
-    def _keep_letter(self, entry: QueueEntry, reason: str) -> None:
-        """Keep a dead letter in memory."""
-        self._memory.put([msgspec.structs.replace(entry, reason=reason, rejected=time.time())])
 
     def _fail(self, error: Exception) -> None:
         """Pause after a failure, and log a new reason."""
@@ -346,16 +339,6 @@ class Queue:
             self.name,
             key=f"refused {self.name}",
         )
-
-    def _log_dropped(self, count: int) -> None:
-        """Log messages that were deleted to make room."""
-        if count:
-            logger.error(
-                "sink %s: the queue is full or too old: the %d oldest messages are dropped; "
-                "see outbox.max-bytes and outbox.max-age",
-                self.name,
-                count,
-            )
 
 
 def _shift(entry: QueueEntry, offset: float) -> QueueEntry:

@@ -108,18 +108,35 @@ class LogFile:
         """True while the file is open."""
         return self.descriptor >= 0
 
-    def append(self, records: bytes) -> None:
-        """Write records at the end. On failure remove an incomplete record, and raise OSError."""
+    def append(self, records: bytes, *, is_synced: bool = False) -> None:
+        """Write records at the end, and wait for the disk if `is_synced`.
+
+        On failure remove the records, also incomplete ones, and raise OSError.
+        """
         written = 0
         try:
             while written < len(records):
                 rest = memoryview(records)[written:] if written else records
                 written += os.pwrite(self.descriptor, rest, self.size + written)
+            if is_synced:
+                self.sync()
         except OSError:
-            with contextlib.suppress(OSError):
-                os.ftruncate(self.descriptor, self.size)
+            self.truncate()
             raise
         self.size += written
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return bytes of the file, fewer at its end. Raise OSError."""
+        return os.pread(self.descriptor, size, offset)
+
+    def overwrite(self, offset: int, data: bytes) -> None:
+        """Write bytes before the end. Raise OSError."""
+        os.pwrite(self.descriptor, data, offset)
+
+    def truncate(self) -> None:
+        """Free the space behind the last record, if possible."""
+        with contextlib.suppress(OSError):
+            os.ftruncate(self.descriptor, self.size)
 
     def sync(self) -> None:
         """Wait until the records are on the disk. Raise OSError."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import math
 import os
 import struct
 import sys
@@ -20,9 +19,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from ccagent.errors import UnparsableError
-from ccagent.queue.entry import QueueEntry, decode_entry
-from ccagent.queue.queue_clock import Moment
+from ccagent.errors import NotPermittedError, UnparsableError
+from ccagent.queue.entry import Moment, QueueEntry, decode_entry
 from ccagent.queue.record_log import DamagedPart, LogFile, frame, read_record, read_records
 from ccagent.service.private_files import open_private
 
@@ -40,8 +38,10 @@ _NEAREST = [
 _MAGIC = b"CCQ\x01"
 _HEADER = struct.Struct("<4sdd36sQ")
 _MACHINE_ID = "/etc/machine-id"
-_NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _LARGEST_FILE = 128 << 20
+"""Bytes that are read of a file. Only a damaged file is larger."""
+
+FILE_ERRORS = (OSError, NotPermittedError)
 
 
 class QueueOwner(msgspec.Struct, frozen=True):
@@ -83,17 +83,16 @@ class SegmentHeader(NamedTuple):
 
 
 class StoredMessage(NamedTuple):
-    """One message of a segment. size: of its record in bytes; entry: None if undecodable."""
+    """One message of a segment.
 
-    offset: int
+    position: offset of its state, the last byte of its record. size: of the record in bytes.
+    entry: None if undecodable.
+    """
+
+    position: int
     size: int
     state: int
     entry: QueueEntry | None
-
-    @property
-    def state_offset(self) -> int:
-        """Return the offset of the state in the file."""
-        return self.offset + self.size - 1
 
     @property
     def is_done(self) -> bool:
@@ -108,7 +107,7 @@ class StoredMessage(NamedTuple):
     @property
     def is_dead(self) -> bool:
         """True for a dead letter, and for a waiting message that can't be decoded."""
-        return self.state == DEAD or (self.state == WAITING and self.entry is None)
+        return not self.is_done and not self.is_waiting
 
     @property
     def reason(self) -> str:
@@ -177,40 +176,82 @@ def parse_segment(content: bytes, owner: QueueOwner) -> SegmentContent:
         entry = None
         with contextlib.suppress(UnparsableError):
             entry = decode_entry(record.payload)
-        messages.append(StoredMessage(record.offset, size - record.offset, _NEAREST[byte], entry))
+        messages.append(StoredMessage(record.trailer, size - record.offset, _NEAREST[byte], entry))
     is_foreign = header is not None and not header.owner.is_same(owner)
     return SegmentContent(header, messages, damaged, size, is_foreign)
 
 
 def read_segment(path: str, owner: QueueOwner) -> SegmentContent:
     """Read a segment without its lock. Raise OSError or NotPermittedError."""
-    descriptor = open_private(path, os.O_RDONLY)
+    file = LogFile(path, open_private(path, os.O_RDONLY))
     try:
-        return parse_segment(_read_all(descriptor), owner)
+        return parse_segment(file.read(0, _LARGEST_FILE), owner)
     finally:
-        os.close(descriptor)
+        file.close()
 
 
-def mark_done(path: str, offsets: Iterable[int], owner: QueueOwner) -> None:
+def mark_done(path: str, positions: Iterable[int], owner: QueueOwner) -> None:
     """Overwrite states of a segment, which another process may have open.
 
     A file without any other message is deleted if no process has it open. Raise OSError or
     NotPermittedError.
     """
-    descriptor = open_private(path, os.O_RDWR)
+    file = LogFile(path, open_private(path, os.O_RDWR))
     try:
-        for offset in offsets:
-            os.pwrite(descriptor, bytes((DONE,)), offset)
-        if lock(descriptor):
-            messages = parse_segment(_read_all(descriptor), owner).messages
+        for position in positions:
+            file.overwrite(position, bytes((DONE,)))
+        if lock(file.descriptor):
+            messages = parse_segment(file.read(0, _LARGEST_FILE), owner).messages
             if messages and all(message.is_done for message in messages):
                 os.unlink(path)
     finally:
-        os.close(descriptor)
+        file.close()
+
+
+def lock(descriptor: int) -> bool:
+    """Lock a file, and return whether that was possible. Raise OSError for a missing lock service.
+
+    The lock belongs to the descriptor: another queue of this process does not get it. Raise
+    FileNotFoundError if the file was deleted before it was locked.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    if not os.fstat(descriptor).st_nlink:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+    return True
+
+
+class MemoryFile(LogFile):
+    """The records of a segment in memory."""
+
+    def __init__(self) -> None:
+        super().__init__("")
+        self._content = bytearray()
+
+    @property
+    def is_open(self) -> bool:
+        """True."""
+        return True
+
+    def append(self, records: bytes, *, is_synced: bool = False) -> None:
+        """Add records. There is no disk to wait for."""
+        del is_synced
+        self._content += records
+        self.size += len(records)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return bytes of the records."""
+        return bytes(self._content[offset : offset + size])
+
+    def overwrite(self, offset: int, data: bytes) -> None:
+        """Replace bytes of the records."""
+        self._content[offset : offset + len(data)] = data
 
 
 class IndexedMessage(NamedTuple):
-    """A waiting message in the index. size: of its record; clock: see `QueueEntry`."""
+    """A message in the index. size: of its record; clock: see `QueueEntry`."""
 
     size: int
     topic: str
@@ -218,10 +259,11 @@ class IndexedMessage(NamedTuple):
 
 
 class QueueSegment:
-    """A segment, and what is known of it while it is closed.
+    """A segment, and what is known of it while its file is closed.
 
-    number: position in the order of segments. is_dead: it contains dead letters only. index: the
-    waiting messages by offset, while the file is open. An open file is locked.
+    path: empty in memory. number: position in the order of segments. is_dead: it contains dead
+    letters only. index: its messages that are not done by position, while the file is open. An open
+    file is locked.
     """
 
     def __init__(self, path: str, number: int, *, is_dead: bool) -> None:
@@ -230,17 +272,16 @@ class QueueSegment:
         self.is_dead = is_dead
         self.is_elsewhere = False
         """True while another process has the file open."""
-        self.file = LogFile(path)
+        self.file = LogFile(path) if path else MemoryFile()
         self.header: SegmentHeader | None = None
         self.index: dict[int, IndexedMessage] = {}
         self.topics: Counter[str] = Counter()
-        self.count = 0
-        self.bytes = 0
-        """Bytes of the waiting messages."""
+        self.count = self.bytes = 0
+        """Number and bytes of the messages."""
         self.dead = 0
-        self.size = 0
-        self.oldest, self.newest = math.inf, 0.0
-        """Readings of the queue's clock, of the oldest and the newest message."""
+        """Number of dead letters among messages, whose reason could not be stored."""
+        self.newest = 0.0
+        """Reading of the queue's clock, of the newest message."""
         self.damaged: list[DamagedPart] = []
         self.is_unreadable = False
         """True if the file has content, but neither a header nor a message."""
@@ -248,18 +289,17 @@ class QueueSegment:
         """The reason why the file can't be read now."""
         self.is_counted = False
         """True after the damage of the file was counted."""
-        self._is_known = False
-        self._unwritten: dict[int, tuple[int, int]] = {}
-        """Offset of the state (-1: unknown) and state, by the offset of the message."""
+        self._unwritten: dict[int, int] = {}
+        """States that could not be written yet, by position."""
 
     @property
-    def is_unknown(self) -> bool:
-        """True if the file must be read to know what is in it."""
-        return self.is_elsewhere or not (self.is_counted or self.problem)
+    def size(self) -> int:
+        """The used bytes."""
+        return self.file.size
 
     @property
     def is_finished(self) -> bool:
-        """True if the segment has no waiting message and no dead letter."""
+        """True if the segment has neither a message nor a dead letter."""
         return not self.count and not self.dead
 
     def open(self, owner: QueueOwner) -> bool:
@@ -267,106 +307,93 @@ class QueueSegment:
 
         Raise OSError or NotPermittedError.
         """
-        descriptor = open_private(self.path, os.O_RDWR)
+        self.file = file = LogFile(self.path, open_private(self.path, os.O_RDWR), self.size)
         try:
-            self.is_elsewhere = not lock(descriptor)
-            if self.is_elsewhere and self._is_known:
-                os.close(descriptor)
-                return False
-            _check_link(descriptor, self.path)
-            content = parse_segment(_read_all(descriptor), owner)
+            was_elsewhere, self.is_elsewhere = self.is_elsewhere, not lock(file.descriptor)
+            if not (self.is_elsewhere and was_elsewhere):
+                self._note(self._parse(owner))
         except BaseException:
-            os.close(descriptor)
+            self.close()
             raise
-        messages = content.messages
-        for index, message in enumerate(messages if self._unwritten else ()):
-            if message.offset in self._unwritten:
-                _, state = self._unwritten[message.offset]
-                self._unwritten[message.offset] = (message.state_offset, state)
-                messages[index] = message._replace(state=state)
-        self._note(content)
-        self._is_known = True
-        self.file = LogFile(self.path, descriptor, self.size)
         if self.is_elsewhere:
             self.close()
             return False
         self._write_states()
         return True
 
-    def create(self, header: SegmentHeader, room: int, limit: int) -> bool:
-        """Create the file and allocate `limit` bytes, or at least `room` bytes for messages.
+    def create(self, header: SegmentHeader, room: int) -> bool:
+        """Create the file and allocate `room` bytes, if there are as many.
 
         Return False if another process has locked it first. Raise OSError or NotPermittedError.
         """
         descriptor = open_private(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-        encoded = encode_header(header)
         self.file = LogFile(self.path, descriptor)
         try:
-            if not lock(descriptor) or not os.fstat(descriptor).st_nlink:
+            if not lock(descriptor):
                 self.file.close()
                 return False
-            allocate(descriptor, limit, len(encoded) + room)
-            self.file.append(encoded)
+            self.allocate(room)
+            self.file.append(encode_header(header))
         except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(self.path)
             self.file.close()
             raise
-        self.header, self.size, self.is_counted = header, self.file.size, True
-        self.newest = header.moment.clock
+        self.header, self.newest, self.is_counted = header, header.moment.clock, True
         return True
 
-    def append(self, records: Sequence[bytes], entries: Sequence[QueueEntry]) -> None:
-        """Write records and index their entries. Raise OSError."""
-        offset = self.file.size
-        self.file.append(b"".join(records))
-        self.size = self.file.size
-        for record, entry in zip(records, entries, strict=True):
-            if self.is_dead:
-                self.dead += 1
-            else:
-                self._add(offset, len(record), entry)
-            self.newest = max(self.newest, entry.clock)
-            offset += len(record)
+    def allocate(self, room: int) -> None:
+        """Allocate bytes of the file. Without room or support they are allocated when written."""
+        try:
+            os.posix_fallocate(self.file.descriptor, 0, room)
+        except OSError:
+            self.file.truncate()  # ext4 keeps what it had allocated
 
-    def read(self, offset: int, size: int, seed: int) -> QueueEntry | None:
-        """Return a waiting message; None if it is not waiting any more. Raise OSError.
+    def append(
+        self, records: Sequence[bytes], entries: Sequence[QueueEntry], *, is_synced: bool
+    ) -> None:
+        """Write records and index their entries. Raise OSError."""
+        position = self.size - 1
+        self.file.append(b"".join(records), is_synced=is_synced)
+        for record, entry in zip(records, entries, strict=True):
+            position += len(record)
+            self._add(position, len(record), entry)
+            self.newest = max(self.newest, entry.clock)
+
+    def read(self, position: int, seed: int) -> QueueEntry | None:
+        """Return an indexed message; None if another process has finished it. Raise OSError.
 
         Raise UnparsableError if it is damaged.
         """
-        data = os.pread(self.file.descriptor, size, offset)
+        size = self.index[position].size
+        data = self.file.read(position + 1 - size, size)
         record = read_record(memoryview(data), 0, seed)
         if record is None or record.trailer + 1 != size:
             raise UnparsableError("damaged")
-        if data[-1] == DONE:
-            return None
-        return decode_entry(record.payload)
+        return None if data[-1] == DONE else decode_entry(record.payload)
 
     def read_all(self, owner: QueueOwner) -> list[StoredMessage]:
-        """Return the waiting messages and dead letters of the open file. Raise OSError."""
-        messages = parse_segment(_read_all(self.file.descriptor), owner).messages
-        return [
-            each for each in messages if each.state != DONE and each.offset not in self._unwritten
-        ]
+        """Return the messages and dead letters of the open file. Raise OSError."""
+        return [each for each in self._parse(owner).messages if not each.is_done]
 
-    def mark(self, offset: int, state: int) -> None:
-        """Overwrite the state of a waiting message; with the next change if that fails now."""
-        message = self.index.pop(offset, None)
+    def mark(self, position: int, state: int) -> None:
+        """Overwrite the state of a message; with the next change if that fails now."""
+        message = self.index.pop(position, None)
+        if message is None and self.file.is_open:
+            return
         if message is not None:
             self.topics[message.topic] -= 1
             self.count -= 1
             self.bytes -= message.size
             self.dead += state == DEAD
-            self._unwritten[offset] = (offset + message.size - 1, state)
-            self._write_states()
-        elif not self.file.is_open:
-            self._unwritten[offset] = (-1, state)
+        self._unwritten[position] = state
+        self._write_states()
 
     def update_header(self, header: SegmentHeader) -> None:
         """Overwrite the header in place, if that is possible."""
         self.header = header
         with contextlib.suppress(OSError):
-            os.pwrite(self.file.descriptor, encode_header(header), 0)
+            self.file.overwrite(0, encode_header(header))
 
     def close(self) -> None:
         """Write missing states, and unlock and close the file."""
@@ -375,78 +402,39 @@ class QueueSegment:
         with contextlib.suppress(OSError):
             self.file.close()
 
+    def _parse(self, owner: QueueOwner) -> SegmentContent:
+        """Read the file, with the states that are not written yet. Raise OSError."""
+        content = parse_segment(self.file.read(0, _LARGEST_FILE), owner)
+        for index, message in enumerate(content.messages if self._unwritten else ()):
+            state = self._unwritten.get(message.position, message.state)
+            content.messages[index] = message._replace(state=state)
+        return content
+
     def _note(self, content: SegmentContent) -> None:
         """Note what is in the file."""
-        self.header, self.size, self.damaged = content.header, content.size, content.damaged
+        self.header, self.damaged, self.newest = content.header, content.damaged, content.newest
+        self.file.size = content.size
         self.is_unreadable = bool(content.damaged and not content.messages and not content.header)
         self.count = self.bytes = self.dead = 0
-        self.oldest, self.newest = math.inf, content.newest
         self.topics.clear()
         self.index.clear()
         for message in content.messages:
-            if message.is_dead:
-                self.dead += 1
-            elif message.is_waiting and message.entry is not None:
-                self._add(message.offset, message.size, message.entry)
+            if message.entry is not None and message.state == (DEAD if self.is_dead else WAITING):
+                self._add(message.position, message.size, message.entry)
+            else:
+                self.dead += message.is_dead
 
-    def _add(self, offset: int, size: int, entry: QueueEntry) -> None:
-        """Index and count a waiting message."""
+    def _add(self, position: int, size: int, entry: QueueEntry) -> None:
+        """Index and count a message."""
         topic = sys.intern(entry.message.topic)  # equal topics share their text
-        self.index[offset] = IndexedMessage(size, topic, entry.clock)
+        self.index[position] = IndexedMessage(size, topic, entry.clock)
         self.topics[topic] += 1
         self.count += 1
         self.bytes += size
-        self.oldest = min(self.oldest, entry.clock)
 
     def _write_states(self) -> None:
         """Overwrite the states that are not written yet."""
         with contextlib.suppress(OSError):
-            for offset, (position, state) in [*self._unwritten.items()]:
-                if position >= 0:
-                    os.pwrite(self.file.descriptor, bytes((state,)), position)
-                    del self._unwritten[offset]
-
-
-def lock(descriptor: int) -> bool:
-    """Lock a file, and return whether that was possible. Raise OSError for a missing lock service.
-
-    The lock belongs to the descriptor: another queue of this process does not get it.
-    """
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def allocate(descriptor: int, limit: int, least: int) -> None:
-    """Allocate `limit` bytes of a file, or `least` bytes if there is no room for more.
-
-    Raise OSError if there is no room. File systems without allocation allocate when writing.
-    """
-    before = os.fstat(descriptor).st_size
-    for size in (max(limit, least), least):
-        try:
-            os.posix_fallocate(descriptor, 0, size)
-        except OSError as error:
-            if error.errno in _NO_SPACE and size > least:
-                os.ftruncate(descriptor, before)  # ext4 keeps what it had allocated
-                continue
-            if error.errno not in {errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS}:
-                raise
-        return
-
-
-def _check_link(descriptor: int, path: str) -> None:
-    """Raise FileNotFoundError if a file was deleted before it was locked."""
-    if not os.fstat(descriptor).st_nlink:
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-
-
-def _read_all(descriptor: int) -> bytes:
-    """Return the content of a file, up to a limit that only a damaged file exceeds."""
-    size, parts, offset = min(os.fstat(descriptor).st_size, _LARGEST_FILE), list[bytes](), 0
-    while offset < size and (part := os.pread(descriptor, size - offset, offset)):
-        parts.append(part)
-        offset += len(part)
-    return b"".join(parts)
+            for position, state in [*self._unwritten.items()]:
+                self.file.overwrite(position, bytes((state,)))
+                del self._unwritten[position]

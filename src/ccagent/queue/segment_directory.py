@@ -17,20 +17,16 @@ import msgspec
 
 from ccagent.errors import NotPermittedError
 from ccagent.log import logger
-from ccagent.queue.queue_clock import Moment, advance, read_boot_id, read_uptime, resume
-from ccagent.queue.segment import (
-    QueueSegment,
-    SegmentHeader,
-    allocate,
-    encode_header,
-    read_segment,
-)
+from ccagent.queue.entry import read_boot_id, read_uptime, resume
+from ccagent.queue.segment import FILE_ERRORS, QueueSegment, SegmentHeader, read_segment
+from ccagent.queue.segments import QueueSegments
 from ccagent.service.private_directories import check_directory, make_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-    from ccagent.queue.entry import QueueEntry
+    from ccagent.config.configuration import OutboxSettings
+    from ccagent.queue.entry import Moment, QueueEntry
     from ccagent.queue.segment import QueueOwner, SegmentContent
 
 SEGMENT = ".log"
@@ -40,14 +36,8 @@ DAMAGED = ".damaged"
 """Suffixes of files: messages, dead letters, of another sink or machine, without any message."""
 
 _NAME = re.compile(r"([0-9]{12})(\.log|\.dead)")
-_LARGEST = 1 << 20
-_LEAST = 4096
-_SEGMENTS = 8
-"""Minimum number of segments of a full queue: the oldest is deleted as a whole."""
 _OPEN = 4
 """Maximum number of open segments, except for those that are written."""
-
-FILE_ERRORS = (OSError, NotPermittedError)
 
 
 def is_segment(path: str) -> bool:
@@ -55,46 +45,27 @@ def is_segment(path: str) -> bool:
     return _NAME.fullmatch(os.path.basename(path)) is not None
 
 
-class SegmentDirectory:
-    """The segments of one queue by number, and the clock of the queue.
+class SegmentDirectory(QueueSegments):
+    """The messages of one queue on disk.
 
-    max_bytes, max_age (seconds), durability: see `QueueSegments`; a segment is a part of max_bytes.
-    Methods raise OSError and NotPermittedError.
+    With the durability `process` a stored message survives the end of the process. With `power` it
+    also survives a power failure, but each message waits for the disk. Methods raise OSError and
+    NotPermittedError. `dropped` includes what earlier processes have dropped.
     """
 
     def __init__(
         self,
         path: str,
         owner: QueueOwner,
+        settings: OutboxSettings,
         *,
-        max_bytes: int,
-        max_age: float,
-        durability: str = "process",
         uptime: Callable[[], float] = read_uptime,
         boot_id: Callable[[], bytes] = read_boot_id,
     ) -> None:
+        super().__init__(owner, settings, uptime=uptime, boot_id=boot_id)
         self.path = path
-        self.dropped: int = 0
-        """Messages and dead letters deleted because of the limits, also by earlier processes."""
-        self.damaged: int = 0
-        """Damaged parts of files, and undecodable messages."""
         self.set_aside: list[str] = []
         """Names of files of other sinks or machines."""
-        self.owner = owner
-        self._limit = max(_LEAST, min(_LARGEST, max_bytes // _SEGMENTS))
-        self._is_synced = durability == "power"
-        self._max_bytes = max_bytes
-        self._max_age = max_age
-        self._expiry = 0.0
-        """When the ages are checked next, by the queue's clock."""
-        self._uptime = uptime
-        self._boot = boot_id()
-        self._moment: Moment | None = None
-        self._segments: dict[int, QueueSegment] = {}
-        self._opened: dict[int, QueueSegment] = {}
-        """The segments that were opened to be read, and may be closed by now."""
-        self._written: dict[bool, QueueSegment] = {}
-        """The segments that are written: dead letters (True), messages (False)."""
         self._last = 0
 
     def open(self) -> list[QueueEntry]:
@@ -106,8 +77,10 @@ class SegmentDirectory:
             make_directory(path)
             if reason := check_directory(path):
                 raise NotPermittedError(reason)
-        for segment in self._segments.values():
-            segment.problem = ""
+        for segment in [*self._segments.values()]:
+            if segment.problem:
+                segment.problem = ""
+                self._examine(segment)
         return self.look()
 
     def look(self) -> list[QueueEntry]:
@@ -127,21 +100,16 @@ class SegmentDirectory:
         for number, segment in [*self._segments.items()]:
             if number not in there or (segment.file.is_open and not segment.file.is_current()):
                 rescued += self._give_up(segment)
-            elif (
-                segment.is_finished
-                and segment.file.is_open
-                and segment not in self._written.values()
-            ):
+            elif segment.is_elsewhere:
+                self._examine(segment)
+            elif segment.is_finished and segment.file.is_open and not self._is_written(segment):
                 self._delete(segment)
-        for number in sorted(there):
-            if number not in self._segments:
-                path = os.path.join(self.path, there[number][0])
-                is_dead = there[number][2] == LETTERS
-                self._segments[number] = QueueSegment(path, number, is_dead=is_dead)
-                self._last = max(self._last, number)
-                self._examine(self._segments[number])
-            elif self._segments[number].is_unknown:
-                self._examine(self._segments[number])
+        for number in sorted(there.keys() - self._segments.keys()):
+            name, suffix = there[number][0], there[number][2]
+            segment = QueueSegment(os.path.join(self.path, name), number, is_dead=suffix == LETTERS)
+            self._segments[number] = segment
+            self._last = max(self._last, number)
+            self._examine(segment)
         self._segments = dict(sorted(self._segments.items()))
         return rescued
 
@@ -163,13 +131,6 @@ class SegmentDirectory:
                     contents[name] = read_segment(path, self.owner)
         return contents
 
-    def now(self) -> Moment:
-        """Return the reading of the queue's clock."""
-        if self._moment is None:
-            self._moment = self._find_moment()
-        self._moment = advance(self._moment, self._boot, self._uptime())
-        return self._moment
-
     def is_removed(self) -> bool:
         """Return whether somebody has deleted the segment that is written."""
         written = self._written.get(False)
@@ -178,21 +139,12 @@ class SegmentDirectory:
     def close(self) -> None:
         """Free unused space, and unlock all segments."""
         for segment in [*self._segments.values()]:
-            if not segment.file.is_open:
-                continue
-            if segment.is_finished and not self.dropped:
+            if segment.file.is_open and segment.is_finished and not self.dropped:
                 self._delete(segment)
-                continue
-            with contextlib.suppress(OSError):
-                os.ftruncate(segment.file.descriptor, segment.size)
-            segment.close()
-        self._segments.clear()
-        self._opened.clear()
-        self._written.clear()
-
-    def _in_order(self) -> Iterator[QueueSegment]:
-        """Return the segments of messages, oldest first."""
-        return (segment for segment in [*self._segments.values()] if not segment.is_dead)
+            elif segment.file.is_open:
+                segment.file.truncate()
+                segment.close()
+        super().close()
 
     def _ensure_open(self, segment: QueueSegment) -> bool:
         """Open a segment if needed. Return whether it is open."""
@@ -200,19 +152,17 @@ class SegmentDirectory:
             self._examine(segment)
         return segment.file.is_open
 
+    def _is_written(self, segment: QueueSegment) -> bool:
+        return segment in self._written.values()
+
     def _close_others(self, segment: QueueSegment) -> None:
-        """Close some segments that were opened before another one."""
-        written = {each.number for each in self._written.values()}
-        self._opened[segment.number] = segment
+        """Close some segments beside one that was opened."""
         opened = [
-            each
-            for number, each in sorted(self._opened.items())
-            if each.file.is_open and number not in written
+            each for each in self._in_order() if each.file.is_open and not self._is_written(each)
         ]
         for other in opened[1 : len(opened) - _OPEN + 1]:  # the oldest stays: it is sent
             if other is not segment:
                 other.close()
-        self._opened = {each.number: each for each in opened if each.file.is_open}
 
     def _examine(self, segment: QueueSegment) -> None:
         """Lock and read a segment, and delete it or set it aside if nothing in it can be sent."""
@@ -286,7 +236,7 @@ class SegmentDirectory:
                     if message.entry is not None:
                         reason = message.reason if message.is_dead else ""
                         entries.append(msgspec.structs.replace(message.entry, reason=reason))
-        lost = segment.count - sum(not entry.reason for entry in entries)
+        lost = segment.count + segment.dead - len(entries)
         if lost > 0 and not segment.is_elsewhere:
             logger.error("outbox %s: removed or replaced with %d messages", segment.path, lost)
         self._forget(segment)
@@ -294,9 +244,7 @@ class SegmentDirectory:
 
     def _forget(self, segment: QueueSegment) -> None:
         segment.close()
-        self._segments.pop(segment.number, None)
-        if self._written.get(segment.is_dead) is segment:
-            del self._written[segment.is_dead]
+        super()._delete(segment)
 
     def _delete(self, segment: QueueSegment) -> None:
         """Delete the file of a segment. If that fails, the next look tries it again."""
@@ -309,70 +257,55 @@ class SegmentDirectory:
         self._forget(segment)
 
     def _find_moment(self) -> Moment:
-        """Return the last reading of the clock in the newest segment, or zero."""
+        """Return the last reading of the clock in the newest segment."""
         newest = max(self._segments.values(), key=lambda each: each.number, default=None)
         if newest is None:
-            return Moment(0.0, self._boot, self._uptime())
+            return super()._find_moment()
         last = newest.header.moment if newest.header is not None else None
         return resume(last, newest.newest, self._boot, self._uptime())
 
-    def _find_writable(self, size: int, *, is_dead: bool) -> QueueSegment:
-        """Return a segment in which a record of this size fits."""
-        segment = self._written.get(is_dead)
-        if segment is None and not is_dead:
-            segment = self._reopen_newest(size)
-        if segment is not None:
-            if segment.size + size <= self._limit:
-                return segment
-            self._seal(segment)
-        return self._create(size, is_dead=is_dead)
+    def _read_message(self, segment: QueueSegment, position: int) -> QueueEntry | None:
+        try:
+            return super()._read_message(segment, position)
+        except OSError as error:
+            self._note_problem(segment, error)
+            return None
 
-    def _reopen_newest(self, size: int) -> QueueSegment | None:
-        """Return the newest segment if this process may continue it."""
+    def _find_writable(self, size: int, *, is_dead: bool) -> QueueSegment:
+        if not is_dead and False not in self._written:
+            self._reopen_newest(size)
+        return super()._find_writable(size, is_dead=is_dead)
+
+    def _reopen_newest(self, size: int) -> None:
+        """Continue the newest segment if this process may do so."""
         segment = max(self._in_order(), key=lambda each: each.number, default=None)
         if segment is None or segment.size + size > self._limit or segment.is_elsewhere:
-            return None
+            return
         # The clock of a segment is that of one boot.
         if segment.header is None or segment.header.moment.boot != self._boot:
-            return None
-        if not self._ensure_open(segment):
-            return None
-        try:
-            os.ftruncate(segment.file.descriptor, segment.size)  # behind it may be damaged bytes
-            allocate(segment.file.descriptor, self._limit, segment.size + size)
-        except OSError:
-            return None
-        self._written[False] = segment
-        return segment
+            return
+        if self._ensure_open(segment):
+            segment.file.truncate()  # behind the last message may be damaged bytes
+            segment.allocate(self._limit)
+            self._written[False] = segment
 
     def _seal(self, segment: QueueSegment) -> None:
-        """Stop writing a segment."""
-        del self._written[segment.is_dead]
-        if segment.is_finished:
-            self._delete(segment)
-        elif segment.is_dead:
+        super()._seal(segment)
+        if segment.is_dead:
             segment.close()
-        else:
+        elif not segment.is_finished:
             self._close_others(segment)
 
     def _create(self, size: int, *, is_dead: bool) -> QueueSegment:
-        """Create the next segment."""
-        moment = self.now()
-        header = SegmentHeader(moment, self.dropped, self.owner)
-        room = max(self._limit, size + len(encode_header(header)))
+        header = SegmentHeader(self.now(), self.dropped, self.owner)
         while True:
             # No number is used twice, so a restored file never replaces a newer one.
             self._last = max(self._last + 1, int(time.time()))
             name = f"{self._last:012}{LETTERS if is_dead else SEGMENT}"
             segment = QueueSegment(os.path.join(self.path, name), self._last, is_dead=is_dead)
-            try:
-                is_ours = segment.create(header, size, room)
-            except FileExistsError:
-                continue
-            if is_ours:
-                break
-        self._segments[segment.number] = segment
-        self._written[is_dead] = segment
+            with contextlib.suppress(FileExistsError):
+                if segment.create(header, max(self._limit, size)):
+                    break
         if self._is_synced:
             self._sync_directory()
         return segment

@@ -10,17 +10,17 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.counters import SinkCounters
-from ccagent.errors import RejectedError, RetryableError
+from ccagent.errors import RejectedError, RetryableError, TooLargeError
 from ccagent.log import logger
 from ccagent.queue.failures import Failures
-from ccagent.queue.part_sender import PartSender, choose_limit
 from ccagent.queue.queue import BATCH
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from ccagent.queue.entry import QueuedMessage
     from ccagent.queue.queue import Queue
+    from ccagent.records.message import Message
     from ccagent.transports.base import Transport
 
 _FIRST_PAUSE = 1.0
@@ -32,6 +32,19 @@ _BATCH_SECONDS = 0.25
 """Maximum seconds per batch: a killed process repeats its unacknowledged messages."""
 _LOGGED_EVERY = 3600.0
 """Seconds until an unchanged error is logged again."""
+_MOST_TAKEN_PARTS = 100_000
+"""Maximum number of remembered parts, of messages whose other parts are not sent yet."""
+_LEAST_PART = 1024
+"""Minimum size of a part in bytes."""
+_MOST_PARTS = 64
+"""Maximum ratio of the sizes of a message and its parts.
+
+Also the maximum number of requests to find the refused records of a message.
+"""
+_PARTS_PER_SUCCESS = 8
+"""Additional requests for each part that is taken: the search is then worth its cost."""
+_FEW_PARTS = 6
+"""Maximum number of requests if the whole previous message was refused."""
 
 
 class SendOutcome(NamedTuple):
@@ -161,7 +174,8 @@ class Sender:
         """Send messages together; a message that is too large or refused is sent in parts."""
         limit = self._transport.largest_body or sys.maxsize
         if len(messages[0].message.body) > limit:
-            self._split(messages[0], limit)
+            error = TooLargeError(f"larger than {limit} bytes", limit=limit)
+            self._split(messages[0], error)
             return
         run = [*takewhile(lambda queued: len(queued.message.body) <= limit, messages)]
         try:
@@ -171,21 +185,19 @@ class Sender:
             raise
         except RejectedError as error:
             self._acknowledge(run[: error.delivered])
-            refused = run[error.delivered]
-            self._split(refused, choose_limit(error, refused.message), error)
+            self._split(run[error.delivered], error)
         else:
             self._acknowledge(run)
             self.counters.last_error = ""
 
-    def _split(self, queued: QueuedMessage, limit: int, error: RejectedError | None = None) -> None:
+    def _split(self, queued: QueuedMessage, error: RejectedError) -> None:
         """Send a message in parts. Refused parts become dead letters; if all are, the message does.
 
-        limit: maximum bytes of a part. error: the refusal of the whole message, if it was sent.
+        error: the refusal of the whole message.
         """
-        taken, refused = self._parts.send(queued.message, limit, error)
+        taken, refused = self._parts.send(queued.message, error)
         if not taken:
-            reason = refused[0][1] if refused else str(error or f"larger than {limit} bytes")
-            self._reject(queued, reason)
+            self._reject(queued, refused[0][1] if refused else str(error))
             return
         for part, reason in refused:
             logger.error("sink %s: part of a message becomes a dead letter: %s", self._name, reason)
@@ -260,3 +272,89 @@ class _RateLimitedText:
             return False
         self.text, self._at = text, now
         return True
+
+
+class PartSender:
+    """Sends messages in parts, and remembers the parts taken in earlier attempts."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._taken: set[str] = set()
+        self._refused_wholly: set[str] = set()
+
+    def send(
+        self, message: Message, error: RejectedError
+    ) -> tuple[list[Message], list[tuple[Message, str]]]:
+        """Send a refused message in parts. Return the parts that were taken, and the refused ones.
+
+        A part that is too large is split to the limit, any other refused one is halved, to lose few
+        records. The number of requests for halves is bounded. The bound is low if the receiver
+        refused a whole message of this kind, and took none since. error: the refusal of the whole
+        message. Raise RetryableError if the sink is unreachable or busy, or if it takes no message
+        of a usual size: its limit is wrong, not the message.
+        """
+        least = max(_LEAST_PART, len(message.body) // _MOST_PARTS)
+        taken: list[Message] = []
+        refused: list[tuple[Message, str]] = []
+        is_suspect = message.topic in self._refused_wholly
+        left = _FEW_PARTS if is_suspect else _MOST_PARTS
+        pending, is_halved = _cut(message, error, least, is_first=True), False
+        while pending:
+            part, error = pending.pop()
+            is_half = not isinstance(error, TooLargeError)
+            if is_half and not left:
+                refused.append((part, str(error)))
+                continue
+            left -= is_half
+            is_halved |= is_half
+            try:
+                if part.id not in self._taken:
+                    self._transport.send([part])
+            except RejectedError as reason:
+                smaller = _cut(part, reason, least, is_first=not taken)
+                pending += smaller
+                if not smaller:
+                    refused.append((part, str(reason)))
+            else:
+                left += _PARTS_PER_SUCCESS
+                if is_suspect and not taken:
+                    left += _MOST_PARTS - _FEW_PARTS
+                taken.append(part)
+                self._taken |= {part.id} - {""}
+        if is_halved and not taken:
+            self._refused_wholly.add(message.topic)
+        return taken, refused
+
+    def forget(self, taken: Iterable[Message]) -> None:
+        """Forget the parts of a message that is finished."""
+        self._taken.difference_update(part.id for part in taken)
+        if len(self._taken) > _MOST_TAKEN_PARTS:
+            self._taken.clear()
+
+    def note_taken(self, kinds: Iterable[str]) -> None:
+        """Note that the sink has taken whole messages of some kinds."""
+        if self._refused_wholly:
+            self._refused_wholly.difference_update(kinds)
+
+
+def _cut(
+    message: Message, error: RejectedError, least: int, *, is_first: bool
+) -> list[tuple[Message, RejectedError]]:
+    """Return smaller parts of a refused message with the error, the last first.
+
+    least: minimum size of parts in bytes. is_first: no part was taken before.
+    """
+    from ccagent.records.splitting import halve_message, split_message
+
+    if not isinstance(error, TooLargeError):
+        parts = halve_message(message)
+    else:
+        size = len(message.body)
+        limit = error.limit if error.limit and error.limit < size else size // 2
+        if limit < _LEAST_PART and is_first:
+            text = (
+                f"{error}: a limit below {_LEAST_PART} bytes is wrong: correct it at the receiver"
+            )
+            raise RetryableError(text, is_about_message=True)
+        parts = split_message(message, limit) if limit >= least else []
+    return [(part, error) for part in reversed(parts)]

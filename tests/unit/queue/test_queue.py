@@ -138,7 +138,7 @@ def test_dead_letters_survive_memory_and_removal(tmp_path: Path) -> None:
 
 def test_what_was_in_memory_keeps_its_age(tmp_path: Path) -> None:
     queue = Queue("backend", OutboxSettings(directory=str(tmp_path), max_age=Duration("7d")))
-    queue._segments._moment = queue._segments.now()._replace(clock=8 * 86400.0)
+    queue._disk._moment = queue._disk.now()._replace(clock=8 * 86400.0)
     queue._fail(OSError(28, "No space left on device"))
     queue.put([message("0")])
     assert queue.count_in_memory() == 1

@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.queue.entry import QueuedMessage, QueueEntry
+from ccagent.config.configuration import OutboxSettings
+from ccagent.config.duration import Duration
+from ccagent.queue.entry import Moment, QueuedMessage, QueueEntry, encode_entry
 from ccagent.queue.failures import ANY
-from ccagent.queue.record_log import frame
+from ccagent.queue.record_log import LogFile, frame
 from ccagent.queue.segment import (
     DONE,
     WAITING,
@@ -22,7 +24,7 @@ from ccagent.queue.segment import (
     encode_header,
     parse_segment,
 )
-from ccagent.queue.segments import QueueSegments
+from ccagent.queue.segment_directory import SegmentDirectory
 from ccagent.records.message import Message
 
 OWNER = QueueOwner("backend", "c1", 17)
@@ -39,10 +41,11 @@ class Machine:
         self.up = 5000.0
         self.boot = b"first boot"
 
-    def open(self, path: Path, owner: QueueOwner = OWNER, **keys: Any) -> QueueSegments:
-        options: dict[str, Any] = {"max_bytes": 100_000, "max_age": 100.0}
-        made = QueueSegments(
-            str(path), owner, uptime=lambda: self.up, boot_id=lambda: self.boot, **options | keys
+    def open(self, path: Path, owner: QueueOwner = OWNER, **keys: Any) -> SegmentDirectory:
+        options: dict[str, Any] = {"max_bytes": 100_000, "max_age": Duration("100s")}
+        settings = OutboxSettings(**options | keys)
+        made = SegmentDirectory(
+            str(path), owner, settings, uptime=lambda: self.up, boot_id=lambda: self.boot
         )
         made.open()
         return made
@@ -53,19 +56,19 @@ def place(tmp_path: Path) -> Path:
     return tmp_path / "outbox" / "backend.queue"
 
 
-def put(box: QueueSegments, *messages: Message) -> None:
+def put(box: SegmentDirectory, *messages: Message) -> None:
     entries = [QueueEntry(0.0, box.now().clock, each) for each in messages]
     while entries:
         entries = entries[box.append(entries) :]
 
 
 def oldest(
-    box: QueueSegments, count: int = 1000, size: int = 10**9, **choice: Any
+    box: SegmentDirectory, count: int = 1000, size: int = 10**9, **choice: Any
 ) -> list[QueuedMessage]:
     return box.read(count, size, ANY._replace(**choice))
 
 
-def texts(box: QueueSegments, **choice: Any) -> list[str]:
+def texts(box: SegmentDirectory, **choice: Any) -> list[str]:
     return [queued.message.body.decode().strip() for queued in oldest(box, **choice)]
 
 
@@ -78,7 +81,7 @@ def content(place: Path, suffix: str = ".log") -> list[bytes]:
     return [path.read_bytes().rstrip(b"\0") for path in sorted(place.glob(f"*{suffix}"))]
 
 
-def letters(box: QueueSegments) -> list[tuple[str, str]]:
+def letters(box: SegmentDirectory) -> list[tuple[str, str]]:
     """Return id and reason of each dead letter in the files."""
     return [
         (each.entry.message.id if each.entry else "", each.reason)
@@ -186,7 +189,7 @@ def test_without_room_a_message_is_a_dead_letter_without_its_reason(
     box = Machine().open(place)
     put(box, message("0"), message("1"))
     with monkeypatch.context() as context:
-        context.setattr(os, "posix_fallocate", refuse)
+        context.setattr(LogFile, "append", refuse)
         with pytest.raises(OSError, match="No space"):
             box.reject(oldest(box)[0].number, "422", 1000.0)
     box.close()
@@ -212,7 +215,7 @@ def test_the_state_of_a_message_is_overwritten_in_place(place: Path) -> None:
 @pytest.mark.parametrize("bit", range(8))
 def test_a_flipped_bit_of_a_state_changes_nothing(bit: int) -> None:
     for state in (WAITING, DONE):
-        head = encode_header(SegmentHeader(box_moment(), 0, OWNER))
+        head = encode_header(SegmentHeader(Moment(0.0, b"boot", 0.0), 0, OWNER))
         record = stored(message("0"), state)
         data = bytearray(head + record)
         data[-1] ^= 1 << bit
@@ -220,15 +223,7 @@ def test_a_flipped_bit_of_a_state_changes_nothing(bit: int) -> None:
         assert found.state == state
 
 
-def box_moment() -> Any:
-    from ccagent.queue.queue_clock import Moment
-
-    return Moment(0.0, b"boot", 0.0)
-
-
 def stored(one: Message, state: int = WAITING) -> bytes:
-    from ccagent.queue.entry import encode_entry
-
     return frame(encode_entry(QueueEntry(0.0, 0.0, one)), seed=OWNER.seed, trailer=bytes((state,)))
 
 
