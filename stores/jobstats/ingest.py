@@ -17,7 +17,7 @@ from ccagent.stores.jobstats.records import check_records, decode_records, move_
 from ccagent.stores.jobstats.refusals import RefusedArrayError
 from ccagent.stores.jobstats.series_cache import SeriesIdDumper, key_of
 from ccagent.stores.jobstats.sums import LOCK_STORING
-from ccagent.stores.jobstats.timescale import allow_late_rows
+from ccagent.stores.jobstats.timescale import allow_late_rows, lock_compressed_chunks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -106,8 +106,8 @@ class _NewSeries:
 class ArrayIngest:
     """Stores arrays. Thread-safe.
 
-    partitions: None with TimescaleDB. counts_first: true to count the whole first record of a
-    series.
+    partitions: None with TimescaleDB. chunk: the length of its chunks. counts_first: true to count
+    the whole first record of a series.
     """
 
     def __init__(
@@ -116,6 +116,7 @@ class ArrayIngest:
         cache: SeriesCache,
         partitions: TimePartitions | None,
         *,
+        chunk: timedelta,
         retention: timedelta,
         future: timedelta,
         most_records: int,
@@ -126,6 +127,7 @@ class ArrayIngest:
         self._database = database
         self._cache = cache
         self._partitions = partitions
+        self._chunk = chunk
         self._retention = retention
         self._future = future
         self._most = most_records
@@ -210,6 +212,8 @@ class ArrayIngest:
             # Serialize repeated arrays, and rows that follow each other, by server.
             for server in sorted({each.server for each in observations}):
                 connection.execute(_LOCK, [server])
+            if self._partitions is None and min(times) < self._begin_of_chunk():
+                lock_compressed_chunks(connection)
             makes_partitions = self._partitions is not None and not self._partitions.is_known(times)
             if makes_partitions and self._partitions is not None:
                 self._partitions.ensure(connection, times)
@@ -233,6 +237,11 @@ class ArrayIngest:
             with self._database.connection() as connection:
                 self._partitions.remember(connection)
         return stored, updated, unknown, over
+
+    def _begin_of_chunk(self) -> datetime:
+        """Return the begin of the current chunk. Policies compress only older ones."""
+        now = self._now()
+        return now - (now - _EPOCH) % self._chunk
 
 
 def _refuse_all(total: int, refused: list[RefusedRecord], *, is_forbidden: bool = False) -> None:

@@ -292,7 +292,10 @@ _ORDER_BY_START = """
         coalesce(began, {steady}),
         CASE WHEN began IS NOT NULL THEN {total} END,
         snapshot_time, {steady}"""
-_CHANGED = """(SELECT jsonb_agg(g)::text FROM grown g WHERE NOT is_fresh),
+_CHANGED = """(
+        SELECT jsonb_agg(r)::text
+        FROM (SELECT {key}, since, others_delta, {delta_names} FROM grown WHERE NOT is_fresh) r
+    ),
     (SELECT array_agg(DISTINCT time_series_id) FROM grown WHERE NOT is_fresh),
     (SELECT min(timestamp) FROM grown WHERE NOT is_fresh),
     (SELECT max(timestamp) FROM grown WHERE NOT is_fresh)"""
@@ -384,6 +387,7 @@ def _fill(
             before = f"CASE WHEN has_same_start THEN least({before}, {name}) ELSE {before} END"
         return f"counter_delta({name}, {before}, counts_anew) AS {name}_delta"
 
+    delta_names = ", ".join(f"{name}_delta" for name in names)
     steady = _STEADY.format("c")
     words = {
         "table": kind,
@@ -428,11 +432,11 @@ def _fill(
         raw=", ".join(_RAW),
         names=", ".join(names),
         deltas=",\n        ".join(map(grow, names)),
-        delta_names=", ".join(f"{name}_delta" for name in names),
+        delta_names=delta_names,
         is_disordered="true" if is_disordered else "false",
         is_known_last=_KNOWN_LAST.format(table=kind) if is_late else "",
         left_over=left_over,
-        changed=_CHANGED if is_late else "NULL, NULL, NULL, NULL",
+        changed=_CHANGED.format(key=", ".join(_KEY), delta_names=delta_names) if is_late else "NULL, NULL, NULL, NULL",
     )
 
 

@@ -90,6 +90,7 @@ class JobstatsService:
             self.database,
             self._cache,
             partitions,
+            chunk=timedelta(seconds=settings.series.partition.seconds),
             retention=timedelta(seconds=settings.series.retention.seconds),
             future=timedelta(seconds=settings.limits.future.seconds),
             most_records=settings.limits.records,

@@ -29,6 +29,7 @@ _KEEP_OPTION = """
 INSERT INTO store_options VALUES (%s, %s)
 ON CONFLICT (name) DO UPDATE SET value = excluded.value
 """
+_LOCK_LATE = sql.SQL("SELECT pg_advisory_xact_lock({})").format(0x6A6F62736C617465)  # "jobslate"
 _LATER_CHUNKS = """
 SELECT chunk_schema, chunk_name FROM timescaledb_information.chunks
 WHERE hypertable_name = %s AND hypertable_schema = current_schema() AND range_end > %s
@@ -81,6 +82,15 @@ def _keep(connection: Connection[Any], name: str, seconds: float) -> None:
     connection.execute(_KEEP_OPTION, [name, str(int(seconds))])
 
 
+def lock_compressed_chunks(connection: Connection[Any]) -> None:
+    """Exclude other transactions that store into compressed chunks.
+
+    Such a chunk has batches of rows of all servers. Each transaction would lock some of them, and
+    the chunks' entries in TimescaleDB's catalog, in another order. It locks its servers before.
+    """
+    connection.execute(_LOCK_LATE)
+
+
 def allow_late_rows(connection: Connection[Any], kind: TargetKind, first: int) -> None:
     """Prepare a transaction for rows that may belong to compressed chunks.
 
@@ -88,6 +98,7 @@ def allow_late_rows(connection: Connection[Any], kind: TargetKind, first: int) -
     the transaction reads them: with a weaker lock first, a concurrent compression of a chunk and
     this transaction would wait for each other.
     """
+    lock_compressed_chunks(connection)
     # The limit is for all rows of the transaction, and would refuse the array each time.
     connection.execute(
         "SELECT set_config('timescaledb.max_tuples_decompressed_per_dml_transaction', '0', true)"
