@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import math
-import time
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from datetime import tzinfo
 
 _LETTERS = "KMGTPE"
 
@@ -247,14 +251,17 @@ def format_age(seconds: float | None) -> str:
     return f"{int(seconds // _DAY)} days"
 
 
-def format_time(moment: float | None) -> str:
-    """Return a time in the server's time zone: `2026-11-22 20:15`."""
+def format_time(moment: float | None, zone: tzinfo | None = None) -> str:
+    """Return a time: `2026-11-22 20:15`. zone: None: of this machine."""
     if moment is None or not 0 <= moment < _FAR:
         return NOT_KNOWN
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(moment))
+    return f"{datetime.fromtimestamp(moment, zone):%Y-%m-%d %H:%M}"
 
 
-def format_clock(moment: float, span: float) -> str:
-    """Return a time for the label of an axis. span: of the axis, in seconds."""
+def format_clock(moment: float, span: float, zone: tzinfo | None = None) -> str:
+    """Return a time for the label of an axis. span: of the axis, in seconds.
+
+    zone: None: of this machine.
+    """
     form = "%d %b" if span > 3 * _DAY else ("%H:%M" if span > 600 else "%H:%M:%S")
-    return time.strftime(form, time.localtime(moment))
+    return datetime.fromtimestamp(moment, zone).strftime(form)

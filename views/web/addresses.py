@@ -8,12 +8,13 @@ letters, digits, `.`, `-` and `_` are encoded as `~` and two hexadecimal digits 
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlencode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from datetime import tzinfo
 
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
@@ -99,13 +100,6 @@ class ShownTime(NamedTuple):
         """Return the range as a query of a URL."""
         return f"range={self.name}" if self.name else f"from={self.start}&to={self.end}"
 
-    @property
-    def fields(self) -> tuple[str, str]:
-        """Return both times in the format of the HTML input `datetime-local`."""
-        moments = (datetime.fromtimestamp(one).astimezone() for one in (self.start, self.end))
-        first, last = (one.strftime("%Y-%m-%dT%H:%M") for one in moments)
-        return first, last
-
 
 def read_times(
     query: Mapping[str, str], now: int, default: str = "24h", *, oldest: int = 0
@@ -143,12 +137,16 @@ def _recent(name: str, now: int, problem: str) -> ShownTime:
     return ShownTime(now - seconds, now, name, problem)
 
 
-def read_moment(text: str) -> int | None:
-    """Parse seconds since 1970, or ISO 8601. Return None for any other text."""
+def read_moment(text: str, zone: tzinfo = UTC) -> int | None:
+    """Parse seconds since 1970, or ISO 8601. Return None for any other text.
+
+    zone: of a text without one. Of a time that a change of the clock repeats, the first is meant.
+    """
     if text.isascii() and text.isdigit() and len(text) <= 11:
         return int(text)
     try:
-        found = int(datetime.fromisoformat(text[:40]).astimezone().timestamp())
+        moment = datetime.fromisoformat(text[:40])
+        found = int((moment if moment.tzinfo else moment.replace(tzinfo=zone)).timestamp())
     except (ValueError, OverflowError, OSError):
         return None
     return found if 0 <= found < _FAR else None

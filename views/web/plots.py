@@ -19,6 +19,7 @@ from ccagent.views.web.rendering import shown_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import tzinfo
 
     from numpy.typing import NDArray
 
@@ -41,7 +42,10 @@ class LegendEntry(msgspec.Struct, frozen=True):
 
 
 class PagePlot(msgspec.Struct, frozen=True, kw_only=True):
-    """A plot of a page. key: in addresses. reason: of an empty plot. top: fixed end of its axis."""
+    """A plot of a page. key: in addresses. reason: of an empty plot. top: fixed end of its axis.
+
+    is_daily: values are of days of this machine's time zone.
+    """
 
     key: str
     title: str
@@ -52,6 +56,7 @@ class PagePlot(msgspec.Struct, frozen=True, kw_only=True):
     top: float | None = None
     reason: str = ""
     note: str = ""
+    is_daily: bool = False
 
     @property
     def is_empty(self) -> bool:
@@ -72,14 +77,13 @@ class PagePlot(msgspec.Struct, frozen=True, kw_only=True):
         )
         return text + (f"; {self.note}" if self.note else "")
 
-    @property
-    def svg(self) -> Markup:
+    def draw(self, zone: tzinfo) -> Markup:
         """Return the plot as SVG; empty for a plot without values."""
         if self.is_empty:
             return Markup()
         return draw_lines(
-            self.lines, self.grid, self.unit, limits=self.limits, top=self.top,
-            label=f"{self.title}: {self.sentence}",
+            self.lines, self.grid, self.unit, None if self.is_daily else zone,
+            limits=self.limits, top=self.top, label=f"{self.title}: {self.sentence}",
         )  # fmt: skip
 
     @property

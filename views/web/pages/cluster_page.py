@@ -15,6 +15,7 @@ from ccagent.views.web.drawing import (
     GridCell,
     PlotLimit,
     PlotLine,
+    TimedDrawing,
     draw_cells,
     draw_heat_map,
     draw_meter,
@@ -76,7 +77,7 @@ class ClusterPage(NamedTuple):
     plots: list[PagePlot]
     users: list[UserUse]
     accounts: list[UserUse]
-    gpu_map: Markup | None
+    gpu_map: TimedDrawing | None
     gpu_text: str
     node_map: Markup
     nodes: list[tuple[NodeNow, tuple[str, str]]]
@@ -216,7 +217,7 @@ def _sum_use(running: Sequence[RunningUse], name_of: Callable[[RunningUse], str]
 
 def _gpu_map(
     sources: PageSources, cluster: str, nodes: Sequence[NodeNow], times: ShownTime
-) -> Markup | None:
+) -> TimedDrawing | None:
     """Return the use of each card over time; for many cards only the current use."""
     cards = [(node, number, card) for node in nodes for number, card in enumerate(node.cards)]
     if not cards:
@@ -230,7 +231,7 @@ def _gpu_map(
             )
             for node, number, card in cards
         ]
-        return draw_cells(cells, label="use of each GPU now")
+        return TimedDrawing(draw_cells(cells, label="use of each GPU now"))
     grid = make_grid(times.start, times.end, 600, 144)
     rows: list[NDArray[np.float64]] = []
     for node, _, card in cards:

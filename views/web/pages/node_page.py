@@ -10,7 +10,7 @@ from ccagent.views.amounts import format_age, format_number, format_quantity, fo
 from ccagent.views.web.addresses import ShownTime, read_times
 from ccagent.views.web.data.buckets import make_grid, read_means
 from ccagent.views.web.data.job_search import JobFilter
-from ccagent.views.web.drawing import draw_heat_map, draw_meter
+from ccagent.views.web.drawing import TimedDrawing, draw_heat_map, draw_meter
 from ccagent.views.web.pages.cluster_page import ShownTile
 from ccagent.views.web.pages.jobs_page import JobRow, make_row
 from ccagent.views.web.plots import NamedSeries, PagePlot, make_plot
@@ -18,8 +18,6 @@ from ccagent.views.web.rendering import STATES, shown_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from markupsafe import Markup
 
     from ccagent.stores.metrics.groups import StoreLevel
     from ccagent.stores.metrics.job_table import StoredJob
@@ -50,7 +48,7 @@ class NodePage(NamedTuple):
     times: ShownTime
     plots: list[PagePlot]
     left_out: int
-    maps: list[tuple[str, Markup]]
+    maps: list[tuple[str, TimedDrawing]]
 
 
 async def make_node_page(sources: PageSources, request: PageRequest) -> NodePage | None:
@@ -150,9 +148,9 @@ def _order(one: NamedSeries) -> tuple[int, str]:
     return len(one[0]), one[0]
 
 
-def _maps(level: StoreLevel, times: ShownTime) -> list[tuple[str, Markup]]:
+def _maps(level: StoreLevel, times: ShownTime) -> list[tuple[str, TimedDrawing]]:
     """Return heat maps of the cores and of the cards."""
-    found: list[tuple[str, Markup]] = []
+    found: list[tuple[str, TimedDrawing]] = []
     for kind, title, metric in (
         ("hwthread", "Use of each hardware thread by programs", "cpu_user"),
         ("accelerator", "Use of each GPU", "acc_utilization"),
@@ -167,7 +165,7 @@ def _maps(level: StoreLevel, times: ShownTime) -> list[tuple[str, Markup]]:
     return found
 
 
-def _map(title: str, parts: list[NamedSeries], times: ShownTime) -> Markup:
+def _map(title: str, parts: list[NamedSeries], times: ShownTime) -> TimedDrawing:
     series = [one for _, one in parts]
     grid = make_grid(times.start, times.end, min(one.group.frequency for one in series), 96)
     means = read_means(series, grid) / 100

@@ -1,5 +1,15 @@
 // Refresh of a page: requests a visible page again every 30 s, and replaces changed parts.
 "use strict";
+// Times are in the zone of the browser: a cookie names it to the server. UTC stays if it was chosen.
+(() => {
+  const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+  const kept = () => (/(?:^|; )ccagent-zone="?([^;"]*)/.exec(document.cookie) || [])[1];
+  const isShown = document.body.dataset.zone === zone;
+  if (!zone || kept() === "UTC" || kept() === zone || (isShown && !kept())) return;
+  document.cookie = `ccagent-zone=${zone}; path=/; max-age=31536000; samesite=lax`;
+  const isChosen = new URLSearchParams(location.search).has("tz");
+  if (kept() === zone && !isShown && !isChosen && document.getElementById("data")) location.reload();
+})();
 (() => {
   const EVERY = 30, LONGEST = 300;
   const note = document.getElementById("live");
@@ -46,6 +56,7 @@
     old.replaceWith(fresh);
     restore(fresh);
     document.title = page.title;
+    document.querySelector("footer time").textContent = page.querySelector("footer time").textContent;
     document.dispatchEvent(new Event("ccagent:fresh"));
   }
 
@@ -72,7 +83,7 @@
       pause = Math.min(LONGEST, pause * 2);
       document.getElementById("main").classList.add("stale");
       const why = error instanceof TypeError ? "can't be reached" : `answers with ${error.message}`;
-      say(`The store ${why}; next try in ${pause} s. These figures are of ${seen.toLocaleTimeString()}.`);
+      say(`The store ${why}; next try in ${pause} s. These figures are of ${seen.toLocaleTimeString([], { timeZone: document.body.dataset.zone })}.`);
     }
     plan();
   }
