@@ -75,6 +75,7 @@ RANGES = {
 _DURATION = re.compile(r"([1-9][0-9]{0,3})([mhd])")
 _UNITS = {"m": 60, "h": 3600, "d": 86400}
 _FAR = 10**11
+_FEWEST_STEPS = 5
 AHEAD = 3600
 """Seconds by which clocks of nodes may be ahead."""
 
@@ -82,13 +83,14 @@ AHEAD = 3600
 class ShownTime(NamedTuple):
     """A range in seconds since 1970. name: such as `6h`, of a range that ends now; "": fixed.
 
-    problem: error in the query, "" if none.
+    problem: error in the query, "" if none. is_cut: the range begins with the first value.
     """
 
     start: int
     end: int
     name: str
     problem: str = ""
+    is_cut: bool = False
 
     @property
     def is_live(self) -> bool:
@@ -113,6 +115,17 @@ def read_times(
     if start >= end:
         return _recent(default, now, "no values are stored for this time range")
     return found._replace(start=start, end=end)
+
+
+def cut_times(times: ShownTime, first: int, step: int) -> ShownTime:
+    """Return a range that ends now without its time before the first value, but a few steps long.
+
+    first: seconds since 1970, 0: no values. step: seconds between values.
+    """
+    start = min(first, times.end - _FEWEST_STEPS * step)
+    if not (first and times.is_live and start > times.start):
+        return times
+    return times._replace(start=start, is_cut=True)
 
 
 def _read_times(query: Mapping[str, str], now: int, default: str) -> ShownTime:

@@ -15,6 +15,7 @@ from starlette.routing import Route, Router
 from ccagent.errors import CcagentError
 from ccagent.log import logger
 from ccagent.stores.jobstats.client import UnansweredError
+from ccagent.views.amounts import plural
 from ccagent.views.web import addresses
 from ccagent.views.web.access import Sessions
 from ccagent.views.web.addresses import decode_segment, read_moment
@@ -218,7 +219,7 @@ class PageApplication:
         found = [
             {
                 "name": name,
-                "text": f"{len(known[name].children)} nodes" if name in known else "no nodes",
+                "text": plural(len(known[name].children), "node") if name in known else "no nodes",
             }
             for name in names
         ]

@@ -95,6 +95,9 @@ def _offset(moment: float, zone: tzinfo | None) -> int:
     return int(offset.total_seconds()) if offset else 0
 
 
+_FEWEST_BYTES = 4.0
+"""Smallest end of an axis of bytes: its steps are whole bytes."""
+
 HEIGHT = 150
 """Height of the plot area in pixels."""
 
@@ -137,6 +140,8 @@ def draw_lines(
     highest = min(highest, LARGEST)
     scale = _scale(highest, unit)
     upper = top if top and highest <= top * 1.001 else find_top(highest / scale) * scale
+    if unit == "B":
+        upper = max(upper, _FEWEST_BYTES)
     ticks = [tick * scale for tick in value_ticks(upper / scale)]
     values = "".join(
         f'<text x="52" y="{_MARGIN + HEIGHT * (1 - tick / upper) + 4:.0f}">'
@@ -294,14 +299,16 @@ class GridCell(NamedTuple):
 
 
 class TimedDrawing(NamedTuple):
-    """A drawing, and the start and end of the time axis below it. times: empty: no axis."""
+    """A drawing, and the start and end of the time axis below it. times: None: no axis."""
 
     body: Markup
-    times: tuple[int, ...] = ()
+    times: tuple[int, int] | None = None
 
     def draw(self, zone: tzinfo | None) -> Markup:
         """Return the drawing with its axis."""
-        return self.body + Markup(_draw_times(*self.times, zone)) if self.times else self.body  # noqa: S704
+        if self.times is None:
+            return self.body
+        return self.body + Markup(_draw_times(*self.times, zone))  # noqa: S704 - times only
 
 
 def draw_heat_map(
@@ -323,7 +330,7 @@ def draw_heat_map(
             column += width
     cells = "".join(f'<path class="{name}" d="{"".join(d)}"/>' for name, d in sorted(paths.items()))
     labels = "".join(
-        f'<text x="92" y="{number * height + height - 2}">{escape_label(name[-16:])}</text>'
+        f'<text x="92" y="{number * height + height // 2 + 4}">{escape_label(name[-16:])}</text>'
         for number, name in enumerate(names)
     )
     size = count * height

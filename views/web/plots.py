@@ -57,11 +57,18 @@ class PagePlot(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     note: str = ""
     is_daily: bool = False
+    description: str = ""
 
     @property
     def is_empty(self) -> bool:
         """Return whether the plot has no values."""
         return not any(bool((~np.isnan(line.values.mean)).any()) for line in self.lines)
+
+    @property
+    def is_zero(self) -> bool:
+        """Return whether all values are 0."""
+        ends = (one for line in self.lines for one in (line.values.low, line.values.high))
+        return not any(np.nan_to_num(one).any() for one in ends)
 
     @property
     def sentence(self) -> str:
@@ -195,6 +202,7 @@ def make_plot(
     top: float | None = None,
     limits: Sequence[PlotLimit] = (),
     reason: str = "",
+    description: str = "",
 ) -> PagePlot:
     """Return a plot of named series; of many series, their minimum, mean and maximum."""
     lines: list[PlotLine] = []
@@ -216,7 +224,7 @@ def make_plot(
         notes.append(f"coverage {fewest} of {len(lines)} {what}")
     return PagePlot(
         key=key, title=title, unit=unit, grid=grid, lines=tuple(joined), limits=tuple(limits),
-        top=top, note="; ".join(notes),
+        top=top, note="; ".join(notes), description=description,
         reason=reason or ("" if series else "not collected here"),
     )  # fmt: skip
 

@@ -22,6 +22,7 @@ from ccagent.views.amounts import (
     format_quantity,
     format_share,
     format_time,
+    plural,
 )
 from ccagent.views.web import addresses
 from ccagent.views.web.addresses import RANGES
@@ -61,7 +62,7 @@ def escape_label(text: object) -> Markup:
 STATES = {
     "ok": ("●", "ok"), "hint": ("▲", "hint"), "BAD": ("■", "BAD"), "unknown": ("◌", "unknown"),
     "short": ("◌", "too short"), "busy": ("●", "busy"), "idle": ("○", "idle"),
-    "silent": ("✕", "silent"),
+    "silent": ("✕", "silent"), "up": ("●", "up"),
 }  # fmt: skip
 """Shape and word by level. They make colours redundant."""
 
@@ -140,6 +141,7 @@ def _environment() -> Environment:
         "field": _format_field,
         "number": format_number,
         "share": format_share,
+        "plural": plural,
     }
     names: dict[str, Any] = {
         "static": _static_link,

@@ -20,8 +20,9 @@
 
   function say(text) { if (note.textContent !== text) note.textContent = text; }
 
+  function nameOf(details) { return details.id || details.querySelector("summary").textContent; }
   function opened(root) {
-    return new Set([...root.querySelectorAll("details")].flatMap((one, n) => (one.open ? [n] : [])));
+    return new Set([...root.querySelectorAll("details")].filter((one) => one.open).map(nameOf));
   }
 
   // Elements with keyboard focus are found again by link or text, else by position.
@@ -46,7 +47,7 @@
     const fresh = page.getElementById("main"), old = document.getElementById("main");
     if (!fresh || !old) return;
     const open = opened(old);
-    [...fresh.querySelectorAll("details")].forEach((one, n) => { one.open = open.has(n); });
+    [...fresh.querySelectorAll("details")].forEach((one) => { one.open = open.has(nameOf(one)); });
     // Bokeh's plots stay; they request their new values separately.
     for (const plot of old.querySelectorAll("figure.zoomed")) {
       const place = fresh.querySelector("#" + CSS.escape(plot.id));

@@ -62,7 +62,8 @@
     const base = FACTORS[unit];
     if (!base) return [1, unit];
     const step = Math.max(0, Math.min(5, Math.floor(Math.log(Math.max(1, largest)) / Math.log(base))));
-    return [base ** step, " kMGTP"[step].trim() + unit];
+    const prefix = " kMGTP"[step].trim();
+    return [base ** step, unit === "B" && prefix ? `${prefix.toUpperCase()}iB` : prefix + unit];
   }
 
   // Each plot is a separate Bokeh document: ranges are synchronised by code.

@@ -98,9 +98,16 @@ def test_a_limit_above_the_values_is_seen() -> None:
 def test_memory_has_steps_that_are_round_in_gigabytes() -> None:
     values = np.array([1.0, 2, 3, 4]) * 30 * 1024**3
     line = PlotLine("a", SeriesBuckets(values, values, values))
-    labels = re.findall(r">([0-9.,]+ [kMGT]?B)<", draw_lines([line], GRID, "B", UTC))
+    labels = re.findall(r">([0-9.,]+ [KMGTi]*B)<", draw_lines([line], GRID, "B", UTC))
     assert labels[0] == "0 B"
-    assert labels[-1] == "150 GB"
+    assert labels[-1] == "150 GiB"
+
+
+def test_few_bytes_have_whole_steps() -> None:
+    values = np.array([0.0, 0, 0, 1])
+    line = PlotLine("a", SeriesBuckets(values, values, values))
+    labels = re.findall(r">([0-9.]+) B<", draw_lines([line], GRID, "B", UTC))
+    assert labels == ["0", "1", "2", "3", "4"]
 
 
 def test_nothing_to_draw_is_no_error() -> None:
