@@ -2,6 +2,7 @@
 
     python benchmarks/pages.py [--nodes 1000] [--seconds 120]
     python benchmarks/pages.py --pictures DIRECTORY
+    python benchmarks/pages.py --screens DIRECTORY
 
 The store is that of the tests, with the given number of simulated nodes. It has a day of values
 of each node (about 100 to 150 series a node) and a job of 16 nodes that has run for 24 hours. Each
@@ -11,6 +12,10 @@ one page. `--seconds`: ten viewers (five of the cluster, three of one job, two o
 request their pages every 30 s for this duration. The store's CPU without viewers is subtracted.
 
 `--pictures`: write the pictures of the READMEs, from 32 simulated nodes.
+
+`--screens`: write a picture of each page of `ccagent try`, whose real node has sent values for less
+than a minute, without jobs: 1280 and 400 pixels wide, light and dark. Print height, size of the
+HTML, and what the browser complained about.
 """
 
 from __future__ import annotations
@@ -18,10 +23,13 @@ from __future__ import annotations
 import argparse
 import gzip
 import io
+import itertools
 import os
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.error
@@ -33,7 +41,8 @@ from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from tests.support.page_server import open_browser
+from tests.support.page_server import RunningDemo, fetch, open_browser
+from tests.support.page_server import watch as open_window
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -198,12 +207,43 @@ def make_pictures(directory: Path) -> None:
     store.stop()
 
 
+def make_screens(directory: Path) -> None:
+    """Write pictures of all pages of a trial, at both widths and in both colour schemes."""
+    directory.mkdir(parents=True, exist_ok=True)
+    node = f"/cluster/here/node/{socket.gethostname().partition('.')[0]}"
+    pages = {
+        "front": "/", "cluster": "/cluster/demo", "jobs": "/cluster/demo/jobs",
+        "job": "/cluster/demo/job/4711002", "job-of-nodes": "/cluster/demo/job/4711001",
+        "node": "/cluster/demo/node/g001", "usage": "/usage", "young-cluster": "/cluster/here",
+        "young-node": node, "young-jobs": "/cluster/here/jobs", "login": "/login",
+        "nothing": "/cluster/nothing",
+    }  # fmt: skip
+    print(f"{'page':<15}{'width':>6} {'scheme':<6}{'height':>7}{'HTML kB':>9}  problems")
+    with (
+        tempfile.TemporaryDirectory() as temporary,
+        RunningDemo(Path(temporary) / "trial", "ccagent", "try") as trial,
+        open_browser() as browser,
+    ):
+        time.sleep(30)  # some values of the real node
+        for (name, path), width, scheme in itertools.product(
+            pages.items(), (1280, 400), ("light", "dark")
+        ):
+            with open_window(browser, trial.url, width=width, color_scheme=scheme) as window:
+                page = window.open(path)
+                page.screenshot(path=directory / f"{name}-{width}-{scheme}.png", full_page=True)
+                height = page.evaluate("document.documentElement.scrollHeight")
+                size = len(fetch(f"{trial.url}{path}") or "") / 1000
+                problems = [one for one in window.problems if "404" not in one]
+                print(f"{name:<15}{width:>6} {scheme:<6}{height:>7}{size:>9.1f}  {problems or ''}")
+
+
 def main() -> None:
     """Parse the options and measure."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--nodes", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=120, help="a multiple of 60")
     parser.add_argument("--pictures", type=Path)
+    parser.add_argument("--screens", type=Path)
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
@@ -211,6 +251,9 @@ def main() -> None:
         return
     if options.pictures:
         make_pictures(options.pictures)
+        return
+    if options.screens:
+        make_screens(options.screens)
         return
     store = Store(options.nodes)
     try:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ccagent.views.amounts import format_number, format_quantity, format_share, plural
+from ccagent.views.amounts import format_quantity, format_share, plural
 from ccagent.views.web.addresses import ShownTime, cut_times, node_link, read_times
 from ccagent.views.web.data.buckets import SeriesBuckets, make_grid, read_means
 from ccagent.views.web.data.job_search import JobFilter
@@ -179,7 +179,7 @@ def _tiles(nodes: Sequence[NodeNow], running: Sequence[RunningUse] | None) -> li
     busy = sum(1 for card in cards if (card.utilization or 0.0) > 0)
     if running is None:
         tiles = [
-            _use_tile("Cores", mean_cpu, f"of {format_number(cores)}" + _on_nodes(cpu, nodes)),
+            _use_tile("Cores", mean_cpu, f"of {plural(cores, 'core')}{_on_nodes(cpu, nodes)}"),
             _use_tile("Memory", sum(memory) / whole if memory and whole else None,
                       f"{format_quantity(sum(memory), 'B')} of {format_quantity(whole, 'B')}"
                       + _on_nodes(memory, nodes)),

@@ -46,7 +46,7 @@ GROUPS: tuple[tuple[str, frozenset[str], tuple[str, ...]], ...] = (
 )
 """Groups of metrics: title, readers, and beginnings of the names of metrics without a reader."""
 
-_OPEN = 2
+_OPEN = 1
 """Number of groups that are not folded."""
 
 _MOST_ROWS = 256
@@ -240,8 +240,11 @@ def _maps(level: StoreLevel, times: ShownTime) -> list[tuple[str, TimedDrawing]]
             for name, below in level.children.items()
             if name.startswith(kind) and metric in below.series
         ]
+        parts = sorted(parts, key=_order)[:_MOST_ROWS]
+        if kind == "accelerator":  # as in the tiles; addresses are long
+            parts = [(f"GPU {number}", series) for number, (_, series) in enumerate(parts)]
         if parts:
-            found.append((title, _map(title, sorted(parts, key=_order)[:_MOST_ROWS], times)))
+            found.append((title, _map(title, parts, times)))
     return found
 
 
