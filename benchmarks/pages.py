@@ -1,6 +1,7 @@
 """Cost of the store's pages: first paint in a browser, size, and CPU of ten viewers.
 
     python benchmarks/pages.py [--nodes 1000] [--seconds 120]
+    python benchmarks/pages.py --base DIRECTORY [--nodes 200]
     python benchmarks/pages.py --pictures DIRECTORY
     python benchmarks/pages.py --screens DIRECTORY
 
@@ -10,6 +11,9 @@ page is opened five times in Debian's Chromium, for time ranges without a cached
 counts. The login page, which reads no values, is measured for comparison. CPU is the store's for
 one page. `--seconds`: ten viewers (five of the cluster, three of one job, two of other jobs)
 request their pages every 30 s for this duration. The store's CPU without viewers is subtracted.
+
+`--base`: also measure the pages of another version, such as of `git archive COMMIT | tar -x -C
+DIRECTORY`, in turns with these, and print the ratios of medians. Without viewers.
 
 `--pictures`: write the pictures of the READMEs, from 32 simulated nodes.
 
@@ -27,6 +31,7 @@ import itertools
 import os
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -66,12 +71,12 @@ def serve(nodes: int) -> None:
 class Store:
     """The store in a separate process."""
 
-    def __init__(self, nodes: int) -> None:
-        """Start the store, and wait until it is filled."""
+    def __init__(self, nodes: int, root: Path = Path(__file__).parent.parent) -> None:
+        """Start the store of the sources below `root`, and wait until it is filled."""
         begin = time.monotonic()
         self.process = subprocess.Popen(
-            [sys.executable, __file__, "--serve", "--nodes", str(nodes)],
-            stdout=subprocess.PIPE, text=True,
+            [sys.executable, str(root / "benchmarks/pages.py"), "--serve", "--nodes", str(nodes)],
+            stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": f"{root}/src"},
         )  # fmt: skip
         self.url = (self.process.stdout or sys.stdin).readline().strip()
         self.seconds = time.monotonic() - begin
@@ -145,6 +150,26 @@ def report_paints(store: Store, browser: Browser, pages: dict[str, str]) -> None
         size = len(gzip.decompress(body)) if body[:2] == b"\x1f\x8b" else len(body)
         figures = (cpu, answered, painted, loaded, sent / 1000, size / 1000)
         print("{:<24}{:>9.0f}{:>11.0f}{:>10.0f}{:>11.0f}{:>9.0f}{:>9.0f}".format(name, *figures))
+
+
+def compare(stores: list[Store], browser: Browser, pages: dict[str, str]) -> None:
+    """Print the ratios of medians of the first store's pages to those of the second."""
+    print(f"{'page':<24}{'paint':>8}{'loaded':>8}{'sent':>8}{'CPU':>8}  paint ms, sent kB of both")
+    for name, path in pages.items():
+        runs: list[list[tuple[float, float, int]]] = [[], []]
+        cpu: list[list[float]] = [[], []]
+        for number, (own, store) in itertools.product(range(7), enumerate(stores)):
+            before = store.cpu()
+            url = store.url + path + other_time(path, 2 * number)
+            runs[own].append(paint(browser, url))
+            cpu[own].append(store.cpu() - before)
+        medians = [
+            [*map(statistics.median, zip(*each, strict=True)), statistics.median(seconds)]
+            for each, seconds in zip(runs, cpu, strict=True)
+        ]
+        ratios = "".join(f"{a / max(b, 0.001):>8.2f}" for a, b in zip(*medians, strict=True))
+        painted = ", ".join(f"{one[0]:.0f}" for one in medians)
+        print(f"{name:<24}{ratios}  {painted}; {', '.join(f'{m[2] / 1000:.1f}' for m in medians)}")
 
 
 def watch(store: Store, path: str, seconds: float, delay: float) -> None:
@@ -243,6 +268,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=120, help="a multiple of 60")
     parser.add_argument("--pictures", type=Path)
+    parser.add_argument("--base", type=Path)
     parser.add_argument("--screens", type=Path)
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -259,15 +285,23 @@ def main() -> None:
     try:
         print(f"a store with {options.nodes} nodes was filled after {store.seconds:.1f} s")
         wide, *others = list(job_numbers(store))[:3]
+        measured = {
+            "login (no values)": "login",
+            f"cluster, {options.nodes} nodes": "cluster/demo",
+            "job, 16 nodes, 24 h": f"cluster/demo/job/{wide}",
+            "node": "cluster/demo/node/c001",
+            "jobs": "cluster/demo/jobs",
+            "job, with Bokeh": f"cluster/demo/job/{wide}?zoom=1",
+        }
         with open_browser() as browser:
-            report_paints(store, browser, {
-                "login (no values)": "login",
-                f"cluster, {options.nodes} nodes": "cluster/demo",
-                "job, 16 nodes, 24 h": f"cluster/demo/job/{wide}",
-                "node": "cluster/demo/node/c001",
-                "jobs": "cluster/demo/jobs",
-                "job, with Bokeh": f"cluster/demo/job/{wide}?zoom=1",
-            })  # fmt: skip
+            if options.base:
+                base = Store(options.nodes, options.base)
+                try:
+                    compare([store, base], browser, measured)
+                finally:
+                    base.stop()
+                return
+            report_paints(store, browser, measured)
         pages = ["cluster/demo"] * 5 + [f"cluster/demo/job/{wide}"] * 3
         pages += [f"cluster/demo/job/{one}" for one in others]
         report_viewers(store, pages, options.seconds)

@@ -164,8 +164,8 @@ def _tiles(node: NodeNow, running: Sequence[StoredJob] | None) -> list[ShownTile
     if not node.cards:
         found.append(ShownTile("GPU", "none", "no card has sent values", None))
     power = format_quantity(node.power, "W")
-    sources = detail("power", "processors, memory and cards")
-    found.append(ShownTile("Power", power, sources, None))
+    parts = "not collected here" if node.power is None else "processors, memory and cards"
+    found.append(ShownTile("Power", power, detail("power", parts), None))
     minute = detail("load", "mean of a minute")
     return [*found, ShownTile("Load", format_number(node.load), minute, None)]
 
