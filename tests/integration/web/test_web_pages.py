@@ -156,7 +156,7 @@ def test_a_node_page_is_short_and_unfolds(demo: RunningDemo, browser: Browser) -
         assert memory.locator("svg.lines").first.is_visible()
         page.get_by_label("part of a metric's name").fill("mem_us")
         page.get_by_role("button", name="Filter").click()
-        assert page.locator("figure.plot h3").all_inner_texts() == ["mem_used"]
+        assert page.locator("figure.plot h3").all_inner_texts() == ["mem_used", "ccagent_mem_used"]
         assert window.problems == []
 
 
