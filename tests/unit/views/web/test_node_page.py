@@ -30,7 +30,7 @@ def site(tmp_path: Path) -> Iterator[PageSite]:
 
 def groups(text: str) -> dict[str, tuple[bool, list[str], str]]:
     """Return by title: whether the group is open, its plots, and the text on other metrics."""
-    found = {}
+    found: dict[str, tuple[bool, list[str], str]] = {}
     for one in re.findall(r'<details class="group".*?(?=<details class="group"|</section>)',
                           text, re.DOTALL):  # fmt: skip
         title = re.search("<h3>(.*?)</h3>", one)
