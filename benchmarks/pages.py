@@ -1,7 +1,9 @@
 """Cost of the store's pages: first paint in a browser, size, and CPU of ten viewers.
 
     python benchmarks/pages.py [--nodes 1000] [--seconds 120]
+    python benchmarks/pages.py --base DIRECTORY [--nodes 200]
     python benchmarks/pages.py --pictures DIRECTORY
+    python benchmarks/pages.py --screens DIRECTORY
 
 The store is that of the tests, with the given number of simulated nodes. It has a day of values
 of each node (about 100 to 150 series a node) and a job of 16 nodes that has run for 24 hours. Each
@@ -10,7 +12,14 @@ counts. The login page, which reads no values, is measured for comparison. CPU i
 one page. `--seconds`: ten viewers (five of the cluster, three of one job, two of other jobs)
 request their pages every 30 s for this duration. The store's CPU without viewers is subtracted.
 
+`--base`: also measure the pages of another version, such as of `git archive COMMIT | tar -x -C
+DIRECTORY`, in turns with these, and print the ratios of medians. Without viewers.
+
 `--pictures`: write the pictures of the READMEs, from 32 simulated nodes.
+
+`--screens`: write a picture of each page of `ccagent try`, whose real node has sent values for less
+than a minute, without jobs: 1280 and 400 pixels wide, light and dark. Print height, size of the
+HTML, and what the browser complained about.
 """
 
 from __future__ import annotations
@@ -18,10 +27,14 @@ from __future__ import annotations
 import argparse
 import gzip
 import io
+import itertools
 import os
 import signal
+import socket
+import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.error
@@ -33,7 +46,8 @@ from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from tests.support.page_server import open_browser
+from tests.support.page_server import RunningDemo, fetch, open_browser
+from tests.support.page_server import watch as open_window
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,12 +71,12 @@ def serve(nodes: int) -> None:
 class Store:
     """The store in a separate process."""
 
-    def __init__(self, nodes: int) -> None:
-        """Start the store, and wait until it is filled."""
+    def __init__(self, nodes: int, root: Path = Path(__file__).parent.parent) -> None:
+        """Start the store of the sources below `root`, and wait until it is filled."""
         begin = time.monotonic()
         self.process = subprocess.Popen(
-            [sys.executable, __file__, "--serve", "--nodes", str(nodes)],
-            stdout=subprocess.PIPE, text=True,
+            [sys.executable, str(root / "benchmarks/pages.py"), "--serve", "--nodes", str(nodes)],
+            stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": f"{root}/src"},
         )  # fmt: skip
         self.url = (self.process.stdout or sys.stdin).readline().strip()
         self.seconds = time.monotonic() - begin
@@ -138,6 +152,26 @@ def report_paints(store: Store, browser: Browser, pages: dict[str, str]) -> None
         print("{:<24}{:>9.0f}{:>11.0f}{:>10.0f}{:>11.0f}{:>9.0f}{:>9.0f}".format(name, *figures))
 
 
+def compare(stores: list[Store], browser: Browser, pages: dict[str, str]) -> None:
+    """Print the ratios of medians of the first store's pages to those of the second."""
+    print(f"{'page':<24}{'paint':>8}{'loaded':>8}{'sent':>8}{'CPU':>8}  paint ms, sent kB of both")
+    for name, path in pages.items():
+        runs: list[list[tuple[float, float, int]]] = [[], []]
+        cpu: list[list[float]] = [[], []]
+        for number, (own, store) in itertools.product(range(7), enumerate(stores)):
+            before = store.cpu()
+            url = store.url + path + other_time(path, 2 * number)
+            runs[own].append(paint(browser, url))
+            cpu[own].append(store.cpu() - before)
+        medians = [
+            [*map(statistics.median, zip(*each, strict=True)), statistics.median(seconds)]
+            for each, seconds in zip(runs, cpu, strict=True)
+        ]
+        ratios = "".join(f"{a / max(b, 0.001):>8.2f}" for a, b in zip(*medians, strict=True))
+        painted = ", ".join(f"{one[0]:.0f}" for one in medians)
+        print(f"{name:<24}{ratios}  {painted}; {', '.join(f'{m[2] / 1000:.1f}' for m in medians)}")
+
+
 def watch(store: Store, path: str, seconds: float, delay: float) -> None:
     """Request a page as a refreshing browser does."""
     tag = ""
@@ -198,12 +232,44 @@ def make_pictures(directory: Path) -> None:
     store.stop()
 
 
+def make_screens(directory: Path) -> None:
+    """Write pictures of all pages of a trial, at both widths and in both colour schemes."""
+    directory.mkdir(parents=True, exist_ok=True)
+    node = f"/cluster/here/node/{socket.gethostname().partition('.')[0]}"
+    pages = {
+        "front": "/", "cluster": "/cluster/demo", "jobs": "/cluster/demo/jobs",
+        "job": "/cluster/demo/job/4711002", "job-of-nodes": "/cluster/demo/job/4711001",
+        "node": "/cluster/demo/node/g001", "usage": "/usage", "young-cluster": "/cluster/here",
+        "young-node": node, "young-jobs": "/cluster/here/jobs", "login": "/login",
+        "nothing": "/cluster/nothing",
+    }  # fmt: skip
+    print(f"{'page':<15}{'width':>6} {'scheme':<6}{'height':>7}{'HTML kB':>9}  problems")
+    with (
+        tempfile.TemporaryDirectory() as temporary,
+        RunningDemo(Path(temporary) / "trial", "ccagent", "try") as trial,
+        open_browser() as browser,
+    ):
+        time.sleep(30)  # some values of the real node
+        for (name, path), width, scheme in itertools.product(
+            pages.items(), (1280, 400), ("light", "dark")
+        ):
+            with open_window(browser, trial.url, width=width, color_scheme=scheme) as window:
+                page = window.open(path)
+                page.screenshot(path=directory / f"{name}-{width}-{scheme}.png", full_page=True)
+                height = page.evaluate("document.documentElement.scrollHeight")
+                size = len(fetch(f"{trial.url}{path}") or "") / 1000
+                problems = [one for one in window.problems if "404" not in one]
+                print(f"{name:<15}{width:>6} {scheme:<6}{height:>7}{size:>9.1f}  {problems or ''}")
+
+
 def main() -> None:
     """Parse the options and measure."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--nodes", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=120, help="a multiple of 60")
     parser.add_argument("--pictures", type=Path)
+    parser.add_argument("--base", type=Path)
+    parser.add_argument("--screens", type=Path)
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
@@ -212,19 +278,30 @@ def main() -> None:
     if options.pictures:
         make_pictures(options.pictures)
         return
+    if options.screens:
+        make_screens(options.screens)
+        return
     store = Store(options.nodes)
     try:
         print(f"a store with {options.nodes} nodes was filled after {store.seconds:.1f} s")
         wide, *others = list(job_numbers(store))[:3]
+        measured = {
+            "login (no values)": "login",
+            f"cluster, {options.nodes} nodes": "cluster/demo",
+            "job, 16 nodes, 24 h": f"cluster/demo/job/{wide}",
+            "node": "cluster/demo/node/c001",
+            "jobs": "cluster/demo/jobs",
+            "job, with Bokeh": f"cluster/demo/job/{wide}?zoom=1",
+        }
         with open_browser() as browser:
-            report_paints(store, browser, {
-                "login (no values)": "login",
-                f"cluster, {options.nodes} nodes": "cluster/demo",
-                "job, 16 nodes, 24 h": f"cluster/demo/job/{wide}",
-                "node": "cluster/demo/node/c001",
-                "jobs": "cluster/demo/jobs",
-                "job, with Bokeh": f"cluster/demo/job/{wide}?zoom=1",
-            })  # fmt: skip
+            if options.base:
+                base = Store(options.nodes, options.base)
+                try:
+                    compare([store, base], browser, measured)
+                finally:
+                    base.stop()
+                return
+            report_paints(store, browser, measured)
         pages = ["cluster/demo"] * 5 + [f"cluster/demo/job/{wide}"] * 3
         pages += [f"cluster/demo/job/{one}" for one in others]
         report_viewers(store, pages, options.seconds)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import math
-import time
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from datetime import tzinfo
 
 _LETTERS = "KMGTPE"
 
@@ -186,7 +190,7 @@ def format_number(value: float | None, digits: int = 3) -> str:
 
 
 def format_quantity(value: float | None, unit: str) -> str:
-    """Return a value with unit and SI prefix: `1.5 GB`, `380 W`, `97 %`."""
+    """Return a value with unit and prefix: `1.5 GiB`, `380 W`, `97 %`, `0.75 /s`."""
     if value is None or not math.isfinite(value):
         return NOT_KNOWN
     match unit:
@@ -196,12 +200,14 @@ def format_quantity(value: float | None, unit: str) -> str:
             return f"{format_number(value)} °C"
         case "s":
             return _format_short_time(value)
-        case "" | "1/s" if abs(value) < 100_000:
-            return f"{format_number(value)} {unit}".rstrip()
         case "" | "1/s":
-            return f"{_scale(value, 1000, 1.0)} {unit}".rstrip()
+            text = format_number(value) if abs(value) < 100_000 else _scale(value, 1000, 1.0)
+            return f"{text} {unit.removeprefix('1')}".rstrip()
+        case "B":
+            text = _scale(value, 1024, 0.9995, " ")
+            return f"{text[:-1]}{text[-1].upper()}iB" if text[-1].isalpha() else f"{text}B"
         case _:
-            return _scale(value, base_of(unit), 0.9995, " ") + unit
+            return _scale(value, 1000, 0.9995, " ") + unit
 
 
 def base_of(unit: str) -> int:
@@ -210,7 +216,7 @@ def base_of(unit: str) -> int:
 
 
 def _scale(value: float, base: int, border: float, space: str = "") -> str:
-    """Return a value with an SI prefix. border: share of the base from which the prefix changes."""
+    """Return a value with a prefix. border: share of the base from which the prefix changes."""
     size, step = abs(value), 0
     while size >= base * border and step < len(_PREFIXES) - 1:
         size /= base
@@ -247,14 +253,17 @@ def format_age(seconds: float | None) -> str:
     return f"{int(seconds // _DAY)} days"
 
 
-def format_time(moment: float | None) -> str:
-    """Return a time in the server's time zone: `2026-11-22 20:15`."""
+def format_time(moment: float | None, zone: tzinfo | None = None) -> str:
+    """Return a time: `2026-11-22 20:15`. zone: None: of this machine."""
     if moment is None or not 0 <= moment < _FAR:
         return NOT_KNOWN
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(moment))
+    return f"{datetime.fromtimestamp(moment, zone):%Y-%m-%d %H:%M}"
 
 
-def format_clock(moment: float, span: float) -> str:
-    """Return a time for the label of an axis. span: of the axis, in seconds."""
+def format_clock(moment: float, span: float, zone: tzinfo | None = None) -> str:
+    """Return a time for the label of an axis. span: of the axis, in seconds.
+
+    zone: None: of this machine.
+    """
     form = "%d %b" if span > 3 * _DAY else ("%H:%M" if span > 600 else "%H:%M:%S")
-    return time.strftime(form, time.localtime(moment))
+    return datetime.fromtimestamp(moment, zone).strftime(form)

@@ -41,7 +41,7 @@ class RunningDemo:
             assert self.process.poll() is None, self.said()
             assert time.monotonic() < deadline, self.said()
             time.sleep(0.05)
-        found = re.search(r"(http://\S+)/\n", self.said())
+        found = re.search(r"(?:pages at |\A)(http://\S+)/\n", self.said())
         assert found, self.said()
         self.url = found[1]
 
@@ -114,7 +114,8 @@ def open_browser() -> Generator[Browser]:
 @contextmanager
 def watch(browser: Browser, url: str, *, width: int = 1280, **options: Any) -> Generator[Watched]:
     """Open a window of a browser. options: of playwright's context."""
-    context = browser.new_context(viewport={"width": width, "height": 900}, **options)
+    options = {"viewport": {"width": width, "height": 900}, "timezone_id": "UTC"} | options
+    context = browser.new_context(**options)
     try:
         yield Watched(context.new_page(), url)
     finally:

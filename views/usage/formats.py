@@ -12,6 +12,7 @@ from ccagent.views.terminal import clean, harmless
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from datetime import tzinfo
 
     from ccagent.stores.metrics.usage.table import UsageAnswer, UsageSum
 
@@ -82,8 +83,11 @@ def _row(found: UsageSum, name: str, answer: UsageAnswer) -> list[str]:
     ]  # fmt: skip
 
 
-def notes(answer: UsageAnswer) -> Iterator[str]:
-    """Yield sentences on unknown energy, the interval, PUE and the source of factors."""
+def notes(answer: UsageAnswer, zone: tzinfo | None = None) -> Iterator[str]:
+    """Yield sentences on unknown energy, the interval, PUE and the source of factors.
+
+    zone: of times; None: of this machine.
+    """
     total = answer.total
     if total.measured < total.jobs:
         yield f"Energy known of {total.measured} of {total.jobs} jobs; the others are not in it."
@@ -96,7 +100,8 @@ def notes(answer: UsageAnswer) -> Iterator[str]:
     if answer.pue != 1 and (total.grams is not None or total.cost is not None):
         yield f"CO2 and cost are of the energy times a PUE of {format_number(answer.pue)}."
     if answer.factor_problem:
-        since = "" if answer.factor_hour is None else f" since {format_time(answer.factor_hour)}"
+        hour = answer.factor_hour
+        since = "" if hour is None else f" since {format_time(hour, zone)}"
         yield f"No factor of {answer.factor_source}{since}: {clean(answer.factor_problem)}"
     elif total.grams is None and not answer.factor_source:
         yield "CO2 needs factors: usage.factor-file or usage.source of the store."

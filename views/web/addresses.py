@@ -8,12 +8,13 @@ letters, digits, `.`, `-` and `_` are encoded as `~` and two hexadecimal digits 
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlencode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from datetime import tzinfo
 
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
@@ -74,6 +75,7 @@ RANGES = {
 _DURATION = re.compile(r"([1-9][0-9]{0,3})([mhd])")
 _UNITS = {"m": 60, "h": 3600, "d": 86400}
 _FAR = 10**11
+_FEWEST_STEPS = 5
 AHEAD = 3600
 """Seconds by which clocks of nodes may be ahead."""
 
@@ -81,13 +83,14 @@ AHEAD = 3600
 class ShownTime(NamedTuple):
     """A range in seconds since 1970. name: such as `6h`, of a range that ends now; "": fixed.
 
-    problem: error in the query, "" if none.
+    problem: error in the query, "" if none. is_cut: the range begins with the first value.
     """
 
     start: int
     end: int
     name: str
     problem: str = ""
+    is_cut: bool = False
 
     @property
     def is_live(self) -> bool:
@@ -98,13 +101,6 @@ class ShownTime(NamedTuple):
     def query(self) -> str:
         """Return the range as a query of a URL."""
         return f"range={self.name}" if self.name else f"from={self.start}&to={self.end}"
-
-    @property
-    def fields(self) -> tuple[str, str]:
-        """Return both times in the format of the HTML input `datetime-local`."""
-        moments = (datetime.fromtimestamp(one).astimezone() for one in (self.start, self.end))
-        first, last = (one.strftime("%Y-%m-%dT%H:%M") for one in moments)
-        return first, last
 
 
 def read_times(
@@ -119,6 +115,17 @@ def read_times(
     if start >= end:
         return _recent(default, now, "no values are stored for this time range")
     return found._replace(start=start, end=end)
+
+
+def cut_times(times: ShownTime, first: int, step: int) -> ShownTime:
+    """Return a range that ends now without its time before the first value, but a few steps long.
+
+    first: seconds since 1970, 0: no values. step: seconds between values.
+    """
+    start = min(first, times.end - _FEWEST_STEPS * step)
+    if not (first and times.is_live and start > times.start):
+        return times
+    return times._replace(start=start, is_cut=True)
 
 
 def _read_times(query: Mapping[str, str], now: int, default: str) -> ShownTime:
@@ -143,12 +150,16 @@ def _recent(name: str, now: int, problem: str) -> ShownTime:
     return ShownTime(now - seconds, now, name, problem)
 
 
-def read_moment(text: str) -> int | None:
-    """Parse seconds since 1970, or ISO 8601. Return None for any other text."""
+def read_moment(text: str, zone: tzinfo = UTC) -> int | None:
+    """Parse seconds since 1970, or ISO 8601. Return None for any other text.
+
+    zone: of a text without one. Of a time that a change of the clock repeats, the first is meant.
+    """
     if text.isascii() and text.isdigit() and len(text) <= 11:
         return int(text)
     try:
-        found = int(datetime.fromisoformat(text[:40]).astimezone().timestamp())
+        moment = datetime.fromisoformat(text[:40])
+        found = int((moment if moment.tzinfo else moment.replace(tzinfo=zone)).timestamp())
     except (ValueError, OverflowError, OSError):
         return None
     return found if 0 <= found < _FAR else None

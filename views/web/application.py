@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
@@ -16,9 +15,10 @@ from starlette.routing import Route, Router
 from ccagent.errors import CcagentError
 from ccagent.log import logger
 from ccagent.stores.jobstats.client import UnansweredError
+from ccagent.views.amounts import plural
 from ccagent.views.web import addresses
 from ccagent.views.web.access import Sessions
-from ccagent.views.web.addresses import decode_segment
+from ccagent.views.web.addresses import decode_segment, read_moment
 from ccagent.views.web.context import NotAllowedError, PageRequest
 from ccagent.views.web.data.job_search import JobSearchError
 from ccagent.views.web.pages.cluster_page import make_cluster_page
@@ -37,6 +37,7 @@ from ccagent.views.web.replies import (
     pack_page,
     reply,
 )
+from ccagent.views.web.zones import keep_zone, read_zone
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable
@@ -59,6 +60,9 @@ _PARAMETERS = frozenset({
     "range", "from", "to", "q", "state", "verdict", "page", "plot", "zoom", "at", "sort", "by",
 })  # fmt: skip
 """Known parameters of the URL. Others are ignored: they must not bypass the cache."""
+
+_MOMENTS = frozenset({"from", "to", "at"})
+"""Parameters with times: seconds since 1970, or ISO 8601 in the zone of the page."""
 
 
 class PageKind(NamedTuple):
@@ -110,6 +114,7 @@ class PageApplication:
             Route("/static/{version}/{name}", answer_static),
             Route("/bokeh/{version}/{name}", answer_bokeh),
             Route("/job/{job}", self._any_job),
+            Route("/zone", self._zone),
         ]
         for kind in PAGES:
             for prefix, answer in (("", self._page), ("/data", self._data), ("/csv", self._csv)):
@@ -124,14 +129,16 @@ class PageApplication:
     # pages
 
     async def _page(self, kind: PageKind, request: Request) -> Response:
-        wanted = self._read_request(request, _DRAWN)
+        wanted, shown = self._read_request(request, _DRAWN), read_zone(request)
 
         async def make() -> MadePage:
             model = await self._model(kind, wanted)
             return pack_page("text/html", self._render(kind, wanted, request, model))
 
+        key = _key(kind, wanted, wanted.viewer), str(shown.zone), shown.is_unknown
+
         more = {"Content-Security-Policy": ZOOM_POLICY} if _zooms(wanted) else {}
-        return reply(request, await self._pages.get(_key(kind, wanted, wanted.viewer), make), more)
+        return reply(request, await self._pages.get(key, make), more)
 
     async def _data(self, kind: PageKind, request: Request) -> Response:
         wanted = self._read_request(request, _ZOOMED)
@@ -141,7 +148,6 @@ class PageApplication:
             chosen = wanted.chosen_plots
             found = {
                 "made": self._sources.now,
-                "offset": time.localtime(self._sources.now).tm_gmtoff,
                 "plots": [one.as_json() for one in model.plots if not chosen or one.key in chosen],
             }
             if isinstance(model, JobsPage | LustrePage | UsagePage):
@@ -188,12 +194,14 @@ class PageApplication:
             "zooms": _zooms(wanted),
             "zoom_link": _turn_zoom(path, wanted) if bokeh_version() and model.plots else "",
             "data_link": f"/data{path}{query}",
+            "here": f"{path}{query}",
         }
         return render(kind.template, values, self._sources.now)
 
     def _common(self, request: Request, viewer: Viewer | None) -> dict[str, Any]:
         return {
             "viewer": viewer,
+            "shown": read_zone(request),
             "has_session": self._sessions.has_session(request),
             "is_demo": self._is_demo,
             "has_lustre": viewer is not None and self._sources.lustre is not None,
@@ -211,7 +219,7 @@ class PageApplication:
         found = [
             {
                 "name": name,
-                "text": f"{len(known[name].children)} nodes" if name in known else "no nodes",
+                "text": plural(len(known[name].children), "node") if name in known else "no nodes",
             }
             for name in names
         ]
@@ -245,6 +253,9 @@ class PageApplication:
         if not runs:
             raise HTTPException(404, "the store has no such job")
         return RedirectResponse(addresses.job_link(runs[-1].cluster, name), 302)
+
+    async def _zone(self, request: Request) -> Response:
+        return keep_zone(request, self._sessions.next_page(request.query_params.get("next", "")))
 
     async def _login(self, request: Request) -> Response:
         def show(place: str, problem: str, status: int) -> Response:
@@ -304,6 +315,11 @@ class PageApplication:
             raise HTTPException(400, "the address is too long")
         names = {name: _decoded(str(text)) for name, text in request.path_params.items()}
         query = {name: text for name, text in request.query_params.items() if name in _PARAMETERS}
+        zone = read_zone(request).zone
+        # Content does not depend on the viewer's zone: viewers share it.
+        for name in _MOMENTS & query.keys():
+            moment = read_moment(query[name], zone)
+            query[name] = query[name] if moment is None else str(moment)
         return PageRequest(viewer, names, query, points)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.errors import CcagentError
+from ccagent.views.web.data.job_search import JobFilter
 from ccagent.views.web.data.jobs import JobReports
 from ccagent.views.web.data.lustre import LustreSource
 from ccagent.views.web.data.nodes import (
@@ -57,6 +58,13 @@ class PageSources:
         self.usage = usage
         self.retention = retention
         self.simulated = simulated
+
+    async def has_jobs(self, cluster: str) -> bool:
+        """Return whether a cluster had jobs in the time of the retention.
+
+        Without the agent `jobs`, pages show the use of nodes, as their allocation is unknown.
+        """
+        return await self.jobs.count(JobFilter(cluster, self.oldest)) > 0
 
     @property
     def oldest(self) -> int:

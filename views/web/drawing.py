@@ -9,7 +9,7 @@ about 60 kB.
 from __future__ import annotations
 
 import math
-import time
+from datetime import datetime
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,6 +21,7 @@ from ccagent.views.web.rendering import escape_label
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import tzinfo
 
     from numpy.typing import NDArray
 
@@ -51,6 +52,7 @@ _TIMES = (
     1209600, 2592000,
 )  # fmt: skip
 _MOST_TICKS = 40
+_HOUR = 3600
 LARGEST, _SMALLEST = 1e300, 1e-300
 """Limits of values: beyond them floating point numbers have no round steps."""
 
@@ -75,14 +77,26 @@ def value_ticks(top: float, count: int = 4) -> list[float]:
     return [n * step for n in range(int(top / step + 1e-9) + 1)]
 
 
-def time_ticks(start: float, end: float, count: int = 6) -> list[int]:
-    """Return round times in the server's time zone between start and end."""
+def time_ticks(start: float, end: float, zone: tzinfo | None, count: int = 6) -> list[int]:
+    """Return round times between start and end in a zone; None: of this machine."""
     span = max(1.0, end - start)
     step = next((one for one in _TIMES if span / one <= count), _TIMES[-1])
-    offset = time.localtime(start).tm_gmtoff
+    offset = _offset(start, zone)
     first = -int(-(start + offset) // step) * step - offset
-    return list(range(first, int(end) + 1, step))[:_MOST_TICKS]
+    ticks = list(range(first, int(end) + 2 * _HOUR, step))[:_MOST_TICKS]
+    if step > _HOUR:  # after a change of the clock the same time of day is earlier or later
+        ticks = [one + offset - _offset(one, zone) for one in ticks]
+    return [one for one in ticks if start <= one <= end]
 
+
+def _offset(moment: float, zone: tzinfo | None) -> int:
+    """Return the seconds by which a zone is ahead of UTC at a time."""
+    offset = datetime.fromtimestamp(moment, zone).astimezone(zone).utcoffset()
+    return int(offset.total_seconds()) if offset else 0
+
+
+_FEWEST_BYTES = 4.0
+"""Smallest end of an axis of bytes: its steps are whole bytes."""
 
 HEIGHT = 150
 """Height of the plot area in pixels."""
@@ -112,6 +126,7 @@ def draw_lines(
     lines: Sequence[PlotLine],
     grid: TimeGrid,
     unit: str,
+    zone: tzinfo | None,
     *,
     limits: Sequence[PlotLimit] = (),
     top: float | None = None,
@@ -125,6 +140,8 @@ def draw_lines(
     highest = min(highest, LARGEST)
     scale = _scale(highest, unit)
     upper = top if top and highest <= top * 1.001 else find_top(highest / scale) * scale
+    if unit == "B":
+        upper = max(upper, _FEWEST_BYTES)
     ticks = [tick * scale for tick in value_ticks(upper / scale)]
     values = "".join(
         f'<text x="52" y="{_MARGIN + HEIGHT * (1 - tick / upper) + 4:.0f}">'
@@ -132,7 +149,7 @@ def draw_lines(
         for tick in ticks
     )
     body = (
-        _draw_grid(ticks, upper, grid)
+        _draw_grid(ticks, upper, grid, zone)
         + "".join(_draw_line(line, upper) for line in lines)
         + "".join(_draw_limit(one, upper, grid) for one in limits)
     )
@@ -142,16 +159,17 @@ def draw_lines(
         f'<svg class="lines" role="img" aria-label="{escape_label(label)}" width="100%"'
         f' height="{height}" viewBox="0 {-_ROWS * _MARGIN / HEIGHT:.0f} {max(1, grid.size - 1)}'
         f' {_ROWS * height / HEIGHT:.0f}" preserveAspectRatio="none">{body}</svg>'
-        f"{_draw_times(grid.start, grid.end)}"
+        f"{_draw_times(grid.start, grid.end, zone)}"
     )
 
 
-def _draw_times(start: int, end: int) -> str:
+def _draw_times(start: int, end: int, zone: tzinfo | None) -> str:
     """Return the labels of a time axis."""
     span = max(1, end - start)
     labels = "".join(
-        f'<text x="{100 * (tick - start) / span:.2f}%" y="12">{format_clock(tick, span)}</text>'
-        for tick in time_ticks(start, end)
+        f'<text x="{100 * (tick - start) / span:.2f}%" y="12">'
+        f"{format_clock(tick, span, zone)}</text>"
+        for tick in time_ticks(start, end, zone)
         if 0.03 < (tick - start) / span < 0.97
     )
     return f'<svg class="times" width="100%" height="16" aria-hidden="true">{labels}</svg>'
@@ -242,12 +260,12 @@ def _largest(values: NDArray[np.float64]) -> float:
     return found if np.isfinite(found) else 0.0
 
 
-def _draw_grid(ticks: Sequence[float], upper: float, grid: TimeGrid) -> str:
+def _draw_grid(ticks: Sequence[float], upper: float, grid: TimeGrid, zone: tzinfo | None) -> str:
     right = max(1, grid.size - 1)
     rows = "".join(f"M0 {_ROWS * (1 - tick / upper):.0f}H{right}" for tick in ticks)
     columns = "".join(
         f"M{(tick - grid.start) / grid.step:.1f} 0V{_ROWS}"
-        for tick in time_ticks(grid.start, grid.end)
+        for tick in time_ticks(grid.start, grid.end, zone)
     )
     return f'<path class="grid" d="{rows}{columns}"/>'
 
@@ -280,6 +298,19 @@ class GridCell(NamedTuple):
     link: str
 
 
+class TimedDrawing(NamedTuple):
+    """A drawing, and the start and end of the time axis below it. times: None: no axis."""
+
+    body: Markup
+    times: tuple[int, int] | None = None
+
+    def draw(self, zone: tzinfo | None) -> Markup:
+        """Return the drawing with its axis."""
+        if self.times is None:
+            return self.body
+        return self.body + Markup(_draw_times(*self.times, zone))  # noqa: S704 - times only
+
+
 def draw_heat_map(
     rows: NDArray[np.float64],
     names: Sequence[str],
@@ -287,29 +318,29 @@ def draw_heat_map(
     *,
     height: int = 12,
     label: str = "",
-) -> Markup:
+) -> TimedDrawing:
     """Return a heat map with one row per name. rows: shares from 0 to 1 over time."""
     count, columns = rows.shape
     paths: dict[str, list[str]] = {}
     for number, row in enumerate(rows.tolist()):
         column = 0
-        for name, cells in groupby(row, key=share_class):
-            width = len(list(cells))
+        for name, same in groupby(row, key=share_class):
+            width = len(list(same))
             paths.setdefault(name, []).append(f"M{column} {number}h{width}v.9h{-width}z")
             column += width
-    body = "".join(f'<path class="{name}" d="{"".join(d)}"/>' for name, d in sorted(paths.items()))
+    cells = "".join(f'<path class="{name}" d="{"".join(d)}"/>' for name, d in sorted(paths.items()))
     labels = "".join(
-        f'<text x="92" y="{number * height + height - 2}">{escape_label(name[-16:])}</text>'
+        f'<text x="92" y="{number * height + height // 2 + 4}">{escape_label(name[-16:])}</text>'
         for number, name in enumerate(names)
     )
     size = count * height
-    return Markup(  # noqa: S704 - names are escaped
+    body = Markup(  # noqa: S704 - names are escaped
         f'<svg class="names" width="96" height="{size}" aria-hidden="true">{labels}</svg>'
         f'<svg class="heat" role="img" aria-label="{escape_label(label)}" width="100%"'
         f' height="{size}" viewBox="0 0 {max(1, columns)} {max(1, count)}"'
-        f' preserveAspectRatio="none">{body}</svg>'
-        f"{_draw_times(*times)}"
+        f' preserveAspectRatio="none">{cells}</svg>'
     )
+    return TimedDrawing(body, times)
 
 
 def draw_cells(cells: Sequence[GridCell], label: str = "") -> Markup:

@@ -19,6 +19,7 @@ from ccagent.views.web.rendering import shown_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import tzinfo
 
     from numpy.typing import NDArray
 
@@ -41,7 +42,10 @@ class LegendEntry(msgspec.Struct, frozen=True):
 
 
 class PagePlot(msgspec.Struct, frozen=True, kw_only=True):
-    """A plot of a page. key: in addresses. reason: of an empty plot. top: fixed end of its axis."""
+    """A plot of a page. key: in addresses. reason: of an empty plot. top: fixed end of its axis.
+
+    is_daily: values are of days of this machine's time zone.
+    """
 
     key: str
     title: str
@@ -52,11 +56,19 @@ class PagePlot(msgspec.Struct, frozen=True, kw_only=True):
     top: float | None = None
     reason: str = ""
     note: str = ""
+    is_daily: bool = False
+    description: str = ""
 
     @property
     def is_empty(self) -> bool:
         """Return whether the plot has no values."""
         return not any(bool((~np.isnan(line.values.mean)).any()) for line in self.lines)
+
+    @property
+    def is_zero(self) -> bool:
+        """Return whether all values are 0."""
+        ends = (one for line in self.lines for one in (line.values.low, line.values.high))
+        return not any(np.nan_to_num(one).any() for one in ends)
 
     @property
     def sentence(self) -> str:
@@ -72,14 +84,13 @@ class PagePlot(msgspec.Struct, frozen=True, kw_only=True):
         )
         return text + (f"; {self.note}" if self.note else "")
 
-    @property
-    def svg(self) -> Markup:
+    def draw(self, zone: tzinfo) -> Markup:
         """Return the plot as SVG; empty for a plot without values."""
         if self.is_empty:
             return Markup()
         return draw_lines(
-            self.lines, self.grid, self.unit, limits=self.limits, top=self.top,
-            label=f"{self.title}: {self.sentence}",
+            self.lines, self.grid, self.unit, None if self.is_daily else zone,
+            limits=self.limits, top=self.top, label=f"{self.title}: {self.sentence}",
         )  # fmt: skip
 
     @property
@@ -191,6 +202,7 @@ def make_plot(
     top: float | None = None,
     limits: Sequence[PlotLimit] = (),
     reason: str = "",
+    description: str = "",
 ) -> PagePlot:
     """Return a plot of named series; of many series, their minimum, mean and maximum."""
     lines: list[PlotLine] = []
@@ -212,7 +224,7 @@ def make_plot(
         notes.append(f"coverage {fewest} of {len(lines)} {what}")
     return PagePlot(
         key=key, title=title, unit=unit, grid=grid, lines=tuple(joined), limits=tuple(limits),
-        top=top, note="; ".join(notes),
+        top=top, note="; ".join(notes), description=description,
         reason=reason or ("" if series else "not collected here"),
     )  # fmt: skip
 

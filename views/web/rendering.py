@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import time
 import unicodedata
+from datetime import datetime
 from functools import cache
 from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, pass_context
 from markupsafe import Markup, escape
 
 from ccagent import __version__
@@ -22,12 +22,17 @@ from ccagent.views.amounts import (
     format_quantity,
     format_share,
     format_time,
+    plural,
 )
 from ccagent.views.web import addresses
 from ccagent.views.web.addresses import RANGES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from jinja2.runtime import Context
+
+    from ccagent.views.web.zones import ShownZone
 
 
 _SHOWN = "\N{REPLACEMENT CHARACTER}"
@@ -57,7 +62,7 @@ def escape_label(text: object) -> Markup:
 STATES = {
     "ok": ("●", "ok"), "hint": ("▲", "hint"), "BAD": ("■", "BAD"), "unknown": ("◌", "unknown"),
     "short": ("◌", "too short"), "busy": ("●", "busy"), "idle": ("○", "idle"),
-    "silent": ("✕", "silent"),
+    "silent": ("✕", "silent"), "up": ("●", "up"),
 }  # fmt: skip
 """Shape and word by level. They make colours redundant."""
 
@@ -109,6 +114,18 @@ def _static_link(name: str) -> str:
     return f"/static/{static_version()}/{name}"
 
 
+@pass_context
+def _format_time(context: Context, moment: float | None) -> str:
+    """Return a time in the zone of the page."""
+    return format_time(moment, context["zone"])
+
+
+@pass_context
+def _format_field(context: Context, moment: float) -> str:
+    """Return a time in the zone of the page, for the HTML input `datetime-local`."""
+    return f"{datetime.fromtimestamp(moment, context['zone']):%Y-%m-%dT%H:%M}"
+
+
 @cache
 def _environment() -> Environment:
     found = Environment(
@@ -120,9 +137,11 @@ def _environment() -> Environment:
         "quantity": format_quantity,
         "duration": format_duration,
         "age": format_age,
-        "moment": format_time,
+        "moment": _format_time,
+        "field": _format_field,
         "number": format_number,
         "share": format_share,
+        "plural": plural,
     }
     names: dict[str, Any] = {
         "static": _static_link,
@@ -138,13 +157,16 @@ def _environment() -> Environment:
 
 _EMPTY = {
     "viewer": None, "cluster": None, "simulated": False, "is_demo": False, "data_link": "",
-    "has_lustre": False, "made": "", "zone": "", "has_session": False, "zooms": False,
+    "has_lustre": False, "made": "", "has_session": False, "zooms": False,
     "zoom_link": "",
 }  # fmt: skip
 
 
 def render(template: str, values: Mapping[str, Any], now: float | None = None) -> bytes:
-    """Return a page as HTML."""
-    made = {} if now is None else {"made": format_time(now), "zone": time.strftime("%Z")}
-    text = _environment().get_template(template).render({**_EMPTY, **made, **values})
+    """Return a page as HTML. values: with `shown`, the time zone."""
+    shown: ShownZone = values["shown"]
+    times: dict[str, Any] = {"zone": shown.zone, "zone_is_unknown": shown.is_unknown}
+    if now is not None:
+        times |= {"made": format_time(now, shown.zone), "zone_text": shown.describe(now)}
+    text = _environment().get_template(template).render({**_EMPTY, **times, **values})
     return text.encode("utf-8", "replace")

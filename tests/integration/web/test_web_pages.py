@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +24,7 @@ PAGES = {
     "several nodes": "/cluster/demo/job/4711001",
     "node": "/cluster/demo/node/g001",
     "here": "/cluster/here",
+    "node here": f"/cluster/here/node/{socket.gethostname().partition('.')[0]}",
     "nothing": "/cluster/nothing",
 }
 
@@ -93,7 +95,8 @@ def test_pages_are_read_without_scripts(demo: RunningDemo, browser: Browser, nam
 @pytest.mark.parametrize(
     ("name", "scheme"),
     [("cluster", "light"), ("jobs", "light"), ("job", "light"), ("node", "light"),
-     ("nothing", "light"), ("job", "dark"), ("cluster", "dark")],
+     ("nothing", "light"), ("job", "dark"), ("cluster", "dark"), ("here", "light"),
+     ("node here", "light"), ("node here", "dark")],
 )  # fmt: skip
 def test_a_checker_of_accessibility_finds_nothing(
     demo: RunningDemo, browser: Browser, name: str, scheme: Any
@@ -112,6 +115,49 @@ def test_a_checker_of_accessibility_finds_nothing(
 def describe(violation: dict[str, Any]) -> str:
     places = [node["html"][:200] for node in violation["nodes"][:3]]
     return f"{violation['id']}: {violation['help']}: {places}"
+
+
+def test_times_are_in_the_zone_of_the_browser(demo: RunningDemo, browser: Browser) -> None:
+    with watch(browser, demo.url, timezone_id="Asia/Tokyo") as window:
+        page = window.open(PAGES["cluster"])
+        page.wait_for_selector("text=Times in Asia/Tokyo (UTC+09:00)")
+        page.get_by_text("from … to").click()
+        page.locator("input[name=from]").fill("2026-01-01T10:00")
+        shown = page.locator("input[name=to]").input_value()
+        page.get_by_role("button", name="Show").click()
+        assert "tz=Asia%2FTokyo" in page.url
+        assert page.locator("input[name=to]").input_value() == shown
+        # UTC is kept on other pages, until local time is chosen.
+        page.goto(f"{demo.url}{PAGES['jobs']}")
+        page.locator(".zone a").click()
+        page.wait_for_selector("text=Times in UTC")
+        page.goto(f"{demo.url}{PAGES['node']}")
+        page.wait_for_selector("text=Times in UTC")
+        page.get_by_role("link", name="local time").click()
+        page.wait_for_selector("text=Times in Asia/Tokyo")
+        assert window.problems == []
+
+
+def test_without_scripts_times_are_in_utc(demo: RunningDemo, browser: Browser) -> None:
+    with watch(browser, demo.url, timezone_id="Asia/Tokyo", java_script_enabled=False) as window:
+        page = window.open(PAGES["cluster"])
+        assert "Times in UTC" in page.locator("form.times").inner_text()
+        page.goto(f"{demo.url}{PAGES['cluster']}?tz=Asia/Tokyo")
+        assert "Times in Asia/Tokyo" in page.locator("form.times").inner_text()
+
+
+def test_a_node_page_is_short_and_unfolds(demo: RunningDemo, browser: Browser) -> None:
+    with watch(browser, demo.url, width=400) as window:
+        page = window.open(PAGES["node here"])
+        assert page.evaluate("document.documentElement.scrollHeight") < 6000
+        memory = page.locator("details.group", has_text="Memory")
+        assert not memory.locator("svg.lines").first.is_visible()
+        memory.locator("summary").first.click()
+        assert memory.locator("svg.lines").first.is_visible()
+        page.get_by_label("part of a metric's name").fill("mem_us")
+        page.get_by_role("button", name="Filter").click()
+        assert page.locator("figure.plot h3").all_inner_texts() == ["mem_used", "ccagent_mem_used"]
+        assert window.problems == []
 
 
 def test_a_plot_is_zoomed_with_bokeh(demo: RunningDemo, browser: Browser) -> None:

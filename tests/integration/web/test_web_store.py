@@ -81,7 +81,7 @@ def test_a_page_shows_what_the_store_has_received(store: RunningStore) -> None:
     assert status == 200
     assert "relax" in text
     assert "mean 3.9, from 3.9 to 3.9" in text
-    assert "2.79 GB of 3.73 GB" in text
+    assert "2.79 GiB of 3.73 GiB" in text
 
 
 def test_an_upgrade_is_ignored(store: RunningStore) -> None:

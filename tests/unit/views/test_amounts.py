@@ -98,10 +98,11 @@ def test_numbers_out_of_range_raise_nothing(value: float) -> None:
 @pytest.mark.parametrize(
     ("value", "unit", "text"),
     [(0.0, "%", "0 %"), (6.18, "%", "6.18 %"), (97.04, "%", "97 %"), (380.0, "W", "380 W"),
-     (13_900.0, "W", "13.9 kW"), (1024.0**3, "B", "1 GB"), (120 * 1024.0**3, "B", "120 GB"),
+     (13_900.0, "W", "13.9 kW"), (1024.0**3, "B", "1 GiB"), (120 * 1024.0**3, "B", "120 GiB"),
      (1e9, "B/s", "1 GB/s"), (None, "B", "unknown"), (math.nan, "W", "unknown"),
      (0.0012, "s", "1.2 ms"), (0.0, "s", "0 s"), (55.0, "degC", "55 °C"), (3.5, "", "3.5"),
-     (2_500_000.0, "1/s", "2.5M 1/s"), (-3.25, "%", "-3.25 %"), (1023.9 * 1024**2, "B", "1 GB")],
+     (2_500_000.0, "1/s", "2.5M /s"), (-3.25, "%", "-3.25 %"), (1023.9 * 1024**2, "B", "1 GiB"),
+     (0.75, "1/s", "0.75 /s"), (512.0, "B", "512 B"), (2048.0, "B", "2 KiB")],
 )  # fmt: skip
 def test_quantities(value: float | None, unit: str, text: str) -> None:
     assert format_quantity(value, unit) == text

@@ -43,11 +43,12 @@ class CardNow(NamedTuple):
 class NodeNow(NamedTuple):
     """Newest values of a node. cpu: share from 0 to 1. Memory is in B, power in W. None: unknown.
 
-    last: time of the newest value. step: seconds between values. coverage: such as `3 of 4 parts`,
-    by field, if some parts of the node have no newest value.
+    first, last: times of the oldest and the newest value; 0: none. step: seconds between values.
+    coverage: such as `3 of 4 parts`, by field, if some parts of the node have no newest value.
     """
 
     name: str
+    first: int
     last: int
     step: int
     cores: int
@@ -93,7 +94,7 @@ class NewestValues:
     def of_node(self, level: StoreLevel) -> NodeNow:
         """Return the newest values of a node."""
         series = self._finder.of_node(level)
-        last, step = _newest_time(series)
+        first, last, step = _value_times(series)
         oldest = last - (SILENT_AFTER + 1) * step
 
         present: Counter[str] = Counter()
@@ -145,6 +146,7 @@ class NewestValues:
         load = mean("cpu_load", "load")
         return NodeNow(
             name=level.path[-1],
+            first=first,
             last=last,
             step=step,
             cores=series.cores,
@@ -162,15 +164,18 @@ class NewestValues:
         )
 
 
-def _newest_time(series: NodeSeries) -> tuple[int, int]:
-    """Return the time of a node's newest row, and its time step."""
-    last, step = 0, 60
+def _value_times(series: NodeSeries) -> tuple[int, int, int]:
+    """Return the times of a node's oldest and newest row, and its time step."""
+    first, last, step = 0, 0, 60
     for group in series.groups:
+        if group.blocks:
+            begin = group.time(min(group.blocks))
+            first = min(first or begin, begin)
         if group.head is not None:
             end = group.time(group.head_first + group.head.rows - 1)
             if end > last:
                 last, step = end, group.frequency
-    return last, step
+    return first, last, step
 
 
 def newest_value(found: StoredSeries, oldest: int) -> float | None:
@@ -261,10 +266,15 @@ def _find(level: StoreLevel) -> NodeSeries:
 
 
 class ShownMetric(NamedTuple):
-    """Base unit of a metric. factor: from the store's values to the base unit."""
+    """Base unit of a metric. factor: from the store's values to the base unit.
+
+    reader: name of the reader that sends it, "" for metrics of others.
+    """
 
     unit: str
     factor: float
+    reader: str = ""
+    description: str = ""
 
 
 UNKNOWN = ShownMetric("", 1.0)
@@ -272,7 +282,7 @@ UNKNOWN = ShownMetric("", 1.0)
 
 @cache
 def shown_metrics(preset: Preset) -> dict[str, ShownMetric]:
-    """Return unit and factor of ccagent's metrics by their names in a store."""
+    """Return ccagent's metrics by their names in a store, in the order of their readers."""
     from ccagent.agents.metrics.presets import apply_preset
     from ccagent.agents.metrics.settings import READERS
 
@@ -286,7 +296,7 @@ def shown_metrics(preset: Preset) -> dict[str, ShownMetric]:
             # Pages show base units with suitable prefixes.
             unit = metric.unit if output.factor else output.unit
             factor = 1.0 / output.factor if output.factor else 1.0
-            found[output.name] = ShownMetric(unit, factor)
+            found[output.name] = ShownMetric(unit, factor, reader.name, metric.description)
     return found
 
 

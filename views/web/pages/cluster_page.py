@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ccagent.views.amounts import format_quantity, format_share
-from ccagent.views.web.addresses import ShownTime, node_link, read_times
+from ccagent.views.amounts import format_quantity, format_share, plural
+from ccagent.views.web.addresses import ShownTime, cut_times, node_link, read_times
 from ccagent.views.web.data.buckets import SeriesBuckets, make_grid, read_means
 from ccagent.views.web.data.job_search import JobFilter
 from ccagent.views.web.drawing import (
     GridCell,
     PlotLimit,
     PlotLine,
+    TimedDrawing,
     draw_cells,
     draw_heat_map,
     draw_meter,
@@ -61,22 +62,24 @@ class UserUse(NamedTuple):
 class ClusterPage(NamedTuple):
     """The content of the page.
 
-    states: shape, word and number of nodes. nodes: the first ones, each with shape and word of its
-    state.
+    has_jobs: False: allocation is unknown, and tiles show use. states: shape, word and number of
+    nodes. need: numbers of jobs whose verdict is BAD, and a hint. nodes: the first ones, each with
+    shape and word of its state.
     """
 
     now: int
     times: ShownTime
+    has_jobs: bool
     tiles: list[ShownTile]
     states: list[tuple[str, str, int]]
     verdicts: list[JobRow]
-    verdict_count: int
+    need: tuple[int, int]
     judged: int
     judged_all: bool
     plots: list[PagePlot]
     users: list[UserUse]
     accounts: list[UserUse]
-    gpu_map: Markup | None
+    gpu_map: TimedDrawing | None
     gpu_text: str
     node_map: Markup
     nodes: list[tuple[NodeNow, tuple[str, str]]]
@@ -99,23 +102,32 @@ async def make_cluster_page(sources: PageSources, request: PageRequest) -> Clust
         (one for one in recent if one.report.level in {"BAD", "hint"}), key=lambda one: one.rank
     )
     mine = [one for one in running if request.viewer.may_see(one.user)]
+    has_jobs = bool(running) or await sources.has_jobs(cluster)
+    words = ("busy", "idle", "silent") if has_jobs else ("up", "silent")
     states = [
-        "silent" if node.is_silent(now) else "busy" if node.name in busy else "idle"
+        "silent" if node.is_silent(now) else words[0] if node.name in busy else words[-2]
         for node in nodes
     ]
+    first = min((node.first for node in nodes if node.first), default=0)
+    shown = cut_times(times, first, max((node.step for node in nodes), default=60))
+    sending = [node for node in nodes if not node.is_silent(now)]
     return ClusterPage(
         now=now,
-        times=times,
-        tiles=_tiles([node for node in nodes if not node.is_silent(now)], running),
-        states=[(*STATES[name], states.count(name)) for name in ("busy", "idle", "silent")],
+        times=shown,
+        has_jobs=has_jobs,
+        tiles=_tiles(sending, running if has_jobs else None),
+        states=[(*STATES[name], states.count(name)) for name in words],
         verdicts=[make_row(one) for one in judged[:MOST_VERDICTS]],
-        verdict_count=len(judged),
+        need=(
+            sum(one.report.level == "BAD" for one in judged),
+            sum(one.report.level == "hint" for one in judged),
+        ),
         judged=len(recent),
         judged_all=len(recent) < _MOST_JOBS,
-        plots=await cluster_plots(sources, cluster, times, request.points, nodes),
+        plots=await cluster_plots(sources, cluster, shown, request.points, nodes),
         users=_sum_use(mine, lambda one: one.user),
         accounts=_sum_use(mine, lambda one: one.account),
-        gpu_map=_gpu_map(sources, cluster, nodes, times),
+        gpu_map=_gpu_map(sources, cluster, nodes, shown),
         gpu_text=_gpu_text(nodes),
         node_map=_node_map(cluster, nodes, now),
         nodes=[(node, STATES[state]) for node, state in zip(nodes, states, strict=True)][
@@ -155,28 +167,41 @@ async def cluster_plots(
     return plots
 
 
-def _tiles(nodes: Sequence[NodeNow], running: Sequence[RunningUse]) -> list[ShownTile]:
-    """Return the figures of the nodes that are not silent."""
+def _tiles(nodes: Sequence[NodeNow], running: Sequence[RunningUse] | None) -> list[ShownTile]:
+    """Return the figures of the nodes that are not silent. running: None: allocation is unknown."""
     memory = [node.memory_used for node in nodes if node.memory_used is not None]
-    used = f"{format_quantity(sum(memory), 'B')} in use{_on_nodes(memory, nodes)}"
     cards = [card for node in nodes for card in node.cards]
     power = [node.power for node in nodes if node.power is not None]
     cpu = [node.cpu for node in nodes if node.cpu is not None]
     mean_cpu = sum(cpu) / len(cpu) if cpu else None
-    tiles = [
-        _tile("Cores", sum(one.cores for one in running), sum(node.cores for node in nodes),
-              f"{format_share(mean_cpu, 1)} in use{_on_nodes(cpu, nodes)}"),
-        _tile("Memory", sum(one.memory for one in running),
-              sum(node.memory_total or 0.0 for node in nodes), used, "B"),
-    ]  # fmt: skip
-    if cards:
-        busy = sum(1 for card in cards if (card.utilization or 0.0) > 0)
-        given = sum(one.gpus for one in running)
-        tiles.append(_tile("GPUs", given, len(cards), f"{busy} in use"))
+    cores = sum(node.cores for node in nodes)
+    whole = sum(node.memory_total or 0.0 for node in nodes)
+    busy = sum(1 for card in cards if (card.utilization or 0.0) > 0)
+    if running is None:
+        tiles = [
+            _use_tile("Cores", mean_cpu, f"of {plural(cores, 'core')}{_on_nodes(cpu, nodes)}"),
+            _use_tile("Memory", sum(memory) / whole if memory and whole else None,
+                      f"{format_quantity(sum(memory), 'B')} of {format_quantity(whole, 'B')}"
+                      + _on_nodes(memory, nodes)),
+        ]  # fmt: skip
+        if cards:
+            known = [card.utilization for card in cards if card.utilization is not None]
+            mean = sum(known) / len(known) if known else None
+            tiles.append(_use_tile("GPUs", mean, f"mean; {busy} of {len(cards)} above 0 %"))
+    else:
+        used = f"{format_quantity(sum(memory), 'B')} in use{_on_nodes(memory, nodes)}"
+        tiles = [
+            _tile("Cores", sum(one.cores for one in running), cores,
+                  f"{format_share(mean_cpu, 1)} in use{_on_nodes(cpu, nodes)}"),
+            _tile("Memory", sum(one.memory for one in running), whole, used, "B"),
+        ]  # fmt: skip
+        if cards:
+            given = sum(one.gpus for one in running)
+            tiles.append(_tile("GPUs", given, len(cards), f"{busy} in use"))
     total = format_quantity(sum(power), "W") if power else "unknown"
     count = "not collected here"
     if power:
-        count = _on_nodes(power, nodes).strip() or f"of {len(power)} nodes"
+        count = _on_nodes(power, nodes).strip() or f"of {plural(len(power), 'node')}"
     return [*tiles, ShownTile("Power", total, count, None)]
 
 
@@ -193,6 +218,11 @@ def _tile(label: str, taken: float, total: float, detail: str, unit: str = "") -
     )
     text = f"{used} of {whole} allocated; {detail}"
     return ShownTile(label, f"{free} free", text, draw_meter(taken / total))
+
+
+def _use_tile(label: str, share: float | None, detail: str) -> ShownTile:
+    text = "unknown" if share is None else f"{format_share(share, 1)} in use"
+    return ShownTile(label, text, detail, draw_meter(share))
 
 
 def _sum_use(running: Sequence[RunningUse], name_of: Callable[[RunningUse], str]) -> list[UserUse]:
@@ -216,7 +246,7 @@ def _sum_use(running: Sequence[RunningUse], name_of: Callable[[RunningUse], str]
 
 def _gpu_map(
     sources: PageSources, cluster: str, nodes: Sequence[NodeNow], times: ShownTime
-) -> Markup | None:
+) -> TimedDrawing | None:
     """Return the use of each card over time; for many cards only the current use."""
     cards = [(node, number, card) for node in nodes for number, card in enumerate(node.cards)]
     if not cards:
@@ -230,8 +260,9 @@ def _gpu_map(
             )
             for node, number, card in cards
         ]
-        return draw_cells(cells, label="use of each GPU now")
-    grid = make_grid(times.start, times.end, 600, 144)
+        return TimedDrawing(draw_cells(cells, label="use of each GPU now"))
+    step = 600 if times.end - times.start > 7200 else max(node.step for node in nodes)
+    grid = make_grid(times.start, times.end, step, 144)
     rows: list[NDArray[np.float64]] = []
     for node, _, card in cards:
         series = sources.store.find(

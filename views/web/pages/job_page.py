@@ -15,7 +15,6 @@ from ccagent.views.amounts import (
     format_number,
     format_quantity,
     format_share,
-    format_time,
 )
 from ccagent.views.job.formats import format_report
 from ccagent.views.job.mounts import JobMounts
@@ -60,7 +59,7 @@ class JobPage(NamedTuple):
     number: str
     name: str
     start: int
-    facts: list[tuple[str, str]]
+    facts: list[tuple[str, str | int]]
     runs: list[StoredJob]
     verdict: ShownFinding
     findings: list[ShownFinding]
@@ -146,7 +145,10 @@ def _whole_time(job: StoredJob, now: int, oldest: int) -> ShownTime:
     return ShownTime(start, max(stop, start + 60), "")
 
 
-def _facts(job: StoredJob, report: JobReport, energy: str, usage: str) -> list[tuple[str, str]]:
+def _facts(
+    job: StoredJob, report: JobReport, energy: str, usage: str
+) -> list[tuple[str, str | int]]:
+    """Return names and values. Numbers are times in seconds since 1970."""
     details, figures = job.details, report.figures
     ran = format_duration(figures.elapsed)
     if details.time_limit:
@@ -158,20 +160,20 @@ def _facts(job: StoredJob, report: JobReport, energy: str, usage: str) -> list[t
     state = shown_text(figures.state) or "unknown"
     if details.exit_code:
         state += f", exit code {details.exit_code}"
-    facts = {
+    facts: dict[str, str | int | None] = {
         "user": shown_text(job.user) or "unknown",
         "account": shown_text(details.account),
         "partition": shown_text(details.partition),
         "state": state,
         "size": describe_size(job, figures.gpu_count),
-        "start": format_time(job.start),
-        "end": "" if job.stop is None else format_time(job.stop),
+        "start": job.start,
+        "end": job.stop,
         "ran": ran,
         "samples": samples,
         "energy": energy,
         "interval, CO₂ and cost" if "CO2" in usage else "interval": usage,
     }
-    return [(name, text) for name, text in facts.items() if text]
+    return [(name, one) for name, one in facts.items() if one is not None and one != ""]
 
 
 def _describe_usage(sources: PageSources, job: StoredJob, stop: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
 
@@ -78,12 +77,12 @@ class LustreTarget(NamedTuple):
 class LustrePage(msgspec.Struct, frozen=True, kw_only=True):
     """The content of the page.
 
-    at: seconds since 1970, None for now. field: the time for an HTML input. note: why the tables
+    at: seconds since 1970, None for now. time: `at`, else now. note: why the tables
     are empty. problem: error in the query. failure: why the store has not answered.
     """
 
     at: int | None
-    field: str
+    time: int
     order: str
     columns: list[SortedColumn]
     now_link: str
@@ -132,10 +131,9 @@ async def make_lustre_page(sources: PageSources, request: PageRequest) -> Lustre
     except (UnansweredError, ConfigurationError) as error:
         failure = explain_failure(error, request.viewer)
     jobs = answer.jobs if answer else []
-    shown = datetime.fromtimestamp(sources.now if at is None else at).astimezone()
     return LustrePage(
         at=at,
-        field=shown.strftime("%Y-%m-%dT%H:%M"),
+        time=sources.now if at is None else at,
         order=order,
         columns=[
             SortedColumn(title, _link(name, at) if name else "", name == order)

@@ -27,8 +27,11 @@ from ccagent.views.web.drawing import PlotLine, draw_meter
 from ccagent.views.web.pages.jobs_page import write_csv
 from ccagent.views.web.plots import MOST_LINES, PagePlot
 from ccagent.views.web.rendering import shown_text
+from ccagent.views.web.zones import server_zone
 
 if TYPE_CHECKING:
+    from datetime import tzinfo
+
     from markupsafe import Markup
 
     from ccagent.stores.metrics.usage.table import UsageSum
@@ -62,7 +65,6 @@ class UsagePage(msgspec.Struct, frozen=True, kw_only=True):
     links: list[tuple[str, str]]
     rows: list[UsageRow]
     total: UsageRow
-    notes: list[str]
     left_out: int
     plots: list[PagePlot]
     ranges: tuple[str, ...] = RANGES
@@ -72,6 +74,10 @@ class UsagePage(msgspec.Struct, frozen=True, kw_only=True):
         """Return the tables for JSON."""
         found: dict[str, Any] = msgspec.to_builtins(self.answer)
         return {"usage": found}
+
+    def notes(self, zone: tzinfo) -> list[str]:
+        """Return sentences on what is unknown, with times in a zone."""
+        return [shown_text(one, 400) for one in notes(self.answer, zone)]
 
     def as_csv(self) -> bytes:
         """Return CSV with one line per key."""
@@ -106,7 +112,6 @@ async def make_usage_page(sources: PageSources, request: PageRequest) -> UsagePa
         links=chosen,
         rows=[_row(one, by, answer, total, times) for one in answer.rows[:_MOST_ROWS]],
         total=_row(answer.total, "", answer, total, times),
-        notes=[shown_text(one, 400) for one in notes(answer)],
         left_out=max(0, len(answer.rows) - _MOST_ROWS),
         plots=[_plot_days(answer, days, times)],
     )
@@ -149,6 +154,8 @@ def _plot_days(answer: UsageAnswer, days: UsageAnswer, times: ShownTime) -> Page
         key="energy",
         title="energy of the jobs that ended on a day",
         unit="Wh",
+        is_daily=True,
+        note=f"days of the time zone of the store, {server_zone()}",
         grid=TimeGrid(start, _DAY, size),
         lines=tuple(
             PlotLine(name or "unknown", SeriesBuckets(values, values, values), number)

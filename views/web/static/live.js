@@ -1,5 +1,15 @@
 // Refresh of a page: requests a visible page again every 30 s, and replaces changed parts.
 "use strict";
+// Times are in the zone of the browser: a cookie names it to the server. UTC stays if it was chosen.
+(() => {
+  const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+  const kept = () => (/(?:^|; )ccagent-zone="?([^;"]*)/.exec(document.cookie) || [])[1];
+  const isShown = document.body.dataset.zone === zone;
+  if (!zone || kept() === "UTC" || kept() === zone || (isShown && !kept())) return;
+  document.cookie = `ccagent-zone=${zone}; path=/; max-age=31536000; samesite=lax`;
+  const isChosen = new URLSearchParams(location.search).has("tz");
+  if (kept() === zone && !isShown && !isChosen && document.getElementById("data")) location.reload();
+})();
 (() => {
   const EVERY = 30, LONGEST = 300;
   const note = document.getElementById("live");
@@ -10,8 +20,9 @@
 
   function say(text) { if (note.textContent !== text) note.textContent = text; }
 
+  function nameOf(details) { return details.id || details.querySelector("summary").textContent; }
   function opened(root) {
-    return new Set([...root.querySelectorAll("details")].flatMap((one, n) => (one.open ? [n] : [])));
+    return new Set([...root.querySelectorAll("details")].filter((one) => one.open).map(nameOf));
   }
 
   // Elements with keyboard focus are found again by link or text, else by position.
@@ -36,7 +47,7 @@
     const fresh = page.getElementById("main"), old = document.getElementById("main");
     if (!fresh || !old) return;
     const open = opened(old);
-    [...fresh.querySelectorAll("details")].forEach((one, n) => { one.open = open.has(n); });
+    [...fresh.querySelectorAll("details")].forEach((one) => { one.open = open.has(nameOf(one)); });
     // Bokeh's plots stay; they request their new values separately.
     for (const plot of old.querySelectorAll("figure.zoomed")) {
       const place = fresh.querySelector("#" + CSS.escape(plot.id));
@@ -46,6 +57,7 @@
     old.replaceWith(fresh);
     restore(fresh);
     document.title = page.title;
+    document.querySelector("footer time").textContent = page.querySelector("footer time").textContent;
     document.dispatchEvent(new Event("ccagent:fresh"));
   }
 
@@ -72,7 +84,7 @@
       pause = Math.min(LONGEST, pause * 2);
       document.getElementById("main").classList.add("stale");
       const why = error instanceof TypeError ? "can't be reached" : `answers with ${error.message}`;
-      say(`The store ${why}; next try in ${pause} s. These figures are of ${seen.toLocaleTimeString()}.`);
+      say(`The store ${why}; next try in ${pause} s. These figures are of ${seen.toLocaleTimeString([], { timeZone: document.body.dataset.zone })}.`);
     }
     plan();
   }

@@ -37,10 +37,24 @@
 
   function colour(name) { return getComputedStyle(document.documentElement).getPropertyValue(name).trim(); }
 
-  function columns(data, one, offset) {
-    const x = one.mean.map((_, n) => 1000 * (data.start + n * data.step + offset));
+  function columns(data, one) {
+    const x = one.mean.map((_, n) => shift(data.start + n * data.step));
     const clean = (values) => values.map((value) => (value === null ? NaN : value));
     return { x, low: clean(one.min), y: clean(one.mean), high: clean(one.max) };
+  }
+
+  // Bokeh knows no time zones: its times are shifted by the offset of the page's zone, in seconds.
+  const form = new Intl.DateTimeFormat("sv-SE", { timeZone: document.body.dataset.zone, dateStyle: "short", timeStyle: "medium" });
+  const offsets = new Map();
+  function offsetAt(seconds) {
+    const quarter = Math.floor(seconds / 900) * 900;
+    if (!offsets.has(quarter)) offsets.set(quarter, Date.parse(form.format(1000 * quarter).replace(" ", "T") + "Z") / 1000 - quarter);
+    return offsets.get(quarter);
+  }
+  function shift(seconds) { return 1000 * (seconds + offsetAt(seconds)); }
+  function shiftBack(milliseconds) {
+    const seconds = milliseconds / 1000;
+    return seconds - offsetAt(seconds - offsetAt(seconds));
   }
 
   const FACTORS = { "B": 1024, "B/s": 1000, "W": 1000 };
@@ -48,11 +62,12 @@
     const base = FACTORS[unit];
     if (!base) return [1, unit];
     const step = Math.max(0, Math.min(5, Math.floor(Math.log(Math.max(1, largest)) / Math.log(base))));
-    return [base ** step, " kMGTP"[step].trim() + unit];
+    const prefix = " kMGTP"[step].trim();
+    return [base ** step, unit === "B" && prefix ? `${prefix.toUpperCase()}iB` : prefix + unit];
   }
 
   // Each plot is a separate Bokeh document: ranges are synchronised by code.
-  function makeRange(offset) {
+  function makeRange() {
     const range = new Bokeh.Range1d({ start: shown[0], end: shown[1] });
     range.change.connect(() => {
       if (isFollowing) return;
@@ -60,7 +75,7 @@
       shown = [range.start, range.end];
       for (const other of ranges) if (other !== range) other.setv({ start: shown[0], end: shown[1] });
       isFollowing = false;
-      moved(offset);
+      moved();
     });
     ranges.push(range);
     return range;
@@ -68,7 +83,7 @@
 
   function isWhole() { return Math.abs(shown[0] - whole[0]) < 1000 && Math.abs(shown[1] - whole[1]) < 1000; }
 
-  function make(figure, data, offset) {
+  function make(figure, data) {
     const { figure: create, show } = Bokeh.Plotting;
     const area = figure.querySelector(".drawing");
     if (!area) return;
@@ -76,7 +91,7 @@
     const largest = Math.max(0, ...data.series.flatMap((one) => one.max.map((value) => value || 0)), ...data.limits.map((one) => one.value));
     const [factor, unit] = nice(largest, data.unit);
     const plot = create({
-      height: 230, sizing_mode: "stretch_width", x_axis_type: "datetime", x_range: makeRange(offset),
+      height: 230, sizing_mode: "stretch_width", x_axis_type: "datetime", x_range: makeRange(),
       tools: "xpan,xwheel_zoom,xbox_zoom,reset,save", active_drag: "xbox_zoom", toolbar_location: "above",
       background_fill_color: ground, border_fill_color: ground, outline_line_color: edge,
       y_range: new Bokeh.Range1d({ start: 0, end: Math.max(data.top || 0, largest * 1.06 || 1) / factor }),
@@ -90,7 +105,7 @@
     const dashes = ["solid", "dashed", "dotted"];
     const sources = data.series.map((one) => {
       const stroke = colour(`--s${one.number % 8}`);
-      const found = columns(data, one, offset);
+      const found = columns(data, one);
       for (const key of ["low", "y", "high"]) found[key] = found[key].map((value) => value / factor);
       const source = new Bokeh.ColumnDataSource({ data: found });
       if (one.band) plot.varea({ x: { field: "x" }, y1: { field: "low" }, y2: { field: "high" }, source, fill_color: stroke, fill_alpha: 0.2 });
@@ -113,17 +128,17 @@
       const known = plots.get(data.key);
       if (!known || known.sources.length !== data.series.length) continue;
       data.series.forEach((one, n) => {
-        const found = columns(data, one, answer.offset);
+        const found = columns(data, one);
         for (const key of ["low", "y", "high"]) found[key] = found[key].map((value) => value / known.factor);
         known.sources[n].data = found;
       });
     }
   }
 
-  function moved(offset) {
+  function moved() {
     clearTimeout(timer);
     timer = setTimeout(async () => {
-      const times = shown.map((one) => one / 1000 - offset);
+      const times = shown.map(shiftBack);
       if (times[1] - times[0] < 10) return;
       try { update(await ask([...plots.keys()], isWhole() ? null : times)); } catch (error) { /* the drawn values stay */ }
     }, 300);
@@ -136,12 +151,12 @@
     if (!answer.plots.length) return;
     if (!whole) {
       const first = answer.plots[0], length = first.series.length ? first.series[0].mean.length : 1;
-      whole = [1000 * (first.start + answer.offset), 1000 * (first.start + first.step * length + answer.offset)];
+      whole = [shift(first.start), shift(first.start + first.step * length)];
       shown = [...whole];
     }
     for (const data of answer.plots) {
       const figure = document.getElementById(`plot-${data.key}`);
-      if (figure && !figure.classList.contains("zoomed")) make(figure, data, answer.offset);
+      if (figure && !figure.classList.contains("zoomed")) make(figure, data);
     }
   }
 

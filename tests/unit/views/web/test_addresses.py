@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, tzinfo
+from zoneinfo import ZoneInfo
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.views.web.addresses import decode_segment, encode_segment, read_times
+from ccagent.views.web.addresses import decode_segment, encode_segment, read_moment, read_times
 
 
 @given(st.text(min_size=1, max_size=40))
@@ -42,12 +45,28 @@ def test_a_range_ends_now() -> None:
     assert found.is_live
 
 
-def test_fixed_times_are_seconds_or_local_texts() -> None:
+def test_fixed_times_are_seconds() -> None:
     found = read_times({"from": "1799990000", "to": "1799999000"}, NOW)
     assert (found.start, found.end) == (1799990000, 1799999000)
     assert not found.is_live
-    again = read_times(dict(zip(("from", "to"), found.fields, strict=True)), NOW)
-    assert abs(again.start - found.start) < 60
+
+
+BERLIN = ZoneInfo("Europe/Berlin")
+
+
+@pytest.mark.parametrize(
+    ("text", "zone", "time"),
+    [
+        ("2026-11-28T10:00", UTC, "2026-11-28T10:00Z"),
+        ("2026-11-28T10:00", BERLIN, "2026-11-28T09:00Z"),
+        ("2026-07-01T10:00", BERLIN, "2026-07-01T08:00Z"),
+        ("2026-10-25T02:30", BERLIN, "2026-10-25T00:30Z"),  # twice: the first one
+        ("2026-03-29T02:30", BERLIN, "2026-03-29T01:30Z"),  # skipped by the clock
+        ("2026-11-28T10:00+05:30", BERLIN, "2026-11-28T04:30Z"),
+    ],
+)
+def test_a_text_is_a_time_of_its_zone(text: str, zone: tzinfo, time: str) -> None:
+    assert read_moment(text, zone) == datetime.fromisoformat(time).timestamp()
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, tzinfo
 from xml.etree import ElementTree as ET
+from zoneinfo import ZoneInfo
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -76,7 +79,9 @@ def test_a_band_goes_there_and_back() -> None:
 def test_names_are_text_and_the_drawing_is_xml() -> None:
     values = np.array([1.0, 2, 3, 4])
     hostile = PlotLine("<script>\"&'", SeriesBuckets(values, values, values))
-    text = draw_lines([hostile], GRID, "%", limits=[PlotLimit("limit", 3.0)], label='"><script>')
+    text = draw_lines(
+        [hostile], GRID, "%", UTC, limits=[PlotLimit("limit", 3.0)], label='"><script>'
+    )
     root = ET.fromstring(f"<div>{text}</div>")
     assert root.find(".//script") is None
     assert root.find(".//title").text == "<script>\"&'"  # type: ignore[union-attr]
@@ -86,23 +91,30 @@ def test_names_are_text_and_the_drawing_is_xml() -> None:
 def test_a_limit_above_the_values_is_seen() -> None:
     values = np.array([1.0, 1, 1, 1])
     line = PlotLine("a", SeriesBuckets(values, values, values))
-    text = draw_lines([line], GRID, "W", limits=[PlotLimit("limit", 80.0)])
+    text = draw_lines([line], GRID, "W", UTC, limits=[PlotLimit("limit", 80.0)])
     assert 'class="limit" d="M0 0H3"' in text
 
 
 def test_memory_has_steps_that_are_round_in_gigabytes() -> None:
     values = np.array([1.0, 2, 3, 4]) * 30 * 1024**3
     line = PlotLine("a", SeriesBuckets(values, values, values))
-    labels = re.findall(r">([0-9.,]+ [kMGT]?B)<", draw_lines([line], GRID, "B"))
+    labels = re.findall(r">([0-9.,]+ [KMGTi]*B)<", draw_lines([line], GRID, "B", UTC))
     assert labels[0] == "0 B"
-    assert labels[-1] == "150 GB"
+    assert labels[-1] == "150 GiB"
+
+
+def test_few_bytes_have_whole_steps() -> None:
+    values = np.array([0.0, 0, 0, 1])
+    line = PlotLine("a", SeriesBuckets(values, values, values))
+    labels = re.findall(r">([0-9.]+) B<", draw_lines([line], GRID, "B", UTC))
+    assert labels == ["0", "1", "2", "3", "4"]
 
 
 def test_nothing_to_draw_is_no_error() -> None:
     values = np.full(4, NAN)
     line = PlotLine("a", SeriesBuckets(values, values, values))
-    assert "line s0" in draw_lines([line], GRID, "%")
-    assert "<svg" in draw_lines([], GRID, "%")
+    assert "line s0" in draw_lines([line], GRID, "%", UTC)
+    assert "<svg" in draw_lines([], GRID, "%", UTC)
     assert "<svg" in draw_sparkline(np.full(3, NAN))
     assert "<svg" in draw_sparkline(np.empty(0))
 
@@ -115,8 +127,8 @@ def test_names_in_labels_and_titles_move_no_text() -> None:
     line = PlotLine(HOSTILE, SeriesBuckets(row, row, row))
     plot = PagePlot(key="load", title=HOSTILE, unit="", grid=GRID, lines=(line,))
     cells = draw_cells([GridCell(HOSTILE, 0.5, "/n1")], label=HOSTILE)
-    heat = draw_heat_map(np.ones((1, 4)), [HOSTILE], (0, 60), label=HOSTILE)
-    for drawn in (plot.svg, cells, heat, draw_sparkline(row, 5.0, HOSTILE), plot.as_json()):
+    heat = draw_heat_map(np.ones((1, 4)), [HOSTILE], (0, 60), label=HOSTILE).draw(UTC)
+    for drawn in (plot.draw(UTC), cells, heat, draw_sparkline(row, 5.0, HOSTILE), plot.as_json()):
         text = str(drawn)
         assert "load\N{REPLACEMENT CHARACTER}" in text
         assert not set(text) & set("\u202e\u2066\u200f\x1b"), text
@@ -136,11 +148,23 @@ def test_values_have_a_few_steps_from_zero(largest: float) -> None:
     assert 2 <= len(ticks) <= 9
 
 
-@given(st.integers(0, 2 * 10**9), st.integers(1, 400 * 86400))
-def test_times_have_a_few_round_steps(start: int, span: int) -> None:
-    ticks = time_ticks(start, start + span)
+BERLIN = ZoneInfo("Europe/Berlin")
+
+
+@given(st.integers(0, 2 * 10**9), st.integers(1, 400 * 86400), st.sampled_from([UTC, BERLIN, None]))
+def test_times_have_a_few_round_steps(start: int, span: int, zone: tzinfo | None) -> None:
+    ticks = time_ticks(start, start + span, zone)
     assert len(ticks) <= 41
     assert all(start <= tick <= start + span for tick in ticks)
+
+
+@pytest.mark.parametrize("day", ["2026-03-29", "2026-10-25", "2026-07-01"])
+def test_times_stay_round_when_the_clock_changes(day: str) -> None:
+    noon = int(datetime.fromisoformat(day).replace(hour=12, tzinfo=BERLIN).timestamp())
+    ticks = time_ticks(noon - 86400, noon + 86400, BERLIN)
+    times = {f"{datetime.fromtimestamp(one, BERLIN):%H:%M}" for one in ticks}
+    assert times == {"00:00", "12:00"}
+    assert len(ticks) >= 4
 
 
 def test_odd_values_have_an_axis() -> None:

@@ -79,7 +79,7 @@ def test_targets_and_jobs_are_shown_with_what_is_unusual(site: PageSite, store: 
     assert asked.path == "/live?sort=share&limit=100&at=2026-11-23T11%3A44%3A00%2B00%3A00"
     assert asked.headers["Authorization"] == f"Bearer {PASSWORD}"
     assert text.count('class="verdict v-hint"') == 2
-    for part in ("251 times", "753 1/s", "1 kB/s", "500 µs", "open, 502 1/s", 'href="/job/42"',
+    for part in ("251 times", "753 /s", "1 kB/s", "500 µs", "open, 502 /s", 'href="/job/42"',
                  'href="/lustre?sort=metadata&amp;at=1795434240"', 'data-fixed="yes"'):  # fmt: skip
         assert part in text
 

@@ -71,9 +71,9 @@ def test_mounts_of_all_nodes_are_a_table(site: PageSite) -> None:
     text = page(site)
     assert "<script>alert" not in text
     assert rows(text, "File systems of the job") == [
-        ["/&lt;script&gt;alert(1)&lt;/script&gt;,fstype=x", "fuse.\u00e9", "0 B", "600 MB", "0",
+        ["/&lt;script&gt;alert(1)&lt;/script&gt;,fstype=x", "fuse.\u00e9", "0 B", "600 MiB", "0",
          "0", "0", ""],
-        ["/home", "nfs4", "1.17 MB", "0 B", "0", "0", "2,400", "nfs1:/home"],
+        ["/home", "nfs4", "1.17 MiB", "0 B", "0", "0", "2,400", "nfs1:/home"],
     ]  # fmt: skip
     assert "mounts  /&lt;script&gt;" in text  # in the report as text
     assert "Amounts over all nodes" in text
@@ -86,8 +86,8 @@ def test_the_network_of_a_job_is_a_table(site: PageSite) -> None:
     assert "File systems" not in text
     assert "Over 1 of 2 nodes" in text
     assert rows(text, "Network of the job") == [
-        ["UDP within a node", "1.17 MB", "0 B"],
-        ["TCP", "0 B", "300 kB"],
+        ["UDP within a node", "1.17 MiB", "0 B"],
+        ["TCP", "0 B", "300 KiB"],
     ]
 
 
