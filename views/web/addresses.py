@@ -100,6 +100,13 @@ class ShownTime(NamedTuple):
         return f"range={self.name}" if self.name else f"from={self.start}&to={self.end}"
 
     @property
+    def parameters(self) -> list[tuple[str, str]]:
+        """Return the range as parameters of a URL."""
+        if self.name:
+            return [("range", self.name)]
+        return [("from", str(self.start)), ("to", str(self.end))]
+
+    @property
     def fields(self) -> tuple[str, str]:
         """Return both times in the format of the HTML input `datetime-local`."""
         moments = (datetime.fromtimestamp(one).astimezone() for one in (self.start, self.end))

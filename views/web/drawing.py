@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from markupsafe import Markup, escape
 
-from ccagent.views.amounts import base_of, format_clock, format_quantity
+from ccagent.views.amounts import base_of, format_clock, format_quantity, short_time
 from ccagent.views.web.rendering import escape_label
 
 if TYPE_CHECKING:
@@ -75,11 +75,11 @@ def value_ticks(top: float, count: int = 4) -> list[float]:
     return [n * step for n in range(int(top / step + 1e-9) + 1)]
 
 
-def time_ticks(start: float, end: float, count: int = 6) -> list[int]:
+def time_ticks(start: float, end: float, count: int = 6, *, is_elapsed: bool = False) -> list[int]:
     """Return round times in the server's time zone between start and end."""
     span = max(1.0, end - start)
     step = next((one for one in _TIMES if span / one <= count), _TIMES[-1])
-    offset = time.localtime(start).tm_gmtoff
+    offset = 0 if is_elapsed else time.localtime(start).tm_gmtoff
     first = -int(-(start + offset) // step) * step - offset
     return list(range(first, int(end) + 1, step))[:_MOST_TICKS]
 
@@ -116,8 +116,12 @@ def draw_lines(
     limits: Sequence[PlotLimit] = (),
     top: float | None = None,
     label: str = "",
+    is_elapsed: bool = False,
 ) -> Markup:
-    """Return a plot as SVG: labels of values, lines, labels of times."""
+    """Return a plot as SVG: labels of values, lines, labels of times.
+
+    is_elapsed: times are seconds since a start, which is 0.
+    """
     highest = max(
         [*(_largest(line.values.high) for line in lines), *(one.value for one in limits)],
         default=0.0,
@@ -132,7 +136,7 @@ def draw_lines(
         for tick in ticks
     )
     body = (
-        _draw_grid(ticks, upper, grid)
+        _draw_grid(ticks, upper, grid, is_elapsed=is_elapsed)
         + "".join(_draw_line(line, upper) for line in lines)
         + "".join(_draw_limit(one, upper, grid) for one in limits)
     )
@@ -142,16 +146,17 @@ def draw_lines(
         f'<svg class="lines" role="img" aria-label="{escape_label(label)}" width="100%"'
         f' height="{height}" viewBox="0 {-_ROWS * _MARGIN / HEIGHT:.0f} {max(1, grid.size - 1)}'
         f' {_ROWS * height / HEIGHT:.0f}" preserveAspectRatio="none">{body}</svg>'
-        f"{_draw_times(grid.start, grid.end)}"
+        f"{_draw_times(grid.start, grid.end, is_elapsed=is_elapsed)}"
     )
 
 
-def _draw_times(start: int, end: int) -> str:
+def _draw_times(start: int, end: int, *, is_elapsed: bool = False) -> str:
     """Return the labels of a time axis."""
     span = max(1, end - start)
     labels = "".join(
-        f'<text x="{100 * (tick - start) / span:.2f}%" y="12">{format_clock(tick, span)}</text>'
-        for tick in time_ticks(start, end)
+        f'<text x="{100 * (tick - start) / span:.2f}%" y="12">'
+        f"{short_time(tick) if is_elapsed else format_clock(tick, span)}</text>"
+        for tick in time_ticks(start, end, is_elapsed=is_elapsed)
         if 0.03 < (tick - start) / span < 0.97
     )
     return f'<svg class="times" width="100%" height="16" aria-hidden="true">{labels}</svg>'
@@ -242,12 +247,12 @@ def _largest(values: NDArray[np.float64]) -> float:
     return found if np.isfinite(found) else 0.0
 
 
-def _draw_grid(ticks: Sequence[float], upper: float, grid: TimeGrid) -> str:
+def _draw_grid(ticks: Sequence[float], upper: float, grid: TimeGrid, *, is_elapsed: bool) -> str:
     right = max(1, grid.size - 1)
     rows = "".join(f"M0 {_ROWS * (1 - tick / upper):.0f}H{right}" for tick in ticks)
     columns = "".join(
         f"M{(tick - grid.start) / grid.step:.1f} 0V{_ROWS}"
-        for tick in time_ticks(grid.start, grid.end)
+        for tick in time_ticks(grid.start, grid.end, is_elapsed=is_elapsed)
     )
     return f'<path class="grid" d="{rows}{columns}"/>'
 

@@ -41,7 +41,10 @@ class LegendEntry(msgspec.Struct, frozen=True):
 
 
 class PagePlot(msgspec.Struct, frozen=True, kw_only=True):
-    """A plot of a page. key: in addresses. reason: of an empty plot. top: fixed end of its axis."""
+    """A plot of a page. key: in addresses. reason: of an empty plot. top: fixed end of its axis.
+
+    is_elapsed: its times are seconds since a start, which is 0.
+    """
 
     key: str
     title: str
@@ -52,6 +55,7 @@ class PagePlot(msgspec.Struct, frozen=True, kw_only=True):
     top: float | None = None
     reason: str = ""
     note: str = ""
+    is_elapsed: bool = False
 
     @property
     def is_empty(self) -> bool:
@@ -79,7 +83,7 @@ class PagePlot(msgspec.Struct, frozen=True, kw_only=True):
             return Markup()
         return draw_lines(
             self.lines, self.grid, self.unit, limits=self.limits, top=self.top,
-            label=f"{self.title}: {self.sentence}",
+            label=f"{self.title}: {self.sentence}", is_elapsed=self.is_elapsed,
         )  # fmt: skip
 
     @property
@@ -106,6 +110,7 @@ class PagePlot(msgspec.Struct, frozen=True, kw_only=True):
             "start": self.grid.start,
             "step": self.grid.step,
             "top": self.top,
+            "elapsed": self.is_elapsed,
             "limits": [{"name": shown_text(one.name), "value": one.value} for one in self.limits],
             "series": [
                 {

@@ -26,6 +26,7 @@ _STEPS = 10_000
 """SQLite instructions between checks of the time limit."""
 
 MOST_JOBS = 5000
+_FAR = 2.0**53
 
 
 class JobSearchError(CcagentError):
@@ -36,7 +37,9 @@ class JobFilter(NamedTuple):
     """A filter of jobs. text: number, user, name, account or node.
 
     user: None: all users; "": no jobs. start, end: jobs that ran in this time. state: in lower
-    case; `running` or a final state.
+    case; `running` or a final state. owner, account, partition, node: exact names; "": any.
+    seconds, nodes: ranges of run time and of the number of nodes, inclusive. order: a key of
+    ORDERS, with `-` the largest first. now: end of running jobs.
     """
 
     cluster: str
@@ -46,6 +49,24 @@ class JobFilter(NamedTuple):
     state: str = ""
     user: str | None = None
     node: str = ""
+    owner: str = ""
+    account: str = ""
+    partition: str = ""
+    seconds: tuple[float, float] = (0, _FAR)
+    nodes: tuple[float, float] = (0, _FAR)
+    order: str = "-start"
+    now: int = 0
+
+
+ORDERS = {
+    "start": ("start",),
+    "job": ("length(job)", "job"),
+    "user": ("user",),
+    "state": ("state",),
+    "ran": ("coalesce(stop, ?) - start",),
+    "size": ("coalesce(json_extract(details, '$.cores'), 0)",),
+}
+"""SQL of the orders of jobs; a placeholder is the end of running jobs."""
 
 
 class RunningUse(NamedTuple):
@@ -81,12 +102,29 @@ class JobSearch:
     async def find(self, wanted: JobFilter, limit: int = 50, skip: int = 0) -> list[StoredJob]:
         """Return jobs, latest start first. Raise JobSearchError if the search fails."""
         where, values = _condition(wanted)
+        turn = " desc" if wanted.order.startswith("-") else ""
+        columns = [f"{one}{turn}" for one in ORDERS[wanted.order.removeprefix("-")]]
+        order = ", ".join(dict.fromkeys([*columns, "start desc", "job desc"]))
+        values += [wanted.now] * order.count("?")
         query = (
             f"select {_COLUMNS} from jobs where {where}"  # noqa: S608 - texts are bound
-            " order by start desc, job desc limit ? offset ?"
+            f" order by {order} limit ? offset ?"
         )
         rows = await asyncio.to_thread(self._ask, query, (*values, min(limit, MOST_JOBS), skip))
         return [job_of_row(row) for row in rows]
+
+    async def sizes(self, wanted: JobFilter) -> list[tuple[float, float]]:
+        """Return run time in s and number of nodes of the latest jobs, at most MOST_JOBS.
+
+        Raise JobSearchError if the search fails.
+        """
+        where, values = _condition(wanted)
+        query = (
+            "select coalesce(stop, ?) - start, json_array_length(nodes) from jobs"  # noqa: S608
+            f" where {where} order by start desc limit ?"
+        )
+        values = [wanted.now, *values, MOST_JOBS]
+        return [(row[0], row[1]) for row in await asyncio.to_thread(self._ask, query, values)]
 
     async def count(self, wanted: JobFilter) -> int:
         """Return the number of jobs. Raise JobSearchError if the search fails."""
@@ -156,6 +194,26 @@ def _known(value: object) -> object:
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
 
 
+def _add_exact(wanted: JobFilter, parts: list[str], values: list[object]) -> None:
+    """Add the conditions on names and amounts to SQL conditions and their values."""
+    if wanted.owner:
+        parts.append("user = ?")
+        values.append(wanted.owner)
+    for name in ("account", "partition"):
+        if getattr(wanted, name):
+            parts.append(f"json_extract(details, '$.{name}') = ?")
+            values.append(getattr(wanted, name))
+    if wanted.seconds != (0, _FAR):
+        parts.append("coalesce(stop, ?) - start between ? and ?")
+        values += [wanted.now, *wanted.seconds]
+    if wanted.nodes != (0, _FAR):
+        parts.append("json_array_length(nodes) between ? and ?")
+        values += wanted.nodes
+    if wanted.node:
+        parts.append("exists (select 1 from json_each(jobs.nodes) where value = ?)")
+        values.append(wanted.node)
+
+
 def _condition(wanted: JobFilter) -> tuple[str, list[object]]:
     """Return an SQL condition with placeholders, and its values."""
     parts = ["cluster = ?", "start < ?", "(stop is null or stop >= ?)"]
@@ -167,9 +225,7 @@ def _condition(wanted: JobFilter) -> tuple[str, list[object]]:
         parts.append("stop is null" if wanted.state == "running" else "state = ?")
         if wanted.state != "running":
             values.append(wanted.state)
-    if wanted.node:
-        parts.append("exists (select 1 from json_each(jobs.nodes) where value = ?)")
-        values.append(wanted.node)
+    _add_exact(wanted, parts, values)
     if wanted.text:
         # SQLite's LIKE patterns end at NUL.
         text = wanted.text.replace("\0", "\N{REPLACEMENT CHARACTER}")

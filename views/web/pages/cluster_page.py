@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ccagent.views.amounts import format_quantity, format_share
-from ccagent.views.web.addresses import ShownTime, node_link, read_times
+from ccagent.views.web.addresses import ShownTime, cluster_link, node_link, read_times
 from ccagent.views.web.data.buckets import SeriesBuckets, make_grid, read_means
 from ccagent.views.web.data.job_search import JobFilter
 from ccagent.views.web.drawing import (
@@ -20,6 +20,7 @@ from ccagent.views.web.drawing import (
     draw_meter,
 )
 from ccagent.views.web.pages.jobs_page import JobRow, make_row
+from ccagent.views.web.pages.node_table import choose_nodes, describe_node, node_columns
 from ccagent.views.web.plots import PagePlot
 from ccagent.views.web.rendering import STATES, shown_text
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from ccagent.views.web.context import PageRequest, PageSources
     from ccagent.views.web.data.job_search import RunningUse
     from ccagent.views.web.data.nodes import NodeNow
+    from ccagent.views.web.pages.filters import SortedColumn
 
 MOST_VERDICTS = 8
 _MOST_JOBS = 400
@@ -61,8 +63,8 @@ class UserUse(NamedTuple):
 class ClusterPage(NamedTuple):
     """The content of the page.
 
-    states: shape, word and number of nodes. nodes: the first ones, each with shape and word of its
-    state.
+    states: shape, word and number of nodes. nodes: the first ones of those in the address, each
+    with shape and word of its state.
     """
 
     now: int
@@ -81,6 +83,12 @@ class ClusterPage(NamedTuple):
     node_map: Markup
     nodes: list[tuple[NodeNow, tuple[str, str]]]
     node_count: int
+    node_columns: list[SortedColumn]
+
+    @property
+    def tables(self) -> dict[str, Any]:
+        """Return the tables for JSON."""
+        return {"nodes": [describe_node(*one) for one in self.nodes]}
 
 
 async def make_cluster_page(sources: PageSources, request: PageRequest) -> ClusterPage | None:
@@ -118,10 +126,12 @@ async def make_cluster_page(sources: PageSources, request: PageRequest) -> Clust
         gpu_map=_gpu_map(sources, cluster, nodes, times),
         gpu_text=_gpu_text(nodes),
         node_map=_node_map(cluster, nodes, now),
-        nodes=[(node, STATES[state]) for node, state in zip(nodes, states, strict=True)][
-            :_MOST_LISTED
-        ],
+        nodes=choose_nodes(
+            [(node, STATES[state]) for node, state in zip(nodes, states, strict=True)],
+            request.query,
+        )[: _MOST_LISTED if request.points <= 240 else None],
         node_count=len(nodes),
+        node_columns=node_columns(cluster_link(cluster), request.query),
     )
 
 

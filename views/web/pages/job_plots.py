@@ -12,7 +12,7 @@ from ccagent.views.web.plots import NamedSeries, make_plot
 from ccagent.views.web.rendering import shown_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from ccagent.stores.metrics.groups import StoreLevel
     from ccagent.stores.metrics.job_table import StoredJob
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from ccagent.views.web.plots import PagePlot
 
 _MOST_NODES = 512
+_MOST_ASKED, _MOST_OTHERS = 4, 150
+"""Maxima for the choice of plots: nodes that are asked for metrics, and other metrics."""
+
 _NO_JOBS = "not collected here: the reader cgroup-jobs of the agent metrics sends it"
 _NO_CARD = "unknown: the cards do not report it, for example with MIG"
 _OF_JOB = (
@@ -54,8 +57,25 @@ class JobPlots:
         found = [cluster.children.get(name) for name in job.nodes[:_MOST_NODES]] if cluster else []
         self._nodes = [node for node in found if node is not None]
 
-    def make(self, start: int, end: int, points: int) -> list[PagePlot]:
-        """Return the plots; the plots of the first row come first."""
+    def choices(self, plots: list[PagePlot]) -> list[tuple[str, str]]:
+        """Return key and title of the usual plots, and the other metrics of the job's nodes."""
+        usual = [(one.key, one.title) for one in plots]
+        known = {"job_cpu_util", "job_mem_rss", "job_mem_used", "acc_utilization", "acc_mem_used",
+                 *(one[2] for one in (*_OF_JOB, *_OF_NODES))}  # fmt: skip
+        found: set[str] = set()
+        for node in self._nodes[:_MOST_ASKED]:
+            levels = [job_level(node, self._job.job), node, *(
+                below for name, below in node.children.items() if not name.startswith("job")
+            )]  # fmt: skip
+            found.update(*(level.series.keys() for level in levels if level is not None))
+        others = sorted(one for one in found - known if "," not in one)[:_MOST_OTHERS]
+        return usual + [(one, one) for one in others]
+
+    def make(self, start: int, end: int, points: int, chosen: Sequence[str] = ()) -> list[PagePlot]:
+        """Return the usual plots; the plots of the first row come first.
+
+        chosen: keys of usual plots, and names of metrics: instead these, in this order.
+        """
         used = self._own("job_cpu_util")
         step = min((one.group.frequency for _, one in used), default=60)
         grid = make_grid(start, end, step, points)
@@ -91,7 +111,15 @@ class JobPlots:
             own = self._own(metric)
             plots.append(plot(key, title, metric, own, reason="" if own else _NO_JOBS))
         of_nodes = [plot(*one, self._of_nodes(one[2]), what="series") for one in _OF_NODES]
-        return plots + [one for one in of_nodes if not one.is_empty]
+        plots += [one for one in of_nodes if not one.is_empty]
+        if not chosen:
+            return plots
+        usual = {one.key: one for one in plots}
+        named = {one: self._own(one) or self._of_nodes(one) for one in chosen if one not in usual}
+        return [
+            usual[one] if one in usual else plot(one, one, one, named[one], what="series")
+            for one in chosen
+        ]
 
     def _own(self, metric: str) -> list[NamedSeries]:
         levels = [(node, job_level(node, self._job.job)) for node in self._nodes]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from ccagent.views.web.data.job_search import JobFilter
 from ccagent.views.web.drawing import draw_heat_map, draw_meter
 from ccagent.views.web.pages.cluster_page import ShownTile
 from ccagent.views.web.pages.jobs_page import JobRow, make_row
+from ccagent.views.web.pages.node_table import describe_node
 from ccagent.views.web.plots import NamedSeries, PagePlot, make_plot
 from ccagent.views.web.rendering import STATES, shown_text
 
@@ -36,6 +37,7 @@ class NodePage(NamedTuple):
 
     state: shape and word. more: jobs that are not listed; others: jobs of other users. left_out:
     number of metrics without a plot. maps: titles and heat maps of cores and cards over time.
+    described: the node for JSON.
     """
 
     name: str
@@ -51,6 +53,12 @@ class NodePage(NamedTuple):
     plots: list[PagePlot]
     left_out: int
     maps: list[tuple[str, Markup]]
+    described: dict[str, Any]
+
+    @property
+    def tables(self) -> dict[str, Any]:
+        """Return the tables for JSON."""
+        return {"nodes": [self.described]}
 
 
 async def make_node_page(sources: PageSources, request: PageRequest) -> NodePage | None:
@@ -68,9 +76,11 @@ async def make_node_page(sources: PageSources, request: PageRequest) -> NodePage
     is_silent = node.is_silent(now)
     metrics, chosen = _find_metrics(level), request.chosen_plots
     shown = [one for one in sorted(metrics)[:_MOST_METRICS] if not chosen or one in chosen]
+    state = STATES["silent" if is_silent else "busy" if running else "idle"]
     return NodePage(
         name=name,
-        state=STATES["silent" if is_silent else "busy" if running else "idle"],
+        state=state,
+        described=describe_node(node, state),
         age=format_age(now - node.last) if node.last else "",
         is_silent=is_silent,
         tiles=[] if is_silent else _tiles(node, running),

@@ -97,7 +97,7 @@ async def make_usage_page(sources: PageSources, request: PageRequest) -> UsagePa
         days = await asyncio.to_thread(usage.answer, wanted._replace(each="day"))
     except sqlite3.Error as error:
         raise UsageError(f"the table of usage can't be read: {error}") from error
-    chosen = [(one, f"/usage?{urlencode({**dict(_range(times)), 'by': one})}") for one in KEYS]
+    chosen = [(one, f"/usage?{urlencode({**dict(times.parameters), 'by': one})}") for one in KEYS]
     total = answer.total.joules
     return UsagePage(
         answer=answer,
@@ -110,12 +110,6 @@ async def make_usage_page(sources: PageSources, request: PageRequest) -> UsagePa
         left_out=max(0, len(answer.rows) - _MOST_ROWS),
         plots=[_plot_days(answer, days, times)],
     )
-
-
-def _range(times: ShownTime) -> list[tuple[str, str]]:
-    if times.name:
-        return [("range", times.name)]
-    return [("from", str(times.start)), ("to", str(times.end))]
 
 
 def _row(found: UsageSum, by: str, answer: UsageAnswer, total: float, times: ShownTime) -> UsageRow:
