@@ -62,7 +62,7 @@ _LONGEST_ADDRESS = 4096
 _FOR_PROGRAMS = ("/data/", "/csv/")
 _PARAMETERS = frozenset({
     "range", "from", "to", "q", "state", "verdict", "page", "plot", "zoom", "at", "sort", "by",
-    "user", "account", "partition", "node", "show", *RANGES,
+    "user", "account", "partition", "node", "rule", "show", *RANGES,
 })  # fmt: skip
 _LISTS = frozenset({"jobs", "plots"})
 """Known parameters of the URL, and those that checkboxes repeat. Others are ignored: they must not

@@ -177,22 +177,29 @@ _COLUMNS: tuple[tuple[str, str], ...] = (
     ("-memory", "memory"), ("-gpu", "GPU"),
 )  # fmt: skip
 _ENERGY = ("-energy", "energy")
-_NAMES = ("user", "account", "partition", "node")
+_NAMES = ("user", "account", "partition", "node", "rule")
 _CHOSEN = ("q", "state", "verdict", *_NAMES, *RANGES)
 
 
 class _JobList(NamedTuple):
-    """The request of a list: its filter in SQL, ranges of figures of reports, verdict, order."""
+    """The request of a list: its filter in SQL, ranges of figures of reports, verdict, order.
+
+    rule: of a finding; "": any.
+    """
 
     wanted: JobFilter
     ranges: dict[str, NumberRange]
     verdict: str
+    rule: str
     order: str
 
     @property
     def is_judged(self) -> bool:
         """Return whether the list depends on the reports of all of its jobs."""
-        return bool(self.ranges or self.verdict) or self.order.removeprefix("-") not in ORDERS
+        return (
+            bool(self.ranges or self.verdict or self.rule)
+            or self.order.removeprefix("-") not in ORDERS
+        )
 
 
 def _read_list(request: PageRequest, times: ShownTime, now: int) -> tuple[_JobList, dict[str, str]]:
@@ -218,7 +225,7 @@ def _read_list(request: PageRequest, times: ShownTime, now: int) -> tuple[_JobLi
     if (nodes := ranges.pop("nodes", None)) is not None:
         wanted = wanted._replace(nodes=(max(0, nodes.low), min(nodes.high, wanted.nodes[1])))
     found = {name: text for name, text in chosen.items() if text}
-    return _JobList(wanted, ranges, chosen["verdict"], order), found
+    return _JobList(wanted, ranges, chosen["verdict"], chosen["rule"], order), found
 
 
 async def make_jobs_page(sources: PageSources, request: PageRequest) -> JobsPage | None:
@@ -303,6 +310,8 @@ def _figure(summary: JobSummary, name: str, joules: dict[tuple[str, int], float]
 
 def _is_wanted(summary: JobSummary, asked: _JobList, joules: dict[tuple[str, int], float]) -> bool:
     if asked.verdict and summary.report.level != asked.verdict:
+        return False
+    if asked.rule and all(one.rule != asked.rule for one in summary.report.findings):
         return False
     return all(
         wanted.contains(_figure(summary, name, joules)) for name, wanted in asked.ranges.items()

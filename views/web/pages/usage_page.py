@@ -99,24 +99,37 @@ async def make_usage_page(sources: PageSources, request: PageRequest) -> UsagePa
         raise UsageError(f"the table of usage can't be read: {error}") from error
     chosen = [(one, f"/usage?{urlencode({**dict(times.parameters), 'by': one})}") for one in KEYS]
     total = answer.total.joules
+    clusters = list(sources.store.root.children)
+    cluster = clusters[0] if len(clusters) == 1 else ""
     return UsagePage(
         answer=answer,
         times=times,
         by=by,
         links=chosen,
-        rows=[_row(one, by, answer, total, times) for one in answer.rows[:_MOST_ROWS]],
-        total=_row(answer.total, "", answer, total, times),
+        rows=[
+            _row(one, answer, total, _link(one.key, by, cluster, times))
+            for one in answer.rows[:_MOST_ROWS]
+        ],
+        total=_row(answer.total, answer, total, ""),
         notes=[shown_text(one, 400) for one in notes(answer)],
         left_out=max(0, len(answer.rows) - _MOST_ROWS),
         plots=[_plot_days(answer, days, times)],
     )
 
 
-def _row(found: UsageSum, by: str, answer: UsageAnswer, total: float, times: ShownTime) -> UsageRow:
-    link = jobs_link(found.key) if by == "cluster" and found.key else ""
+def _link(key: str, by: str, cluster: str, times: ShownTime) -> str:
+    """Return the address of the jobs of a row; "" if several clusters may have them."""
+    cluster = key if by == "cluster" else cluster
+    if not (key and cluster):
+        return ""
+    filters = {"project": {"account": key}, "user": {"user": key}}.get(by, {})
+    return jobs_link(cluster, **filters, **dict(times.parameters))
+
+
+def _row(found: UsageSum, answer: UsageAnswer, total: float, link: str) -> UsageRow:
     return UsageRow(
         name=shown_text(found.key) or "unknown",
-        link=f"{link}?{times.query}" if link else "",
+        link=link,
         share=draw_meter(found.joules / total if total > 0 else None),
         jobs=f"{found.jobs:,}",
         measured=f"{found.measured:,}",
