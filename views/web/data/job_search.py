@@ -9,6 +9,8 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ccagent.errors import CcagentError
+from ccagent.stores.metrics.job_table import WaitingJob
+from ccagent.stores.metrics.job_table import _details as details_of_row
 from ccagent.stores.metrics.job_table import _job as job_of_row
 
 if TYPE_CHECKING:
@@ -80,6 +82,21 @@ class RunningUse(NamedTuple):
     gpus: int
 
 
+class PartitionUse(NamedTuple):
+    """The jobs of a partition: running, waiting, and their cores and GPUs; "": unknown partition.
+
+    waiting_cores, waiting_gpus: asked for.
+    """
+
+    name: str
+    jobs: int
+    cores: int
+    gpus: int
+    waiting: int = 0
+    waiting_cores: int = 0
+    waiting_gpus: int = 0
+
+
 class JobSearch:
     """A search over the table of jobs with a separate connection, which does not block writes."""
 
@@ -148,6 +165,41 @@ class JobSearch:
             " where cluster = ? and stop is null group by 1, 2"
         )
         return [RunningUse(*row) for row in await asyncio.to_thread(self._ask, query, (cluster,))]
+
+    async def partitions(self, cluster: str, limit: int = 50) -> list[PartitionUse]:
+        """Return the partitions with running or waiting jobs, most cores first.
+
+        Raise JobSearchError if the search fails.
+        """
+        part = (
+            "select coalesce(json_extract(details, '$.partition'), '') part, count(*) n,"
+            " sum(coalesce(json_extract(details, '$.cores'), 0)) c,"
+            " sum(coalesce(json_extract(details, '$.gpus'), 0)) g"
+        )
+        query = (
+            "select part, sum(n), sum(c), sum(g), sum(wn), sum(wc), sum(wg) from ("  # noqa: S608
+            f"select part, n, c, g, 0 wn, 0 wc, 0 wg from ({part} from jobs where cluster = ?"
+            f" and stop is null group by 1) union all select part, 0, 0, 0, n, c, g from ({part}"
+            " from waiting where cluster = ? group by 1)) group by 1"
+            " order by 3 desc, 5 desc, 1 limit ?"
+        )
+        rows = await asyncio.to_thread(self._ask, query, (cluster, cluster, limit))
+        return [PartitionUse(*row) for row in rows]
+
+    async def waiting(self, cluster: str, user: str | None, limit: int = 20) -> list[WaitingJob]:
+        """Return the jobs that wait longest. user: None: of all users; "": no jobs.
+
+        Raise JobSearchError if the search fails.
+        """
+        query = (
+            "select job, user, submitted, details from waiting where cluster = ?"
+            " and (? is null or user = ? and user != '') order by submitted, job limit ?"
+        )
+        rows = await asyncio.to_thread(self._ask, query, (cluster, user, user, limit))
+        return [
+            WaitingJob(cluster, job, owner, submitted, details_of_row(details))
+            for job, owner, submitted, details in rows
+        ]
 
     async def busy_nodes(self, cluster: str) -> set[str]:
         """Return the nodes with running jobs. Raise JobSearchError if the search fails."""

@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from markupsafe import Markup
     from numpy.typing import NDArray
 
+    from ccagent.stores.metrics.job_table import WaitingJob
     from ccagent.views.web.context import PageRequest, PageSources
-    from ccagent.views.web.data.job_search import RunningUse
+    from ccagent.views.web.data.job_search import PartitionUse, RunningUse
     from ccagent.views.web.data.nodes import NodeNow
     from ccagent.views.web.pages.filters import SortedColumn
 
@@ -40,6 +41,7 @@ _MOST_JOBS = 400
 _MOST_USERS = 8
 _MOST_CARDS = 64
 _MOST_LISTED = 200
+_MOST_WAITING = 20
 
 
 class ShownTile(NamedTuple):
@@ -64,7 +66,7 @@ class ClusterPage(NamedTuple):
     """The content of the page.
 
     states: shape, word and number of nodes. nodes: the first ones of those in the address, each
-    with shape and word of its state.
+    with shape and word of its state. waiting: the viewer's jobs that wait longest.
     """
 
     now: int
@@ -78,6 +80,8 @@ class ClusterPage(NamedTuple):
     plots: list[PagePlot]
     users: list[UserUse]
     accounts: list[UserUse]
+    partitions: list[PartitionUse]
+    waiting: list[WaitingJob]
     gpu_map: Markup | None
     gpu_text: str
     node_map: Markup
@@ -123,6 +127,8 @@ async def make_cluster_page(sources: PageSources, request: PageRequest) -> Clust
         plots=await cluster_plots(sources, cluster, times, request.points, nodes),
         users=_sum_use(mine, lambda one: one.user),
         accounts=_sum_use(mine, lambda one: one.account),
+        partitions=await sources.jobs.partitions(cluster),
+        waiting=await sources.jobs.waiting(cluster, request.only_user, _MOST_WAITING),
         gpu_map=_gpu_map(sources, cluster, nodes, times),
         gpu_text=_gpu_text(nodes),
         node_map=_node_map(cluster, nodes, now),

@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 
 import pytest
 
+from ccagent.stores.metrics.job_table import StoredJobDetails, WaitingJob
 from ccagent.stores.metrics.page_settings import WebSettings
 from ccagent.stores.metrics.usage.job_energy import NodeJobEnergy
 from ccagent.stores.metrics.usage.keeper import UsageKeeper
@@ -247,6 +248,28 @@ def test_users_compare_and_filter_their_own_jobs_alone(tmp_path: Path) -> None:
         assert str(other.number) not in site.ask(path, authorization=bob).text
     assert site.ask("/cluster/demo/compare?jobs=1").status == 302
     assert site.ask("/data/cluster/demo/compare?jobs=1").status == 401
+    site.close()
+
+
+# Partitions
+
+
+def test_partitions_have_running_and_waiting_jobs(tmp_path: Path) -> None:
+    site = PageSite(tmp_path, has_key=True, settings=WebSettings(), nodes=8, seconds=3600)
+    details = StoredJobDetails(name=HOSTILE, account=HOSTILE, partition="gpu", cores=128, gpus=4)
+    site.table.wait(WaitingJob("demo", "5001", "bob", site.now - 7200, details))
+    hostile = StoredJobDetails(name=HOSTILE, account=HOSTILE, partition=HOSTILE)
+    site.table.wait(WaitingJob("demo", HOSTILE, HOSTILE, -(10**15), hostile))
+    staff = f"Bearer {token(sub='root', roles=['admin'])}"
+    text = site.ask("/cluster/demo", authorization=staff).text
+    assert_harmless(text)
+    rows = re.findall(r"partition=(gpu|normal)&amp;state=running\">.*?</tr>", text)
+    assert sorted(rows) == ["gpu", "normal"]
+    assert "<td>1</td><td>128</td><td>4</td></tr>" in text
+    assert re.search(r"5001 .*2 h ago", text)
+    bob = site.ask("/cluster/demo", authorization=f"Bearer {token(sub='bob', roles=['user'])}").text
+    carol = site.ask("/cluster/demo", authorization=f"Bearer {token(sub='eve')}").text
+    assert ("5001" in bob, "5001" in carol) == (True, False)
     site.close()
 
 
