@@ -28,6 +28,7 @@ from ccagent.views.web.pages.cluster_page import ShownTile
 from ccagent.views.web.pages.job_plots import JobPlots, describe_energy
 from ccagent.views.web.pages.jobs_page import ShownFinding, describe_size, show_finding, show_share
 from ccagent.views.web.pages.lustre_page import JobIo, find_job_io
+from ccagent.views.web.pages.roofline import Roofline, make_roofline
 from ccagent.views.web.rendering import shown_text
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class JobPage(NamedTuple):
     notes: list[str]
     plots: list[PagePlot]
     first: int
+    roofline: Roofline | None
     choices: list[tuple[str, str]]
     chosen: list[str]
     nodes: list[tuple[NodeFigures, CpuUse]]
@@ -141,6 +143,7 @@ async def make_job_page(sources: PageSources, request: PageRequest) -> JobPage |
         notes=_notes(sources, job, report, is_old=is_old, now=now),
         plots=[] if is_old else plots,
         first=len(plots) if chosen_plots else _FIRST if report.figures.gpu_count else 2,
+        roofline=None if is_old else make_roofline(sources, builder.nodes, times.start, times.end),
         choices=choices,
         chosen=chosen_plots,
         nodes=[

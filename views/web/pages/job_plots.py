@@ -47,7 +47,7 @@ _OF_NODES = (
 
 
 class JobPlots:
-    """Builder of a job's plots over a time range."""
+    """Builder of a job's plots over a time range. nodes: those of the job that send values."""
 
     def __init__(self, sources: PageSources, job: StoredJob, report: JobReport) -> None:
         self._sources = sources
@@ -55,7 +55,7 @@ class JobPlots:
         self._report = report
         cluster = sources.store.root.children.get(job.cluster)
         found = [cluster.children.get(name) for name in job.nodes[:_MOST_NODES]] if cluster else []
-        self._nodes = [node for node in found if node is not None]
+        self.nodes = [node for node in found if node is not None]
 
     def choices(self, plots: list[PagePlot]) -> list[tuple[str, str]]:
         """Return key and title of the usual plots, and the other metrics of the job's nodes."""
@@ -63,7 +63,7 @@ class JobPlots:
         known = {"job_cpu_util", "job_mem_rss", "job_mem_used", "acc_utilization", "acc_mem_used",
                  *(one[2] for one in (*_OF_JOB, *_OF_NODES))}  # fmt: skip
         found: set[str] = set()
-        for node in self._nodes[:_MOST_ASKED]:
+        for node in self.nodes[:_MOST_ASKED]:
             levels = [job_level(node, self._job.job), node, *(
                 below for name, below in node.children.items() if not name.startswith("job")
             )]  # fmt: skip
@@ -87,8 +87,8 @@ class JobPlots:
             options: dict[str, Any] = {"unit": known.unit, "factor": known.factor, **more}
             return make_plot(key, title, grid=grid, series=series, **options)
 
-        several, figures = len(self._nodes) > 1, self._report.figures
-        has_own = any(job_level(node, self._job.job) is not None for node in self._nodes)
+        several, figures = len(self.nodes) > 1, self._report.figures
+        has_own = any(job_level(node, self._job.job) is not None for node in self.nodes)
         plots = [
             plot("cpu", "Cores in use" + (" of each node" if several else ""), "", used, unit="",
                  factor=0.01, reason="" if has_own else _NO_JOBS,
@@ -122,7 +122,7 @@ class JobPlots:
         ]
 
     def _own(self, metric: str) -> list[NamedSeries]:
-        levels = [(node, job_level(node, self._job.job)) for node in self._nodes]
+        levels = [(node, job_level(node, self._job.job)) for node in self.nodes]
         return [
             (shown_text(node.path[-1]), level.series[metric])
             for node, level in levels
@@ -138,21 +138,21 @@ class JobPlots:
         return held or self._own("job_mem_used")
 
     def _of_nodes(self, metric: str) -> list[NamedSeries]:
-        several = len(self._nodes) > 1
+        several = len(self.nodes) > 1
         return [
             (f"{shown_text(node.path[-1]) if several or not part else ''} {part}".strip(), series)
-            for node in self._nodes
+            for node in self.nodes
             for part, series in _parts(node, metric)
         ]
 
     def _cards(self, metric: str) -> list[NamedSeries]:
         found: list[NamedSeries] = []
-        for node in self._nodes:
+        for node in self.nodes:
             name = node.path[-1]
             for number, address in enumerate(self._job.details.cards.get(name, ())):
                 level = node.children.get(f"accelerator{address}")
                 if level is not None and metric in level.series:
-                    where = f"{shown_text(name)} " if len(self._nodes) > 1 else ""
+                    where = f"{shown_text(name)} " if len(self.nodes) > 1 else ""
                     found.append((f"{where}GPU {number}", level.series[metric]))
         return found
 

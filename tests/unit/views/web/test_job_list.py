@@ -251,6 +251,41 @@ def test_users_compare_and_filter_their_own_jobs_alone(tmp_path: Path) -> None:
     site.close()
 
 
+# Roofline
+
+
+def write_work(site: PageSite, flops: float, traffic: float) -> None:
+    """Write the operations and the memory traffic of a node with a job, in GFlops/s and GB/s."""
+    for minute in range(1, 40):
+        for thread in range(2):
+            place = ("demo", "n1", f"hwthread{thread}")
+            site.store.write(place, "flops_any", site.now - 60 * minute, flops / 2)
+        site.store.write(("demo", "n1", "socket0"), "mem_bw", site.now - 60 * minute, traffic)
+
+
+def test_a_job_has_a_roofline_where_both_sides_are_measured(tmp_path: Path) -> None:
+    site = PageSite(tmp_path, nodes=4, seconds=600, jobs=[])
+    site.start(hostile_event(site, 7) | {"resources": [{"hostname": "n1"}]})
+    assert "Roofline" not in site.ask("/cluster/demo/job/7").text
+    write_work(site, 40.0, 20.0)
+    text = site.ask("/cluster/demo/job/7?range=1h").text
+    assert "mean 40 GFlops/s at 2 Flops/B; highest 40 GFlops/s and 20 GB/s" in text
+    assert text.count('class="dot ') > 3
+    assert_harmless(text)
+    site.close()
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, 5e-324, 1e-300, 1e300, 1.7e308, float("inf")])
+def test_any_rate_of_work_has_a_page(tmp_path: Path, value: float) -> None:
+    site = PageSite(tmp_path, nodes=4, seconds=600, jobs=[])
+    site.start(hostile_event(site, 7) | {"resources": [{"hostname": "n1"}]})
+    write_work(site, value, 1.0)
+    assert site.ask("/cluster/demo/job/7").status == 200
+    write_work(site, 1.0, value)
+    assert site.ask("/cluster/demo/job/7?range=1h").status == 200
+    site.close()
+
+
 # Partitions
 
 
