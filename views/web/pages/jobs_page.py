@@ -254,7 +254,8 @@ async def make_jobs_page(sources: PageSources, request: PageRequest) -> JobsPage
         if count > _MOST_JUDGED:
             limit = f"CSV and JSON have the first {_MOST_JUDGED} of them."
         found = await sources.reports.of_many(jobs)
-    columns = (*_COLUMNS, *((_ENERGY,) if joules else ()))
+    has_energy = any(_key(one) in joules for one in found[:EACH])
+    columns = (*_COLUMNS, *((_ENERGY,) if has_energy else ()))
     state = chosen.get("state", "")
     return JobsPage(
         rows=[make_row(one, joules.get(_key(one))) for one in found[:EACH]],
@@ -277,7 +278,7 @@ async def make_jobs_page(sources: PageSources, request: PageRequest) -> JobsPage
         jobs=[_describe(one, joules.get(_key(one))) for one in found],
         histograms=_histograms(judged, joules, path, kept) if wants_histograms else [],
         histogram_link=f"{path}?{urlencode({**kept, 'show': 'histograms'})}",
-        has_energy=bool(joules),
+        has_energy=has_energy,
     )
 
 

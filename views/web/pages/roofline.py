@@ -96,9 +96,9 @@ def _draw(
 
     dots: dict[str, list[str]] = {}
     for place in np.flatnonzero(is_there).tolist():
-        name = share_class(min(0.999, place / len(intensity))).replace("h", "r")
+        name = share_class(min(0.999, place / len(intensity)))
         x, y = across(float(intensity[place])), down(float(operations[place]))
-        dots.setdefault(name, []).append(f"M{x:.0f} {y:.0f}h0")
+        dots.setdefault(name, []).append(f"M{x - 4:.0f} {y - 15:.0f}h8v30h-8z")
     grid = "".join(f"M{_SIZE * n / (right - left):.0f} 0V{_SIZE}" for n in range(right - left + 1))
     grid += "".join(f"M0 {_SIZE * n / (top - bottom):.0f}H{_SIZE}" for n in range(top - bottom + 1))
     highest = float(operations[is_there].max())
@@ -123,9 +123,7 @@ def _draw(
         f"{format_number(10.0**power)}</text>"
         for power in range(left, right + 1)
     )
-    body = "".join(
-        f'<path class="dot {name}" d="{"".join(d)}"/>' for name, d in sorted(dots.items())
-    )
+    body = "".join(f'<path class="{name}" d="{"".join(d)}"/>' for name, d in sorted(dots.items()))
     label = escape_label(f"Roofline: {text}")
     height, edge = HEIGHT + 2 * _MARGIN, round(_SIZE * _MARGIN / HEIGHT)
     return Markup(  # noqa: S704 - texts in it are escaped above

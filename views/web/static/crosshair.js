@@ -58,13 +58,20 @@
     return found;
   }
 
+  function key(name) {
+    const [drawing, line] = ["svg", "path"].map((one) => document.createElementNS("http://www.w3.org/2000/svg", one));
+    for (const [side, size] of [["width", 12], ["height", 8]]) drawing.setAttribute(side, size);
+    line.setAttribute("class", name); line.setAttribute("d", "M0 4h12");
+    drawing.append(line);
+    return drawing;
+  }
+
   function fill(tip, plot, place) {
     const head = document.createElement("b");
     head.textContent = clock(plot.start + place * plot.step, plot.elapsed);
     const rows = plot.series.slice(0, 12).map((one) => {
-      const row = document.createElement("span"), key = document.createElement("i");
-      key.className = `k${one.number % 8}`;
-      row.append(key, `${plot.series.length > 1 ? `${one.name}: ` : ""}${say(one.mean[place], plot.unit)}`);
+      const row = document.createElement("span"), dashes = Math.floor(one.number / 8) % 3;
+      row.append(key(`line s${one.number % 8}${dashes ? ` d${dashes}` : ""}`), `${plot.series.length > 1 ? `${one.name}: ` : ""}${say(one.mean[place], plot.unit)}`);
       return row;
     });
     tip.replaceChildren(head, ...rows);
@@ -75,9 +82,8 @@
     for (const figure of figures()) {
       const area = figure.querySelector("svg.lines"), line = make(figure, "crosshair", "div"), tip = make(figure, "tip", "div");
       const begin = Number(figure.dataset.start), span = Number(figure.dataset.span);
-      const isInside = time !== null && time >= begin && time <= begin + span;
-      line.hidden = tip.hidden = !isInside;
-      if (!isInside || !isVisible(figure)) continue;
+      line.hidden = tip.hidden = time === null || time < begin || time > begin + span || !isVisible(figure);
+      if (line.hidden) continue;
       const box = area.getBoundingClientRect(), outer = figure.getBoundingClientRect();
       const x = box.left - outer.left + box.width * (span ? (time - begin) / span : 0);
       line.style.left = `${x}px`; line.style.top = `${box.top - outer.top}px`; line.style.height = `${box.height}px`;

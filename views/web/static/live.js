@@ -7,24 +7,19 @@
   if (!note || !document.getElementById("data")) return;
   const parameters = new URLSearchParams(location.search);
   const isFixed = parameters.has("to") || document.body.dataset.fixed === "yes";
-  let every = chosen(), tag = "", pause = every, timer = 0, seen = new Date();
-
-  function chosen() {
-    try {
-      const kept = localStorage.getItem("ccagent-refresh");
-      return kept in CHOICES ? Number(kept) : 30;
-    } catch (error) { return 30; }
-  }
+  let every = 30;
+  try { every = Number(localStorage.getItem("ccagent-refresh") in CHOICES ? localStorage.getItem("ccagent-refresh") : 30); } catch (error) { /* not permitted */ }
+  let tag = "", pause = every, timer = 0, seen = new Date();
 
   function offerChoice() {
     const choice = document.createElement("select");
     choice.setAttribute("aria-label", "refresh");
     for (const [value, text] of Object.entries(CHOICES)) choice.add(new Option(text, value, false, Number(value) === every));
-    choice.addEventListener("change", () => {
+    choice.onchange = () => {
       every = pause = Number(choice.value);
-      try { localStorage.setItem("ccagent-refresh", choice.value); } catch (error) { /* for this page alone */ }
+      try { localStorage.setItem("ccagent-refresh", every); } catch (error) { /* not permitted */ }
       say(rhythm()); plan();
-    });
+    };
     note.after(" ", choice);
   }
 
@@ -58,8 +53,8 @@
     const fresh = page.getElementById("main"), old = document.getElementById("main");
     if (!fresh || !old) return;
     const open = opened(old);
-    const marked = new Set([...old.querySelectorAll("input[name='jobs']:checked")].map((one) => one.value));
-    for (const one of fresh.querySelectorAll("input[name='jobs']")) one.checked = marked.has(one.value);
+    const marked = [...old.querySelectorAll("td :checked")].map((one) => one.value);
+    for (const one of fresh.querySelectorAll("td input")) one.checked = marked.includes(one.value);
     [...fresh.querySelectorAll("details")].forEach((one, n) => { one.open = open.has(n); });
     // Bokeh's plots stay; they request their new values separately.
     for (const plot of old.querySelectorAll("figure.zoomed")) {
@@ -103,6 +98,15 @@
   }
 
   function plan() { clearTimeout(timer); if (every) timer = setTimeout(refresh, pause * 1000); }
+
+  // The script of the crosshair is loaded when the pointer first reaches a plot.
+  document.addEventListener("pointermove", function load(event) {
+    if (!event.target.closest || !event.target.closest("figure.plot")) return;
+    document.removeEventListener("pointermove", load);
+    const script = document.createElement("script");
+    script.src = document.body.dataset.crosshair;
+    document.head.append(script);
+  });
 
   if (isFixed) { say("A fixed time: not refreshed."); return; }
   say(rhythm());
