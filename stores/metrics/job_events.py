@@ -26,6 +26,7 @@ from ccagent.stores.metrics.job_table import (
     JobTableError,
     StartedJob,
     StoredJob,
+    WaitingJob,
     read_details,
 )
 from ccagent.stores.metrics.series_limits import SeriesRefusal
@@ -63,6 +64,7 @@ class _EnvelopeJob(msgspec.Struct, kw_only=True):
     user_name: _Scalar = ""
     account: _Scalar = None
     partition: _Scalar = None
+    submit_time: _Scalar = None
     start_time: _Scalar = None
     end_time: _Scalar = None
     nodes: list[str] | None = None
@@ -95,7 +97,7 @@ class _Envelope(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Envelope).decode
 
 
-def read_envelope(text: bytes) -> Iterator[StoredJob]:
+def read_envelope(text: bytes) -> Iterator[StoredJob | WaitingJob]:
     """Yield the jobs of an envelope, without steps. Raise UnparsableError."""
     _left.jobs = _MOST_JOBS
     try:
@@ -105,14 +107,30 @@ def read_envelope(text: bytes) -> Iterator[StoredJob]:
     attributes = (envelope.data and envelope.data.attributes) or _Attributes()
     left = _MOST_ENVELOPE_NODES
     for job in attributes.slurm_jobs or ():
-        if job.job_step or not job.start_time:
+        if job.job_step:
             continue
         try:
+            if not job.start_time:
+                yield _waiting_job(attributes.cluster, job)
+                continue
             found = _stored_job(attributes.cluster, job, min(left, _MOST_OF_JOB))
         except (ValueError, TypeError, OverflowError) as error:
             raise UnparsableError(f"not an envelope of jobs: {error}") from error
         left -= len(found.nodes)
         yield found
+
+
+def _waiting_job(cluster: str, job: _EnvelopeJob) -> WaitingJob:
+    """Return a job that has not started. Raise ValueError."""
+    if job.job_id is None:
+        raise ValueError("a job without job_id")
+    known: dict[str, Any] = msgspec.structs.asdict(job) | {"sacct": None}
+    return WaitingJob(
+        cluster, str(job.job_id), str(job.user_name),
+        _seconds(job.submit_time) if job.submit_time else 0,
+        read_details(known, is_waiting=True),
+        has_left=str(job.job_state).upper() != "PENDING",
+    )  # fmt: skip
 
 
 def _stored_job(cluster: str, job: _EnvelopeJob, most: int) -> StoredJob:
@@ -256,7 +274,7 @@ class JobEvents:
         Nothing is written of an invalid envelope. Raise UnparsableError, or TABLE_ERRORS if
         writing fails.
         """
-        jobs: list[StoredJob] = []
+        jobs: list[StoredJob | WaitingJob] = []
         begin = perf_counter()
         for job in read_envelope(text):
             jobs.append(job)
@@ -267,7 +285,7 @@ class JobEvents:
             self._write_jobs(jobs, envelope)
             yield envelope
 
-    def _write_jobs(self, jobs: list[StoredJob], envelope: JobEnvelope) -> None:
+    def _write_jobs(self, jobs: list[StoredJob | WaitingJob], envelope: JobEnvelope) -> None:
         """Write the next jobs of an envelope for a few ms."""
         if not self.retry():
             raise JobTableError(self._problem)
@@ -286,13 +304,17 @@ class JobEvents:
             raise UnparsableError(f"not an envelope of jobs: {error}") from error
         envelope.jobs = count
         for job in jobs[first:count]:
-            if job.stop is not None:
+            if isinstance(job, StoredJob) and job.stop is not None:
                 self._end(job)
 
-    def _start(self, job: StoredJob, sender: str | None) -> None:
+    def _start(self, job: StoredJob | WaitingJob, sender: str | None) -> None:
         """Write a job. Raise _RefusedJobError beyond its sender's budget; None: no limit."""
         admit = None if sender is None else functools.partial(self._admit, sender)
+        if isinstance(job, WaitingJob):
+            self._table.wait(job, admit)
+            return
         self._table.start(job, admit)
+        self._table.leave(job.cluster, job.job)
 
     def _admit(self, sender: str, size: int) -> None:
         if not size or self._budget.take(sender, size):

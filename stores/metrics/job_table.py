@@ -130,12 +130,13 @@ class StartedJob(msgspec.Struct, frozen=True, rename="camel"):
         )
 
 
-def read_details(job: Mapping[str, Any]) -> StoredJobDetails:
+def read_details(job: Mapping[str, Any], *, is_waiting: bool = False) -> StoredJobDetails:
     """Return the details of a job in an envelope of the agent `jobs`.
 
+    is_waiting: it has not started; its amounts are those that it asks for.
     time_limit in the envelope is an ExtendedUint: 0 unset, 1 infinite, n + 2 for n seconds.
     """
-    allocated = _text(job, "allocated_resources")
+    allocated = _text(job, "requested_resources" if is_waiting else "allocated_resources")
     limit = job.get("time_limit")
     accounting = as_table(job.get("sacct"))
     used = [accounting.get(name) for name in ("UserCPU", "SystemCPU")]
@@ -169,6 +170,10 @@ create table if not exists jobs (
     primary key (cluster, job, start)
 ) strict, without rowid;
 create index if not exists jobs_by_number on jobs (job);
+create table if not exists waiting (
+    cluster text not null, job text not null, user text not null, submitted integer not null,
+    details text not null, primary key (cluster, job)
+) strict, without rowid;
 """
 
 _ALL = (
@@ -197,6 +202,20 @@ class StoredJob(NamedTuple):
     nodes: tuple[str, ...]
     footprint: dict[str, Any] | None = None
     details: StoredJobDetails = StoredJobDetails()
+
+
+class WaitingJob(NamedTuple):
+    """A job that has not started. submitted: seconds since 1970, 0: unknown.
+
+    details: cores, memory and GPUs are those that it asks for. has_left: it was cancelled.
+    """
+
+    cluster: str
+    job: str
+    user: str
+    submitted: int
+    details: StoredJobDetails = StoredJobDetails()
+    has_left: bool = False
 
 
 class JobTableError(CcagentError):
@@ -301,6 +320,23 @@ class JobTable:
                 job.cluster, job.job, job.user, job.state, job.start, job.stop, nodes, described,
             ),
         )  # fmt: skip
+
+    def wait(self, job: WaitingJob, admit: Callable[[int], object] | None = None) -> None:
+        """Add, update or delete a job that has not started. admit: as of `start`."""
+        self.leave(job.cluster, job.job)
+        if job.has_left:
+            return
+        described = msgspec.json.encode(job.details).decode()
+        if admit is not None:
+            admit(_ROW + len(job.cluster) + len(job.job) + len(job.user) + len(described))
+        self._execute(
+            "insert into waiting values (?, ?, ?, ?, ?)",
+            (job.cluster, job.job, job.user, job.submitted, described),
+        )
+
+    def leave(self, cluster: str, job: str) -> None:
+        """Delete a job that no longer waits."""
+        self._execute("delete from waiting where cluster = ? and job = ?", (cluster, job))
 
     def stop(self, cluster: str, job: str, start: int, stop: int, state: str) -> StoredJob | None:
         """End a running job; start 0: the latest run. Return the job; None if none is running."""

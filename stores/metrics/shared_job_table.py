@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from psycopg import Connection
 
-    from ccagent.stores.metrics.job_table import StoredJob
+    from ccagent.stores.metrics.job_table import StoredJob, WaitingJob
 
 MIGRATIONS = MigrationSet("ccagent.stores.metrics.migrations", "job_migrations", 0x6A6F6272756E73)
 
@@ -67,6 +67,12 @@ class SharedJobTable(JobTable):
         """Add or update a job, as a transaction, because other stores change it too."""
         with self.transaction():
             super().start(job, admit)
+
+    def wait(self, job: WaitingJob, admit: Callable[[int], object] | None = None) -> None:
+        """Do nothing: the pages, which show waiting jobs, have a table of their own."""
+
+    def leave(self, cluster: str, job: str) -> None:
+        """Do nothing."""
 
     def find(self, cluster: str, job: str) -> list[StoredJob]:
         """Return the runs of a job, earliest first. cluster empty: of all clusters."""

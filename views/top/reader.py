@@ -349,8 +349,10 @@ class NodeReader:
         may_know = not self._uid or process.uid == self._uid
         read, written = rates.get(process.pid, (0.0, 0.0)) if may_know else (None, None)
         return TopProcess(
-            pid=process.pid,
+            # The sources number the records of ended processes; no process has these numbers.
+            pid=0 if process.is_ended else process.pid,
             ppid=process.ppid,
+            is_ended=process.is_ended,
             user=self._node.user(process.uid),
             job=process.job,
             command=process.command,

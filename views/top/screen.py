@@ -121,7 +121,7 @@ WIDE_JOBS: tuple[TableColumn[TopJob], ...] = (
 """Columns of jobs at a width of 160."""
 
 PROCESSES: tuple[TableColumn[TopProcess], ...] = (
-    TableColumn("PID", lambda one: str(one.pid), True, least=7),
+    TableColumn("PID", lambda one: "-" if one.is_ended else str(one.pid), True, least=7),
     TableColumn("USER", lambda one: one.user, rank=2, most=9, least=6),
     TableColumn("JOB", lambda one: str(one.job) if one.job else "-", True, 8),
     TableColumn("CPU%", lambda one: short_percent(one.cpu), True, least=4),
@@ -203,7 +203,10 @@ def draw(
     if state.has_help:
         return Screen([*head, *_help(width)][:height], 0, 0)
     view = _select(snapshot, state, width)
-    above = [ScreenLine(cut(clean(text, is_ascii=is_ascii), width)) for text in view.above]
+    meters = _meters(snapshot.cpus, width, height // 3) if state.has_meters else []
+    above = [
+        ScreenLine(cut(clean(text, is_ascii=is_ascii), width)) for text in (*meters, *view.above)
+    ]
     lost = snapshot.mounts_note if state.view == "mounts" and snapshot.mounts else ""
     note = next((one for one in (lost, *snapshot.hidden) if one), "")
     foot = [ScreenLine(cut(_foot(state, note, is_ascii=is_ascii), width), "dim")]
@@ -342,6 +345,31 @@ def _describe_job(snapshot: TopSnapshot, number: int) -> list[str]:
     return [*lines, f"hwthreads {history_signs(snapshot.cpus)}"]
 
 
+_METER = 20
+"""Minimum width of the meter of a hwthread."""
+
+
+def _meters(cpus: Sequence[float], width: int, most: int) -> list[str]:
+    """Return a meter per hwthread; a sign per hwthread if the meters need more than `most` lines.
+
+    Numbers go down the columns.
+    """
+    across = max(1, width // _METER)
+    rows = -(-len(cpus) // across)
+    if rows > most:
+        size = max(1, width - 6)
+        return [
+            f"{first:4} {history_signs(cpus[first : first + size])}"
+            for first in range(0, len(cpus), size)
+        ][: max(1, most)]
+    room = width // across - 11
+    texts = [
+        f"{number:4}[{'|' * round(room * min(use, 100) / 100):{room}}{use:3.0f}%]"
+        for number, use in enumerate(cpus)
+    ]
+    return [" ".join(texts[row::rows]) for row in range(rows)]
+
+
 def _describe_mounts(snapshot: TopSnapshot, number: int) -> list[str]:
     """Return one line per busiest mount of a job. Idle mounts are omitted."""
     found = select_rows(snapshot, ViewState(view="mounts", job=number))
@@ -372,14 +400,14 @@ def _help(width: int) -> list[ScreenLine]:
         ("p g m", "all processes; GPUs; file systems (mounts) of jobs; again: jobs"),
         ("/ F4", "show only rows with a text; Esc: all"),
         ("< > F6", "sort by previous, next column; P CPU, M memory, T time, N number"),
-        ("I", "the smallest first"),
-        ("t F5", "processes as a tree"),
-        ("+ -", "longer, shorter interval"),
-        ("space", "pause"),
+        ("t F5, I", "processes as a tree; the smallest first"),
+        ("c", "a meter for each hwthread"),
+        ("e", "hide <ended>: what ended since the last reading, summed by command"),
+        ("+ - space", "longer, shorter interval; pause"),
         ("arrows", "and j k, PgUp PgDn, Home End: move"),
         ("q F10", "quit"),
     ]
-    lines = ["", *(f"  {key:8}{text}" for key, text in keys)]
+    lines = ["", *(f"  {key:10}{text}" for key, text in keys)]
     lines += ["", "  Notes of jobs:", *(f"  {flag:8}{text}" for flag, text in MEANINGS.items())]
     lines += ["", "  Any key: back. Nothing here ends a process."]
     return [ScreenLine(cut(line, width)) for line in lines]

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 class TopProcess(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A process. cpu: percent of one core. memory: B, anonymous.
 
-    read, written: B/s of calls; None: hidden from this user. gpus: indices of cards.
+    read, written: B/s of calls; None: hidden from this user. gpus: indices of cards. is_ended: the
+    sum over processes that ended since the previous reading, without a pid (0).
     """
 
     pid: int
@@ -30,6 +31,7 @@ class TopProcess(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     gpus: tuple[int, ...] = ()
     gpu: float | None = None
     gpu_memory: int | None = None
+    is_ended: bool = False
 
 
 class TopCard(msgspec.Struct, frozen=True, kw_only=True):

@@ -100,7 +100,8 @@ class ViewState(NamedTuple):
 
     job: the opened job, None for all. row: index of the selected row. sorts: column by view.
     is_reversed: smallest first. filter: text that a row must contain; is_typing: the user is
-    typing it. interval: seconds. has_ended: the user has quit.
+    typing it. interval: seconds. has_ended: the user has quit. has_meters: a meter per hwthread.
+    hides_ended: no rows of ended processes.
     """
 
     view: TopView = "jobs"
@@ -115,6 +116,8 @@ class ViewState(NamedTuple):
     has_help: bool = False
     interval: float = 2.0
     has_ended: bool = False
+    has_meters: bool = False
+    hides_ended: bool = False
 
     @property
     def sort(self) -> str:
@@ -189,6 +192,8 @@ _CHANGES: dict[str, Callable[[ViewState], ViewState]] = {
     "/": lambda state: state._replace(is_typing=True, filter=""),
     " ": lambda state: state._replace(is_paused=not state.is_paused),
     "t": lambda state: state._replace(is_tree=not state.is_tree, view="processes", row=0),
+    "c": lambda state: state._replace(has_meters=not state.has_meters),
+    "e": lambda state: state._replace(hides_ended=not state.hides_ended, row=0),
     "I": lambda state: state._replace(is_reversed=not state.is_reversed, row=0),
     "p": lambda state: _switch(state, "processes"),
     "g": lambda state: _switch(state, "cards"),
@@ -211,7 +216,7 @@ _CHANGES: dict[str, Callable[[ViewState], ViewState]] = {
 
 
 def select_rows(snapshot: TopSnapshot, state: ViewState) -> list[Any]:
-    """Return the filtered and sorted rows of a view; the system is the last job.
+    """Return the filtered and sorted rows of a view; the last are the system, and ended processes.
 
     The views of processes and mounts have the opened job's rows, else all rows.
     """
@@ -225,11 +230,16 @@ def select_rows(snapshot: TopSnapshot, state: ViewState) -> list[Any]:
     found.sort(key=lambda row: (key(row), *rows.ties(row)), reverse=not state.is_reversed)
     if state.view == "jobs":
         found.sort(key=lambda job: not job.job)
+    if state.view == "processes":
+        found = [one for one in found if not (state.hides_ended and one.is_ended)]
+        found.sort(key=lambda one: one.is_ended)
     return found
 
 
 def as_tree(processes: Sequence[TopProcess]) -> list[tuple[TopProcess, int]]:
     """Return children after their parents, each level in the order of the input, with depths."""
+    ended = [one for one in processes if one.is_ended]
+    processes = [one for one in processes if not one.is_ended]
     known = {one.pid for one in processes}
     children: dict[int, list[TopProcess]] = {}
     for one in processes:
@@ -241,4 +251,5 @@ def as_tree(processes: Sequence[TopProcess]) -> list[tuple[TopProcess, int]]:
         rows.append((one, depth))
         left += [(child, depth + 1) for child in reversed(children.pop(one.pid, []))]
     # Reused process ids may make a process its own ancestor.
-    return rows + [(one, 0) for each in children.values() for one in each]
+    rows += [(one, 0) for each in children.values() for one in each]
+    return rows + [(one, 0) for one in ended]

@@ -102,6 +102,13 @@ class ShownTime(NamedTuple):
         """Return the range as a query of a URL."""
         return f"range={self.name}" if self.name else f"from={self.start}&to={self.end}"
 
+    @property
+    def parameters(self) -> list[tuple[str, str]]:
+        """Return the range as parameters of a URL."""
+        if self.name:
+            return [("range", self.name)]
+        return [("from", str(self.start)), ("to", str(self.end))]
+
 
 def read_times(
     query: Mapping[str, str], now: int, default: str = "24h", *, oldest: int = 0

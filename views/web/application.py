@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
@@ -22,6 +23,8 @@ from ccagent.views.web.addresses import decode_segment, read_moment
 from ccagent.views.web.context import NotAllowedError, PageRequest
 from ccagent.views.web.data.job_search import JobSearchError
 from ccagent.views.web.pages.cluster_page import make_cluster_page
+from ccagent.views.web.pages.compare_page import make_compare_page
+from ccagent.views.web.pages.filters import RANGES
 from ccagent.views.web.pages.job_page import make_job_page
 from ccagent.views.web.pages.jobs_page import JobsPage, make_jobs_page
 from ccagent.views.web.pages.lustre_page import LustrePage, make_lustre_page
@@ -29,12 +32,14 @@ from ccagent.views.web.pages.node_page import make_node_page
 from ccagent.views.web.pages.usage_page import UsageError, UsagePage, make_usage_page
 from ccagent.views.web.rendering import bokeh_version, render
 from ccagent.views.web.replies import (
+    SECONDS,
     ZOOM_POLICY,
     GuardedApplication,
     TimedCache,
     answer_bokeh,
     answer_static,
     pack_page,
+    read_age,
     reply,
 )
 from ccagent.views.web.zones import keep_zone, read_zone
@@ -58,8 +63,11 @@ _LONGEST_ADDRESS = 4096
 _FOR_PROGRAMS = ("/data/", "/csv/")
 _PARAMETERS = frozenset({
     "range", "from", "to", "q", "state", "verdict", "page", "plot", "zoom", "at", "sort", "by",
+    "user", "account", "partition", "node", "rule", "show", *RANGES,
 })  # fmt: skip
-"""Known parameters of the URL. Others are ignored: they must not bypass the cache."""
+_LISTS = frozenset({"jobs", "plots"})
+"""Known parameters of the URL, and those that checkboxes repeat. Others are ignored: they must not
+bypass the cache."""
 
 _MOMENTS = frozenset({"from", "to", "at"})
 """Parameters with times: seconds since 1970, or ISO 8601 in the zone of the page."""
@@ -77,6 +85,7 @@ PAGES = (
     PageKind("/cluster/{cluster}", "cluster.html", make_cluster_page),
     PageKind("/cluster/{cluster}/node/{node}", "node.html", make_node_page),
     PageKind("/cluster/{cluster}/jobs", "jobs.html", make_jobs_page),
+    PageKind("/cluster/{cluster}/compare", "compare.html", make_compare_page),
     PageKind("/cluster/{cluster}/job/{job}", "job.html", make_job_page),
     PageKind("/cluster/{cluster}/job/{job}/{start}", "job.html", make_job_page),
     PageKind("/lustre", "lustre.html", make_lustre_page),
@@ -129,16 +138,18 @@ class PageApplication:
     # pages
 
     async def _page(self, kind: PageKind, request: Request) -> Response:
-        wanted, shown = self._read_request(request, _DRAWN), read_zone(request)
+        wanted, age = self._read_request(request, _DRAWN), read_age(request)
+        shown = read_zone(request)
 
         async def make() -> MadePage:
-            model = await self._model(kind, wanted)
+            model = await self._model(kind, wanted, age)
             return pack_page("text/html", self._render(kind, wanted, request, model))
 
         key = _key(kind, wanted, wanted.viewer), str(shown.zone), shown.is_unknown
 
         more = {"Content-Security-Policy": ZOOM_POLICY} if _zooms(wanted) else {}
-        return reply(request, await self._pages.get(key, make), more)
+        page = await self._pages.get(key, make, age)
+        return reply(request, page, more)
 
     async def _data(self, kind: PageKind, request: Request) -> Response:
         wanted = self._read_request(request, _ZOOMED)
@@ -150,8 +161,7 @@ class PageApplication:
                 "made": self._sources.now,
                 "plots": [one.as_json() for one in model.plots if not chosen or one.key in chosen],
             }
-            if isinstance(model, JobsPage | LustrePage | UsagePage):
-                found |= model.tables
+            found |= getattr(model, "tables", {})
             return pack_page("application/json", orjson.dumps(found))
 
         key = "data", _key(kind, wanted, wanted.viewer.scope)
@@ -172,10 +182,10 @@ class PageApplication:
         headers = {"Content-Disposition": f'attachment; filename="{file}.csv"'}
         return Response(body, headers=headers, media_type="text/csv")
 
-    async def _model(self, kind: PageKind, wanted: PageRequest) -> Any:
+    async def _model(self, kind: PageKind, wanted: PageRequest, age: float = SECONDS) -> Any:
         """Return the content of a page. Viewers with the same permissions share it."""
         key = _key(kind, wanted, wanted.viewer.scope)
-        model = await self._models.get(key, lambda: kind.make(self._sources, wanted))
+        model = await self._models.get(key, lambda: kind.make(self._sources, wanted), age)
         if model is None:
             raise HTTPException(404, "the store has no data of this name")
         return model
@@ -190,6 +200,7 @@ class PageApplication:
             "cluster": wanted.names.get("cluster"),
             "simulated": wanted.names.get("cluster") in self._sources.simulated,
             "path": path,
+            "query": defaultdict(str, wanted.query),
             "csv_link": f"/csv{path}{query}",
             "zooms": _zooms(wanted),
             "zoom_link": _turn_zoom(path, wanted) if bokeh_version() and model.plots else "",
@@ -314,7 +325,9 @@ class PageApplication:
         if len(request.url.query) > _LONGEST_ADDRESS:
             raise HTTPException(400, "the address is too long")
         names = {name: _decoded(str(text)) for name, text in request.path_params.items()}
-        query = {name: text for name, text in request.query_params.items() if name in _PARAMETERS}
+        given = request.query_params
+        query = {name: text for name, text in given.items() if name in _PARAMETERS}
+        query |= {name: ",".join(given.getlist(name)) for name in _LISTS if name in given}
         zone = read_zone(request).zone
         # Content does not depend on the viewer's zone: viewers share it.
         for name in _MOMENTS & query.keys():

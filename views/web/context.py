@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from ccagent.views.web.data.nodes import ShownMetric
 
 
+_MOST_CHOSEN = 24
+"""Maximum number of plots that a viewer may choose for a page."""
+
+
 class PageSources:
     """Data sources of the pages.
 
@@ -106,6 +110,12 @@ class PageRequest(NamedTuple):
         """
         text = self.query.get("plot", "")
         return frozenset((text, *text.split(","))) if text else frozenset()
+
+    @property
+    def listed(self) -> list[str]:
+        """Return the keys in the parameter `plots`, which a viewer has chosen for the page."""
+        parts = self.query.get("plots", "").split(",")[:_MOST_CHOSEN]
+        return list(dict.fromkeys(one for one in parts if one))
 
 
 class NotAllowedError(CcagentError):

@@ -9,14 +9,14 @@ about 60 kB.
 from __future__ import annotations
 
 import math
-from datetime import datetime
+from datetime import datetime, timedelta, timezone
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from markupsafe import Markup, escape
 
-from ccagent.views.amounts import base_of, format_clock, format_quantity
+from ccagent.views.amounts import base_of, format_clock, format_quantity, short_time
 from ccagent.views.web.rendering import escape_label
 
 if TYPE_CHECKING:
@@ -98,6 +98,9 @@ def _offset(moment: float, zone: tzinfo | None) -> int:
 _FEWEST_BYTES = 4.0
 """Smallest end of an axis of bytes: its steps are whole bytes."""
 
+ELAPSED = timezone(timedelta(0), "elapsed")
+"""Instead of a zone: times are seconds since a start, which is 0."""
+
 HEIGHT = 150
 """Height of the plot area in pixels."""
 
@@ -168,7 +171,7 @@ def _draw_times(start: int, end: int, zone: tzinfo | None) -> str:
     span = max(1, end - start)
     labels = "".join(
         f'<text x="{100 * (tick - start) / span:.2f}%" y="12">'
-        f"{format_clock(tick, span, zone)}</text>"
+        f"{short_time(tick) if zone is ELAPSED else format_clock(tick, span, zone)}</text>"
         for tick in time_ticks(start, end, zone)
         if 0.03 < (tick - start) / span < 0.97
     )

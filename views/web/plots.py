@@ -14,7 +14,7 @@ from ccagent.views.amounts import format_quantity
 from ccagent.views.terminal import harmless
 from ccagent.views.web.data.buckets import SeriesBuckets, TimeGrid, find_frequency, read_buckets
 from ccagent.views.web.data.nodes import SILENT_AFTER
-from ccagent.views.web.drawing import PlotLimit, PlotLine, draw_lines, series_class
+from ccagent.views.web.drawing import ELAPSED, PlotLimit, PlotLine, draw_lines, series_class
 from ccagent.views.web.rendering import shown_text
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ class PagePlot(msgspec.Struct, frozen=True, kw_only=True):
     """A plot of a page. key: in addresses. reason: of an empty plot. top: fixed end of its axis.
 
     is_daily: values are of days of this machine's time zone.
+    is_elapsed: its times are seconds since a start, which is 0.
     """
 
     key: str
@@ -58,6 +59,7 @@ class PagePlot(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
     is_daily: bool = False
     description: str = ""
+    is_elapsed: bool = False
 
     @property
     def is_empty(self) -> bool:
@@ -89,7 +91,8 @@ class PagePlot(msgspec.Struct, frozen=True, kw_only=True):
         if self.is_empty:
             return Markup()
         return draw_lines(
-            self.lines, self.grid, self.unit, None if self.is_daily else zone,
+            self.lines, self.grid, self.unit,
+            ELAPSED if self.is_elapsed else None if self.is_daily else zone,
             limits=self.limits, top=self.top, label=f"{self.title}: {self.sentence}",
         )  # fmt: skip
 
@@ -117,6 +120,7 @@ class PagePlot(msgspec.Struct, frozen=True, kw_only=True):
             "start": self.grid.start,
             "step": self.grid.step,
             "top": self.top,
+            "elapsed": self.is_elapsed,
             "limits": [{"name": shown_text(one.name), "value": one.value} for one in self.limits],
             "series": [
                 {

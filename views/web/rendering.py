@@ -59,6 +59,15 @@ def escape_label(text: object) -> Markup:
     return escape(shown_text(text, _LONGEST_LABEL))
 
 
+def exact_value(text: object) -> Markup:
+    """Return a text for the value of a form's field, which the browser sends back unchanged.
+
+    Characters that `shown_text` replaces are numbers in the page.
+    """
+    parts = (escape(one) if shown_text(one) == one else f"&#x{ord(one):x};" for one in str(text))
+    return Markup("".join(parts))  # noqa: S704 - escaped one by one
+
+
 STATES = {
     "ok": ("●", "ok"), "hint": ("▲", "hint"), "BAD": ("■", "BAD"), "unknown": ("◌", "unknown"),
     "short": ("◌", "too short"), "busy": ("●", "busy"), "idle": ("○", "idle"),
@@ -66,7 +75,7 @@ STATES = {
 }  # fmt: skip
 """Shape and word by level. They make colours redundant."""
 
-STATIC = ("pages.css", "icon.svg", "live.js", "zoom.js")
+STATIC = ("pages.css", "icon.svg", "live.js", "crosshair.js", "zoom.js")
 
 
 @cache
@@ -134,6 +143,7 @@ def _environment() -> Environment:
     )  # fmt: skip
     filters: dict[str, Any] = {
         "text": shown_text,
+        "exact": exact_value,
         "quantity": format_quantity,
         "duration": format_duration,
         "age": format_age,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gzip
 import hashlib
+import math
+import re
 import time
 from functools import lru_cache
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
@@ -125,6 +127,17 @@ def reply(request: Request, page: MadePage, more: Mapping[str, str] | None = Non
 T = TypeVar("T")
 
 SECONDS = 25.0
+_SHORTEST = 9.0
+_MAX_AGE = re.compile(r"max-age=(\d{1,6})")
+
+
+def read_age(request: Request) -> float:
+    """Return the maximum age of a page in s that a browser asks for; at least 9 s."""
+    found = _MAX_AGE.fullmatch(request.headers.get("cache-control", ""))
+    # Browsers send `max-age=0` when a person reloads a page.
+    return max(_SHORTEST, float(found[1])) if found and found[1] != "0" else SECONDS
+
+
 _FEWEST_TO_PACK = 1024
 
 
@@ -172,10 +185,15 @@ class TimedCache(Generic[T]):
         self.made = 0
         """Number of computed entries."""
 
-    async def get(self, key: Hashable, make: Callable[[], Awaitable[T]]) -> T:
-        """Return the entry of a key, else the result of `make`. Raise the errors of `make`."""
+    async def get(
+        self, key: Hashable, make: Callable[[], Awaitable[T]], age: float = math.inf
+    ) -> T:
+        """Return the entry of a key, else the result of `make`. Raise the errors of `make`.
+
+        age: maximum age of the entry in s, if it is shorter than the time to live.
+        """
         found = self._kept.get(key)
-        if found is not None and self._clock() < found[0]:
+        if found is not None and self._clock() < found[0] - max(0.0, self._seconds - age):
             return found[1]
         task = self._making.get(key)
         if task is None:

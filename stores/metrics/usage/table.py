@@ -182,6 +182,19 @@ class UsageTable:
             rows = self._database.execute(query, (cluster, job, start)).fetchall()
         return tuple(dict(zip(columns, row, strict=True)) for row in rows) or None
 
+    def joules(self, cluster: str, start: int, end: int) -> dict[tuple[str, int], float]:
+        """Return the measured energy in J of the jobs that ended in [start, end).
+
+        By job number and start. Raise sqlite3.Error.
+        """
+        query = (
+            "select job, start, sum(joules) from usage where cluster = ? and stop >= ?"
+            " and stop < ? and joules is not null group by job, start"
+        )
+        with self._reading:
+            rows = self._reader.execute(query, (cluster, start, end)).fetchall()
+        return {(job, begin): joules for job, begin, joules in rows}
+
     def sums(self, query: UsageQuery, settings: UsageSettings) -> tuple[list[UsageSum], UsageSum]:
         """Return the sums by key and period, most energy first, and the total."""
         counts, nodes = self._read(query)

@@ -115,23 +115,27 @@ def test_the_terminal_is_left_as_it_was(tmp_path: Path, key: str) -> None:
         assert "Traceback" not in text
 
 
+def row_of(lines: list[str], pid: int) -> str:
+    """Return the row of a process; "" without one."""
+    return next((one for one in lines if one.split()[:1] == [str(pid)]), "")
+
+
 def test_names_of_processes_cannot_control_the_terminal(tmp_path: Path) -> None:
     name = "\x1b[2J\u202e\u05d0\u6bd4".encode()
     program = f"""import ctypes, time
 ctypes.CDLL(None).prctl({PR_SET_NAME}, {name!r})
 print(1, flush=True)
-time.sleep(60)"""
+time.sleep(600)"""
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.readline()
     try:
         with Terminal(tmp_path, TOP) as terminal:
             open_processes(terminal)
+            # A screen may be seen while it is drawn, and other numbers may contain this one.
             terminal.press("/", *str(process.pid), "Enter")
-            lines = terminal.wait(lambda s: "filter" in s[-1])
-            # Other processes may have a number that this one is a part of.
-            (line,) = [each for each in lines if each.split()[:1] == [str(process.pid)]]
-            assert line.endswith("\ufffd[2J\ufffd\ufffd\u6bd4")
+            lines = terminal.wait(lambda s: "filter" in s[-1] and row_of(s, process.pid) != "")
+            assert row_of(lines, process.pid).endswith("\ufffd[2J\ufffd\ufffd\u6bd4")
             assert has_processes(lines)
     finally:
         process.kill()
@@ -262,7 +266,7 @@ def test_an_ascii_locale_gets_ascii(tmp_path: Path) -> None:
     program = f"""import ctypes, time
 ctypes.CDLL(None).prctl({PR_SET_NAME}, {name.encode()!r})
 print(1, flush=True)
-time.sleep(60)"""
+time.sleep(600)"""
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()

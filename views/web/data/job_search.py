@@ -9,6 +9,8 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ccagent.errors import CcagentError
+from ccagent.stores.metrics.job_table import WaitingJob
+from ccagent.stores.metrics.job_table import _details as details_of_row
 from ccagent.stores.metrics.job_table import _job as job_of_row
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ _STEPS = 10_000
 """SQLite instructions between checks of the time limit."""
 
 MOST_JOBS = 5000
+_FAR = 2.0**53
 
 
 class JobSearchError(CcagentError):
@@ -36,7 +39,9 @@ class JobFilter(NamedTuple):
     """A filter of jobs. text: number, user, name, account or node.
 
     user: None: all users; "": no jobs. start, end: jobs that ran in this time. state: in lower
-    case; `running` or a final state.
+    case; `running` or a final state. owner, account, partition, node: exact names; "": any.
+    seconds, nodes: ranges of run time and of the number of nodes, inclusive. order: a key of
+    ORDERS, with `-` the largest first. now: end of running jobs.
     """
 
     cluster: str
@@ -46,6 +51,24 @@ class JobFilter(NamedTuple):
     state: str = ""
     user: str | None = None
     node: str = ""
+    owner: str = ""
+    account: str = ""
+    partition: str = ""
+    seconds: tuple[float, float] = (0, _FAR)
+    nodes: tuple[float, float] = (0, _FAR)
+    order: str = "-start"
+    now: int = 0
+
+
+ORDERS = {
+    "start": ("start",),
+    "job": ("length(job)", "job"),
+    "user": ("user",),
+    "state": ("state",),
+    "ran": ("coalesce(stop, ?) - start",),
+    "size": ("coalesce(json_extract(details, '$.cores'), 0)",),
+}
+"""SQL of the orders of jobs; a placeholder is the end of running jobs."""
 
 
 class RunningUse(NamedTuple):
@@ -57,6 +80,21 @@ class RunningUse(NamedTuple):
     cores: int
     memory: int
     gpus: int
+
+
+class PartitionUse(NamedTuple):
+    """The jobs of a partition: running, waiting, and their cores and GPUs; "": unknown partition.
+
+    waiting_cores, waiting_gpus: asked for.
+    """
+
+    name: str
+    jobs: int
+    cores: int
+    gpus: int
+    waiting: int = 0
+    waiting_cores: int = 0
+    waiting_gpus: int = 0
 
 
 class JobSearch:
@@ -81,12 +119,29 @@ class JobSearch:
     async def find(self, wanted: JobFilter, limit: int = 50, skip: int = 0) -> list[StoredJob]:
         """Return jobs, latest start first. Raise JobSearchError if the search fails."""
         where, values = _condition(wanted)
+        turn = " desc" if wanted.order.startswith("-") else ""
+        columns = [f"{one}{turn}" for one in ORDERS[wanted.order.removeprefix("-")]]
+        order = ", ".join(dict.fromkeys([*columns, "start desc", "job desc"]))
+        values += [wanted.now] * order.count("?")
         query = (
             f"select {_COLUMNS} from jobs where {where}"  # noqa: S608 - texts are bound
-            " order by start desc, job desc limit ? offset ?"
+            f" order by {order} limit ? offset ?"
         )
         rows = await asyncio.to_thread(self._ask, query, (*values, min(limit, MOST_JOBS), skip))
         return [job_of_row(row) for row in rows]
+
+    async def sizes(self, wanted: JobFilter) -> list[tuple[float, float]]:
+        """Return run time in s and number of nodes of the latest jobs, at most MOST_JOBS.
+
+        Raise JobSearchError if the search fails.
+        """
+        where, values = _condition(wanted)
+        query = (
+            "select coalesce(stop, ?) - start, json_array_length(nodes) from jobs"  # noqa: S608
+            f" where {where} order by start desc limit ?"
+        )
+        values = [wanted.now, *values, MOST_JOBS]
+        return [(row[0], row[1]) for row in await asyncio.to_thread(self._ask, query, values)]
 
     async def count(self, wanted: JobFilter) -> int:
         """Return the number of jobs. Raise JobSearchError if the search fails."""
@@ -110,6 +165,41 @@ class JobSearch:
             " where cluster = ? and stop is null group by 1, 2"
         )
         return [RunningUse(*row) for row in await asyncio.to_thread(self._ask, query, (cluster,))]
+
+    async def partitions(self, cluster: str, limit: int = 50) -> list[PartitionUse]:
+        """Return the partitions with running or waiting jobs, most cores first.
+
+        Raise JobSearchError if the search fails.
+        """
+        part = (
+            "select coalesce(json_extract(details, '$.partition'), '') part, count(*) n,"
+            " sum(coalesce(json_extract(details, '$.cores'), 0)) c,"
+            " sum(coalesce(json_extract(details, '$.gpus'), 0)) g"
+        )
+        query = (
+            "select part, sum(n), sum(c), sum(g), sum(wn), sum(wc), sum(wg) from ("  # noqa: S608
+            f"select part, n, c, g, 0 wn, 0 wc, 0 wg from ({part} from jobs where cluster = ?"
+            f" and stop is null group by 1) union all select part, 0, 0, 0, n, c, g from ({part}"
+            " from waiting where cluster = ? group by 1)) group by 1"
+            " order by 3 desc, 5 desc, 1 limit ?"
+        )
+        rows = await asyncio.to_thread(self._ask, query, (cluster, cluster, limit))
+        return [PartitionUse(*row) for row in rows]
+
+    async def waiting(self, cluster: str, user: str | None, limit: int = 20) -> list[WaitingJob]:
+        """Return the jobs that wait longest. user: None: of all users; "": no jobs.
+
+        Raise JobSearchError if the search fails.
+        """
+        query = (
+            "select job, user, submitted, details from waiting where cluster = ?"
+            " and (? is null or user = ? and user != '') order by submitted, job limit ?"
+        )
+        rows = await asyncio.to_thread(self._ask, query, (cluster, user, user, limit))
+        return [
+            WaitingJob(cluster, job, owner, submitted, details_of_row(details))
+            for job, owner, submitted, details in rows
+        ]
 
     async def busy_nodes(self, cluster: str) -> set[str]:
         """Return the nodes with running jobs. Raise JobSearchError if the search fails."""
@@ -156,6 +246,26 @@ def _known(value: object) -> object:
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
 
 
+def _add_exact(wanted: JobFilter, parts: list[str], values: list[object]) -> None:
+    """Add the conditions on names and amounts to SQL conditions and their values."""
+    if wanted.owner:
+        parts.append("user = ?")
+        values.append(wanted.owner)
+    for name in ("account", "partition"):
+        if getattr(wanted, name):
+            parts.append(f"json_extract(details, '$.{name}') = ?")
+            values.append(getattr(wanted, name))
+    if wanted.seconds != (0, _FAR):
+        parts.append("coalesce(stop, ?) - start between ? and ?")
+        values += [wanted.now, *wanted.seconds]
+    if wanted.nodes != (0, _FAR):
+        parts.append("json_array_length(nodes) between ? and ?")
+        values += wanted.nodes
+    if wanted.node:
+        parts.append("exists (select 1 from json_each(jobs.nodes) where value = ?)")
+        values.append(wanted.node)
+
+
 def _condition(wanted: JobFilter) -> tuple[str, list[object]]:
     """Return an SQL condition with placeholders, and its values."""
     parts = ["cluster = ?", "start < ?", "(stop is null or stop >= ?)"]
@@ -167,9 +277,7 @@ def _condition(wanted: JobFilter) -> tuple[str, list[object]]:
         parts.append("stop is null" if wanted.state == "running" else "state = ?")
         if wanted.state != "running":
             values.append(wanted.state)
-    if wanted.node:
-        parts.append("exists (select 1 from json_each(jobs.nodes) where value = ?)")
-        values.append(wanted.node)
+    _add_exact(wanted, parts, values)
     if wanted.text:
         # SQLite's LIKE patterns end at NUL.
         text = wanted.text.replace("\0", "\N{REPLACEMENT CHARACTER}")

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ccagent.views.amounts import format_quantity, format_share, plural
-from ccagent.views.web.addresses import ShownTime, cut_times, node_link, read_times
+from ccagent.views.web.addresses import (
+    ShownTime,
+    cluster_link,
+    cut_times,
+    node_link,
+    read_times,
+)
 from ccagent.views.web.data.buckets import SeriesBuckets, make_grid, read_means
 from ccagent.views.web.data.job_search import JobFilter
 from ccagent.views.web.drawing import (
@@ -21,6 +27,7 @@ from ccagent.views.web.drawing import (
     draw_meter,
 )
 from ccagent.views.web.pages.jobs_page import JobRow, make_row
+from ccagent.views.web.pages.node_table import choose_nodes, describe_node, node_columns
 from ccagent.views.web.plots import PagePlot
 from ccagent.views.web.rendering import STATES, shown_text
 
@@ -30,15 +37,18 @@ if TYPE_CHECKING:
     from markupsafe import Markup
     from numpy.typing import NDArray
 
+    from ccagent.stores.metrics.job_table import WaitingJob
     from ccagent.views.web.context import PageRequest, PageSources
-    from ccagent.views.web.data.job_search import RunningUse
+    from ccagent.views.web.data.job_search import PartitionUse, RunningUse
     from ccagent.views.web.data.nodes import NodeNow
+    from ccagent.views.web.pages.filters import SortedColumn
 
 MOST_VERDICTS = 8
 _MOST_JOBS = 400
 _MOST_USERS = 8
 _MOST_CARDS = 64
 _MOST_LISTED = 200
+_MOST_WAITING = 20
 
 
 class ShownTile(NamedTuple):
@@ -63,8 +73,9 @@ class ClusterPage(NamedTuple):
     """The content of the page.
 
     has_jobs: False: allocation is unknown, and tiles show use. states: shape, word and number of
-    nodes. need: numbers of jobs whose verdict is BAD, and a hint. nodes: the first ones, each with
-    shape and word of its state.
+    nodes. need: numbers of jobs whose verdict is BAD, and a hint. nodes: the first ones of those in
+    the address, each with shape and word of its state. waiting: the viewer's jobs that wait
+    longest.
     """
 
     now: int
@@ -79,11 +90,19 @@ class ClusterPage(NamedTuple):
     plots: list[PagePlot]
     users: list[UserUse]
     accounts: list[UserUse]
+    partitions: list[PartitionUse]
+    waiting: list[WaitingJob]
     gpu_map: TimedDrawing | None
     gpu_text: str
     node_map: Markup
     nodes: list[tuple[NodeNow, tuple[str, str]]]
     node_count: int
+    node_columns: list[SortedColumn]
+
+    @property
+    def tables(self) -> dict[str, Any]:
+        """Return the tables for JSON."""
+        return {"nodes": [describe_node(*one) for one in self.nodes]}
 
 
 async def make_cluster_page(sources: PageSources, request: PageRequest) -> ClusterPage | None:
@@ -127,13 +146,17 @@ async def make_cluster_page(sources: PageSources, request: PageRequest) -> Clust
         plots=await cluster_plots(sources, cluster, shown, request.points, nodes),
         users=_sum_use(mine, lambda one: one.user),
         accounts=_sum_use(mine, lambda one: one.account),
+        partitions=await sources.jobs.partitions(cluster),
+        waiting=await sources.jobs.waiting(cluster, request.only_user, _MOST_WAITING),
         gpu_map=_gpu_map(sources, cluster, nodes, shown),
         gpu_text=_gpu_text(nodes),
         node_map=_node_map(cluster, nodes, now),
-        nodes=[(node, STATES[state]) for node, state in zip(nodes, states, strict=True)][
-            :_MOST_LISTED
-        ],
+        nodes=choose_nodes(
+            [(node, STATES[state]) for node, state in zip(nodes, states, strict=True)],
+            request.query,
+        )[: _MOST_LISTED if request.points <= 240 else None],
         node_count=len(nodes),
+        node_columns=node_columns(cluster_link(cluster), request.query),
     )
 
 

@@ -20,13 +20,14 @@ from ccagent.views.job.formats import format_report
 from ccagent.views.job.mounts import JobMounts
 from ccagent.views.terminal import Style
 from ccagent.views.usage.formats import describe_usage
-from ccagent.views.web.addresses import AHEAD, ShownTime, read_times
+from ccagent.views.web.addresses import AHEAD, ShownTime, jobs_link, read_times
 from ccagent.views.web.context import NotAllowedError
 from ccagent.views.web.data.jobs import read_parts
 from ccagent.views.web.pages.cluster_page import ShownTile
 from ccagent.views.web.pages.job_plots import JobPlots, describe_energy
 from ccagent.views.web.pages.jobs_page import ShownFinding, describe_size, show_finding, show_share
 from ccagent.views.web.pages.lustre_page import JobIo, find_job_io
+from ccagent.views.web.pages.roofline import Roofline, make_roofline
 from ccagent.views.web.rendering import shown_text
 
 if TYPE_CHECKING:
@@ -53,13 +54,15 @@ class JobPage(NamedTuple):
 
     runs: the latest runs, if there are several. first: number of plots in the first row.
     nodes_of_job: number of its nodes; nodes: the first ones. footprint: name, minimum, mean and
-    maximum of each metric. is_whole: the page shows the job's whole time.
+    maximum of each metric. is_whole: the page shows the job's whole time. choices: key and title of
+    the plots that a viewer may choose; chosen: keys of those in the address. links: of facts.
     """
 
     number: str
     name: str
     start: int
     facts: list[tuple[str, str | int]]
+    links: dict[str, str]
     runs: list[StoredJob]
     verdict: ShownFinding
     findings: list[ShownFinding]
@@ -68,6 +71,9 @@ class JobPage(NamedTuple):
     notes: list[str]
     plots: list[PagePlot]
     first: int
+    roofline: Roofline | None
+    choices: list[tuple[str, str]]
+    chosen: list[str]
     nodes: list[tuple[NodeFigures, CpuUse]]
     nodes_of_job: int
     imbalance: str
@@ -108,12 +114,26 @@ async def make_job_page(sources: PageSources, request: PageRequest) -> JobPage |
     if not is_whole:
         times = read_times(request.query, now, oldest=sources.oldest)
     is_old = job.stop is not None and job.stop < now - sources.retention
-    plots = JobPlots(sources, job, report).make(times.start, times.end, request.points)
+    builder = JobPlots(sources, job, report)
+    plots = builder.make(times.start, times.end, request.points)
+    choices = builder.choices(plots)
+    chosen_plots = [one for one in request.listed if one in dict(choices)]
+    if chosen_plots:
+        plots = builder.make(times.start, times.end, request.points, chosen_plots)
     return JobPage(
         number=shown_text(job.job),
         name=shown_text(job.details.name),
         start=job.start,
         facts=_facts(job, report, energy, usage),
+        links={
+            name: jobs_link(job.cluster, **{name: value, "range": "7d"})
+            for name, value in (
+                ("user", job.user),
+                ("account", job.details.account),
+                ("partition", job.details.partition),
+            )
+            if value
+        },
         runs=runs[-_MOST_RUNS:] if len(runs) > 1 else [],
         verdict=show_finding(report.findings[0]),
         findings=[show_finding(one, len(one.text)) for one in report.findings],
@@ -121,7 +141,10 @@ async def make_job_page(sources: PageSources, request: PageRequest) -> JobPage |
         meters=_meters(report),
         notes=_notes(sources, job, report, is_old=is_old, now=now),
         plots=[] if is_old else plots,
-        first=_FIRST if report.figures.gpu_count else 2,
+        first=len(plots) if chosen_plots else _FIRST if report.figures.gpu_count else 2,
+        roofline=None if is_old else make_roofline(sources, builder.nodes, times.start, times.end),
+        choices=choices,
+        chosen=chosen_plots,
         nodes=[
             (node, _cpu_use(sources, job, node.name, stop))
             for node in report.figures.nodes[:_MOST_NODES]

@@ -12,7 +12,7 @@ from ccagent.views.web.plots import NamedSeries, make_plot
 from ccagent.views.web.rendering import shown_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from ccagent.stores.metrics.groups import StoreLevel
     from ccagent.stores.metrics.job_table import StoredJob
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from ccagent.views.web.plots import PagePlot
 
 _MOST_NODES = 512
+_MOST_ASKED, _MOST_OTHERS = 4, 150
+"""Maxima for the choice of plots: nodes that are asked for metrics, and other metrics."""
+
 _NO_JOBS = "not collected here: the reader cgroup-jobs of the agent metrics sends it"
 _NO_CARD = "unknown: the cards do not report it, for example with MIG"
 _OF_JOB = (
@@ -44,7 +47,7 @@ _OF_NODES = (
 
 
 class JobPlots:
-    """Builder of a job's plots over a time range."""
+    """Builder of a job's plots over a time range. nodes: those of the job that send values."""
 
     def __init__(self, sources: PageSources, job: StoredJob, report: JobReport) -> None:
         self._sources = sources
@@ -52,10 +55,27 @@ class JobPlots:
         self._report = report
         cluster = sources.store.root.children.get(job.cluster)
         found = [cluster.children.get(name) for name in job.nodes[:_MOST_NODES]] if cluster else []
-        self._nodes = [node for node in found if node is not None]
+        self.nodes = [node for node in found if node is not None]
 
-    def make(self, start: int, end: int, points: int) -> list[PagePlot]:
-        """Return the plots; the plots of the first row come first."""
+    def choices(self, plots: list[PagePlot]) -> list[tuple[str, str]]:
+        """Return key and title of the usual plots, and the other metrics of the job's nodes."""
+        usual = [(one.key, one.title) for one in plots]
+        known = {"job_cpu_util", "job_mem_rss", "job_mem_used", "acc_utilization", "acc_mem_used",
+                 *(one[2] for one in (*_OF_JOB, *_OF_NODES))}  # fmt: skip
+        found: set[str] = set()
+        for node in self.nodes[:_MOST_ASKED]:
+            levels = [job_level(node, self._job.job), node, *(
+                below for name, below in node.children.items() if not name.startswith("job")
+            )]  # fmt: skip
+            found.update(*(level.series.keys() for level in levels if level is not None))
+        others = sorted(one for one in found - known if "," not in one)[:_MOST_OTHERS]
+        return usual + [(one, one) for one in others]
+
+    def make(self, start: int, end: int, points: int, chosen: Sequence[str] = ()) -> list[PagePlot]:
+        """Return the usual plots; the plots of the first row come first.
+
+        chosen: keys of usual plots, and names of metrics: instead these, in this order.
+        """
         used = self._own("job_cpu_util")
         step = min((one.group.frequency for _, one in used), default=60)
         grid = make_grid(start, end, step, points)
@@ -67,8 +87,8 @@ class JobPlots:
             options: dict[str, Any] = {"unit": known.unit, "factor": known.factor, **more}
             return make_plot(key, title, grid=grid, series=series, **options)
 
-        several, figures = len(self._nodes) > 1, self._report.figures
-        has_own = any(job_level(node, self._job.job) is not None for node in self._nodes)
+        several, figures = len(self.nodes) > 1, self._report.figures
+        has_own = any(job_level(node, self._job.job) is not None for node in self.nodes)
         plots = [
             plot("cpu", "Cores in use" + (" of each node" if several else ""), "", used, unit="",
                  factor=0.01, reason="" if has_own else _NO_JOBS,
@@ -91,10 +111,18 @@ class JobPlots:
             own = self._own(metric)
             plots.append(plot(key, title, metric, own, reason="" if own else _NO_JOBS))
         of_nodes = [plot(*one, self._of_nodes(one[2]), what="series") for one in _OF_NODES]
-        return plots + [one for one in of_nodes if not one.is_empty]
+        plots += [one for one in of_nodes if not one.is_empty]
+        if not chosen:
+            return plots
+        usual = {one.key: one for one in plots}
+        named = {one: self._own(one) or self._of_nodes(one) for one in chosen if one not in usual}
+        return [
+            usual[one] if one in usual else plot(one, one, one, named[one], what="series")
+            for one in chosen
+        ]
 
     def _own(self, metric: str) -> list[NamedSeries]:
-        levels = [(node, job_level(node, self._job.job)) for node in self._nodes]
+        levels = [(node, job_level(node, self._job.job)) for node in self.nodes]
         return [
             (shown_text(node.path[-1]), level.series[metric])
             for node, level in levels
@@ -110,21 +138,21 @@ class JobPlots:
         return held or self._own("job_mem_used")
 
     def _of_nodes(self, metric: str) -> list[NamedSeries]:
-        several = len(self._nodes) > 1
+        several = len(self.nodes) > 1
         return [
             (f"{shown_text(node.path[-1]) if several or not part else ''} {part}".strip(), series)
-            for node in self._nodes
+            for node in self.nodes
             for part, series in _parts(node, metric)
         ]
 
     def _cards(self, metric: str) -> list[NamedSeries]:
         found: list[NamedSeries] = []
-        for node in self._nodes:
+        for node in self.nodes:
             name = node.path[-1]
             for number, address in enumerate(self._job.details.cards.get(name, ())):
                 level = node.children.get(f"accelerator{address}")
                 if level is not None and metric in level.series:
-                    where = f"{shown_text(name)} " if len(self._nodes) > 1 else ""
+                    where = f"{shown_text(name)} " if len(self.nodes) > 1 else ""
                     found.append((f"{where}GPU {number}", level.series[metric]))
         return found
 

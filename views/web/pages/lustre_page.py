@@ -13,6 +13,7 @@ from ccagent.views.amounts import NOT_KNOWN, format_number, format_quantity, for
 from ccagent.views.web.addresses import any_job_link, job_link, read_moment
 from ccagent.views.web.data.lustre import MOST_JOBS
 from ccagent.views.web.drawing import draw_meter
+from ccagent.views.web.pages.filters import SortedColumn
 from ccagent.views.web.pages.jobs_page import write_csv
 from ccagent.views.web.rendering import STATES
 
@@ -41,14 +42,6 @@ class ShownFactor(NamedTuple):
     level: str
     shape: str
     word: str
-
-
-class SortedColumn(NamedTuple):
-    """A column's title, with the address of the list sorted by it."""
-
-    title: str
-    link: str
-    is_chosen: bool
 
 
 class LustreJob(NamedTuple):
@@ -136,7 +129,11 @@ async def make_lustre_page(sources: PageSources, request: PageRequest) -> Lustre
         time=sources.now if at is None else at,
         order=order,
         columns=[
-            SortedColumn(title, _link(name, at) if name else "", name == order)
+            SortedColumn(
+                title,
+                _link(name, at) if name and name != order else "",
+                "descending" if name == order else "",
+            )
             for name, title in _COLUMNS
         ],
         now_link=_link(order, None),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from ccagent.views.web.data.job_search import JobFilter
 from ccagent.views.web.drawing import TimedDrawing, draw_heat_map, draw_meter
 from ccagent.views.web.pages.cluster_page import ShownTile
 from ccagent.views.web.pages.jobs_page import JobRow, make_row
+from ccagent.views.web.pages.node_table import describe_node
 from ccagent.views.web.plots import NamedSeries, PagePlot, make_plot
 from ccagent.views.web.rendering import STATES, shown_text
 
@@ -68,7 +69,7 @@ class NodePage(NamedTuple):
 
     state: shape and word. more: jobs that are not listed; others: jobs of other users. text: a part
     of the names of the metrics that are shown, "": all. left_out: number of metrics without a plot.
-    maps: titles and heat maps of cores and cards over time.
+    maps: titles and heat maps of cores and cards over time. described: the node for JSON.
     """
 
     name: str
@@ -87,6 +88,12 @@ class NodePage(NamedTuple):
     groups: list[MetricGroup]
     left_out: int
     maps: list[tuple[str, TimedDrawing]]
+    described: dict[str, Any]
+
+    @property
+    def tables(self) -> dict[str, Any]:
+        """Return the tables for JSON."""
+        return {"nodes": [self.described]}
 
 
 async def make_node_page(sources: PageSources, request: PageRequest) -> NodePage | None:
@@ -110,10 +117,12 @@ async def make_node_page(sources: PageSources, request: PageRequest) -> NodePage
     groups = _order_metrics(sources, (one for one in metrics if text in one.lower()))
     shown = [one for one in list(groups)[:_MOST_METRICS] if not chosen or one in chosen]
     plots = [_plot(sources, metric, metrics[metric], times, request.points) for metric in shown]
+    now_state = STATES["silent" if is_silent else state]
     return NodePage(
         name=name,
         has_jobs=has_jobs,
-        state=STATES["silent" if is_silent else state],
+        state=now_state,
+        described=describe_node(node, now_state),
         age=format_age(now - node.last) if node.last else "",
         is_silent=is_silent,
         tiles=[] if is_silent else _tiles(node, running if has_jobs else None),

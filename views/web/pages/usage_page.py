@@ -103,31 +103,38 @@ async def make_usage_page(sources: PageSources, request: PageRequest) -> UsagePa
         days = await asyncio.to_thread(usage.answer, wanted._replace(each="day"))
     except sqlite3.Error as error:
         raise UsageError(f"the table of usage can't be read: {error}") from error
-    chosen = [(one, f"/usage?{urlencode({**dict(_range(times)), 'by': one})}") for one in KEYS]
+    chosen = [(one, f"/usage?{urlencode({**dict(times.parameters), 'by': one})}") for one in KEYS]
     total = answer.total.joules
+    clusters = list(sources.store.root.children)
+    cluster = clusters[0] if len(clusters) == 1 else ""
     return UsagePage(
         answer=answer,
         times=times,
         by=by,
         links=chosen,
-        rows=[_row(one, by, answer, total, times) for one in answer.rows[:_MOST_ROWS]],
-        total=_row(answer.total, "", answer, total, times),
+        rows=[
+            _row(one, answer, total, _link(one.key, by, cluster, times))
+            for one in answer.rows[:_MOST_ROWS]
+        ],
+        total=_row(answer.total, answer, total, ""),
         left_out=max(0, len(answer.rows) - _MOST_ROWS),
         plots=[_plot_days(answer, days, times)],
     )
 
 
-def _range(times: ShownTime) -> list[tuple[str, str]]:
-    if times.name:
-        return [("range", times.name)]
-    return [("from", str(times.start)), ("to", str(times.end))]
+def _link(key: str, by: str, cluster: str, times: ShownTime) -> str:
+    """Return the address of the jobs of a row; "" if several clusters may have them."""
+    cluster = key if by == "cluster" else cluster
+    if not (key and cluster):
+        return ""
+    filters = {"project": {"account": key}, "user": {"user": key}}.get(by, {})
+    return jobs_link(cluster, **filters, **dict(times.parameters))
 
 
-def _row(found: UsageSum, by: str, answer: UsageAnswer, total: float, times: ShownTime) -> UsageRow:
-    link = jobs_link(found.key) if by == "cluster" and found.key else ""
+def _row(found: UsageSum, answer: UsageAnswer, total: float, link: str) -> UsageRow:
     return UsageRow(
         name=shown_text(found.key) or "unknown",
-        link=f"{link}?{times.query}" if link else "",
+        link=link,
         share=draw_meter(found.joules / total if total > 0 else None),
         jobs=f"{found.jobs:,}",
         measured=f"{found.measured:,}",

@@ -1,4 +1,5 @@
-// Refresh of a page: requests a visible page again every 30 s, and replaces changed parts.
+// Refresh of a page: requests a visible page again every 30 s, or as chosen, and replaces changed
+// parts.
 "use strict";
 // Times are in the zone of the browser: a cookie names it to the server. UTC stays if it was chosen.
 (() => {
@@ -11,12 +12,28 @@
   if (kept() === zone && !isShown && !isChosen && document.getElementById("data")) location.reload();
 })();
 (() => {
-  const EVERY = 30, LONGEST = 300;
+  const CHOICES = { "10": "10 s", "30": "30 s", "300": "5 min", "0": "off" }, LONGEST = 300;
   const note = document.getElementById("live");
   if (!note || !document.getElementById("data")) return;
   const parameters = new URLSearchParams(location.search);
   const isFixed = parameters.has("to") || document.body.dataset.fixed === "yes";
-  let tag = "", pause = EVERY, timer = 0, seen = new Date();
+  let every = 30;
+  try { every = Number(localStorage.getItem("ccagent-refresh") in CHOICES ? localStorage.getItem("ccagent-refresh") : 30); } catch (error) { /* not permitted */ }
+  let tag = "", pause = every, timer = 0, seen = new Date();
+
+  function offerChoice() {
+    const choice = document.createElement("select");
+    choice.setAttribute("aria-label", "refresh");
+    for (const [value, text] of Object.entries(CHOICES)) choice.add(new Option(text, value, false, Number(value) === every));
+    choice.onchange = () => {
+      every = pause = Number(choice.value);
+      try { localStorage.setItem("ccagent-refresh", every); } catch (error) { /* not permitted */ }
+      say(rhythm()); plan();
+    };
+    note.after(" ", choice);
+  }
+
+  function rhythm() { return every ? `Refreshed every ${CHOICES[every]}.` : "Not refreshed."; }
 
   function say(text) { if (note.textContent !== text) note.textContent = text; }
 
@@ -47,6 +64,8 @@
     const fresh = page.getElementById("main"), old = document.getElementById("main");
     if (!fresh || !old) return;
     const open = opened(old);
+    const marked = [...old.querySelectorAll("td :checked")].map((one) => one.value);
+    for (const one of fresh.querySelectorAll("td input")) one.checked = marked.includes(one.value);
     [...fresh.querySelectorAll("details")].forEach((one) => { one.open = open.has(nameOf(one)); });
     // Bokeh's plots stay; they request their new values separately.
     for (const plot of old.querySelectorAll("figure.zoomed")) {
@@ -64,22 +83,23 @@
   function isBusy() {
     const active = document.activeElement, main = document.getElementById("main");
     const isTyping = active && main.contains(active) && /^(INPUT|SELECT|TEXTAREA)$/.test(active.tagName);
-    const chosen = document.getSelection();
-    return isTyping || (chosen && !chosen.isCollapsed && main.contains(chosen.anchorNode));
+    const selection = document.getSelection();
+    return isTyping || (selection && !selection.isCollapsed && main.contains(selection.anchorNode));
   }
 
   async function refresh() {
     if (document.hidden || isBusy()) return plan();
     try {
-      const answer = await fetch(location.href, { cache: "no-cache", credentials: "same-origin" });
+      const headers = { "Cache-Control": `max-age=${Math.min(every, 25)}` };
+      const answer = await fetch(location.href, { cache: "no-cache", credentials: "same-origin", headers });
       if (answer.redirected && new URL(answer.url).pathname === "/login") { location.reload(); return; }
       if (!answer.ok) throw new Error(answer.status);
       const found = answer.headers.get("etag");
       const text = await answer.text();
       if (!isBusy() && (!found || found !== tag)) replace(text);
-      tag = found; pause = EVERY; seen = new Date();
+      tag = found; pause = every; seen = new Date();
       document.getElementById("main").classList.remove("stale");
-      say(`Refreshed every ${EVERY} s.`);
+      say(rhythm());
     } catch (error) {
       pause = Math.min(LONGEST, pause * 2);
       document.getElementById("main").classList.add("stale");
@@ -89,10 +109,20 @@
     plan();
   }
 
-  function plan() { clearTimeout(timer); timer = setTimeout(refresh, pause * 1000); }
+  function plan() { clearTimeout(timer); if (every) timer = setTimeout(refresh, pause * 1000); }
+
+  // The script of the crosshair is loaded when the pointer first reaches a plot.
+  document.addEventListener("pointermove", function load(event) {
+    if (!event.target.closest || !event.target.closest("figure.plot")) return;
+    document.removeEventListener("pointermove", load);
+    const script = document.createElement("script");
+    script.src = document.body.dataset.crosshair;
+    document.head.append(script);
+  });
 
   if (isFixed) { say("A fixed time: not refreshed."); return; }
-  say(`Refreshed every ${EVERY} s.`);
-  document.addEventListener("visibilitychange", () => { if (!document.hidden && new Date() - seen > EVERY * 1000) refresh(); });
+  say(rhythm());
+  offerChoice();
+  document.addEventListener("visibilitychange", () => { if (every && !document.hidden && new Date() - seen > every * 1000) refresh(); });
   plan();
 })();

@@ -73,7 +73,6 @@ def test_envelopes_fill_the_table(table: JobTable) -> None:
         {"job_id": 8, "job_state": "COMPLETED", "user_name": "eve", "nodes": ["n[1-3]"],
          "start_time": "2027-01-15T08:00:00Z", "end_time": "2027-01-15T09:00:00Z"},
         {"job_id": 8, "job_step": "0", "start_time": "2027-01-15T08:00:00Z"},
-        {"job_id": 9, "job_state": "PENDING"},
     ]  # fmt: skip
     envelope = {"data": {"type": "job", "attributes": {"cluster": "fox", "slurm_jobs": jobs}}}
     assert JobEvents(table).take_envelope(json.dumps(envelope).encode()) == 1
@@ -83,6 +82,31 @@ def test_envelopes_fill_the_table(table: JobTable) -> None:
     )  # fmt: skip
     with pytest.raises(UnparsableError):
         JobEvents(table).take_envelope(b"{")
+
+
+def test_jobs_wait_until_they_start_or_are_cancelled(table: JobTable) -> None:
+    events = JobEvents(table)
+    waiting: dict[str, Any] = {
+        "job_state": "PENDING", "user_name": "eve", "partition": "gpu",
+        "submit_time": "2027-01-15T08:00:00Z", "requested_resources": "cpu=8,mem=4G",
+    }  # fmt: skip
+
+    def take(*jobs: dict[str, Any]) -> list[tuple[Any, ...]]:
+        envelope = {"data": {"attributes": {"cluster": "fox", "slurm_jobs": jobs}}}
+        events.take_envelope(json.dumps(envelope).encode())
+        query = (
+            "select job, user, submitted, json_extract(details, '$.cores'),"
+            " json_extract(details, '$.partition') from waiting order by job"
+        )
+        return table._execute(query, ())[0]
+
+    first, second = waiting | {"job_id": 10}, waiting | {"job_id": 11}
+    assert take(first, second) == [
+        ("10", "eve", NOW, 8, "gpu"), ("11", "eve", NOW, 8, "gpu"),
+    ]  # fmt: skip
+    assert len(take(first)) == 2  # a repeated record
+    assert len(take(first | {"job_state": "RUNNING", "start_time": "2027-01-15T09:00:00Z"})) == 1
+    assert take(second | {"job_state": "CANCELLED", "end_time": "2027-01-15T09:00:00Z"}) == []
 
 
 def test_a_file_that_is_no_table_is_set_aside(tmp_path: Path) -> None:

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
+from ccagent.agents.sonar.process import ENDED, FIRST_PID_OF_ENDED
 from ccagent.views.top.reader import NodeReader
 from ccagent.views.top.snapshot import TopJob
 from tests.support.tree import TreeNode
@@ -89,6 +91,19 @@ def test_without_processes_the_control_group_tells_of_io(
     assert find(reader.read().jobs, 7).read == 2048.0
     (node.path / GROUP / "io.stat").unlink()
     assert find(reader.read().jobs, 7).read is None
+
+
+def test_ended_processes_have_no_number(
+    node: TreeNode, reader: NodeReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader.begin()
+    (process, *_) = reader._source.read()
+    ended = structs.replace(
+        process, pid=FIRST_PID_OF_ENDED + 5, command=f"cc1{ENDED}", is_ended=True
+    )
+    monkeypatch.setattr(reader._source, "read", lambda: [process, ended])
+    found = {one.command: (one.pid, one.is_ended) for one in reader.read().processes}
+    assert found == {process.command: (process.pid, False), "cc1 <ended>": (0, True)}
 
 
 def test_a_job_that_ended_is_gone(node: TreeNode, reader: NodeReader) -> None:

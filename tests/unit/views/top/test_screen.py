@@ -20,6 +20,7 @@ STATES = (
     ViewState(view="processes", job=4711007, is_tree=True), ViewState(view="cards"),
     ViewState(has_help=True), ViewState(filter="al"),
     ViewState(is_typing=True, filter="x"), ViewState(job=99, view="processes"),
+    ViewState(has_meters=True, hides_ended=True),
 )  # fmt: skip
 
 
@@ -78,6 +79,39 @@ def test_help_fits_80_columns_and_24_lines() -> None:
     found = screen(ViewState(has_help=True), height=24)
     assert found[-1] == "  Any key: back. Nothing here ends a process."
     assert not any(line.endswith("+") for line in found)
+
+
+ENDED = structs.replace(
+    PROCESSES[0], pid=0, ppid=1, command="cc1 <ended>", cpu=150.0, is_ended=True
+)
+
+
+def test_ended_processes_are_last_without_a_number_and_may_be_hidden() -> None:
+    processes = (ENDED, *PROCESSES)
+    for is_tree, is_reversed in ((False, False), (False, True), (True, False)):
+        state = ViewState(view="processes", is_tree=is_tree, is_reversed=is_reversed)
+        rows = [one.split() for one in screen(state, processes=processes)[2:6]]
+        assert (rows[-1][0], rows[-1][-2:]) == ("-", ["cc1", "<ended>"])
+        assert [one[0] for one in rows].count("-") == 1
+    hidden = "\n".join(screen(ViewState(view="processes", hides_ended=True), processes=processes))
+    assert "<ended>" not in hidden
+    assert "<ended>" in "\n".join(screen(ViewState(has_help=True), height=24))
+
+
+def test_each_hwthread_has_a_meter() -> None:
+    cpus = (0.0, 50.0, 100.0, 3.0)
+    found = screen(ViewState(has_meters=True), cpus=cpus)
+    assert found[1:5] == [
+        "   0[           0%]    1[||||      50%]    2[|||||||||100%]    3[           3%]",
+        "JOB      USER   CPUS CPU% MEM       MEM% GPU GPU%  READ WRITE    TIME NOTE",
+        *screen()[2:4],
+    ]
+
+
+def test_many_hwthreads_have_a_sign_each() -> None:
+    found = screen(ViewState(has_meters=True), height=24, cpus=(100.0,) * 100)
+    assert found[1:3] == ["   0 " + "@" * 74, "  74 " + "@" * 26]
+    assert all(len(one) <= 80 for one in found)
 
 
 def test_cards() -> None:

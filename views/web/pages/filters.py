@@ -1,0 +1,161 @@
+"""Sorting and filtering of tables by parameters of the address, so that links can be shared."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import urlencode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+
+class SortedColumn(NamedTuple):
+    """A column's title, with the address of the table sorted by it.
+
+    link: "" for a column without order. sort: `ascending` or `descending` if the table has this
+    order, else empty.
+    """
+
+    title: str
+    link: str
+    sort: str = ""
+
+
+def sort_columns(
+    columns: Sequence[tuple[str, str]],
+    chosen: str,
+    path: str,
+    query: Mapping[str, str],
+    *,
+    part: str = "",
+) -> list[SortedColumn]:
+    """Return the columns of a table, with the addresses of its orders.
+
+    columns: order of the first click, and title; `-` before an order means the largest first, ""
+    no order. chosen: the order of the table. part: id of the table in its page.
+    """
+    found: list[SortedColumn] = []
+    for order, title in columns:
+        name = order.removeprefix("-")
+        is_chosen = bool(name) and name == chosen.removeprefix("-")
+        turned = name if chosen.startswith("-") else f"-{name}"
+        address = urlencode({**query, "sort": turned if is_chosen else order})
+        sort = "descending" if chosen.startswith("-") else "ascending"
+        found.append(
+            SortedColumn(
+                title,
+                f"{path}?{address}{'#' if part else ''}{part}" if order else "",
+                sort if is_chosen else "",
+            )
+        )
+    return found
+
+
+def find_order(text: str, columns: Iterable[tuple[str, str]], default: str) -> str:
+    """Return the order of the parameter `sort`; the default for an unknown one."""
+    known = {order.removeprefix("-") for order, _ in columns if order}
+    return text if text.removeprefix("-") in known else default
+
+
+class NumberRange(NamedTuple):
+    """A range of a filter: [low, high), for whole numbers [low, high]."""
+
+    low: float = -math.inf
+    high: float = math.inf
+    is_whole: bool = False
+
+    def contains(self, value: float | None) -> bool:
+        """Return whether a known value is in the range."""
+        if value is None or value < self.low:
+            return False
+        return value <= self.high if self.is_whole else value < self.high
+
+
+class RangeFilter(NamedTuple):
+    """A filter by a range. example: a range as text. units: factor by suffix.
+
+    bins: the ranges of the histogram, as text.
+    """
+
+    title: str
+    example: str
+    units: Mapping[str, float]
+    bins: tuple[str, ...]
+    is_whole: bool = False
+
+    def parse(self, text: str) -> NumberRange | None:
+        """Return the range of a text such as `2-8`, `30m-`, `-50`; None for another text."""
+        text = text.replace(" ", "").replace("%", "").lower()
+        match = _RANGE.fullmatch(text)
+        if match is None or not (match["low"] or match["high"]):
+            return None
+        factors = [self.units.get(match[one] or "") for one in ("low_unit", "high_unit")]
+        if None in factors:
+            return None
+        low = float(match["low"]) * (factors[0] or 0) if match["low"] else -math.inf
+        high = float(match["high"]) * (factors[1] or 0) if match["high"] else math.inf
+        if not match["dash"] and self.is_whole:
+            high = low
+        return NumberRange(low, high, self.is_whole)
+
+
+_RANGE = re.compile(
+    r"(?:(?P<low>\d{1,9}(?:\.\d{1,6})?)(?P<low_unit>[a-z]{0,3}))?"
+    r"(?P<dash>-)?(?:(?P<high>\d{1,9}(?:\.\d{1,6})?)(?P<high_unit>[a-z]{0,3}))?",
+    re.ASCII,
+)
+_TIMES = {"": 3600.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_PLAIN = {"": 1.0}
+_ENERGY = {"": 1.0, "wh": 1e-3, "kwh": 1.0, "mwh": 1e3}
+_TENTHS = (*(f"{n}-{n + 10}" for n in range(0, 90, 10)), "90-")
+
+RANGES: dict[str, RangeFilter] = {
+    "ran": RangeFilter(
+        "run time", "30m-12h", _TIMES, ("0s-5m", "5m-30m", "30m-2h", "2h-8h", "8h-24h", "1d-")
+    ),
+    "nodes": RangeFilter("nodes", "2-8", _PLAIN, ("1", "2-3", "4-7", "8-15", "16-31", "32-"), True),
+    "cpu": RangeFilter("CPU use in %", "0-50", _PLAIN, _TENTHS),
+    "memory": RangeFilter("memory use in %", "0-50", _PLAIN, _TENTHS),
+    "gpu": RangeFilter("GPU use in %", "0-15", _PLAIN, _TENTHS),
+    "energy": RangeFilter(
+        "energy in kWh", "1-10", _ENERGY, ("0-0.1", "0.1-1", "1-10", "10-100", "100-")
+    ),
+}
+"""Filters of the list of jobs by parameter."""
+
+
+class HistogramBin(NamedTuple):
+    """A bar: its range, the number of jobs in it, the address of the list of these jobs."""
+
+    name: str
+    jobs: int
+    link: str
+
+
+class Histogram(NamedTuple):
+    """The distribution of a figure over a list of jobs. unknown: jobs without the figure."""
+
+    title: str
+    bins: list[HistogramBin]
+    unknown: int
+
+    @property
+    def most(self) -> int:
+        """Return the count of the longest bar, at least 1."""
+        return max(1, *(one.jobs for one in self.bins))
+
+
+def make_histogram(
+    name: str, values: Sequence[float | None], path: str, query: Mapping[str, str]
+) -> Histogram:
+    """Return the histogram of a filter's figure. Each bar leads to its part of the list."""
+    wanted = RANGES[name]
+    bins: list[HistogramBin] = []
+    for text in wanted.bins:
+        range_ = wanted.parse(text)
+        count = sum(range_.contains(one) for one in values) if range_ is not None else 0
+        link = f"{path}?{urlencode({**query, name: text})}"
+        bins.append(HistogramBin(text, count, link))
+    return Histogram(wanted.title, bins, sum(one is None for one in values))
