@@ -176,9 +176,7 @@ def test_an_upgrade_loses_no_message_of_a_running_daemon(
     finally:
         receiver.stop()
     assert delivered | times(receiver) == sampled()  # each at least once
-    print(
-        f"{version}: {len(delivered)} before the restart, {len(waiting)} queued, {len(sampled())} in all"
-    )
+    print(f"{version}: {len(delivered)} delivered, {len(waiting)} queued of {len(sampled())}")
     assert (root.path / CONFIGURATION).read_text() == edited
     told_version = root.run("ccagent", "--version")
     assert told_version == f"ccagent, version {version.removesuffix('-1').replace('~', '.')}\n"
