@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,7 +39,7 @@ class SteppedDaemon:
 
     def __init__(self, node: EnergyNode, store: str, socket: Path) -> None:
         self.node, self.socket = node, socket
-        self.table = {
+        self.table: dict[str, Any] = {
             "cluster": "fox",
             "status-socket": str(socket),
             "agents": {"energy": {"every": "1s", "rapl": "powercap", "gpu-vendors": []}},
@@ -48,7 +49,7 @@ class SteppedDaemon:
         self._done = 0
 
     @contextmanager
-    def running(self) -> Iterator[None]:
+    def running(self) -> Generator[None]:
         """Run the daemon in a thread."""
         tick = EnergyMeter.tick
 
@@ -62,7 +63,7 @@ class SteppedDaemon:
             return found
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(GlobalSettings, "make_node", lambda *_: self.node)
+            patch.setattr(GlobalSettings, "make_node", self._make_node)
             patch.setattr(EnergyMeter, "tick", tick_after_step)
             daemon = Daemon(lambda: check(self.table, "test"), Clock(), serves_status=True)
             thread = threading.Thread(target=daemon.run)
@@ -73,6 +74,9 @@ class SteppedDaemon:
             finally:
                 daemon.stop()
                 thread.join()
+
+    def _make_node(self, *_: object) -> EnergyNode:
+        return self.node
 
     def step(self, change: Callable[[], None], seconds: float = MINUTE) -> None:
         """Change the node, let time pass, and wait for the sample."""
