@@ -1,9 +1,11 @@
 """CPU time and memory of a scrape: ccagent and node_exporter on the same recorded machine.
 
     python benchmarks/exporter.py [SCRAPES]
+    python benchmarks/exporter.py [SCRAPES] --all-sets
 
 Both exporters read a tree with 48 and with 256 hwthreads (about 1,000 and 5,000 series). They are
-scraped in turn with gzip, as Prometheus does. Needs prometheus-node-exporter.
+scraped in turn with gzip, as Prometheus does. With --all-sets ccagent also has all other sets of
+names that a tree can feed, for 20 and for 400 jobs on 48 hwthreads. Needs prometheus-node-exporter.
 """
 
 from __future__ import annotations
@@ -18,8 +20,18 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ccagent.exporter.settings import NameSet
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
 
 HWTHREADS = (48, 256)
+JOBS = (20, 400)
+_ALL_SETS: tuple[NameSet, ...] = (
+    "node_exporter", "ccagent", "cgroup_exporter", "ceems", "slurm-job-exporter", "omnistat",
+)  # fmt: skip
 _COPIED = (
     "meminfo", "vmstat", "loadavg", "diskstats", "net/dev", "net/netstat", "net/snmp", "net/snmp6",
     "net/sockstat", "net/sockstat6", "net/arp", "net/udp", "pressure/cpu", "pressure/io",
@@ -75,30 +87,55 @@ def make_tree(root: Path, hwthreads: int) -> None:
         (root / name).mkdir(parents=True)
 
 
-def serve(root: str, port: int) -> None:
-    """Serve the tree with ccagent's exporter until killed."""
+def add_jobs(root: Path, count: int) -> None:
+    """Write the control groups of jobs, each with four processes."""
+    from tests.unit.agents.metrics.readers.test_cgroup_jobs import V2
+
+    for job in range(1000, 1000 + count):
+        top = root / f"sys/fs/cgroup/system.slice/slurmstepd.scope/job_{job}"
+        task = top / "step_0/user/task_0"
+        task.mkdir(parents=True)
+        for name, text in (V2 | {"cpuset.cpus": f"{job % 48}\n"}).items():
+            (top / name).write_text(text)
+        pids = [job * 10 + number for number in range(4)]
+        (task / "cgroup.procs").write_text("".join(f"{pid}\n" for pid in pids))
+        for pid in pids:
+            place = root / f"proc/{pid}"
+            place.mkdir()
+            (place / "stat").write_text(f"{pid} (app) R 1 {pid} {pid} {' '.join(['1'] * 46)}\n")
+            (place / "environ").write_text("SLURM_JOB_ACCOUNT=chem\0SLURM_JOB_NAME=a\0")
+
+
+def serve(root: str, port: int, jobs: int) -> None:
+    """Serve the tree with ccagent's exporter until killed. jobs: 0 for node_exporter's names."""
+    from ccagent.exporter.collector_names import list_collectors
     from ccagent.exporter.service import ExporterService
     from ccagent.exporter.settings import ExporterSettings
     from ccagent.machine.node import Node
 
+    names = _ALL_SETS if jobs else _ALL_SETS[:1]
+    others = {name for each in names[1:] for name in list_collectors(each)}
+    unread = {*list_collectors(names[0])} - {*_COLLECTORS} - others
     settings = ExporterSettings(
         listen=(f"127.0.0.1:{port}",),
-        names=("node_exporter",),
-        collectors=(*_COLLECTORS,),
+        names=names,
+        exclude=(*sorted(unread),),
+        max_jobs=jobs,
     )
     ExporterService(settings).start(Node(root=root, hostname="node", cluster="test"))
     time.sleep(3600)
 
 
-def scrape(port: int) -> tuple[int, float]:
-    """Return the number of series, and the seconds until the response."""
+def scrape(port: int) -> tuple[int, float, int]:
+    """Return the number of series, the seconds until the response, and its size in B."""
     begin = time.perf_counter()
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     connection.request("GET", "/metrics", headers={"Accept-Encoding": "gzip"})
-    body = gzip.decompress(connection.getresponse().read())
+    packed = connection.getresponse().read()
     seconds = time.perf_counter() - begin
     connection.close()
-    return sum(not line.startswith(b"#") for line in body.splitlines()), seconds
+    body = gzip.decompress(packed)
+    return sum(not line.startswith(b"#") for line in body.splitlines()), seconds, len(packed)
 
 
 def cpu_seconds(pid: int) -> float:
@@ -123,7 +160,7 @@ def free_port() -> int:
         return port
 
 
-def compare(root: Path, scrapes: int) -> None:
+def compare(root: Path, scrapes: int, jobs: int) -> None:
     """Scrape both exporters in turn, and print a row for each."""
     ports = (free_port(), free_port())
     node_exporter = [
@@ -132,7 +169,7 @@ def compare(root: Path, scrapes: int) -> None:
         f"--path.sysfs={root / 'sys'}", f"--web.listen-address=127.0.0.1:{ports[0]}",
         "--web.disable-exporter-metrics",
     ]  # fmt: skip
-    ccagent = [sys.executable, __file__, "serve", str(root), str(ports[1])]
+    ccagent = [sys.executable, __file__, "serve", str(root), str(ports[1]), str(jobs)]
     processes = [
         subprocess.Popen(command, stderr=subprocess.DEVNULL) for command in (node_exporter, ccagent)
     ]
@@ -144,10 +181,10 @@ def compare(root: Path, scrapes: int) -> None:
                 scrape(port)
         before = [cpu_seconds(process.pid) for process in processes]
         times: list[list[float]] = [[], []]
-        series = [0, 0]
+        series, sizes = [0, 0], [0, 0]
         for _ in range(scrapes):
             for which, port in enumerate(ports):
-                series[which], seconds = scrape(port)
+                series[which], seconds, sizes[which] = scrape(port)
                 times[which].append(seconds)
             time.sleep(0.21)  # longer than min-interval: each scrape causes a reading
         used = [
@@ -159,7 +196,7 @@ def compare(root: Path, scrapes: int) -> None:
             print(
                 f"{name:14} {series[which]:6} {used[which] * 1000:9.2f} "
                 f"{used[which] / used[0]:7.2f} {latency * 1000:9.2f} "
-                f"{resident(processes[which].pid):8.1f}"
+                f"{resident(processes[which].pid):8.1f} {sizes[which] / 1024:7.1f}"
             )
     finally:
         for process in processes:
@@ -169,7 +206,7 @@ def compare(root: Path, scrapes: int) -> None:
 
 def wait_for(port: int) -> None:
     """Wait until a process listens on the port."""
-    for _ in range(200):
+    for _ in range(1200):
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 return
@@ -180,15 +217,23 @@ def wait_for(port: int) -> None:
 def main() -> None:
     """Compare the exporters on each machine."""
     if sys.argv[1:2] == ["serve"]:
-        serve(sys.argv[2], int(sys.argv[3]))
+        serve(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
         return
-    scrapes = int(sys.argv[1]) if len(sys.argv) > 1 else 50
-    print(f"{'':14} {'series':>6} {'CPU ms':>9} {'ratio':>7} {'median ms':>9} {'RSS MiB':>8}")
-    for hwthreads in HWTHREADS:
+    words = [word for word in sys.argv[1:] if word != "--all-sets"]
+    scrapes = int(words[0]) if words else 50
+    machines = [(hwthreads, 0) for hwthreads in HWTHREADS]
+    if len(words) < len(sys.argv) - 1:
+        machines = [(HWTHREADS[0], jobs) for jobs in JOBS]
+    print(
+        f"{'':14} {'series':>6} {'CPU ms':>9} {'ratio':>7} {'median ms':>9} {'RSS MiB':>8}"
+        f" {'gzip KiB':>8}"
+    )
+    for hwthreads, jobs in machines:
         root = Path(tempfile.mkdtemp(prefix="ccagent-exporter-"))
         try:
             make_tree(root, hwthreads)
-            compare(root, scrapes)
+            add_jobs(root, jobs)
+            compare(root, scrapes, jobs)
         finally:
             shutil.rmtree(root)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import platform
 import re
 import time
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from ccagent.agents.metrics.readers.base import NODE, Count
@@ -247,6 +248,7 @@ class ReaderCollector(Collector):
             self._reader.close()
 
 
+@lru_cache(maxsize=4096)
 def name_labels(scope: Scope) -> Labels:
     """Return the label names of a scope; () for the node."""
     if scope == NODE:
@@ -257,6 +259,7 @@ def name_labels(scope: Scope) -> Labels:
     return tuple(name if _KNOWN_LABEL.fullmatch(name) else "part" for name in names)
 
 
+@lru_cache(maxsize=4096)
 def label_values(scope: Scope) -> Labels:
     """Return the label values of a scope, in the order of `name_labels`."""
     values = [scope.type_id] if scope.type != "node" else []

@@ -97,9 +97,9 @@ def parse_sdiag(text: str) -> Values:
                 values.setdefault(family, {})[call[1],] = int(number)
             continue
         label, _, number = line.strip().partition(":")
-        family = _SDIAG.get((part if line[:1].isspace() else "", label))
-        if family is not None and _NUMBER.fullmatch(number.strip()):
-            values.setdefault(family, {}).setdefault((), float(number))
+        known = _SDIAG.get((part if line[:1].isspace() else "", label))
+        if known is not None and _NUMBER.fullmatch(number.strip()):
+            values.setdefault(known, {}).setdefault((), float(number))
     return values
 
 

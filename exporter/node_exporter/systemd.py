@@ -170,7 +170,7 @@ def name_units(
     yield _VERSION, [((version,), float(release[0]))]
     if "SystemState" in manager:
         yield _RUNNING, [((), int(manager["SystemState"] == "running"))]
-    counts = dict.fromkeys(_STATES, 0)
+    counts: dict[str, int] = dict.fromkeys(_STATES, 0)
     for unit in units:
         counts[unit.state] = counts.get(unit.state, 0) + 1
     yield _UNITS, [((state,), count) for state, count in counts.items()]

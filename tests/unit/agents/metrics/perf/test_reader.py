@@ -469,7 +469,8 @@ def test_prometheus_gets_operations_and_traffic_as_counters(
     machine = x86(tmp_path, SAPPHIRE_RAPIDS)
     reader = PerfReader(call=StandIn())
     hwthread = Scope("hwthread", "0")
-    readings = iter(([], [5.0], [7.0]))
+    rates_of_readings: tuple[list[float], ...] = ([], [5.0], [7.0])
+    readings = iter(rates_of_readings)
     moments = iter((1000.0, 1010.0, 1030.0))
 
     def read(_: Node) -> list[Gauge]:
