@@ -21,7 +21,7 @@ from ccagent.stores.metrics.exporting import level_tags
 from ccagent.stores.metrics.ingest import LineIngest
 from ccagent.stores.metrics.job_events import JobEvents
 from ccagent.stores.metrics.job_queries import FootprintKeeper
-from ccagent.stores.metrics.job_table import find_ended_jobs
+from ccagent.stores.metrics.job_table import JOBS_KEPT, TABLE_ERRORS, find_ended_jobs
 from ccagent.stores.metrics.listening import ListeningServer, open_jobs
 from ccagent.stores.metrics.own_metrics import describe_gateway
 from ccagent.stores.metrics.query import QueryLimits
@@ -251,7 +251,12 @@ class GatewayServer(ListeningServer):
 
     def work(self) -> list[Coroutine[Any, Any, None]]:
         """Return additional coroutines to run."""
-        return [] if self._receiver is None else [self._receiver.run()]
+        found: list[Coroutine[Any, Any, None]] = []
+        if self._jobs is not None:
+            found.append(self.repeat(self.retention_period(), self._remove_old_jobs))
+        if self._receiver is not None:
+            found.append(self._receiver.run())
+        return found
 
     async def tick(self) -> None:
         """Store footprints of ended jobs."""
@@ -261,6 +266,15 @@ class GatewayServer(ListeningServer):
             await self._footprints.keep()
         except (sqlite3.Error, CcagentError) as error:
             logger.error("footprints of jobs: %s; retrying", error)
+
+    async def _remove_old_jobs(self) -> None:
+        """Remove old jobs from the table. Other gateways may do the same."""
+        if self._jobs is None:
+            return
+        try:
+            await self._jobs.remove_before(int(time.time()) - JOBS_KEPT)
+        except TABLE_ERRORS as error:
+            logger.error("table of jobs: %s; old jobs are removed later", error)
 
     async def end(self) -> None:
         """Wait for the engine, and close the table of jobs."""

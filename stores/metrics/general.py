@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import re
 from array import array
+from itertools import count as count_from
+from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.records.line_protocol.decoding import LineError, decode_lines
@@ -13,7 +15,7 @@ from ccagent.stores.metrics.line_keys import add_part, check_name, level_path, s
 from ccagent.stores.metrics.series_limits import SeriesRefusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ccagent.records.line_protocol.decoding import Line
     from ccagent.stores.metrics.groups import Path, SeriesGroup, StoredSeries
@@ -60,8 +62,11 @@ class _LineLevel:
         self.new: set[str] = set()
 
 
-_NewPoint = tuple[int, _LineLevel, KnownName, int, float, bytes]
-"""A value whose series must be made: number of its line, level, name, time, value and key."""
+_Point = tuple[int, _LineLevel, KnownName, int, float, bytes]
+"""A value: number of its line, level, name, time, value and key."""
+
+_NewPoint = tuple[int, "Path", str, float, bytes]
+"""The first value of a series that must be made: number of its line, path, metric, value, key."""
 
 
 class LineMessage:
@@ -121,24 +126,34 @@ class _Decoding:
         self.levels: dict[bytes, tuple[_LineLevel, Mapping[str, str]]] = {}
         """Levels and tags by the text of the tags."""
         self.paths: dict[Path, _LineLevel] = {}
-        self.new: list[_NewPoint] = []
+        self.new: dict[tuple[str, str, int, int], list[_NewPoint]] = {}
+        """Series to make by cluster, node, step and time."""
+        self.repeated: list[_Point] = []
+        """Further values of series to make."""
         self.known: list[tuple[bytes, SeriesGroup | None, int]] = []
         self._values: dict[tuple[SeriesGroup, int], tuple[array[int], array[float]]] = {}
 
     def put(self, series: StoredSeries, time: int, value: float, key: bytes) -> None:
         """Take a value of a series, and its key."""
         group, column = series
-        columns, values = self.piece(group, time)
-        columns.append(column)
-        values.append(value)
-        self.known.append((key, group, column))
-
-    def piece(self, group: SeriesGroup, time: int) -> tuple[array[int], array[float]]:
-        """Return the columns and values of a group's time."""
         piece = self._values.get((group, time))
         if piece is None:
             piece = self._values[group, time] = array("q"), array("d")
-        return piece
+        piece[0].append(column)
+        piece[1].append(value)
+        self.known.append((key, group, column))
+
+    def group_of(self, path: Path, frequency: int, time: int) -> list[_NewPoint]:
+        """Return the points of the group that a series of a level would be made in."""
+        return self.new.setdefault((path[0], path[1], frequency, time), [])
+
+    def put_first(
+        self, group: SeriesGroup, time: int, values: Sequence[float], keys: Sequence[bytes]
+    ) -> None:
+        """Take the first values of a group that was made, and their keys, by column."""
+        # Repeated values of the same time follow in the same piece: the last one wins.
+        self._values[group, time] = array("q", range(len(values))), array("d", values)
+        self.known += zip(keys, repeat(group), count_from(0), strict=False)
 
     def end(self) -> DecodedLines:
         """Return all values."""
@@ -185,23 +200,31 @@ class GeneralIngest:
         """Find or make the series of lines that the scanner has left. Decode those not plain."""
         decoding = _Decoding(message)
         self._parts.begin()
-        names, levels, new = self._names, decoding.levels, decoding.new
+        names, levels = self._names, decoding.levels
+        known, last = None, b""
+        group, of_group = [], None
         for number, line, key, value, time, before in lines:
             if before is not None:
                 message.time = before
             text, _, tags = key.partition(b",")
-            name, known = names.get(text), levels.get(tags)
-            if name is not None and known is None:
-                known = self._read_level(decoding, tags)
+            name = names.get(text)
+            if known is None or tags != last:
+                known, last = levels.get(tags) or self._read_level(decoding, tags), tags
             if name is None or known is None or time is None:
                 self._decode_line(decoding, number, line)
                 continue
             message.time = time
             level = known[0]
-            if name.parts or name.metric in level.series:
+            metric, frequency, parts = name
+            if parts or metric in level.series or metric in level.new:
                 self._take_value(decoding, (number, level, name, time, value, key), known[1])
-            else:
-                new.append((number, level, name, time, value, key))
+                continue
+            # As at the end of _take_value: a start of a cluster makes millions of series.
+            if of_group != (level, frequency, time):
+                of_group = level, frequency, time
+                group = decoding.group_of(level.path, frequency, time)
+            level.new.add(metric)
+            group.append((number, level.path, metric, value, key))
         return self._make_series(decoding)
 
     def _read_level(
@@ -271,21 +294,27 @@ class GeneralIngest:
             decoding.levels[tags] = level, line.tags
         self._take_value(decoding, (number, level, known, time, value, key), line.tags)
 
-    def _take_value(self, decoding: _Decoding, point: _NewPoint, tags: Mapping[str, str]) -> None:
+    def _take_value(self, decoding: _Decoding, point: _Point, tags: Mapping[str, str]) -> None:
         """Take a value, in the part of its level that the tags name."""
         number, level, name, time, value, key = point
-        path = add_part(level.path, tags, name.parts) if name.parts else level.path
-        if path is not level.path:
-            if not self._parts.admit(path):
-                # Not an error: a user could otherwise cause errors in the messages of a node.
-                decoding.known.append((key, None, 0))
-                return
-            level = self._level(decoding, path)
+        if name.parts:
+            path = add_part(level.path, tags, name.parts)
+            if path is not level.path:
+                if not self._parts.admit(path):
+                    # Not an error: a user could otherwise cause errors in the messages of a node.
+                    decoding.known.append((key, None, 0))
+                    return
+                level = self._level(decoding, path)
+                point = number, level, name, time, value, key
         series = level.series.get(name.metric)
-        if series is None:
-            decoding.new.append((number, level, name, time, value, key))
-        else:
+        if series is not None:
             decoding.put(series, time, value, key)
+        elif name.metric in level.new:
+            decoding.repeated.append(point)
+        else:
+            level.new.add(name.metric)
+            group = decoding.group_of(level.path, name.frequency, time)
+            group.append((number, level.path, name.metric, value, key))
 
     def _time(self, message: LineMessage, line: Line) -> int:
         """Return the time of a line in s. Raise ValueError if the time is out of range."""
@@ -315,58 +344,36 @@ class GeneralIngest:
         return {} if level is None else level.series
 
     def _make_series(self, decoding: _Decoding) -> DecodedLines:
-        """Make the missing series with their first times, and take their values."""
-        if not decoding.new:
-            return decoding.end()
-        refusals = self._add_series(decoding)
-        for level in decoding.paths.values():
-            level.series = self._series_at(level.path)
-        last: tuple[SeriesGroup, int] | None = None
-        columns, values = array("q"), array("d")
-        for number, level, name, time, value, key in decoding.new:
-            series = level.series.get(name.metric)
-            if series is None:
-                decoding.message.refuse(number, refusals[level.path, name.metric])
-                continue
-            group, column = series
-            if last is None or group is not last[0] or time != last[1]:
-                last = group, time
-                columns, values = decoding.piece(group, time)
-            columns.append(column)
-            values.append(value)
-            decoding.known.append((key, group, column))
-        return decoding.end()
-
-    def _add_series(self, decoding: _Decoding) -> dict[tuple[Path, str], SeriesRefusal]:
-        """Add the missing series to the store. Return why some are refused.
+        """Make the missing series with their first times, and take their values.
 
         New series of one node, time and step become a group. Its columns have the order of the
         lines: a sum over components is fast if their columns are equidistant.
         """
+        if not decoding.new:
+            return decoding.end()
         store, message = self._store, decoding.message
-        new: dict[tuple[str, str, int, int], list[tuple[Path, str]]] = {}
-        group: list[tuple[Path, str]] = []
-        last: tuple[_LineLevel, int, int] | None = None
-        for _, level, (metric, frequency, _), time, _, _ in decoding.new:
-            if metric in level.new:
-                continue
-            level.new.add(metric)
-            if (level, frequency, time) != last:
-                last = level, frequency, time
-                group = new.setdefault((level.path[0], level.path[1], frequency, time), [])
-            group.append((level.path, metric))
         refusals: dict[tuple[Path, str], SeriesRefusal] = {}
         self._series.begin()
-        for (cluster, node, frequency, time), wanted in new.items():
+        for (cluster, node, frequency, time), new in decoding.new.items():
             count, refusal = self._series.admit(
-                message.sender, cluster, node, store.series, len(wanted)
+                message.sender, cluster, node, store.series, len(new)
             )
             if refusal is not None:
-                refusals |= dict.fromkeys(wanted[count:], refusal)
+                for number, path, metric, _, _ in new[count:]:
+                    refusals[path, metric] = refusal
+                    message.refuse(number, refusal)
             if count:
-                store.add(wanted[:count], time, frequency)
+                _, paths, metrics, values, keys = zip(*new[:count], strict=True)
+                group = store.add(zip(paths, metrics, strict=True), time, frequency)
+                decoding.put_first(group, time, values, keys)
                 message.new_series += count
-        return refusals
+        for number, level, name, time, value, key in decoding.repeated:
+            series = self._series_at(level.path).get(name.metric)
+            if series is None:
+                message.refuse(number, refusals[level.path, name.metric])
+            else:
+                decoding.put(series, time, value, key)
+        return decoding.end()
 
 
 _MOST_NAMES = 10_000

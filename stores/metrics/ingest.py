@@ -226,8 +226,7 @@ class LineIngest:
             return
         known = self._known_keys(message.cluster)
         before = len(known)
-        for one in decoded.known:
-            known.add(*one)
+        known.add_all(decoded.known)
         self._remembered += len(known) - before
         if self._remembered > 2 * self._store.series + _MOST_UNKNOWN:
             # The same series under many keys, or many metrics that are not stored.

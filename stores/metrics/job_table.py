@@ -6,6 +6,7 @@ event="..."`), and the `job` envelopes of ccagent's agent.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -185,6 +186,11 @@ _ROW = 100
 
 MOST_ENDED = 100_000
 """Maximum number of ended jobs that wait for their footprints."""
+
+JOBS_KEPT = 366 * 86400
+"""Seconds after which an ended job is removed."""
+
+_REMOVED_AT_ONCE = 5000
 
 _LOCKED, _LOCKED_AT_START = 0.1, 5.0
 """SQLite's busy timeout in seconds, for locks of other programs."""
@@ -384,9 +390,21 @@ class JobTable:
                 logger.error("table of jobs: job %s can't be read: %s", row[1], error)
         return found
 
-    def remove_before(self, time: int) -> int:
-        """Delete the jobs that ended before a time. Return their number."""
-        return self._execute("delete from {jobs} where stop < ?", (time,))[1]
+    async def remove_before(self, time: int) -> int:
+        """Delete the jobs that ended before a time. Return their number.
+
+        Other work is done between parts. A shared table limits the time of a statement.
+        """
+        removed, part = 0, _REMOVED_AT_ONCE
+        while part == _REMOVED_AT_ONCE:
+            _, part = self._execute(
+                "delete from {jobs} where (cluster, job, start) in"
+                " (select cluster, job, start from {jobs} where stop < ? limit ?)",
+                (time, _REMOVED_AT_ONCE),
+            )
+            removed += part
+            await asyncio.sleep(0)
+        return removed
 
     def _execute(self, query: str, values: Sequence[Any]) -> tuple[list[tuple[Any, ...]], int]:
         """Return the rows of a statement, and the number of changed rows.

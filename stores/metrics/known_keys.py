@@ -49,8 +49,8 @@ class LineScanner(Protocol):
         """Return the number of known keys."""
         ...
 
-    def add(self, key: bytes, group: SeriesGroup | None, column: int, /) -> None:
-        """Remember the series of a key. group None: `value` lines with this key are skipped.
+    def add_all(self, keys: list[tuple[bytes, SeriesGroup | None, int]], /) -> None:
+        """Remember the group and column of keys. None: `value` lines with this key are skipped.
 
         Long keys are not remembered, nor those whose last blank is escaped: they end elsewhere.
         """
@@ -82,10 +82,11 @@ class PureScanner:
         """Return the number of known keys."""
         return len(self._known)
 
-    def add(self, key: bytes, group: SeriesGroup | None, column: int, /) -> None:
-        """Remember the series of a key."""
-        if 0 < len(key) <= LONGEST_KEY and not key.endswith(b"\\"):
-            self._known[key] = group, column
+    def add_all(self, keys: list[tuple[bytes, SeriesGroup | None, int]], /) -> None:
+        """Remember the series of keys."""
+        for key, group, column in keys:
+            if 0 < len(key) <= LONGEST_KEY and not key.endswith(b"\\"):
+                self._known[key] = group, column
 
     def clear(self) -> None:
         """Forget all keys."""

@@ -453,11 +453,22 @@ static PyObject *list_left(const Found *found, const char *body)
     PyObject *list = PyList_New(0);
     for (size_t n = 0; list != NULL && n < found->left_count; n++) {
         const Left *left = &found->left[n];
-        PyObject *one = Py_BuildValue(
-            "(ny#y#dNN)", (Py_ssize_t)left->number, body + left->begin, (Py_ssize_t)left->size,
-            body + left->begin, (Py_ssize_t)left->key, left->value,
+        /* Py_BuildValue would take twice as long. */
+        PyObject *parts[] = {
+            PyLong_FromSize_t(left->number),
+            PyBytes_FromStringAndSize(body + left->begin, (Py_ssize_t)left->size),
+            PyBytes_FromStringAndSize(body + left->begin, (Py_ssize_t)left->key),
+            PyFloat_FromDouble(left->value),
             number_or_none(left->key != 0, left->time),
-            number_or_none(left->has_before, left->before));
+            number_or_none(left->has_before, left->before),
+        };
+        const Py_ssize_t count = sizeof(parts) / sizeof(*parts);
+        PyObject *one = PyTuple_New(count);
+        for (Py_ssize_t i = 0; i < count; i++) {
+            if (one == NULL || parts[i] == NULL || PyTuple_SetItem(one, i, Py_NewRef(parts[i])))
+                Py_CLEAR(one);
+            Py_XDECREF(parts[i]);
+        }
         if (one == NULL || PyList_Append(list, one))
             Py_CLEAR(list);
         Py_XDECREF(one);
@@ -544,22 +555,27 @@ static bool make_room(Scanner *self, size_t size)
     return self->count < self->mask / 2 || grow_slots(self);
 }
 
-static PyObject *scanner_add(Scanner *self, PyObject *arguments)
+/* Remember a key. Return false with an exception. */
+static bool add_key(Scanner *self, PyObject *one)
 {
     const char *key;
     Py_ssize_t length;
     PyObject *group;
     unsigned int column;
-    if (!PyArg_ParseTuple(arguments, "y#OI", &key, &length, &group, &column))
-        return NULL;
+    if (!PyArg_ParseTuple(one, "y#OI", &key, &length, &group, &column))
+        return false;
     size_t size = (size_t)length;
     if (!size || size > LONGEST_KEY || key[size - 1] == '\\')
-        Py_RETURN_NONE;
+        return true;
     if (*key == '#' || memchr(key, ' ', size) || memchr(key, '\n', size)
-        || self->count >= MOST_ENTRIES)
-        return PyErr_Format(PyExc_ValueError, "not the key of a line, or too many keys");
-    if (!make_room(self, size))
-        return PyErr_NoMemory();
+        || self->count >= MOST_ENTRIES) {
+        PyErr_SetString(PyExc_ValueError, "not the key of a line, or too many keys");
+        return false;
+    }
+    if (!make_room(self, size)) {
+        PyErr_NoMemory();
+        return false;
+    }
     group = group == Py_None ? NULL : Py_NewRef(group);
     uint64_t hash = hash_text(self, key, size);
     Slot *slot = find_slot(self, key, size, hash);
@@ -576,6 +592,22 @@ static PyObject *scanner_add(Scanner *self, PyObject *arguments)
         self->keys_size += size;
     }
     Py_XDECREF(old);
+    return true;
+}
+
+static PyObject *scanner_add_all(Scanner *self, PyObject *keys)
+{
+    if (!PyList_Check(keys))
+        return PyErr_Format(PyExc_TypeError, "expected a list of keys");
+    /* The last reference to an old group may run code that changes the list: its size is read each
+       time, and its element held. */
+    for (Py_ssize_t n = 0; n < PyList_Size(keys); n++) {
+        PyObject *one = Py_NewRef(PyList_GetItem(keys, n));
+        bool is_added = PyTuple_Check(one) && add_key(self, one);
+        Py_DECREF(one);
+        if (!is_added)
+            return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "expected tuples");
+    }
     Py_RETURN_NONE;
 }
 
@@ -634,7 +666,7 @@ static void scanner_dealloc(Scanner *self)
 }
 
 static PyMethodDef METHODS[] = {
-    {"add", (PyCFunction)scanner_add, METH_VARARGS, NULL},
+    {"add_all", (PyCFunction)scanner_add_all, METH_O, NULL},
     {"clear", (PyCFunction)scanner_clear, METH_NOARGS, NULL},
     {"scan", (PyCFunction)scanner_scan, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},

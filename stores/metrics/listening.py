@@ -38,6 +38,7 @@ _OF_PAGES = 2560
 """Connections of the pages, with those that are accepted at once."""
 
 _END_WITHIN = 10.0
+_LONGEST_RETENTION_PERIOD = 3600.0
 
 
 def open_jobs(settings: StoreSettings) -> JobTable:
@@ -113,6 +114,10 @@ class ListeningServer:
     def work(self) -> list[Coroutine[Any, Any, None]]:
         """Return additional coroutines to run."""
         return []
+
+    def retention_period(self) -> float:
+        """Return the seconds between two removals of what is too old."""
+        return min(self.settings.retention.seconds / 2, _LONGEST_RETENTION_PERIOD)
 
     async def tick(self) -> None:
         """Do periodic work, every few seconds."""

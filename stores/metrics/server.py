@@ -23,7 +23,7 @@ from ccagent.stores.metrics.housekeeping import REPLAYED, Housekeeper, find_used
 from ccagent.stores.metrics.ingest import LineIngest
 from ccagent.stores.metrics.job_events import JobEvents
 from ccagent.stores.metrics.job_queries import FootprintKeeper
-from ccagent.stores.metrics.job_table import TABLE_ERRORS, find_ended_jobs
+from ccagent.stores.metrics.job_table import JOBS_KEPT, TABLE_ERRORS, find_ended_jobs
 from ccagent.stores.metrics.listening import ListeningServer, open_jobs
 from ccagent.stores.metrics.log_replay import Replay
 from ccagent.stores.metrics.log_writer import StoreLogError, WriteAheadLog, largest_segment
@@ -41,9 +41,7 @@ if TYPE_CHECKING:
 
     from ccagent.stores.metrics.settings import StoreSettings
 
-_LONGEST_RETENTION_PERIOD = 3600.0
 _LIMIT_DISK_EVERY = 5.0
-_JOBS_KEPT = 366 * 86400
 
 
 class StoreServer(ListeningServer):
@@ -132,9 +130,8 @@ class StoreServer(ListeningServer):
 
     def work(self) -> list[Coroutine[Any, Any, None]]:
         """Return additional coroutines to run."""
-        period = min(self.settings.retention.seconds / 2, _LONGEST_RETENTION_PERIOD)
         found: list[Coroutine[Any, Any, None]] = [
-            self.repeat(period, self._retain),
+            self.repeat(self.retention_period(), self._retain),
             # Archiving takes long, so it has a separate task.
             self.repeat(_LIMIT_DISK_EVERY, self.housekeeper.limit_disk),
         ]
@@ -183,8 +180,8 @@ class StoreServer(ListeningServer):
         if self.checkpointer is not None:
             await asyncio.to_thread(self.checkpointer.remove_old)
         try:
-            self._jobs.remove_before(now - _JOBS_KEPT)
-            self.usage.table.remove_before(now - _JOBS_KEPT)
+            await self._jobs.remove_before(now - JOBS_KEPT)
+            self.usage.table.remove_before(now - JOBS_KEPT)
         except TABLE_ERRORS as error:
             logger.error("table of jobs: %s; old jobs are removed later", error)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
 
 
 _MOST_NAMED = 5
+
+_make_place = partial(tuple.__new__, StoredSeries)
+"""Makes a StoredSeries of group and column, twice as fast as its class: a start makes millions."""
 
 
 class ChangedSteps:
@@ -90,8 +95,9 @@ class MetricStore:
                 level, last = self.root.make(path), path
             columns.append((level, metric))
         group = SeriesGroup(self._last_number, start, frequency, columns)
-        for column, (level, metric) in enumerate(columns):
-            level.series[metric] = StoredSeries(group, column)
+        places = zip(repeat(group), range(len(columns)), strict=False)
+        for (level, metric), place in zip(columns, map(_make_place, places), strict=True):
+            level.series[metric] = place
         self.groups[group.number] = group
         self.series += len(columns)
         return group

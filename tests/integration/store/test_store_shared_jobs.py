@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from typing import TYPE_CHECKING
 
+import psycopg
 import pytest
 
+from tests.support.effort import IS_NIGHTLY
 from tests.support.metric_store import RunningStore
 from tests.support.postgres import PostgresServer
 from tests.support.running import until
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+_MINUTE = 60
 BEGIN = int(time.time()) // 60 * 60 - 1800
 
 
@@ -35,12 +39,14 @@ def engine(tmp_path: Path) -> Iterator[VictoriaMetrics]:
         running.stop()
 
 
-def gateway(directory: Path, engine: VictoriaMetrics, url: str) -> RunningStore:
+def gateway(
+    directory: Path, engine: VictoriaMetrics, url: str, retention: str = "48h"
+) -> RunningStore:
     directory.mkdir()
     config = directory / "store.toml"
     config.write_text(
         f'engine = "victoria-metrics"\nengine-url = "http://{engine.place}"\n'
-        f'jobs-database = "{url}"\n'
+        f'jobs-database = "{url}"\nretention = "{retention}"\n'
     )
     return RunningStore(directory, "--config", str(config), "--data", "")
 
@@ -98,6 +104,7 @@ def test_a_stopped_postgresql_loses_no_event(
         assert first.write(start_job(1)).status == 200
         assert second.write(start_job(2)).status == 200
         postgres.stop()
+        numbers = [*range(10, 31)]
         for number in range(10, 30):
             store = (first, second)[number % 2]
             # Not acknowledged, but kept in memory as well.
@@ -107,12 +114,34 @@ def test_a_stopped_postgresql_loses_no_event(
         assert first.write(f"load,hostname=n1 value=3 {BEGIN}\n").status == 200
         assert first.ask("GET", "/api/job/?job=1").status == 503
         assert time.monotonic() - began < 10
+        if IS_NIGHTLY:  # a whole minute, in which events arrive
+            for number in itertools.count(31):
+                assert first.write(start_job(number)).status == 503
+                numbers.append(number)
+                if time.monotonic() - began > _MINUTE:
+                    break
+                time.sleep(0.2)
         # A gateway also starts without the database.
         with gateway(tmp_path / "c", engine, url) as third:
             assert third.write(start_job(30)).status == 503
             postgres.start()
-            until(lambda: all(stops(third, number) == [None] for number in range(10, 31)))
+            until(lambda: all(stops(third, number) == [None] for number in numbers))
             until(lambda: stops(third, 2) == [BEGIN + 300])
+
+
+def test_a_gateway_removes_old_jobs(
+    tmp_path: Path, engine: VictoriaMetrics, postgres: PostgresServer
+) -> None:
+    url = postgres.make_database()
+    with gateway(tmp_path / "a", engine, url) as first:
+        assert first.write(start_job(7)).status == 200
+        assert first.write(start_job(8)).status == 200
+        assert first.write(stop_job(8)).status == 200
+    with psycopg.connect(url) as connection:
+        connection.execute("UPDATE job_runs SET stop = stop - 367 * 86400 WHERE job = '8'")
+    with gateway(tmp_path / "b", engine, url, retention="2s") as second:
+        until(lambda: stops(second, 8) == [])
+        assert stops(second, 7) == [None]
 
 
 def test_a_store_and_a_gateway_share_jobs(

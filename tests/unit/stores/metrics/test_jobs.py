@@ -214,4 +214,14 @@ def test_a_footprint_is_kept_after_the_last_values(table: JobTable) -> None:
     (job,) = table.find("fox", "7")
     assert job.footprint == {"load": {"avg": 3.5, "min": 1.0, "max": 6.0}}
     assert ask(store, NOW - 600, NOW, {"metric": "load", "host": "n1"})
-    assert table.remove_before(NOW) == 1
+
+
+def test_old_jobs_are_removed_in_parts(table: JobTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ccagent.stores.metrics.job_table._REMOVED_AT_ONCE", 3)
+    for number in range(8):
+        stop = None if number == 7 else NOW - number
+        table.start(StoredJob("fox", str(number), "eve", "running", NOW - 900, stop, ("n1",)))
+    assert asyncio.run(table.remove_before(NOW)) == 6
+    assert [bool(table.find("fox", str(number))) for number in range(8)] == [
+        True, *[False] * 6, True,
+    ]  # fmt: skip

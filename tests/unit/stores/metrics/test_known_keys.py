@@ -31,9 +31,13 @@ def scanners() -> tuple[LineScanner, LineScanner]:
     both = make_scanner(), PureScanner()
     groups = [SeriesGroup(n, NOW, 60, []) for n in range(2)]
     for scanner in both:
-        scanner.add(b"load,cluster=fox,hostname=n1", groups[0], 0)
-        scanner.add(b"power,hostname=n1", groups[1], 7)
-        scanner.add(b"skip,hostname=n1", None, 0)
+        scanner.add_all(
+            [
+                (b"load,cluster=fox,hostname=n1", groups[0], 0),
+                (b"power,hostname=n1", groups[1], 7),
+                (b"skip,hostname=n1", None, 0),
+            ]
+        )
     return both
 
 
@@ -72,8 +76,8 @@ def test_both_scanners_find_the_same_in_recorded_messages() -> None:
         key = line.partition(b" ")[0].strip()
         if key and b"#" not in key and chosen.random() < 0.9:
             group = chosen.choice([*groups, None])
-            compiled.add(key, group, column)
-            pure.add(key, group, column)
+            compiled.add_all([(key, group, column)])
+            pure.add_all([(key, group, column)])
     for number in range(0, len(lines), 100):
         body = b"".join(chosen.sample(lines, min(100, len(lines))) + lines[number : number + 100])
         found = compiled.scan(body, 0, NOW + 10, 150)
