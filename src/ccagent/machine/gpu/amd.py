@@ -10,8 +10,8 @@ import contextlib
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from ccagent.errors import NotHereError
-from ccagent.machine.gpu.presence import DIRECTORIES
 from ccagent.machine.gpu.vendor import (
+    DIRECTORIES,
     Card,
     CardDescription,
     CardDetails,

@@ -6,8 +6,8 @@ import contextlib
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from ccagent.machine.gpu.nvml import CardMemory, Nvml, as_watts
-from ccagent.machine.gpu.presence import DIRECTORIES
 from ccagent.machine.gpu.vendor import (
+    DIRECTORIES,
     Card,
     CardDescription,
     CardDetails,
