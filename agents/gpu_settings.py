@@ -9,7 +9,7 @@ from msgspec import Meta
 from ccagent.agents.base import AgentSettings
 from ccagent.config.duration import Duration
 from ccagent.errors import ConfigurationError
-from ccagent.machine.gpu.presence import vendor_directories
+from ccagent.machine.gpu.vendor import vendor_directories
 
 if TYPE_CHECKING:
     from ccagent.machine.gpu.gpus import Gpus

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from ccagent.controls.control import Control, ControlClass, Feature, Kind, Limits, real_text
 from ccagent.controls.topology import list_cpus, read_id
-from ccagent.errors import UnparsableError
-from ccagent.machine.file_errors import raise_for
+from ccagent.errors import UnparsableError, raise_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -271,7 +271,7 @@ def _find_wrong_files(settings: ExporterSettings) -> Iterator[str]:
 
 
 def _find_wrong_names(settings: ExporterSettings) -> Iterator[str]:
-    from ccagent.machine.gpu.presence import vendor_directories
+    from ccagent.machine.gpu.vendor import vendor_directories
 
     if not settings.names:
         yield f"names: is empty{nearest('', [*NAME_SETS])}"

@@ -344,7 +344,7 @@ class NodeSources:
 
     def _read_cards(self, node: Node) -> CardsOnNode:
         """Read the cards through the vendors' libraries. Raise NotHereError without a card."""
-        from ccagent.machine.gpu.presence import find_cards, vendor_directories
+        from ccagent.machine.gpu.vendor import find_cards, vendor_directories
 
         vendors = self._settings.gpu_vendors
         if not any(find_cards(node, vendor_directories(vendor)) for vendor in vendors):

@@ -13,8 +13,7 @@ from ccagent.errors import CcagentError
 from ccagent.machine.cgroup.files import list_pids
 from ccagent.machine.cgroup.jobs import find_membership, job_directories
 from ccagent.machine.gpu.gpm import PER_PERCENT
-from ccagent.machine.gpu.presence import is_any_present
-from ccagent.machine.gpu.vendor import UNKNOWN_MODULE
+from ccagent.machine.gpu.vendor import UNKNOWN_MODULE, is_any_present
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

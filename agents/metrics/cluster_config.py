@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ccagent.errors import CcagentError, ConfigurationError, UnparsableError
 from ccagent.machine.cpus import CPUS, read_cpus, read_model, read_topology_id
-from ccagent.machine.gpu.presence import is_any_present
+from ccagent.machine.gpu.vendor import is_any_present
 from ccagent.machine.hostlist import compact, expand
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.cpulist import LARGEST_CPU, parse_cpu_list

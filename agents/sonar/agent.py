@@ -14,7 +14,7 @@ from ccagent.agents.sonar.sources.registry import open_source
 from ccagent.log import logger
 from ccagent.machine.cgroup.jobs import count_unknown
 from ccagent.machine.clock import timestamp
-from ccagent.machine.gpu.presence import is_any_present
+from ccagent.machine.gpu.vendor import is_any_present
 from ccagent.machine.system_state import read_system
 from ccagent.records.envelopes import (
     SONAR_EPOCH,

@@ -9,11 +9,12 @@ import msgspec
 
 from ccagent.log import logger
 from ccagent.machine.procfs.process_files import command_text
-from ccagent.records.envelopes import NO_FLOAT
+from ccagent.records.envelopes import NO_FLOAT, SampleProcess
 
 if TYPE_CHECKING:
     from ccagent.machine.node import Node
     from ccagent.machine.procfs.process_files import Io, ProcessStat, Statm
+    from ccagent.records.envelopes import SampleProcessGpu
 
 FIRST_PID_OF_ENDED = 2**30
 """First synthetic pid for records of ended processes; real pids are below 2**22."""
@@ -126,6 +127,27 @@ def make_process(entry: ProcessEntry, used: float, memory: Statm, io: Io, node: 
         data_read=kilobytes(io.read),
         data_written=kilobytes(io.written),
         data_cancelled=kilobytes(io.cancelled),
+    )
+
+
+def make_record(process: Process, average: float, gpus: list[SampleProcessGpu]) -> SampleProcess:
+    """Return the record of a process. average: percent of one core over its life."""
+    return SampleProcess(
+        resident_memory=process.resident_memory,
+        virtual_memory=process.virtual_memory,
+        cmd=process.command,
+        pid=process.pid,
+        ppid=process.ppid,
+        in_container=process.in_container,
+        num_threads=process.num_threads,
+        cpu_avg=average,
+        cpu_util=process.cpu_util or NO_FLOAT,
+        cpu_time=process.cpu_time,
+        data_read=process.data_read,
+        data_written=process.data_written,
+        data_cancelled=process.data_cancelled,
+        rolledup=process.rolledup,
+        gpus=gpus,
     )
 
 

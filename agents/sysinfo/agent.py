@@ -20,7 +20,7 @@ from ccagent.errors import CcagentError, NotHereError, ProgramError, UnparsableE
 from ccagent.log import DEBUG, WARNING, logger
 from ccagent.machine.clock import timestamp
 from ccagent.machine.cpus import Cpus, read_cpus, read_model, read_numa
-from ccagent.machine.gpu.presence import is_any_present
+from ccagent.machine.gpu.vendor import is_any_present
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.system import parse_meminfo
 from ccagent.records.envelopes import (

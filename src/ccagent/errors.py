@@ -23,8 +23,10 @@ CcagentError
 
 from __future__ import annotations
 
+import errno
+import os
 import re
-from typing import Self
+from typing import NoReturn, Self
 
 _KEY = re.compile(r"[\w-]+(?:\.[\w-]+)*")
 
@@ -184,3 +186,24 @@ def nearest(name: str, known: tuple[str, ...] | list[str]) -> str:
     if candidates:
         return f"; did you mean {candidates[0]!r}?"
     return f"; there are {', '.join(sorted(known))}" if known else ""
+
+
+def raise_for(path: str, error: OSError | ValueError) -> NoReturn:
+    """Raise ccagent's exception for an OSError of `/path`.
+
+    Python raises a ValueError for an impossible path, such as one with a NUL.
+    """
+    if isinstance(error, ValueError):
+        raise UnparsableError(f"/{path!r}: {error}") from error
+    match error.errno:
+        case errno.ENOENT | errno.ENOTDIR | errno.ENODEV | errno.ENXIO | errno.EOPNOTSUPP:
+            kind: type[CcagentError] = NotHereError
+        case errno.ESRCH:
+            kind = VanishedError
+        case errno.EACCES | errno.EPERM:
+            kind = NotPermittedError
+        case errno.EMFILE | errno.ENFILE:
+            kind = ShortageError
+        case _:
+            kind = UnparsableError
+    raise kind(f"/{path}: {os.strerror(error.errno or 0)}") from error

@@ -164,7 +164,7 @@ class Torture:
             chosen = self._chance.choice(waiting)
             assert chosen.entry is not None
             self.damaged.add(json.loads(chosen.entry.message.body)["number"])
-            content[chosen.offset + self._chance.randrange(chosen.size - 1)] ^= 0xFF
+            content[chosen.position - 1 - self._chance.randrange(chosen.size - 1)] ^= 0xFF
             path.write_bytes(content)
             return
 

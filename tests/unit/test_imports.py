@@ -61,10 +61,8 @@ OURS = {
     "ccagent.machine.cgroup.jobs",
     "ccagent.machine.clock",
     "ccagent.machine.descriptors",
-    "ccagent.machine.file_errors",
     "ccagent.machine.gpu",
     "ccagent.machine.gpu.vendor",
-    "ccagent.machine.gpu.presence",
     "ccagent.agents.gpu_settings",
     "ccagent.machine.node",
     "ccagent.machine.parsed",  # where a permission is missing

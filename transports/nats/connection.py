@@ -174,6 +174,7 @@ class NatsConnection(NatsThread):
     ) -> None:
         """Connect to one of the server's addresses and log in. Raise RetryableError."""
         self._options = options
+        self._secrets = options.login.secrets
         self._is_acknowledged = is_acknowledged
         self._inbox = ""
         self._sent = 0
@@ -193,7 +194,7 @@ class NatsConnection(NatsThread):
     def find_stream(self, subject: str) -> str:
         """Return the stream of a subject; empty without one. Raise RetryableError."""
         stream = self._wait(self._ask_for_stream(subject))
-        return clean_text(stream, self._options.login.secrets, (subject,))
+        return clean_text(stream, self._secrets, (subject,))
 
     @property
     def server(self) -> str:
@@ -219,8 +220,7 @@ class NatsConnection(NatsThread):
         return True
 
     async def _publish(self, messages: Sequence[Outgoing]) -> list[NatsAnswer]:
-        secrets = self._options.login.secrets
-        batch = NatsBatch(self.server, messages, self._loop.create_future(), secrets)
+        batch = NatsBatch(self.server, messages, self._loop.create_future(), self._secrets)
         first, self._sent = self._sent, self._sent + len(messages)
         self._batch = batch
         try:

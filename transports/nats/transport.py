@@ -7,7 +7,7 @@ stream acknowledges every message, and recognises a repetition by its id (`Nats-
 from __future__ import annotations
 
 import re
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
@@ -16,7 +16,7 @@ from ccagent import PRODUCER
 from ccagent.errors import ConfigurationError, RejectedError, RetryableError
 from ccagent.net.nats_login import check_client
 from ccagent.transports.base import NetworkSinkSettings, ProbeResult, Transport
-from ccagent.transports.templates import check_template, fill_template, get_values
+from ccagent.transports.templates import PLACEHOLDERS, check_template, fill_template
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,9 +47,17 @@ def check_subject(template: str) -> None:
 
 def fill_subject(message: Message, template: str) -> str:
     """Return the subject of a message. Dots in names separate tokens. Empty tokens are omitted."""
-    values = {name: _clean_value(value) for name, value in get_values(message).items()}
-    subject = fill_template(template or _DEFAULT, values)
-    return ".".join(filter(None, subject.split(".")))
+    return _make_subject(
+        template or _DEFAULT, message.prefix, message.cluster, message.node, message.kind
+    )
+
+
+@lru_cache(maxsize=1000)
+def _make_subject(template: str, *values: str) -> str:
+    filled = fill_template(
+        template, dict(zip(PLACEHOLDERS, map(_clean_value, values), strict=True))
+    )
+    return ".".join(filter(None, filled.split(".")))
 
 
 def _clean_value(value: str) -> str:

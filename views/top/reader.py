@@ -20,7 +20,7 @@ from ccagent.errors import CcagentError, NotHereError, NotPermittedError
 from ccagent.machine.bpf import pins
 from ccagent.machine.cgroup.counters import JobCgroups, JobCounters
 from ccagent.machine.cgroup.jobs import job_directories
-from ccagent.machine.gpu.presence import is_any_present
+from ccagent.machine.gpu.vendor import is_any_present
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.cpulist import parse_cpu_list
 from ccagent.machine.procfs.system import (

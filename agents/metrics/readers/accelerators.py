@@ -17,8 +17,7 @@ from ccagent.agents.metrics.readers.base import (
 )
 from ccagent.config.duration import Duration
 from ccagent.errors import ConfigurationError, NotHereError
-from ccagent.machine.gpu.presence import is_any_present, vendor_directories
-from ccagent.machine.gpu.vendor import parse_address
+from ccagent.machine.gpu.vendor import is_any_present, parse_address, vendor_directories
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -151,7 +151,7 @@ def read_smart_log(node: Node, controller: str, seconds: float) -> bytes:
     import fcntl
     import os
 
-    from ccagent.machine.file_errors import raise_for
+    from ccagent.errors import raise_for
 
     path = f"dev/{controller}"
     descriptor = node.open(path)

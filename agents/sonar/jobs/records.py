@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from ccagent.agents.sonar.process import UNKNOWN_USER
+from ccagent.agents.sonar.process import UNKNOWN_USER, make_record
 from ccagent.errors import NotHereError, VanishedError
 from ccagent.machine.procfs.process_files import DEFUNCT
 from ccagent.machine.system_state import pid_max
@@ -173,7 +173,7 @@ class JobRecords:
     def _record(
         self, process: Process, average: float, gpus: list[SampleProcessGpu]
     ) -> SampleProcess:
-        record = _record(process, average, gpus)
+        record = make_record(process, average, gpus)
         if self._streams is None or process.is_ended:
             return record
         # Ended processes are counted separately; their time must not also be in the parents' time.
@@ -249,26 +249,6 @@ def _close_streams(ended: list[_KnownProcess]) -> None:
                 gpus=_NO_GPUS,
             )
             old.group.records.append(record)
-
-
-def _record(process: Process, average: float, gpus: list[SampleProcessGpu]) -> SampleProcess:
-    return SampleProcess(
-        resident_memory=process.resident_memory,
-        virtual_memory=process.virtual_memory,
-        cmd=process.command,
-        pid=process.pid,
-        ppid=process.ppid,
-        in_container=process.in_container,
-        num_threads=process.num_threads,
-        cpu_avg=average,
-        cpu_util=process.cpu_util or NO_FLOAT,
-        cpu_time=process.cpu_time,
-        data_read=process.data_read,
-        data_written=process.data_written,
-        data_cancelled=process.data_cancelled,
-        rolledup=process.rolledup,
-        gpus=gpus,
-    )
 
 
 def make_unlisted_jobs(

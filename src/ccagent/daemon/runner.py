@@ -240,7 +240,7 @@ class Runner:
             records = map(self._add_counters, records)
         outboxes: dict[Profile, list[Sink]] = {}
         for outbox in self._in_use:
-            outboxes.setdefault(outbox.settings.profile, []).append(outbox)
+            outboxes.setdefault(outbox.profile, []).append(outbox)
         if not outboxes:
             # Records that can't be encoded are counted without sinks also.
             outboxes = {Profile(format=form): [] for form in self.agent.wanted}

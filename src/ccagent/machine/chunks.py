@@ -8,8 +8,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from ccagent.errors import CcagentError, ProgramError
-from ccagent.machine.file_errors import raise_for
+from ccagent.errors import CcagentError, ProgramError, raise_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

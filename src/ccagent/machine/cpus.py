@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from ccagent.errors import CcagentError, NotHereError, UnparsableError
-from ccagent.machine.file_errors import raise_for
+from ccagent.errors import CcagentError, NotHereError, UnparsableError, raise_for
 from ccagent.machine.interpreter import python
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.cpulist import parse_cpu_list, parse_topology_id

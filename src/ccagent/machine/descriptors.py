@@ -7,9 +7,8 @@ import os
 import resource
 from typing import TYPE_CHECKING
 
-from ccagent.errors import ShortageError
+from ccagent.errors import ShortageError, raise_for
 from ccagent.log import logger
-from ccagent.machine.file_errors import raise_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,9 +6,8 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from ccagent.errors import CcagentError, ConfigurationError, UnparsableError
+from ccagent.errors import CcagentError, ConfigurationError, UnparsableError, raise_for
 from ccagent.machine.clock import Clock
-from ccagent.machine.file_errors import raise_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -47,6 +46,8 @@ class Node:
         clock: Clock | None = None,
     ) -> None:
         self.root = root.rstrip("/") + "/"
+        self.is_live = self.root == "/"
+        """True for the running machine, False for a recording."""
         self.clock = clock or Clock()
         name = check_name("hostname", hostname or read_host_name())
         self.cluster = check_name("cluster", cluster or self._domain(name) or "local")
@@ -57,11 +58,6 @@ class Node:
         self.job_numbers: dict[str, int] = {}
         self.unknown_groups: dict[str, float] = {}
         self._users: UserNames | None = None
-
-    @property
-    def is_live(self) -> bool:
-        """True for the running machine, False for a recording."""
-        return self.root == "/"
 
     def open(self, path: str, *, waits: bool = False) -> int:
         """Open a file for reading and return its descriptor. The caller must close it.

@@ -6,8 +6,7 @@ import errno
 import os
 import stat
 
-from ccagent.errors import NotPermittedError, UnparsableError
-from ccagent.machine.file_errors import raise_for
+from ccagent.errors import NotPermittedError, UnparsableError, raise_for
 
 _PIECE = 65536
 # Do not follow a link, and do not block on a pipe without a writer.

@@ -83,10 +83,11 @@ class Queue:
         self._reread_at = 0.0
         """When files that could not be read are tried again."""
         self._is_open = False
-        self._is_converted = False
         self._disk = make_segments(name, settings)
         self.path = self._disk.path if settings.directory and not settings.memory else ""
         """Directory of the queue; empty if it is in memory only."""
+        self._old = self.path.removesuffix(SUFFIX) + OLD_SUFFIX if self.path else ""
+        """File of an earlier version; empty after its conversion."""
         limit = min(settings.max_bytes, _MEMORY_BYTES)
         self._memory = QueueSegments(
             self._disk.owner, msgspec.structs.replace(settings, max_bytes=limit)
@@ -220,18 +221,20 @@ class Queue:
             if not self.path:
                 return
             now = self._monotonic()
+            rescued: list[QueueEntry] = []
             try:
                 if not self._is_open and now >= self._retry_at:
                     self._retry_at = now + self.retry_after
-                    self._rescue(self._disk.open())
+                    rescued = self._disk.open()
                     self._is_open, self._retry_at = True, 0.0
                 elif self._disk.problem and now >= self._reread_at:
                     self._reread_at = now + self.retry_after
-                    self._rescue(self._disk.open())
+                    rescued = self._disk.open()
                 elif self._is_open:
-                    self._rescue(self._disk.look())
-                if self._is_usable():
-                    self._convert()
+                    rescued = self._disk.look()
+                if rescued:
+                    self._rescue(rescued)
+                if self._is_usable() and (self._error or self._memory.total_bytes() or self._old):
                     self._move_to_disk()
             except FILE_ERRORS as error:
                 self._fail(error)
@@ -251,15 +254,6 @@ class Queue:
         """Return whether the disk is open and no pause is running."""
         return self._is_open and self._monotonic() >= self._retry_at
 
-    def _convert(self) -> None:
-        """Convert the file of an earlier version, once."""
-        old = self.path.removesuffix(SUFFIX) + OLD_SUFFIX
-        if not self._is_converted and os.path.lexists(old):
-            from ccagent.queue.conversion import convert
-
-            convert(old, self._disk)
-        self._is_converted = True
-
     def _put_on_disk(self, messages: Sequence[Message]) -> Sequence[Message]:
         """Store messages on disk. Return those that must be kept in memory."""
         stored, done = time.time(), 0
@@ -268,9 +262,10 @@ class Queue:
             entries = [QueueEntry(stored, clock, message) for message in messages]
             while done < len(entries):
                 done += self._append(self._disk, entries[done:] if done else entries)
-            if self._disk.is_removed():
-                self._rescue(self._disk.look())
-            self._note_working()
+            if self._disk.is_removed() and (rescued := self._disk.look()):
+                self._rescue(rescued)
+            if self._error:
+                self._note_working()
         except FILE_ERRORS as error:
             self._fail(error)
         return messages[done:]
@@ -294,8 +289,6 @@ class Queue:
 
     def _rescue(self, rescued: list[QueueEntry]) -> None:
         """Keep messages of removed files in memory, until they are moved to new files."""
-        if not rescued:
-            return
         offset = self._memory.now().clock - self._disk.now().clock
         for entry in rescued:
             state = DEAD if entry.reason else WAITING
@@ -307,14 +300,20 @@ class Queue:
         )
 
     def _move_to_disk(self) -> None:
-        """Move messages from memory to the disk."""
+        """Move messages from memory, and from the file of an earlier version, to the disk."""
+        if self._old and os.path.lexists(self._old):
+            from ccagent.queue.conversion import convert
+
+            convert(self._old, self._disk)
+        self._old = ""
         offset = self._disk.now().clock - self._memory.now().clock
         for state in (WAITING, DEAD):
             while batch := self._memory.read(BATCH, _BATCH_BYTES, ANY, is_dead=state == DEAD):
                 entries = [_shift(each.entry, offset) for each in batch]
                 done = self._append(self._disk, entries, state)
                 self._memory.mark([each.number for each in batch[:done]])
-        self._note_working()
+        if self._error:
+            self._note_working()
 
     def _fail(self, error: Exception) -> None:
         """Pause after a failure, and log a new reason."""
@@ -326,8 +325,7 @@ class Queue:
 
     def _note_working(self) -> None:
         """Note that the disk works."""
-        if self._error:
-            logger.info("outbox %s: works again", self.path)
+        logger.info("outbox %s: works again", self.path)
         self._error = ""
         self._retry_at = 0.0
 

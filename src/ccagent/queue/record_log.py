@@ -101,12 +101,8 @@ class LogFile:
     def __init__(self, path: str, descriptor: int = -1, size: int = 0) -> None:
         self.path = path
         self.descriptor = descriptor
+        self.is_open = descriptor >= 0
         self.size = size
-
-    @property
-    def is_open(self) -> bool:
-        """True while the file is open."""
-        return self.descriptor >= 0
 
     def append(self, records: bytes, *, is_synced: bool = False) -> None:
         """Write records at the end, and wait for the disk if `is_synced`.
@@ -156,6 +152,6 @@ class LogFile:
 
     def close(self) -> None:
         """Close the file. Raise OSError if the system reports a failed write."""
-        descriptor, self.descriptor = self.descriptor, -1
+        descriptor, self.descriptor, self.is_open = self.descriptor, -1, False
         if descriptor >= 0:
             os.close(descriptor)

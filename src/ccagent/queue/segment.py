@@ -228,12 +228,8 @@ class MemoryFile(LogFile):
 
     def __init__(self) -> None:
         super().__init__("")
+        self.is_open = True
         self._content = bytearray()
-
-    @property
-    def is_open(self) -> bool:
-        """True."""
-        return True
 
     def append(self, records: bytes, *, is_synced: bool = False) -> None:
         """Add records. There is no disk to wait for."""
@@ -293,11 +289,6 @@ class QueueSegment:
         """States that could not be written yet, by position."""
 
     @property
-    def size(self) -> int:
-        """The used bytes."""
-        return self.file.size
-
-    @property
     def is_finished(self) -> bool:
         """True if the segment has neither a message nor a dead letter."""
         return not self.count and not self.dead
@@ -307,7 +298,7 @@ class QueueSegment:
 
         Raise OSError or NotPermittedError.
         """
-        self.file = file = LogFile(self.path, open_private(self.path, os.O_RDWR), self.size)
+        self.file = file = LogFile(self.path, open_private(self.path, os.O_RDWR), self.file.size)
         try:
             was_elsewhere, self.is_elsewhere = self.is_elsewhere, not lock(file.descriptor)
             if not (self.is_elsewhere and was_elsewhere):
@@ -353,7 +344,7 @@ class QueueSegment:
         self, records: Sequence[bytes], entries: Sequence[QueueEntry], *, is_synced: bool
     ) -> None:
         """Write records and index their entries. Raise OSError."""
-        position = self.size - 1
+        position = self.file.size - 1
         self.file.append(b"".join(records), is_synced=is_synced)
         for record, entry in zip(records, entries, strict=True):
             position += len(record)

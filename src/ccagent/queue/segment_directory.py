@@ -279,7 +279,7 @@ class SegmentDirectory(QueueSegments):
     def _reopen_newest(self, size: int) -> None:
         """Continue the newest segment if this process may do so."""
         segment = max(self._in_order(), key=lambda each: each.number, default=None)
-        if segment is None or segment.size + size > self._limit or segment.is_elsewhere:
+        if segment is None or segment.file.size + size > self._limit or segment.is_elsewhere:
             return
         # The clock of a segment is that of one boot.
         if segment.header is None or segment.header.moment.boot != self._boot:

@@ -53,6 +53,7 @@ class QueueSegments:
         boot_id: Callable[[], bytes] = read_boot_id,
     ) -> None:
         self.owner = owner
+        self._seed = owner.seed
         self.dropped: int = 0
         """Messages and dead letters deleted because of the limits."""
         self.damaged: int = 0
@@ -83,17 +84,17 @@ class QueueSegments:
         Older messages are deleted to make room, and counted in `dropped`. Raise EncodingError for a
         message that can't be stored.
         """
-        trailer, seed, is_dead = bytes((state,)), self.owner.seed, state == DEAD
+        trailer, is_dead = bytes((state,)), state == DEAD
         records, size, room = list[bytes](), 0, 0
         for entry in entries:
             try:
-                record = frame(encode_entry(entry), seed=seed, trailer=trailer)
+                record = frame(encode_entry(entry), seed=self._seed, trailer=trailer)
             except (ValueError, TypeError, OverflowError) as error:
                 if records:
                     break
                 raise EncodingError(f"a message can't be stored: {error}") from error
             if not records:
-                room = self._limit - self._find_writable(len(record), is_dead=is_dead).size
+                room = self._limit - self._find_writable(len(record), is_dead=is_dead).file.size
             elif size + len(record) > room:
                 break
             records.append(record)
@@ -110,7 +111,7 @@ class QueueSegments:
 
     def total_bytes(self) -> int:
         """Return the used bytes of all segments."""
-        return sum(segment.size for segment in self._segments.values())
+        return sum(segment.file.size for segment in self._segments.values())
 
     def has_room(self, size: int) -> bool:
         """Return whether `size` more bytes are within the limit."""
@@ -149,7 +150,9 @@ class QueueSegments:
                 touched[segment.number] = segment
         before = len(self._segments)
         for segment in touched.values():
-            is_written = segment is self._written.get(False) and segment.size < self._limit // 4
+            is_written = (
+                segment is self._written.get(False) and segment.file.size < self._limit // 4
+            )
             if segment.is_finished and segment.file.is_open and not is_written:
                 self._delete(segment)
         return len(self._segments) < before
@@ -203,7 +206,7 @@ class QueueSegments:
         """Return a segment in which a record of this size fits."""
         segment = self._written.get(is_dead)
         if segment is not None:
-            if segment.size + size <= self._limit:
+            if segment.file.size + size <= self._limit:
                 return segment
             self._seal(segment)
         segment = self._create(size, is_dead=is_dead)
@@ -253,7 +256,7 @@ class QueueSegments:
         """Return a message; None if it is damaged, or deleted by a command."""
         entry = None
         try:
-            entry = segment.read(position, self.owner.seed)
+            entry = segment.read(position, self._seed)
         except UnparsableError as error:
             self.damaged += 1
             logger.error("outbox %s: a message at %d is %s", segment.path, position, error)
@@ -270,9 +273,10 @@ class QueueSegments:
                 if total <= self._max_bytes:
                     break
                 if not segment.is_elsewhere:
-                    total -= segment.size
+                    total -= segment.file.size
                     dropped += self._drop(segment)
-        self._count_dropped(dropped)
+        if dropped:
+            self._count_dropped(dropped)
 
     def _drop(self, segment: QueueSegment) -> int:
         """Delete a segment with its messages. Return their number."""
@@ -304,5 +308,5 @@ class QueueSegments:
     def _count_dropped(self, dropped: int) -> None:
         self.dropped += dropped
         written = self._written.get(False)
-        if dropped and written is not None and written.header is not None:
+        if written is not None and written.header is not None:
             written.update_header(written.header._replace(dropped=self.dropped))

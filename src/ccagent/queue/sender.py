@@ -217,7 +217,7 @@ class Sender:
             logger.info("sink %s: accepts messages again", self._name)
             self._unreachable.text = ""
         self.counters.acknowledged += len(taken)
-        self._parts.note_taken(queued.message.topic for queued in taken)
+        self._parts.refused_wholly.difference_update(queued.message.topic for queued in taken)
         self._failures.note_success(taken, self._monotonic())
         self._queue.remove([queued.number for queued in taken])
 
@@ -280,7 +280,8 @@ class PartSender:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self._taken: set[str] = set()
-        self._refused_wholly: set[str] = set()
+        self.refused_wholly: set[str] = set()
+        """Kinds of which the receiver refused a whole message, and took none since."""
 
     def send(
         self, message: Message, error: RejectedError
@@ -296,7 +297,7 @@ class PartSender:
         least = max(_LEAST_PART, len(message.body) // _MOST_PARTS)
         taken: list[Message] = []
         refused: list[tuple[Message, str]] = []
-        is_suspect = message.topic in self._refused_wholly
+        is_suspect = message.topic in self.refused_wholly
         left = _FEW_PARTS if is_suspect else _MOST_PARTS
         pending, is_halved = _cut(message, error, least, is_first=True), False
         while pending:
@@ -322,7 +323,7 @@ class PartSender:
                 taken.append(part)
                 self._taken |= {part.id} - {""}
         if is_halved and not taken:
-            self._refused_wholly.add(message.topic)
+            self.refused_wholly.add(message.topic)
         return taken, refused
 
     def forget(self, taken: Iterable[Message]) -> None:
@@ -330,11 +331,6 @@ class PartSender:
         self._taken.difference_update(part.id for part in taken)
         if len(self._taken) > _MOST_TAKEN_PARTS:
             self._taken.clear()
-
-    def note_taken(self, kinds: Iterable[str]) -> None:
-        """Note that the sink has taken whole messages of some kinds."""
-        if self._refused_wholly:
-            self._refused_wholly.difference_update(kinds)
 
 
 def _cut(

@@ -44,6 +44,7 @@ class Sink:
     ) -> None:
         self.name = name
         self.settings = settings
+        self.profile = settings.profile
         self._queue = Queue(name, choose_queue_settings(transport, where))
         self._sender = Sender(name, self._queue, transport)
         self._queued = 0

@@ -23,9 +23,9 @@ from ccagent.errors import (
     NotPermittedError,
     UnparsableError,
     VanishedError,
+    raise_for,
 )
 from ccagent.machine.clock import Clock
-from ccagent.machine.file_errors import raise_for
 from ccagent.machine.node import HOSTNAME, Node, domain_from_hosts
 from tests.support.running import until
 

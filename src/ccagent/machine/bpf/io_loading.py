@@ -11,7 +11,7 @@ import struct
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from ccagent.errors import CcagentError, NotHereError, NotPermittedError, ProgramError
+from ccagent.errors import CcagentError, NotHereError, NotPermittedError, ProgramError, raise_for
 from ccagent.machine.bpf import pins
 from ccagent.machine.bpf.io_hooks import (
     HOOKS,
@@ -24,7 +24,6 @@ from ccagent.machine.bpf.io_hooks import (
 from ccagent.machine.bpf.libbpf import UNATTACHABLE, Object, read_functions
 from ccagent.machine.bpf.objects import put_job_numbers
 from ccagent.machine.checks import read_text
-from ccagent.machine.file_errors import raise_for
 from ccagent.machine.node import Node
 
 if TYPE_CHECKING:

@@ -14,11 +14,10 @@ from contextlib import contextmanager, suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from ccagent.errors import CcagentError, NotHereError, NotPermittedError, ProgramError
+from ccagent.errors import CcagentError, NotHereError, NotPermittedError, ProgramError, raise_for
 from ccagent.machine.bpf import io_loading, pins, task_records
 from ccagent.machine.bpf.libbpf import BTF, LIBRARIES, Libbpf, Object, check_kernel
 from ccagent.machine.bpf.objects import TASKS_ALONE, TIMED, Objects, objects, put_job_numbers
-from ccagent.machine.file_errors import raise_for
 from ccagent.machine.node import Node
 from ccagent.machine.procfs.mountinfo import MOUNTINFO, Mount, parse_mountinfo
 

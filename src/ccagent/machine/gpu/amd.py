@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 from msgspec.structs import replace
 
 from ccagent.errors import NotHereError
-from ccagent.machine.gpu.presence import DIRECTORIES
 from ccagent.machine.gpu.vendor import (
+    DIRECTORIES,
     UNKNOWN_MODULE,
     Card,
     CardDescription,

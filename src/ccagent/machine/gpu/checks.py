@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ccagent.machine.checks import Check, CheckResult, list_names, read_text
 from ccagent.machine.gpu.gpus import Gpus
-from ccagent.machine.gpu.presence import find_cards, gpu_vendor_class, vendor_directories
+from ccagent.machine.gpu.vendor import find_cards, gpu_vendor_class, vendor_directories
 from ccagent.machine.interpreter import install_command
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ import msgspec
 
 from ccagent.machine.gpu.gpm import PER_PERCENT
 from ccagent.machine.gpu.library import GpuLibrary
-from ccagent.machine.gpu.presence import gpu_vendor_class
-from ccagent.machine.gpu.vendor import Detail
+from ccagent.machine.gpu.vendor import Detail, gpu_vendor_class
 from ccagent.records.envelopes import NO_FLOAT, SampleGpu, SampleProcessGpu, SysinfoGpuCard
 
 if TYPE_CHECKING:

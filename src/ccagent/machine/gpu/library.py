@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ccagent.errors import CcagentError, ProgramError
-from ccagent.machine.gpu.presence import find_cards
 from ccagent.machine.gpu.process import GpuAnswer
+from ccagent.machine.gpu.vendor import find_cards
 from ccagent.records.envelopes import SampleGpu
 
 if TYPE_CHECKING:

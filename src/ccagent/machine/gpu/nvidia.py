@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from msgspec.structs import replace
 
 from ccagent.machine.gpu.nvml import CardMemory, Nvml, as_watts
-from ccagent.machine.gpu.presence import DIRECTORIES
 from ccagent.machine.gpu.vendor import (
+    DIRECTORIES,
     Card,
     CardDescription,
     CardDetails,

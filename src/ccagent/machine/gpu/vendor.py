@@ -14,10 +14,19 @@ import msgspec
 
 from ccagent.errors import CcagentError
 from ccagent.records.envelopes import SampleGpu, SysinfoGpuCard
+from ccagent.registry import load_gpu_vendor
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ccagent.machine.gpu.limited_calls import LimitedCalls
     from ccagent.machine.node import Node
+
+DIRECTORIES = {
+    "nvidia": ("sys/bus/pci/drivers/nvidia", "proc/driver/nvidia/gpus"),
+    "amd": ("sys/bus/pci/drivers/amdgpu",),
+}
+"""Directories in which the built-in vendors' drivers list cards by address."""
 
 
 class CardLostError(Exception):
@@ -159,3 +168,28 @@ def list_addresses(node: Node, directory: str) -> list[str]:
     except CcagentError:
         return []
     return sorted(filter(None, map(parse_address, names)))
+
+
+def gpu_vendor_class(name: str) -> type[GpuVendor]:
+    """Return the class of a GPU vendor. Raise ConfigurationError for an unknown name."""
+    found: type[GpuVendor] = load_gpu_vendor(name)
+    return found
+
+
+def vendor_directories(vendor: str) -> tuple[str, ...]:
+    """Return the directories of a vendor. Raise ConfigurationError for an unknown one."""
+    return DIRECTORIES.get(vendor) or gpu_vendor_class(vendor).directories
+
+
+def find_cards(node: Node, places: Iterable[str]) -> list[str]:
+    """Return the addresses in the first of these directories with any address."""
+    for place in places:
+        found = list_addresses(node, place)
+        if found:
+            return found
+    return []
+
+
+def is_any_present(node: Node, vendors: Iterable[str]) -> bool:
+    """Return whether this node has cards of any of these vendors."""
+    return any(find_cards(node, vendor_directories(vendor)) for vendor in vendors)

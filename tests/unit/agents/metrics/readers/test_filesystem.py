@@ -20,8 +20,7 @@ from ccagent.agents.metrics.readers.filesystem import (
     space_of,
 )
 from ccagent.config.duration import Duration
-from ccagent.errors import NotHereError
-from ccagent.machine.file_errors import raise_for
+from ccagent.errors import NotHereError, raise_for
 from ccagent.machine.node import Node
 from ccagent.machine.procfs.mountinfo import parse_mountinfo, unescape_name
 
