@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+_TO_2000 = 946_684_800_000_000
+"""Microseconds from 1970 to PostgreSQL's epoch."""
 _LARGEST_BIGINT = 2**63 - 1
 _MODULUS = 2**64
 _AROUND = 2 * 86_400_000_000
@@ -168,8 +170,9 @@ class ArrayIngest:
                 refused += unknown
                 if not over:
                     _refuse_all(total, refused)
-            except psycopg.errors.CheckViolation as error:
-                # Another process has dropped a partition. The next attempt creates it again.
+            except (psycopg.errors.CheckViolation, psycopg.errors.UndefinedTable) as error:
+                # Another process has dropped a partition or chunk. The next attempt creates it
+                # again.
                 if self._partitions is not None:
                     self._partitions.forget()
                 raise DatabaseAwayError("database: a partition is missing") from error
@@ -265,15 +268,18 @@ def _make_rows(
         if max(values) > _LARGEST_BIGINT:
             values = tuple(n - _MODULUS if n > _LARGEST_BIGINT else n for n in values)
         found[kind].append((
-            each.number, series_id, each.server, moments[each.timestamp], each.snapshot_time,
-            each.start_time, each.reset, each.clock_step,
+            series_id, each.server, moments[each.timestamp],
+            None if each.snapshot_time is None else each.snapshot_time - _TO_2000,
+            None if each.start_time is None else each.start_time - _TO_2000,
+            each.reset, each.clock_step,
             None if others is None else Jsonb(others), *values,
         ))  # fmt: skip
     return found
 
 
 def _microseconds(moment: datetime) -> int:
-    return (moment - _EPOCH) // _MICROSECOND
+    """Return a time as PostgreSQL has it: in microseconds since 2000."""
+    return (moment - _EPOCH) // _MICROSECOND - _TO_2000
 
 
 def _insert(
@@ -286,6 +292,10 @@ def _insert(
 ) -> tuple[int, int]:
     """Insert new rows. Return the number of new rows and of corrected other rows."""
     statements = STATEMENTS[kind]
+    has_several = len({row[:2] for row in rows}) < len(rows)
+    if has_several:
+        # The first one of a series, server and time counts.
+        rows = [*{row[:3]: row for row in reversed(rows)}.values()]
     connection.execute(statements.create_stage)
     with connection.cursor() as cursor:
         cursor.adapters.register_dumper(None, SeriesIdDumper)
@@ -294,11 +304,14 @@ def _insert(
             for row in rows:
                 copy.write_row(row)
     values: dict[str, Any] = {"counts_first": counts_first}
-    stored, *late, _, _, _, _ = _run(connection, statements.store, values)
-    if not any(late):
-        return stored, 0
+    stored, late = 0, [has_several]
+    for statement in (statements.store, statements.store_several)[has_several:]:
+        inserted, *late, _, _, _, _ = _run(connection, statement, values)
+        stored += inserted
+        if not any(late):
+            return stored, 0
     if is_timescale:
-        allow_late_rows(connection, kind, min(row[3] for row in rows) - _AROUND)
+        allow_late_rows(connection, kind, min(row[2] for row in rows) + _TO_2000 - _AROUND)
     disordered: tuple[list[Any], list[Any]] = late[2] or [], late[3] or []
     changed = 0
     for statement in (statements.store_late, statements.store_disordered):

@@ -1,9 +1,12 @@
 """SQL statements that store an array: a staging table, and the rule for deltas between rows.
 
 A row's delta is the difference to the previous row of the same series and server. `store` reads
-the previous rows from the table of last observations, and touches no other rows than its own.
-It leaves series with late rows to `store_late`, which searches the observations and corrects the
-following rows, and series in disorder, after a step of a server's clock, to `store_disordered`.
+the previous rows from the table of last observations, and touches no other rows than its own. It
+stores rows that are the only ones of their series, and later than the last observation. It leaves
+all others to `store_several`, which does the same for several rows of a series, whatever their
+times. This one leaves series with late rows to `store_late`, which searches the observations and
+corrects the following rows, and series in disorder, after a step of a server's clock, to
+`store_disordered`.
 """
 
 from __future__ import annotations
@@ -18,13 +21,11 @@ if TYPE_CHECKING:
     from ccagent.stores.jobstats.operations import TargetKind
 
 _COMMON = (
-    ("number", "int4"), ("time_series_id", "uuid"), ("server", "text"),
-    ("timestamp", "int8"), ("snapshot_time", "int8"), ("start_time", "int8"),
+    ("time_series_id", "uuid"), ("server", "text"),
+    ("timestamp", "timestamptz"), ("snapshot_time", "timestamptz"), ("start_time", "timestamptz"),
     ("reset", "text"), ("clock_step", "float8"), ("others", "jsonb"),
 )  # fmt: skip
 _KEY = ("time_series_id", "server", "timestamp")
-_TIMES = ("timestamp", "snapshot_time", "start_time")
-_TIME = "timestamptz 'epoch' + s.{0} * INTERVAL '1 microsecond' AS {0}"
 _UNSIGNED = "CASE WHEN s.{0} < 0 THEN s.{0} + 18446744073709551616 ELSE s.{0} END AS {0}"
 """Counters are copied as their 64 bits in a signed integer, the fastest format."""
 _RAW = ("snapshot_time", "start_time", "reset", "clock_step", "others")
@@ -41,7 +42,7 @@ _STEADY = "{0}.timestamp - coalesce({0}.clock_step, 0) * INTERVAL '1 second'"
 _STEADY_SEEN = "({0}).timestamp - coalesce(({0}).clock_step, 0) * INTERVAL '1 second'"
 """The time without the steps of the server's clock that the sender has noticed."""
 
-_FRESH = """
+_MET = """
 met AS MATERIALIZED (
     SELECT s.*, l.seen, l.before, l.is_disordered
     FROM staged s
@@ -51,7 +52,10 @@ met AS MATERIALIZED (
     ) l ON true
     WHERE (l.seen).timestamp IS DISTINCT FROM s.timestamp
 ),
-behind AS MATERIALIZED (
+"""
+"""Rows that are not the last observation already, with this."""
+
+_FRESH = """{met}behind AS MATERIALIZED (
     SELECT DISTINCT time_series_id, server, is_disordered FROM met s
     WHERE timestamp < (seen).timestamp
         -- A later reading than the last one, after the server's clock was set back.
@@ -62,12 +66,7 @@ behind AS MATERIALIZED (
         ) IS NOT TRUE
 ),
 fresh AS MATERIALIZED (
-    SELECT DISTINCT ON (time_series_id, server, timestamp) *
-    FROM met s
-    WHERE NOT EXISTS (
-        SELECT FROM behind b WHERE b.time_series_id = s.time_series_id AND b.server = s.server
-    )
-    ORDER BY time_series_id, server, timestamp, number
+    SELECT * FROM met s WHERE {not_behind}
 ),
 multiple AS MATERIALIZED (
     SELECT time_series_id, server FROM fresh GROUP BY 1, 2 HAVING count(*) > 1
@@ -90,27 +89,32 @@ chain AS MATERIALIZED (
 A chain is needed only for series with several rows in the array.
 """
 
-_SINGLE = """
-    UNION ALL
-    SELECT
-        {columns}, {observation}, true, false, 2, f.seen, f.before, true
-    FROM fresh f
-    WHERE NOT EXISTS (
-        SELECT FROM multiple m
-        WHERE m.time_series_id = f.time_series_id AND m.server = f.server
+_NOT_BEHIND = """NOT EXISTS (
+        SELECT FROM behind b WHERE b.time_series_id = s.time_series_id AND b.server = s.server
     )"""
+
+_SINGLE = """
+    SELECT
+        {columns}, {observation} AS seen, true AS is_fresh, false AS is_later, 2 AS place,
+        s.seen AS p, s.before AS q, true AS is_last
+    FROM met s
+    WHERE {chosen}"""
 """Series with one row in the array. Its last observations are found already."""
+
+_IN_ORDER = "coalesce(timestamp > (seen).timestamp, true)"
+_NOT_MULTIPLE = """ AND NOT EXISTS (
+        SELECT FROM multiple m
+        WHERE m.time_series_id = s.time_series_id AND m.server = s.server
+    )"""
 
 _FRESH_LATE = """
 fresh AS MATERIALIZED (
-    SELECT DISTINCT ON (time_series_id, server, timestamp) *
-    FROM staged s
+    SELECT * FROM staged s
     WHERE NOT EXISTS (
         SELECT FROM {table} o
         WHERE o.time_series_id = s.time_series_id
             AND o.timestamp = s.timestamp AND o.server = s.server
     )
-    ORDER BY time_series_id, server, timestamp, number
 ),
 spans AS MATERIALIZED (
     SELECT time_series_id, server, min(timestamp) AS first, max(timestamp) AS last
@@ -143,20 +147,23 @@ chain AS MATERIALIZED (
 """
 """Late rows, with the rows around them."""
 
-_STORE = """
-WITH staged AS (
-    SELECT number, time_series_id, server, reset, clock_step, others, {times}, {unsigned}
-    FROM {stage} s{chosen}
-),
-{fresh}
-numbered AS (
+_CHAINED = """
     SELECT
         *,
         lag(seen) OVER w AS p,
         lag(seen, 2) OVER w AS q,
         lead(true) OVER w IS NULL AS is_last
     FROM {ordered}
-    WINDOW w AS (PARTITION BY time_series_id, server ORDER BY {order}){single}
+    WINDOW w AS (PARTITION BY time_series_id, server ORDER BY {order})"""
+
+_STORE = """
+WITH staged AS (
+    SELECT time_series_id, server, reset, clock_step, others, timestamp, snapshot_time,
+        start_time, {unsigned}
+    FROM {stage} s{chosen}
+),
+{fresh}
+numbered AS ({chained}{single}
 ),
 linked AS MATERIALIZED (
     SELECT
@@ -229,8 +236,7 @@ grown AS {once}(
 inserted AS (
     INSERT INTO {table} ({key}, {raw}, since, {names}, others_delta, {delta_names})
     SELECT {key}, {raw}, since, {names}, others_delta, {delta_names}
-    FROM grown WHERE is_fresh ORDER BY timestamp
-    ON CONFLICT DO NOTHING
+    FROM grown WHERE is_fresh ORDER BY timestamp{conflict}
     RETURNING 1
 ),
 last_ones AS (
@@ -259,6 +265,10 @@ SELECT
     (SELECT array_agg(server) FROM left_over WHERE is_disordered),
     {changed}
 """
+_OLDER = """SELECT time_series_id, server, false AS is_disordered FROM met
+    WHERE timestamp < (seen).timestamp
+    UNION ALL
+    """
 _BEHIND = """SELECT time_series_id, server, is_disordered FROM behind
     UNION ALL
     """
@@ -317,16 +327,18 @@ WHERE o.time_series_id = c.time_series_id AND o.timestamp = c.timestamp AND o.se
 class TableStatements(NamedTuple):
     """The statements for one table.
 
-    copy: into the staging table. types: of the staging table's columns. store, store_late and
-    store_disordered return the number of new rows, and ids and servers of the series that they
-    leave to store_late and to store_disordered, which need them. Then follow the corrections of
-    other rows for `correct`: their values, ids, first and last time.
+    copy: into the staging table, without equal times of a series and server. types: of its columns,
+    as sent. store needs one row of each series and server; what it leaves is stored by
+    store_several. This one, store_late and store_disordered return the number of new rows, and ids
+    and servers of the series that they leave to the latter two, which need them. Then follow the
+    corrections of other rows for `correct`: their values, ids, first and last time.
     """
 
     create_stage: bytes
     copy: bytes
     types: tuple[str, ...]
     store: bytes
+    store_several: bytes
     store_late: bytes
     store_disordered: bytes
     correct: sql.SQL
@@ -338,7 +350,8 @@ def make_statements(kind: TargetKind) -> TableStatements:
     stage = f"{kind}_stage"
     types = (*_COMMON, *((name, "int8") for name in names))
     defined = ", ".join(f"{name} {sql_type}" for name, sql_type in types)
-    store = _fill(kind, "", fresh=_FRESH, left_over=_BEHIND, is_disordered=False)
+    store = _fill(kind, "", fresh=_MET, left_over=_OLDER, is_disordered=False)
+    several = _fill(kind, "", fresh=_FRESH, left_over=_BEHIND, is_disordered=False)
     late = _fill(kind, _CHOSEN, fresh=_FRESH_LATE, around="0", is_disordered=False)
     disordered = _fill(kind, _CHOSEN, fresh=_FRESH_LATE, around="2 days", is_disordered=True)
     correct = _CORRECT.format(
@@ -352,8 +365,10 @@ def make_statements(kind: TargetKind) -> TableStatements:
     return TableStatements(
         (f"CREATE TEMP TABLE IF NOT EXISTS {stage} ({defined}) ON COMMIT DELETE ROWS").encode(),
         (f"COPY {stage} FROM STDIN (FORMAT BINARY)").encode(),
-        tuple(sql_type for _, sql_type in types),
+        # The binary form of a time is the integer of its microseconds since 2000.
+        tuple("int8" if sql_type == "timestamptz" else sql_type for _, sql_type in types),
         store.encode(),
+        several.encode(),
         late.encode(),
         disordered.encode(),
         sql.SQL(correct),  # pyright: ignore[reportArgumentType]
@@ -388,6 +403,14 @@ def _fill(
         return f"counter_delta({name}, {before}, counts_anew) AS {name}_delta"
 
     delta_names = ", ".join(f"{name}_delta" for name in names)
+    chained = _CHAINED.format(
+        ordered=_BY_START if is_disordered else "chain c",
+        order=_ORDER_BY_START.format(steady=_STEADY.format("c"), total=" + ".join(names))
+        if is_disordered
+        else ("timestamp" if is_late else "place, timestamp"),
+    )
+    has_chain = fresh != _MET
+    single = _SINGLE.replace("{chosen}", _NOT_BEHIND + _NOT_MULTIPLE if has_chain else _IN_ORDER)
     steady = _STEADY.format("c")
     words = {
         "table": kind,
@@ -402,6 +425,7 @@ def _fill(
         "more_last": f"({compare('s.', '>', 'seen', ' OR ')})",
         "steady": _STEADY.format("s"),
         "steady_last": _STEADY_SEEN.format("seen"),
+        "not_behind": _NOT_BEHIND,
     }
     disorder = _DISORDER.format(
         same_start_p="has_same_start",
@@ -413,15 +437,11 @@ def _fill(
         stage=f"{kind}_stage",
         table=kind,
         chosen=chosen,
-        times=", ".join(_TIME.format(name) for name in _TIMES),
         unsigned=", ".join(_UNSIGNED.format(name) for name in names),
-        fresh=fresh.format(**words),
-        ordered=_BY_START if is_disordered else "chain c",
-        order=_ORDER_BY_START.format(steady=steady, total=" + ".join(names))
-        if is_disordered
-        else ("timestamp" if is_late else "place, timestamp"),
+        fresh=fresh.format(**words, met=_MET.format(**words)),
+        chained=chained if has_chain else "",
         fields=", ".join(f"(p).{name} AS p_{name}" for name in names),
-        single="" if is_late else _SINGLE.format(**words),
+        single="" if is_late else "    UNION ALL" * has_chain + single.format(**words),
         same_start=_SAME_START.format("c", "p"),
         same_start_q=_SAME_START.format("c", "q"),
         not_less_q=compare("", ">=", "q"),
@@ -436,7 +456,10 @@ def _fill(
         is_disordered="true" if is_disordered else "false",
         is_known_last=_KNOWN_LAST.format(table=kind) if is_late else "",
         left_over=left_over,
-        changed=_CHANGED.format(key=", ".join(_KEY), delta_names=delta_names) if is_late else "NULL, NULL, NULL, NULL",
+        conflict="\n    ON CONFLICT DO NOTHING" if has_chain else "",
+        changed=_CHANGED.format(key=", ".join(_KEY), delta_names=delta_names)
+        if is_late
+        else "NULL, NULL, NULL, NULL",
     )
 
 

@@ -83,7 +83,7 @@ def _keep(connection: Connection[Any], name: str, seconds: float) -> None:
 
 
 def lock_compressed_chunks(connection: Connection[Any]) -> None:
-    """Exclude other transactions that store into compressed chunks.
+    """Exclude other transactions that store into compressed chunks, or drop chunks.
 
     Such a chunk has batches of rows of all servers. Each transaction would lock some of them, and
     the chunks' entries in TimescaleDB's catalog, in another order. It locks its servers before.
@@ -117,7 +117,11 @@ def drop_chunks(connection: Connection[Any], before: datetime) -> int:
     dropped = 0
     for table in _TABLES:
         query = "SELECT drop_chunks(%s::regclass, older_than => %s::timestamptz)"
-        dropped += len(connection.execute(query, [table, before]).fetchall())
+        with connection.transaction():
+            lock_compressed_chunks(connection)
+            # Transactions with late rows wait for this one.
+            connection.execute("SET LOCAL lock_timeout = '10s'")
+            dropped += len(connection.execute(query, [table, before]).fetchall())
     return dropped
 
 

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
 _NUMBERS = itertools.count()
+_MOST_SMALL_PARTS = 8192
+_SMALL_PART = 32
+"""Minimum mean of the bytes of a body's parts, from this number of parts on."""
 
 
 class ServingLimits(NamedTuple):
@@ -55,6 +58,7 @@ class LimitedConnection(HttpToolsProtocol):
         self._reading: asyncio.TimerHandle | None = None
         self._writing: asyncio.TimerHandle | None = None
         self._received = 0
+        self._parts = self._size = 0
         self._has_head = False
         self._number = next(_NUMBERS)
         self.address = ""
@@ -125,8 +129,17 @@ class LimitedConnection(HttpToolsProtocol):
         if self.limits.body:
             self._received = 0
 
+    def on_body(self, body: bytes) -> None:
+        """Keep a part of a body. Refuse chunks of a few bytes: each takes time from all clients."""
+        self._parts += 1
+        self._size += len(body)
+        if self._parts > _MOST_SMALL_PARTS and self._size < self._parts * _SMALL_PART:
+            raise ValueError("the chunks of the body are too small")
+        super().on_body(body)
+
     def on_message_complete(self) -> None:
         """Cancel the time limit of the complete request."""
+        self._parts = self._size = 0
         self._stop_reading()
         self._received = 0
         self._has_head = False

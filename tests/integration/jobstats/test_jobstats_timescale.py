@@ -21,7 +21,7 @@ from ccagent.config.duration import Duration
 from ccagent.stores.jobstats.housekeeping import keep_house
 from ccagent.stores.jobstats.service import JobstatsService
 from ccagent.stores.jobstats.settings import JobstatsStoreSettings, SeriesTableSettings
-from ccagent.stores.jobstats.timescale import apply_policies
+from ccagent.stores.jobstats.timescale import apply_policies, lock_compressed_chunks
 from tests.integration.jobstats.test_jobstats_day import (
     LONG,
     HarderDay,
@@ -208,6 +208,22 @@ def test_storing_locks_no_other_chunk(
         is_done = not storing.is_alive()
     storing.join()
     assert is_done
+
+
+def test_one_transaction_at_a_time_stores_into_older_chunks(
+    service: JobstatsService, connection: psycopg.Connection[Any], timescale_database: str
+) -> None:
+    """Compressed batches have rows of all servers: two such transactions deadlocked."""
+    with psycopg.connect(timescale_database) as other:
+        lock_compressed_chunks(other)
+        storing = threading.Thread(target=store, args=(service, at(3, write_bytes=1)))
+        storing.start()
+        moment = datetime.now(UTC).isoformat()
+        current = record(0, entry_id="6:1:c1", timestamp=moment, server="b", snapshot_time=None)
+        assert store(service, current) == 1
+        assert connection.execute("SELECT count(*) FROM ost").fetchone() == (1,)
+    storing.join()
+    assert connection.execute("SELECT count(*) FROM ost").fetchone() == (2,)
 
 
 def test_what_an_administrator_has_set_stays(

@@ -151,3 +151,26 @@ def test_a_proxy_has_the_connections_of_all() -> None:
 )  # fmt: skip
 def test_a_client_may_have_a_network_of_addresses(address: str, expected: str) -> None:
     assert network(address) == expected
+
+
+def test_a_body_in_tiny_chunks_is_refused() -> None:
+    """Each chunk takes time of the event loop, and so of all other clients."""
+    head = (
+        b"POST / HTTP/1.1\r\nHost: store\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+
+    def send(chunk: bytes, count: int) -> bytes:
+        async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+            with contextlib.suppress(OSError):
+                writer.write(head)
+                for _ in range(count):
+                    writer.write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
+                writer.write(b"0\r\n\r\n")
+                await writer.drain()
+            return await _read(reader)
+
+        return talk_to_server(talk, LimitedConnection.limits._replace(body=8 << 20))
+
+    assert send(b"x", 100_000)[:12] in {b"HTTP/1.1 400", b""}
+    assert send(b"x", 5_000).startswith(b"HTTP/1.1 200")
+    assert send(b"x" * 64, 20_000).startswith(b"HTTP/1.1 200")
