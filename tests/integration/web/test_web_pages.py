@@ -67,7 +67,7 @@ def has_text_of_all_plots(page: Page) -> bool:
     """Return whether each plot has a sentence, and its drawing a name."""
     plots = page.locator("figure.plot").all()
     return all(
-        one.locator("figcaption p, p.empty").first.inner_text() and (
+        one.locator("figcaption p, p.empty").first.text_content() and (
             one.locator(".empty").count() or one.locator("svg.lines").get_attribute("aria-label")
         )
         for one in plots
