@@ -117,6 +117,7 @@
     document.removeEventListener("pointermove", load);
     const script = document.createElement("script");
     script.src = document.body.dataset.crosshair;
+    script.onload = () => event.target.dispatchEvent(new PointerEvent("pointermove", event));
     document.head.append(script);
   });
 
