@@ -61,7 +61,7 @@ def check_exporter(site: Site) -> Iterator[Finding]:
 
 
 def check_exporter_names(site: Site) -> Iterator[Finding]:
-    """Read each set of names with a single source, such as slurm. It may have no data here."""
+    """Read the main source of a set of names, such as squeue of slurm. It may have no data here."""
     settings = site.configuration.table(ExporterSettings)
     if settings is None:
         return
@@ -72,8 +72,9 @@ def check_exporter_names(site: Site) -> Iterator[Finding]:
     sources = NodeSources(settings)
     try:
         for name, collectors in make_collectors(settings, sources).items():
-            if len(list_collectors(name)) == 1:
-                for collector in collectors:
+            is_single = len(list_collectors(name)) == 1
+            for collector in collectors:
+                if is_single or collector.name == name:
                     yield _check_collector(site, name, collector)
     finally:
         sources.close()
