@@ -179,7 +179,10 @@ class QueueSegments:
 
     def has_messages(self) -> bool:
         """Return whether a message is waiting that no other process sends."""
-        return any(segment.count and not segment.is_elsewhere for segment in self._in_order())
+        for each in self._segments.values():  # a loop, because each put asks
+            if each.count and not each.is_dead and not each.is_elsewhere:
+                return True
+        return False
 
     def count(self) -> int:
         """Return the number of waiting messages, also of those that another process sends."""
