@@ -304,7 +304,8 @@ def _insert(
             for row in rows:
                 copy.write_row(row)
     values: dict[str, Any] = {"counts_first": counts_first}
-    stored, late = 0, [has_several]
+    stored = 0
+    late: list[Any] = []
     for statement in (statements.store, statements.store_several)[has_several:]:
         inserted, *late, _, _, _, _ = _run(connection, statement, values)
         stored += inserted
