@@ -54,7 +54,7 @@ _MOST_ROWS = 256
 _MOST_JOBS, _MOST_LISTED = 2000, 50
 
 
-class MetricGroup(NamedTuple):
+class PlotGroup(NamedTuple):
     """Plots of metrics of one subject. zero, empty: names of metrics without a plot."""
 
     title: str
@@ -85,7 +85,7 @@ class NodePage(NamedTuple):
     times: ShownTime
     text: str
     plots: list[PagePlot]
-    groups: list[MetricGroup]
+    groups: list[PlotGroup]
     left_out: int
     maps: list[tuple[str, TimedDrawing]]
     described: dict[str, Any]
@@ -208,15 +208,15 @@ def _find_group(name: str, reader: str) -> int:
 
 def _group_plots(
     plots: Sequence[PagePlot], groups: Mapping[str, int], *, is_filtered: bool
-) -> list[MetricGroup]:
-    found: list[MetricGroup] = []
+) -> list[PlotGroup]:
+    found: list[PlotGroup] = []
     for number, (title, *_) in enumerate(GROUPS):
         own = [plot for plot in plots if groups[plot.key] == number]
         shown = [plot for plot in own if not (plot.is_empty or plot.is_zero)]
         zero = [plot.key for plot in own if not plot.is_empty and plot.is_zero]
         empty = [plot.key for plot in own if plot.is_empty]
         if own:
-            found.append(MetricGroup(title, number < _OPEN or is_filtered, shown, zero, empty))
+            found.append(PlotGroup(title, number < _OPEN or is_filtered, shown, zero, empty))
     return found
 
 
