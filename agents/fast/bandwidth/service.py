@@ -20,12 +20,12 @@ from ccagent.agents.state_file import read_state
 from ccagent.errors import CcagentError, NotHereError, ProgramError
 from ccagent.log import logger
 from ccagent.machine.cgroup.files import list_pids
-from ccagent.machine.cgroup.jobs import job_directories
+from ccagent.machine.cgroup.jobs import job_directories, machine_scopes
 from ccagent.machine.checks import Check, CheckResult
 from ccagent.machine.cpus import read_online
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.cpulist import parse_cpu_list
-from ccagent.machine.virtual_machines import machine_scopes, read_start
+from ccagent.machine.virtual_machines import read_start
 from ccagent.service.private_files import replace_file
 
 if TYPE_CHECKING:

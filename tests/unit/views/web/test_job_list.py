@@ -238,10 +238,10 @@ def test_users_compare_and_filter_their_own_jobs_alone(tmp_path: Path) -> None:
             reply = site.ask(f"{kind}/cluster/demo/jobs?range=48h&{query}", authorization=bob)
             assert reply.status == 200
             text = reply.text
-            for own in (  # what the viewer has asked for
+            for asked in (  # by the viewer
                 "user=dave", "user%3Ddave", 'name="user" value="dave"', "<bdi>dave</bdi></b>",
             ):  # fmt: skip
-                text = text.replace(own, "")
+                text = text.replace(asked, "")
             assert "dave" not in text
             assert str(other.number) not in reply.text
     for kind in ("/data", "/csv"):
