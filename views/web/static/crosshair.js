@@ -4,7 +4,8 @@
 (() => {
   const link = document.getElementById("data");
   if (!link) return;
-  let known = new Map(), asked = new Set(), offset = 0, time = null;
+  let known = new Map(), asked = new Set(), time = null;
+  const form = new Intl.DateTimeFormat("sv-SE", { timeZone: document.body.dataset.zone, dateStyle: "short", timeStyle: "short" });
 
   function figures() { return [...document.querySelectorAll("figure.plot:not(.zoomed)")].filter((one) => one.querySelector("svg.lines")); }
 
@@ -24,7 +25,6 @@
       if (!answer.ok) return;
       const found = await answer.json();
       if (current !== known) return;
-      offset = found.offset;
       for (const plot of found.plots) known.set(plot.key, plot);
       draw();
     } catch (error) { /* without values there is a line alone */ }
@@ -38,11 +38,12 @@
     while (base && size >= base && step < 6) { size /= base; step += 1; }
     const number = Math.sign(value) * size;
     const text = Number(number.toPrecision(Math.max(3, Math.ceil(Math.log10(size + 1))))).toLocaleString("en");
-    return `${text} ${" kMGTPE"[step].trim()}${unit}`.trim();
+    const prefix = " kMGTPE"[step].trim();
+    return `${text} ${unit === "B" && prefix ? `${prefix.toUpperCase()}iB` : prefix + unit}`.trim();
   }
 
   function clock(moment, isElapsed) {
-    if (!isElapsed) return new Date(1000 * (moment + offset)).toISOString().slice(0, 16).replace("T", " ");
+    if (!isElapsed) return form.format(1000 * moment);
     const minutes = Math.floor(moment / 60);
     return `${Math.floor(minutes / 60)}:${String(minutes % 60).padStart(2, "0")} h`;
   }
