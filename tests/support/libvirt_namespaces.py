@@ -93,7 +93,9 @@ class PrivilegedHost(LibvirtHost):
     def uri(self) -> str:
         return f"qemu+tcp://{self.address}/system"
 
-    tcp_uri = uri
+    @property
+    def tcp_uri(self) -> str:
+        return self.uri
 
     @property
     def migrate_uri(self) -> str:

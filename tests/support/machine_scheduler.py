@@ -46,7 +46,7 @@ class MachineScheduler:
         name = str(uuid.uuid4())
         document = {"host": host, "task": task, "id": name}
         document |= {key.replace("_", "-"): value for key, value in fields.items()}
-        self.send(host, yaml.safe_dump(document, sort_keys=False))
+        self.send(host, yaml.safe_dump(document, sort_keys=False))  # pyright: ignore[reportUnknownMemberType]
         return name
 
     def answers(self, name: str) -> list[dict[str, Any]]:

@@ -84,7 +84,7 @@ def test_targets_and_jobs_of_a_time_are_shown(pages: str, browser: Browser) -> N
         page.get_by_role("link", name="metadata", exact=True).click()
         first, *_ = rows(page, "Jobs on Lustre")
         assert first[:6] == ["42", "fs", "u-fox", "physics", "RUNNING", "1"]
-        assert first[10] == "open, 502 1/s"
+        assert first[10] == "open, 502 /s"
         assert f"at={PLACE.partition('=')[2]}" in page.url
         assert find_violations(page) == []
         # From a job to its page, and back.

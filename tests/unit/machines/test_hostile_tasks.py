@@ -158,7 +158,7 @@ def _hostile(chance: random.Random) -> bytes:
         document["list"] = document["vm-configurations"] = [bad, {chance.choice(_KEYS): "vm-1"}]
         document["vm-name"], document["destination"] = bad["vm-name"], chance.choice(values[:10])
     document["driver"] = "qemu"
-    payload = yaml.safe_dump(document).encode()
+    payload = yaml.safe_dump(document).encode()  # pyright: ignore[reportUnknownMemberType]
     if chance.random() < 0.2:
         place = chance.randrange(len(payload))
         payload = payload[:place] + chance.randbytes(3) + payload[place:]
