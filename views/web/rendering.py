@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import unicodedata
 from datetime import datetime
 from functools import cache
@@ -78,11 +79,18 @@ STATES = {
 STATIC = ("pages.css", "icon.svg", "live.js", "crosshair.js", "zoom.js")
 
 
+_COMMENTS = re.compile(rb"^ *//.*\n", re.MULTILINE)
+
+
 @cache
 def static_files() -> dict[str, bytes]:
-    """Return the static files by name."""
+    """Return the static files by name, scripts without lines of comments."""
     folder = resources.files("ccagent.views.web") / "static"
-    return {name: (folder / name).read_bytes() for name in STATIC}
+    files = {name: (folder / name).read_bytes() for name in STATIC}
+    return {
+        name: _COMMENTS.sub(b"", content) if name.endswith(".js") else content
+        for name, content in files.items()
+    }
 
 
 @cache

@@ -157,7 +157,7 @@ class MadePage(NamedTuple):
 
 def pack_page(kind: str, body: bytes) -> MadePage:
     """Return a page with its compressed body."""
-    packed = gzip.compress(body, 4, mtime=0) if len(body) >= _FEWEST_TO_PACK else b""
+    packed = gzip.compress(body, 6, mtime=0) if len(body) >= _FEWEST_TO_PACK else b""
     return MadePage(kind, body, packed, hashlib.blake2b(body, digest_size=12).hexdigest())
 
 
