@@ -1,8 +1,8 @@
 """Slurm's jobs and their cards under the names that three communities' dashboards ask for.
 
 `jobstats`: of plazonic's cgroup_exporter and nvidia_gpu_prometheus_exporter, which Princeton's
-jobstats reads. `slurm-job-exporter`: of guilbaults' exporter. `omnistat`: AMD's
-cards, jobs and node as ROCm's Omnistat.
+jobstats reads. `slurm-job-exporter`: of guilbaults' exporter. `omnistat`: of ROCm's Omnistat, for
+AMD's cards, the jobs and the node.
 """
 
 from __future__ import annotations

@@ -46,8 +46,10 @@ UNUSED = re.compile(r"/(tests|include|pkgconfig)/|_tests\.cpython|\.(a|c|h|pxd|p
 ONLY = {"bokeh": re.compile(r"/static/js/bokeh(-api)?\.min\.js$")}
 """Files of wheels of which the rest is not used, but for their licences."""
 
-SCANNER = "ccagent/stores/metrics/line_scanner.abi3.so"
-"""ccagent's own compiled module, one file for all versions of Python."""
+COMPILED = tuple(
+    f"ccagent/stores/metrics/{name}.abi3.so" for name in ("line_scanner", "largest_triangles")
+)
+"""ccagent's own compiled modules, a file each for all versions of Python."""
 
 FLAGS = {
     "CFLAGS": "-fstack-protector-strong -D_FORTIFY_SOURCE=2",
@@ -191,9 +193,9 @@ def build(directory: Path, tree: Path, source: Path, arch: str) -> None:
             sys.exit(f"{source}: {done.stdout}{done.stderr}")
         for wheel in built.glob("*.whl"):
             unpack(wheel, tree)
-    if not (tree / SCANNER).exists() and not os.environ.get("CCAGENT_PURE"):
+    if not all((tree / name).exists() for name in COMPILED) and not os.environ.get("CCAGENT_PURE"):
         sys.stderr.write(
-            "packaging/build: ccagent-store without its compiled scanner, which needs a C compiler "
+            "packaging/build: ccagent-store without its compiled modules, which need a C compiler "
             f"for {arch} and Python's headers: lines take about 6 times the CPU\n"
         )
 

@@ -11,7 +11,7 @@ from ccagent.agents.energy.splitting import DomainClaim, DomainUse
 from ccagent.agents.sonar.jobs.allocations import Allocations
 from ccagent.errors import CcagentError
 from ccagent.machine.cgroup.files import list_pids
-from ccagent.machine.cgroup.jobs import find_membership, job_directories
+from ccagent.machine.cgroup.jobs import job_directories, job_of_process
 from ccagent.machine.gpu.gpm import PER_PERCENT
 from ccagent.machine.gpu.vendor import UNKNOWN_MODULE, is_any_present
 
@@ -82,7 +82,7 @@ class CardOwners:
         for pid, uses in reading.processes.items():
             job = jobs.get(pid)
             if job is None:
-                job = _job_of(node, pid)
+                job = job_of_process(node, pid)
             for use in uses:
                 here = users.setdefault(use.index, {})
                 here[job] = here.get(job, 0) + round(use.gpu_util * 10)
@@ -209,13 +209,6 @@ def list_processes(node: Node) -> Iterator[ProcessOfJob]:
             except CcagentError:
                 continue
             yield pid, directory.job, uid
-
-
-def _job_of(node: Node, pid: int) -> int:
-    try:
-        return find_membership(node, node.read(f"proc/{pid}/cgroup")).job
-    except CcagentError:
-        return 0
 
 
 def _parents(reading: GpuReading) -> dict[int, int]:

@@ -307,7 +307,7 @@ class JobTable:
             (job.cluster, job.job, job.start),
         )
         known = rows[0] if rows else None
-        details = job.details if known is None else _details(known[0]).merged(job.details)
+        details = job.details if known is None else details_of_row(known[0]).merged(job.details)
         nodes, described = json.dumps(job.nodes), msgspec.json.encode(details).decode()
         if admit is not None:
             before = 0 if known is None else _ROW + known[1] + len(known[0] or "")
@@ -385,10 +385,14 @@ class JobTable:
         rows, _ = self._execute(_ALL + condition, values)
         for row in rows:
             try:
-                found.append(_job(row))
+                found.append(job_of_row(row))
             except (ValueError, TypeError) as error:
                 logger.error("table of jobs: job %s can't be read: %s", row[1], error)
         return found
+
+    def forget_waiting(self, time: int) -> None:
+        """Delete the waiting jobs that were submitted before a time: their end was never told."""
+        self._execute("delete from waiting where submitted < ?", (time,))
 
     async def remove_before(self, time: int) -> int:
         """Delete the jobs that ended before a time. Return their number.
@@ -404,6 +408,7 @@ class JobTable:
             )
             removed += part
             await asyncio.sleep(0)
+        self.forget_waiting(time)
         return removed
 
     def _execute(self, query: str, values: Sequence[Any]) -> tuple[list[tuple[Any, ...]], int]:
@@ -464,16 +469,25 @@ def find_ended_jobs(table: JobTable, since: int) -> list[StoredJob]:
         return []
 
 
-def _job(row: tuple[Any, ...]) -> StoredJob:
+def job_of_row(row: tuple[Any, ...]) -> StoredJob:
+    """Return the job of a row of `_ALL`. Raise ValueError or TypeError for a damaged one."""
     *fields, nodes, footprint, details = row
     cluster, job, user, state, start, stop = fields
     kept = json.loads(footprint) if footprint else None
     return StoredJob(
-        cluster, job, user, state, start, stop, tuple(json.loads(nodes)), kept, _details(details)
+        cluster,
+        job,
+        user,
+        state,
+        start,
+        stop,
+        tuple(json.loads(nodes)),
+        kept,
+        details_of_row(details),
     )
 
 
-def _details(text: str | None) -> StoredJobDetails:
+def details_of_row(text: str | None) -> StoredJobDetails:
     """Return the stored details; empty details if they can't be decoded."""
     try:
         return msgspec.json.decode(text or "{}", type=StoredJobDetails)

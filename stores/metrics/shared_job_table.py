@@ -74,6 +74,9 @@ class SharedJobTable(JobTable):
     def leave(self, cluster: str, job: str) -> None:
         """Do nothing."""
 
+    def forget_waiting(self, time: int) -> None:
+        """Do nothing."""
+
     def find(self, cluster: str, job: str) -> list[StoredJob]:
         """Return the runs of a job, earliest first. cluster empty: of all clusters."""
         try:

@@ -12,8 +12,8 @@ import socket
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from ccagent.errors import CcagentError, NotHereError, ProgramError
-from ccagent.machine.cgroup.jobs import find_membership
+from ccagent.errors import NotHereError, ProgramError
+from ccagent.machine.cgroup.jobs import job_of_process
 from ccagent.machine.infiniband_ports import DEVICES
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def read_job_rdma(node: Node) -> dict[RdmaPart, RdmaUse]:
     found: dict[RdmaPart, RdmaUse] = {}
     for each in read_objects(node):
         if each.pid not in jobs:
-            jobs[each.pid] = _find_job(node, each.pid)
+            jobs[each.pid] = job_of_process(node, each.pid)
         job = jobs[each.pid]
         if job:
             use = found.setdefault(RdmaPart(job, each.device, each.port), {})
@@ -110,13 +110,6 @@ def sum_job_rdma(parts: dict[RdmaPart, RdmaUse]) -> dict[int, RdmaUse]:
         for name, amount in use.items():
             sums[name] = sums.get(name, 0) + amount
     return found
-
-
-def _find_job(node: Node, pid: int) -> int:
-    try:
-        return find_membership(node, node.read_single(f"proc/{pid}/cgroup")).job
-    except CcagentError:  # the process has ended
-        return 0
 
 
 def read_objects(node: Node) -> Iterator[RdmaObject]:

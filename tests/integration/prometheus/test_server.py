@@ -342,10 +342,11 @@ def test_reloads_refuse_and_cut_no_scrape(exporter: Exporter) -> None:
     for number in range(1, 31):
         exporter.reload(exporter.configured(f'names = ["node_exporter"]\nclients = {30 + number}'))
         until(lambda: exporter.said().count("configuration read again") == number)  # noqa: B023
+    until(lambda: len(counts) > 100)
     ended.set()
     for each in clients:
         each.join(60)
-    assert (errors, len(counts) > 30) == ([], True)
+    assert errors == []
 
 
 def test_a_moved_port_answers_before_the_old_one_ends(exporter: Exporter) -> None:

@@ -170,6 +170,14 @@ def find_membership(node: Node, content: bytes) -> CgroupMembership:
     return CgroupMembership(job, path.step, is_unknown=not job)
 
 
+def job_of_process(node: Node, pid: int) -> int:
+    """Return the job of a process; 0 if it is in none, or has ended."""
+    try:
+        return find_membership(node, node.read_single(f"proc/{pid}/cgroup")).job
+    except CcagentError:
+        return 0
+
+
 def count_unknown(node: Node) -> int:
     """Return the number of directories below a scope whose job is unknown. May log the first."""
     with suppress(CcagentError):

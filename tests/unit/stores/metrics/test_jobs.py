@@ -15,7 +15,7 @@ from ccagent.stores.metrics.api import StoreApi
 from ccagent.stores.metrics.commit import GroupCommit
 from ccagent.stores.metrics.job_events import JobEvents
 from ccagent.stores.metrics.job_queries import FootprintKeeper, expand_job
-from ccagent.stores.metrics.job_table import JobTable, StoredJob, open_job_table
+from ccagent.stores.metrics.job_table import JobTable, StoredJob, WaitingJob, open_job_table
 from ccagent.stores.metrics.query_request import BadRequestError, parse_request
 from tests.unit.stores.metrics.support import NOW, ask, new_ingest, new_store, post
 
@@ -225,3 +225,10 @@ def test_old_jobs_are_removed_in_parts(table: JobTable, monkeypatch: pytest.Monk
     assert [bool(table.find("fox", str(number))) for number in range(8)] == [
         True, *[False] * 6, True,
     ]  # fmt: skip
+
+
+def test_waiting_jobs_whose_end_was_never_told_are_removed_too(table: JobTable) -> None:
+    for number, submitted in (("1", NOW - 10), ("2", NOW)):
+        table.wait(WaitingJob("fox", number, "eve", submitted))
+    asyncio.run(table.remove_before(NOW))
+    assert table._execute("select job from waiting", ())[0] == [("2",)]
