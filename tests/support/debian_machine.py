@@ -7,6 +7,7 @@ layer in memory. qemu emulates the processor, which works everywhere, but takes 
 
 from __future__ import annotations
 
+import faulthandler
 import lzma
 import os
 import re
@@ -32,6 +33,12 @@ _KERNEL_OPTIONS = (
     # Whoever changes code waits for all processors, which takes long: more come later.
     " maxcpus=1"
 )
+_LONGEST = 2400
+"""Seconds that a machine may take: about 300 alone, but other tests share the processors."""
+
+_START = "setpriv --pdeathsig KILL nice -n -10"
+"""A machine ends with the test, and root's has precedence: it takes longest, and others wait."""
+
 _BEGIN, _END = "ccagent-output-begins", "ccagent-output-ends"
 
 _INIT = """#!/bin/busybox sh
@@ -145,9 +152,11 @@ def run_in_machine(
     *arguments: str,
     system: EmulatedSystem = THIS_SYSTEM,
     options: str = "-accel tcg,thread=multi -smp 2",
-    time_limit: float = 900,
+    time_limit: float = _LONGEST,
 ) -> str:
     """Run a module of Python on a machine with this kernel; return what it prints."""
+    # pytest ends a process whose test takes ten minutes; the machine has a limit of its own.
+    faulthandler.cancel_dump_traceback_later()
     script = directory / "guest.sh"
     words = [system.python, "-m", module, *arguments]
     variables = {
@@ -166,7 +175,7 @@ def run_in_machine(
     shares = f"{share.format('system', system.root)} {share.format('host', '/')}"
     machine = "-m 2048 -display none -no-reboot -nic none -monitor none -serial stdio"
     done = subprocess.run(
-        [*f"{system.emulator} {options} {machine} {shares}".split(),
+        [*f"{_START} {system.emulator} {options} {machine} {shares}".split(),
          "-kernel", image, "-initrd", archive,
          "-append", f"console={system.console} {_KERNEL_OPTIONS}"],
         stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",

@@ -6,7 +6,6 @@ HYPOTHESIS_PROFILE=nightly.
 
 from __future__ import annotations
 
-import faulthandler
 import json
 from typing import Any
 
@@ -26,8 +25,6 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What was told of a job with its number, one with a SLUID, and a short one like it."""
     if _FAILURES:
         raise _FAILURES[0]
-    # pytest ends a test after ten minutes; the machine has a limit of its own.
-    faulthandler.cancel_dump_traceback_later()
     directory = tmp_path_factory.mktemp("slurm-groups")
     try:
         output = run_in_machine(

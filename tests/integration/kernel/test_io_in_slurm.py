@@ -6,7 +6,6 @@ kernel: emulated_slurm.py. That takes minutes: HYPOTHESIS_PROFILE=nightly.
 
 from __future__ import annotations
 
-import faulthandler
 import json
 from typing import Any
 
@@ -44,8 +43,6 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What all jobs did and what was shown of them."""
     if _FAILURES:
         raise _FAILURES[0]
-    # pytest ends a test after ten minutes; the machine has a limit of its own.
-    faulthandler.cancel_dump_traceback_later()
     directory = tmp_path_factory.mktemp("slurm-kernel")
     try:
         output = run_in_machine(

@@ -1,4 +1,7 @@
-"""systemd's units and RDMA of a job, on a machine with Debian's kernel that has both."""
+"""systemd's units and RDMA of a job, on a machine with Debian's kernel that has both.
+
+That takes minutes: HYPOTHESIS_PROFILE=nightly.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,11 @@ from typing import Any
 import pytest
 
 from tests.support.debian_machine import download_kernel, run_in_machine
+from tests.support.effort import IS_NIGHTLY
 from tests.support.exposition import Known, Series, parse
 from tests.support.system_scenarios import PACKAGES
 
-pytestmark = pytest.mark.xdist_group("debian kernel")
+pytestmark = pytest.mark.skipif(not IS_NIGHTLY, reason="takes minutes: HYPOTHESIS_PROFILE=nightly")
 
 
 @pytest.fixture(scope="session")
