@@ -44,6 +44,11 @@ _LARGEST_FILE = 128 << 20
 FILE_ERRORS = (OSError, NotPermittedError)
 
 
+def describe_error(error: Exception) -> str:
+    """Return the reason of a failed access to a file."""
+    return getattr(error, "strerror", None) or str(error)
+
+
 class QueueOwner(msgspec.Struct, frozen=True):
     """The sink and the machine whose messages a file contains.
 

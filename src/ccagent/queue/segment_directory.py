@@ -18,7 +18,13 @@ import msgspec
 from ccagent.errors import NotPermittedError
 from ccagent.log import logger
 from ccagent.queue.entry import read_boot_id, read_uptime, resume
-from ccagent.queue.segment import FILE_ERRORS, QueueSegment, SegmentHeader, read_segment
+from ccagent.queue.segment import (
+    FILE_ERRORS,
+    QueueSegment,
+    SegmentHeader,
+    describe_error,
+    read_segment,
+)
 from ccagent.queue.segments import QueueSegments
 from ccagent.service.private_directories import check_directory, make_directory
 
@@ -223,7 +229,7 @@ class SegmentDirectory(QueueSegments):
 
     def _note_problem(self, segment: QueueSegment, error: Exception) -> None:
         """Close a segment, and leave it out until the next `open`."""
-        segment.problem = getattr(error, "strerror", None) or str(error)
+        segment.problem = describe_error(error)
         logger.error("outbox %s: %s", segment.path, segment.problem, key=segment.path)
         segment.close()
 
