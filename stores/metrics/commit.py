@@ -82,7 +82,7 @@ class GroupCommit:
             return
         for done in waiting:
             done(problem)
-        if self._log is not None and self._log.is_dirty() and self._timer is None:
+        if self._log is not None and self._log.is_dirty and self._timer is None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(_SYNC_EVERY, self._start_sync)
 

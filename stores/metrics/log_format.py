@@ -51,7 +51,8 @@ class FreedRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 _group = msgspec.json.Decoder(GroupRecord)
-_freed = msgspec.json.Decoder(FreedRecord)
+decode_freed = msgspec.json.Decoder(FreedRecord).decode
+"""Parse a record of released values. Raise ValueError."""
 
 
 def encode_group(group: SeriesGroup) -> bytes:
@@ -106,11 +107,6 @@ def encode_points(number: int, time: int, columns: bytes, values: bytes) -> byte
 def encode_freed(selectors: list[list[str]], until: int) -> bytes:
     """Return a record of released values."""
     return frame(bytes([FREED]) + msgspec.json.encode(FreedRecord(selectors, until)))
-
-
-def decode_freed(payload: memoryview) -> FreedRecord:
-    """Parse a record of released values. Raise ValueError."""
-    return _freed.decode(payload)
 
 
 def read_segment(data: memoryview) -> Iterator[LogRecord | DamagedPart]:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import mmap
 import os
-import stat
 import struct
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from ccagent.errors import NotPermittedError
 from ccagent.log import logger
 from ccagent.queue.record_log import DamagedPart, LogRecord
+from ccagent.service.private_files import open_private
 from ccagent.stores.metrics.log_format import (
     FREED,
     GROUP,
@@ -56,8 +56,7 @@ class Replay:
         self._store = store
         self._described: dict[int, GroupRecord] = {}
         self._data = memoryview(b"")
-        self._is_searched = False
-        """True if the whole segment was searched for descriptions."""
+        """The segment, until it was searched for descriptions."""
         self._groups: dict[int, _Columns] = {}
         self._newest = 0
 
@@ -67,33 +66,26 @@ class Replay:
         for _, path in list_segments(directory):
             try:
                 found.append(self.read_segment(path, oldest))
-            except OSError as error:
-                logger.error("log %s: %s; its values are missing", path, error.strerror)
+            except (OSError, NotPermittedError) as error:
+                reason = getattr(error, "strerror", None) or error
+                logger.error("log %s: %s; its values are missing", path, reason)
         return found
 
     def read_segment(self, path: str, oldest: int) -> Segment:
-        """Read one segment. Raise OSError."""
+        """Read one segment. Raise OSError or NotPermittedError."""
         self._groups.clear()
         self._described.clear()
-        self._is_searched = False
         self._newest = 0
-        # A link would be another's file, and a pipe would hold up the start.
-        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-        with open(os.open(path, flags), "rb") as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise OSError(errno.EINVAL, "no regular file")
-            size = status.st_size
-            if not size:
-                return Segment(path, 0, 0)
-            # The mapping is closed with its last memoryview.
-            self._read(
-                path, memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)), oldest
-            )
+        with open(open_private(path, os.O_RDONLY), "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size:
+                # The mapping is closed with its last memoryview.
+                self._data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+                self._read(path, self._data, oldest)
+                self._data = memoryview(b"")
         return Segment(path, size, self._newest)
 
     def _read(self, path: str, data: memoryview, oldest: int) -> None:
-        self._data = data
         if bytes(data[: len(MAGIC)]) != MAGIC:
             logger.warning("log %s: the start is damaged; reading the rest", path)
         for record in read_segment(data):
@@ -110,7 +102,6 @@ class Replay:
                 self.damaged += len(record.payload)
                 reason = "its series are not described" if isinstance(error, KeyError) else error
                 logger.warning("log %s: a record can't be read: %s", path, reason)
-        self._data = memoryview(b"")
 
     def _take(self, record: LogRecord, oldest: int) -> None:
         kind, payload = record.payload[0], record.payload[1:]
@@ -184,10 +175,8 @@ class Replay:
 
     def _search(self) -> None:
         """Read second copies of descriptions, because the first copy is damaged."""
-        if self._is_searched:
-            return
-        self._is_searched = True
-        for record in read_segment(self._data):
+        data, self._data = self._data, memoryview(b"")
+        for record in read_segment(data):
             if isinstance(record, LogRecord) and record.payload[0] == GROUP:
                 with contextlib.suppress(ValueError):
                     described = decode_group(record.payload[1:])

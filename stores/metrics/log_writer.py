@@ -90,7 +90,8 @@ class WriteAheadLog:
         self._newest = 0
         self._began = 0.0
         self._unsynced: list[LogFile] = []
-        self._is_dirty = False
+        self.is_dirty = False
+        """True while flushed records are not synced yet."""
         self._copies: deque[tuple[int, bytes]] = deque()
         """Descriptions with one copy in the segment so far, and the copy's position."""
 
@@ -129,17 +130,13 @@ class WriteAheadLog:
             self._abandon()
             reason = getattr(error, "strerror", None) or error
             raise StoreLogError(f"{self._directory}: {reason}") from error
-        self._is_dirty = True
+        self.is_dirty = True
         if file.size > self._largest or monotonic() - self._began > self._longest:
             self.rotate()
 
-    def is_dirty(self) -> bool:
-        """Return whether flushed records are not synced yet."""
-        return self._is_dirty
-
     def sync(self) -> None:
         """Sync flushed records to disk, from any thread. Raise StoreLogError."""
-        self._is_dirty = False
+        self.is_dirty = False
         old, self._unsynced = self._unsynced, []
         try:
             for file in old:

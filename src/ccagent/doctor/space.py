@@ -19,7 +19,7 @@ from ccagent.errors import CcagentError, NotHereError, NotPermittedError
 from ccagent.machine.checks import list_names
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.mountinfo import MOUNTINFO, find_mount, parse_mountinfo
-from ccagent.queue.queue import OLD_SUFFIX, SUFFIX, make_directory_name
+from ccagent.queue.queue import SUFFIX, make_directory_name
 from ccagent.queue.segment import find_owner, read_segment
 from ccagent.queue.segment_directory import DAMAGED, FOREIGN, is_segment
 from ccagent.transports.base import transport_class
@@ -42,28 +42,19 @@ def check_files(node: Node, directory: str) -> Iterator[Finding]:
     for name in list_names(node, directory.lstrip("/")):
         path = os.path.join(directory, name)
         place = node.root.rstrip("/") + path
-        if f"{OLD_SUFFIX}{DAMAGED}" in name:
-            yield _report_file(
-                path,
-                "set aside because it was damaged; its undamaged messages are in new files",
-                "messages in damaged parts of it were not sent",
-                "keep it for an examination, or remove it",
-            )
-        elif name.endswith((SUFFIX, OLD_SUFFIX)) and (
-            reason := _reason_against(place, is_directory=name.endswith(SUFFIX))
-        ):
+        if not name.endswith(SUFFIX):
+            continue
+        if reason := _reason_against(place):
             yield _report_file(
                 path,
                 reason,
                 "its messages cannot be sent, and new ones are not stored in it",
                 "move it away while ccagent does not run; the service then creates a new one",
             )
-        elif name.endswith(SUFFIX):
-            owner = find_owner(unquote(name.removesuffix(SUFFIX)))
-            for file in list_names(node, path.lstrip("/")):
-                yield from _check_segment(
-                    os.path.join(path, file), os.path.join(place, file), owner
-                )
+            continue
+        owner = find_owner(unquote(name.removesuffix(SUFFIX)))
+        for file in list_names(node, path.lstrip("/")):
+            yield from _check_segment(os.path.join(path, file), os.path.join(place, file), owner)
 
 
 def _check_segment(path: str, place: str, owner: QueueOwner) -> Iterator[Finding]:
@@ -99,21 +90,15 @@ def _check_segment(path: str, place: str, owner: QueueOwner) -> Iterator[Finding
         )
 
 
-def _reason_against(path: str, *, is_directory: bool) -> str:
-    """Return the reason why ccagent would refuse a file or directory, or ""."""
+def _reason_against(path: str) -> str:
+    """Return the reason why ccagent would refuse the directory of a queue, or ""."""
     try:
         status = os.lstat(path)
     except OSError as error:
         return error.strerror or str(error)
     if stat.S_ISLNK(status.st_mode):
         return "a symbolic link, which ccagent does not follow"
-    if is_directory:
-        return "" if stat.S_ISDIR(status.st_mode) else "not a directory"
-    if not stat.S_ISREG(status.st_mode):
-        return "not a regular file"
-    if status.st_nlink > 1:
-        return f"a file with {status.st_nlink} names (hard links)"
-    return ""
+    return "" if stat.S_ISDIR(status.st_mode) else "not a directory"
 
 
 def _report_file(path: str, found: str, impact: str, fix: str) -> Finding:

@@ -12,12 +12,12 @@ from urllib.parse import unquote
 
 import msgspec
 
-from ccagent.errors import CcagentError, ConfigurationError, QueueError
+from ccagent.errors import ConfigurationError, QueueError
 from ccagent.log import logger
 from ccagent.machine.clock import timestamp
 from ccagent.queue.entry import read_boot_id, read_uptime, resume
-from ccagent.queue.queue import OLD_SUFFIX, SUFFIX, Queue, make_segments
-from ccagent.queue.segment import mark_done
+from ccagent.queue.queue import SUFFIX, Queue, make_segments
+from ccagent.queue.segment import FILE_ERRORS, describe_error, mark_done
 from ccagent.queue.sender import Sender
 from ccagent.transports.base import build_transport
 
@@ -90,21 +90,16 @@ def flush(configuration: Configuration) -> bool:
         transport = build_transport(configuration.sinks[sink])
         transport.is_one_shot = True
         queue = Queue(sink, configuration.outbox)
-        if queue.error:
-            logger.error("sink %s: %s", sink, queue.error)
-            is_sent = False
-        is_sent &= send_queued(sink, Sender(sink, queue, transport))
-    return is_sent
-
-
-def send_queued(sink: str, sender: Sender) -> bool:
-    """Send the backlog once and close the sender. Return whether the queue is empty."""
-    try:
-        is_sent = sender.send_all()
-    finally:
-        sender.close()
-    if not is_sent and sender.counters.last_error:
-        logger.error("sink %s: not all messages were sent: %s", sink, sender.counters.last_error)
+        error, sender = queue.error, Sender(sink, queue, transport)
+        try:
+            is_empty = sender.send_all()
+        finally:
+            sender.close()
+        if not is_empty and sender.counters.last_error:
+            error = error or f"not all messages were sent: {sender.counters.last_error}"
+        if error:
+            logger.error("sink %s: %s", sink, error)
+        is_sent &= is_empty and not error
     return is_sent
 
 
@@ -118,13 +113,19 @@ def retry(configuration: Configuration, selection: DeadLetterSelection) -> int:
     for name in _select_queues(configuration, selection):
         with _open_queue(configuration, name) as (source, files):
             letters = selection.select(_list_letters(files, name))
-            targets: dict[str, list[StoredLetter]] = {}
-            for letter in letters:
-                sink = letter.sink if letter.sink in configuration.sinks else name
-                targets.setdefault(sink, []).append(letter)
-            for sink, of_sink in targets.items():
-                with _open_queue(configuration, sink) as (segments, _):
+            undecodable = sum(letter.message.entry is None for letter in letters)
+            for sink in dict.fromkeys(letter.sink for letter in letters):
+                of_sink = [letter for letter in letters if letter.sink == sink]
+                target = sink if sink in configuration.sinks else name
+                with _open_queue(configuration, target) as (segments, _):
                     count += _queue_again(segments, of_sink, source)
+            if undecodable:
+                logger.warning(
+                    "sink %s: %d undecodable dead letters can't be sent again; "
+                    "`ccagent outbox drop --reason version` deletes them",
+                    name,
+                    undecodable,
+                )
     return count
 
 
@@ -132,28 +133,21 @@ def _queue_again(
     segments: SegmentDirectory, letters: list[StoredLetter], source: SegmentDirectory
 ) -> int:
     """Queue dead letters of one queue in another or the same. Return their number."""
-    usable = 0
+    count = 0
     try:
         segments.open()
         for letter in letters:
-            entry = letter.message.entry
-            if entry is None:
-                continue
-            # Their age starts at 0; otherwise they could expire at once.
-            clock = segments.now().clock
-            segments.append([msgspec.structs.replace(entry, clock=clock, reason="")])
-            _finish(source, [letter])
-            usable += 1
+            if letter.message.entry is not None:
+                # Their age starts at 0; otherwise they could expire at once.
+                clock = segments.now().clock
+                segments.append(
+                    [msgspec.structs.replace(letter.message.entry, clock=clock, reason="")]
+                )
+                _finish(source, [letter])
+                count += 1
     finally:
         segments.close()
-    if len(letters) > usable:
-        logger.warning(
-            "sink %s: %d undecodable dead letters can't be sent again; "
-            "`ccagent outbox drop --reason version` deletes them",
-            segments.owner.sink,
-            len(letters) - usable,
-        )
-    return usable
+    return count
 
 
 def drop(configuration: Configuration, selection: DeadLetterSelection, *, is_whole: bool) -> int:
@@ -185,9 +179,9 @@ def _summarise(configuration: Configuration, sink: str) -> BacklogRow:
             if content.damaged:
                 size = sum(part.size for part in content.damaged)
                 details.append(f"{segments.path}/{name}: {size} bytes are damaged")
-        newest = [*files.values()][-1] if files else None
-        moment = newest.header.moment if newest is not None and newest.header else None
-        clock = newest.newest if newest is not None else 0.0
+        moment, clock = None, 0.0
+        for content in files.values():
+            moment, clock = content.header and content.header.moment, content.newest
         now = resume(moment, clock, read_boot_id(), read_uptime()).clock
         clocks = [message.entry.clock for message in waiting if message.entry is not None]
         return BacklogRow(
@@ -205,17 +199,13 @@ def _list_letters(files: dict[str, SegmentContent], sink: str) -> list[StoredLet
     """Return the dead letters of a sink, and all messages of other sinks and machines."""
     letters: list[StoredLetter] = []
     for name, content in files.items():
-        queued_for = content.header.owner.sink if content.header is not None else sink
+        owner = content.header.owner if content.header is not None else None
         for message in content.messages:
-            if content.is_foreign and content.header is not None:
-                owner = content.header.owner
+            reason = message.reason if message.is_dead else ""
+            if content.is_foreign and owner is not None and not message.is_done:
                 reason = f"queued by host {owner.host} for sink {owner.sink}"
-            elif message.is_dead:
-                reason = message.reason
-            else:
-                continue
-            if not message.is_done:
-                letters.append(StoredLetter(name, message, reason, queued_for))
+            if reason:
+                letters.append(StoredLetter(name, message, reason, owner.sink if owner else sink))
     return letters
 
 
@@ -246,36 +236,26 @@ def _open_queue(
     """
     segments = make_segments(sink, configuration.outbox)
     try:
-        if os.path.lexists(segments.path.removesuffix(SUFFIX) + OLD_SUFFIX):
-            Queue(sink, configuration.outbox).close()  # converts it
         yield segments, segments.read_files()
-    except OSError as error:
-        raise QueueError(f"outbox {segments.path}: {error.strerror or error}") from error
-    except QueueError:
-        raise
-    except CcagentError as error:
-        raise QueueError(f"outbox {segments.path}: {error}") from error
-
-
-def _get_directory(configuration: Configuration) -> str:
-    """Return the configured directory. Raise ConfigurationError if none is configured."""
-    directory = configuration.outbox.directory
-    if not directory:
-        raise ConfigurationError(f"{configuration.place}: outbox.directory: not set")
-    return directory
+    except FILE_ERRORS as error:
+        raise QueueError(f"outbox {segments.path}: {describe_error(error)}") from error
 
 
 def _list_queues(configuration: Configuration) -> list[str]:
-    """Return the names of the sinks that have a queue on disk."""
-    directory = _get_directory(configuration)
+    """Return the names of the sinks that have a queue on disk.
+
+    Raise ConfigurationError if no directory is configured.
+    """
+    directory = configuration.outbox.directory
+    if not directory:
+        raise ConfigurationError(f"{configuration.place}: outbox.directory: not set")
     try:
         names = os.listdir(directory)
     except FileNotFoundError:
         return []
     except OSError as error:
         raise ConfigurationError(f"outbox.directory: {directory}: {error.strerror}") from error
-    suffixes = (SUFFIX, OLD_SUFFIX)
-    return sorted({unquote(name.rpartition(".")[0]) for name in names if name.endswith(suffixes)})
+    return sorted(unquote(name.removesuffix(SUFFIX)) for name in names if name.endswith(SUFFIX))
 
 
 def _select_queues(configuration: Configuration, selection: DeadLetterSelection) -> list[str]:

@@ -14,7 +14,7 @@ import msgspec
 from ccagent.log import logger
 from ccagent.queue.entry import QueueEntry
 from ccagent.queue.failures import ANY
-from ccagent.queue.segment import DEAD, FILE_ERRORS, WAITING, find_owner
+from ccagent.queue.segment import DEAD, FILE_ERRORS, WAITING, describe_error, find_owner
 from ccagent.queue.segment_directory import SegmentDirectory
 from ccagent.queue.segments import QueueSegments
 
@@ -36,9 +36,6 @@ BATCH = 500
 
 SUFFIX = ".queue"
 """Suffix of the directory of a queue, after the quoted name of the sink."""
-
-OLD_SUFFIX = ".outbox"
-"""Suffix of the SQLite file of version 1.0."""
 
 
 def make_directory_name(sink: str) -> str:
@@ -81,23 +78,16 @@ class Queue:
         self._error = ""
         self._retry_at = 0.0
         self._reread_at = 0.0
-        """When files that could not be read are tried again."""
+        """When a directory or files that could not be read are tried again."""
         self._is_open = False
         self._disk = make_segments(name, settings)
         self.path = self._disk.path if settings.directory and not settings.memory else ""
         """Directory of the queue; empty if it is in memory only."""
-        self._old = self.path.removesuffix(SUFFIX) + OLD_SUFFIX if self.path else ""
-        """File of an earlier version; empty after its conversion."""
         limit = min(settings.max_bytes, _MEMORY_BYTES)
         self._memory = QueueSegments(
             self._disk.owner, msgspec.structs.replace(settings, max_bytes=limit)
         )
         self.check()
-
-    @property
-    def is_on_disk(self) -> bool:
-        """True if the queue is configured to survive the process."""
-        return bool(self.path)
 
     @property
     def error(self) -> str:
@@ -131,13 +121,17 @@ class Queue:
             if self._is_refusing:
                 size = sum(len(message.body) + _OVERHEAD for message in messages)
                 if not (self._disk if is_on_disk else self._memory).has_room(size):
-                    self._note_refused(len(messages))
+                    self.refused += len(messages)
+                    logger.error(
+                        "sink %s: the queue is full: new messages are refused; "
+                        "see outbox.when-full",
+                        self.name,
+                        key=f"refused {self.name}",
+                    )
                     return False
-            left = self._put_on_disk(messages) if is_on_disk else messages
-            stored, clock = time.time(), self._memory.now().clock
-            entries = [QueueEntry(stored, clock, message) for message in left]
-            while entries:
-                del entries[: self._append(self._memory, entries)]
+            done = self._put_into(self._disk, messages) if is_on_disk else 0
+            if done < len(messages):
+                self._put_into(self._memory, messages[done:])
             return True
 
     def next_batch(
@@ -221,20 +215,15 @@ class Queue:
             if not self.path:
                 return
             now = self._monotonic()
-            rescued: list[QueueEntry] = []
+            is_failed = not self._is_open or self._disk.problem
             try:
-                if not self._is_open and now >= self._retry_at:
-                    self._retry_at = now + self.retry_after
-                    rescued = self._disk.open()
-                    self._is_open, self._retry_at = True, 0.0
-                elif self._disk.problem and now >= self._reread_at:
+                if is_failed and now >= self._reread_at:
                     self._reread_at = now + self.retry_after
-                    rescued = self._disk.open()
+                    self._rescue(self._disk.open())
+                    self._is_open, self._retry_at = True, 0.0
                 elif self._is_open:
-                    rescued = self._disk.look()
-                if rescued:
-                    self._rescue(rescued)
-                if self._is_usable() and (self._error or self._memory.total_bytes() or self._old):
+                    self._rescue(self._disk.look())
+                if self._is_usable() and (self._error or self._memory.total_bytes()):
                     self._move_to_disk()
             except FILE_ERRORS as error:
                 self._fail(error)
@@ -243,7 +232,7 @@ class Queue:
         """Close the files. Messages in memory are moved to the disk if that works."""
         with self._lock:
             if self._memory.has_messages():
-                self._retry_at = 0.0
+                self._retry_at = self._reread_at = 0.0
                 self.check()
             self._disk.close()
             self._is_open = False
@@ -254,21 +243,20 @@ class Queue:
         """Return whether the disk is open and no pause is running."""
         return self._is_open and self._monotonic() >= self._retry_at
 
-    def _put_on_disk(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """Store messages on disk. Return those that must be kept in memory."""
+    def _put_into(self, segments: QueueSegments, messages: Sequence[Message]) -> int:
+        """Store messages on disk or in memory. Return the number of the stored ones."""
         stored, done = time.time(), 0
         try:
-            clock = self._disk.now().clock
+            clock = segments.now().clock
             entries = [QueueEntry(stored, clock, message) for message in messages]
             while done < len(entries):
-                done += self._append(self._disk, entries[done:] if done else entries)
-            if self._disk.is_removed() and (rescued := self._disk.look()):
-                self._rescue(rescued)
-            if self._error:
+                done += self._append(segments, entries[done:] if done else entries)
+            if segments is self._disk:
+                self._rescue(self._disk.look() if self._disk.is_removed() else [])
                 self._note_working()
         except FILE_ERRORS as error:
             self._fail(error)
-        return messages[done:]
+        return done
 
     def _append(
         self, segments: QueueSegments, entries: Sequence[QueueEntry], state: int = WAITING
@@ -289,6 +277,8 @@ class Queue:
 
     def _rescue(self, rescued: list[QueueEntry]) -> None:
         """Keep messages of removed files in memory, until they are moved to new files."""
+        if not rescued:
+            return
         offset = self._memory.now().clock - self._disk.now().clock
         for entry in rescued:
             state = DEAD if entry.reason else WAITING
@@ -300,24 +290,18 @@ class Queue:
         )
 
     def _move_to_disk(self) -> None:
-        """Move messages from memory, and from the file of an earlier version, to the disk."""
-        if self._old and os.path.lexists(self._old):
-            from ccagent.queue.conversion import convert
-
-            convert(self._old, self._disk)
-        self._old = ""
+        """Move messages from memory to the disk."""
         offset = self._disk.now().clock - self._memory.now().clock
         for state in (WAITING, DEAD):
             while batch := self._memory.read(BATCH, _BATCH_BYTES, ANY, is_dead=state == DEAD):
                 entries = [_shift(each.entry, offset) for each in batch]
                 done = self._append(self._disk, entries, state)
                 self._memory.mark([each.number for each in batch[:done]])
-        if self._error:
-            self._note_working()
+        self._note_working()
 
     def _fail(self, error: Exception) -> None:
         """Pause after a failure, and log a new reason."""
-        reason = getattr(error, "strerror", None) or str(error)
+        reason = describe_error(error)
         self._retry_at = self._monotonic() + self.retry_after
         if reason != self._error:
             logger.error("outbox %s: %s; messages are kept in memory", self.path, reason)
@@ -325,18 +309,9 @@ class Queue:
 
     def _note_working(self) -> None:
         """Note that the disk works."""
-        logger.info("outbox %s: works again", self.path)
-        self._error = ""
-        self._retry_at = 0.0
-
-    def _note_refused(self, count: int) -> None:
-        """Count and log messages that were not queued."""
-        self.refused += count
-        logger.error(
-            "sink %s: the queue is full: new messages are refused; see outbox.when-full",
-            self.name,
-            key=f"refused {self.name}",
-        )
+        if self._error:
+            logger.info("outbox %s: works again", self.path)
+            self._error, self._retry_at = "", 0.0
 
 
 def _shift(entry: QueueEntry, offset: float) -> QueueEntry:

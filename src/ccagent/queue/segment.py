@@ -44,6 +44,11 @@ _LARGEST_FILE = 128 << 20
 FILE_ERRORS = (OSError, NotPermittedError)
 
 
+def describe_error(error: Exception) -> str:
+    """Return the reason of a failed access to a file."""
+    return getattr(error, "strerror", None) or str(error)
+
+
 class QueueOwner(msgspec.Struct, frozen=True):
     """The sink and the machine whose messages a file contains.
 
@@ -183,11 +188,8 @@ def parse_segment(content: bytes, owner: QueueOwner) -> SegmentContent:
 
 def read_segment(path: str, owner: QueueOwner) -> SegmentContent:
     """Read a segment without its lock. Raise OSError or NotPermittedError."""
-    file = LogFile(path, open_private(path, os.O_RDONLY))
-    try:
+    with contextlib.closing(LogFile(path, open_private(path, os.O_RDONLY))) as file:
         return parse_segment(file.read(0, _LARGEST_FILE), owner)
-    finally:
-        file.close()
 
 
 def mark_done(path: str, positions: Iterable[int], owner: QueueOwner) -> None:
@@ -196,16 +198,13 @@ def mark_done(path: str, positions: Iterable[int], owner: QueueOwner) -> None:
     A file without any other message is deleted if no process has it open. Raise OSError or
     NotPermittedError.
     """
-    file = LogFile(path, open_private(path, os.O_RDWR))
-    try:
+    with contextlib.closing(LogFile(path, open_private(path, os.O_RDWR))) as file:
         for position in positions:
             file.overwrite(position, bytes((DONE,)))
         if lock(file.descriptor):
             messages = parse_segment(file.read(0, _LARGEST_FILE), owner).messages
             if messages and all(message.is_done for message in messages):
                 os.unlink(path)
-    finally:
-        file.close()
 
 
 def lock(descriptor: int) -> bool:
@@ -279,8 +278,8 @@ class QueueSegment:
         self.newest = 0.0
         """Reading of the queue's clock, of the newest message."""
         self.damaged: list[DamagedPart] = []
-        self.is_unreadable = False
-        """True if the file has content, but neither a header nor a message."""
+        self.is_unreadable = self.is_foreign = False
+        """True if the file has content, but neither a header nor a message; is of another owner."""
         self.problem = ""
         """The reason why the file can't be read now."""
         self.is_counted = False
@@ -302,7 +301,7 @@ class QueueSegment:
         try:
             was_elsewhere, self.is_elsewhere = self.is_elsewhere, not lock(file.descriptor)
             if not (self.is_elsewhere and was_elsewhere):
-                self._note(self._parse(owner))
+                self._note(self.parse(owner))
         except BaseException:
             self.close()
             raise
@@ -363,10 +362,6 @@ class QueueSegment:
             raise UnparsableError("damaged")
         return None if data[-1] == DONE else decode_entry(record.payload)
 
-    def read_all(self, owner: QueueOwner) -> list[StoredMessage]:
-        """Return the messages and dead letters of the open file. Raise OSError."""
-        return [each for each in self._parse(owner).messages if not each.is_done]
-
     def mark(self, position: int, state: int) -> None:
         """Overwrite the state of a message; with the next change if that fails now."""
         message = self.index.pop(position, None)
@@ -393,7 +388,7 @@ class QueueSegment:
         with contextlib.suppress(OSError):
             self.file.close()
 
-    def _parse(self, owner: QueueOwner) -> SegmentContent:
+    def parse(self, owner: QueueOwner) -> SegmentContent:
         """Read the file, with the states that are not written yet. Raise OSError."""
         content = parse_segment(self.file.read(0, _LARGEST_FILE), owner)
         for index, message in enumerate(content.messages if self._unwritten else ()):
@@ -404,7 +399,7 @@ class QueueSegment:
     def _note(self, content: SegmentContent) -> None:
         """Note what is in the file."""
         self.header, self.damaged, self.newest = content.header, content.damaged, content.newest
-        self.file.size = content.size
+        self.file.size, self.is_foreign = content.size, content.is_foreign
         self.is_unreadable = bool(content.damaged and not content.messages and not content.header)
         self.count = self.bytes = self.dead = 0
         self.topics.clear()

@@ -18,9 +18,16 @@ import msgspec
 from ccagent.errors import NotPermittedError
 from ccagent.log import logger
 from ccagent.queue.entry import read_boot_id, read_uptime, resume
-from ccagent.queue.segment import FILE_ERRORS, QueueSegment, SegmentHeader, read_segment
+from ccagent.queue.segment import (
+    FILE_ERRORS,
+    QueueSegment,
+    SegmentHeader,
+    describe_error,
+    read_segment,
+)
 from ccagent.queue.segments import QueueSegments
 from ccagent.service.private_directories import check_directory, make_directory
+from ccagent.service.private_files import sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,10 +80,7 @@ class SegmentDirectory(QueueSegments):
 
         Return what `look` returns.
         """
-        for path in (os.path.dirname(self.path), self.path):
-            make_directory(path)
-            if reason := check_directory(path):
-                raise NotPermittedError(reason)
+        self._make_directories()
         for segment in [*self._segments.values()]:
             if segment.problem:
                 segment.problem = ""
@@ -91,8 +95,7 @@ class SegmentDirectory(QueueSegments):
         try:
             names = os.listdir(self.path)
         except FileNotFoundError:
-            for path in (os.path.dirname(self.path), self.path):
-                make_directory(path)
+            self._make_directories()
             names = []
         self.set_aside = sorted(name for name in names if name.endswith(FOREIGN))
         there = {int(match[1]): match for name in names if (match := _NAME.fullmatch(name))}
@@ -102,7 +105,11 @@ class SegmentDirectory(QueueSegments):
                 rescued += self._give_up(segment)
             elif segment.is_elsewhere:
                 self._examine(segment)
-            elif segment.is_finished and segment.file.is_open and not self._is_written(segment):
+            elif (
+                segment.is_finished
+                and segment.file.is_open
+                and segment not in self._written.values()
+            ):
                 self._delete(segment)
         for number in sorted(there.keys() - self._segments.keys()):
             name, suffix = there[number][0], there[number][2]
@@ -113,13 +120,17 @@ class SegmentDirectory(QueueSegments):
         self._segments = dict(sorted(self._segments.items()))
         return rescued
 
+    def _make_directories(self) -> None:
+        for path in (os.path.dirname(self.path), self.path):
+            make_directory(path)
+            if reason := check_directory(path):
+                raise NotPermittedError(reason)
+
     @property
     def problem(self) -> str:
         """The first file that can't be read now, and the reason; empty without one."""
-        for segment in self._segments.values():
-            if segment.problem:
-                return f"{segment.path}: {segment.problem}"
-        return ""
+        failed = (each for each in self._segments.values() if each.problem)
+        return next((f"{each.path}: {each.problem}" for each in failed), "")
 
     def read_files(self) -> dict[str, SegmentContent]:
         """Read all files without locks: content by name, oldest first."""
@@ -147,7 +158,6 @@ class SegmentDirectory(QueueSegments):
         super().close()
 
     def _ensure_open(self, segment: QueueSegment) -> bool:
-        """Open a segment if needed. Return whether it is open."""
         if not segment.file.is_open:
             self._examine(segment)
         return segment.file.is_open
@@ -176,7 +186,7 @@ class SegmentDirectory(QueueSegments):
             self._note_problem(segment, error)
             return
         header = segment.header
-        if header is not None and not header.owner.is_same(self.owner):
+        if segment.is_foreign and header is not None:
             logger.error(
                 "outbox %s: queued by host %s for sink %s, so it is set aside; "
                 "`ccagent outbox` shows its messages",
@@ -187,19 +197,6 @@ class SegmentDirectory(QueueSegments):
             self._set_aside(segment, FOREIGN)
             return
         self.dropped = max(self.dropped, header.dropped if header is not None else 0)
-        self._count_damage(segment)
-        if segment.is_unreadable:
-            self._set_aside(segment, DAMAGED)
-        elif segment.is_finished:
-            self.now()  # the file may have the last reading of the clock
-            self._delete(segment)
-        elif segment.is_dead:
-            segment.close()
-        else:
-            self._close_others(segment)
-
-    def _count_damage(self, segment: QueueSegment) -> None:
-        """Count and log the damaged parts of a file, once."""
         if segment.damaged and not segment.is_counted:
             self.damaged += len(segment.damaged)
             logger.error(
@@ -209,6 +206,15 @@ class SegmentDirectory(QueueSegments):
                 segment.count,
             )
         segment.is_counted = True
+        if segment.is_unreadable:
+            self._set_aside(segment, DAMAGED)
+        elif segment.is_finished:
+            self.now()  # the file may have the last reading of the clock
+            self._delete(segment)
+        elif segment.is_dead:
+            segment.close()
+        else:
+            self._close_others(segment)
 
     def _set_aside(self, segment: QueueSegment, suffix: str) -> None:
         """Rename a file that can't be sent, so that it is not looked at again."""
@@ -223,7 +229,7 @@ class SegmentDirectory(QueueSegments):
 
     def _note_problem(self, segment: QueueSegment, error: Exception) -> None:
         """Close a segment, and leave it out until the next `open`."""
-        segment.problem = getattr(error, "strerror", None) or str(error)
+        segment.problem = describe_error(error)
         logger.error("outbox %s: %s", segment.path, segment.problem, key=segment.path)
         segment.close()
 
@@ -232,8 +238,8 @@ class SegmentDirectory(QueueSegments):
         entries: list[QueueEntry] = []
         if segment.file.is_open and not os.fstat(segment.file.descriptor).st_nlink:
             with contextlib.suppress(OSError):
-                for message in segment.read_all(self.owner):
-                    if message.entry is not None:
+                for message in segment.parse(self.owner).messages:
+                    if message.entry is not None and not message.is_done:
                         reason = message.reason if message.is_dead else ""
                         entries.append(msgspec.structs.replace(message.entry, reason=reason))
         lost = segment.count + segment.dead - len(entries)
@@ -307,13 +313,5 @@ class SegmentDirectory(QueueSegments):
                 if segment.create(header, max(self._limit, size)):
                     break
         if self._is_synced:
-            self._sync_directory()
+            sync_directory(self.path)
         return segment
-
-    def _sync_directory(self) -> None:
-        """Wait until the name of a new file is on the disk."""
-        descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

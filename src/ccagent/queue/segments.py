@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from ccagent.errors import EncodingError, UnparsableError
@@ -115,7 +116,7 @@ class QueueSegments:
 
     def has_room(self, size: int) -> bool:
         """Return whether `size` more bytes are within the limit."""
-        self._count_dropped(self._drop_expired())
+        self._drop_expired()
         return self.total_bytes() + size <= self._max_bytes
 
     def read(
@@ -269,7 +270,7 @@ class QueueSegments:
 
     def _make_room(self, size: int) -> None:
         """Delete expired messages, and the oldest segments until `size` more bytes fit."""
-        dropped = self._drop_expired()
+        self._drop_expired()
         total = self.total_bytes() + size
         if total > self._max_bytes:
             for segment in sorted(self._segments.values(), key=lambda each: not each.is_dead):
@@ -277,39 +278,36 @@ class QueueSegments:
                     break
                 if not segment.is_elsewhere:
                     total -= segment.file.size
-                    dropped += self._drop(segment)
-        if dropped:
-            self._count_dropped(dropped)
+                    self._drop(segment)
 
-    def _drop(self, segment: QueueSegment) -> int:
-        """Delete a segment with its messages. Return their number."""
+    def _drop(self, segment: QueueSegment) -> None:
+        """Delete a segment with its messages, and count them."""
         count = segment.count + segment.dead
-        if not segment.is_dead and not self._ensure_open(segment):
-            return 0
-        self._delete(segment)
-        return count
+        if segment.is_dead or self._ensure_open(segment):
+            self._delete(segment)
+            self._count_dropped(count)
 
-    def _drop_expired(self) -> int:
-        """Delete expired messages and dead letters. Return their number."""
-        now, dropped = self.now().clock, 0
+    def _count_dropped(self, count: int) -> None:
+        """Count dropped messages, also in the file that is written."""
+        self.dropped += count
+        written = self._written.get(False)
+        if count and written is not None and written.header is not None:
+            written.update_header(written.header._replace(dropped=self.dropped))
+
+    def _drop_expired(self) -> None:
+        """Delete expired messages and dead letters, and count them."""
+        now = self.now().clock
         if now < self._expiry:
-            return 0
+            return
         self._expiry = now + self._max_age / _EXPIRY_STEPS
         oldest = now - self._max_age
         for segment in [*self._segments.values()]:
             if segment.newest < oldest and not segment.is_elsewhere and not segment.is_finished:
-                dropped += self._drop(segment)
+                self._drop(segment)
         first = next((each for each in self._in_order() if each.count), None)
         if first is not None and not first.is_elsewhere and self._ensure_open(first):
-            for position, message in [*first.index.items()]:
-                if message.clock >= oldest:
-                    break
+            clocks = ((position, each.clock) for position, each in first.index.items())
+            expired = [*takewhile(lambda item: item[1] < oldest, clocks)]
+            for position, _ in expired:
                 first.mark(position, DONE)
-                dropped += 1
-        return dropped
-
-    def _count_dropped(self, dropped: int) -> None:
-        self.dropped += dropped
-        written = self._written.get(False)
-        if written is not None and written.header is not None:
-            written.update_header(written.header._replace(dropped=self.dropped))
+            self._count_dropped(len(expired))

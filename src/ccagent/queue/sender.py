@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ccagent.counters import SinkCounters
 from ccagent.errors import RejectedError, RetryableError, TooLargeError
 from ccagent.log import logger
-from ccagent.queue.failures import Failures
+from ccagent.queue.failures import LONGEST_AFTER, Failures, FailureVerdict
 from ccagent.queue.queue import BATCH
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 _FIRST_PAUSE = 1.0
 _LONGEST_PAUSE = 60.0
-_LONGEST_AFTER = 3600.0
 _FIRST_BATCH = 16
 _BATCH_GROWTH = 4
 _BATCH_SECONDS = 0.25
@@ -86,8 +85,9 @@ class Sender:
         self._failures = Failures(jitter)
         self._done = 0
         self._parts = PartSender(transport)
-        self._unreachable = _RateLimitedText()
-        self._alone = _RateLimitedText()
+        self._unreachable = ""
+        """The last logged reason of a pause; empty while the sink accepts messages."""
+        self._logged_at = 0.0
         self.counters = SinkCounters()
 
     def resume(self) -> None:
@@ -103,8 +103,8 @@ class Sender:
             return SendOutcome(0, self._paused_until - now)
         batch = self._next_batch(now)
         if not batch:
-            due = self._failures.next_due()
-            return SendOutcome(0, None if due is None else max(0.001, due - now))
+            due = self._failures.next_due(now)
+            return SendOutcome(0, None if due is None else due - now)
         self._batch = min(self._batch * _BATCH_GROWTH, BATCH)
         outcome = self._send(batch)
         seconds = self._monotonic() - now
@@ -213,9 +213,9 @@ class Sender:
             return
         self._done += len(taken)
         self._pause = _FIRST_PAUSE
-        if self._unreachable.text:
+        if self._unreachable:
             logger.info("sink %s: accepts messages again", self._name)
-            self._unreachable.text = ""
+            self._unreachable = ""
         self.counters.acknowledged += len(taken)
         self._parts.refused_wholly.difference_update(queued.message.topic for queued in taken)
         self._failures.note_success(taken, self._monotonic())
@@ -237,41 +237,21 @@ class Sender:
         self.counters.last_error = text
         # One message is enough to check whether the sink is reachable again.
         self._batch = 1
-        verdict = self._failures.note_failure(
-            failed, now, is_about_message=error.is_about_message, is_busy=error.is_busy
-        )
-        if verdict.is_hopeless:
+        verdict = self._failures.note_failure(failed, now, error)
+        if verdict is FailureVerdict.HOPELESS:
             self._reject(failed, f"{text}; repeatedly, while others were taken")
-            return SendOutcome(self._done, 0)
-        if verdict.is_alone:
-            if self._alone.is_new(text, now):
-                logger.warning("sink %s: %s; other messages are sent meanwhile", self._name, text)
-            self._failures.postpone(failed, now + min(error.after, _LONGEST_AFTER))
-            return SendOutcome(self._done, 0)
-        if verdict.is_trial_wanted:
-            return SendOutcome(self._done, 0)
-        rest = max(self._pause * self._jitter(0.5, 1.0), min(error.after, _LONGEST_AFTER))
-        self._pause = min(self._pause * 2, _LONGEST_PAUSE)
-        self._paused_until = now + rest
-        if self._unreachable.is_new(text, now):
-            plan = "" if self._transport.is_one_shot else f"; retrying in {rest:.0f} s"
-            logger.warning("sink %s: %s%s", self._name, text, plan)
-        return SendOutcome(self._done, rest)
-
-
-class _RateLimitedText:
-    """The last logged text, to log an unchanged text only once per hour."""
-
-    def __init__(self) -> None:
-        self.text = ""
-        self._at = 0.0
-
-    def is_new(self, text: str, now: float) -> bool:
-        """Return whether to log a text at `now`."""
-        if text == self.text and now < self._at + _LOGGED_EVERY:
-            return False
-        self.text, self._at = text, now
-        return True
+        elif verdict is FailureVerdict.OTHERS:
+            logger.warning("sink %s: %s; other messages are sent meanwhile", self._name, text)
+        elif verdict is FailureVerdict.PAUSE:
+            rest = max(self._pause * self._jitter(0.5, 1.0), min(error.after, LONGEST_AFTER))
+            self._pause = min(self._pause * 2, _LONGEST_PAUSE)
+            self._paused_until = now + rest
+            if text != self._unreachable or now >= self._logged_at + _LOGGED_EVERY:
+                self._unreachable, self._logged_at = text, now
+                plan = "" if self._transport.is_one_shot else f"; retrying in {rest:.0f} s"
+                logger.warning("sink %s: %s%s", self._name, text, plan)
+            return SendOutcome(self._done, rest)
+        return SendOutcome(self._done, 0)
 
 
 class PartSender:

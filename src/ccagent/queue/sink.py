@@ -45,7 +45,7 @@ class Sink:
         self.name = name
         self.settings = settings
         self.profile = settings.profile
-        self._queue = Queue(name, choose_queue_settings(transport, where))
+        self._queue = Queue(name, where if where and transport.is_network else OutboxSettings())
         self._sender = Sender(name, self._queue, transport)
         self._queued = 0
         self._restarts = 0
@@ -108,19 +108,23 @@ class Sink:
             )
 
     def close(self) -> None:
-        """Ask the thread to send the backlog once and to end. Does not wait for the end."""
+        """Ask the thread to send the backlog once and to end. Does not wait for the end.
+
+        If no thread can be started, the sink ends here.
+        """
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-        self._end_without_thread()
+        if self._thread is None:
+            self._start()
+        if self._thread is None and not self._has_ended:
+            self._end()
 
     def retire(self, successor: Sink) -> None:
         """Ask the thread to end. Another sink takes over the backlog and new messages."""
         with self._changed:
             self._successor = successor
-            self._closing = True
-            self._changed.notify_all()
-        self._end_without_thread()
+        self.close()
 
     def wake(self) -> None:
         """Wake the thread after another process or sink has queued messages."""
@@ -154,13 +158,6 @@ class Sink:
             logger.error("sink %s: %s; messages stay queued", self.name, error)
         else:
             self._thread = thread
-
-    def _end_without_thread(self) -> None:
-        """End the sink here if no thread can be started."""
-        if self._thread is None:
-            self._start()
-        if self._thread is None and not self._has_ended:
-            self._end()
 
     def _run(self) -> None:
         while True:
@@ -198,7 +195,7 @@ class Sink:
         with self._changed:
             while not self._closing:
                 if not self._queue.has_work():
-                    self._changed.wait(_LONGEST_WAIT if self._queue.is_on_disk else None)
+                    self._changed.wait(_LONGEST_WAIT if self._queue.path else None)
                 elif (rest := self._send_at - time.monotonic()) > 0:
                     self._changed.wait(rest)
                 else:
@@ -249,8 +246,3 @@ class Sink:
                 return
             time.sleep(_LOCK_RETRIED)
             self._queue.check()
-
-
-def choose_queue_settings(transport: Transport, where: OutboxSettings | None) -> OutboxSettings:
-    """Return the settings of the queue for a transport: in memory for one on this machine."""
-    return where if where is not None and transport.is_network else OutboxSettings()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import msgspec
 
 from ccagent.log import logger
-from ccagent.service.private_files import open_private, replace_file, write_all
+from ccagent.service.private_files import open_private, replace_file, sync_directory, write_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -66,7 +66,7 @@ class JournalFile(Generic[T]):
         self.close()
         lines = [format_line(msgspec.json.encode(record)) for record in records]
         replace_file(self._path, b"".join(lines))
-        _sync_directory(os.path.dirname(self._path))
+        sync_directory(os.path.dirname(self._path))
         self._descriptor = open_private(self._path, os.O_RDWR)
         self._records, self._added = len(lines), 0
 
@@ -116,11 +116,3 @@ def explain(error: OSError | NotPermittedError) -> str:
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
     return str(error)
-
-
-def _sync_directory(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -139,6 +139,15 @@ def replace_file(path: str, content: bytes, mode: int = 0o600) -> None:
         os.close(directory)
 
 
+def sync_directory(path: str) -> None:
+    """Wait until the names of new files are on the disk. Raise OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def write_all(descriptor: int, content: bytes) -> None:
     """Write all of `content`. Raise OSError."""
     rest = memoryview(content)

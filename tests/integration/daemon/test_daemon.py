@@ -160,6 +160,7 @@ def test_a_command_that_hangs_stalls_only_its_agent(daemon: Running) -> None:
 def test_a_sink_that_is_down_does_not_delay_the_other(daemon: Running) -> None:
     daemon.start(SAMPLE + '[sinks.down]\nurl = "http://127.0.0.1:9/"\n')
     until(lambda: len(daemon.written()) >= 4)
+    until(lambda: "sink down: " in daemon.said())
     assert daemon.said().count("sink down: ") == 1
     assert daemon.stop() < 30
     assert "could not be sent and are lost" in daemon.said()

@@ -49,7 +49,8 @@ def test_start_reload_and_end_are_told(daemon: Running, manager: NotifySocket) -
     daemon.reload(SAMPLE.replace("every", "evry"))
     assert manager.next_but(WATCHDOG).startswith("RELOADING=1")
     assert "READY=1\nSTATUS=configuration not read again, the old one" in manager.next_but(WATCHDOG)
-    assert daemon.said().count("ccagent: error: configuration not read again") == 1
+    until(lambda: "ccagent: error: configuration not read again" in daemon.said())
+    assert daemon.said().count("configuration not read again") == 1
 
     assert daemon.stop() < 30
     assert manager.next_but(WATCHDOG) == "STOPPING=1"

@@ -167,7 +167,7 @@ def test_a_second_daemon_leaves_the_socket_to_the_first(daemon: Running, tmp_pat
 def test_a_directory_that_does_not_exist_is_no_fault(daemon: Running) -> None:
     daemon.start(CONFIGURATION.replace("OUT.sock", "OUT/not/here.sock"), "-vv")
     until(daemon.written)
-    assert "there is no such directory; no status" in daemon.said()
+    until(lambda: "there is no such directory; no status" in daemon.said())
     daemon.stop()
 
 

@@ -63,7 +63,6 @@ def findings(node: Node) -> dict[str, Finding]:
 def test_sound_outboxes_are_not_mentioned(node: TreeNode, outbox: Path) -> None:
     fill(outbox, "backend")
     (outbox / "new.queue").mkdir()
-    (outbox / "old.outbox").touch()
     (outbox / "daemon.lock").touch()
     before = sorted(outbox.rglob("*"))
     assert findings(node) == {}
@@ -91,15 +90,9 @@ def test_files_of_another_sink_are_shown(node: TreeNode, outbox: Path) -> None:
     assert "ccagent outbox retry" in finding.fix
 
 
-def test_an_outbox_that_was_set_aside_is_shown(node: TreeNode, outbox: Path) -> None:
-    (outbox / "backend.outbox.damaged-1700000000").touch()
-    assert list(findings(node)) == ["backend.outbox.damaged-1700000000"]
-
-
 def test_files_that_ccagent_would_not_open_are_shown(node: TreeNode, outbox: Path) -> None:
     (outbox / "a.queue").symlink_to("/etc")
     (outbox / "b.queue").touch()
-    (outbox / "c.outbox").mkdir()
     path = fill(outbox, "d")
     os.link(path, outbox / "link")
     (outbox / "e.queue").mkdir()
@@ -107,7 +100,6 @@ def test_files_that_ccagent_would_not_open_are_shown(node: TreeNode, outbox: Pat
     assert {name: each.found.split(",")[0] for name, each in findings(node).items()} == {
         "a.queue": "a symbolic link",
         "b.queue": "not a directory",
-        "c.outbox": "not a regular file",
         path.name: "a file with 2 names (hard links)",
         "000000000002.log": "not a regular file",
     }

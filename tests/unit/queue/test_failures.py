@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from ccagent.errors import RetryableError
 from ccagent.queue.entry import QueuedMessage, QueueEntry
 from ccagent.queue.failures import ANY, Failures, FailureVerdict
 from ccagent.records.message import Message
+
+AWAY = RetryableError("away")
+NOT_THIS = RetryableError("no stream", is_about_message=True)
 
 
 def waiting(number: int, kind: str = "sample") -> QueuedMessage:
@@ -15,65 +19,89 @@ def failures() -> Failures:
     return Failures(lambda _, longest: longest)
 
 
+def fail(noted: Failures, count: int, error: RetryableError = AWAY) -> list[FailureVerdict]:
+    return [noted.note_failure(waiting(1), 0.0, error) for _ in range(count)]
+
+
 def test_a_sink_that_is_away_is_no_fault_of_a_message() -> None:
     noted = failures()
-    for _ in range(2):
-        assert noted.note_failure(waiting(1), 0.0, is_about_message=False) == FailureVerdict()
-        assert noted.choose(0.0) == ANY
-
-
-def test_after_three_failures_other_kinds_are_tried_first() -> None:
-    noted = failures()
-    for _ in range(3):
-        noted.note_failure(waiting(1), 0.0, is_about_message=False)
-    assert noted.choose(0.0).without_kinds == ["c.sample"]
-    # There are none: it is this one's turn again.
-    assert noted.note_empty()
+    assert fail(noted, 4) == [FailureVerdict.PAUSE] * 4
     assert noted.choose(0.0) == ANY
-    assert not noted.note_empty()
 
 
 def test_one_that_fails_while_others_pass_does_not_hold_them_up() -> None:
     noted = failures()
-    for _ in range(3):
-        noted.note_failure(waiting(1), 0.0, is_about_message=False)
-    noted.note_success([waiting(2, "job")], 0.0)
-    assert noted.note_failure(waiting(1), 0.0, is_about_message=False).is_alone
-    assert noted.choose(0.0).without_kinds == ["c.sample"]
-    noted.note_success([waiting(3, "job")], 1.0)
-    # Due again, failed again: now it is overtaken by those of its own kind too.
-    assert noted.note_failure(waiting(1), 2.0, is_about_message=False).is_alone
-    choice = noted.choose(2.0)
+    assert fail(noted, 5) == [FailureVerdict.PAUSE] * 4 + [FailureVerdict.TRIAL]
+    assert noted.choose(0.0).without_numbers == [1]
+    noted.note_success([waiting(2)], 5.0)
+    assert noted.choose(5.0).number == 1
+    assert noted.note_failure(waiting(1), 5.0, AWAY) is FailureVerdict.OTHERS
+    choice = noted.choose(5.0)
     assert (choice.without_kinds, choice.without_numbers) == ([], [1])
+
+
+def test_a_trial_that_fails_too_blames_nobody() -> None:
+    noted = failures()
+    fail(noted, 5)
+    noted.choose(0.0)
+    assert noted.note_failure(waiting(2), 0.0, AWAY) is FailureVerdict.PAUSE
+    assert noted.choose(0.0) == ANY
+    # The next trial uses a later message.
+    assert fail(noted, 4)[-1] is FailureVerdict.TRIAL
+    assert noted.choose(0.0).without_numbers == [1, 2]
+    assert noted.note_empty()
+    assert noted.choose(0.0) == ANY
+
+
+def test_a_kind_whose_message_fails_waits_alone() -> None:
+    noted = failures()
+    assert fail(noted, 1, NOT_THIS) == [FailureVerdict.OTHERS]
+    assert noted.choose(0.0).without_kinds == ["c.sample"]
+    assert noted.choose(2.0) == ANY
+    assert noted.next_due(0.0) == 2.0
 
 
 def test_one_that_fails_while_others_of_its_kind_pass_is_hopeless_in_the_end() -> None:
     noted = failures()
-    for _ in range(3):
-        noted.note_failure(waiting(1), 0.0, is_about_message=True)
+    fail(noted, 3, NOT_THIS)
     assert noted.choose(0.0).without_numbers == [1]
-    now, verdicts = 0.0, list[bool]()
+    now, verdicts = 0.0, list[FailureVerdict]()
     for number in range(2, 8):
         noted.note_success([waiting(number)], now)
         now += 600
         assert noted.choose(now).number == 1
-        verdicts.append(noted.note_failure(waiting(1), now, is_about_message=True).is_hopeless)
-    assert verdicts == [False] * 5 + [True]
+        verdicts.append(noted.note_failure(waiting(1), now, NOT_THIS))
+    assert verdicts == [FailureVerdict.OTHERS] * 5 + [FailureVerdict.HOPELESS]
+
+
+def test_failures_do_not_count_while_most_attempts_fail() -> None:
+    noted = failures()
+    fail(noted, 3, NOT_THIS)
+    for number in range(2, 100, 2):
+        noted.note_failure(waiting(number), 0.0, AWAY)
+        noted.note_failure(waiting(number), 0.0, AWAY)
+        noted.note_success([waiting(number)], 0.0)
+        assert noted.note_failure(waiting(1), 0.0, NOT_THIS) is FailureVerdict.OTHERS
 
 
 def test_pauses_between_the_attempts_of_one_grow() -> None:
     noted = failures()
-    for _ in range(3):
-        noted.note_failure(waiting(1), 0.0, is_about_message=True)
+    fail(noted, 3, NOT_THIS)
     now, pauses = 0.0, list[float]()
     for _ in range(11):
-        due = noted.next_due()
+        due = noted.next_due(now)
         assert due is not None
         pauses.append(due - now)
         now = due
-        noted.note_failure(waiting(1), now, is_about_message=True)
+        noted.note_failure(waiting(1), now, NOT_THIS)
     assert pauses == sorted(pauses)
     assert pauses[-1] == 600
+
+
+def test_a_receiver_may_ask_for_a_longer_pause() -> None:
+    noted = failures()
+    noted.note_failure(waiting(1), 0.0, RetryableError("x", is_about_message=True, after=500.0))
+    assert noted.next_due(0.0) == 500
 
 
 def test_a_whole_kind_that_fails_becomes_no_dead_letters() -> None:
@@ -85,47 +113,29 @@ def test_a_whole_kind_that_fails_becomes_no_dead_letters() -> None:
             one = waiting(choice.number)
         elif choice.without_kinds:
             noted.note_success([waiting(1000, "job")], now)
-            now = noted.next_due() or now
+            now = noted.next_due(now) or now
             continue
         else:
             one = waiting(max(choice.without_numbers, default=0) + 1)
         attempts += 1
-        assert not noted.note_failure(one, now, is_about_message=True).is_hopeless
+        assert noted.note_failure(one, now, NOT_THIS) is FailureVerdict.OTHERS
     assert attempts < now / 15
 
 
 def test_when_a_kind_passes_again_those_overtaken_are_tried_at_once() -> None:
     noted = failures()
-    for number in (1, 2):
+    for number in (1, 2, 3):
         for _ in range(3):
-            noted.note_failure(waiting(number), 0.0, is_about_message=True)
-    noted.note_failure(waiting(3), 0.0, is_about_message=True)
-    noted.note_success([waiting(3)], 1.0)
+            noted.note_failure(waiting(number), 0.0, NOT_THIS)
+    noted.note_failure(waiting(4), 0.0, NOT_THIS)
+    assert noted.choose(1.0).without_kinds == ["c.sample"]
+    noted.note_success([waiting(5)], 1.0)
     assert noted.choose(1.0).number == 1
-
-
-def test_another_message_of_the_kind_is_tried_when_there_is_nothing_else() -> None:
-    noted = failures()
-    verdicts = [noted.note_failure(waiting(1), 0.0, is_about_message=False) for _ in range(5)]
-    assert [verdict.is_trial_wanted for verdict in verdicts] == [False] * 4 + [True]
-    assert noted.choose(0.0).without_numbers == [1]
-    assert noted.shorten([waiting(2), waiting(3)]) == [waiting(2)]
-    noted.note_success([waiting(2)], 5.0)
-    assert noted.choose(5.0).number == 1
-
-
-def test_a_probe_that_fails_too_blames_nobody() -> None:
-    noted = failures()
-    for _ in range(5):
-        noted.note_failure(waiting(1), 0.0, is_about_message=False)
-    assert noted.note_failure(waiting(2), 0.0, is_about_message=False) == FailureVerdict()
-    assert noted.note_empty()  # no other kind either
-    assert noted.choose(0.0) == ANY
 
 
 def test_a_message_of_a_kind_that_has_failed_is_sent_by_itself() -> None:
     noted = failures()
-    noted.note_failure(waiting(3), 0.0, is_about_message=False)
+    noted.note_failure(waiting(3), 0.0, NOT_THIS)
     batch = [waiting(1, "job"), waiting(2, "job"), waiting(3), waiting(4)]
     assert noted.shorten(batch) == batch[:2]
     assert noted.shorten(batch[2:]) == [waiting(3)]
@@ -133,8 +143,7 @@ def test_a_message_of_a_kind_that_has_failed_is_sent_by_itself() -> None:
 
 def test_what_was_dropped_meanwhile_is_forgotten() -> None:
     noted = failures()
-    for _ in range(3):
-        noted.note_failure(waiting(1), 0.0, is_about_message=True)
+    fail(noted, 3, NOT_THIS)
     assert noted.choose(9.0).number == 1
     assert noted.note_empty()
-    assert noted.next_due() is None
+    assert noted.next_due(0.0) is None

@@ -262,7 +262,7 @@ def test_a_directory_that_others_may_write_is_not_used(tmp_path: Path) -> None:
 def test_a_disk_that_is_tried_again_and_again_costs_no_descriptors(tmp_path: Path) -> None:
     (tmp_path / DIRECTORY).touch()
     queue = Queue("backend", settings(tmp_path))
-    queue.retry_after = queue._retry_at = 0.0
+    queue.retry_after = queue._reread_at = 0.0
     gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(50):
@@ -313,7 +313,7 @@ def test_what_root_creates_belongs_to_the_owner_of_the_directory_above(tmp_path:
 def test_memory_is_used_on_demand(tmp_path: Path) -> None:
     queue = Queue("backend", OutboxSettings(directory=str(tmp_path), memory=True))
     queue.put([message("0")])
-    assert not queue.is_on_disk
+    assert queue.path == ""
     assert list(tmp_path.iterdir()) == []
     queue.close()
 
