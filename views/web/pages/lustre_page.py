@@ -37,7 +37,7 @@ _COLUMNS: tuple[tuple[str, str], ...] = (
 
 
 class ShownFactor(NamedTuple):
-    """A rate as a multiple of an earlier one. level: `hint` if it is far from it, else empty."""
+    """A rate as a multiple of an earlier one. level: `hint` if it is far above it, else empty."""
 
     level: str
     shape: str
@@ -206,11 +206,15 @@ def _show_job(one: LiveJob) -> LustreJob:
     return LustreJob(
         one,
         "" if not name else job_link(cluster, name) if cluster else any_job_link(name),
-        (draw_meter(one.share), format_share(one.share, 1.0)),
+        (draw_meter(one.share), _show_share(one.share)),
         _show_latency(one.latency, one.read_bytes + one.write_bytes),
         read_moment(one.since) or None,
         _show_factor(one.factor, "new"),
     )
+
+
+def _show_share(share: float) -> str:
+    return "< 0.1 %" if 0 < share < 1e-3 else format_share(share, 1.0)
 
 
 def _show_latency(microseconds: float | None, rate: float) -> str:
@@ -220,7 +224,11 @@ def _show_latency(microseconds: float | None, rate: float) -> str:
 
 
 def _show_factor(ratio: float | None, missing: str) -> ShownFactor:
-    """Return a factor, marked if it is far from 1. missing: the word for none."""
+    """Return a factor, marked if it is far from 1. missing: the word for none.
+
+    Only a rise is a hint: between its bursts each target is idle.
+    """
     word = missing if ratio is None else f"{format_number(ratio, 2)} times"
-    is_far = missing == "new" if ratio is None else not 1 / _FAR < ratio < _FAR
-    return ShownFactor("hint", STATES["hint"][0], word) if is_far else ShownFactor("", "", word)
+    if missing == "new" if ratio is None else ratio >= _FAR:
+        return ShownFactor("hint", STATES["hint"][0], word)
+    return ShownFactor("", "", word if ratio is None or ratio > 1 / _FAR else f"▼ {word}")

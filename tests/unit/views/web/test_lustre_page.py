@@ -122,13 +122,14 @@ def test_texts_of_the_store_are_never_markup(site: PageSite, store: Server) -> N
     ("target", "factor", "is_far"),
     [
         ({"factor": 2.9}, "2.9 times", False),
-        ({"factor": 0.3}, "0.3 times", True),
-        ({"factor": None, "operations": 0.0}, "0 times", True),
+        ({"factor": 3.0}, "3 times", True),
+        ({"factor": 0.3}, "▼ 0.3 times", False),
+        ({"factor": None, "operations": 0.0}, "▼ 0 times", False),
         ({"factor": None, "before": 0.0}, "new", True),
         ({"factor": None, "before": 0.0, "operations": 0.0}, "idle", False),
     ],
 )
-def test_a_rate_far_from_the_hour_before_is_marked(
+def test_a_rate_far_above_the_hour_before_is_marked(
     site: PageSite, store: Server, target: dict[str, Any], factor: str, *, is_far: bool
 ) -> None:
     answer(store, LIVE | {"targets": [LIVE["targets"][0] | target], "jobs": []})
