@@ -73,6 +73,10 @@ class MigrationWay(NamedTuple):
 _LOADING = threading.Lock()
 
 
+def _ignore(_data: object, _error: object) -> None:
+    """Ignore an error: it is raised, too."""
+
+
 @cache
 def _load_libvirt() -> Any:
     import libvirt
@@ -81,7 +85,7 @@ def _load_libvirt() -> Any:
         while True:
             libvirt.virEventRunDefaultImpl()
 
-    cast("Any", libvirt).registerErrorHandler(lambda _data, _error: None, None)  # raised, too
+    cast("Any", libvirt).registerErrorHandler(_ignore, None)
     libvirt.virEventRegisterDefaultImpl()
     threading.Thread(target=run, name="libvirt events", daemon=True).start()
     return libvirt

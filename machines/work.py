@@ -149,22 +149,21 @@ class MachineWork:
         self, task: fast.EvacuateNode, policy: MachinePolicy, is_begun: bool
     ) -> list[Part]:
         """Return a migration for each active machine that the policy names."""
+        here, destinations = self._operations.here, self._operations.destinations
         capacities: dict[str, int] = {}
         reason = _NONE_LEFT
         try:
-            names = [
-                name for name in self._operations.here.list_active() if policy.allows_machine(name)
-            ]
-            if is_begun:
-                return [self._finding(name, "") for name in names]
-            for name in dict.fromkeys(task.destinations):
-                destination = self._operations.destinations[name]
-                try:
-                    capacities[name] = destination.count_cpus() - len(destination.list_active())
-                except HypervisorError as error:
-                    reason = str(error)
+            names = [name for name in here.list_active() if policy.allows_machine(name)]
         except CcagentError as error:
-            reason = str(error)
+            return [_failing(UNKNOWN, str(error))]
+        if is_begun:
+            return [self._finding(name, "") for name in names]
+        for name in dict.fromkeys(task.destinations):
+            try:
+                count = len(destinations[name].list_active())
+                capacities[name] = destinations[name].count_cpus() - count
+            except CcagentError as error:
+                reason = str(error)
         if not capacities:
             return [_failing(UNKNOWN, reason)]
         parts: list[Part] = []
