@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ccagent import log
+from ccagent.config.service_setup import keep_log
 from ccagent.controls.audit import Audit
 from ccagent.controls.catalogue import Catalogue, find_features, standard_classes
 from ccagent.controls.changes import Changes, find_jobs
@@ -367,13 +367,7 @@ def _connection_of(settings: ControlsSettings) -> list[object]:
 
 def run_service(path: str | None, verbosity: int) -> None:
     """Run the service until SIGTERM. Raise CcagentError."""
-    log.configure(verbosity)
-
-    def load() -> ControlSetup:
-        setup = load_setup(path, needs_table=True)
-        log.configure(verbosity, *log.read_choice(setup.table))
-        return setup
-
+    load = keep_log(lambda: load_setup(path, needs_table=True), verbosity)
     service = ControlService(load)
     service.handle_signals()
     gc.collect()

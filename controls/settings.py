@@ -6,7 +6,7 @@ Agents and sinks in the file are ignored, so their modules are not loaded.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from msgspec import Meta
@@ -14,11 +14,11 @@ from msgspec import Meta
 from ccagent.config import common_keys
 from ccagent.config.conversion import convert, place_errors
 from ccagent.config.duration import Cadence, Duration
-from ccagent.config.files import DEFAULT_PATH, read_default, read_files
-from ccagent.config.settings import Settings, as_table
+from ccagent.config.files import DEFAULT_PATH
+from ccagent.config.service_setup import ServiceSetup, load_service
+from ccagent.config.settings import Settings
 from ccagent.controls.control import DEVICE_TYPES
 from ccagent.errors import ConfigurationError
-from ccagent.machine.node import Node
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -282,41 +282,19 @@ def check_controls(settings: ControlsSettings) -> None:
         raise ConfigurationError(*(f"controls.{problem}" for problem in problems))
 
 
-class ControlSetup(NamedTuple):
-    """The settings of the service from a file."""
-
-    path: str
-    settings: ControlsSettings
-    table: dict[str, Any]
-
-    def make_node(self) -> Node:
-        """Return the node of this machine, with its configured names.
-
-        The host name keeps its domain: a request may contain either name.
-        """
-        return Node(
-            hostname=str(self.table.get("hostname", "")),
-            cluster=str(self.table.get("cluster", "")),
-            hostname_only=False,
-        )
+ControlSetup = ServiceSetup[ControlsSettings]
 
 
 def load_setup(path: str | None, *, needs_table: bool) -> ControlSetup:
     """Read and check the file; without `path` the default file. It must exist for the service.
 
-    Raise ConfigurationError with file, line, key and reason.
+    The host name keeps its domain: a request may contain either name. Raise ConfigurationError with
+    file, line, key and reason.
     """
-    file = path or DEFAULT_PATH
-    files = read_default() if path is None and not needs_table else read_files(file)
-    if files.problems:
-        raise ConfigurationError(*files.problems)
-    if "controls" not in files.table and needs_table:
-        raise ConfigurationError(f"{file}: no table [controls]: nothing to do")
-    try:
-        settings = check_table(files.table.get("controls", {}), file)
-    except ConfigurationError as error:
-        raise ConfigurationError(*files.locate(error.problems)) from error
-    return ControlSetup(file, settings, as_table(files.table))
+    setup = load_service(
+        path, "controls", ControlsSettings, check_controls, needs_table=needs_table
+    )
+    return setup._replace(hostname_only=False)
 
 
 def check_table(table: object, path: str) -> ControlsSettings:
@@ -328,4 +306,4 @@ def check_table(table: object, path: str) -> ControlsSettings:
 
 def without_file() -> ControlSetup:
     """Return the setup of commands without a file."""
-    return ControlSetup(DEFAULT_PATH, ControlsSettings(), {})
+    return ControlSetup(DEFAULT_PATH, ControlsSettings(), {}, hostname_only=False)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import queue
 import threading
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -16,25 +17,24 @@ from ccagent.agents.fast.messages.decoding import decode
 from ccagent.errors import CcagentError
 from ccagent.log import logger, printable, say
 from ccagent.machine.clock import timestamp
-from ccagent.machines.group_moves import NONE_LEFT, GroupMoves, make_order
-from ccagent.machines.hypervisor import HypervisorError
+from ccagent.machines.hypervisor import HypervisorError, open_connection
+from ccagent.machines.journal import TaskJournal
+from ccagent.machines.operations import Operations
 from ccagent.machines.policy import EVENTS, MachinePolicy, task_name
-from ccagent.machines.recovery import Recovery
+from ccagent.machines.requests import BrokerRequests
+from ccagent.machines.work import UNKNOWN, MachineWork, make_failure, name_machines
 from ccagent.senders import SenderTable
+from ccagent.service.audit_file import AuditFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from ccagent.agents.fast.session.answers import AnswerQueue
     from ccagent.machine.node import Node
-    from ccagent.machines.journal import RecordedTask, TaskJournal
-    from ccagent.machines.locating import MachineLocator
-    from ccagent.machines.migration import MigrationOrder, Migrations
-    from ccagent.machines.operations import Operations
-    from ccagent.machines.pscom import PscomHooks
+    from ccagent.machines.journal import RecordedTask
     from ccagent.machines.settings import MigfraSettings
+    from ccagent.machines.work import Part
     from ccagent.net.mqtt_broker import ReceivedMessage
-    from ccagent.service.audit_file import AuditFile
 
 MOST_WAITING = 200
 """Maximum of accepted tasks without a result."""
@@ -42,7 +42,6 @@ MOST_WAITING = 200
 _OTHER_WORKERS = 8
 _LONGEST_DETAILS = 1000
 _REFUSALS_AUDITED_EVERY = 0.5
-_UNKNOWN = "unknown"
 
 
 class Workers:
@@ -72,14 +71,6 @@ class Workers:
                 self._idle += 1
 
 
-class Part(NamedTuple):
-    """The work of a task for one machine. names: of the machines that it locks."""
-
-    names: Sequence[str]
-    work: Callable[[], fast.MachineOutcome]
-    migrates: bool = False
-
-
 class RunningTask:
     """An accepted task and the outcomes of its parts. key: that of the journal."""
 
@@ -94,37 +85,32 @@ class RunningTask:
 
 
 class Framework:
-    """Handles messages. Its session calls it in one thread, its workers in others."""
+    """Handles messages. Its session calls it in one thread, its workers in others.
+
+    open_connection: to libvirt, when a task needs it.
+    """
 
     def __init__(
         self,
         node: Node,
         settings: MigfraSettings,
-        *,
-        journal: TaskJournal,
         answers: AnswerQueue,
-        audit: AuditFile,
-        operations: Operations,
-        migrations: Migrations,
-        hooks: PscomHooks,
-        locator: MachineLocator,
+        open_connection: Callable[[str], Any] = open_connection,
     ) -> None:
+        """Read the journal of an earlier process. Raise JournalError."""
         self.senders = SenderTable()
         self.policy = MachinePolicy(settings)
         """Replaced by a reload."""
         self.on_answer: Callable[[], None] = lambda: None
+        self.journal = TaskJournal(settings.state_directory)
+        self.requests = BrokerRequests(settings, node.hostname, self._find_process)
         top = f"{settings.topic}/migfra/{node.hostname}"
         self.task_topic, self.result_topic = f"{top}/task", f"{top}/result"
         self._node = node
-        self._journal = journal
         self._answers = answers
-        self._audit_file = audit
-        self._operations = operations
-        self._migrations = migrations
-        self._groups = GroupMoves(operations, migrations)
-        self._recovery = Recovery(operations, migrations)
-        self._hooks = hooks
-        self._locator = locator
+        self._audit_file = AuditFile(os.path.join(settings.state_directory, "audit.jsonl"))
+        self._operations = Operations(node, settings, self.requests, open_connection)
+        self._machine_work = MachineWork(self._operations)
         self._movers = Workers(settings.allow.parallel, "migration")
         self._others = Workers(_OTHER_WORKERS, "machine")
         self._lock = threading.RLock()
@@ -137,21 +123,18 @@ class Framework:
 
     def filters(self) -> list[str]:
         """Return the topic filters to subscribe to."""
-        return [self.task_topic, *self._locator.filters(), *self._hooks.filters()]
+        return [self.task_topic, *self.requests.filters()]
 
     def on_connected(self) -> None:
         """Do nothing: the framework has no message for a new connection."""
 
     def on_turn(self) -> None:
         """Send requests to others, whose answers are subscribed to now."""
-        self._hooks.send()
-        self._locator.send()
+        self.requests.send()
 
     def on_message(self, received: ReceivedMessage) -> None:
         """Handle a message. An accepted task is on disk when this returns."""
-        if self._hooks.on_message(received.topic) or self._locator.on_message(
-            received.topic, received.payload
-        ):
+        if self.requests.on_message(received.topic, received.payload):
             return
         self.senders.count(received.topic, messages=1)
         if received.is_retained:
@@ -161,38 +144,38 @@ class Framework:
             return
         message = decode("machine task", received.payload)
         if isinstance(message, fast.Refusal):
-            self._refuse(received.topic, message.id, message.task or _UNKNOWN, message.reason)
+            self._refuse(received.topic, message.id, message.task or UNKNOWN, message.reason)
         elif isinstance(message, fast.MachineTask):
             self._take(received, message)
 
     def recover(self) -> None:
         """Answer what an earlier process has left, by what is true now."""
         queued = self._answers.keys()
-        for recorded in self._journal.unqueued():
+        for recorded in self.journal.unqueued():
             if recorded.key not in queued and recorded.result is not None:
                 self._queue(recorded.key, recorded.result)
-        for recorded in self._journal.unfinished():
+        for recorded in self.journal.unfinished():
             message = decode("machine task", recorded.payload)
             if not isinstance(message, fast.MachineTask):
                 continue
             running = RunningTask(recorded.key, message, self.task_topic)
             self._running[recorded.key] = running
-            parts = [Part(names, work) for names, work in self._recovery.works(message)]
-            self._dispatch(running, parts)
+            self._start(running, is_begun=True)
 
     def _take(self, received: ReceivedMessage, task: fast.MachineTask) -> None:
         """Accept a task, refuse it, or send the stored result of a repeated one."""
         name = task_name(task)
         if reason := self.policy.find_refusal(task):
-            self._refuse(received.topic, task.id, name, reason, _names(task))
+            self._refuse(received.topic, task.id, name, reason, name_machines(task))
             return
-        if (refused := self._refused_parts(task)) and all(each.details for each in refused):
+        refused = self._refused_parts(task)
+        if refused and all(each.details for each in refused):
             self._answer_refused(received.topic, task.id, name, refused)
             return
         digest = hashlib.blake2b(received.payload, digest_size=16).hexdigest()
         key = f"id:{task.id}" if task.id else f"{digest}:{received.number}"
         try:
-            known = self._journal.find(key)
+            known = self.journal.find(key)
             if known is not None and not task.id and not received.is_repeated:
                 key, known = f"{key}:{time.time_ns()}", None
             if known is not None:
@@ -200,12 +183,15 @@ class Framework:
                 return
             if len(self._running) >= MOST_WAITING:
                 raise HypervisorError(f"busy: {len(self._running)} tasks are waiting")
-            self._journal.accept(key, digest, received.payload)
+            self.journal.accept(key, digest, received.payload)
         except CcagentError as error:
-            self._refuse(received.topic, task.id, name, str(error), _names(task))
+            self._refuse(received.topic, task.id, name, str(error), name_machines(task))
             return
         running = RunningTask(key, task, received.topic)
         self._audit("accepted", running)
+        for part in refused:
+            if part.details:
+                self._note_refusal(received.topic, "part", part.details)
         with self._lock:
             self._running[key] = running
             if self._blocking:
@@ -216,14 +202,12 @@ class Framework:
     def _refused_parts(self, task: fast.MachineTask) -> list[fast.MachineOutcome]:
         """Return a failure for each part of a task, without details if the part is allowed."""
         parts = task.machines if isinstance(task, fast.StartMachines | fast.OrderMachines) else ()
-        return [
-            _failure(each.name or _UNKNOWN, self.policy.find_part_refusal(each)) for each in parts
-        ]
+        return [make_failure(each.name, self.policy.find_part_refusal(each)) for each in parts]
 
     def _repeat(self, topic: str, task: fast.MachineTask, known: RecordedTask, digest: str) -> None:
         if known.digest != digest:
             reason = "id: another task had it"
-            self._refuse(topic, task.id, task_name(task), reason, _names(task))
+            self._refuse(topic, task.id, task_name(task), reason, name_machines(task))
         elif known.result is not None:
             self._queue(known.key, known.result)
         else:
@@ -234,65 +218,20 @@ class Framework:
         with self._lock:
             if not running.task.is_concurrent:
                 self._blocking = running.key
+        self._start(running)
+
+    def _start(self, running: RunningTask, *, is_begun: bool = False) -> None:
+        def start() -> None:
+            parts = self._machine_work.parts(running.task, self.policy, is_begun=is_begun)
+            self._dispatch(running, parts)
+
         if isinstance(running.task, fast.EvacuateNode):
-            self._others.submit(partial(self._evacuate, running, running.task))
+            self._others.submit(start)  # its parts are planned with libvirt
         else:
-            self._dispatch(running, self._parts(running.task))
+            start()
 
-    def _parts(self, task: fast.MachineTask) -> list[Part]:
-        operations = self._operations
-        match task:
-            case fast.StartMachines():
-                return [self._part(each, operations.start) for each in task.machines]
-            case fast.OrderMachines():
-                order: Callable[[Any], fast.MachineOutcome] = {
-                    "stop vm": operations.stop,
-                    "suspend vm": operations.suspend,
-                    "resume vm": operations.resume,
-                }[task.task]
-                return [self._part(each, order) for each in task.machines]
-            case fast.RepinMachine():
-                work = partial(
-                    operations.repin, task.name, task.vcpu_map, measures_time=task.measures_time
-                )
-                return [Part([task.name], work)]
-            case fast.MigrateMachine():
-                return [self._migration(task)]
-            case _:
-                return []
-
-    def _part(
-        self,
-        part: fast.MachineConfiguration | fast.MachineOrder,
-        work: Callable[[Any], fast.MachineOutcome],
-    ) -> Part:
-        if reason := self.policy.find_part_refusal(part):
-            self._note_refusal(self.task_topic, "part", reason)
-            return _failed(part.name or _UNKNOWN, reason)
-        return Part([part.name], partial(work, part))
-
-    def _migration(self, task: fast.MigrateMachine) -> Part:
-        other = task.swap_with
-        if other is None:
-            return self._move(make_order(task))
-        names = [task.machine.name, other.name]
-        return Part(names, partial(self._groups.swap, task, other), migrates=True)
-
-    def _move(self, order: MigrationOrder) -> Part:
-        return Part([order.machine.name], partial(self._migrations.migrate, order), migrates=True)
-
-    def _evacuate(self, running: RunningTask, task: fast.EvacuateNode) -> None:
-        """Plan an evacuation, then start its migrations."""
-        try:
-            plan = [*self._groups.plan(task, self.policy)]
-        except CcagentError as error:
-            reason = str(error)
-            self._dispatch(running, [_failed(_UNKNOWN, reason)])
-            return
-        parts = [
-            _failed(each, NONE_LEFT) if isinstance(each, str) else self._move(each) for each in plan
-        ]
-        self._dispatch(running, parts)
+    def _find_process(self, name: str) -> int:
+        return self._operations.find_process(name) if self.policy.allows_machine(name) else 0
 
     def _dispatch(self, running: RunningTask, parts: Sequence[Part]) -> None:
         """Start the parts of a task whose machines are free; the others are errors."""
@@ -306,19 +245,19 @@ class Framework:
                 if not busy:
                     self._busy |= dict.fromkeys(part.names, f"{running.name}, {running.task.id}")
             if busy:
-                self._note(running, index, _failure(part.names[0], f"busy: {busy}"))
+                self._note(running, index, make_failure(part.names[0], f"busy: {busy}"))
                 continue
             workers = self._movers if part.migrates else self._others
             workers.submit(partial(self._work, running, index, part))
 
     def _work(self, running: RunningTask, index: int, part: Part) -> None:
         """Do one part in a worker. Whatever happens, it has an outcome and its locks are freed."""
-        name = part.names[0] if part.names else _UNKNOWN
+        name = part.names[0] if part.names else UNKNOWN
         try:
             outcome = part.work()
         except Exception as error:  # noqa: BLE001 - a task must be answered after any error
             logger.exception("migfra: %s: %s failed", running.name, name)
-            outcome = _failure(name, f"failed: {error}")
+            outcome = make_failure(name, f"failed: {error}")
         with self._lock:
             for each in part.names:
                 self._busy.pop(each, None)
@@ -337,7 +276,7 @@ class Framework:
         outcomes = [each for each in running.outcomes if each is not None]
         payload = self._encode(running.task.id, running.name, outcomes)
         try:
-            self._journal.finish(running.key, payload)
+            self.journal.finish(running.key, payload)
         except CcagentError as error:
             logger.error("migfra: %s", error, key="migfra journal")
         self._queue(running.key, payload)
@@ -361,7 +300,7 @@ class Framework:
         )
         event: fast.MachineEvent = EVENTS.get(task, "unknown")
         if event == "unknown":
-            machines = tuple(msgspec.structs.replace(each, name=_UNKNOWN) for each in machines)
+            machines = tuple(msgspec.structs.replace(each, name=UNKNOWN) for each in machines)
         scheduler = self._node.hostname
         return fast.MachineResult(
             id=name, event=event, machines=machines, scheduler=scheduler
@@ -370,7 +309,7 @@ class Framework:
     def _queue(self, key: str, payload: bytes) -> None:
         self._answers.put(key, self.result_topic, payload)
         try:
-            self._journal.note_queued(key)
+            self.journal.note_queued(key)
         except CcagentError as error:
             logger.error("migfra: %s", error, key="migfra journal")
         self.on_answer()
@@ -379,7 +318,7 @@ class Framework:
         self, topic: str, task_id: str, name: str, reason: str, machines: Sequence[str] = ()
     ) -> None:
         """Answer a refused task."""
-        outcomes = [_failure(each, reason) for each in machines or (_UNKNOWN,)]
+        outcomes = [make_failure(each, reason) for each in machines or (UNKNOWN,)]
         self._answer_refused(topic, task_id, name, outcomes)
 
     def _answer_refused(
@@ -408,7 +347,7 @@ class Framework:
         self, action: str, running: RunningTask, outcomes: Sequence[fast.MachineOutcome] = ()
     ) -> None:
         task = running.task
-        machines = [*_names(task)]
+        machines = [*name_machines(task)]
         say(
             f"migfra: {running.name}: {action}: {printable(', '.join(machines))[:200]}"
             f" {printable(task.id)}".rstrip(),
@@ -428,25 +367,3 @@ class Framework:
     def _write(self, entry: dict[str, Any]) -> None:
         stamped = {"time": timestamp(self._node.clock.time())} | entry
         self._audit_file.append(msgspec.json.encode(stamped) + b"\n")
-
-
-def _failure(name: str, reason: str) -> fast.MachineOutcome:
-    return fast.MachineOutcome(name=name, is_success=False, details=reason)
-
-
-def _failed(name: str, reason: str) -> Part:
-    """Return the part of a task that fails without work."""
-    return Part([], partial(_failure, name, reason))
-
-
-def _names(task: fast.MachineTask) -> Sequence[str]:
-    """Return the machines that a task names."""
-    match task:
-        case fast.StartMachines() | fast.OrderMachines():
-            return [each.name or _UNKNOWN for each in task.machines]
-        case fast.MigrateMachine():
-            return [task.machine.name]
-        case fast.RepinMachine():
-            return [task.name]
-        case _:
-            return []

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from ccagent.errors import CcagentError
@@ -32,10 +33,7 @@ _LOST = frozenset({1, 38, 39, 55, 88})
 operation, no connection to the client. The connection itself says whether it is lost.
 """
 _NOT_FOUND = 42
-
-
-def _ignore(_data: object, _error: object) -> None:
-    """Ignore an error: it is raised, too."""
+_SPARE_MEMORY = 64 * 1024 * 1024
 
 
 class HypervisorError(CcagentError):
@@ -72,37 +70,36 @@ class MigrationWay(NamedTuple):
     arrives_paused: bool = False
 
 
-class EventLoop:
-    """libvirt's event loop, in a thread of its own: keep-alive needs it. One for a process."""
+_LOADING = threading.Lock()
 
-    _lock = threading.Lock()
-    _is_running = False
 
-    @classmethod
-    def start(cls) -> Any:
-        """Start the loop before the first connection, and return the library."""
-        import libvirt
+def _ignore(_data: object, _error: object) -> None:
+    """Ignore an error: it is raised, too."""
 
-        with cls._lock:
-            if not cls._is_running:
-                cls._is_running = True
-                cast("Any", libvirt).registerErrorHandler(_ignore, None)
-                libvirt.virEventRegisterDefaultImpl()
-                thread = threading.Thread(
-                    target=cls._run, args=(libvirt,), name="libvirt events", daemon=True
-                )
-                thread.start()
-        return libvirt
 
-    @staticmethod
-    def _run(libvirt: Any) -> None:
+@cache
+def _load_libvirt() -> Any:
+    import libvirt
+
+    def run() -> None:
         while True:
             libvirt.virEventRunDefaultImpl()
+
+    cast("Any", libvirt).registerErrorHandler(_ignore, None)
+    libvirt.virEventRegisterDefaultImpl()
+    threading.Thread(target=run, name="libvirt events", daemon=True).start()
+    return libvirt
+
+
+def load_libvirt() -> Any:
+    """Return the library. Its event loop runs in a thread of its own: keep-alive needs it."""
+    with _LOADING:
+        return _load_libvirt()
 
 
 def open_connection(uri: str) -> Any:
     """Connect to a daemon. Raise libvirtError."""
-    libvirt = EventLoop.start()
+    libvirt = load_libvirt()
     connection = libvirt.open(uri)
     with contextlib.suppress(libvirt.libvirtError):  # the test driver has none
         connection.setKeepAlive(*_KEEP_ALIVE)
@@ -163,15 +160,12 @@ class Hypervisor:
 
     def _explain(self, error: Exception, connection: Any) -> Exception:
         """Return what to raise for an exception of libvirt; others stay as they are."""
-        code = getattr(error, "get_error_code", None)
+        code = _error_code(error)
         if code is None:
             return error
-        is_lost = False
-        if code() in _LOST:
-            try:
-                is_lost = not connection.isAlive()
-            except Exception:  # noqa: BLE001 - a connection that can't tell is lost
-                is_lost = True
+        is_lost = code in _LOST
+        with contextlib.suppress(Exception):  # a connection that can't tell is lost
+            is_lost = is_lost and not connection.isAlive()
         return HypervisorError(" ".join(str(error).split()), is_lost=is_lost)
 
     def look(self, name: str) -> MachineState | None:
@@ -182,9 +176,7 @@ class Hypervisor:
 
     def require(self, name: str) -> MachineState:
         """Return the state of a machine. Raise HypervisorError if it does not exist."""
-        found = self.look(name)
-        if found is None:
-            raise HypervisorError(f"Domain not found: no domain with matching name '{name}'")
+        found: MachineState = self.call(name, _state)
         return found
 
     def list_active(self) -> list[str]:
@@ -197,14 +189,13 @@ class Hypervisor:
         with self.use() as connection:
             return int(connection.getInfo()[2])
 
-    def free_memory(self) -> int:
-        """Return the free memory of the host in B."""
+    def require_memory(self, name: str, source: Hypervisor) -> None:
+        """Raise HypervisorError unless the host has free memory for a machine of another."""
+        needed = source.call(name, lambda domain: domain.maxMemory()) * 1024 + _SPARE_MEMORY
         with self.use() as connection:
-            return int(connection.getFreeMemory())
-
-    def memory_of(self, name: str) -> int:
-        """Return the memory of a machine in B."""
-        return int(self.call(name, lambda domain: domain.maxMemory())) * 1024
+            free = connection.getFreeMemory()
+        if free < needed:
+            raise HypervisorError(f"{self.name} has {free} B of free memory, {name} needs {needed}")
 
     def call(self, name: str, function: Callable[[Any], Any]) -> Any:
         """Call a function with the domain of a machine, and return its result."""
@@ -274,30 +265,27 @@ class Hypervisor:
 
     def migrate(self, name: str, destination: Hypervisor, way: MigrationWay) -> None:
         """Migrate a machine, and return when libvirt has finished. Raise HypervisorError."""
-        libvirt = EventLoop.start()
-        state = self.require(name)
-        flags = libvirt.VIR_MIGRATE_ABORT_ON_ERROR
-        if way.kind == "live":
-            flags |= libvirt.VIR_MIGRATE_LIVE
-        if way.kind == "offline":
-            flags = libvirt.VIR_MIGRATE_OFFLINE
-        if state.is_persistent:
+        libvirt = load_libvirt()
+        flags = {
+            "live": libvirt.VIR_MIGRATE_ABORT_ON_ERROR | libvirt.VIR_MIGRATE_LIVE,
+            "warm": libvirt.VIR_MIGRATE_ABORT_ON_ERROR,
+            "offline": libvirt.VIR_MIGRATE_OFFLINE,
+        }[way.kind]
+        if self.require(name).is_persistent:
             flags |= libvirt.VIR_MIGRATE_PERSIST_DEST | libvirt.VIR_MIGRATE_UNDEFINE_SOURCE
-        if way.arrives_paused:
-            flags |= libvirt.VIR_MIGRATE_PAUSED
-        if way.is_encrypted and way.kind != "offline":
-            flags |= libvirt.VIR_MIGRATE_TLS
         parameters: dict[str, Any] = {}
-        if way.uri and way.kind != "offline":
-            parameters[libvirt.VIR_MIGRATE_PARAM_URI] = way.uri
-        if way.bandwidth and way.kind != "offline":
-            parameters[libvirt.VIR_MIGRATE_PARAM_BANDWIDTH] = way.bandwidth
-        with contextlib.ExitStack() as stack:
-            if way.is_peer_to_peer:
-                flags |= libvirt.VIR_MIGRATE_PEER2PEER
-                self.call(name, lambda each: each.migrateToURI3(destination.uri, parameters, flags))
-            else:
-                other = stack.enter_context(destination.use())
+        if way.kind != "offline":
+            flags |= libvirt.VIR_MIGRATE_PAUSED * way.arrives_paused
+            flags |= libvirt.VIR_MIGRATE_TLS * way.is_encrypted
+            if way.uri:
+                parameters[libvirt.VIR_MIGRATE_PARAM_URI] = way.uri
+            if way.bandwidth:
+                parameters[libvirt.VIR_MIGRATE_PARAM_BANDWIDTH] = way.bandwidth
+        if way.is_peer_to_peer:
+            flags |= libvirt.VIR_MIGRATE_PEER2PEER
+            self.call(name, lambda each: each.migrateToURI3(destination.uri, parameters, flags))
+        else:
+            with destination.use() as other:
                 self.call(name, lambda each: each.migrate3(other, parameters, flags))
 
     def abort(self, name: str) -> None:
@@ -319,12 +307,17 @@ class Hypervisor:
         }
 
 
+def _error_code(error: Exception) -> int | None:
+    """Return the code of an exception of libvirt; None for another exception."""
+    code = getattr(error, "get_error_code", None)
+    return None if code is None else int(code())
+
+
 def _look_up(connection: Any, name: str) -> Any:
     try:
         return connection.lookupByName(name)
     except Exception as error:
-        code = getattr(error, "get_error_code", None)
-        if code is not None and code() == _NOT_FOUND:
+        if _error_code(error) == _NOT_FOUND:
             return None
         raise
 
@@ -332,14 +325,12 @@ def _look_up(connection: Any, name: str) -> Any:
 def _state(domain: Any) -> MachineState:
     number, reason = domain.state()
     is_active = bool(domain.isActive())
-    has_job = False
-    if is_active:
-        try:
-            has_job = domain.jobInfo()[0] != 0
-        except Exception as error:
-            code = getattr(error, "get_error_code", None)
-            if code is None:
-                raise
+    try:
+        has_job = is_active and domain.jobInfo()[0] != 0
+    except Exception as error:
+        if _error_code(error) is None:
+            raise
+        has_job = False
     return MachineState(
         name=domain.name(),
         state=_STATES[number] if 0 <= number < len(_STATES) else str(number),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ccagent.agents.fast.session.kept_state import AnswerOnItsWay
+from ccagent.agents.fast.session.kept_state import AnswerOnItsWay, KeptState
 from ccagent.errors import CcagentError, NotPermittedError
 from ccagent.log import logger
 from ccagent.service.journal_file import JournalFile, explain
@@ -48,19 +48,12 @@ class JournalRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     sending: AnswerOnItsWay | None = None
 
 
-class _State:
-    """The part of the state that the session changes."""
-
-    def __init__(self) -> None:
-        self.sending: AnswerOnItsWay | None = None
-
-
 class TaskJournal:
     """The journal of one node. Several threads call its methods. Raise JournalError."""
 
     def __init__(self, directory: str) -> None:
         """Read the journal of an earlier process."""
-        self.state = _State()
+        self.state = KeptState()
         self._path = os.path.join(directory, _FILE)
         self._file = JournalFile(self._path, JournalRecord)
         self._lock = threading.Lock()

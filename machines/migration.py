@@ -9,21 +9,12 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from ccagent.agents.fast.messages.structures import MachineOutcome
 from ccagent.log import logger
 from ccagent.machines.hypervisor import HypervisorError, MigrationWay
-from ccagent.machines.phases import Phases
+from ccagent.machines.operations import Phases
 from ccagent.machines.settling import MachinePlace, SettledMachine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ccagent.agents.fast.messages.structures import (
-        HookProcesses,
-        MigratingMachine,
-        MigrationType,
-    )
-    from ccagent.machines.hypervisor import Hypervisor
+    from ccagent.agents.fast.messages.structures import MigratingMachine, MigrationType
     from ccagent.machines.operations import Operations
-    from ccagent.machines.pscom import PscomHooks
-    from ccagent.machines.settings import MigfraSettings
 
 _AGAIN_AFTER = 1.0
 
@@ -39,200 +30,162 @@ class MigrationOrder(NamedTuple):
     task_id: str = ""
 
 
-class Migrations:
-    """Migrates machines between this host and destinations."""
+class MachineMigration:
+    """A migration from this host to a destination, or back. Its methods never raise CcagentError.
+
+    is_return: from the destination to this host, as the second half of an exchange.
+    """
 
     def __init__(
-        self,
-        settings: MigfraSettings,
-        operations: Operations,
-        hooks: PscomHooks,
-        locate: Callable[[str, str], int],
+        self, operations: Operations, order: MigrationOrder, *, is_return: bool = False
     ) -> None:
-        """Prepare. locate: returns the process of a machine on another host, by both names."""
-        self._settings = settings
-        self._locate = locate
+        here, there = operations.here, operations.destinations[order.destination]
+        self._source, self._target = (there, here) if is_return else (here, there)
         self._operations = operations
-        self._hooks = hooks
+        self._allow = operations.settings.allow
+        self._order = order
+        self._name = order.machine.name
+        self._is_offline = order.kind == "offline"
+        self._settled = SettledMachine(self._name, self._source, self._target)
+        self._phases = Phases()
+        self._notes: list[str] = []
+        """Problems that do not change where the machine is."""
+        self._is_hooked = False
 
-    def migrate(self, order: MigrationOrder) -> MachineOutcome:
-        """Migrate a machine away, and return the truth about it. Never raises CcagentError."""
-        here = self._operations.here
-        there = self._operations.destinations[order.destination]
-        return self.move(order, here, there)
-
-    def move(self, order: MigrationOrder, source: Hypervisor, target: Hypervisor) -> MachineOutcome:
-        """Migrate a machine from one host to another."""
-        phases = Phases()
-        name = order.machine.name
-        attempts = 0
-        notes: list[str] = []
+    def run(self) -> MachineOutcome:
+        """Migrate the machine, and return the truth about it."""
         try:
-            uuid, was_on_target = self._check(order, source, target)
-            self._hook("suspend", order.machine, order.task_id, phases)
+            self._check()
+            self._hook("suspend")
         except HypervisorError as error:
-            notes += self._resume_hooks(order, phases, is_needed="pscom" in str(error))
-            found = self.settle(order, source, target) if error.is_lost else MachinePlace("here")
-            details = [str(error), found.details, *notes]
-            return self._outcome(order, phases, found, details, (source, target))
+            self._resume_hooks()
+            found = self._settle() if error.is_lost else MachinePlace("here")
+            return self._outcome(found, [str(error), found.details, *self._notes])
+        attempts = 0
         while True:
             attempts += 1
-            failure = self._try(order, source, target, phases)
+            failure = self._try()
             if not failure:
-                notes += self._pin(order, target, phases)
-            found = self.settle(order, source, target, uuid=uuid, was_on_target=was_on_target)
+                self._pin()
+            found = self._settle()
             if not failure and found.place == "unknown":
-                notes.append(found.details)
+                self._notes.append(found.details)
                 found = MachinePlace("there")
-            if found.place != "here" or attempts > order.retries:
+            if found.place != "here" or attempts > self._order.retries:
                 break
-            logger.info("migfra: %s: attempt %d: %s", name, attempts, failure)
+            logger.info("migfra: %s: attempt %d: %s", self._name, attempts, failure)
             time.sleep(_AGAIN_AFTER)
         if found.place == "there":
             if failure:
-                notes += self._pin(order, target, phases)
-            self._add_statistics(order, target, phases)
-        notes += self._resume_hooks(order, phases, is_needed=True)
+                self._pin()
+            if self._order.measures_time and not self._is_offline:
+                self._phases.durations |= self._target.statistics(self._name)
+        self._resume_hooks()
         if found.place == "there":
-            details = [str(attempts), *(f"moved; {note}" for note in notes)]
-            if failure:
-                details.append(f"libvirt reported: {failure}")
+            details = [str(attempts), *(f"moved; {note}" for note in self._notes)]
+            details += [f"libvirt reported: {failure}"] if failure else []
         else:
-            details = [failure, found.details, *notes]
-        return self._outcome(order, phases, found, details, (source, target))
+            details = [failure, found.details, *self._notes]
+        return self._outcome(found, details)
 
-    def recover(
-        self, order: MigrationOrder, source: Hypervisor, target: Hypervisor, note: str
-    ) -> MachineOutcome:
+    def recover(self, note: str) -> MachineOutcome:
         """Return the outcome of a migration that another process has begun."""
-        phases = Phases()
-        found = self.settle(order, source, target)
-        notes = self._resume_hooks(order, phases, is_needed=True)
+        found = self._settle()
+        self._is_hooked = True
+        self._resume_hooks()
         if found.place == "there":
-            notes += self._pin(order, target, phases)
-        return self._outcome(order, phases, found, [note, found.details, *notes], (source, target))
+            self._pin()
+        return self._outcome(found, [note, found.details, *self._notes])
 
-    def settle(
-        self,
-        order: MigrationOrder,
-        source: Hypervisor,
-        target: Hypervisor,
-        *,
-        uuid: str = "",
-        was_on_target: bool = True,
-    ) -> MachinePlace:
-        """Find where a machine is after a failure, or after another process began to move it."""
-        machine = SettledMachine(
-            order.machine.name, source, target, uuid=uuid, was_on_target=was_on_target
-        )
-        return machine.settle(
-            self._settings.settle_limit.seconds,
-            self._settings.allow.migration_limit.seconds,
-            is_offline=order.kind == "offline",
+    def _settle(self) -> MachinePlace:
+        """Find where the machine is after a failure, or after another process began to move it."""
+        return self._settled.settle(
+            self._operations.settings.settle_limit.seconds,
+            self._allow.migration_limit.seconds,
+            is_offline=self._is_offline,
         )
 
-    def _check(
-        self, order: MigrationOrder, source: Hypervisor, target: Hypervisor
-    ) -> tuple[str, bool]:
-        """Return the uuid, and whether the target has a definition. Raise HypervisorError."""
-        name = order.machine.name
-        state = source.require(name)
-        wanted = "shut off" if order.kind == "offline" else "running"
-        if state.state != wanted:
+    def _check(self) -> None:
+        """Note what `settle` needs to know. Raise HypervisorError if the move is impossible."""
+        state = self._source.require(self._name)
+        if state.state != ("shut off" if self._is_offline else "running"):
             raise HypervisorError(f"Wrong domain state: {state.state}")
-        if order.kind == "offline" and order.machine.hook_processes:
+        if self._is_offline and self._order.machine.hook_processes:
             raise HypervisorError("pscom-hook-procs: the machine is off")
-        other = target.look(name)
+        other = self._target.look(self._name)
         if other is not None and (other.is_active or other.uuid != state.uuid):
-            raise HypervisorError(f"operation failed: domain '{name}' is on {target.name} already")
-        return state.uuid, other is not None
+            raise HypervisorError(
+                f"operation failed: domain '{self._name}' is on {self._target.name} already"
+            )
+        self._settled.uuid, self._settled.was_on_target = state.uuid, other is not None
 
-    def _try(
-        self, order: MigrationOrder, source: Hypervisor, target: Hypervisor, phases: Phases
-    ) -> str:
+    def _try(self) -> str:
         """Migrate once; return why it failed, or ""."""
-        name = order.machine.name
-        is_home = source is self._operations.here
+        settings = self._operations.settings
         way = MigrationWay(
-            order.kind,
-            uri=self._settings.allow.migrate_uris.get(target.name, ""),
-            bandwidth=self._settings.allow.bandwidth,
-            is_peer_to_peer=self._settings.peer_to_peer and is_home,
-            is_encrypted=self._settings.migration_tls,
-            arrives_paused=bool(order.machine.vcpu_map) and order.kind != "offline",
+            self._order.kind,
+            uri=self._allow.migrate_uris.get(self._target.name, ""),
+            bandwidth=self._allow.bandwidth,
+            is_peer_to_peer=settings.peer_to_peer and self._source is self._operations.here,
+            is_encrypted=settings.migration_tls,
+            arrives_paused=bool(self._order.machine.vcpu_map),
         )
-        limit = self._settings.allow.migration_limit.seconds
-        timer = threading.Timer(limit, source.abort, (name,))
-        timer.daemon = True
-        timer.start()
+        limit = self._allow.migration_limit.seconds
+        has_ended, is_late = threading.Event(), threading.Event()
+        threading.Thread(target=self._abort_late, args=(has_ended, is_late), daemon=True).start()
         try:
-            with phases.measure("migrate"):
-                source.migrate(name, target, way)
+            with self._phases.measure("migrate"):
+                self._source.migrate(self._name, self._target, way)
         except HypervisorError as error:
-            was_late = not timer.is_alive()
-            return f"{error}; aborted after {limit:g} s" if was_late else str(error)
+            return f"{error}; aborted after {limit:g} s" if is_late.is_set() else str(error)
         finally:
-            timer.cancel()
+            has_ended.set()
         return ""
 
-    def _pin(self, order: MigrationOrder, target: Hypervisor, phases: Phases) -> list[str]:
-        """Pin a machine that has arrived, and let it go on; return problems."""
-        if not order.machine.vcpu_map or order.kind == "offline":
-            return []
-        problems: list[str] = []
-        name = order.machine.name
-        with phases.measure("repin"):
+    def _abort_late(self, has_ended: threading.Event, is_late: threading.Event) -> None:
+        """Abort the migration after its limit, repeatedly: libvirt may not have begun it yet."""
+        seconds = self._allow.migration_limit.seconds
+        while not has_ended.wait(seconds):
+            is_late.set()
+            self._source.abort(self._name)
+            seconds = _AGAIN_AFTER
+
+    def _pin(self) -> None:
+        """Pin a machine that has arrived, and let it go on; note problems."""
+        vcpu_map = self._order.machine.vcpu_map
+        if not vcpu_map or self._is_offline:
+            return
+        with self._phases.measure("repin"):
             try:
-                target.pin(name, order.machine.vcpu_map)
+                self._target.pin(self._name, vcpu_map)
             except HypervisorError as error:
-                problems.append(f"repin failed: {error}")
+                self._notes.append(f"repin failed: {error}")
             try:
-                if target.require(name).state == "paused":
-                    target.call(name, lambda domain: domain.resume())
+                if self._target.require(self._name).state == "paused":
+                    self._target.call(self._name, lambda domain: domain.resume())
             except HypervisorError as error:
-                problems.append(f"resume failed: {error}")
-        return problems
+                self._notes.append(f"resume failed: {error}")
 
-    def _hook(
-        self,
-        task: Literal["suspend", "resume"],
-        machine: MigratingMachine,
-        task_id: str,
-        phases: Phases,
-    ) -> None:
-        count = _count_processes(machine.hook_processes)
-        if count:
-            with phases.measure(f"pscom-{task}-{machine.name}"):
-                self._hooks.request(task, machine.name, count, task_id)
+    def _hook(self, task: Literal["suspend", "resume"]) -> None:
+        """Have pscom suspend or resume connections. Raise HypervisorError without answers."""
+        count = self._order.machine.hook_processes
+        if isinstance(count, int) and count:
+            self._is_hooked = True
+            with self._phases.measure(f"pscom-{task}-{self._name}"):
+                self._operations.requests.hook(task, self._name, count, self._order.task_id)
 
-    def _resume_hooks(self, order: MigrationOrder, phases: Phases, *, is_needed: bool) -> list[str]:
-        """Resume the connections, also after an error; return problems."""
-        if is_needed:
-            try:
-                self._hook("resume", order.machine, order.task_id, phases)
-            except HypervisorError as error:
-                return [str(error)]
-        return []
+    def _resume_hooks(self) -> None:
+        """Resume the connections if they may be suspended; note problems."""
+        try:
+            if self._is_hooked:
+                self._hook("resume")
+        except HypervisorError as error:
+            self._notes.append(str(error))
 
-    def _add_statistics(self, order: MigrationOrder, target: Hypervisor, phases: Phases) -> None:
-        if order.measures_time and order.kind != "offline":
-            phases.durations |= target.statistics(order.machine.name)
-
-    def _outcome(
-        self,
-        order: MigrationOrder,
-        phases: Phases,
-        found: MachinePlace,
-        details: list[str],
-        hosts: tuple[Hypervisor, Hypervisor],
-    ) -> MachineOutcome:
-        """Return the outcome, with the state of the machine where it is now.
-
-        hosts: source and target of the migration.
-        """
-        name, text = order.machine.name, "; ".join(filter(None, details))
-        state = found.state
-        where = {"here": hosts[0], "there": hosts[1]}.get(found.place)
+    def _outcome(self, found: MachinePlace, details: list[str]) -> MachineOutcome:
+        """Return the outcome, with the state of the machine where it is now."""
+        name, text, state = self._name, "; ".join(filter(None, details)), found.state
+        where = {"here": self._source, "there": self._target}.get(found.place)
         is_active = False
         if where is not None:
             try:
@@ -245,11 +198,14 @@ class Migrations:
         process = 0
         if where is not None and is_active:
             is_home = where is self._operations.here
-            find = self._operations.find_process
-            process = find(name) if is_home else self._locate(where.name, name)
-        is_success = found.place == "there" and (is_active or order.kind == "offline")
+            process = (
+                self._operations.find_process(name)
+                if is_home
+                else self._operations.requests.locate(where.name, name)
+            )
+        is_success = found.place == "there" and (is_active or self._is_offline)
         if found.place == "there" and not is_success:
-            text = f"{text}; it does not run on {hosts[1].name}"
+            text = f"{text}; it does not run on {self._target.name}"
         return MachineOutcome(
             name=name,
             is_success=is_success,
@@ -257,9 +213,5 @@ class Migrations:
             host=where.name if where is not None and (is_active or found.place == "there") else "",
             state=state,
             process_id=process,
-            durations=phases.finish() if order.measures_time else {},
+            durations=self._phases.finish() if self._order.measures_time else {},
         )
-
-
-def _count_processes(processes: HookProcesses) -> int:
-    return processes if isinstance(processes, int) else 0

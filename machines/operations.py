@@ -15,19 +15,20 @@ from ccagent.machine.background import BackgroundCall
 from ccagent.machine.cgroup.jobs import parse_machine_job
 from ccagent.machine.virtual_machines import read_guest_name
 from ccagent.machines.hypervisor import Hypervisor, HypervisorError
-from ccagent.machines.phases import Phases
 from ccagent.machines.templates import read_template
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
     from ccagent.agents.fast.messages.structures import (
         MachineConfiguration,
         MachineOrder,
+        RepinMachine,
         VcpuMap,
     )
     from ccagent.machine.node import Node
     from ccagent.machines.hypervisor import MachineState
+    from ccagent.machines.requests import BrokerRequests
     from ccagent.machines.settings import MigfraSettings
 
 _LOOKED_EVERY = 0.1
@@ -37,6 +38,28 @@ _SEARCHED_FOR = 10.0
 _BANNER = b"SSH-"
 
 
+class Phases:
+    """Seconds of each phase, by the tags of existing programs: `overall`, `migrate`..."""
+
+    def __init__(self) -> None:
+        self._begun = time.monotonic()
+        self.durations: dict[str, float] = {}
+
+    @contextlib.contextmanager
+    def measure(self, tag: str) -> Generator[None]:
+        """Add the time of the body to a phase."""
+        begun = time.monotonic()
+        try:
+            yield
+        finally:
+            seconds = time.monotonic() - begun
+            self.durations[tag] = self.durations.get(tag, 0.0) + seconds
+
+    def finish(self) -> dict[str, float]:
+        """Return all phases with `overall`."""
+        return {"overall": time.monotonic() - self._begun} | self.durations
+
+
 class Operations:
     """Works on machines of this node. Each method returns a truthful outcome and never raises."""
 
@@ -44,13 +67,18 @@ class Operations:
         self,
         node: Node,
         settings: MigfraSettings,
-        here: Hypervisor,
-        destinations: dict[str, Hypervisor],
+        requests: BrokerRequests,
+        open_connection: Callable[[str], Any],
     ) -> None:
+        """Prepare. No connection to libvirt is opened before one is needed."""
+        self.settings = settings
+        self.requests = requests
+        self.here = Hypervisor(settings.hypervisor, node.hostname, open_connection)
+        self.destinations = {
+            name: Hypervisor(uri, name, open_connection)
+            for name, uri in settings.allow.destinations.items()
+        }
         self._node = node
-        self._settings = settings
-        self.here = here
-        self.destinations = destinations
 
     def run(
         self,
@@ -97,7 +125,7 @@ class Operations:
 
     def find_process(self, name: str) -> int:
         """Return the process of a machine by libvirt's pid file; 0 if it is another's."""
-        path = f"{self._settings.run_directory.lstrip('/')}/{name}.pid"
+        path = f"{self.settings.run_directory.lstrip('/')}/{name}.pid"
         with contextlib.suppress(CcagentError, ValueError):
             process = int(self._node.read_start(path, 20))
             if read_guest_name(self._node, process) == name:
@@ -150,19 +178,19 @@ class Operations:
         """Resume a paused machine."""
         return self._simple(order, "paused", lambda domain: domain.resume())
 
-    def repin(self, name: str, vcpu_map: VcpuMap, *, measures_time: bool) -> MachineOutcome:
+    def repin(self, task: RepinMachine) -> MachineOutcome:
         """Pin the virtual CPUs of a machine."""
 
         def work(phases: Phases) -> str:
-            found = self.here.require(name)
+            found = self.here.require(task.name)
             if not found.is_active:
                 raise HypervisorError(f"Wrong domain state: {found.state}")
-            self._require_free(name, vcpu_map)
+            self._require_free(task.name, task.vcpu_map)
             with phases.measure("repin"):
-                self.here.pin(name, vcpu_map)
+                self.here.pin(task.name, task.vcpu_map)
             return ""
 
-        return self.run(name, work, measures_time=measures_time, needs=True)
+        return self.run(task.name, work, measures_time=task.measures_time, needs=True)
 
     def _simple(
         self, order: MachineOrder, state: str, function: Callable[[Any], object]
@@ -177,7 +205,7 @@ class Operations:
         return self.run(order.name, work, measures_time=order.measures_time, needs=True)
 
     def _create(self, part: MachineConfiguration, found: MachineState | None) -> None:
-        xml = read_template(self._settings.allow.templates, part)
+        xml = read_template(self.settings.allow.templates, part)
         if part.is_transient:
             if found is not None:
                 raise HypervisorError(f"operation failed: domain '{part.name}' already exists")
@@ -206,7 +234,7 @@ class Operations:
 
     def _require_free(self, name: str, vcpu_map: VcpuMap) -> None:
         """Raise HypervisorError if a CPU belongs to a Slurm job that is not the machine's."""
-        if not self._settings.spare_jobs:
+        if not self.settings.spare_jobs:
             return
         from ccagent.agents.fast.bandwidth.service import job_cores  # seldom used, and large
 
@@ -217,7 +245,7 @@ class Operations:
                 raise HypervisorError(f"vcpu-map: CPU {min(cores & cpus or cpus)} is of job {job}")
 
     def _wait_until_off(self, name: str) -> None:
-        limit = self._settings.stop_limit.seconds
+        limit = self.settings.stop_limit.seconds
         deadline = time.monotonic() + limit
         while (found := self.here.look(name)) is not None and found.is_active:
             if time.monotonic() > deadline:
@@ -228,16 +256,16 @@ class Operations:
 
     def _wait_until_ready(self, part: MachineConfiguration) -> None:
         """Wait until ssh answers. Raise HypervisorError if it does not in time, or off."""
-        limit = self._settings.start_limit.seconds
+        limit = self.settings.start_limit.seconds
         deadline = time.monotonic() + limit
-        if self._settings.ready == "running" or not part.probes:
+        if self.settings.ready == "running" or not part.probes:
             return
-        while not _has_ssh(part.name, self._settings.ready_port):
+        while not _has_ssh(part.name, self.settings.ready_port):
             if not self.here.require(part.name).is_active:
                 raise HypervisorError("the machine stopped during its start")
             if time.monotonic() > deadline:
                 text = "Timeout while trying to reach domain with SSH: running, not reachable"
-                if self._settings.destroy_unready:
+                if self.settings.destroy_unready:
                     self.here.call(part.name, lambda domain: domain.destroy())
                     text = "Timeout while trying to reach domain with SSH: destroyed"
                 raise HypervisorError(f"{text} after {limit:g} s")

@@ -59,30 +59,42 @@ class MachinePolicy:
 
     def find_refusal(self, task: fast.MachineTask) -> str:
         """Return why a whole task is refused; empty if its parts may be looked at."""
-        name = task_name(task)
-        if name == "quit":
-            return "quit: this service is stopped by its node only"
-        if task.refused:
-            return f"{', '.join(task.refused)}: not accepted by this node"
-        if name not in self._allow.tasks:
-            return f"{name}: not allowed by the policy of this node"
-        match task:
-            case fast.MigrateMachine():
-                return self._refuse_migration(task)
-            case fast.EvacuateNode():
-                return self._refuse_evacuation(task)
-            case fast.RepinMachine():
-                return self._refuse_name(task.name) or self._refuse_map(task.vcpu_map, needed=True)
-            case _:
-                return ""
+        return next(filter(None, self._refuse_task(task)), "")
 
     def find_part_refusal(self, part: fast.MachineConfiguration | fast.MachineOrder) -> str:
         """Return why a part of a task is refused; empty if it is allowed."""
         if isinstance(part, fast.MachineOrder):
-            reasons = self._refuse_order(part)
-        else:
-            reasons = self._refuse_configuration(part)
-        return next(reasons, "")
+            return next(filter(None, self._refuse_order(part)), "")
+        return next(filter(None, self._refuse_configuration(part)), "")
+
+    def _refuse_task(self, task: fast.MachineTask) -> Iterator[str]:
+        name = task_name(task)
+        if name == "quit":
+            yield "quit: this service is stopped by its node only"
+        if task.refused:
+            yield f"{', '.join(task.refused)}: not accepted by this node"
+        if name not in self._allow.tasks:
+            yield f"{name}: not allowed by the policy of this node"
+        match task:
+            case fast.MigrateMachine():
+                yield self._refuse_destination(task.destination)
+                yield self._refuse_way(task)
+                for machine in filter(None, (task.machine, task.swap_with)):
+                    yield self._refuse_name(machine.name)
+                    yield self._refuse_map(machine.vcpu_map)
+                    yield _refuse_hook(machine.hook_processes)
+                if task.swap_with is not None and task.swap_with.name == task.machine.name:
+                    yield "swap-with: the same machine"
+            case fast.EvacuateNode():
+                yield "" if task.destinations else "destinations: none"
+                yield from map(self._refuse_destination, task.destinations)
+                yield self._refuse_way(task)
+                yield _refuse_hook(task.hook_processes)
+            case fast.RepinMachine():
+                yield self._refuse_name(task.name)
+                yield self._refuse_map(task.vcpu_map) if task.vcpu_map else "vcpu-map: missing"
+            case _:
+                pass
 
     def _refuse_name(self, name: str) -> str:
         if self.allows_machine(name):
@@ -90,8 +102,7 @@ class MachinePolicy:
         return f"Domain not found: no domain with matching name '{name}' for schedulers"
 
     def _refuse_order(self, order: fast.MachineOrder) -> Iterator[str]:
-        if reason := self._refuse_name(order.name):
-            yield reason
+        yield self._refuse_name(order.name)
         if order.is_forced and not self._allow.force:
             yield "force: not allowed by the policy of this node"
         if order.is_undefined and not self._allow.undefine:
@@ -100,8 +111,7 @@ class MachinePolicy:
     def _refuse_configuration(self, part: fast.MachineConfiguration) -> Iterator[str]:
         if part.xml:
             yield "xml: not accepted by this node; name a machine, or a template of the node"
-        if reason := self._refuse_name(part.name):
-            yield reason
+        yield self._refuse_name(part.name)
         if part.template and self._allow.xml != "templates":
             yield "template: not allowed by the policy of this node"
         if part.template and not _NAME.fullmatch(part.template):
@@ -120,9 +130,7 @@ class MachinePolicy:
             return ""
         return "destination: not one of the destinations of this node's policy"
 
-    def _refuse_map(self, vcpu_map: fast.VcpuMap, *, needed: bool = False) -> str:
-        if needed and not vcpu_map:
-            return "vcpu-map: missing"
+    def _refuse_map(self, vcpu_map: fast.VcpuMap) -> str:
         for cpus in vcpu_map:
             if not cpus:
                 return "vcpu-map: no CPU for a virtual CPU"
@@ -136,26 +144,6 @@ class MachinePolicy:
         if task.retries is not None and task.retries > self._allow.retries:
             return f"retry-counter: {task.retries}, the policy allows {self._allow.retries}"
         return ""
-
-    def _refuse_migration(self, task: fast.MigrateMachine) -> str:
-        machines = [task.machine, *([task.swap_with] if task.swap_with else [])]
-        reasons = [self._refuse_destination(task.destination), self._refuse_way(task)]
-        for machine in machines:
-            reasons += [
-                self._refuse_name(machine.name),
-                self._refuse_map(machine.vcpu_map),
-                _refuse_hook(machine.hook_processes),
-            ]
-        if task.swap_with is not None and task.swap_with.name == task.machine.name:
-            reasons.append("swap-with: the same machine")
-        return next(filter(None, reasons), "")
-
-    def _refuse_evacuation(self, task: fast.EvacuateNode) -> str:
-        reasons = [self._refuse_destination(name) for name in task.destinations]
-        if not task.destinations:
-            reasons.append("destinations: none")
-        reasons += [self._refuse_way(task), _refuse_hook(task.hook_processes)]
-        return next(filter(None, reasons), "")
 
 
 def _refuse_hook(processes: fast.HookProcesses) -> str:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Meta
 
-from ccagent.agents.fast.session.topics import check_root
-from ccagent.agents.fast.settings import BROKER_KEYS, check_extra, find_broker_problems
+from ccagent.agents.fast.settings import find_session_problems, make_broker
 from ccagent.config import common_keys
-from ccagent.config.conversion import convert, place_errors
-from ccagent.config.duration import Duration
-from ccagent.config.files import DEFAULT_PATH, read_files
-from ccagent.config.settings import Settings, as_table
+from ccagent.config.duration import Duration, parse_size
+from ccagent.config.service_setup import ServiceSetup, load_service
+from ccagent.config.settings import Settings
 from ccagent.errors import ConfigurationError, KeyProblem, UnparsableError
-from ccagent.machine.node import Node
 from ccagent.machine.procfs.cpulist import parse_cpu_list
 
 if TYPE_CHECKING:
@@ -28,17 +25,7 @@ STATE_DIRECTORY = "/var/lib/ccagent-migfra"
 TaskName = Literal[
     "start vm", "stop vm", "suspend vm", "resume vm", "repin vm", "migrate vm", "evacuate node"
 ]
-_SIZE = re.compile(r"([0-9]{1,12})([KMGT]?)", re.ASCII)
-_UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?", re.ASCII)
-
-
-def parse_size(text: str) -> int:
-    """Return bytes of a size such as 64G. Raise ValueError if it is invalid."""
-    match = _SIZE.fullmatch(text)
-    if match is None:
-        raise ValueError(f"{text!r}: a size such as 64G is needed")
-    return int(match[1]) * _UNITS[match[2]]
 
 
 def _find_problems(allow: AllowMachines) -> Iterator[str]:
@@ -47,7 +34,11 @@ def _find_problems(allow: AllowMachines) -> Iterator[str]:
             re.compile(pattern)
         except re.error as error:
             yield f"allow.machines: {pattern!r}: {error}"
-    yield from _find_wrong_destinations(allow)
+    for name, uri in allow.destinations.items():
+        if not _HOST.fullmatch(name):
+            yield f"allow.destinations: {name!r}: the name of a host is needed"
+        if "://" not in uri:
+            yield f"allow.destinations.{name}: a URI such as qemu+tls://{name}/system is needed"
     if not allow.templates.startswith("/"):
         yield "allow.templates: an absolute path is needed"
     try:
@@ -59,14 +50,6 @@ def _find_problems(allow: AllowMachines) -> Iterator[str]:
             parse_cpu_list(allow.cpus.encode())
     except UnparsableError as error:
         yield f"allow.cpus: {error}"
-
-
-def _find_wrong_destinations(allow: AllowMachines) -> Iterator[str]:
-    for name, uri in allow.destinations.items():
-        if not _HOST.fullmatch(name):
-            yield f"allow.destinations: {name!r}: the name of a host is needed"
-        if "://" not in uri:
-            yield f"allow.destinations.{name}: a URI such as qemu+tls://{name}/system is needed"
 
 
 class AllowMachines(Settings, frozen=True, kw_only=True):
@@ -192,23 +175,13 @@ class MigfraSettings(Settings, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Raise ValueError with all problems of the keys."""
-        problems = [
-            f"{key}: an absolute path is needed"
-            for key, path in (
-                ("state-directory", self.state_directory),
-                ("run-directory", self.run_directory),
-            )
-            if not path.startswith("/")
-        ]
-        if problems:
-            raise ValueError("; ".join(problems))
+        for path in (self.state_directory, self.run_directory):
+            if not path.startswith("/"):
+                raise ValueError(f"state-directory, run-directory: {path!r} is no absolute path")
 
     def broker(self) -> MqttSettings:
         """Return the keys of the broker as settings of an MQTT sink, checked like them."""
-        from ccagent.transports.mqtt.settings import MqttSettings
-
-        keys: dict[str, Any] = {name: getattr(self, name) for name in BROKER_KEYS}
-        return MqttSettings(status_topic="", time_limit=self.answer_limit, **keys)
+        return make_broker(self, self.answer_limit)
 
 
 def check_migfra(settings: MigfraSettings) -> None:
@@ -217,15 +190,7 @@ def check_migfra(settings: MigfraSettings) -> None:
 
     if not settings.url:
         return
-    problems = find_broker_problems(settings.broker(), "migfra")
-    try:
-        check_root(settings.topic)
-    except ConfigurationError as error:
-        problems += [each.replace("agents.fast.", "migfra.") for each in error.problems]
-    try:
-        check_extra("yaml", "migfra")
-    except ConfigurationError as error:
-        problems += error.problems
+    problems = find_session_problems(settings.broker(), "migfra")
     if find_spec("libvirt") is None:
         problems.append(
             "migfra: the library libvirt-python is missing: apt-get install python3-libvirt, or"
@@ -235,33 +200,12 @@ def check_migfra(settings: MigfraSettings) -> None:
         raise ConfigurationError(*problems)
 
 
-class MigfraSetup(NamedTuple):
-    """The settings of the service from a file."""
-
-    settings: MigfraSettings
-    table: dict[str, Any]
-
-    def make_node(self) -> Node:
-        """Return the node of this machine, with its configured names."""
-        return Node(
-            hostname=str(self.table.get("hostname", "")),
-            cluster=str(self.table.get("cluster", "")),
-        )
+MigfraSetup = ServiceSetup[MigfraSettings]
 
 
 def load_setup(path: str | None) -> MigfraSetup:
     """Read and check the file; without `path` the default file. Raise ConfigurationError."""
-    file = path or DEFAULT_PATH
-    files = read_files(file)
-    if files.problems:
-        raise ConfigurationError(*files.problems)
-    if "migfra" not in files.table:
-        raise ConfigurationError(f"{file}: no table [migfra]: nothing to do")
-    try:
-        settings = convert(files.table["migfra"], MigfraSettings, "migfra", place=file)
-        place_errors(file, "", check_migfra, settings)
-        if not settings.url:
-            raise ConfigurationError(KeyProblem(file, "migfra.url", "missing"))  # noqa: TRY301
-    except ConfigurationError as error:
-        raise ConfigurationError(*files.locate(error.problems)) from error
-    return MigfraSetup(settings, as_table(files.table))
+    setup = load_service(path, "migfra", MigfraSettings, check_migfra)
+    if not setup.settings.url:
+        raise ConfigurationError(KeyProblem(setup.path, "migfra.url", "missing"))
+    return setup

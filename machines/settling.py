@@ -36,21 +36,11 @@ class SettledMachine:
     definition before, which therefore stays; also if that is not known.
     """
 
-    def __init__(
-        self,
-        name: str,
-        source: Hypervisor,
-        target: Hypervisor,
-        *,
-        uuid: str = "",
-        was_on_target: bool = True,
-    ) -> None:
-        self._name = name
-        self._source = source
-        self._target = target
-        self._uuid = uuid
-        self._was_on_target = was_on_target
-        self._begun = time.monotonic()
+    def __init__(self, name: str, source: Hypervisor, target: Hypervisor) -> None:
+        self.uuid = ""
+        self.was_on_target = True
+        self._name, self._source, self._target = name, source, target
+        self._begun = 0.0
         self._is_late = False
 
     def settle(self, limit: float, job_limit: float, *, is_offline: bool = False) -> MachinePlace:
@@ -59,6 +49,7 @@ class SettledMachine:
         limit: seconds to wait for daemons that do not answer and for changes. job_limit: seconds
         until a migration that still runs is aborted.
         """
+        self._begun = time.monotonic()
         while True:
             elapsed = time.monotonic() - self._begun
             self._is_late = elapsed > limit
@@ -76,7 +67,7 @@ class SettledMachine:
 
     def _look(self, *, is_offline: bool, may_wait: bool) -> MachinePlace | None:
         first, second = self._source.look(self._name), self._target.look(self._name)
-        uuid = self._uuid or (first.uuid if first is not None else "")
+        uuid = self.uuid or (first.uuid if first is not None else "")
         if second is not None and uuid and second.uuid != uuid:
             second = None  # another machine of this name
         if is_offline:
@@ -116,7 +107,7 @@ class SettledMachine:
         if first.is_in_migration:
             self._source.call(self._name, lambda domain: domain.resume())
             return None
-        if second is not None and not self._was_on_target:
+        if second is not None and not self.was_on_target:
             self._target.undefine(self._name)
         return MachinePlace("here", first.state)
 
@@ -137,7 +128,7 @@ class SettledMachine:
         if first is None and second is None:
             is_gone = time.monotonic() - self._begun > _GONE_AFTER
             return MachinePlace("nowhere", "", "it is on neither host") if is_gone else None
-        if first is not None and second is not None and not self._was_on_target:
+        if first is not None and second is not None and not self.was_on_target:
             self._target.undefine(self._name)
         return MachinePlace("nowhere", "shut off", "it runs on neither host")
 

@@ -20,10 +20,10 @@ from ccagent.machine.clock import timestamp
 from ccagent.senders import describe_sender
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from ccagent.agents.fast.messages.structures import BandwidthResponse
-    from ccagent.agents.fast.scheduling import ReferenceScheduler
+    from ccagent.agents.fast.scheduling import MoveProposal, NodeReading, ReferenceScheduler
     from ccagent.agents.fast.settings import FastSettings
     from ccagent.config.command_options import Common
     from ccagent.config.configuration import Configuration
@@ -90,54 +90,93 @@ def extend_command(
         _measure_reference(*_node_and_settings(configure(common.options)))
 
     @group.command()
-    @click.option("--nodes", required=True, metavar="LIST", help="Nodes such as c1,c2.")
-    @click.option("--apply/--dry-run", "applies", default=False, help="Send the migration, or not.")
-    @click.option("--limit", default=50.0, show_default=True, help="Load that a node may have.")
+    @click.option("--nodes", default="", metavar="LIST", help="Nodes such as c1,c2; default: all.")
+    @click.option("--apply/--dry-run", "applies", default=False, help="Send the tasks, or not.")
+    @click.option(
+        "--limit", default=50.0, show_default=True, help="CPU usage or missing bandwidth, %."
+    )
+    @click.option(
+        "--bandwidth-limit", default=50.0, show_default=True, help="Memory bandwidth, GB/s."
+    )
+    @click.option(
+        "--cores",
+        multiple=True,
+        metavar="LIST",
+        help="Cores of a NUMA node, to measure and to pin machines to; repeatable.",
+    )
+    @click.option(
+        "--vcpus",
+        default=1,
+        show_default=True,
+        type=click.IntRange(1, 4096),
+        help="Virtual CPUs of a machine, to pin.",
+    )
     @click.option(
         "--seconds",
         default=10,
         show_default=True,
         type=click.IntRange(2, 3600),
-        help="Read KPIs for this long.",
+        help="Read messages for this long.",
     )
     @add_common_options
-    def schedule(nodes: str, applies: bool, limit: float, seconds: int, common: Common) -> None:
-        """Propose to move a machine from the most loaded node to the least loaded one.
+    def schedule(
+        *,
+        nodes: str,
+        applies: bool,
+        limit: float,
+        bandwidth_limit: float,
+        cores: tuple[str, ...],
+        vcpus: int,
+        seconds: int,
+        common: Common,
+    ) -> None:
+        """Propose to move machines away from the most loaded node, or from its loaded cores.
 
-        The load is the memory bandwidth in B/s, if all nodes report it, else the CPU usage of
-        machines in %. Exit status 1 if the migration failed.
+        The load is the memory bandwidth, if all nodes report it, else the bandwidth that mmbwmon
+        found missing, else the CPU usage of machines. Exit status 1 if a task failed.
         """
-        from ccagent.agents.fast.scheduling import ReferenceScheduler
+        from ccagent.agents.fast.scheduling import MoveRule, ReferenceScheduler
 
         _, settings = _node_and_settings(configure(common.options))
         names = [name.strip() for name in nodes.split(",") if name.strip()]
-        scheduler = ReferenceScheduler(settings, names)
+        scheduler = ReferenceScheduler(settings, names, [tuple(_core_list(each)) for each in cores])
         try:
-            _schedule(scheduler, applies, limit, seconds)
+            found = _read_nodes(scheduler, seconds)
+            proposals = [*MoveRule(found, limit, bandwidth_limit).proposals()]
+            _propose(scheduler, proposals, vcpus if applies else 0)
+            if proposals and applies:
+                _read_nodes(scheduler, seconds)
         finally:
             scheduler.close()
 
     return group
 
 
-def _schedule(scheduler: ReferenceScheduler, applies: bool, limit: float, seconds: int) -> None:
-    from ccagent.agents.fast.scheduling import describe_loads, describe_proposal, propose_move
+def _read_nodes(scheduler: ReferenceScheduler, seconds: int) -> dict[str, NodeReading]:
+    """Read and print what the nodes send."""
+    from ccagent.agents.fast.scheduling import describe_nodes
 
-    repeat = max(1, seconds // 4)
-    loads = scheduler.read(seconds, repeat)
-    for line in describe_loads(loads):
+    found = scheduler.read(seconds, max(1, seconds // 4))
+    for line in describe_nodes(found):
         click.echo(printable(line))
-    proposal = propose_move(loads, limit)
-    click.echo(printable(describe_proposal(proposal)))
-    if proposal is None or not applies:
-        return
-    outcome = scheduler.move(proposal)
-    status = "moved" if outcome.is_success else "not moved"
-    click.echo(printable(f"{proposal.machine}: {status}, {outcome.state} on {outcome.host}"))
-    if not outcome.is_success:
-        raise ProgramError(outcome.details)
-    for line in describe_loads(scheduler.read(seconds, repeat)):
-        click.echo(printable(line))
+    return found
+
+
+def _propose(scheduler: ReferenceScheduler, proposals: Sequence[MoveProposal], vcpus: int) -> None:
+    """Print proposals; then have them done, unless vcpus is 0. Raise ProgramError if one fails."""
+    from ccagent.agents.fast.scheduling import describe_proposal
+
+    for proposal in proposals:
+        click.echo(printable(describe_proposal(proposal)))
+    if not proposals:
+        click.echo("no proposal: no node exceeds the limit, or no move helps")
+    for proposal in proposals if vcpus else ():
+        outcome = scheduler.move(proposal, vcpus)
+        done = "repinned" if proposal.cores else "moved"
+        status = done if outcome.is_success else f"not {done}"
+        click.echo(printable(f"{proposal.machine}: {status}, {outcome.state} on {outcome.host}"))
+        if not outcome.is_success:
+            raise ProgramError(outcome.details)
 
 
 def _measure_reference(node: Node, settings: FastSettings) -> None:

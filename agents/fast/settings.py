@@ -19,7 +19,7 @@ _LIBRARIES = {"yaml": "PyYAML", "numpy": "numpy"}
 """Libraries of the extra `fast`, by the module that they provide."""
 
 _FASTEST = 10.0
-BROKER_KEYS = (
+_BROKER_KEYS = (
     "url", "protocol", "topic", "client_id", "user", "password_file", "ca_file",
     "certificate_file", "key_file", "insecure", "allow_cleartext",
 )  # fmt: skip
@@ -138,10 +138,15 @@ class FastSettings(AgentSettings, frozen=True, kw_only=True):
 
     def broker(self) -> MqttSettings:
         """Return the keys of the broker as settings of an MQTT sink, checked like them."""
-        from ccagent.transports.mqtt.settings import MqttSettings
+        return make_broker(self, self.answer_limit)
 
-        keys: dict[str, Any] = {name: getattr(self, name) for name in BROKER_KEYS}
-        return MqttSettings(status_topic="", time_limit=self.answer_limit, **keys)
+
+def make_broker(settings: object, answer_limit: Duration) -> MqttSettings:
+    """Return the keys of a broker in a table as settings of an MQTT sink."""
+    from ccagent.transports.mqtt.settings import MqttSettings
+
+    keys: dict[str, Any] = {name: getattr(settings, name) for name in _BROKER_KEYS}
+    return MqttSettings(status_topic="", time_limit=answer_limit, **keys)
 
 
 def check_settings(settings: FastSettings) -> None:
@@ -160,7 +165,10 @@ def check_settings(settings: FastSettings) -> None:
             problems.append(f"agents.fast.{name}-high: less than {name}-medium")
     try:
         if settings.url:
-            _check_broker(settings)
+            from ccagent.agents.fast.session.topics import check_filters
+
+            problems += find_session_problems(settings.broker(), "agents.fast")
+            check_filters(settings.accept_from)
         elif settings.accept_from or settings.user or settings.ca_file:
             problems.append("agents.fast.url: missing; set the URL of the broker")
         if settings.mmbwmon:
@@ -184,21 +192,18 @@ def check_extra(module: str, key: str) -> None:
         )
 
 
-def _check_broker(settings: FastSettings) -> None:
-    """Raise ConfigurationError for an unusable broker or invalid topics."""
-    from ccagent.agents.fast.session.topics import check_filters, check_root
+def find_session_problems(broker: MqttSettings, table: str) -> list[str]:
+    """Return the problems of broker, topic and library for a session of a table."""
+    from ccagent.agents.fast.session.topics import check_root
 
-    problems = find_broker_problems(settings.broker(), "agents.fast")
-    keys = Problems("")
-    keys.attempt(check_root, settings.topic)
-    keys.attempt(check_filters, settings.accept_from)
-    keys.attempt(check_extra, "yaml", "agents.fast.url")
-    problems += keys.found
-    if problems:
-        raise ConfigurationError(*problems)
+    problems = Problems("")
+    problems.found += _find_broker_problems(broker, table)
+    problems.attempt(check_root, broker.topic, table)
+    problems.attempt(check_extra, "yaml", f"{table}.url")
+    return problems.found
 
 
-def find_broker_problems(broker: MqttSettings, table: str) -> list[str]:
+def _find_broker_problems(broker: MqttSettings, table: str) -> list[str]:
     """Return the problems of the keys of a broker in a table."""
     from ccagent.net.mqtt_broker import PORTS
     from ccagent.transports.mqtt.settings import check_settings as check_broker

@@ -16,6 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from ccagent.config.duration import parse_size
 from ccagent.log import logger, printable
 from ccagent.machine.own_memory import read_resident
 from ccagent.net.urls import network
@@ -28,7 +29,6 @@ from ccagent.stores.jobstats.live import parse_live
 from ccagent.stores.jobstats.query_request import QueryError, parse_job, parse_top
 from ccagent.stores.jobstats.refusals import RefusedArrayError
 from ccagent.stores.jobstats.tokens import LoginRefusedError, RoleRefusedError
-from ccagent.stores.metrics.settings import parse_size
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator

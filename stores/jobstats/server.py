@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
+from ccagent.config.duration import parse_size
 from ccagent.errors import ConfigurationError
 from ccagent.log import logger, say
 from ccagent.net.serving import (
@@ -28,7 +29,7 @@ from ccagent.stores.jobstats.api import JobstatsApi
 from ccagent.stores.jobstats.bodies import MOST_SKIPPED
 from ccagent.stores.jobstats.service import JobstatsService
 from ccagent.stores.jobstats.tokens import TokenTable
-from ccagent.stores.metrics.settings import parse_size, split_address
+from ccagent.stores.metrics.settings import split_address
 
 if TYPE_CHECKING:
     from ccagent.stores.jobstats.embedded import EmbeddedPostgres

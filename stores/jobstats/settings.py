@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, structs
 
 from ccagent.config.conversion import convert
-from ccagent.config.duration import Duration
+from ccagent.config.duration import Duration, parse_size
 from ccagent.config.settings import Settings
 from ccagent.errors import ConfigurationError, UnparsableError
 from ccagent.machine.hostlist import expand
-from ccagent.stores.metrics.settings import StoreTlsSettings, parse_size, split_address
+from ccagent.stores.metrics.settings import StoreTlsSettings, split_address
 
 _LONGEST = 36500 * 86400.0
 """A hundred years. Later times can't be computed."""

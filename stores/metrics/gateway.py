@@ -11,6 +11,7 @@ import time
 from array import array
 from typing import TYPE_CHECKING, Any
 
+from ccagent.config.duration import parse_size
 from ccagent.errors import CcagentError
 from ccagent.log import logger
 from ccagent.service.lock import Lock
@@ -27,7 +28,6 @@ from ccagent.stores.metrics.own_metrics import describe_gateway
 from ccagent.stores.metrics.query import QueryLimits
 from ccagent.stores.metrics.responses import StoreResponse, fail
 from ccagent.stores.metrics.series_limits import PartLimits, SeriesLimits, plan_memory
-from ccagent.stores.metrics.settings import parse_size
 from ccagent.stores.metrics.store import MetricStore
 from ccagent.stores.metrics.tokens import TokenVerifier
 from ccagent.stores.metrics.victoria import VictoriaEngine

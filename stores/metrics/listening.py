@@ -9,6 +9,7 @@ import sqlite3
 import time
 from typing import TYPE_CHECKING
 
+from ccagent.config.duration import parse_size
 from ccagent.errors import ConfigurationError
 from ccagent.log import logger, say
 from ccagent.net.urls import describe_address
@@ -19,7 +20,7 @@ from ccagent.stores.metrics.checking import make_tls_context
 from ccagent.stores.metrics.connection import StoreConnection
 from ccagent.stores.metrics.job_table import open_job_table
 from ccagent.stores.metrics.request_reader import ConnectionLimits
-from ccagent.stores.metrics.settings import parse_size, split_address
+from ccagent.stores.metrics.settings import split_address
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine

@@ -6,11 +6,12 @@ from http import HTTPStatus
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
+from ccagent.config.duration import parse_size
 from ccagent.log import logger, printable
 from ccagent.machine.node import Node
 from ccagent.machine.own_memory import find_permitted_memory, read_resident
 from ccagent.stores.budgets import HourlyBudget
-from ccagent.stores.metrics.settings import AUTO, parse_size
+from ccagent.stores.metrics.settings import AUTO
 
 if TYPE_CHECKING:
     from collections.abc import Callable

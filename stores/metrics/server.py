@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ccagent.config.duration import parse_size
 from ccagent.log import logger
 from ccagent.registry import store_with_pages_class
 from ccagent.service.lock import Lock
@@ -30,7 +31,7 @@ from ccagent.stores.metrics.log_writer import StoreLogError, WriteAheadLog, larg
 from ccagent.stores.metrics.own_metrics import StoreParts, describe_store
 from ccagent.stores.metrics.query import QueryLimits
 from ccagent.stores.metrics.series_limits import SeriesLimits, plan_memory
-from ccagent.stores.metrics.settings import log_directory, parse_size
+from ccagent.stores.metrics.settings import log_directory
 from ccagent.stores.metrics.store import MetricStore
 from ccagent.stores.metrics.tokens import TokenVerifier
 from ccagent.stores.metrics.usage.keeper import UsageKeeper

@@ -9,17 +9,15 @@ from typing import Annotated, Literal
 from msgspec import Meta, field, structs
 
 from ccagent.config import common_keys
-from ccagent.config.duration import Duration
+from ccagent.config.duration import Duration, parse_size
 from ccagent.config.settings import Settings
 from ccagent.errors import ConfigurationError
 from ccagent.stores.metrics.catalogue import WILDCARD, Aggregation, MetricCatalogue, StoredMetric
 from ccagent.stores.metrics.page_settings import WebSettings
 from ccagent.stores.metrics.usage.settings import UsageSettings
 
-_SIZE = re.compile(r"([0-9]{1,9})\s*(B|KB|MB|GB|TB)", re.IGNORECASE)
 _STREAM = re.compile(r"[^\s.*>/\\]+")
 AUTO = "auto"
-_UNITS = ("B", "KB", "MB", "GB", "TB")
 
 
 class StoredMetricSettings(Settings, frozen=True, kw_only=True):
@@ -298,14 +296,6 @@ def _find_contradictions(settings: StoreSettings) -> list[str]:
     if not settings.data and settings.engine == "memory":
         problems.append("data: required as directory of the log; or --data DIR")
     return problems
-
-
-def parse_size(text: str) -> int:
-    """Return a size such as `64MB` in bytes. Raise ValueError."""
-    match = _SIZE.fullmatch(text.strip())
-    if match is None:
-        raise ValueError(f"{text!r} is not a size such as '512MB' or '8GB'")
-    return int(match[1]) << 10 * _UNITS.index(match[2].upper())
 
 
 def split_address(text: str) -> tuple[str, int]:

@@ -67,11 +67,11 @@ class FastTopics:
         return None
 
 
-def check_root(root: str) -> None:
-    """Raise ConfigurationError for an invalid root of the topic tree."""
+def check_root(root: str, table: str) -> None:
+    """Raise ConfigurationError for an invalid root of the topic tree in a table."""
     if not root or _UNUSABLE.search(root) or len(root.encode()) > _LONGEST or root[0] in "/$":
         raise ConfigurationError(
-            "agents.fast.topic: one or more levels such as 'fast', without + # { }"
+            f"{table}.topic: one or more levels such as 'fast', without + # {{ }}"
         )
 
 

@@ -1,4 +1,4 @@
-"""Durations in the configuration: `30s`, `5m`, `12h`, `1d`."""
+"""Durations and sizes in the configuration: `30s`, `5m`, `12h`, `1d`; `512MB`, `8G`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,15 @@ from typing import Self
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _FORM = re.compile(r"(\d{1,9})(ms|[smhd])")
+_SIZE = re.compile(r"([0-9]{1,9})\s*(B|[KMGT]B?)", re.IGNORECASE)
+
+
+def parse_size(text: str) -> int:
+    """Return a size such as `64MB` in bytes. Raise ValueError."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is not a size such as '512MB' or '8GB'")
+    return int(match[1]) << 10 * "BKMGT".index(match[2][0].upper())
 
 
 class Duration:

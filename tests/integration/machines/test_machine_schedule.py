@@ -39,8 +39,11 @@ _ACCESS = """
 user scheduler
 topic write fast/agent/+/task/#
 topic write fast/migfra/+/task
+topic write fast/agent/+/mmbwmon/request
 topic read fast/agent/+/status
+topic read fast/agent/+/mmbwmon/response
 topic read fast/migfra/+/result
+topic read fast/application/#
 """
 _AGENT = """
 cluster = "fox"

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from ccagent.agents.fast.session.answers import AnswerQueue
-from ccagent.machines.service import build_framework
+from ccagent.machines.framework import Framework
 from ccagent.machines.settings import AllowMachines, MigfraSettings
 from ccagent.net.mqtt_broker import ReceivedMessage
 from tests.support.running import until
@@ -42,7 +42,7 @@ class FrameworkScene:
         )
         self.answers = AnswerQueue(str(directory / "state"), "fox", "c1-1", "migfra")
         self._number = 0
-        self.parts = build_framework(
+        self.framework = Framework(
             TreeNode(directory / "node"), self.settings, self.answers, self._open
         )
 
@@ -54,7 +54,7 @@ class FrameworkScene:
         self._number += 1
         body = payload if isinstance(payload, bytes) else payload.encode()
         number = self._number % 60000
-        self.parts.framework.on_message(ReceivedMessage(topic, body, number, 1, False, False))
+        self.framework.on_message(ReceivedMessage(topic, body, number, 1, False, False))
 
     def taken(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
@@ -82,7 +82,7 @@ def scene(tmp_path: Path) -> Iterator[FrameworkScene]:
     )
     yield made
     made.answers.close()
-    made.parts.journal.close()
+    made.framework.journal.close()
 
 
 ATTACKS = [
@@ -178,19 +178,19 @@ def test_a_thousand_hostile_tasks_reach_nothing(scene: FrameworkScene, tmp_path:
     new = {*os.listdir(tmp_path), *os.listdir(tmp_path / "state")} - before
     assert {name.split(".")[0] for name in new} <= {"audit", "tasks", "migfra"}
     assert (tmp_path / "state" / "audit.jsonl").stat().st_size < 20_000
-    assert scene.parts.journal.unfinished() == []
+    assert scene.framework.journal.unfinished() == []
 
 
 def test_a_task_without_an_allowed_part_is_not_recorded(scene: FrameworkScene) -> None:
     """Otherwise its id would displace that of a task that was done."""
     scene.send("task: suspend vm\nid: r\nlist: [{vm-name: x}, {vm-name: y}]")
     assert [each["vm-name"] for each in scene.answer()["list"]] == ["x", "y"]
-    assert scene.parts.journal.find("id:r") is None
+    assert scene.framework.journal.find("id:r") is None
 
 
 def test_a_retained_task_is_ignored(scene: FrameworkScene) -> None:
     body = b"task: suspend vm\nlist: [{vm-name: vm-1}]"
-    scene.parts.framework.on_message(ReceivedMessage(TASK, body, 1, 1, False, True))
+    scene.framework.on_message(ReceivedMessage(TASK, body, 1, 1, False, True))
     assert scene.taken() == []
     assert scene.opened == []
 
@@ -201,7 +201,7 @@ def test_an_allowed_task_is_recorded_before_libvirt_is_asked(scene: FrameworkSce
     assert result["id"] == "q"
     assert "no libvirt here" in result["list"][0]["details"]
     assert scene.opened == ["qemu:///system"] * len(scene.opened) != []
-    recorded = scene.parts.journal.find("id:q")
+    recorded = scene.framework.journal.find("id:q")
     assert recorded is not None
     assert recorded.result is not None
     calls = len(scene.opened)

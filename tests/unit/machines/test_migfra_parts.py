@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 
@@ -17,11 +17,13 @@ from ccagent.agents.fast.messages.structures import (
     StartMachines,
 )
 from ccagent.agents.fast.session.kept_state import AnswerOnItsWay
-from ccagent.machines.group_moves import choose_places
+from ccagent.config.duration import Duration
 from ccagent.machines.hypervisor import HypervisorError
 from ccagent.machines.journal import MOST_TASKS, TaskJournal
-from ccagent.machines.pscom import PscomHooks
+from ccagent.machines.requests import BrokerRequests
+from ccagent.machines.settings import MigfraSettings
 from ccagent.machines.templates import fill_template
+from ccagent.machines.work import choose_places
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -199,26 +201,42 @@ def test_a_template_gets_names_and_sizes_only() -> None:
         fill_template(b"<network/>", part)
 
 
+def _requests(form: Literal["word", "map"], limit: str) -> BrokerRequests:
+    settings = MigfraSettings(pscom_form=form, pscom_limit=Duration(limit))
+    return BrokerRequests(settings, "c1", {"vm-1": 77}.get)  # type: ignore[arg-type]
+
+
 def test_pscom_gets_a_bare_word_where_it_reads_no_more() -> None:
-    hooks = PscomHooks("fast", "word", 60.0)
+    requests = _requests("word", "60s")
     published: list[tuple[str, bytes]] = []
 
     def publish(topic: str, payload: bytes) -> None:
         published.append((topic, payload))
-        assert hooks.filters() == ["fast/pscom/vm-1/+/response"]
+        assert requests.filters() == ["fast/migfra/c1/locate", "fast/pscom/vm-1/+/response"]
         for process in ("1", "1", "2"):
-            assert hooks.on_message(f"fast/pscom/vm-1/{process}/response")
+            assert requests.on_message(f"fast/pscom/vm-1/{process}/response", b"")
 
-    hooks.publish, hooks.look = publish, hooks.send
-    hooks.request("suspend", "vm-1", 2, "id")
+    requests.publish, requests.look = publish, requests.send
+    requests.hook("suspend", "vm-1", 2, "id")
     assert published == [("fast/pscom/vm-1/any_proc/request", b"suspend")]
-    assert hooks.filters() == []
-    assert not hooks.on_message("fast/migfra/c1/task")
+    assert requests.filters() == ["fast/migfra/c1/locate"]
+    assert not requests.on_message("fast/migfra/c1/task", b"")
 
 
 def test_a_process_that_answers_twice_counts_once() -> None:
-    hooks = PscomHooks("fast", "map", 0.01)
-    hooks.publish = lambda _topic, _payload: hooks.on_message("fast/pscom/vm-1/1/response")
-    hooks.look = hooks.send
+    requests = _requests("map", "10ms")
+    requests.publish = lambda _topic, _payload: requests.on_message(
+        "fast/pscom/vm-1/1/response", b""
+    )
+    requests.look = requests.send
     with pytest.raises(HypervisorError, match="1 of 2 processes answered"):
-        hooks.request("resume", "vm-1", 2, "id")
+        requests.hook("resume", "vm-1", 2, "id")
+
+
+def test_frameworks_ask_each_other_for_a_process() -> None:
+    here, there = _requests("map", "10ms"), _requests("map", "10ms")
+    here.publish, here.look = there.on_message, here.send
+    there.publish = here.on_message
+    assert here.locate("c1", "vm-1") == 77
+    assert here.locate("c1", "vm-2") == 0
+    assert here.on_message("fast/migfra/c1/located", b"- not a map")

@@ -50,7 +50,7 @@ def test_tasks_are_taken_from_other_topics_alone() -> None:
 @pytest.mark.parametrize("root", ["", "a+b", "#", "/fast", "$SYS", "a\0", "{node}", "x" * 2000])
 def test_a_root_that_is_none_is_refused(root: str) -> None:
     with pytest.raises(ConfigurationError, match=r"agents\.fast\.topic"):
-        check_root(root)
+        check_root(root, "agents.fast")
 
 
 @pytest.mark.parametrize(
