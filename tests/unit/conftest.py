@@ -27,10 +27,10 @@ def _sources_are_closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Close the process sources and kept files of a test: they have many descriptors."""
     made: list[ProcfsSource | KeptFiles] = []
 
-    def watch(kind: type[ProcfsSource | KeptFiles]) -> None:
+    def watch(kind: type[Any]) -> None:
         real = kind.__init__
 
-        def remember(source: ProcfsSource | KeptFiles, *arguments: Any) -> None:
+        def remember(source: Any, *arguments: Any) -> None:
             made.append(source)
             real(source, *arguments)
 

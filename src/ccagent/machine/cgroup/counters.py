@@ -40,9 +40,11 @@ def _fields(**fields: tuple[str, int]) -> Callable[[bytes], dict[str, int]]:
     return lambda content: parse_fields(content, wanted)
 
 
-def _memory(anon: str, shmem: str, file: str, mapped: str) -> Callable[[bytes], dict[str, int]]:
+def _memory(
+    anon: str, shmem: str, file: str, mapped: str, **more: str
+) -> Callable[[bytes], dict[str, int]]:
     """Return a parser of memory.stat for the names of a version."""
-    names = {anon: "mem_anon", shmem: "mem_shmem", file: "mem_file", mapped: "mapped"}
+    names = {anon: "mem_anon", shmem: "mem_shmem", file: "mem_file", mapped: "mapped", **more}
     wanted = {name.encode(): (field, 1) for name, field in names.items()}
 
     def parse(content: bytes) -> dict[str, int]:
@@ -110,18 +112,6 @@ def _optional(field: str) -> Callable[[bytes], dict[str, int]]:
     return parse
 
 
-def _and(*parsers: Callable[[bytes], dict[str, int]]) -> Callable[[bytes], dict[str, int]]:
-    """Return a parser that reads several counters from one file."""
-
-    def parse(content: bytes) -> dict[str, int]:
-        found: dict[str, int] = {}
-        for each in parsers:
-            found |= each(content)
-        return found
-
-    return parse
-
-
 DETAILED_FILES: dict[str, dict[str, Callable[[bytes], dict[str, int]]]] = {
     "memory": {
         **FILES["memory"],
@@ -139,13 +129,17 @@ DETAILED_FILES: dict[str, dict[str, Callable[[bytes], dict[str, int]]]] = {
     "blkio": {},
     V2: {
         **FILES[V2],
-        "memory.stat": _and(FILES[V2]["memory.stat"], _fields(swapcached=("mem_swapcached", 1))),
+        "memory.stat": _memory(
+            "anon", "shmem", "file", "file_mapped", swapcached="mem_swapcached"
+        ),
         "memory.events": _fields(oom_kill=("oom_kills", 1), oom=("mem_failures", 1)),
         "memory.swap.current": _amount("swap_used"),
         "memory.swap.max": _optional("swap_limit"),
-        "cpu.stat": _and(
-            FILES[V2]["cpu.stat"],
-            _fields(user_usec=("cpu_user", 1000), system_usec=("cpu_system", 1000)),
+        "cpu.stat": _fields(
+            usage_usec=("cpu_time", 1000),
+            throttled_usec=("cpu_throttled", 1000),
+            user_usec=("cpu_user", 1000),
+            system_usec=("cpu_system", 1000),
         ),
         "cpu.pressure": _both_pressures("pressure_cpu"),
         "memory.pressure": _both_pressures("pressure_memory"),
