@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ccagent.exporter.exposition import FamilyRows
     from ccagent.exporter.settings import ExporterSettings
     from ccagent.exporter.sources import NodeSources
+    from ccagent.machine.descriptors import KeptFiles
     from ccagent.machine.node import Node
 
 
@@ -106,7 +107,7 @@ def read_text(node: Node, path: str) -> str:
         return ""
 
 
-def read_number(node: Node, path: str) -> int | None:
+def read_number(node: Node | KeptFiles, path: str) -> int | None:
     """Return the integer in a file of /sys, decimal or 0x...; None if the file has none."""
     try:
         return int(node.read_single(path), 0)

@@ -19,7 +19,7 @@ COLLECTORS: dict[str, dict[str, str]] = {
         "bonding": f"{_NODE}.network:read_bonding",
         "conntrack": f"{_NODE}.network:read_conntrack",
         "cpu": f"{_NODE}.kernel:CpuCollector",
-        "cpufreq": f"{_NODE}.kernel:read_cpufreq",
+        "cpufreq": f"{_NODE}.kernel:CpufreqCollector",
         "diskstats": f"{_NODE}.kernel:DiskCollector",
         "dmi": f"{_NODE}.system:DmiCollector",
         "edac": f"{_NODE}.hardware:read_edac",

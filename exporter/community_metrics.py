@@ -14,11 +14,11 @@ from ccagent.exporter.collector import Collector
 from ccagent.exporter.exposition import counter, gauge
 from ccagent.exporter.gpu_metrics import find_details
 from ccagent.exporter.job_metrics import (
+    CPUS_RULE,
     field_rule,
     find_swap,
     is_version_2,
     name_rows,
-    read_job_cpus,
 )
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.system import parse_kernel_stat, parse_loadavg, parse_meminfo
@@ -59,7 +59,7 @@ _CGROUP: Vocabulary = (
         field_rule("cpu_system", _NS)),
     _cgroup("cpu_total_seconds", "Cumulative CPU total seconds for jobid",
         field_rule("cpu_time", _NS)),
-    _cgroup("cpus", "Number of CPUs in the jobid", field_rule("cpus")),
+    _cgroup("cpus", "Number of CPUs in the jobid", CPUS_RULE),
     _cgroup("memory_rss_bytes", "Memory RSS used in bytes", (find_held_memory, ())),
     _cgroup("memory_cache_bytes", "Memory cache used in bytes", field_rule("mem_file")),
     _cgroup("memory_shmem_bytes", "Memory cache used in bytes", field_rule("mem_shmem")),
@@ -239,9 +239,10 @@ class SlurmJobExporterCollector(Collector):
         cores: list[tuple[Labels, float]] = []
         for job in jobs:
             # The kernel has no time by job and hwthread on version 2: it is divided evenly.
-            cpus, used = read_job_cpus(node, job), job.counters.cpu_time
+            used = job.counters.cpu_time
             if used is not None:
-                cores += [((*labels[job.job], str(cpu)), used / len(cpus)) for cpu in cpus]
+                share = used / max(1, len(job.cpus))
+                cores += [((*labels[job.job], str(cpu)), share) for cpu in job.cpus]
         yield _CORE, cores
         cards = find_cards(self, node)
         if cards is not None:

@@ -1,4 +1,4 @@
-"""Metric families and their text. Line prefixes (name and labels) are cached between scrapes.
+"""Metric families and their text. Names and labels of lines are kept between scrapes.
 
 Source: prometheus/docs, instrumenting/exposition_formats.md and specs/om/open_metrics_spec.md.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 Kind = Literal["counter", "gauge", "untyped", "histogram", "summary"]
 Labels = tuple[str, ...]
@@ -119,17 +119,29 @@ _UNFIT = re.compile(r"[\x00-\x09\x0b-\x1f\x7f\x85\u2028\u2029\ud800-\udfff]")
 """Control characters and line separators: a parser may take them for the end of a line or text.
 Surrogates: they stand for bytes that are not UTF-8.
 """
-_SPARE = 64
-
 Block = tuple["Family", str]
 """A family and the text lines of its samples."""
 
 
+class _Layout(NamedTuple):
+    """The labels of a family's samples, and their lines with `%r` in place of the numbers.
+
+    shown: positions of the samples with a line, if some are hidden.
+    """
+
+    labels: tuple[Labels, ...]
+    lines: str
+    shown: tuple[int, ...] | None
+
+
 class SampleEncoder:
-    """An encoder for the samples of one collector. Both formats share the lines."""
+    """An encoder for the samples of one collector. Both formats share the lines.
+
+    Lines are built again if the labels of a family differ from those of the last call.
+    """
 
     def __init__(self) -> None:
-        self._prefixes: dict[Family, dict[Labels, str]] = {}
+        self._layouts: dict[tuple[Family, int], _Layout] = {}
 
     def encode(self, families: Iterable[FamilyRows]) -> list[Block]:
         """Return the families that have samples, with their lines.
@@ -137,37 +149,43 @@ class SampleEncoder:
         Of several samples with equal labels after escaping, only the last is kept.
         """
         blocks: dict[Family, str] = {}
+        parts: dict[Family, int] = {}
+        before, self._layouts = self._layouts, {}
         for family, rows in families:
-            text = self._lines(family, rows)
-            if text:
-                blocks[family] = blocks.get(family, "") + text
-        if len(self._prefixes) > 2 * len(blocks) + _SPARE:
-            self._prefixes = {family: self._prefixes[family] for family in blocks}
+            columns = [*zip(*rows, strict=True)]
+            if not columns:
+                continue
+            labels, values = columns
+            part = parts[family] = parts.get(family, -1) + 1
+            layout = before.get((family, part))
+            if layout is None or layout.labels != labels:
+                layout = _lay_out(family, labels, layout)
+            self._layouts[family, part] = layout
+            if layout.shown is not None:
+                values = tuple(values[place] for place in layout.shown)
+            text = layout.lines % values
+            if "n\n" in text or "f\n" in text:
+                text = _SPECIAL.sub(lambda found: _SPECIAL_WORDS[found[1]], text)
+            blocks[family] = blocks[family] + text if family in blocks else text
         return [*blocks.items()]
 
-    def _lines(self, family: Family, rows: Rows) -> str:
-        known = self._prefixes.get(family)
-        if known is None:
-            known = self._prefixes[family] = {}
-        # The key is the escaped text: different labels may be equal after `escape`, and Prometheus
-        # rejects a scrape that has a series twice.
-        lines: dict[str, str] = {}
-        for labels, value in rows:
-            prefix = known.get(labels)
-            if prefix is None:
-                prefix = known[labels] = make_prefix(family, labels)
-            number = repr(value)
-            if number[-1] in "fn":
-                number = _special(number)
-            lines[prefix] = f"{prefix}{number}\n"
-        if len(known) > 2 * len(lines) + _SPARE:  # ended jobs, removed disks
-            known.clear()
-        return "".join(lines.values())
+
+def _lay_out(family: Family, labels: tuple[Labels, ...], before: _Layout | None) -> _Layout:
+    """Return the layout of samples. Lines that were there before are used again."""
+    known: dict[Labels, str] = {}
+    if before is not None and before.shown is None:
+        known = dict(zip(before.labels, before.lines.split("\n"), strict=False))
+    lines = [
+        known.get(each) or make_prefix(family, each).replace("%", "%%") + "%r" for each in labels
+    ]
+    # Different labels may be equal after `escape`, and Prometheus rejects a series twice.
+    last = {line: place for place, line in enumerate(lines)}
+    shown = None if len(last) == len(lines) else tuple(last.values())
+    return _Layout(labels, "\n".join([*last, ""]), shown)
 
 
-def _special(number: str) -> str:
-    """Return the exposition format's word for `nan`, `inf` or `-inf`."""
-    return {"nan": "NaN", "inf": "+Inf", "-inf": "-Inf"}[number]
+_SPECIAL = re.compile(r"(?<= )(nan|-?inf)$", re.MULTILINE)
+_SPECIAL_WORDS = {"nan": "NaN", "inf": "+Inf", "-inf": "-Inf"}
 
 
 def make_prefix(family: Family, labels: Labels) -> str:

@@ -5,14 +5,15 @@ A vocabulary is a table: each family with the rules for the values of a job.
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from ccagent.errors import CcagentError, NotHereError
 from ccagent.exporter.collector import Collector
 from ccagent.exporter.exposition import counter, gauge
 from ccagent.machine.cgroup.jobs import ROOT
+from ccagent.machine.descriptors import KeptFiles
 from ccagent.machine.parsed import read_parsed
-from ccagent.machine.procfs.cpulist import parse_cpu_list
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,12 +36,19 @@ _NO_LIMIT_V2 = float(2**64)
 
 def field_rule(name: str, divisor: float = 1, *more: str) -> Rule:
     """Return the rule for a field of JobCounters."""
+    find = attrgetter(f"counters.{name}")
+    if divisor == 1:
+        return find, more
 
     def read(job: JobOnNode) -> float | None:
-        value: int | None = getattr(job.counters, name)
-        return value if value is None or divisor == 1 else value / divisor
+        value: int | None = find(job)
+        return None if value is None else value / divisor
 
     return read, more
+
+
+CPUS_RULE: Rule = (lambda job: len(job.cpus) or None, ())
+"""The rule for the number of hwthreads that a job may use."""
 
 
 def _limit(name: str, needs: str = "job") -> Rule:
@@ -82,13 +90,14 @@ def name_rows(
     vocabulary: Vocabulary, jobs: list[JobOnNode], labels: Mapping[int, Labels]
 ) -> Iterator[FamilyRows]:
     """Yield the families of a vocabulary. labels: of the jobs, by job id."""
+    named = [(labels[job.job], job) for job in jobs]
     for family, rules in vocabulary:
         yield (
             family,
             [
-                ((*labels[job.job], *more), value)
-                for job in jobs
+                ((*own, *more) if more else own, value)
                 for read, more in rules
+                for own, job in named
                 if (value := read(job)) is not None
             ],
         )
@@ -123,7 +132,7 @@ _CCAGENT: Vocabulary = (
     _counter("cpu_throttled_seconds_total",
         "Time for which the job's quota stopped it, summed over hwthreads.",
         field_rule("cpu_throttled", _NS)),
-    _gauge("cpus", "Hwthreads that the job may use.", field_rule("cpus")),
+    _gauge("cpus", "Hwthreads that the job may use.", CPUS_RULE),
     _gauge("memory_used_bytes",
         "Memory that counts towards the job's limit, its page cache included.",
         field_rule("mem_used")),
@@ -233,11 +242,10 @@ class CgroupExporterCollector(Collector):
         jobs, _ = self.sources.jobs.get(node)
         names: dict[int, Labels] = {job.job: (name_group(job.group),) for job in jobs}
         yield from name_rows(_TIMES, jobs, names)
-        cpus = {job.job: read_job_cpus(node, job) for job in jobs}
-        yield _CPUS, [(names[job], len(own)) for job, own in cpus.items()]
+        yield _CPUS, [(names[job.job], len(job.cpus)) for job in jobs]
         yield (
             _CPU_INFO,
-            [((*names[job], ",".join(map(str, own))), 1) for job, own in cpus.items()],
+            [((*names[job.job], ",".join(map(str, job.cpus))), 1) for job in jobs],
         )
         yield from name_rows(_CGROUP, jobs, names)
         yield (
@@ -247,17 +255,6 @@ class CgroupExporterCollector(Collector):
                 for job in jobs
             ],
         )
-
-
-def read_job_cpus(node: Node, job: JobOnNode) -> list[int]:
-    """Return the hwthreads of a job's control group; [] if they can't be read."""
-    group = job.group
-    if not is_version_2(group):
-        group = f"{ROOT}/cpuset{name_group(group)}"
-    try:
-        return read_parsed(node, f"{group}/cpuset.cpus", parse_cpu_list)
-    except CcagentError:
-        return []
 
 
 def name_group(path: str) -> str:
@@ -278,7 +275,7 @@ _CEEMS: Vocabulary = (
     *(
         (gauge(f"{_PREFIX}_{name}", text, *_UNIT), (rule,))
         for name, text, rule in (
-            ("cpus", "Total number of job CPUs", field_rule("cpus")),
+            ("cpus", "Total number of job CPUs", CPUS_RULE),
             ("cpu_psi_seconds", "Total CPU PSI in seconds", field_rule("pressure_cpu_full", _US)),
             ("memory_psi_seconds", "Total memory PSI in seconds",
              field_rule("pressure_memory_full", _US)),
@@ -314,6 +311,7 @@ class CeemsCollector(Collector):
     def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
         super().__init__(settings, sources)
         self._devices: dict[bytes, str] = {}
+        self._files: KeptFiles | None = None
 
     def collect(self, node: Node) -> Iterator[FamilyRows]:
         """Read the control groups of jobs. Raise NotHereError if Slurm has created none."""
@@ -324,11 +322,14 @@ class CeemsCollector(Collector):
         }
         yield from name_rows(_CEEMS, jobs, labels)
         rows: list[list[tuple[Labels, float]]] = [[] for _ in _IO]
+        if self._files is None:
+            self._files = KeptFiles(node)
         for job in jobs:
-            for device, values in _read_io(node, job).items():
+            for device, values in _read_io(self._files, job).items():
                 own = (*labels[job.job], self._name_device(node, device))
                 for column, value in enumerate(values):
                     rows[column].append((own, value))
+        self._files.sweep()
         yield from zip(_IO, rows, strict=True)
         yield _GPU, self._flags(node, labels)
 
@@ -357,12 +358,12 @@ class CeemsCollector(Collector):
         ]
 
 
-def _read_io(node: Node, job: JobOnNode) -> dict[bytes, tuple[int, ...]]:
+def _read_io(files: KeptFiles, job: JobOnNode) -> dict[bytes, tuple[int, ...]]:
     """Return the I/O of a job by device; {} on version 1, or if it can't be read."""
     if not is_version_2(job.group):
         return {}
     try:
-        return read_parsed(node, f"{job.group}/io.stat", parse_io_stat)
+        return read_parsed(files, f"{job.group}/io.stat", parse_io_stat)
     except CcagentError:
         return {}
 

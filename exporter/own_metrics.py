@@ -23,7 +23,7 @@ from ccagent.machine.own_memory import read_resident
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ccagent.agents.metrics.readers.base import Gauge, Metric, Reader, Scope
+    from ccagent.agents.metrics.readers.base import Metric, Reader, Scope
     from ccagent.exporter.exposition import FamilyRows, Kind, Labels
     from ccagent.exporter.settings import ExporterSettings
     from ccagent.exporter.sources import NodeSources
@@ -219,28 +219,32 @@ class ReaderCollector(Collector):
         if reader is None:
             reader = self._reader = READERS[self.name]()
         reader.begin(node)
-        rows: dict[str, dict[Labels, list[tuple[Scope, Gauge | Count]]]] = {}
+        rows: dict[str, dict[Labels, list[tuple[Labels, float]]]] = {}
+        counters: set[str] = set()
         for each in reader.read_raw(node):
-            labels = name_labels(each.scope)
-            rows.setdefault(each.metric, {}).setdefault(labels, []).append((each.scope, each))
+            names, values = name_labels(each.scope)
+            by_labels = rows.get(each.metric)
+            if by_labels is None:
+                by_labels = rows[each.metric] = {}
+                if isinstance(each, Count):
+                    counters.add(each.metric)
+            if names in by_labels:
+                by_labels[names].append((values, each.value))
+            else:
+                by_labels[names] = [(values, each.value)]
         for problem in reader.errors:
             self.warn(problem)
         for metric, by_labels in rows.items():
             labels = () if () in by_labels else next(iter(by_labels))
-            values = by_labels[labels]
             known = reader.metrics[metric]
             key = (metric, labels)
             if key not in self._families:
-                is_counter = isinstance(values[0][1], Count)
-                self._families[key] = make_family(metric, known, labels, is_counter=is_counter)
+                self._families[key] = make_family(
+                    metric, known, labels, is_counter=metric in counters
+                )
             family = self._families[key]
-            if family is None:
-                continue
-            factor = factor_of(known, family.kind)
-            yield (
-                family,
-                [(label_values(scope), scale_value(each.value, factor)) for scope, each in values],
-            )
+            if family is not None:
+                yield family, scale_rows(by_labels[labels], factor_of(known, family.kind))
 
     def close(self) -> None:
         """Close the reader."""
@@ -248,22 +252,16 @@ class ReaderCollector(Collector):
             self._reader.close()
 
 
-@lru_cache(maxsize=4096)
-def name_labels(scope: Scope) -> Labels:
-    """Return the label names of a scope; () for the node."""
+@lru_cache(maxsize=16384)
+def name_labels(scope: Scope) -> tuple[Labels, Labels]:
+    """Return the names and the values of the labels of a scope; () for the node."""
     if scope == NODE:
-        return ()
-    names = [_LABELS.get(scope.type, scope.type)] if scope.type != "node" else []
+        return (), ()
+    pairs = [(_LABELS.get(scope.type, scope.type), scope.type_id)] if scope.type != "node" else []
     if scope.stype:
-        names.append(_LABELS.get(scope.stype, scope.stype))
-    return tuple(name if _KNOWN_LABEL.fullmatch(name) else "part" for name in names)
-
-
-@lru_cache(maxsize=4096)
-def label_values(scope: Scope) -> Labels:
-    """Return the label values of a scope, in the order of `name_labels`."""
-    values = [scope.type_id] if scope.type != "node" else []
-    return tuple([*values, scope.stype_id] if scope.stype else values)
+        pairs.append((_LABELS.get(scope.stype, scope.stype), scope.stype_id))
+    names = tuple(name if _KNOWN_LABEL.fullmatch(name) else "part" for name, _ in pairs)
+    return names, tuple(value for _, value in pairs)
 
 
 def make_family(name: str, metric: Metric, labels: Labels, *, is_counter: bool) -> Family | None:
@@ -292,11 +290,14 @@ def describe_family(description: str, labels: Labels, *, is_counter: bool) -> st
     return description
 
 
-def scale_value(value: float, factor: float) -> float:
-    """Return value * factor. A factor 1/n divides by n: 57 * 0.01 would not be 0.57."""
-    if factor >= 1:
-        return value if factor == 1 else value * factor
-    return value / round(1 / factor)
+def scale_rows(rows: list[tuple[Labels, float]], factor: float) -> list[tuple[Labels, float]]:
+    """Return the rows with value * factor. A factor 1/n divides by n: 57 * 0.01 is not 0.57."""
+    if factor == 1:
+        return rows
+    if factor > 1:
+        return [(labels, value * factor) for labels, value in rows]
+    divisor = round(1 / factor)
+    return [(labels, value / divisor) for labels, value in rows]
 
 
 def factor_of(metric: Metric, kind: Kind) -> float:

@@ -118,21 +118,24 @@ class _Round:
         self._changed = threading.Condition()
         self._done = 0
         self._count = len(runs)
+        self._since = time.monotonic()
         try:
             threading.Thread(target=self._work, name="exporter-collect", daemon=True).start()
         except RuntimeError as error:
             raise ProgramError(f"exporter: no thread for a scrape: {error}") from error
 
     def wait(self, deadline: float) -> list[CollectorRun]:
-        """Wait until all have finished or one takes too long. Return the collectors not started."""
+        """Wait until all have finished or one takes too long. Return the collectors not started.
+
+        The thread is not woken after each collector.
+        """
         with self._changed:
             while self._done < self._count:
-                count = self._done
-                limit = min(deadline, time.monotonic() + PATIENCE) - time.monotonic()
-                self._changed.wait(max(0.0, limit))
-                if self._done == count:
+                limit = min(deadline, self._since + PATIENCE) - time.monotonic()
+                if limit <= 0:
                     left, self._left = self._left, []
                     return [*reversed(left)]
+                self._changed.wait(limit)
         return []
 
     def _work(self) -> None:
@@ -141,12 +144,13 @@ class _Round:
                 if not self._left:
                     return
                 run = self._left.pop()
-                run.begun = time.monotonic()
+                run.begun = self._since = time.monotonic()
             run.run(self._node)
             with self._changed:
                 run.begun = None
                 self._done += 1
-                self._changed.notify_all()
+                if self._done == self._count:
+                    self._changed.notify_all()
 
 
 def _leave_out_known(blocks: list[Block], known: list[Block]) -> list[Block]:
@@ -172,6 +176,7 @@ class Scraper:
         self._node = node
         self._runs = [CollectorRun(c, group) for group, each in collectors.items() for c in each]
         self._turn = threading.Lock()
+        self._encoder = SampleEncoder()
 
     @property
     def names(self) -> list[str]:
@@ -209,8 +214,10 @@ class Scraper:
                 left.append(run)
             if begun is None or now - begun < _SLOW_AFTER:
                 awaited.append(run)
+        node = self._node.snapshot()
         while left and time.monotonic() < deadline:
-            left = _Round(left, self._node).wait(deadline)
+            left = _Round(left, node).wait(deadline)
+        node.parsed = None  # collectors may keep the snapshot, or still run
         return awaited
 
     def _collect(self, chosen: list[CollectorRun], begin: float) -> list[Block]:
@@ -225,7 +232,7 @@ class Scraper:
                 foreign += outcomes[run].blocks
                 continue
             for family, lines in outcomes[run].blocks:
-                blocks[family] = blocks.get(family, "") + lines
+                blocks[family] = blocks[family] + lines if family in blocks else lines
         found = [*blocks.items(), *self._encode_outcomes(chosen, outcomes)]
         return [*found, *_leave_out_known(foreign, found)]
 
@@ -244,7 +251,7 @@ class Scraper:
             families.append((_DURATIONS[group], seconds))
             successes = [(labels, int(each.is_successful)) for labels, each in found]
             families.append((_SUCCESSES[group], successes))
-        return SampleEncoder().encode(families)
+        return self._encoder.encode(families)
 
     def close(self) -> None:
         """Close the collectors and prevent further readings."""

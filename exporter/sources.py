@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from ccagent.agents.jobio.mounts import MountName, MountNames
@@ -16,8 +17,11 @@ from ccagent.machine.background import BackgroundCall
 from ccagent.machine.bpf.pins import DIRECTORY
 from ccagent.machine.cgroup.counters import JobCgroups
 from ccagent.machine.cgroup.files import list_pids
-from ccagent.machine.cgroup.jobs import V2, job_directories
+from ccagent.machine.cgroup.jobs import V2
+from ccagent.machine.descriptors import KeptFiles
 from ccagent.machine.gpu.gpm import ACTIVITY, TRAFFIC
+from ccagent.machine.parsed import read_parsed
+from ccagent.machine.procfs.cpulist import parse_cpu_list
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,8 +37,6 @@ if TYPE_CHECKING:
     from ccagent.records.envelopes import SysinfoGpuCard
 
 
-_CONTROLLERS = ("cpuacct", "freezer", "memory", "cpuset", "devices", "pids")
-"""Controllers of version 1. The first controller that has jobs is used."""
 _PART = re.compile(r"step_[0-9a-z+_]{1,40}|task_[0-9a-z]{1,20}|user|libvirt|emulator", re.ASCII)
 _DEEPEST = 4
 _ASKED_PROCESSES = 3
@@ -67,34 +69,25 @@ class JobProcesses:
 
     def __init__(self, *, reads_environment: bool = True) -> None:
         self._reads_environment = reads_environment
-        self._directories: dict[int, list[JobDirectory]] = {}
         self._known: dict[int, JobIdentity] = {}
         self._tries: dict[int, int] = {}
         self._reading: dict[int, BackgroundCall[dict[str, str]]] = {}
 
-    def begin(self, node: Node, jobs: set[int]) -> None:
-        """List the jobs' directories for one reading; forget jobs that are not in `jobs`."""
-        self._directories = {}
-        try:
-            directories = job_directories(node, _CONTROLLERS)
-        except CcagentError:
-            directories = []
-        for each in directories:
-            of_job = self._directories.setdefault(each.job, [])
-            if not of_job or of_job[0].controller == each.controller:
-                of_job.append(each)
+    def begin(self, jobs: set[int]) -> None:
+        """Start a reading: forget jobs that are not in `jobs`."""
         self._known = {job: known for job, known in self._known.items() if job in jobs}
         self._tries = {job: tries for job, tries in self._tries.items() if job in jobs}
         self._reading = {job: call for job, call in self._reading.items() if job in jobs}
 
-    def of(self, node: Node, job: int) -> tuple[tuple[int, ...], JobIdentity]:
+    def of(
+        self, node: Node, files: KeptFiles, job: int, directories: list[JobDirectory]
+    ) -> tuple[tuple[int, ...], JobIdentity]:
         """Return the sorted process ids of a job, and its identity."""
-        directories = self._directories.get(job, [])
         pids: list[int] = []
         for each in directories:
             # Only steps and tasks: not slurmstepd's group. In version 2 only leaves hold processes.
             below = 0 if each.machine else 3 if each.controller == V2 else 1
-            pids += list_pids(node, each.path, _DEEPEST, below=below, named=_PART)
+            pids += list_pids(files, each.path, _DEEPEST, below=below, named=_PART)
         pids.sort()
         known = self._known.get(job)
         if known is None:
@@ -235,13 +228,17 @@ _DETAILS = (
 
 
 class JobOnNode(NamedTuple):
-    """A job on this node. group: one of its control group directories. pids: its processes."""
+    """A job on this node.
+
+    group: one of its control group directories. pids: its processes. cpus: its hwthreads.
+    """
 
     job: int
     counters: JobCounters
     group: str
     identity: JobIdentity
     pids: tuple[int, ...]
+    cpus: tuple[int, ...]
 
 
 class JobsOnNode(NamedTuple):
@@ -309,6 +306,7 @@ class NodeSources:
         self.cards = SharedReading(self._read_cards)
         self.job_io = SharedReading(self._read_job_io)
         self._cgroups = JobCgroups(is_detailed=True)
+        self._files: KeptFiles | None = None
         self._processes = JobProcesses(reads_environment=settings.job_info == "environment")
         self._job_io: JobIoReading | None = None
         self._gpus: Gpus | None = None
@@ -318,7 +316,17 @@ class NodeSources:
 
     def _read_jobs(self, node: Node) -> JobsOnNode:
         """Read the control groups of all jobs. Raise NotHereError if Slurm has created none."""
-        counters = self._cgroups.read(node)
+        if self._files is None:
+            self._files = KeptFiles(node)
+        try:
+            counters = self._cgroups.read(node, self._files)
+            return self._describe_jobs(node, self._files, counters)
+        finally:
+            self._files.sweep()
+
+    def _describe_jobs(
+        self, node: Node, files: KeptFiles, counters: dict[int, JobCounters]
+    ) -> JobsOnNode:
         for problem in self._cgroups.errors:
             logger.warning("exporter: jobs: %s", problem)
         # The oldest jobs keep their series: an interrupted series is worse than a missing series.
@@ -329,11 +337,13 @@ class NodeSources:
                 len(counters) - len(chosen), len(counters), len(chosen), key="exporter max-jobs",
             )  # fmt: skip
         found: list[JobOnNode] = []
-        self._processes.begin(node, set(chosen))
+        self._processes.begin(set(chosen))
         for job in chosen:
-            pids, identity = self._processes.of(node, job)
-            group = self._cgroups.first_directory(job)
-            found.append(JobOnNode(job, counters[job], group, identity, pids))
+            kinds = self._cgroups.directories[job]
+            first = next(iter(kinds.values()))
+            pids, identity = self._processes.of(node, files, job, kinds.get("cpuacct", first))
+            cpus = _read_cpus(files, kinds.get("cpuset", first))
+            found.append(JobOnNode(job, counters[job], first[0].path, identity, pids, cpus))
         return JobsOnNode(found, len(counters) - len(chosen))
 
     def _read_job_io(self, node: Node) -> JobsIo:
@@ -400,6 +410,15 @@ class NodeSources:
         """End the processes that have loaded the GPU libraries."""
         if self._gpus is not None:
             self._gpus.close()
+
+
+def _read_cpus(files: KeptFiles, directories: list[JobDirectory]) -> tuple[int, ...]:
+    """Return the hwthreads of a job; () if they can't be read."""
+    found: list[int] = []
+    for each in directories:
+        with suppress(CcagentError):
+            found += read_parsed(files, f"{each.path}/cpuset.cpus", parse_cpu_list)
+    return tuple(sorted(found))
 
 
 class JobProcess(NamedTuple):

@@ -14,6 +14,7 @@ from ccagent.exporter.exposition import Family, counter, gauge, name_family
 from ccagent.log import logger
 from ccagent.machine.counters import hold_cpu_times
 from ccagent.machine.cpus import CPUS, read_topology_id
+from ccagent.machine.descriptors import KeptFiles
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.cpulist import parse_cpu_list
 from ccagent.machine.procfs.system import (
@@ -280,17 +281,37 @@ _FREQUENCY = {
 }
 
 
-def read_cpufreq(node: Node) -> Iterator[FamilyRows]:
-    """Read /sys/devices/system/cpu/cpu*/cpufreq, where the unit is kHz."""
-    names = [each for each in node.list(CPUS) if each[:3] == "cpu" and each[3:].isdigit()]
-    cpus = [each for each in sorted(names) if node.exists(f"{CPUS}/{each}/cpufreq")]
-    for file, family in _FREQUENCY.items():
-        rows: list[tuple[Labels, float]] = []
-        for cpu in cpus:
-            value = read_number(node, f"{CPUS}/{cpu}/cpufreq/{file}")
-            if value is not None:
-                rows.append(((cpu[3:],), value * 1000))
-        yield family, rows
+class CpufreqCollector(Collector):
+    """Frequencies of hwthreads in /sys/devices/system/cpu/cpu*/cpufreq, where the unit is kHz."""
+
+    name = "cpufreq"
+
+    def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
+        super().__init__(settings, sources)
+        self._files: KeptFiles | None = None
+        self._labels: dict[str, Labels] = {}
+
+    def collect(self, node: Node) -> Iterator[FamilyRows]:
+        """Read the files of all hwthreads that have a frequency."""
+        if self._files is None:
+            self._files = KeptFiles(node)
+        names = [each for each in node.list(CPUS) if each[:3] == "cpu" and each[3:].isdigit()]
+        self._labels = {
+            name: self._labels.get(name) or (name[3:],)
+            for name in sorted(names)
+            if name in self._labels or node.exists(f"{CPUS}/{name}/cpufreq")
+        }
+        found: set[str] = set()
+        for file, family in _FREQUENCY.items():
+            rows: list[tuple[Labels, float]] = []
+            for name, labels in self._labels.items():
+                value = read_number(self._files, f"{CPUS}/{name}/cpufreq/{file}")
+                if value is not None:
+                    rows.append((labels, value * 1000))
+                    found.add(name)
+            yield family, rows
+        self._labels = {name: labels for name, labels in self._labels.items() if name in found}
+        self._files.sweep()
 
 
 _VM_EVENTS = re.compile(r"(oom_kill|pgpg|pswp|pg.*fault).*")

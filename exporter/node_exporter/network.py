@@ -164,7 +164,7 @@ def _name_field(protocol: str, field: str) -> Family | None:
 def read_netstat(node: Node) -> Iterator[FamilyRows]:
     """Read /proc/net/netstat, snmp and snmp6: counters of IP, ICMP, TCP and UDP."""
     values = read_parsed(node, "proc/net/netstat", parse_netstat)
-    values += read_parsed(node, "proc/net/snmp", parse_netstat)
+    values = [*values, *read_parsed(node, "proc/net/snmp", parse_netstat)]
     with contextlib.suppress(NotHereError):  # IPv6 is off
         values += read_parsed(node, "proc/net/snmp6", parse_snmp6)
     for protocol, field, value in values:
@@ -185,7 +185,7 @@ def read_sockstat(node: Node) -> Iterator[FamilyRows]:
     """Read /proc/net/sockstat and sockstat6: sockets by protocol and state."""
     found = read_parsed(node, "proc/net/sockstat", parse_sockstat)
     with contextlib.suppress(NotHereError):  # IPv6 is off
-        found |= read_parsed(node, "proc/net/sockstat6", parse_sockstat)
+        found = found | read_parsed(node, "proc/net/sockstat6", parse_sockstat)
     for protocol, numbers in found.items():
         for state, value in numbers.items():
             yield _name_sockets(protocol, state), [((), value)]

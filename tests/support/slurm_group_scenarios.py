@@ -23,7 +23,8 @@ from ccagent.agents.sonar.sources.bpf import BpfSource
 from ccagent.agents.sonar.sources.procfs import ProcfsSource
 from ccagent.agents.sonar.sources.psutil_source import PsutilSource
 from ccagent.controls.changes import find_jobs
-from ccagent.exporter.sources import JobProcesses
+from ccagent.exporter.settings import ExporterSettings
+from ccagent.exporter.sources import NodeSources
 from ccagent.machine.bpf import loading, pins
 from ccagent.machine.bpf.ended_records import parse_ended
 from ccagent.machine.bpf.io_loading import IoOptions
@@ -52,9 +53,8 @@ def attribute(count: int) -> Result:
         reader.begin()
         found[name] = {each.pid: each.job for each in reader.read() if each.uid == ALICE}
     truth = {pid: job for pid, job in _truth().items() if before.get(pid) == job}
-    processes = JobProcesses()
     jobs = {each.job for each in job_directories(node, ("memory",))}
-    processes.begin(node, jobs)
+    exposed = NodeSources(ExporterSettings(max_jobs=10_000)).jobs.get(node).jobs if jobs else []
     return {
         "count": count,
         "names": sorted(Path(each.path).name for each in job_directories(node, ("memory",))),
@@ -70,8 +70,7 @@ def attribute(count: int) -> Result:
         "counters": sorted(JobCgroups().read(node)),
         "energy": sorted({job for _, job, _ in list_processes(node)}),
         "exporter": {
-            job: sorted({truth[pid] for pid in processes.of(node, job)[0] if pid in truth})
-            for job in jobs
+            each.job: sorted({truth[pid] for pid in each.pids if pid in truth}) for each in exposed
         },
         "unknown": sorted(node.unknown_groups),
     }

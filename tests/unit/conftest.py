@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ccagent.agents.sonar.sources.procfs import ProcfsSource
+from ccagent.machine.descriptors import KeptFiles
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,15 +24,20 @@ _ALLOWED = 16
 
 @pytest.fixture(autouse=True)
 def _sources_are_closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Close the process sources of a test: each keeps three descriptors a process."""
-    made: list[ProcfsSource] = []
-    real = ProcfsSource.__init__
+    """Close the process sources and kept files of a test: they have many descriptors."""
+    made: list[ProcfsSource | KeptFiles] = []
 
-    def remember(source: ProcfsSource, *arguments: Any) -> None:
-        made.append(source)
-        real(source, *arguments)
+    def watch(kind: type[Any]) -> None:
+        real = kind.__init__
 
-    monkeypatch.setattr(ProcfsSource, "__init__", remember)
+        def remember(source: Any, *arguments: Any) -> None:
+            made.append(source)
+            real(source, *arguments)
+
+        monkeypatch.setattr(kind, "__init__", remember)
+
+    watch(ProcfsSource)
+    watch(KeptFiles)
     yield
     for source in made:
         source.close()

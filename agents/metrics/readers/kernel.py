@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Reader, ReaderSettings
 from ccagent.errors import CcagentError, NotHereError
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ccagent.machine.node import Node
+    from ccagent.machine.procfs.system import KernelStat
 
 
 _KIB = 1024
@@ -73,9 +74,9 @@ class KernelReader(Reader[ReaderSettings]):
             return []
         found: list[Gauge | Count] = []
         missing: NotHereError | None = None
-        for path, parse in _FILES.items():
+        for path, (parse, select) in _FILES.items():
             try:
-                found += read_parsed(node, path, parse)
+                found += select(read_parsed(node, path, parse))
             except NotHereError as error:
                 missing = error
             except CcagentError as error:
@@ -85,33 +86,32 @@ class KernelReader(Reader[ReaderSettings]):
         return found
 
 
-def parse_tasks(content: bytes) -> list[Gauge | Count]:
-    """Return the running and blocked tasks of /proc/stat. Raise UnparsableError if invalid."""
-    return [Gauge(name, value) for name, value in parse_kernel_stat(content).tasks.items()]
+def select_tasks(stat: KernelStat) -> list[Gauge | Count]:
+    """Return the running and blocked tasks of /proc/stat."""
+    return [Gauge(name, value) for name, value in stat.tasks.items()]
 
 
-def parse_paging(content: bytes) -> list[Gauge | Count]:
-    """Return B paged in and out of /proc/vmstat. Raise UnparsableError if invalid."""
-    events = parse_vmstat(content)
+def select_paging(events: dict[str, int]) -> list[Gauge | Count]:
+    """Return B paged in and out of /proc/vmstat."""
     names = {"page_in": "pgpgin", "page_out": "pgpgout"}
     return [Count(name, events[key] * _KIB) for name, key in names.items() if key in events]
 
 
-def parse_open_files(content: bytes) -> list[Gauge | Count]:
-    """Parse /proc/sys/fs/file-nr. Raise UnparsableError if invalid."""
-    return [Gauge("open_files", parse_file_nr(content)[0])]
+def select_open_files(numbers: tuple[int, int]) -> list[Gauge | Count]:
+    """Return the open files of /proc/sys/fs/file-nr."""
+    return [Gauge("open_files", numbers[0])]
 
 
-def parse_sockets(content: bytes) -> list[Gauge | Count]:
-    """Parse /proc/net/sockstat: sockets in use."""
-    used = parse_sockstat(content).get("sockets", {}).get("used")
+def select_sockets(sockets: dict[str, dict[str, int]]) -> list[Gauge | Count]:
+    """Return the sockets in use of /proc/net/sockstat."""
+    used = sockets.get("sockets", {}).get("used")
     return [] if used is None else [Gauge("sockets", used)]
 
 
-def parse_protocols(content: bytes) -> list[Gauge | Count]:
-    """Parse /proc/net/snmp or netstat. Raise UnparsableError if invalid."""
+def select_protocols(fields: list[tuple[str, str, int]]) -> list[Gauge | Count]:
+    """Return the counters of /proc/net/snmp or netstat."""
     found: list[Gauge | Count] = []
-    for protocol, field, value in parse_netstat(content):
+    for protocol, field, value in fields:
         metric = _PROTOCOLS.get((protocol, field))
         if metric is not None:
             found.append(Count(metric, value))
@@ -120,14 +120,15 @@ def parse_protocols(content: bytes) -> list[Gauge | Count]:
     return found
 
 
-_FILES: dict[str, Callable[[bytes], list[Gauge | Count]]] = {
-    "proc/stat": parse_tasks,
-    "proc/vmstat": parse_paging,
-    "proc/sys/fs/file-nr": parse_open_files,
-    "proc/net/sockstat": parse_sockets,
-    "proc/net/snmp": parse_protocols,
-    "proc/net/netstat": parse_protocols,
+_FILES: dict[str, tuple[Callable[[bytes], Any], Callable[[Any], list[Gauge | Count]]]] = {
+    "proc/stat": (parse_kernel_stat, select_tasks),
+    "proc/vmstat": (parse_vmstat, select_paging),
+    "proc/sys/fs/file-nr": (parse_file_nr, select_open_files),
+    "proc/net/sockstat": (parse_sockstat, select_sockets),
+    "proc/net/snmp": (parse_netstat, select_protocols),
+    "proc/net/netstat": (parse_netstat, select_protocols),
 }
+"""Parsers that other readers share, and the values of this reader."""
 
 _PERCENT = 100 / 1e6
 """Factor from microseconds per second to percent."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING
+from copy import copy
+from typing import TYPE_CHECKING, Any
 
 from ccagent.errors import CcagentError, ConfigurationError, UnparsableError, raise_for
 from ccagent.machine.clock import Clock
@@ -34,6 +35,7 @@ class Node:
     names nodes without it; a given `hostname` is not cut. `job_numbers` and `unknown_groups` belong
     to `cgroup.jobs`: the jobs of control groups without a number in their names, and since when
     others are unknown. `own_counters` returns the daemon's counters, if this process is a daemon.
+    parsed: results of `read_parsed` in a snapshot, by path and parser; None outside of one.
     """
 
     def __init__(
@@ -57,7 +59,15 @@ class Node:
         self.own_counters: Callable[[], DaemonCounters] | None = None
         self.job_numbers: dict[str, int] = {}
         self.unknown_groups: dict[str, float] = {}
+        self.parsed: dict[tuple[str, Callable[[bytes], Any]], Any] | None = None
         self._users: UserNames | None = None
+
+    def snapshot(self) -> Node:
+        """Return this node for one reading by many readers: it parses each file once."""
+        self._open_users()
+        taken = copy(self)
+        taken.parsed = {}
+        return taken
 
     def open(self, path: str, *, waits: bool = False) -> int:
         """Open a file for reading and return its descriptor. The caller must close it.
@@ -205,6 +215,16 @@ class Node:
         except (OSError, ValueError) as error:
             raise_for(path, error)
 
+    def links(self, path: str) -> int:
+        """Return the number of links of a path. Raise as `read` does.
+
+        For a directory these are 2 and those in it, or 1 if the file system does not count them.
+        """
+        try:
+            return os.stat(self.root + path).st_nlink
+        except (OSError, ValueError) as error:
+            raise_for(path, error)
+
     def link(self, path: str) -> str:
         """Return the text of a symbolic link, such as proc/PID/ns/mnt. Raise as `read` does."""
         try:
@@ -244,12 +264,7 @@ class Node:
 
     def user(self, uid: int) -> str:
         """Return the name of a user, `_user_<uid>` if there is none or no answer in time."""
-        if self._users is None:
-            from ccagent.machine.user_names import UserNames
-
-            passwd = self.root + "etc/passwd"
-            self._users = UserNames(self._look_up_user, self.clock.monotonic, local=passwd)
-        return self._users.find(uid) or f"_user_{uid}"
+        return self._open_users().find(uid) or f"_user_{uid}"
 
     def run(
         self,
@@ -311,6 +326,14 @@ class Node:
     def boot_time(self) -> float:
         """Return the boot time in seconds since 1970, from the machine's clocks."""
         return self.clock.time() - self.clock.uptime()
+
+    def _open_users(self) -> UserNames:
+        if self._users is None:
+            from ccagent.machine.user_names import UserNames
+
+            passwd = self.root + "etc/passwd"
+            self._users = UserNames(self._look_up_user, self.clock.monotonic, local=passwd)
+        return self._users
 
     def _look_up_user(self, uid: int) -> str:
         from ccagent.machine.user_names import look_up_user

@@ -2,29 +2,49 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ccagent.errors import CcagentError, NotHereError, UnparsableError, VanishedError
 from ccagent.machine.node import LARGEST_FILE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from ccagent.machine.node import Node
 
 T = TypeVar("T")
 
 
-def read_parsed(node: Node, path: str, parse: Callable[[bytes], T], limit: int = LARGEST_FILE) -> T:
+class Files(Protocol):
+    """Readable files: of a node, or kept open between readings (KeptFiles)."""
+
+    def read(self, path: str, limit: int = ...) -> bytes:
+        """Read a whole file, as `Node.read`."""
+
+    def directories(self, path: str) -> Sequence[str]:
+        """Return the names of the directories in a directory, as `Node.directories`."""
+
+
+def read_parsed(
+    node: Files, path: str, parse: Callable[[bytes], T], limit: int = LARGEST_FILE
+) -> T:
     """Return the result of `parse` for a file. Its UnparsableError gets the path as prefix.
 
-    Raise as `Node.read` does.
+    A snapshot of the node returns the same result again: it must not be changed. Raise as
+    `Node.read` does.
     """
+    parsed = getattr(node, "parsed", None)
+    if parsed is not None and (path, parse) in parsed:
+        known: T = parsed[path, parse]
+        return known
     content = node.read(path, limit)
     try:
-        return parse(content)
+        found = parse(content)
     except UnparsableError as error:
         raise UnparsableError(f"/{path}: {error}") from error
+    if parsed is not None:
+        parsed[path, parse] = found
+    return found
 
 
 def read_lack(node: Node, *needed: str) -> str:
@@ -56,7 +76,7 @@ class FileErrors:
             self._reported.add(kind)
             self.errors.append(str(error))
 
-    def try_parsed(self, node: Node, path: str, parse: Callable[[bytes], T]) -> T | None:
+    def try_parsed(self, node: Files, path: str, parse: Callable[[bytes], T]) -> T | None:
         """Read and parse a file; None if it does not exist or can't be parsed."""
         try:
             return read_parsed(node, path, parse)

@@ -19,7 +19,7 @@ from ccagent.exporter.own_metrics import (
     ReaderCollector,
     make_family,
     name_labels,
-    scale_value,
+    scale_rows,
 )
 from tests.machines.metrics import MACHINES
 from tests.machines.metrics.machine import MachineNode
@@ -115,7 +115,7 @@ def test_a_machine_without_the_subject_has_none(tmp_path: Path) -> None:
     ],
 )
 def test_labels_of_scopes(scope: Scope, labels: tuple[str, ...]) -> None:
-    assert name_labels(scope) == labels
+    assert name_labels(scope)[0] == labels
 
 
 def test_every_metric_of_every_reader_has_a_name_that_can_be() -> None:
@@ -163,5 +163,5 @@ def test_units() -> None:
     assert name("W", is_counter=True) == "ccagent_a_joules_total"
     assert name("degC", is_counter=False) == "ccagent_a_celsius"
     assert name("1/s", is_counter=False) is None
-    assert scale_value(64205, 0.01) == 642.05
-    assert scale_value(3, 1e-6) == 0.000003
+    assert scale_rows([((), 64205)], 0.01) == [((), 642.05)]
+    assert scale_rows([((), 3)], 1e-6) == [((), 0.000003)]

@@ -16,13 +16,14 @@ from ccagent.errors import CcagentError, NotHereError
 from ccagent.machine.cgroup.files import parse_amount, parse_fields, parse_io, parse_limit
 from ccagent.machine.cgroup.jobs import V2, job_directories
 from ccagent.machine.parsed import FileErrors
-from ccagent.machine.procfs.cpulist import parse_cpu_list
 from ccagent.machine.procfs.system import parse_pressure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ccagent.machine.cgroup.jobs import JobDirectory
     from ccagent.machine.node import Node
+    from ccagent.machine.parsed import Files
 
 
 def _amount(field: str) -> Callable[[bytes], dict[str, int]]:
@@ -39,9 +40,11 @@ def _fields(**fields: tuple[str, int]) -> Callable[[bytes], dict[str, int]]:
     return lambda content: parse_fields(content, wanted)
 
 
-def _memory(anon: str, shmem: str, file: str, mapped: str) -> Callable[[bytes], dict[str, int]]:
+def _memory(
+    anon: str, shmem: str, file: str, mapped: str, **more: str
+) -> Callable[[bytes], dict[str, int]]:
     """Return a parser of memory.stat for the names of a version."""
-    names = {anon: "mem_anon", shmem: "mem_shmem", file: "mem_file", mapped: "mapped"}
+    names = {anon: "mem_anon", shmem: "mem_shmem", file: "mem_file", mapped: "mapped", **more}
     wanted = {name.encode(): (field, 1) for name, field in names.items()}
 
     def parse(content: bytes) -> dict[str, int]:
@@ -109,23 +112,6 @@ def _optional(field: str) -> Callable[[bytes], dict[str, int]]:
     return parse
 
 
-def _cpus(content: bytes) -> dict[str, int]:
-    cpus = parse_cpu_list(content)
-    return {"cpus": len(cpus)} if cpus else {}
-
-
-def _and(*parsers: Callable[[bytes], dict[str, int]]) -> Callable[[bytes], dict[str, int]]:
-    """Return a parser that reads several counters from one file."""
-
-    def parse(content: bytes) -> dict[str, int]:
-        found: dict[str, int] = {}
-        for each in parsers:
-            found |= each(content)
-        return found
-
-    return parse
-
-
 DETAILED_FILES: dict[str, dict[str, Callable[[bytes], dict[str, int]]]] = {
     "memory": {
         **FILES["memory"],
@@ -139,19 +125,22 @@ DETAILED_FILES: dict[str, dict[str, Callable[[bytes], dict[str, int]]]] = {
         "cpuacct.stat": _fields(user=("cpu_user", _TICK), system=("cpu_system", _TICK)),
     },
     "cpu": FILES["cpu"],
-    "cpuset": {"cpuset.cpus": _cpus},
+    "cpuset": {},
     "blkio": {},
     V2: {
         **FILES[V2],
-        "memory.stat": _and(FILES[V2]["memory.stat"], _fields(swapcached=("mem_swapcached", 1))),
+        "memory.stat": _memory(
+            "anon", "shmem", "file", "file_mapped", swapcached="mem_swapcached"
+        ),
         "memory.events": _fields(oom_kill=("oom_kills", 1), oom=("mem_failures", 1)),
         "memory.swap.current": _amount("swap_used"),
         "memory.swap.max": _optional("swap_limit"),
-        "cpu.stat": _and(
-            FILES[V2]["cpu.stat"],
-            _fields(user_usec=("cpu_user", 1000), system_usec=("cpu_system", 1000)),
+        "cpu.stat": _fields(
+            usage_usec=("cpu_time", 1000),
+            throttled_usec=("cpu_throttled", 1000),
+            user_usec=("cpu_user", 1000),
+            system_usec=("cpu_system", 1000),
         ),
-        "cpuset.cpus": _cpus,
         "cpu.pressure": _both_pressures("pressure_cpu"),
         "memory.pressure": _both_pressures("pressure_memory"),
         "io.pressure": _both_pressures("pressure_io"),
@@ -178,7 +167,7 @@ class JobCounters(msgspec.Struct, frozen=True, kw_only=True):
     is_continued: the sums are over the same control groups as at the previous reading. is_new:
     Slurm created the job's control groups after the previous reading, so the counters started at 0.
 
-    Only with details: cpu_user, cpu_system: ns so far. cpus: hwthreads that the job may use.
+    Only with details: cpu_user, cpu_system: ns so far.
     mem_swapcached: B that are both in swap space and in memory. mem_failures: number of times that
     the memory limit was reached. swap_used, swap_limit: B of swap space; on version 1 the sum of
     memory and swap space. swap_failures: number of times that swap_limit was reached.
@@ -202,7 +191,6 @@ class JobCounters(msgspec.Struct, frozen=True, kw_only=True):
     pressure_io: int | None = None
     cpu_user: int | None = None
     cpu_system: int | None = None
-    cpus: int | None = None
     mem_swapcached: int | None = None
     mem_failures: int | None = None
     swap_used: int | None = None
@@ -234,26 +222,26 @@ class JobCgroups(FileErrors):
     """Reads the counters of each job, as sums over several slurmd on one machine.
 
     errors: of the last reading, the first of each kind. is_detailed: read more files, for fields of
-    JobCounters that are None otherwise.
+    JobCounters that are None otherwise. directories: of the jobs at the last reading, by job and
+    controller.
     """
 
     def __init__(self, *, is_detailed: bool = False) -> None:
         super().__init__()
         self._files = DETAILED_FILES if is_detailed else FILES
         self._controllers = tuple(name for name in self._files if name != V2)
-        self._directories: dict[int, dict[str, list[str]]] = {}
+        self.directories: dict[int, dict[str, list[JobDirectory]]] = {}
         self._is_complete = False
         self._kills: dict[str, dict[str, int]] = {}
         self._layered: dict[str, bool] = {}
 
-    def first_directory(self, job: int) -> str:
-        """Return the first controller's directory of a job at the last reading, or empty."""
-        return next((paths[0] for paths in self._directories.get(job, {}).values()), "")
+    def read(self, node: Node, files: Files | None = None) -> dict[int, JobCounters]:
+        """Return the counters by job id. Raise NotHereError if Slurm has no control group here.
 
-    def read(self, node: Node) -> dict[int, JobCounters]:
-        """Return the counters by job id. Raise NotHereError if Slurm has no control group here."""
+        files: files of the node that are kept open.
+        """
         self.forget_errors()
-        before, self._directories = self._directories, {}
+        before, self.directories = self.directories, {}
         was_complete, self._is_complete = self._is_complete, False
         try:
             directories = job_directories(node, self._controllers, self.complain)
@@ -262,25 +250,27 @@ class JobCgroups(FileErrors):
             raise
         self._is_complete = not self.errors
         for each in directories:
-            kinds = self._directories.setdefault(each.job, {})
-            kinds.setdefault(each.controller, []).append(each.path)
+            kinds = self.directories.setdefault(each.job, {})
+            kinds.setdefault(each.controller, []).append(each)
         found: dict[int, JobCounters] = {}
-        for job, kinds in self._directories.items():
+        for job, kinds in self.directories.items():
             values: dict[str, int] = {}
-            for kind, paths in kinds.items():
-                values |= self._sums(node, kind, paths)
+            for kind, own in kinds.items():
+                values |= self._sums(node, files or node, kind, [each.path for each in own])
             found[job] = JobCounters(
                 **values,
                 is_continued=before.get(job, kinds) == kinds,
                 is_new=was_complete and job not in before,
             )
-        here = {path for kinds in self._directories.values() for path in kinds.get("memory", ())}
+        here = {
+            each.path for kinds in self.directories.values() for each in kinds.get("memory", ())
+        }
         self._kills = {path: kills for path, kills in self._kills.items() if path in here}
         return found
 
-    def _sums(self, node: Node, kind: str, paths: list[str]) -> dict[str, int]:
+    def _sums(self, node: Node, files: Files, kind: str, paths: list[str]) -> dict[str, int]:
         """Return the sums over all directories of a job; for pressure the mean."""
-        parts = [self._values(node, kind, path) for path in paths]
+        parts = [self._values(node, files, kind, path) for path in paths]
         if len(parts) == 1:
             return parts[0]
         sums: dict[str, int] = {}
@@ -290,28 +280,30 @@ class JobCgroups(FileErrors):
                 sums[field] = total // len(parts) if field.startswith(_PRESSURE) else total
         return sums
 
-    def _values(self, node: Node, kind: str, path: str) -> dict[str, int]:
+    def _values(self, node: Node, files: Files, kind: str, path: str) -> dict[str, int]:
         values: dict[str, int] = {}
         for name, parse in self._files[kind].items():
-            values |= self.try_parsed(node, f"{path}/{name}", parse) or {}
+            found = self.try_parsed(files, f"{path}/{name}", parse)
+            if found:
+                values |= found
         for name in _IO_FILES.get(kind, ()):
-            devices = self.try_parsed(node, f"{path}/{name}", parse_io)
+            devices = self.try_parsed(files, f"{path}/{name}", parse_io)
             if devices is not None:
                 used = [io for device, io in devices.items() if not self._is_layer(node, device)]
                 values["io_read"] = sum(read for read, _ in used)
                 values["io_write"] = sum(written for _, written in used)
                 break
         if kind == "memory":
-            values |= self._oom_kills_v1(node, path)
+            values |= self._oom_kills_v1(node, files, path)
         return values
 
-    def _oom_kills_v1(self, node: Node, path: str) -> dict[str, int]:
+    def _oom_kills_v1(self, node: Node, files: Files, path: str) -> dict[str, int]:
         """Return the sum over steps and tasks, including ended ones, for version 1.
 
         Version 1 does not sum over descendants (memcg_memory_event() in
         include/linux/memcontrol.h). The result is empty before Linux 4.13.
         """
-        own = self.try_parsed(node, f"{path}/memory.oom_control", _parse_kills)
+        own = self.try_parsed(files, f"{path}/memory.oom_control", _parse_kills)
         if not own:
             return {}
         kills = self._kills.setdefault(path, {})
@@ -319,7 +311,7 @@ class JobCgroups(FileErrors):
         for step in self._names(node, path, _STEP):
             tasks = self._names(node, f"{path}/{step}", _TASK)
             for part in (step, *(f"{step}/{task}" for task in tasks)):
-                found = self.try_parsed(node, f"{path}/{part}/memory.oom_control", _parse_kills)
+                found = self.try_parsed(files, f"{path}/{part}/memory.oom_control", _parse_kills)
                 if found and found["oom_kills"]:
                     kills[part] = found["oom_kills"]
         return {"oom_kills": sum(kills.values())}

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ccagent.machine.node import Node
+    from ccagent.machine.parsed import Files
 
 
 # LONG_MAX, rounded down to pages of up to 64 KiB.
@@ -109,7 +110,7 @@ def parse_pids(content: bytes) -> list[int]:
 
 
 def list_pids(
-    node: Node, path: str, depth: int = 5, *, below: int = 0, named: re.Pattern[str] = _ANY
+    node: Files, path: str, depth: int = 5, *, below: int = 0, named: re.Pattern[str] = _ANY
 ) -> Iterator[int]:
     """Yield the pids in a control group and `depth` levels under it; skip unreadable groups.
 

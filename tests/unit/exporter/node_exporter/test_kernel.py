@@ -9,7 +9,7 @@ import pytest
 from ccagent.errors import NotHereError, UnparsableError
 from ccagent.exporter.node_exporter.kernel import (
     CpuCollector,
-    read_cpufreq,
+    CpufreqCollector,
     read_pressure,
     read_schedstat,
     read_stat,
@@ -114,7 +114,7 @@ def test_frequencies_are_in_hertz(tmp_path: Path) -> None:
         (place / "scaling_cur_freq").write_text(f"{speed}\n")
     (tmp_path / "sys/devices/system/cpu/cpufreq").mkdir()
     node = Node(root=str(tmp_path), hostname="n", cluster="c")
-    assert collected(make(read_cpufreq), node) == {
+    assert collected(make(CpufreqCollector), node) == {
         'node_cpu_scaling_frequency_hertz{cpu="0"}': 2.4e9,
         'node_cpu_scaling_frequency_hertz{cpu="11"}': 8e8,
     }

@@ -22,7 +22,8 @@ from ccagent.agents.sonar.process import ProcessSelection
 from ccagent.agents.sonar.sources.bpf import BpfSource
 from ccagent.agents.sonar.sources.procfs import ProcfsSource
 from ccagent.controls.changes import find_jobs
-from ccagent.exporter.sources import JobProcesses
+from ccagent.exporter.settings import ExporterSettings
+from ccagent.exporter.sources import NodeSources
 from ccagent.machine.cgroup.checks import find_job_groups
 from ccagent.machine.cgroup.counters import JobCgroups
 from ccagent.machine.cgroup.files import JobInodes
@@ -145,9 +146,8 @@ def test_the_cores_of_jobs_are_theirs(node: PinnedNode) -> None:
 
 
 def test_the_exporter_has_the_processes(node: PinnedNode) -> None:
-    processes = JobProcesses()
-    processes.begin(node, {*JOBS})
-    assert [processes.of(node, job)[0] for job in JOBS] == [(101,), (111,)]
+    jobs = NodeSources(ExporterSettings()).jobs.get(node).jobs
+    assert {each.job: each.pids for each in jobs} == dict(zip(JOBS, [(101,), (111,)], strict=True))
 
 
 def test_ids_of_groups_are_those_of_their_jobs(node: PinnedNode) -> None:
