@@ -42,6 +42,10 @@ class GroupRecord(msgspec.Struct, frozen=True, array_like=True):
     frequency: int
     levels: list[tuple[tuple[str, ...], list[str]]]
 
+    def width(self) -> int:
+        """Return the number of columns."""
+        return sum(len(metrics) for _, metrics in self.levels)
+
 
 class FreedRecord(msgspec.Struct, frozen=True, array_like=True):
     """Values that an administrator released. The record prevents their return at a restart."""

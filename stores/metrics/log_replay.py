@@ -8,7 +8,8 @@ import mmap
 import os
 import stat
 import struct
-from itertools import pairwise
+from itertools import pairwise, repeat
+from operator import eq
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -119,10 +120,7 @@ class Replay:
         elif kind == POINTS:
             self._take_points(np.frombuffer(payload, POINT), oldest)
         elif kind == GROUP:
-            described = decode_group(payload)
-            if self._described.get(described.number) != described:
-                self._described[described.number] = described
-                self._groups.pop(described.number, None)
+            self._learn(decode_group(payload))
         elif kind == FREED:
             freed = decode_freed(payload)
             for selector in freed.selectors:
@@ -134,21 +132,20 @@ class Replay:
         self._newest = max(self._newest, time)
         if time < oldest:
             return
-        offset = 0
+        pool, size, offset = self._store.pool, len(values), 0
         for number, first, count in runs:
-            part = values[offset : offset + count * _WIDTH]
-            offset += count * _WIDTH
-            columns = self._columns(number)
+            columns = self._columns(number, first + count)
+            begin, offset = offset, offset + count * _WIDTH
             if columns.first >= 0:
-                group = columns.places[0].group
-                if columns.first + first + count > group.width or len(part) != count * _WIDTH:
-                    raise ValueError("more values than columns")
-                group.write_run(self._store.pool, time, columns.first + first, part)
+                if offset > size:
+                    raise ValueError("more values than described")
+                group = columns.places[0][0]
+                group.write_run(pool, time, columns.first + first, values[begin:offset])
                 self.points += count
             else:
                 for place, (value,) in zip(
                     columns.places[first : first + count],
-                    struct.iter_unpack("<d", part),
+                    struct.iter_unpack("<d", values[begin:offset]),
                     strict=True,
                 ):
                     self._write(place, time, value)
@@ -163,9 +160,9 @@ class Replay:
             self._newest = max(self._newest, time)
             if time < oldest:
                 continue
-            columns = self._columns(int(groups[begin]))
             numbers, values = points["column"][begin:end], points["value"][begin:end]
-            if columns.first >= 0 and int(numbers.max()) < len(columns.places):
+            columns = self._columns(int(groups[begin]), int(numbers.max()) + 1)
+            if columns.first >= 0:
                 row = columns.places[0].group.open_row(self._store.pool, time)
                 np.asarray(row)[numbers + columns.first] = values
                 self.points += end - begin
@@ -173,13 +170,15 @@ class Replay:
             for column, value in zip(numbers.tolist(), values.tolist(), strict=True):
                 self._write(columns.places[int(column)], time, value)
 
-    def _columns(self, number: int) -> _Columns:
-        """Return the columns of a described group. Raise KeyError, ValueError."""
+    def _columns(self, number: int, least: int) -> _Columns:
+        """Return at least this number of columns of a group. Raise KeyError, ValueError."""
         columns = self._groups.get(number)
-        if columns is None:
-            if number not in self._described:
+        if columns is None or len(columns.places) < least:
+            if number not in self._described or self._described[number].width() < least:
                 self._search()
             columns = self._groups[number] = self._find(self._described[number])
+            if len(columns.places) < least:
+                raise ValueError("more values than columns")
         return columns
 
     def _search(self) -> None:
@@ -190,8 +189,14 @@ class Replay:
         for record in read_segment(self._data):
             if isinstance(record, LogRecord) and record.payload[0] == GROUP:
                 with contextlib.suppress(ValueError):
-                    described = decode_group(record.payload[1:])
-                    self._described.setdefault(described.number, described)
+                    self._learn(decode_group(record.payload[1:]))
+
+    def _learn(self, described: GroupRecord) -> None:
+        """Take a description. A group gets further columns, and so a longer description."""
+        known = self._described.get(described.number)
+        if known is None or known.width() < described.width():
+            self._described[described.number] = described
+            self._groups.pop(described.number, None)
 
     def _write(self, place: StoredSeries, time: int, value: float) -> None:
         place.group.write_value(self._store.pool, time, place.column, value)
@@ -199,29 +204,31 @@ class Replay:
 
     def _find(self, described: GroupRecord) -> _Columns:
         """Return the series of a group. Add missing series."""
-        store = self._store
-        wanted = [(path, metric) for path, metrics in described.levels for metric in metrics]
-        missing = [one for one in dict.fromkeys(wanted) if store.find(*one) is None]
+        root = self._store.root
+        missing: list[tuple[Path, str]] = []
+        for path, metrics in described.levels:
+            level = root.find(path)
+            known = level.series if level is not None else {}
+            missing += [(path, metric) for metric in metrics if metric not in known]
         if missing:
             if described.frequency <= 0:
                 raise ValueError("a time step that is not positive")
-            self._restore(missing, described.start, described.frequency)
-        places = [place for one in wanted if (place := store.find(*one)) is not None]
+            self._restore(list(dict.fromkeys(missing)), described.start, described.frequency)
+        places: list[StoredSeries] = []
+        for path, metrics in described.levels:
+            level = root.find(path)
+            if level is not None:
+                places += [level.series[metric] for metric in metrics]
         group, first = places[0]
-        is_in_order = all(
-            place.group is group and place.column == first + number
-            for number, place in enumerate(places)
-        )
+        expected = zip(repeat(group), range(first, first + len(places)), strict=False)
+        is_in_order = all(map(eq, places, expected))
         return _Columns(places, first if is_in_order else -1)
 
     def _restore(self, missing: list[tuple[Path, str]], start: int, frequency: int) -> None:
         """Add series with their configured time steps."""
-        by_step: dict[int, list[tuple[Path, str]]] = {}
-        for path, metric in missing:
-            step = self._store.changed_steps.configured(metric, frequency)
-            by_step.setdefault(step, []).append((path, metric))
-        for step, wanted in by_step.items():
-            if step == frequency:
-                self._store.restore(wanted, start, step)
-            else:
-                self._store.add(wanted, start + frequency // 2, step)
+        configured = self._store.changed_steps.configured
+        steps = [configured(metric, frequency) for _, metric in missing]
+        for step in dict.fromkeys(steps):
+            wanted = [one for one, of_one in zip(missing, steps, strict=True) if of_one == step]
+            begin = start if step == frequency else start + frequency // 2 - step // 2
+            self._store.place(wanted, begin, step)
