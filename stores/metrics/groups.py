@@ -201,6 +201,20 @@ class SeriesGroup:
         begin = row * stride + first * _WIDTH
         block.memory[begin : begin + len(packed)] = packed
 
+    def write_present(self, pool: BlockPool, time: int, first: int, packed: bytes) -> bytes:
+        """Write values of consecutive columns as `write_run`, without the missing ones (NaN).
+
+        Return the values that the columns have then.
+        """
+        row = (time - self.start) // self.frequency - self.head_first
+        if self.head is not None and self.head.rows <= row < CAPACITY:
+            self.write_run(pool, time, first, packed)
+            return packed
+        values = np.frombuffer(packed)
+        present = np.asarray(self.open_row(pool, time))[first : first + len(values)]
+        np.copyto(present, values, where=~np.isnan(values))
+        return present.tobytes()
+
     def open_row(self, pool: BlockPool, time: int) -> Row:
         """Return the row of a time. Its columns can be set."""
         slot = (time - self.start) // self.frequency

@@ -27,6 +27,7 @@
 #define NONE UINT32_MAX
 #define MOST_MISSED 4 /* wrong guesses in turn, after which a scan guesses no more */
 #define LONGEST_NUMBER 64
+#define MOST_SPARSE 3 /* columns for each value, as in known_keys.py */
 #define MOST_DIGITS 18
 #define MOST_DIGITS_OF_TIME 19
 #define NANOSECONDS 1000000000
@@ -71,13 +72,14 @@ typedef struct {
     uint32_t column, piece;
 } Point;
 
-/* Values of one group and time. is_run: they are for consecutive columns. */
+/* Values of one group and time. is_run: they are for consecutive columns, in order. is_dense: a
+   value for each column from the first to the last takes less room than values with columns. */
 typedef struct {
     PyObject *group;
     int64_t time;
     size_t count, used;
-    uint32_t first;
-    bool is_run;
+    uint32_t first, last;
+    bool is_run, is_dense;
     char *columns, *values;
 } Piece;
 
@@ -396,9 +398,14 @@ static bool make_pieces(const Scanner *self, Found *found)
                 piece = &found->pieces[found->piece_count - 1];
                 *piece = (Piece){.group = Py_NewRef(name.group), .time = name.time,
                                  .first = point->column, .is_run = true};
+                piece->last = piece->first - 1;
             }
         }
-        piece->is_run = piece->is_run && point->column == piece->first + piece->count;
+        piece->is_run = piece->is_run && point->column == piece->last + 1;
+        if (!piece->count || point->column > piece->last)
+            piece->last = point->column;
+        if (point->column < piece->first)
+            piece->first = point->column;
         piece->count++;
         point->piece = (uint32_t)(piece - found->pieces);
     }
@@ -412,10 +419,13 @@ static PyObject *list_pieces(Found *found)
     PyObject *list = PyList_New(0);
     for (size_t n = 0; list != NULL && n < found->piece_count; n++) {
         Piece *piece = &found->pieces[n];
-        PyObject *values = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(8 * piece->count));
+        size_t span = (size_t)(piece->last - piece->first) + 1;
+        piece->is_dense = span <= MOST_SPARSE * piece->count;
+        size_t room = 8 * (piece->is_dense ? span : piece->count);
+        PyObject *values = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)room);
         PyObject *columns = piece->is_run
             ? Py_NewRef(Py_None)
-            : PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(8 * piece->count));
+            : PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(piece->is_dense ? 0 : room));
         PyObject *one = values == NULL || columns == NULL
             ? NULL
             : Py_BuildValue("(OLIOO)", piece->group, (long long)piece->time,
@@ -424,7 +434,10 @@ static PyObject *list_pieces(Found *found)
             Py_CLEAR(list);
         else {
             piece->values = PyBytes_AsString(values);
-            piece->columns = piece->is_run ? NULL : PyBytes_AsString(columns);
+            piece->columns = piece->is_dense ? NULL : PyBytes_AsString(columns);
+            double missing = NAN;
+            for (size_t at = 0; piece->is_dense && !piece->is_run && at < room; at += 8)
+                memcpy(piece->values + at, &missing, 8);
         }
         Py_XDECREF(one);
         Py_XDECREF(columns);
@@ -433,11 +446,11 @@ static PyObject *list_pieces(Found *found)
     for (size_t n = 0; list != NULL && n < found->count; n++) {
         const Point *point = &found->points[n];
         Piece *piece = &found->pieces[point->piece];
-        memcpy(piece->values + 8 * piece->used, &point->value, 8);
         int64_t column = point->column;
+        size_t at = piece->is_dense ? (size_t)(column - piece->first) : piece->used++;
+        memcpy(piece->values + 8 * at, &point->value, 8);
         if (piece->columns != NULL)
-            memcpy(piece->columns + 8 * piece->used, &column, 8);
-        piece->used++;
+            memcpy(piece->columns + 8 * at, &column, 8);
     }
     return list;
 }
