@@ -26,6 +26,7 @@
 #define LONGEST_KEY 2048 /* as in known_keys.py */
 #define NONE UINT32_MAX
 #define MOST_MISSED 4 /* wrong guesses in turn, after which a scan guesses no more */
+#define MOST_AHEAD 16 /* lines */
 #define LONGEST_NUMBER 64
 #define MOST_SPARSE 3 /* columns for each value, as in known_keys.py */
 #define MOST_DIGITS 18
@@ -111,6 +112,12 @@ typedef struct {
     int64_t time;
     bool has_time;
 } Found;
+
+#ifdef __GNUC__
+#define PREFETCH __builtin_prefetch
+#else
+#define PREFETCH(address) ((void)(address))
+#endif
 
 #define ROTATED(x, n) ((x) << (n) | (x) >> (64 - (n)))
 #define ROUND                                                                        \
@@ -282,11 +289,32 @@ static Head find_head(const Scanner *self, const char *line, const char *end)
     head.key = blank ? (size_t)(blank - line) : 0;
     if (head.key && self->count) {
         head.hash = hash_text(self, line, head.key);
-#ifdef __GNUC__
-        __builtin_prefetch(&self->slots[head.hash & self->mask]);
-#endif
+        PREFETCH(&self->slots[head.hash & self->mask]);
     }
     return head;
+}
+
+/* Find the heads of up to `most` lines. Return their number. The keys of many nodes are not in the
+   processor's cache: the memory for all these lines is fetched at the same time. */
+static size_t find_heads(const Scanner *self, const char *line, const char *end, Head *heads,
+                         size_t most)
+{
+    const Entry *entries[MOST_AHEAD];
+    size_t count = 0, known = 0;
+    for (; count < most && line < end; line = heads[count++].next)
+        heads[count] = find_head(self, line, end);
+    for (size_t n = 0; count > 1 && n < count; n++) {
+        uint32_t index = heads[n].key && self->count
+            ? self->slots[heads[n].hash & self->mask].index
+            : 0;
+        if (index) {
+            entries[known] = &self->entries[index - 1];
+            PREFETCH(entries[known++]);
+        }
+    }
+    for (size_t n = 0; n < known; n++)
+        PREFETCH(self->keys + entries[n]->key);
+    return count;
 }
 
 /* Scan the lines of a message. Return 1; 0 if there are too many lines for the general path; -1
@@ -298,7 +326,8 @@ static int scan_lines(Scanner *self, const char *body, size_t size, int64_t low,
     const size_t value_size = sizeof(VALUE) - 1;
     const char *p = body, *end = body + size;
     uint32_t guess = NONE, last = NONE;
-    Head ahead = {.line = NULL};
+    Head heads[MOST_AHEAD];
+    size_t next_head = 0, head_count = 0;
     int missed = 0;
     while (p < end) {
         const char *line = p;
@@ -314,9 +343,12 @@ static int scan_lines(Scanner *self, const char *body, size_t size, int64_t low,
         }
         Head head = {.line = NULL};
         if (index == NONE) {
-            head = ahead.line == p ? ahead : find_head(self, p, end);
-            if (missed >= MOST_MISSED && head.next < end)
-                ahead = find_head(self, head.next, end);
+            if (next_head == head_count || heads[next_head].line != p) {
+                size_t most = missed < MOST_MISSED ? 1 : MOST_AHEAD;
+                head_count = find_heads(self, p, end, heads, most);
+                next_head = 0;
+            }
+            head = heads[next_head++];
             if (line == head.end || *line == '#') {
                 p = head.next;
                 continue;
