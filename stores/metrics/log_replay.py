@@ -56,10 +56,14 @@ class Replay:
         """Number of damaged bytes."""
         self._store = store
         self._described: dict[int, GroupRecord] = {}
+        self._texts: set[bytes] = set()
+        """Descriptions that were read."""
         self._data = memoryview(b"")
         self._is_searched = False
         """True if the whole segment was searched for descriptions."""
         self._groups: dict[int, _Columns] = {}
+        self._steps: dict[tuple[str, int], int] = {}
+        """Configured time steps by metric and stored step."""
         self._newest = 0
 
     def read_directory(self, directory: str, oldest: int) -> list[Segment]:
@@ -76,6 +80,7 @@ class Replay:
         """Read one segment. Raise OSError."""
         self._groups.clear()
         self._described.clear()
+        self._texts.clear()
         self._is_searched = False
         self._newest = 0
         # A link would be another's file, and a pipe would hold up the start.
@@ -109,18 +114,23 @@ class Replay:
                 self._take(record, oldest)
             except (ValueError, KeyError, IndexError, struct.error) as error:
                 self.damaged += len(record.payload)
-                reason = "its series are not described" if isinstance(error, KeyError) else error
+                # Not the error itself: with its frames it would be garbage that only a collection
+                # removes, and Python 3.11.7 crashes on iterators over a mapping in there.
+                is_unknown = isinstance(error, KeyError)
+                reason = "its series are not described" if is_unknown else str(error)
                 logger.warning("log %s: a record can't be read: %s", path, reason)
         self._data = memoryview(b"")
 
     def _take(self, record: LogRecord, oldest: int) -> None:
-        kind, payload = record.payload[0], record.payload[1:]
+        kind = record.payload[0]
         if kind == RUNS:
-            self._take_runs(payload, oldest)
-        elif kind == POINTS:
+            self._take_runs(record.payload, oldest)
+            return
+        payload = record.payload[1:]
+        if kind == POINTS:
             self._take_points(np.frombuffer(payload, POINT), oldest)
         elif kind == GROUP:
-            self._learn(decode_group(payload))
+            self._learn(payload)
         elif kind == FREED:
             freed = decode_freed(payload)
             for selector in freed.selectors:
@@ -128,24 +138,24 @@ class Replay:
             self._groups.clear()  # groups with later values are searched again
 
     def _take_runs(self, payload: memoryview, oldest: int) -> None:
-        time, runs, values = decode_runs(payload)
+        time, runs, end = decode_runs(payload)
         self._newest = max(self._newest, time)
         if time < oldest:
             return
-        pool, size, offset = self._store.pool, len(values), 0
+        pool, size = self._store.pool, len(payload)
         for number, first, count in runs:
             columns = self._columns(number, first + count)
-            begin, offset = offset, offset + count * _WIDTH
+            begin, end = end, end + count * _WIDTH
             if columns.first >= 0:
-                if offset > size:
+                if end > size:
                     raise ValueError("more values than described")
                 group = columns.places[0][0]
-                group.write_run(pool, time, columns.first + first, values[begin:offset])
+                group.write_run(pool, time, columns.first + first, payload[begin:end])
                 self.points += count
             else:
                 for place, (value,) in zip(
                     columns.places[first : first + count],
-                    struct.iter_unpack("<d", values[begin:offset]),
+                    struct.iter_unpack("<d", payload[begin:end]),
                     strict=True,
                 ):
                     self._write(place, time, value)
@@ -189,10 +199,18 @@ class Replay:
         for record in read_segment(self._data):
             if isinstance(record, LogRecord) and record.payload[0] == GROUP:
                 with contextlib.suppress(ValueError):
-                    self._learn(decode_group(record.payload[1:]))
+                    self._learn(record.payload[1:])
 
-    def _learn(self, described: GroupRecord) -> None:
-        """Take a description. A group gets further columns, and so a longer description."""
+    def _learn(self, payload: memoryview) -> None:
+        """Take a description, unless it is a second copy. Raise ValueError.
+
+        A group gets further columns, and so a longer description.
+        """
+        text = bytes(payload)
+        if text in self._texts:
+            return
+        described = decode_group(payload)
+        self._texts.add(text)
         known = self._described.get(described.number)
         if known is None or known.width() < described.width():
             self._described[described.number] = described
@@ -226,9 +244,11 @@ class Replay:
 
     def _restore(self, missing: list[tuple[Path, str]], start: int, frequency: int) -> None:
         """Add series with their configured time steps."""
-        configured = self._store.changed_steps.configured
-        steps = [configured(metric, frequency) for _, metric in missing]
-        for step in dict.fromkeys(steps):
-            wanted = [one for one, of_one in zip(missing, steps, strict=True) if of_one == step]
+        configured, steps = self._store.changed_steps.configured, self._steps
+        for _, metric in missing:
+            if (metric, frequency) not in steps:
+                steps[metric, frequency] = configured(metric, frequency)
+        for step in {steps[metric, frequency]: None for _, metric in missing}:
+            wanted = [one for one in missing if steps[one[1], frequency] == step]
             begin = start if step == frequency else start + frequency // 2 - step // 2
             self._store.place(wanted, begin, step)
