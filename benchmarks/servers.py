@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
 
+_WITHOUT_COMPILED = "PYTHONDONTWRITEBYTECODE"
+
+
 def free_port() -> int:
     """Return an unused port."""
     with socket.socket() as free:
@@ -32,7 +35,11 @@ def server(port: int, *command: str) -> Generator[subprocess.Popen[bytes]]:
     if program is None:
         sys.exit(f"{command[0]} is not installed")
     quiet = subprocess.DEVNULL
-    process = subprocess.Popen([program, *command[1:]], stdout=quiet, stderr=quiet)
+    # A package has its modules compiled.
+    environment = {key: text for key, text in os.environ.items() if key != _WITHOUT_COMPILED}
+    process = subprocess.Popen(
+        [program, *command[1:]], stdout=quiet, stderr=quiet, env=environment
+    )
     try:
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -56,6 +58,8 @@ def metrics(ctx: click.Context, /, **options: Any) -> None:
     """Run the metric store, which has the interface of ClusterCockpit's metric store."""
     if ctx.invoked_subcommand is not None:
         return
+    gc.disable()  # until `shorten_collections`: a start makes millions of objects, and all stay
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the store multiplies no matrices
     need_store_extra(with_pages=bool(options["web"]))
     settings = _checked(**options)
     if settings.web.listen:
@@ -130,8 +134,6 @@ def _settings(
     web: str | None,
     verbose: int,
 ) -> StoreSettings:
-    import os
-
     from msgspec import structs
 
     from ccagent import log

@@ -148,12 +148,19 @@ class _Decoding:
         return self.new.setdefault((path[0], path[1], frequency, time), [])
 
     def put_first(
-        self, group: SeriesGroup, time: int, values: Sequence[float], keys: Sequence[bytes]
+        self,
+        place: tuple[SeriesGroup, int],
+        time: int,
+        values: Sequence[float],
+        keys: Sequence[bytes],
     ) -> None:
-        """Take the first values of a group that was made, and their keys, by column."""
+        """Take the first values of new series, and their keys. place: group and first column."""
+        group, first = place
         # Repeated values of the same time follow in the same piece: the last one wins.
-        self._values[group, time] = array("q", range(len(values))), array("d", values)
-        self.known += zip(keys, repeat(group), count_from(0), strict=False)
+        columns, taken = self._values.setdefault((group, time), (array("q"), array("d")))
+        columns.extend(range(first, first + len(values)))
+        taken.extend(values)
+        self.known += zip(keys, repeat(group), count_from(first), strict=False)
 
     def end(self) -> DecodedLines:
         """Return all values."""
@@ -364,8 +371,10 @@ class GeneralIngest:
                     message.refuse(number, refusal)
             if count:
                 _, paths, metrics, values, keys = zip(*new[:count], strict=True)
-                group = store.add(zip(paths, metrics, strict=True), time, frequency)
-                decoding.put_first(group, time, values, keys)
+                place = store.place(
+                    zip(paths, metrics, strict=True), time - frequency // 2, frequency
+                )
+                decoding.put_first(place, time, values, keys)
                 message.new_series += count
         for number, level, name, time, value, key in decoding.repeated:
             series = self._series_at(level.path).get(name.metric)

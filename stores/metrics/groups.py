@@ -29,6 +29,12 @@ CAPACITY = 512
 _MISSING = struct.pack("<d", float("nan"))
 _WIDTH = 8
 
+_EARLY = 8
+"""Rows of a group up to which it gets further columns: its values are then copied."""
+
+_MOST_WIDENED = 4
+"""Maximum number of widenings of a group: each one is described in the log."""
+
 
 def summarize(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return number, sum, minimum and maximum of each row, without missing values.
@@ -111,7 +117,7 @@ class ValueBlock:
 
 
 class SeriesGroup:
-    """Series of one node with the same start and time step. Each series is a column.
+    """Series of one node with about the same start, and one time step. Each series is a column.
 
     A slot contains one value of each series. Slot 0 starts half a step before the first value. A
     value that is early or late by less than half a step stays in its slot. Values older than the
@@ -120,7 +126,7 @@ class SeriesGroup:
 
     __slots__ = (
         "blocks", "columns", "frequency", "head", "head_first", "number", "segment",
-        "start", "stride", "width",
+        "start", "stride", "widened", "width",
     )  # fmt: skip
 
     def __init__(
@@ -140,6 +146,34 @@ class SeriesGroup:
         self.head_first = 0
         self.segment = -1
         """Number of the log segment that describes the group."""
+        self.widened = 0
+        """Number of widenings."""
+
+    def can_widen(self, start: int) -> bool:
+        """Return whether series whose slot 0 has this start can become columns of this group."""
+        slot, phase = divmod(start - self.start, self.frequency)
+        return (
+            self.widened < _MOST_WIDENED
+            and not phase
+            and 0 <= slot < _EARLY
+            and len(self.blocks) == 1
+            and self.head is not None
+            and self.head.rows <= _EARLY
+        )
+
+    def widen(self, pool: BlockPool, columns: list[tuple[StoreLevel, str]]) -> None:
+        """Add columns after the present ones."""
+        self.columns += columns
+        for begin, block in self.blocks.items():
+            wider = ValueBlock(pool, begin, len(self.columns))
+            wider.fill(block.rows)
+            wider.values[: block.rows, : self.width] = block.values[: block.rows]
+            block.release(pool)
+            self.blocks[begin] = self.head = wider
+        self.width = len(self.columns)
+        self.stride = self.width * _WIDTH
+        self.widened += 1
+        self.segment = -1
 
     def slot(self, time: int) -> int:
         """Return the slot of a time."""
@@ -166,6 +200,20 @@ class SeriesGroup:
                 block.fill(row + 1)
         begin = row * stride + first * _WIDTH
         block.memory[begin : begin + len(packed)] = packed
+
+    def write_present(self, pool: BlockPool, time: int, first: int, packed: bytes) -> bytes:
+        """Write values of consecutive columns as `write_run`, without the missing ones (NaN).
+
+        Return the values that the columns have then.
+        """
+        row = (time - self.start) // self.frequency - self.head_first
+        if self.head is not None and self.head.rows <= row < CAPACITY:
+            self.write_run(pool, time, first, packed)
+            return packed
+        values = np.frombuffer(packed)
+        present = np.asarray(self.open_row(pool, time))[first : first + len(values)]
+        np.copyto(present, values, where=~np.isnan(values))
+        return present.tobytes()
 
     def open_row(self, pool: BlockPool, time: int) -> Row:
         """Return the row of a time. Its columns can be set."""

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import ssl
-from http.client import responses
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from ccagent.errors import CcagentError, NotHereError
 from ccagent.log import logger
-from ccagent.net.http_client import HTTP_ERRORS, HttpConnection
-from ccagent.net.urls import server_of_url, split_url
 from ccagent.stores.metrics.archiving import SegmentArchive
 
 if TYPE_CHECKING:
@@ -171,6 +167,13 @@ def find_used_nodes(url: str, time: int) -> frozenset[tuple[str, str]] | None:
     """
     if not url:
         return frozenset()
+    # Few stores need this at their start.
+    import ssl
+    from http.client import responses
+
+    from ccagent.net.http_client import HTTP_ERRORS, HttpConnection
+    from ccagent.net.urls import server_of_url, split_url
+
     place = f"{url.rstrip('/')}/api/jobs/used_nodes?ts={time}"
     try:
         target = split_url(place)

@@ -39,10 +39,6 @@ TOO_LONG_LINE = f"the line has more than {PIECE} bytes"
 _LINES, _BYTES = 150, 16 << 10
 """Lines and bytes that the general path processes at a time, in about 5 ms."""
 
-_WIDTH = 8
-_POINT_BYTES = 24
-"""Bytes of a single value in the log."""
-
 
 class IngestCounters:
     """Counters since the start."""
@@ -239,20 +235,20 @@ class LineIngest:
         self._remembered = 0
 
     def _put(self, pieces: list[ValuePiece]) -> None:
-        """Write values into the rows of their groups, and log whole rows where these are short."""
+        """Write values into the rows of their groups, and log them."""
         pool, log = self._store.pool, self._log
         logged: dict[int, list[LoggedRun]] = {}
         for group, time, first, columns, values in pieces:
             if columns is None:
                 group.write_run(pool, time, first, values)
+            elif not columns:
+                values = group.write_present(pool, time, first, values)  # noqa: PLW2901
             else:
                 row = np.asarray(group.open_row(pool, time))
                 row[np.frombuffer(columns, np.int64)] = np.frombuffer(values)
                 if log is not None:
-                    if group.width * _WIDTH > len(values) // _WIDTH * _POINT_BYTES:
-                        log.add_points(group, time, columns, values)
-                        continue
-                    first, values = 0, row.tobytes()  # noqa: PLW2901
+                    log.add_points(group, time, columns, values)
+                continue
             logged.setdefault(time, []).append((group, first, values))
         if log is not None:
             for time, runs in logged.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from array import array
-from math import isfinite
+from math import isfinite, nan
 from typing import TYPE_CHECKING, Protocol
 
 from ccagent.stores.metrics.line_keys import seconds
@@ -17,11 +17,15 @@ LONGEST_KEY = 2048
 """Maximum bytes of a key: long ones would need too much memory."""
 
 
+MOST_SPARSE = 3
+"""Columns for each value up to which values are in a run: in the log, others take three words."""
+
 ValuePiece = tuple["SeriesGroup", int, int, bytes | None, bytes]
 """Values of one group and time: group, time in s, first column, columns, values.
 
-The columns are int64, with which numpy indexes fastest; None: consecutive ones, from the first one
-on. The values are float64. Both are in the byte order of the machine.
+The columns are int64, with which numpy indexes fastest. None: consecutive ones, from the first one
+on. Empty: the same, but a value of NaN is none. The values are float64. Both are in the byte order
+of the machine.
 """
 
 LeftLine = tuple[int, bytes, bytes, float, int | None, int | None]
@@ -139,9 +143,15 @@ def make_piece(
     group: SeriesGroup, time: int, columns: array[int], values: array[float]
 ) -> ValuePiece:
     """Return the piece of a group's values at a time."""
-    first = columns[0]
-    is_run = columns == array("q", range(first, first + len(columns)))
-    return group, time, first, None if is_run else columns.tobytes(), values.tobytes()
+    first, last = min(columns), max(columns)
+    if columns == array("q", range(first, last + 1)):
+        return group, time, first, None, values.tobytes()
+    if last - first + 1 > MOST_SPARSE * len(columns):
+        return group, time, first, columns.tobytes(), values.tobytes()
+    run = array("d", [nan]) * (last - first + 1)
+    for column, value in zip(columns, values, strict=True):
+        run[column - first] = value
+    return group, time, first, b"", run.tobytes()
 
 
 def make_scanner() -> LineScanner:

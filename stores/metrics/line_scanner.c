@@ -26,7 +26,9 @@
 #define LONGEST_KEY 2048 /* as in known_keys.py */
 #define NONE UINT32_MAX
 #define MOST_MISSED 4 /* wrong guesses in turn, after which a scan guesses no more */
+#define MOST_AHEAD 16 /* lines */
 #define LONGEST_NUMBER 64
+#define MOST_SPARSE 3 /* columns for each value, as in known_keys.py */
 #define MOST_DIGITS 18
 #define MOST_DIGITS_OF_TIME 19
 #define NANOSECONDS 1000000000
@@ -71,13 +73,14 @@ typedef struct {
     uint32_t column, piece;
 } Point;
 
-/* Values of one group and time. is_run: they are for consecutive columns. */
+/* Values of one group and time. is_run: they are for consecutive columns, in order. is_dense: a
+   value for each column from the first to the last takes less room than values with columns. */
 typedef struct {
     PyObject *group;
     int64_t time;
     size_t count, used;
-    uint32_t first;
-    bool is_run;
+    uint32_t first, last;
+    bool is_run, is_dense;
     char *columns, *values;
 } Piece;
 
@@ -109,6 +112,12 @@ typedef struct {
     int64_t time;
     bool has_time;
 } Found;
+
+#ifdef __GNUC__
+#define PREFETCH __builtin_prefetch
+#else
+#define PREFETCH(address) ((void)(address))
+#endif
 
 #define ROTATED(x, n) ((x) << (n) | (x) >> (64 - (n)))
 #define ROUND                                                                        \
@@ -280,11 +289,32 @@ static Head find_head(const Scanner *self, const char *line, const char *end)
     head.key = blank ? (size_t)(blank - line) : 0;
     if (head.key && self->count) {
         head.hash = hash_text(self, line, head.key);
-#ifdef __GNUC__
-        __builtin_prefetch(&self->slots[head.hash & self->mask]);
-#endif
+        PREFETCH(&self->slots[head.hash & self->mask]);
     }
     return head;
+}
+
+/* Find the heads of up to `most` lines. Return their number. The keys of many nodes are not in the
+   processor's cache: the memory for all these lines is fetched at the same time. */
+static size_t find_heads(const Scanner *self, const char *line, const char *end, Head *heads,
+                         size_t most)
+{
+    const Entry *entries[MOST_AHEAD];
+    size_t count = 0, known = 0;
+    for (; count < most && line < end; line = heads[count++].next)
+        heads[count] = find_head(self, line, end);
+    for (size_t n = 0; count > 1 && n < count; n++) {
+        uint32_t index = heads[n].key && self->count
+            ? self->slots[heads[n].hash & self->mask].index
+            : 0;
+        if (index) {
+            entries[known] = &self->entries[index - 1];
+            PREFETCH(entries[known++]);
+        }
+    }
+    for (size_t n = 0; n < known; n++)
+        PREFETCH(self->keys + entries[n]->key);
+    return count;
 }
 
 /* Scan the lines of a message. Return 1; 0 if there are too many lines for the general path; -1
@@ -296,7 +326,8 @@ static int scan_lines(Scanner *self, const char *body, size_t size, int64_t low,
     const size_t value_size = sizeof(VALUE) - 1;
     const char *p = body, *end = body + size;
     uint32_t guess = NONE, last = NONE;
-    Head ahead = {.line = NULL};
+    Head heads[MOST_AHEAD];
+    size_t next_head = 0, head_count = 0;
     int missed = 0;
     while (p < end) {
         const char *line = p;
@@ -312,9 +343,12 @@ static int scan_lines(Scanner *self, const char *body, size_t size, int64_t low,
         }
         Head head = {.line = NULL};
         if (index == NONE) {
-            head = ahead.line == p ? ahead : find_head(self, p, end);
-            if (missed >= MOST_MISSED && head.next < end)
-                ahead = find_head(self, head.next, end);
+            if (next_head == head_count || heads[next_head].line != p) {
+                size_t most = missed < MOST_MISSED ? 1 : MOST_AHEAD;
+                head_count = find_heads(self, p, end, heads, most);
+                next_head = 0;
+            }
+            head = heads[next_head++];
             if (line == head.end || *line == '#') {
                 p = head.next;
                 continue;
@@ -396,9 +430,14 @@ static bool make_pieces(const Scanner *self, Found *found)
                 piece = &found->pieces[found->piece_count - 1];
                 *piece = (Piece){.group = Py_NewRef(name.group), .time = name.time,
                                  .first = point->column, .is_run = true};
+                piece->last = piece->first - 1;
             }
         }
-        piece->is_run = piece->is_run && point->column == piece->first + piece->count;
+        piece->is_run = piece->is_run && point->column == piece->last + 1;
+        if (!piece->count || point->column > piece->last)
+            piece->last = point->column;
+        if (point->column < piece->first)
+            piece->first = point->column;
         piece->count++;
         point->piece = (uint32_t)(piece - found->pieces);
     }
@@ -412,10 +451,13 @@ static PyObject *list_pieces(Found *found)
     PyObject *list = PyList_New(0);
     for (size_t n = 0; list != NULL && n < found->piece_count; n++) {
         Piece *piece = &found->pieces[n];
-        PyObject *values = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(8 * piece->count));
+        size_t span = (size_t)(piece->last - piece->first) + 1;
+        piece->is_dense = span <= MOST_SPARSE * piece->count;
+        size_t room = 8 * (piece->is_dense ? span : piece->count);
+        PyObject *values = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)room);
         PyObject *columns = piece->is_run
             ? Py_NewRef(Py_None)
-            : PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(8 * piece->count));
+            : PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(piece->is_dense ? 0 : room));
         PyObject *one = values == NULL || columns == NULL
             ? NULL
             : Py_BuildValue("(OLIOO)", piece->group, (long long)piece->time,
@@ -424,7 +466,10 @@ static PyObject *list_pieces(Found *found)
             Py_CLEAR(list);
         else {
             piece->values = PyBytes_AsString(values);
-            piece->columns = piece->is_run ? NULL : PyBytes_AsString(columns);
+            piece->columns = piece->is_dense ? NULL : PyBytes_AsString(columns);
+            double missing = NAN;
+            for (size_t at = 0; piece->is_dense && !piece->is_run && at < room; at += 8)
+                memcpy(piece->values + at, &missing, 8);
         }
         Py_XDECREF(one);
         Py_XDECREF(columns);
@@ -433,11 +478,11 @@ static PyObject *list_pieces(Found *found)
     for (size_t n = 0; list != NULL && n < found->count; n++) {
         const Point *point = &found->points[n];
         Piece *piece = &found->pieces[point->piece];
-        memcpy(piece->values + 8 * piece->used, &point->value, 8);
         int64_t column = point->column;
+        size_t at = piece->is_dense ? (size_t)(column - piece->first) : piece->used++;
+        memcpy(piece->values + 8 * at, &point->value, 8);
         if (piece->columns != NULL)
-            memcpy(piece->columns + 8 * piece->used, &column, 8);
-        piece->used++;
+            memcpy(piece->columns + 8 * at, &column, 8);
     }
     return list;
 }

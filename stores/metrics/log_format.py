@@ -42,6 +42,10 @@ class GroupRecord(msgspec.Struct, frozen=True, array_like=True):
     frequency: int
     levels: list[tuple[tuple[str, ...], list[str]]]
 
+    def width(self) -> int:
+        """Return the number of columns."""
+        return sum(len(metrics) for _, metrics in self.levels)
+
 
 class FreedRecord(msgspec.Struct, frozen=True, array_like=True):
     """Values that an administrator released. The record prevents their return at a restart."""
@@ -89,11 +93,11 @@ def encode_runs(time: int, runs: list[tuple[int, int, bytes]]) -> bytes:
     return frame(b"".join(parts))
 
 
-def decode_runs(payload: memoryview) -> tuple[int, Iterator[tuple[int, ...]], memoryview]:
-    """Return time, runs (group, first column, first value, number of values), and the values."""
-    time, count = struct.unpack_from("<qI", payload)
-    begin = 12 + count * RUN.size
-    return time, RUN.iter_unpack(payload[12:begin]), payload[begin:]
+def decode_runs(payload: memoryview) -> tuple[int, Iterator[tuple[int, ...]], int]:
+    """Return time, runs (group, first column, number of values), and the offset of the values."""
+    _, time, count = _RUNS.unpack_from(payload)
+    begin = _RUNS.size + count * RUN.size
+    return time, RUN.iter_unpack(payload[_RUNS.size : begin]), begin
 
 
 def encode_points(number: int, time: int, columns: bytes, values: bytes) -> bytes:

@@ -6,7 +6,8 @@ import contextlib
 import mmap
 import os
 import struct
-from itertools import pairwise
+from itertools import pairwise, repeat
+from operator import eq
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -55,9 +56,13 @@ class Replay:
         """Number of damaged bytes."""
         self._store = store
         self._described: dict[int, GroupRecord] = {}
+        self._texts: set[bytes] = set()
+        """Descriptions that were read."""
         self._data = memoryview(b"")
         """The segment, until it was searched for descriptions."""
         self._groups: dict[int, _Columns] = {}
+        self._steps: dict[tuple[str, int], int] = {}
+        """Configured time steps by metric and stored step."""
         self._newest = 0
 
     def read_directory(self, directory: str, oldest: int) -> list[Segment]:
@@ -75,6 +80,7 @@ class Replay:
         """Read one segment. Raise OSError or NotPermittedError."""
         self._groups.clear()
         self._described.clear()
+        self._texts.clear()
         self._newest = 0
         with open(open_private(path, os.O_RDONLY), "rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -100,20 +106,22 @@ class Replay:
                 self._take(record, oldest)
             except (ValueError, KeyError, IndexError, struct.error) as error:
                 self.damaged += len(record.payload)
-                reason = "its series are not described" if isinstance(error, KeyError) else error
+                # Not the error itself: with its frames it would be garbage that only a collection
+                # removes, and Python 3.11.7 crashes on iterators over a mapping in there.
+                is_unknown = isinstance(error, KeyError)
+                reason = "its series are not described" if is_unknown else str(error)
                 logger.warning("log %s: a record can't be read: %s", path, reason)
 
     def _take(self, record: LogRecord, oldest: int) -> None:
-        kind, payload = record.payload[0], record.payload[1:]
+        kind = record.payload[0]
         if kind == RUNS:
-            self._take_runs(payload, oldest)
-        elif kind == POINTS:
+            self._take_runs(record.payload, oldest)
+            return
+        payload = record.payload[1:]
+        if kind == POINTS:
             self._take_points(np.frombuffer(payload, POINT), oldest)
         elif kind == GROUP:
-            described = decode_group(payload)
-            if self._described.get(described.number) != described:
-                self._described[described.number] = described
-                self._groups.pop(described.number, None)
+            self._learn(payload)
         elif kind == FREED:
             freed = decode_freed(payload)
             for selector in freed.selectors:
@@ -121,25 +129,24 @@ class Replay:
             self._groups.clear()  # groups with later values are searched again
 
     def _take_runs(self, payload: memoryview, oldest: int) -> None:
-        time, runs, values = decode_runs(payload)
+        time, runs, end = decode_runs(payload)
         self._newest = max(self._newest, time)
         if time < oldest:
             return
-        offset = 0
+        pool, size = self._store.pool, len(payload)
         for number, first, count in runs:
-            part = values[offset : offset + count * _WIDTH]
-            offset += count * _WIDTH
-            columns = self._columns(number)
+            columns = self._columns(number, first + count)
+            begin, end = end, end + count * _WIDTH
             if columns.first >= 0:
-                group = columns.places[0].group
-                if columns.first + first + count > group.width or len(part) != count * _WIDTH:
-                    raise ValueError("more values than columns")
-                group.write_run(self._store.pool, time, columns.first + first, part)
+                if end > size:
+                    raise ValueError("more values than described")
+                group = columns.places[0][0]
+                group.write_run(pool, time, columns.first + first, payload[begin:end])
                 self.points += count
             else:
                 for place, (value,) in zip(
                     columns.places[first : first + count],
-                    struct.iter_unpack("<d", part),
+                    struct.iter_unpack("<d", payload[begin:end]),
                     strict=True,
                 ):
                     self._write(place, time, value)
@@ -154,9 +161,9 @@ class Replay:
             self._newest = max(self._newest, time)
             if time < oldest:
                 continue
-            columns = self._columns(int(groups[begin]))
             numbers, values = points["column"][begin:end], points["value"][begin:end]
-            if columns.first >= 0 and int(numbers.max()) < len(columns.places):
+            columns = self._columns(int(groups[begin]), int(numbers.max()) + 1)
+            if columns.first >= 0:
                 row = columns.places[0].group.open_row(self._store.pool, time)
                 np.asarray(row)[numbers + columns.first] = values
                 self.points += end - begin
@@ -164,13 +171,15 @@ class Replay:
             for column, value in zip(numbers.tolist(), values.tolist(), strict=True):
                 self._write(columns.places[int(column)], time, value)
 
-    def _columns(self, number: int) -> _Columns:
-        """Return the columns of a described group. Raise KeyError, ValueError."""
+    def _columns(self, number: int, least: int) -> _Columns:
+        """Return at least this number of columns of a group. Raise KeyError, ValueError."""
         columns = self._groups.get(number)
-        if columns is None:
-            if number not in self._described:
+        if columns is None or len(columns.places) < least:
+            if number not in self._described or self._described[number].width() < least:
                 self._search()
             columns = self._groups[number] = self._find(self._described[number])
+            if len(columns.places) < least:
+                raise ValueError("more values than columns")
         return columns
 
     def _search(self) -> None:
@@ -179,8 +188,22 @@ class Replay:
         for record in read_segment(data):
             if isinstance(record, LogRecord) and record.payload[0] == GROUP:
                 with contextlib.suppress(ValueError):
-                    described = decode_group(record.payload[1:])
-                    self._described.setdefault(described.number, described)
+                    self._learn(record.payload[1:])
+
+    def _learn(self, payload: memoryview) -> None:
+        """Take a description, unless it is a second copy. Raise ValueError.
+
+        A group gets further columns, and so a longer description.
+        """
+        text = bytes(payload)
+        if text in self._texts:
+            return
+        described = decode_group(payload)
+        self._texts.add(text)
+        known = self._described.get(described.number)
+        if known is None or known.width() < described.width():
+            self._described[described.number] = described
+            self._groups.pop(described.number, None)
 
     def _write(self, place: StoredSeries, time: int, value: float) -> None:
         place.group.write_value(self._store.pool, time, place.column, value)
@@ -188,29 +211,33 @@ class Replay:
 
     def _find(self, described: GroupRecord) -> _Columns:
         """Return the series of a group. Add missing series."""
-        store = self._store
-        wanted = [(path, metric) for path, metrics in described.levels for metric in metrics]
-        missing = [one for one in dict.fromkeys(wanted) if store.find(*one) is None]
+        root = self._store.root
+        missing: list[tuple[Path, str]] = []
+        for path, metrics in described.levels:
+            level = root.find(path)
+            known = level.series if level is not None else {}
+            missing += [(path, metric) for metric in metrics if metric not in known]
         if missing:
             if described.frequency <= 0:
                 raise ValueError("a time step that is not positive")
-            self._restore(missing, described.start, described.frequency)
-        places = [place for one in wanted if (place := store.find(*one)) is not None]
+            self._restore(list(dict.fromkeys(missing)), described.start, described.frequency)
+        places: list[StoredSeries] = []
+        for path, metrics in described.levels:
+            level = root.find(path)
+            if level is not None:
+                places += [level.series[metric] for metric in metrics]
         group, first = places[0]
-        is_in_order = all(
-            place.group is group and place.column == first + number
-            for number, place in enumerate(places)
-        )
+        expected = zip(repeat(group), range(first, first + len(places)), strict=False)
+        is_in_order = all(map(eq, places, expected))
         return _Columns(places, first if is_in_order else -1)
 
     def _restore(self, missing: list[tuple[Path, str]], start: int, frequency: int) -> None:
         """Add series with their configured time steps."""
-        by_step: dict[int, list[tuple[Path, str]]] = {}
-        for path, metric in missing:
-            step = self._store.changed_steps.configured(metric, frequency)
-            by_step.setdefault(step, []).append((path, metric))
-        for step, wanted in by_step.items():
-            if step == frequency:
-                self._store.restore(wanted, start, step)
-            else:
-                self._store.add(wanted, start + frequency // 2, step)
+        configured, steps = self._store.changed_steps.configured, self._steps
+        for _, metric in missing:
+            if (metric, frequency) not in steps:
+                steps[metric, frequency] = configured(metric, frequency)
+        for step in {steps[metric, frequency]: None for _, metric in missing}:
+            wanted = [one for one in missing if steps[one[1], frequency] == step]
+            begin = start if step == frequency else start + frequency // 2 - step // 2
+            self._store.place(wanted, begin, step)

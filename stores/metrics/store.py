@@ -72,6 +72,8 @@ class MetricStore:
         self.is_full = False
         """True while values exceed the memory cap. New series are then refused."""
         self._last_number = 0
+        self._newest: dict[tuple[Path, int], SeriesGroup] = {}
+        """The newest group of each node and time step."""
 
     def find(self, path: Sequence[str], metric: str) -> StoredSeries | None:
         """Return a series; None if it does not exist."""
@@ -79,14 +81,29 @@ class MetricStore:
         return level.series.get(metric) if level else None
 
     def add(self, wanted: Iterable[tuple[Path, str]], time: int, frequency: int) -> SeriesGroup:
-        """Add series of one node with the same first time. None of them may exist."""
-        return self.restore(wanted, time - frequency // 2, frequency)
+        """Add series of one node with the same first time, as a group. None of them may exist."""
+        return self._add_group(self._make_levels(wanted), time - frequency // 2, frequency)
 
-    def restore(
+    def place(
         self, wanted: Iterable[tuple[Path, str]], start: int, frequency: int
-    ) -> SeriesGroup:
-        """Add series. start: start of slot 0."""
-        self._last_number += 1
+    ) -> tuple[SeriesGroup, int]:
+        """Add series of one node, to its newest group or as a group. start: start of slot 0.
+
+        Return the group and the first column. The first message of a node rarely has all of its
+        series. Each group costs an entry in the log at each time, and work in each message.
+        """
+        columns = self._make_levels(wanted)
+        name = columns[0][0].path[:2], frequency
+        group = self._newest.get(name)
+        if group is None or not group.can_widen(start):
+            group = self._newest[name] = self._add_group(columns, start, frequency)
+            return group, 0
+        first = group.width
+        group.widen(self.pool, columns)
+        self._name_columns(group, first)
+        return group, first
+
+    def _make_levels(self, wanted: Iterable[tuple[Path, str]]) -> list[tuple[StoreLevel, str]]:
         columns: list[tuple[StoreLevel, str]] = []
         level: StoreLevel = self.root
         last = level.path
@@ -94,13 +111,23 @@ class MetricStore:
             if path != last:
                 level, last = self.root.make(path), path
             columns.append((level, metric))
+        return columns
+
+    def _add_group(
+        self, columns: list[tuple[StoreLevel, str]], start: int, frequency: int
+    ) -> SeriesGroup:
+        self._last_number += 1
         group = SeriesGroup(self._last_number, start, frequency, columns)
-        places = zip(repeat(group), range(len(columns)), strict=False)
-        for (level, metric), place in zip(columns, map(_make_place, places), strict=True):
-            level.series[metric] = place
         self.groups[group.number] = group
-        self.series += len(columns)
+        self._name_columns(group, 0)
         return group
+
+    def _name_columns(self, group: SeriesGroup, first: int) -> None:
+        """Make the columns of a group known at their levels, from the first one on."""
+        places = map(_make_place, zip(repeat(group), range(first, group.width), strict=False))
+        for (level, metric), place in zip(group.columns[first:], places, strict=True):
+            level.series[metric] = place
+        self.series += group.width - first
 
     def write(self, path: Path, metric: str, time: int, value: float) -> None:
         """Write one value. Raise KeyError for a metric that the store does not accept."""
@@ -168,6 +195,9 @@ class MetricStore:
     def _remove(self, group: SeriesGroup) -> None:
         self.generation += 1
         del self.groups[group.number]
+        name = group.columns[0][0].path[:2], group.frequency
+        if self._newest.get(name) is group:
+            del self._newest[name]
         for column, (level, metric) in enumerate(group.columns):
             if level.series.get(metric) == StoredSeries(group, column):
                 del level.series[metric]

@@ -74,7 +74,7 @@ def read_records(
         record = read_record(data, offset, seed)
         if record is not None:
             yield record
-            offset = record.trailer + trailer
+            offset += FRAME_SIZE + len(record.payload) + trailer
             continue
         following = _find_next(data, offset + 1, seed)
         yield DamagedPart(offset, following - offset)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from math import isnan
 from typing import TYPE_CHECKING
 
 import pytest
@@ -339,9 +340,10 @@ def test_fast_and_general_path_agree(values: list[str]) -> None:
         (*group.columns[column][0].path, "load"): [value]
         for group, _, first, columns, values in expected.pieces
         for column, value in zip(
-            range(first, group.width) if columns is None else array("q", columns),
+            array("q", columns) if columns else range(first, group.width),
             array("d", values), strict=False,
         )
+        if not isnan(value)
     }  # fmt: skip
     assert last == points
 
