@@ -112,7 +112,13 @@ def test_beginnings_of_lines_are_forgotten_with_their_jobs() -> None:
 def test_lines_follow_their_labels_from_scrape_to_scrape() -> None:
     encoder = SampleEncoder()
     family = gauge("a", "b", "n")
-    scrapes = [[("x", 1)], [("x", 2), ("%r", 3)], [("%r", 4), ("\n", 5)], [], [("\n", math.nan)]]
+    scrapes: list[list[tuple[str, float]]] = [
+        [("x", 1)],
+        [("x", 2), ("%r", 3)],
+        [("%r", 4), ("\n", 5)],
+        [],
+        [("\n", math.nan)],
+    ]
     documents = [
         join_text(encoder.encode([(family, [((label,), value) for label, value in scrape])]))
         for scrape in scrapes

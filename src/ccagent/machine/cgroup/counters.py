@@ -129,9 +129,7 @@ DETAILED_FILES: dict[str, dict[str, Callable[[bytes], dict[str, int]]]] = {
     "blkio": {},
     V2: {
         **FILES[V2],
-        "memory.stat": _memory(
-            "anon", "shmem", "file", "file_mapped", swapcached="mem_swapcached"
-        ),
+        "memory.stat": _memory("anon", "shmem", "file", "file_mapped", swapcached="mem_swapcached"),
         "memory.events": _fields(oom_kill=("oom_kills", 1), oom=("mem_failures", 1)),
         "memory.swap.current": _amount("swap_used"),
         "memory.swap.max": _optional("swap_limit"),
