@@ -49,7 +49,6 @@ _TYPED = (".service", ".mount")
 _RELEASE = re.compile(r"[0-9]{3,}(?:\.[0-9]+)?", re.ASCII)
 _ENVIRONMENT = {"TZ": "UTC"}
 _TIME = "%a %Y-%m-%d %H:%M:%S UTC"
-_TIME_LIMIT = 30.0
 _MOST_AT_ONCE = 32
 _OUTPUT_LIMIT = 16 * 1024 * 1024
 
@@ -92,8 +91,9 @@ class SystemdCollector(Collector):
     def _run(self, node: Node, *arguments: str) -> str:
         command = [self.settings.systemctl, "--no-pager", *arguments]
         output = node.stream(
-            command, time_limit=_TIME_LIMIT, output_limit=_OUTPUT_LIMIT, environment=_ENVIRONMENT
-        )
+            command, time_limit=self.settings.time_limit.seconds, output_limit=_OUTPUT_LIMIT,
+            environment=_ENVIRONMENT,
+        )  # fmt: skip
         return b"".join(output).decode("utf-8", "replace")
 
     def _show(self, node: Node, properties: str, *units: str) -> list[dict[str, str]]:

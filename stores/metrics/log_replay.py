@@ -72,8 +72,8 @@ class Replay:
             try:
                 found.append(self.read_segment(path, oldest))
             except (OSError, NotPermittedError) as error:
-                reason = getattr(error, "strerror", None) or error
-                logger.error("log %s: %s; its values are missing", path, reason)
+                reason = f"{path}: {error.strerror}" if isinstance(error, OSError) else error
+                logger.error("log %s; its values are missing", reason)
         return found
 
     def read_segment(self, path: str, oldest: int) -> Segment:
