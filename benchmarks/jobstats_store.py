@@ -54,7 +54,7 @@ from tests.support.page_server import open_browser, watch
 from tests.support.postgres import PostgresServer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 SERVERS, ENTRIES, ARRAY = 8, 10_000, 1000
 EVERY = 120
@@ -231,7 +231,8 @@ class BusyEntry:
 
     def __init__(self, chance: random.Random, target: str, job: int, node: int) -> None:
         self.chance, self.target, self.id = chance, target, f"{job}:{1000 + job % 97}:c{node}"
-        self.counters = dict.fromkeys(MDT if "MDT" in target else OST, 0)
+        names: Sequence[str] = MDT if "MDT" in target else OST
+        self.counters: dict[str, int] = dict.fromkeys(names, 0)
         self.start = self.snapshot = 0.0
 
     def work(self, now: float, size: int, *, is_burst: bool, is_reading: bool) -> None:
@@ -239,7 +240,7 @@ class BusyEntry:
         chance, done = self.chance, dict[str, int]()
         if "MDT" in self.target:
             if is_burst or is_reading:
-                done = dict.fromkeys(("open", "close"), chance.randrange(1, 12))
+                done["open"] = done["close"] = chance.randrange(1, 12)
                 done |= {"mknod": 1, "setattr": 1} if is_burst else {}
             if chance.random() < 0.3:
                 done["getattr"] = chance.randrange(1, 60)
