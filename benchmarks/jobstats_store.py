@@ -4,6 +4,7 @@
     python benchmarks/jobstats_store.py --queries [--rows 10000000] [--days 1]
     python benchmarks/jobstats_store.py --queries --timescale
     python benchmarks/jobstats_store.py --partitions [--timescale]
+    python benchmarks/jobstats_store.py --compression [--jobs 300]
 
 Needs Debian's PostgreSQL. Storing: 8 servers with 10,000 entries each, in arrays of 1,000 over
 HTTP. The CPU of the store's process and of PostgreSQL are separate figures. A plain loop that
@@ -15,14 +16,21 @@ Partitions: the cost of records of new and of known series, in store and databas
 
 Queries: SQL fills a table with rows of some days, 720 observations of each series. Then queries are
 sent to the running store over HTTP. The median of many is printed.
+
+Compression: the size of a day's chunks of TimescaleDB before and after compression. The day is one
+of jobs that run for minutes to hours, read first, then write checkpoints with pauses between, and
+are read each minute until ten minutes after their last operation: 500 rows a job.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
+import re
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -36,15 +44,17 @@ import psycopg
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from ccagent.stores.jobstats.migrating import migrate
-from ccagent.stores.jobstats.operations import OST
+from ccagent.stores.jobstats.operations import MDT, OST
 from ccagent.stores.jobstats.partitions import TimePartitions
 from ccagent.stores.jobstats.settings import SeriesTableSettings
 from ccagent.stores.jobstats.sums import sum_up
 from tests.support.jobstats_store import RunningJobstatsStore, StoreAnswer
+from tests.support.metric_store import RunningStore
+from tests.support.page_server import open_browser, watch
 from tests.support.postgres import PostgresServer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 SERVERS, ENTRIES, ARRAY = 8, 10_000, 1000
 EVERY = 120
@@ -216,6 +226,107 @@ def copy_rows(url: str, server: PostgresServer, like: str = "") -> float:
     return spent / 80_000 * 1e6
 
 
+class BusyEntry:
+    """The counters of a job's node on one target. Times are in minutes of the day."""
+
+    def __init__(self, chance: random.Random, target: str, job: int, node: int) -> None:
+        self.chance, self.target, self.id = chance, target, f"{job}:{1000 + job % 97}:c{node}"
+        names: Sequence[str] = MDT if "MDT" in target else OST
+        self.counters: dict[str, int] = dict.fromkeys(names, 0)
+        self.start = self.snapshot = 0.0
+
+    def work(self, now: float, size: int, *, is_burst: bool, is_reading: bool) -> None:
+        """Do what an interval that ends at `now` (seconds since 1970) has of a job."""
+        chance, done = self.chance, dict[str, int]()
+        if "MDT" in self.target:
+            if is_burst or is_reading:
+                done["open"] = done["close"] = chance.randrange(1, 12)
+                done |= {"mknod": 1, "setattr": 1} if is_burst else {}
+            if chance.random() < 0.3:
+                done["getattr"] = chance.randrange(1, 60)
+            times = [name for name in done if name in {"open", "close", "getattr"}]
+        else:
+            times = ["write"] * is_burst + ["read"] * is_reading
+            for name in times:
+                done[name] = chance.randrange(20, 1000)
+                done[f"{name}_bytes"] = done[name] * size - chance.choice((0, 0, size // 3))
+            done |= {"punch": 1, "setattr": 1} if is_burst and chance.random() < 0.3 else {}
+        for name in times:
+            done[f"{name}_usecs"] = int(done[name] * chance.lognormvariate(5, 0.5))
+        if done:
+            self.snapshot = now - chance.uniform(0, 60)
+            self.start = self.start or self.snapshot
+        for name, number in done.items():
+            self.counters[name] = self.counters.get(name, 0) + number
+
+
+def day_of_jobs(jobs: int) -> Iterator[list[dict[str, Any]]]:
+    """Yield the records of each minute of a day."""
+    chance = random.Random(1)  # noqa: S311 - no secret
+    running: list[tuple[int, int, int, int, bool, list[BusyEntry]]] = []
+    for job in range(900_000, 900_000 + jobs):
+        length = max(3, int(chance.lognormvariate(math.log(40), 1.1)))
+        places = [
+            "MDT0000",
+            *(f"OST{n:04x}" for n in chance.sample(range(8), chance.choice((1, 2)))),
+        ]
+        entries = [
+            BusyEntry(chance, f"scratch-{place}", job, chance.randrange(1000))
+            for _ in range(chance.choice((1, 1, 1, 2, 4, 8)))
+            for place in places
+        ]
+        size = chance.choice((4096, 65536, 1 << 20, 4 << 20))
+        begin = chance.randrange(-length // 2, 1440)
+        running.append(
+            (begin, length, chance.randrange(5, 20), size, chance.random() < 0.6, entries)
+        )
+    midnight = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    for minute in range(1440):
+        moment = midnight - timedelta(days=2, minutes=-minute)
+        now = moment.timestamp()
+        records: list[dict[str, Any]] = []
+        for begin, length, period, size, reads, entries in running:
+            age = minute - begin
+            for each in entries if 0 <= age <= length + 10 else ():
+                if age <= length:
+                    is_burst = age > 0 and age % period == 0
+                    each.work(now, size, is_burst=is_burst, is_reading=reads and age < 4)
+                if now - each.snapshot <= 600:
+                    records.append({
+                        "target": each.target, "entry_id": each.id, "server": "oss",
+                        "timestamp": moment.isoformat(), "snapshot_time": each.snapshot,
+                        "start_time": each.start, **each.counters,
+                    })  # fmt: skip
+        if records:
+            yield records
+
+
+def measure_compression(jobs: int) -> None:
+    """Print the size of a day's chunks, plain and compressed."""
+    with (
+        PostgresServer(has_timescale=True) as server,
+        tempfile.TemporaryDirectory() as directory,
+    ):
+        url = server.make_database("template0")
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("CREATE EXTENSION timescaledb")
+            with RunningJobstatsStore(Path(directory), "--database", url) as store:
+                for records in day_of_jobs(jobs):
+                    for begin in range(0, len(records), 5000):
+                        expect(store.post(records[begin : begin + 5000]))
+            for table in ("ost", "mdt"):
+                query = "SELECT count(*) FROM {}"
+                print(table, "rows:", connection.execute(query.format(table).encode()).fetchone())
+                compress(connection, table)
+
+
+def compress(connection: psycopg.Connection[Any], table: str) -> None:
+    """Compress all chunks of a table, and print their size."""
+    connection.execute("SELECT compress_chunk(c, true) FROM show_chunks(%s::regclass) c", [table])
+    query = "SELECT * FROM hypertable_compression_stats(%s::regclass)"
+    print_sizes(table, connection.execute(query, [table]))
+
+
 def fill(url: str, rows: int, days: int, now: datetime) -> None:
     """Fill a table with rows of some days."""
     series = rows // OBSERVATIONS
@@ -256,13 +367,11 @@ def measure_queries(rows: int, days: int, *, is_timescale: bool) -> None:
             print(f"summed {quarters} quarters of an hour in {took:.0f} s", flush=True)
         with RunningJobstatsStore(Path(directory), "--database", url) as store:
             ask_questions(store, server, rows, days, now)
+            open_live(store, f"{now:%Y-%m-%dT%H:%M:%S}")
             if is_timescale:
                 with psycopg.connect(url, autocommit=True) as connection:
                     for table in ("ost", "ost_sums"):
-                        query = "SELECT compress_chunk(c) FROM show_chunks(%s::regclass) c"
-                        connection.execute(query, [table])
-                        query = "SELECT * FROM hypertable_compression_stats(%s::regclass)"
-                        print_sizes(table, connection.execute(query, [table]))
+                        compress(connection, table)
                 ask_questions(store, server, rows, days, now)
 
 
@@ -310,6 +419,33 @@ def ask_questions(
         )
 
 
+def open_live(store: RunningJobstatsStore, at: str) -> None:
+    """Print how long the command and the page take from start to answer.
+
+    at: a time with observations.
+    """
+    command = (sys.executable, "-m", "ccagent", "jobstats", "live", "--once", "--at", at)
+    begin = time.perf_counter()
+    subprocess.run([*command, "--url", store.url], check=True, stdout=subprocess.DEVNULL)
+    print(f"ccagent jobstats live --once: {time.perf_counter() - begin:.2f} s")
+    with tempfile.TemporaryDirectory() as directory:
+        (configuration := Path(directory, "web.toml")).write_text(
+            f'[web]\njobstats = "{store.url}"\n'
+        )
+        options = ("--config", str(configuration), "--web", "127.0.0.1:0")
+        with (
+            RunningStore(Path(directory, "metrics"), *options) as metrics,
+            open_browser() as browser,
+        ):
+            found = re.search(r"pages at (http://\S+)/\n", metrics.log.read_text())
+            with watch(browser, found[1] if found else "") as window:
+                begin = time.perf_counter()
+                page = window.open(f"/lustre?at={at}Z")
+                page.get_by_role("region", name="Jobs on Lustre").wait_for()
+                print(f"page of Lustre, in a browser: {time.perf_counter() - begin:.2f} s")
+            metrics.stop()
+
+
 def main() -> None:
     """Run the measurements of the command line."""
     parser = argparse.ArgumentParser()
@@ -319,8 +455,12 @@ def main() -> None:
     parser.add_argument("--days", type=int, default=1)
     parser.add_argument("--timescale", action="store_true")
     parser.add_argument("--partitions", action="store_true")
+    parser.add_argument("--compression", action="store_true")
+    parser.add_argument("--jobs", type=int, default=300)
     options = parser.parse_args()
-    if options.partitions:
+    if options.compression:
+        measure_compression(options.jobs)
+    elif options.partitions:
         measure_partitions(is_timescale=options.timescale)
     elif options.queries:
         measure_queries(options.rows, options.days, is_timescale=options.timescale)
