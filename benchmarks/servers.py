@@ -37,9 +37,7 @@ def server(port: int, *command: str) -> Generator[subprocess.Popen[bytes]]:
     quiet = subprocess.DEVNULL
     # A package has its modules compiled.
     environment = {key: text for key, text in os.environ.items() if key != _WITHOUT_COMPILED}
-    process = subprocess.Popen(
-        [program, *command[1:]], stdout=quiet, stderr=quiet, env=environment
-    )
+    process = subprocess.Popen([program, *command[1:]], stdout=quiet, stderr=quiet, env=environment)
     try:
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline:
