@@ -20,7 +20,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from ccagent.stores.metrics.job_table import StoredJob, StoredJobDetails
+from ccagent.stores.metrics.job_details import StoredJobDetails
+from ccagent.stores.metrics.job_table import StoredJob
 from ccagent.stores.metrics.usage.job_energy import NodeJobEnergy
 from ccagent.stores.metrics.usage.table import UsageTable
 from tests.support.metric_store import RunningStore

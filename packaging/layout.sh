@@ -41,7 +41,8 @@ divide() {
     mv "$home/ccagent/views/web" "$home/ccagent/views/trial" "$web"
     # `ccagent job` shares these with the store.
     mkdir -p "$home/ccagent/stores/metrics/usage"
-    for module in __init__ metrics/__init__ metrics/job_table metrics/line_keys metrics/page_settings \
+    for module in __init__ metrics/__init__ metrics/job_details metrics/job_table \
+        metrics/line_keys metrics/page_settings \
         metrics/usage/__init__ metrics/usage/table; do
         mv "$stores/stores/$module.py" "$home/ccagent/stores/$module.py"
     done

@@ -20,14 +20,13 @@ from ccagent.errors import CcagentError, UnparsableError
 from ccagent.log import logger, printable
 from ccagent.machine.hostlist import expand
 from ccagent.stores.budgets import HourlyBudget
+from ccagent.stores.metrics.job_details import StartedJob, read_details
 from ccagent.stores.metrics.job_table import (
     MOST_ENDED,
     TABLE_ERRORS,
     JobTableError,
-    StartedJob,
     StoredJob,
     WaitingJob,
-    read_details,
 )
 from ccagent.stores.metrics.series_limits import SeriesRefusal
 

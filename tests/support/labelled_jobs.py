@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from ccagent.stores.metrics.job_table import StoredJobDetails
+from ccagent.stores.metrics.job_details import StoredJobDetails
 from ccagent.stores.metrics.line_keys import MOUNT, NETWORK, part_name
 from ccagent.views.amounts import GB
 from ccagent.views.job.figures import JobFacts, JobSeries, NodeHardware

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ccagent.stores.metrics.job_table import StoredJob, StoredJobDetails
+from ccagent.stores.metrics.job_details import StoredJobDetails
+from ccagent.stores.metrics.job_table import StoredJob
 from ccagent.stores.metrics.line_keys import JOB_ENERGY, MOUNT, NETWORK, part_name
 from tests.support.simulated_jobs import (
     CARD_MEMORY,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ccagent.stores.metrics.job_table import StoredJobDetails
+from ccagent.stores.metrics.job_details import StoredJobDetails
 from ccagent.stores.metrics.usage.table import UsageSum
 
 if TYPE_CHECKING:

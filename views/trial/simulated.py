@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ccagent.stores.metrics.job_table import StoredJob, StoredJobDetails
+from ccagent.stores.metrics.job_details import StoredJobDetails
+from ccagent.stores.metrics.job_table import StoredJob
 from ccagent.views.trial.running import EVERY, SIMULATED
 
 if TYPE_CHECKING:

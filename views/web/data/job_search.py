@@ -9,7 +9,8 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ccagent.errors import CcagentError
-from ccagent.stores.metrics.job_table import WaitingJob, details_of_row, job_of_row
+from ccagent.stores.metrics.job_details import details_of_row
+from ccagent.stores.metrics.job_table import WaitingJob, job_of_row
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

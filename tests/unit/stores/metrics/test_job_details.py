@@ -10,13 +10,9 @@ import msgspec
 import pytest
 
 from ccagent.records.line_protocol.decoding import Line
+from ccagent.stores.metrics.job_details import StartedJob, StoredJobDetails, read_details
 from ccagent.stores.metrics.job_events import JobEvents
-from ccagent.stores.metrics.job_table import (
-    JobTable,
-    StartedJob,
-    StoredJobDetails,
-    read_details,
-)
+from ccagent.stores.metrics.job_table import JobTable
 
 if TYPE_CHECKING:
     from pathlib import Path

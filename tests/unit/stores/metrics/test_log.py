@@ -155,6 +155,39 @@ def test_a_removed_directory_is_made_again(
     assert len(stored(again)) == len(stored(store))
 
 
+def shuffled(time: int, *cores: int) -> bytes:
+    """Lines of some cores in this order, with ten times the number as value."""
+    return b"".join(message([str(10 * n)] * (n + 1), time).split(b"\n")[n] + b"\n" for n in cores)
+
+
+def test_messages_in_any_order_and_splits_fill_one_group(tmp_path: Path) -> None:
+    store, _ = fill(
+        tmp_path,
+        shuffled(NOW - 60, 2, 0, 5),
+        shuffled(NOW, 5, 3, 0),
+        shuffled(NOW, 4, 1, 2),  # the same row: values of others stay
+        shuffled(NOW + 60, 4, 0, 3),
+        shuffled(NOW + 60, 5, 1, 0),
+    )
+    (group,) = store.groups.values()
+    assert group.width == 6
+    again, _ = replayed(tmp_path)
+    assert len(again.groups) == 1
+    found = stored(again)
+    assert found == stored(store)
+    last = {path[2]: values[-1] for path, values in found.items()}
+    assert last == {"core0": 0, "core1": 10, "core2": 20, "core3": 30, "core4": 40, "core5": 50}
+    assert found["fox", "n1", "core0", "load"] == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("late", [30, 60 * 9, -60])
+def test_series_of_other_times_have_their_own_group(tmp_path: Path, late: int) -> None:
+    """Of another phase, so that values keep their tolerance; later; or before the first ones."""
+    store, _ = fill(tmp_path, shuffled(NOW, 0, 1), shuffled(NOW + late, 2, 3))
+    assert len(store.groups) == 2
+    assert stored(replayed(tmp_path)[0]) == stored(store)
+
+
 def test_freed_values_do_not_come_back(tmp_path: Path) -> None:
     store, log = fill(tmp_path, *BODIES)
     freed = store.free(["fox", "n1"], NOW + 10**6)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from ccagent.stores.metrics.job_table import StoredJobDetails
+from ccagent.stores.metrics.job_details import StoredJobDetails
 from ccagent.views.job.figures import JobFacts, JobFigures, JobSeries, NodeHardware
 from ccagent.views.job.measuring import measure_job
 

@@ -11,7 +11,8 @@ from urllib.parse import urlencode
 
 import pytest
 
-from ccagent.stores.metrics.job_table import StoredJobDetails, WaitingJob
+from ccagent.stores.metrics.job_details import StoredJobDetails
+from ccagent.stores.metrics.job_table import WaitingJob
 from ccagent.stores.metrics.page_settings import WebSettings
 from ccagent.stores.metrics.usage.job_energy import NodeJobEnergy
 from ccagent.stores.metrics.usage.keeper import UsageKeeper

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ccagent.stores.metrics.job_table import StoredJob, StoredJobDetails
+from ccagent.stores.metrics.job_details import StoredJobDetails
+from ccagent.stores.metrics.job_table import StoredJob
 from ccagent.stores.metrics.usage.job_energy import NodeJobEnergy
 from ccagent.stores.metrics.usage.keeper import UsageKeeper
 from ccagent.stores.metrics.usage.settings import UsageSettings

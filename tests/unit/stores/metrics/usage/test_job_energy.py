@@ -15,8 +15,9 @@ from ccagent.stores.metrics.api import ROUTES, StoreApi
 from ccagent.stores.metrics.catalogue import MetricCatalogue, StoredMetric
 from ccagent.stores.metrics.commit import GroupCommit
 from ccagent.stores.metrics.ingest import LineIngest
+from ccagent.stores.metrics.job_details import StoredJobDetails
 from ccagent.stores.metrics.job_queries import FootprintKeeper
-from ccagent.stores.metrics.job_table import JobTable, StoredJob, StoredJobDetails
+from ccagent.stores.metrics.job_table import JobTable, StoredJob
 from ccagent.stores.metrics.responses import StoreResponse
 from ccagent.stores.metrics.store import MetricStore
 from ccagent.stores.metrics.tokens import TokenVerifier

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ccagent.stores.metrics.job_table import JobTable, StoredJob, StoredJobDetails
+from ccagent.stores.metrics.job_details import StoredJobDetails
+from ccagent.stores.metrics.job_table import JobTable, StoredJob
 from ccagent.views.web.data.job_search import JobFilter, JobSearch, JobSearchError
 
 HOSTILE = "x' or 1=1; drop table jobs; --"

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ccagent.stores.metrics.job_table import StoredJob, StoredJobDetails
+from ccagent.stores.metrics.job_details import StoredJobDetails
+from ccagent.stores.metrics.job_table import StoredJob
 from tests.support.page_site import PageSite
 
 
