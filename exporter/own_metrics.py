@@ -88,10 +88,14 @@ class OwnCollector(Collector):
 
     name = "own"
 
+    def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
+        super().__init__(settings, sources)
+        release, _, commit = version().partition("+g")
+        self._build: Labels = (release, commit, platform.python_version())
+
     def collect(self, node: Node) -> Iterator[FamilyRows]:
         """Read the counters. Counters of agents and sinks exist only in the daemon."""
-        release, _, commit = version().partition("+g")
-        yield _BUILD, [((release, commit, platform.python_version()), 1)]
+        yield _BUILD, [(self._build, 1)]
         yield _CPU, [((), round(time.process_time(), 6))]
         yield _MEMORY, [((), read_resident())]
         stopped = self.sources.stopped_clients

@@ -72,6 +72,10 @@ _RPC = re.compile(
 _NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?", re.ASCII)
 
 
+_SELDOM = 10
+"""Slurm computes fair share every five minutes (PriorityCalcPeriod); the rest changes less."""
+
+
 class SchedulerCollector(CachedSlurmCollector):
     """Statistics of slurmctld: cycles of its schedulers, and calls."""
 
@@ -123,6 +127,7 @@ class FairshareCollector(CachedSlurmCollector):
 
     name = "slurm-fairshare"
     programs = "sshare"
+    intervals = _SELDOM
 
     def read_values(self, node: Node) -> Values:
         """Run sshare."""
@@ -163,6 +168,7 @@ class LicensesCollector(CachedSlurmCollector):
 
     name = "slurm-licenses"
     programs = "scontrol"
+    intervals = _SELDOM
 
     def read_values(self, node: Node) -> Values:
         """Run scontrol."""
@@ -203,6 +209,7 @@ class ReservationsCollector(CachedSlurmCollector):
 
     name = "slurm-reservations"
     programs = "scontrol"
+    intervals = _SELDOM
 
     def read_values(self, node: Node) -> Values:
         """Run scontrol, for the nodes only if there is a reservation."""

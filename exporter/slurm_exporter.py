@@ -129,10 +129,12 @@ Values = dict["Family", "dict[Labels, float]"]
 class CachedSlurmCollector(Collector, ABC):
     """Values of Slurm's programs, cached for `slow-every`: the programs load the controller.
 
-    programs: names of the programs, for messages.
+    programs: names of the programs, for messages. intervals: number of `slow-every` between two
+    readings.
     """
 
     programs: ClassVar[str]
+    intervals: ClassVar[int] = 1
 
     def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
         super().__init__(settings, sources)
@@ -158,7 +160,7 @@ class CachedSlurmCollector(Collector, ABC):
 
     def _refresh(self, node: Node) -> Values:
         now = time.monotonic()
-        every = self.settings.slow_every.seconds
+        every = self.settings.slow_every.seconds * self.intervals
         if self._call is None and (self._values is None or now >= self._moment + every):
             self._call = BackgroundCall(lambda: self.read_values(node), f"exporter-{self.name}")
         if self._call is not None:

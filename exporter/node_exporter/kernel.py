@@ -260,6 +260,8 @@ def read_pressure(node: Node) -> Iterator[FamilyRows]:
         raise missing
 
 
+_LISTED_EVERY = 20
+"""Scrapes after which the files of frequencies are listed again: a driver may be loaded late."""
 _FREQUENCY = {
     name: gauge(f"node_cpu_{public}_hertz", text, "cpu")
     for name, public, text in (
@@ -289,29 +291,38 @@ class CpufreqCollector(Collector):
     def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
         super().__init__(settings, sources)
         self._files: KeptFiles | None = None
-        self._labels: dict[str, Labels] = {}
+        self._names: list[str] = []
+        self._paths: dict[Family, list[tuple[str, Labels]]] = {}
+        self._listed_before = 0
 
     def collect(self, node: Node) -> Iterator[FamilyRows]:
-        """Read the files of all hwthreads that have a frequency."""
+        """Read the files of all hwthreads that have a frequency. They are listed now and then."""
         if self._files is None:
             self._files = KeptFiles(node)
-        names = [each for each in node.list(CPUS) if each[:3] == "cpu" and each[3:].isdigit()]
-        self._labels = {
-            name: self._labels.get(name) or (name[3:],)
-            for name in sorted(names)
-            if name in self._labels or node.exists(f"{CPUS}/{name}/cpufreq")
-        }
-        found: set[str] = set()
-        for file, family in _FREQUENCY.items():
+        names = node.list(CPUS)
+        self._listed_before += 1
+        if names != self._names or self._listed_before > _LISTED_EVERY:
+            self._names, self._listed_before = names, 0
+            self._paths = _list_frequencies(node, names)
+        for family, paths in self._paths.items():
             rows: list[tuple[Labels, float]] = []
-            for name, labels in self._labels.items():
-                value = read_number(self._files, f"{CPUS}/{name}/cpufreq/{file}")
+            for path, labels in paths:
+                value = read_number(self._files, path)
                 if value is not None:
                     rows.append((labels, value * 1000))
-                    found.add(name)
             yield family, rows
-        self._labels = {name: labels for name, labels in self._labels.items() if name in found}
         self._files.sweep()
+
+
+def _list_frequencies(node: Node, names: list[str]) -> dict[Family, list[tuple[str, Labels]]]:
+    """Return the files of frequencies and their labels, by family."""
+    found: dict[Family, list[tuple[str, Labels]]] = {each: [] for each in _FREQUENCY.values()}
+    for name in sorted(each for each in names if each[:3] == "cpu" and each[3:].isdigit()):
+        directory = f"{CPUS}/{name}/cpufreq"
+        labels = (name[3:],)
+        for file in _FREQUENCY.keys() & list_names(node, directory):
+            found[_FREQUENCY[file]].append((f"{directory}/{file}", labels))
+    return found
 
 
 _VM_EVENTS = re.compile(r"(oom_kill|pgpg|pswp|pg.*fault).*")

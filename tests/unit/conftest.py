@@ -30,9 +30,9 @@ def _sources_are_closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     def watch(kind: type[Any]) -> None:
         real = kind.__init__
 
-        def remember(source: Any, *arguments: Any) -> None:
+        def remember(source: Any, *arguments: Any, **named: Any) -> None:
             made.append(source)
-            real(source, *arguments)
+            real(source, *arguments, **named)
 
         monkeypatch.setattr(kind, "__init__", remember)
 

@@ -113,6 +113,7 @@ _MOST_FILES = 4096
 _PIECE = 16 * 1024
 _SHORT = 2048
 """A shorter piece is the whole file: the kernel fills pages with records of a few bytes."""
+_GONE = frozenset({errno.ENODEV, errno.ESRCH, errno.ESTALE})
 _READINGS_ABSENT = 10
 """Readings for which a missing file is not looked for again."""
 
@@ -148,7 +149,9 @@ class KeptFiles:
         if descriptor is not None:
             try:
                 content = os.pread(descriptor, _PIECE, 0)
-            except OSError:
+            except OSError as error:
+                if error.errno not in _GONE:
+                    raise_for(path, error)
                 self._descriptors.close(self._open.pop(path))
             else:
                 return content if len(content) < _SHORT else self._finish(path, content, limit)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from ccagent.errors import CcagentError, ConfigurationError, UnparsableError, raise_for
@@ -65,7 +64,8 @@ class Node:
     def snapshot(self) -> Node:
         """Return this node for one reading by many readers: it parses each file once."""
         self._open_users()
-        taken = copy(self)
+        taken = object.__new__(type(self))
+        taken.__dict__.update(self.__dict__)
         taken.parsed = {}
         return taken
 

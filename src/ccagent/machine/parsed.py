@@ -15,18 +15,20 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Files(Protocol):
+class NodeFiles(Protocol):
     """Readable files: of a node, or kept open between readings (KeptFiles)."""
 
     def read(self, path: str, limit: int = ...) -> bytes:
         """Read a whole file, as `Node.read`."""
+        ...
 
     def directories(self, path: str) -> Sequence[str]:
         """Return the names of the directories in a directory, as `Node.directories`."""
+        ...
 
 
 def read_parsed(
-    node: Files, path: str, parse: Callable[[bytes], T], limit: int = LARGEST_FILE
+    node: NodeFiles, path: str, parse: Callable[[bytes], T], limit: int = LARGEST_FILE
 ) -> T:
     """Return the result of `parse` for a file. Its UnparsableError gets the path as prefix.
 
@@ -76,7 +78,7 @@ class FileErrors:
             self._reported.add(kind)
             self.errors.append(str(error))
 
-    def try_parsed(self, node: Files, path: str, parse: Callable[[bytes], T]) -> T | None:
+    def try_parsed(self, node: NodeFiles, path: str, parse: Callable[[bytes], T]) -> T | None:
         """Read and parse a file; None if it does not exist or can't be parsed."""
         try:
             return read_parsed(node, path, parse)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from ccagent.machine.cgroup.jobs import JobDirectory
     from ccagent.machine.node import Node
-    from ccagent.machine.parsed import Files
+    from ccagent.machine.parsed import NodeFiles
 
 
 def _amount(field: str) -> Callable[[bytes], dict[str, int]]:
@@ -89,7 +89,7 @@ FILES: dict[str, dict[str, Callable[[bytes], dict[str, int]]]] = {
         "io.pressure": _pressure("pressure_io"),
     },
 }
-"""Files of a job by controller of version 1, and all files of version 2."""
+"""NodeFiles of a job by controller of version 1, and all files of version 2."""
 
 _TICK = 10_000_000
 """Length of a tick of cpuacct.stat in ns: USER_HZ is 100."""
@@ -233,7 +233,7 @@ class JobCgroups(FileErrors):
         self._kills: dict[str, dict[str, int]] = {}
         self._layered: dict[str, bool] = {}
 
-    def read(self, node: Node, files: Files | None = None) -> dict[int, JobCounters]:
+    def read(self, node: Node, files: NodeFiles | None = None) -> dict[int, JobCounters]:
         """Return the counters by job id. Raise NotHereError if Slurm has no control group here.
 
         files: files of the node that are kept open.
@@ -266,7 +266,7 @@ class JobCgroups(FileErrors):
         self._kills = {path: kills for path, kills in self._kills.items() if path in here}
         return found
 
-    def _sums(self, node: Node, files: Files, kind: str, paths: list[str]) -> dict[str, int]:
+    def _sums(self, node: Node, files: NodeFiles, kind: str, paths: list[str]) -> dict[str, int]:
         """Return the sums over all directories of a job; for pressure the mean."""
         parts = [self._values(node, files, kind, path) for path in paths]
         if len(parts) == 1:
@@ -278,7 +278,7 @@ class JobCgroups(FileErrors):
                 sums[field] = total // len(parts) if field.startswith(_PRESSURE) else total
         return sums
 
-    def _values(self, node: Node, files: Files, kind: str, path: str) -> dict[str, int]:
+    def _values(self, node: Node, files: NodeFiles, kind: str, path: str) -> dict[str, int]:
         values: dict[str, int] = {}
         for name, parse in self._files[kind].items():
             found = self.try_parsed(files, f"{path}/{name}", parse)
@@ -295,7 +295,7 @@ class JobCgroups(FileErrors):
             values |= self._oom_kills_v1(node, files, path)
         return values
 
-    def _oom_kills_v1(self, node: Node, files: Files, path: str) -> dict[str, int]:
+    def _oom_kills_v1(self, node: Node, files: NodeFiles, path: str) -> dict[str, int]:
         """Return the sum over steps and tasks, including ended ones, for version 1.
 
         Version 1 does not sum over descendants (memcg_memory_event() in

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ccagent.machine.node import Node
-    from ccagent.machine.parsed import Files
+    from ccagent.machine.parsed import NodeFiles
 
 
 # LONG_MAX, rounded down to pages of up to 64 KiB.
@@ -110,7 +110,7 @@ def parse_pids(content: bytes) -> list[int]:
 
 
 def list_pids(
-    node: Files, path: str, depth: int = 5, *, below: int = 0, named: re.Pattern[str] = _ANY
+    node: NodeFiles, path: str, depth: int = 5, *, below: int = 0, named: re.Pattern[str] = _ANY
 ) -> Iterator[int]:
     """Yield the pids in a control group and `depth` levels under it; skip unreadable groups.
 
