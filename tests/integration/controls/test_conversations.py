@@ -121,11 +121,11 @@ def test_a_read_that_hangs_is_answered_and_ends_the_service(
     """systemd starts it again: changes are kept, and the hanging file is not read again."""
     node = intel(tmp_path / "machine")
     hanging = f"{CPU}/cpu1/cpufreq/scaling_governor"
-    service = start(node.path, table(server.url, more='time-limit = "200ms"'), hanging)
+    service = start(node.path, table(server.url, more='time-limit = "2s"'), hanging)
     other = request("cpu_freq.governor", kind="hwthread", number="0")
     stuck = request("cpu_freq.governor", kind="hwthread", number="1")
     assert text(client.ask(request("os.swappiness", "PUT", "10"))).endswith("SUCCESS!")
-    assert text(client.ask(stuck)) == "ERROR no answer of the machine within 0.2 s"
+    assert text(client.ask(stuck)) == "ERROR no answer of the machine within 2 s"
     assert service.process.wait(30) == 1
     service.start()
     assert text(client.ask(other)) == "INFO powersave"
@@ -141,12 +141,12 @@ def test_a_write_that_hangs_holds_up_nobody(
 ) -> None:  # fmt: skip
     node = intel(tmp_path / "machine")
     hanging = f"{CPU}/cpu1/cpufreq/scaling_governor"
-    start(node.path, table(server.url, more='time-limit = "200ms"'), hanging)
+    start(node.path, table(server.url, more='time-limit = "2s"'), hanging)
     other = request("cpu_freq.governor", kind="hwthread", number="0")
     body = f"{request('cpu_freq.governor', 'PUT', 'performance', 'hwthread', '1')}\n{other}"
     answers = client.ask(body, answers=2)
     assert [answer.tags["level"] for answer in answers] == ["ERROR", "INFO"]
-    assert "no answer of the machine within 0.2 s" in str(answers[0].value)
+    assert "no answer of the machine within 2 s" in str(answers[0].value)
 
 
 def test_the_service_comes_back_after_the_server(
