@@ -12,7 +12,7 @@ from ccagent.agents.fast.kpis.processes import (
     read_groups,
     read_tree,
 )
-from ccagent.agents.fast.messages.structures import (
+from ccagent.agents.fast.messages.kpi_names import (
     APPLICATION_CPU,
     APPLICATION_MEMORY,
     COMMUNICATION,

@@ -6,6 +6,7 @@ import re
 import threading
 from typing import TYPE_CHECKING
 
+from ccagent.agents.fast.messages import kpi_names as kpi
 from ccagent.agents.fast.messages import structures as fast
 from ccagent.log import logger
 from ccagent.records.line_protocol.encoding import Tags
@@ -18,17 +19,17 @@ if TYPE_CHECKING:
     from ccagent.machine.node import Node
 
 METRICS = {
-    fast.APPLICATION_MEMORY: "fast_application_mem",
-    fast.APPLICATION_CPU: "fast_application_cpu",
-    fast.NODE_MEMORY: "fast_node_mem",
-    fast.NODE_MEMORY_BANDWIDTH: "fast_node_mem_bw",
-    fast.NODE_CPU: "fast_node_cpu",
-    fast.NODE_INTERCONNECT: "fast_node_interconnect",
-    fast.COMMUNICATION: "fast_communication_intensity",
-    fast.COMPUTE: "fast_compute_intensity",
-    fast.INPUT_OUTPUT: "fast_io_intensity",
-    fast.ENERGY: "fast_energy_consumption",
-    fast.RUNTIME: "fast_expected_runtime",
+    kpi.APPLICATION_MEMORY: "fast_application_mem",
+    kpi.APPLICATION_CPU: "fast_application_cpu",
+    kpi.NODE_MEMORY: "fast_node_mem",
+    kpi.NODE_MEMORY_BANDWIDTH: "fast_node_mem_bw",
+    kpi.NODE_CPU: "fast_node_cpu",
+    kpi.NODE_INTERCONNECT: "fast_node_interconnect",
+    kpi.COMMUNICATION: "fast_communication_intensity",
+    kpi.COMPUTE: "fast_compute_intensity",
+    kpi.INPUT_OUTPUT: "fast_io_intensity",
+    kpi.ENERGY: "fast_energy_consumption",
+    kpi.RUNTIME: "fast_expected_runtime",
 }
 """Metric names by KPI."""
 

@@ -19,6 +19,7 @@ from ccagent.agents.fast.messages.documents import (
     to_uints,
     to_value,
 )
+from ccagent.agents.fast.messages.kpi_names import KPIS, find_kpi
 from ccagent.errors import UnparsableError
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def _init_agent(fields: Fields, name: str) -> fast.InitAgent:
     wanted: list[str] = []
     unknown: list[str] = []
     for category, value in chosen.items():
-        kpi_name = fast.find_kpi(category)
+        kpi_name = find_kpi(category)
         is_off = isinstance(value, str) and value.strip().casefold() in _KPI_OFF
         if kpi_name is None:
             unknown.append(show_value(category))
@@ -118,7 +119,7 @@ def _init_agent(fields: Fields, name: str) -> fast.InitAgent:
         if not unknown:
             raise UnparsableError("KPI.categories: all are disabled")
         raise UnparsableError(
-            f"KPI.categories: unknown: {', '.join(ignored)}; allowed: {', '.join(fast.KPIS)}"
+            f"KPI.categories: unknown: {', '.join(ignored)}; allowed: {', '.join(KPIS)}"
         )
     return fast.InitAgent(
         id=name, categories=tuple(wanted), repeat=kpi.uint("repeat"), ignored=ignored

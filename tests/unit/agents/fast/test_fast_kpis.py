@@ -16,7 +16,7 @@ from ccagent.agents.fast.kpis.processes import (
     parse_resident,
     read_tree,
 )
-from ccagent.agents.fast.messages import structures as kpi
+from ccagent.agents.fast.messages import kpi_names as kpi
 from ccagent.agents.fast.session.kept_state import KeptState
 from ccagent.agents.fast.settings import FastSettings
 from ccagent.agents.metrics.agent import MetricsAgent
