@@ -10,7 +10,7 @@ import msgspec
 from msgspec import structs
 
 from ccagent.errors import CcagentError
-from ccagent.stores.metrics.groups import summarize
+from ccagent.stores.metrics.blocks import summarize
 from ccagent.stores.metrics.query_request import BadRequestError, SeriesQuery
 from ccagent.stores.metrics.reading import SeriesValues, read_all
 from ccagent.stores.metrics.usage.job_energy import end_of_values

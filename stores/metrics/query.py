@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import orjson
 
-from ccagent.stores.metrics.groups import summarize
+from ccagent.stores.metrics.blocks import summarize
 from ccagent.stores.metrics.query_request import BadRequestError
 from ccagent.stores.metrics.reading import (
     SeriesValues,

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ccagent.stores.metrics.groups import BlockPool, SeriesGroup, StoredSeries, StoreLevel
+from ccagent.stores.metrics.blocks import BlockPool
+from ccagent.stores.metrics.groups import SeriesGroup, StoredSeries, StoreLevel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 
-from ccagent.stores.metrics.groups import CAPACITY
+from ccagent.stores.metrics.blocks import CAPACITY
 from ccagent.stores.metrics.query import QueryLimits
 from ccagent.stores.metrics.store import MetricStore
 from tests.support.store_oracle import Oracle, OracleMetric

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.stores.metrics.groups import CAPACITY, StoredSeries
+from ccagent.stores.metrics.blocks import CAPACITY
+from ccagent.stores.metrics.groups import StoredSeries
 from ccagent.stores.metrics.query import QueryLimits, rounded
 from ccagent.stores.metrics.query_request import BadRequestError, parse_request
 from ccagent.stores.metrics.reading import SeriesValues, read_all, read_series
