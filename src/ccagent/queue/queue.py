@@ -37,6 +37,9 @@ BATCH = 500
 SUFFIX = ".queue"
 """Suffix of the directory of a queue, after the quoted name of the sink."""
 
+_OLD_SUFFIX = ".outbox"
+"""Suffix of the SQLite file of the version before."""
+
 
 def make_directory_name(sink: str) -> str:
     """Return the name of the directory of a sink's queue."""
@@ -83,6 +86,8 @@ class Queue:
         self._disk = make_segments(name, settings)
         self.path = self._disk.path if settings.directory and not settings.memory else ""
         """Directory of the queue; empty if it is in memory only."""
+        self._old = self.path.removesuffix(SUFFIX) + _OLD_SUFFIX if self.path else ""
+        """File of the version before; empty after its conversion."""
         limit = min(settings.max_bytes, _MEMORY_BYTES)
         self._memory = QueueSegments(
             self._disk.owner, msgspec.structs.replace(settings, max_bytes=limit)
@@ -223,7 +228,7 @@ class Queue:
                     self._is_open, self._retry_at = True, 0.0
                 elif self._is_open:
                     self._rescue(self._disk.look())
-                if self._is_usable() and (self._error or self._memory.total_bytes()):
+                if self._is_usable() and (self._error or self._memory.total_bytes() or self._old):
                     self._move_to_disk()
             except FILE_ERRORS as error:
                 self._fail(error)
@@ -290,7 +295,12 @@ class Queue:
         )
 
     def _move_to_disk(self) -> None:
-        """Move messages from memory to the disk."""
+        """Move messages from memory, and from the file of the version before, to the disk."""
+        if self._old and os.path.lexists(self._old):
+            from ccagent.queue.conversion import convert
+
+            convert(self._old, self._disk)
+        self._old = ""
         offset = self._disk.now().clock - self._memory.now().clock
         for state in (WAITING, DEAD):
             while batch := self._memory.read(BATCH, _BATCH_BYTES, ANY, is_dead=state == DEAD):

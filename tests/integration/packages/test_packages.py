@@ -362,7 +362,7 @@ def test_dpkg_keeps_the_configuration_until_it_is_purged(root: CleanRoot, first:
     deb_install(root, first, NAMES)
     (root.path / CONFIGURATION[1:]).write_text('cluster = "x"\n')
     sampled(root)
-    (root.path / "var/lib/ccagent/outbox/broker.queue").mkdir()
+    (root.path / "var/lib/ccagent/outbox/broker.outbox").touch()
     root.run("dpkg", "--remove", "--force-depends", *reversed(NAMES))
     kept = left(before, root.entries())
     assert {p for p in kept if not p.startswith("/var/lib/ccagent")} == {
