@@ -9,6 +9,7 @@ import re
 import sqlite3
 import time
 from array import array
+from math import isnan
 from typing import TYPE_CHECKING, Any
 
 from ccagent.config.duration import parse_size
@@ -164,8 +165,10 @@ class EngineIngest(LineIngest):
         found: list[str] = []
         for group, moment, first, places, packed in pieces:
             values = array("d", packed)
-            columns = range(first, first + len(values)) if places is None else array("q", places)
+            columns = array("q", places) if places else range(first, first + len(values))
             for column, value in zip(columns, values, strict=True):
+                if isnan(value):  # a gap
+                    continue
                 text = texts.get((group.number, column))
                 if text is None:
                     level, metric = group.columns[column]
