@@ -1,12 +1,10 @@
-"""How all tests run: examples of Hypothesis, groups for parallel runs, reruns and their limit."""
+"""How all tests run: examples of Hypothesis, and groups for parallel runs."""
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import os
 import signal
-from collections import Counter
 from collections.abc import Generator, Iterable
 from functools import partial
 from typing import Any
@@ -15,13 +13,6 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support.slurm_cluster import tracking_here
-
-MOST_RERUNS = 10
-"""A loaded machine must not fail a sound change; a suite that flakes more often is not sound."""
-
-_MOST_RENEWALS = 2
-_LINES_OF_A_RERUN = 12
-"""How often a file's servers are started anew for a rerun: a broken change must not take hours."""
 
 _INTEGRATION = "tests/integration/"
 
@@ -136,50 +127,3 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     scheduler._split_scope = _group
     scheduler.remove_node = partial(_remove_worker, scheduler)
     return scheduler
-
-
-_renewals: Counter[str] = Counter()
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """End what the fixtures of session and module have started, before a test is run again.
-
-    What the attempt that failed has left there must not make the next one fail too.
-    """
-    if getattr(item, "execution_count", 1) < 2:
-        return
-    file = item.nodeid.partition("::")[0]
-    _renewals[file] += 1
-    if _renewals[file] > _MOST_RENEWALS:
-        return
-    test: Any = item
-    for fixtures in test._fixtureinfo.name2fixturedefs.values():
-        for fixture in fixtures:
-            # An attempt that failed may have killed its server: ending that fails then.
-            with contextlib.suppress(Exception):
-                fixture.finish(test._request)
-
-
-def _reruns(config: pytest.Config) -> list[pytest.TestReport]:
-    """Return the attempts that were repeated; the workers of pytest-xdist know of none."""
-    reporter = config.pluginmanager.get_plugin("terminalreporter")
-    return [] if reporter is None else reporter.stats.get("rerun", [])
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    if len(_reruns(session.config)) > MOST_RERUNS and not session.exitstatus:
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-
-def pytest_terminal_summary(
-    terminalreporter: pytest.TerminalReporter, config: pytest.Config
-) -> None:
-    reruns = _reruns(config)
-    if reruns:
-        terminalreporter.section(f"run again: {len(reruns)} (more than {MOST_RERUNS} fail the run)")
-        for report in reruns:
-            terminalreporter.write_line(f"{report.nodeid} ({report.when})")
-            for line in report.longreprtext.splitlines()[-_LINES_OF_A_RERUN:]:
-                terminalreporter.write_line(f"    {line}")

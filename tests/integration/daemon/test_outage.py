@@ -19,6 +19,7 @@ from ccagent.queue import sender
 from tests.support.effort import IS_NIGHTLY
 from tests.support.fast_clock import MIDNIGHT, FastClock, moments
 from tests.support.http_server import Request, Server
+from tests.support.ports import free_port
 from tests.support.running import Running, until
 
 HOUR = 3600 if IS_NIGHTLY else 1200
@@ -51,8 +52,7 @@ def test_an_hour_of_outage_at_a_sample_a_second_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sender, "_LONGEST_PAUSE", 0.2)  # the hour passes in seconds
-    with socket.create_server(("127.0.0.1", 0)) as reserved:
-        port = reserved.getsockname()[1]
+    port = free_port()
     table = {
         "cluster": "x",
         "outbox": {"directory": str(tmp_path / "spool")},

@@ -376,7 +376,7 @@ def test_ingest_beside_the_policies_own_scheduler(
         for each in senders:
             each.join()
         assert {status for each in senders for status in each.answers} == {200}
-        assert sum(each.late_count for each in senders) > INGEST_SECONDS
+        assert sum(each.late_count for each in senders) > INGEST_SECONDS / 4
         if failed:
             compressing.stopping.set()
             compressing.join()

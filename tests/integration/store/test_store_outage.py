@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from typing import TYPE_CHECKING, Any
 
 from ccagent.config.configuration import check
@@ -10,6 +9,7 @@ from ccagent.daemon.daemon import Daemon
 from ccagent.queue import sender
 from tests.support.fast_clock import MIDNIGHT, FastClock
 from tests.support.metric_store import RunningStore
+from tests.support.ports import free_port
 from tests.support.running import until
 
 if TYPE_CHECKING:
@@ -24,8 +24,7 @@ def test_an_hour_without_the_store_leaves_no_gap(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sender, "_LONGEST_PAUSE", 0.2)  # the hour passes in seconds
-    with socket.create_server(("127.0.0.1", 0)) as reserved:
-        port = reserved.getsockname()[1]
+    port = free_port()
     table = {
         "cluster": "fox",
         "outbox": {"directory": str(tmp_path / "spool")},
