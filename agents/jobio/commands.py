@@ -37,7 +37,7 @@ def extend_command(
         are not loaded, or this user may not read them.
         """
         from ccagent.agents.jobio.settings import JobIoSettings
-        from ccagent.agents.jobio.totals import read_totals, totals_document, totals_text
+        from ccagent.agents.jobio.usage import read_totals, totals_document, totals_text
 
         configuration = configure(common.options)
         settings = configuration.agents["jobio"]
