@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from ccagent.agents.sonar.process import UNKNOWN_USER, make_record
+from ccagent.agents.sonar.process import UNKNOWN_USER, Process, make_record
 from ccagent.errors import NotHereError, VanishedError
 from ccagent.machine.procfs.process_files import DEFUNCT
 from ccagent.machine.system_state import pid_max
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from ccagent.agents.sonar.jobs.allocations import Allocation
     from ccagent.agents.sonar.jobs.ended_streams import EndedStreams
     from ccagent.agents.sonar.jobs.rollup import SyntheticPids
-    from ccagent.agents.sonar.process import Process
     from ccagent.machine.node import Node
     from ccagent.records.envelopes import SampleGpu
 
@@ -158,30 +157,24 @@ class JobRecords:
         if known is not None and known.process is process:
             if known.average == average and known.record.gpus == gpus:
                 return known
-            return _KnownProcess(
-                process, average, self._record(process, average, gpus), known.group
-            )
-        if process.job and not self._by_process_group:
-            key = (process.job, 0, process.uid)
+            group = known.group
         else:
-            key = (process.process_group, self._epoch, process.uid)
-        group = self._groups.get(key)
-        if group is None:
-            group = self._groups[key] = _RecordGroup()
-        return _KnownProcess(process, average, self._record(process, average, gpus), group)
-
-    def _record(
-        self, process: Process, average: float, gpus: list[SampleProcessGpu]
-    ) -> SampleProcess:
+            if process.job and not self._by_process_group:
+                key = (process.job, 0, process.uid)
+            else:
+                key = (process.process_group, self._epoch, process.uid)
+            if key not in self._groups:
+                self._groups[key] = _RecordGroup()
+            group = self._groups[key]
         record = make_record(process, average, gpus)
-        if self._streams is None or process.is_ended:
-            return record
-        # Ended processes are counted separately; their time must not also be in the parents' time.
-        return structs.replace(
-            record,
-            cmd=record.cmd.removesuffix(DEFUNCT),
-            cpu_time=int(process.cpu_seconds) if self._counts_ended else record.cpu_time,
-        )
+        if self._streams is not None and not process.is_ended:
+            # Ended processes are counted separately; their time must not also be in the parents'.
+            record = structs.replace(
+                record,
+                cmd=record.cmd.removesuffix(DEFUNCT),
+                cpu_time=int(process.cpu_seconds) if self._counts_ended else record.cpu_time,
+            )
+        return _KnownProcess(process, average, record, group)
 
     def _synthetic_pids(self, node: Node) -> SyntheticPids:
         if self._synthetic is None:
