@@ -11,7 +11,7 @@ import msgspec
 from ccagent import PRODUCER, RELEASE
 from ccagent.config.common_keys import AgentSettings
 from ccagent.counters import AgentCounters
-from ccagent.errors import ConfigurationError, NotPermittedError
+from ccagent.errors import ConfigurationError, EncodingError, NotPermittedError
 from ccagent.log import logger
 from ccagent.machine.clock import timestamp
 from ccagent.records.json_encoding import ErrorObject, KVPair, MetadataObject
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from ccagent.config.configuration import Configuration
-    from ccagent.errors import EncodingError
     from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
     from ccagent.records.message import Format, Record

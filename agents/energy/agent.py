@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ccagent.agents.base import Agent
 from ccagent.agents.energy.settings import EnergySettings
 from ccagent.log import logger
-from ccagent.records.message import FORMATS
+from ccagent.records.message import FORMATS, Format, Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
-    from ccagent.records.message import Format, Record
 
 _FIRST_INTERVAL = 2.0
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ccagent import log
-from ccagent.agents.energy.accounts import NODE_METER
+from ccagent.agents.energy.accounts import NODE_METER, EnergyDomain
 from ccagent.agents.energy.splitting import SYSTEM, UNALLOCATED
 from ccagent.errors import CcagentError, ConfigurationError
 from ccagent.log import printable
@@ -17,7 +17,6 @@ from ccagent.log import printable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from ccagent.agents.energy.accounts import EnergyDomain
     from ccagent.agents.energy.meter import EnergyMeter, EnergyTick
     from ccagent.config.configuration import Configuration
     from ccagent.machine.checks import Check

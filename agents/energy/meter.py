@@ -21,23 +21,20 @@ from ccagent.agents.energy.cards import CardOwners, CardSource, CardUse, make_ca
 from ccagent.agents.energy.ended_jobs import EndedJob, EndedJobs, EndedTimes
 from ccagent.agents.energy.idle_power import IdleFloor
 from ccagent.agents.energy.job_states import JobState, NodeSnapshot, NodeUse, StateReader
-from ccagent.agents.energy.ledger import Ledger
-from ccagent.agents.energy.sources.base import Kept, Measured, Sources
+from ccagent.agents.energy.ledger import Ledger, TickTotals
+from ccagent.agents.energy.sources.base import EnergySource, Kept, Measured, Sources
 from ccagent.agents.energy.sources.rapl import RaplSource
 from ccagent.agents.metrics.outputs import ClockGuard
-from ccagent.errors import CcagentError
 from ccagent.log import logger
+from ccagent.machine.background import Poller
 from ccagent.machine.job_energy import latest_energy, publish_energy
-from ccagent.machine.poller import Poller
+from ccagent.machine.node import BOOT_ID, Node
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ccagent.agents.energy.ledger import TickTotals
     from ccagent.agents.energy.settings import EnergySettings
-    from ccagent.agents.energy.sources.base import EnergySource
     from ccagent.agents.energy.splitting import DomainUse
-    from ccagent.machine.node import Node
 
 
 LIMIT = 64 * 1024 * 1024
@@ -74,14 +71,6 @@ class EnergyState(msgspec.Struct, frozen=True, kw_only=True):
     states: dict[int, JobState] = {}
     busy: dict[int, int] = {}
     counters: dict[str, Kept] = {}
-
-
-def read_boot(node: Node) -> str:
-    """Return the id of this boot; empty if it can't be read."""
-    try:
-        return node.read("proc/sys/kernel/random/boot_id").decode("ascii", "replace").strip()
-    except CcagentError:
-        return ""
 
 
 def load_state(path: str) -> EnergyState | None:
@@ -194,7 +183,7 @@ class EnergyMeter:
         self._is_open = True
         for source in self.sources.all:
             source.is_patient = is_only_sample
-        self._boot = read_boot(node)
+        self._boot = node.read_text(BOOT_ID)
         kept = None
         if self.settings.state_file and not is_only_sample:
             kept = load_state(self.settings.state_file)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ccagent.agents.energy.accounts import KEYS
+from ccagent.agents.energy.accounts import KEYS, JobAccount
 from ccagent.machine.clock import timestamp
 from ccagent.records.line_protocol.encoding import Tags
 from ccagent.records.points import Point
@@ -12,7 +12,6 @@ from ccagent.records.points import Point
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ccagent.agents.energy.accounts import JobAccount
     from ccagent.agents.energy.ledger import Ledger
     from ccagent.agents.energy.settings import EnergySettings
     from ccagent.machine.node import Node

@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ccagent.config.command_options import add_common_options, make_group
+from ccagent.config.command_options import Common, add_common_options, make_group
 from ccagent.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ccagent.config.command_options import Common
     from ccagent.config.configuration import Configuration
     from ccagent.config.options import Options
 

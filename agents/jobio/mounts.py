@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.errors import CcagentError
 from ccagent.log import printable
-from ccagent.machine.bpf.io_records import OTHER_DEVICES
+from ccagent.machine.bpf.io_records import OTHER_DEVICES, IoKey
 from ccagent.machine.cgroup.files import list_pids
-from ccagent.machine.cgroup.jobs import job_directories
+from ccagent.machine.cgroup.jobs import known_directories
 from ccagent.machine.procfs.mountinfo import MOUNTINFO, parse_mountinfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ccagent.machine.bpf.io_records import IoKey
     from ccagent.machine.node import Node
 
 OTHER = "other"
@@ -122,12 +121,8 @@ def _clean(text: str) -> str:
 
 
 def _some_processes(node: Node, job: int) -> list[int]:
-    try:
-        directories = job_directories(node, ("freezer", "cpuacct", "memory", "cpuset"))
-    except CcagentError:
-        return []
     pids: list[int] = []
-    for directory in directories:
+    for directory in known_directories(node, ("freezer", "cpuacct", "memory", "cpuset")):
         if directory.job == job:
             pids += list_pids(node, directory.path)
         if len(pids) >= _MOST_PROCESSES:

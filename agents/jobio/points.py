@@ -16,7 +16,7 @@ from ccagent.agents.jobio.usage import (
 from ccagent.agents.metrics.readers.infiniband import InfinibandReader
 from ccagent.errors import CcagentError
 from ccagent.machine.bpf.io_hooks import HAS_TIME
-from ccagent.machine.cgroup.jobs import job_directories
+from ccagent.machine.cgroup.jobs import job_directories, known_directories
 from ccagent.machine.cpus import read_online
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.cpulist import parse_cpu_list
@@ -175,12 +175,7 @@ class ExclusivePorts:
 
 def living_jobs(node: Node) -> set[int]:
     """Return the ids of the jobs that have control groups on this node."""
-    try:
-        return {
-            directory.job for directory in job_directories(node, ("freezer", "cpuacct", "memory"))
-        }
-    except CcagentError:
-        return set()
+    return {each.job for each in known_directories(node, ("freezer", "cpuacct", "memory"))}
 
 
 def exclusive_job(node: Node, living: Collection[int]) -> int:

@@ -18,9 +18,9 @@ from ccagent.log import logger
 from ccagent.stores.jobstats.client import UnansweredError
 from ccagent.views.amounts import plural
 from ccagent.views.web import addresses
-from ccagent.views.web.access import Sessions
+from ccagent.views.web.access import PageAccess, Sessions, Viewer
 from ccagent.views.web.addresses import decode_segment, read_moment
-from ccagent.views.web.context import NotAllowedError, PageRequest
+from ccagent.views.web.context import NotAllowedError, PageRequest, PageSources
 from ccagent.views.web.data.job_search import JobSearchError
 from ccagent.views.web.pages.cluster_page import make_cluster_page
 from ccagent.views.web.pages.compare_page import make_compare_page
@@ -49,8 +49,6 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from ccagent.views.web.access import PageAccess, Viewer
-    from ccagent.views.web.context import PageSources
     from ccagent.views.web.plots import PagePlot
     from ccagent.views.web.replies import MadePage
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from ccagent.agents.metrics.perf.call import (
     CYCLES,
+    PARANOID,
     PerfCall,
     PerfCounters,
     explain_error,
-    read_paranoid,
 )
 from ccagent.agents.metrics.perf.plan import (
     FLOPS,
@@ -27,7 +27,7 @@ from ccagent.agents.metrics.perf.plan import (
 from ccagent.agents.metrics.perf.pmu import find_pmus
 from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Reader, ReaderSettings, Scope
 from ccagent.errors import CcagentError, NotHereError
-from ccagent.machine.checks import Check, CheckResult, list_names
+from ccagent.machine.checks import Check, CheckResult
 from ccagent.machine.cpus import CPUS, read_socket
 from ccagent.machine.descriptors import raise_limit
 from ccagent.machine.parsed import read_lack
@@ -117,7 +117,7 @@ class PerfReader(Reader[ReaderSettings]):
             except OSError as error:
                 self._give_up()
                 raise explain_error(
-                    error, read_paranoid(node), read_lack(node, "CAP_PERFMON")
+                    error, node.read_text(PARANOID), read_lack(node, "CAP_PERFMON")
                 ) from error
             except CcagentError:
                 self._give_up()
@@ -245,8 +245,8 @@ _CORES = re.compile(r"cpu|cpu_core|cpu_atom|armv\d+.*|cpum_cf")
 
 def find_counters(node: Node) -> CheckResult:
     """Open and close a counter of cycles on the first cpu."""
-    paranoid = read_paranoid(node)
-    pmus = list(filter(_CORES.fullmatch, list_names(node, _DEVICES)))
+    paranoid = node.read_text(PARANOID)
+    pmus = list(filter(_CORES.fullmatch, node.list_names(_DEVICES)))
     return assess_counters(pmus, paranoid, _try_cycles(paranoid) if node.is_live else None)
 
 

@@ -13,17 +13,13 @@ falling counter loses CPU time. A restart of the agent starts new streams too.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from msgspec import structs
 
 from ccagent.agents.sonar.jobs.rollup import pids_of_ended
-from ccagent.agents.sonar.process import ENDED, OwnerGroup
+from ccagent.agents.sonar.process import ENDED, OwnerGroup, Process
 from ccagent.machine.procfs.process_files import DEFUNCT
 from ccagent.records.envelopes import NO_FLOAT
-
-if TYPE_CHECKING:
-    from ccagent.agents.sonar.process import Process
 
 _PATIENCE = 3
 """Samples within which the kernel counts an ended process."""

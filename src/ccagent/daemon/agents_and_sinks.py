@@ -8,24 +8,22 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ccagent.agents.base import build_agent
+from ccagent.agents.base import Agent, build_agent
 from ccagent.counters import DaemonCounters
 from ccagent.daemon.runner import Runner, Schedule
 from ccagent.log import logger
 from ccagent.queue.sink import Sink
-from ccagent.transports.base import build_transport
+from ccagent.transports.base import Transport, build_transport
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from ccagent.agents.base import Agent
     from ccagent.config.configuration import Configuration
     from ccagent.config.duration import Cadence
     from ccagent.exporter.service import ExporterService
     from ccagent.exporter.settings import ExporterSettings
     from ccagent.machine.clock import Clock
     from ccagent.machine.node import Node
-    from ccagent.transports.base import Transport
 
 
 _Names = tuple[str, str]

@@ -20,9 +20,8 @@ from ccagent.machine.own_memory import read_resident, share_heap
 from ccagent.service.lock import Lock
 from ccagent.service.notify import Notifier
 from ccagent.service.private_directories import make_directory
-from ccagent.service.signals import ReceivedSignals, ignore_signals, release_blocked
+from ccagent.service.signals import ReceivedSignals, WakeUp, ignore_signals, release_blocked
 from ccagent.service.status_socket import Status, StatusSocket
-from ccagent.service.wake_up import WakeUp
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ccagent.views.web.pages.filters import find_order, sort_columns
+from ccagent.views.web.pages.filters import SortedColumn, find_order, sort_columns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ccagent.views.web.data.nodes import NodeNow
-    from ccagent.views.web.pages.filters import SortedColumn
 
     NodeState = tuple[str, str]
     """Shape and word of a state."""

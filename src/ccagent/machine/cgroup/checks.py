@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING
 from ccagent.errors import NotHereError
 from ccagent.log import printable
 from ccagent.machine.cgroup.jobs import ROOT, job_directories
-from ccagent.machine.checks import Check, CheckResult, read_text
+from ccagent.machine.checks import Check, CheckResult
 from ccagent.machine.parsed import read_parsed
-from ccagent.machine.procfs.mountinfo import MOUNTINFO, parse_mountinfo
+from ccagent.machine.procfs.mountinfo import MOUNTINFO, Mount, parse_mountinfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ccagent.machine.node import Node
-    from ccagent.machine.procfs.mountinfo import Mount
 
 _AREA = "control groups"
 _PLACE = f"/{ROOT}"
@@ -46,7 +45,7 @@ def find_cgroups(node: Node) -> CheckResult:
     mounts = read_parsed(node, MOUNTINFO, parse_mountinfo)
     v2 = [mount.point for mount in mounts if mount.type == "cgroup2"]
     if _PLACE in v2:
-        controllers = read_text(node, f"{ROOT}/cgroup.controllers").split()
+        controllers = node.read_text(f"{ROOT}/cgroup.controllers").split()
         return _assess_controllers("version 2", controllers, _WANTED_V2)
     v1 = {option for mount in mounts if _is_below(mount) for option in mount.options.split(",")}
     if v1 & _SHOWN_V1:

@@ -9,13 +9,12 @@ import msgspec
 
 from ccagent.machine.gpu.gpm import PER_PERCENT
 from ccagent.machine.gpu.library import GpuLibrary
-from ccagent.machine.gpu.vendor import Detail, gpu_vendor_class
+from ccagent.machine.gpu.vendor import CardState, Detail, gpu_vendor_class
 from ccagent.records.envelopes import NO_FLOAT, SampleGpu, SampleProcessGpu, SysinfoGpuCard
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ccagent.machine.gpu.vendor import CardState
     from ccagent.machine.node import Node
 
 
