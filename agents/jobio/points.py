@@ -26,9 +26,8 @@ from ccagent.records.points import Point
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
-    from ccagent.agents.jobio.mounts import MountName
     from ccagent.agents.jobio.settings import JobIoSettings
-    from ccagent.agents.jobio.usage import JobIoUse, MountUse, NetworkUse
+    from ccagent.agents.jobio.usage import JobIoUse, MountName, MountUse, NetworkUse
     from ccagent.machine.bpf.io_records import IoCounts
     from ccagent.machine.node import Node
 

@@ -9,7 +9,7 @@ from uuid import UUID
 from msgspec import Meta
 
 from ccagent.agents.base import Agent, AgentSettings
-from ccagent.agents.lustre.jobstats.entry_id import IdFormat
+from ccagent.agents.lustre.jobstats.entry import IdFormat
 from ccagent.agents.lustre.jobstats.points import JobTotals
 from ccagent.agents.lustre.jobstats.series import Series
 from ccagent.agents.lustre.jobstats.source import JobstatsSource, Source

@@ -196,7 +196,9 @@ class SampleAgent(Agent[SampleSettings]):
         gpus = self._cards(node)
         if gpus is not None:
             # The cards answer while processes are read.
-            gpus.ask("read", _ACTIVITY if self._wants_activity else ())
+            gpus.ask(
+                "read", _ACTIVITY if self.settings.gpu_activity and "line" in self.wanted else ()
+            )
         source = self._open_source(node)
         processes = source.read()
         errors = list(source.errors)
@@ -377,10 +379,6 @@ class SampleAgent(Agent[SampleSettings]):
         if self._gpus is None and is_any_present(node, self.settings.gpu_vendors):
             self._gpus = self.settings.make_gpus(node)
         return self._gpus
-
-    @property
-    def _wants_activity(self) -> bool:
-        return self.settings.gpu_activity and "line" in self.wanted
 
     @property
     def _wants_allocations(self) -> bool:

@@ -30,7 +30,7 @@ from ccagent.views.web.pages.jobs_page import JobsPage, make_jobs_page
 from ccagent.views.web.pages.lustre_page import LustrePage, make_lustre_page
 from ccagent.views.web.pages.node_page import make_node_page
 from ccagent.views.web.pages.usage_page import UsageError, UsagePage, make_usage_page
-from ccagent.views.web.rendering import bokeh_version, render
+from ccagent.views.web.rendering import bokeh_version, keep_zone, read_zone, render
 from ccagent.views.web.replies import (
     SECONDS,
     ZOOM_POLICY,
@@ -42,7 +42,6 @@ from ccagent.views.web.replies import (
     read_age,
     reply,
 )
-from ccagent.views.web.zones import keep_zone, read_zone
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable

@@ -32,8 +32,8 @@ from ccagent.agents.lustre.jobstats.entry import (
     JobstatsEntry,
     Problem,
     Target,
+    canonical,
 )
-from ccagent.agents.lustre.jobstats.entry_id import canonical
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator

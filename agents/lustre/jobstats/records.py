@@ -12,7 +12,7 @@ from ccagent.records.envelopes import LARGEST_UINT
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from ccagent.agents.lustre.jobstats.entry_id import IdFormat
+    from ccagent.agents.lustre.jobstats.entry import IdFormat
     from ccagent.agents.lustre.jobstats.series import Seen
     from ccagent.machine.node import Node
 

@@ -168,11 +168,6 @@ class PerfReader(Reader[ReaderSettings]):
         if shares:
             gauges.append(Gauge("perf_counted", 100.0 * sum(shares) / len(shares)))
 
-    @property
-    def _wants_cores(self) -> bool:
-        """Return whether any metric besides memory traffic is wanted."""
-        return self.wanted is None or bool(self.wanted & self.metrics.keys() - {"mem_bw"})
-
     def _open(self, node: Node, cpus: list[int]) -> EventPlan:
         """Open all counters. Raise OSError if the kernel refuses, NotHereError without hardware."""
         # Without permission or hardware, this is the only call.
@@ -186,7 +181,9 @@ class PerfReader(Reader[ReaderSettings]):
             unknown = f"perf: no table for {cpu or 'a processor that /proc/cpuinfo does not name'}"
             unavailable.note(NotHereError(unknown), *FLOPS, "mem_bw")
         plan = EventPlan(node, table, unavailable)
-        for number in cpus if self._wants_cores else ():
+        # Metrics besides memory traffic are counted for each hwthread.
+        has_cores = self.wanted is None or bool(self.wanted & self.metrics.keys() - {"mem_bw"})
+        for number in cpus if has_cores else ():
             counters = PerfCounters(self._call, plan.together)
             self._cores.append(_Core(Scope("hwthread", str(number)), counters))
             refused = counters.add(number, plan.events)

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ccagent.agents.sonar.jobs.allocations import Allocation
-    from ccagent.agents.sonar.jobs.ended_streams import EndedStreams
-    from ccagent.agents.sonar.jobs.rollup import SyntheticPids
+    from ccagent.agents.sonar.jobs.rollup import EndedStreams, SyntheticPids
     from ccagent.machine.node import Node
     from ccagent.records.envelopes import SampleGpu
 
@@ -68,7 +67,7 @@ class JobRecords:
 
     as_streams: the receiver computes CPU time from differences of `cpu_time` between records of
     equal pid and command, and for the first record from `cpu_avg`. Zombies keep their command then,
-    and ended processes are counters; see ended_streams.py.
+    and ended processes are counters; see rollup.py.
     """
 
     def __init__(self, *, by_process_group: bool, rollup: bool, as_streams: bool = False) -> None:
@@ -82,7 +81,7 @@ class JobRecords:
         self._sampled_at = 0.0
         self._synthetic: SyntheticPids | None = None
         if as_streams:
-            from ccagent.agents.sonar.jobs.ended_streams import EndedStreams
+            from ccagent.agents.sonar.jobs.rollup import EndedStreams
 
             self._streams = EndedStreams()
 

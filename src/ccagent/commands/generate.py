@@ -271,7 +271,9 @@ def _configuration_parts(date: str) -> Iterator[str]:
         "Table [controls]: keys of ccagent-control.service. Each control that may be set has "
         'a table [controls.allow."CATEGORY.NAME"].'
     )
-    yield from _controls()
+    for section in table_sections("controls"):
+        yield subheading(section.header)
+        yield from _keys(section.keys)
     yield heading("MIGRATION FRAMEWORK")
     yield paragraphs("Table [migfra]: keys of ccagent-migfra.service.")
     for section in table_sections("migfra"):
@@ -295,12 +297,6 @@ def _configuration_parts(date: str) -> Iterator[str]:
     yield example(_EXAMPLE)
     yield heading("SEE ALSO")
     yield ".BR ccagent (1)\n"
-
-
-def _controls() -> Iterator[str]:
-    for section in table_sections("controls"):
-        yield subheading(section.header)
-        yield from _keys(section.keys)
 
 
 def _agents() -> Iterator[str]:

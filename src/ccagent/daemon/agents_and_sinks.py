@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from ccagent.config.configuration import Configuration
-    from ccagent.config.duration import Cadence
     from ccagent.exporter.service import ExporterService
     from ccagent.exporter.settings import ExporterSettings
     from ccagent.machine.clock import Clock
@@ -202,7 +201,9 @@ class AgentsAndSinks:
                 agent = plan.agents[name]
                 prefix = configuration.settings.topic_prefix
                 runner = Runner(agent, node, boxes, prefix=prefix)
-                self._runners[name] = (self._schedule(agent.settings.every), runner)
+                every = agent.settings.every
+                schedule = Schedule(every.seconds, self._clock.time()) if every else None
+                self._runners[name] = (schedule, runner)
                 runner.start(sample_now=agent.settings.on_startup)
             else:
                 self._runners[name][1].outboxes = boxes
@@ -259,9 +260,6 @@ class AgentsAndSinks:
         """Return the time of the next sample in seconds since 1970, or the default."""
         ticks = [schedule.next for schedule, _ in self._runners.values() if schedule is not None]
         return min(ticks, default=default)
-
-    def _schedule(self, every: Cadence | None) -> Schedule | None:
-        return None if every is None else Schedule(every.seconds, self._clock.time())
 
     def retire(self) -> None:
         """Close removed sinks when they are idle, and forget agents and sinks that have ended.

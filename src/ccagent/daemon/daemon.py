@@ -285,11 +285,10 @@ class Daemon:
 
     def _start_loading(self) -> BackgroundCall[Plan]:
         self._loading_since = self._clock.monotonic()
-        self._loading = BackgroundCall(self._load_plan, "configuration", self._wake_up.set)
+        self._loading = BackgroundCall(
+            lambda: self._running.make_plan(self._load()), "configuration", self._wake_up.set
+        )
         return self._loading
-
-    def _load_plan(self) -> Plan:
-        return self._running.make_plan(self._load())
 
     def _apply(self, plan: Plan) -> None:
         """Apply a plan. Raise LockedError for a locked outbox directory, before any change."""

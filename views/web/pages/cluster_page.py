@@ -26,8 +26,8 @@ from ccagent.views.web.drawing import (
     draw_heat_map,
     draw_meter,
 )
+from ccagent.views.web.pages.filters import choose_nodes, describe_node, node_columns
 from ccagent.views.web.pages.jobs_page import JobRow, make_row
-from ccagent.views.web.pages.node_table import choose_nodes, describe_node, node_columns
 from ccagent.views.web.plots import PagePlot
 from ccagent.views.web.rendering import STATES, shown_text
 

@@ -26,8 +26,7 @@ from ccagent.views.web.data.buckets import SeriesBuckets, TimeGrid
 from ccagent.views.web.drawing import PlotLine, draw_meter
 from ccagent.views.web.pages.jobs_page import write_csv
 from ccagent.views.web.plots import MOST_LINES, PagePlot
-from ccagent.views.web.rendering import shown_text
-from ccagent.views.web.zones import server_zone
+from ccagent.views.web.rendering import server_zone, shown_text
 
 if TYPE_CHECKING:
     from markupsafe import Markup

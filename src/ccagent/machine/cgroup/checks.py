@@ -13,7 +13,7 @@ from ccagent.log import printable
 from ccagent.machine.cgroup.jobs import ROOT, job_directories
 from ccagent.machine.checks import Check, CheckResult
 from ccagent.machine.parsed import read_parsed
-from ccagent.machine.procfs.mountinfo import MOUNTINFO, Mount, parse_mountinfo
+from ccagent.machine.procfs.mountinfo import MOUNTINFO, parse_mountinfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -47,7 +47,8 @@ def find_cgroups(node: Node) -> CheckResult:
     if _PLACE in v2:
         controllers = node.read_text(f"{ROOT}/cgroup.controllers").split()
         return _assess_controllers("version 2", controllers, _WANTED_V2)
-    v1 = {option for mount in mounts if _is_below(mount) for option in mount.options.split(",")}
+    below = [m for m in mounts if m.type == "cgroup" and m.point.startswith(f"{_PLACE}/")]
+    v1 = {option for mount in below for option in mount.options.split(",")}
     if v1 & _SHOWN_V1:
         has_both = any(point.startswith(f"{_PLACE}/") for point in v2)
         version = "version 1 (and 2 beside it, for systemd)" if has_both else "version 1"
@@ -90,7 +91,3 @@ def _assess_controllers(version: str, there: Sequence[str], wanted: Sequence[str
     ways = "; ".join(dict.fromkeys(f"{name}: {_PARAMETERS[name]}" for name in lacks))
     fix = f"turn them on when the kernel is started or built: {ways}"
     return CheckResult("problem", f"{found}, but not {', '.join(lacks)}", fix)
-
-
-def _is_below(mount: Mount) -> bool:
-    return mount.type == "cgroup" and mount.point.startswith(f"{_PLACE}/")

@@ -97,7 +97,7 @@ class Gpus:
                 index = first + each.card.index
                 uuids[index] = each.state.uuid
                 addresses[index] = each.card.address
-                cards.append(_renumber(each.state, index))
+                cards.append(msgspec.structs.replace(each.state, index=index))
                 if not each.has_utilization:
                     without_utilization.add(index)
                 if not each.has_memory:
@@ -176,7 +176,3 @@ def _use_of_instances(instances: set[int], details: dict[int, list[Detail]]) -> 
         for detail in details[index]
         if detail.name == "graphics_active"
     }
-
-
-def _renumber(state: SampleGpu, index: int) -> SampleGpu:
-    return state if state.index == index else msgspec.structs.replace(state, index=index)

@@ -194,7 +194,7 @@ class GpuLibrary:
             card = msgspec.structs.replace(each.card, address=address)
             if not card.is_instance:
                 self._known[address], self._uuids[address] = card, uuid
-            state = _with_uuid(each.state, uuid)
+            state = msgspec.structs.replace(each.state, uuid=uuid)
             states.append(msgspec.structs.replace(each, card=card, state=state))
         # A restarted library renumbers the remaining cards.
         taken = {each.card.index for each in states}
@@ -286,7 +286,3 @@ def construct_uuid(node: Node, name: str) -> str:
     except ValueError:
         boot = NAMESPACE_DNS
     return str(uuid5(boot, f"{node.hostname} {name}"))
-
-
-def _with_uuid(state: SampleGpu, uuid: str) -> SampleGpu:
-    return state if state.uuid == uuid else msgspec.structs.replace(state, uuid=uuid)
