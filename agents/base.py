@@ -1,24 +1,27 @@
-"""Base of all agents."""
+"""Base of all agents, and their state files."""
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+import msgspec
 
 from ccagent import PRODUCER, RELEASE
 from ccagent.config.common_keys import AgentSettings
 from ccagent.counters import AgentCounters
-from ccagent.errors import ConfigurationError
+from ccagent.errors import ConfigurationError, EncodingError, NotPermittedError
 from ccagent.log import logger
 from ccagent.machine.clock import timestamp
 from ccagent.records.json_encoding import ErrorObject, KVPair, MetadataObject
 from ccagent.registry import load_agent
+from ccagent.service.private_files import open_private, replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from ccagent.config.configuration import Configuration
-    from ccagent.errors import EncodingError
     from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
     from ccagent.records.message import Format, Record
@@ -159,3 +162,38 @@ def build_agent(configuration: Configuration, name: str) -> Agent[Any]:
     agent = agent_class(name)(configuration.agents[name], configuration.formats_of(name))
     agent.receivers = configuration.receivers_of(name)
     return agent
+
+
+T = TypeVar("T")
+
+
+def read_state(path: str, kind: type[T], limit: int, otherwise: str) -> T | None:
+    """Return the state that `write_state` wrote, or None without a file.
+
+    Also return None, and log a warning that ends with `otherwise`, if the file can't be read, is
+    damaged, exceeds `limit` bytes or may belong to another user.
+    """
+    try:
+        with open(open_private(path, os.O_RDONLY), "rb") as file:
+            return msgspec.msgpack.decode(file.read(limit), type=kind)
+    except FileNotFoundError:
+        return None
+    except NotPermittedError as error:
+        logger.warning("state-file %s; %s", error, otherwise)
+        return None
+    except OSError as error:
+        reason = error.strerror or str(error)
+    except (msgspec.MsgspecError, ValueError):
+        reason = "damaged"
+    logger.warning("state-file %s: %s; %s", path, reason, otherwise)
+    return None
+
+
+def write_state(path: str, state: object) -> None:
+    """Replace the state file atomically; log an error if that fails."""
+    try:
+        replace_file(path, msgspec.msgpack.encode(state))
+    except NotPermittedError as error:
+        logger.error("state-file %s", error)
+    except OSError as error:
+        logger.error("state-file %s: %s", path, error.strerror)

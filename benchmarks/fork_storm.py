@@ -160,9 +160,8 @@ def measure_outside(options: argparse.Namespace) -> dict[str, Any]:
     """Run a storm outside of jobs. Return the attributed CPU, and the cost of samples."""
     from msgspec import convert
 
-    from ccagent.agents.sonar.agent import SampleAgent
+    from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
     from ccagent.agents.sonar.process import ProcessSelection
-    from ccagent.agents.sonar.settings import SampleSettings
     from ccagent.agents.sonar.sources.bpf import BpfSource
     from ccagent.machine.node import Node
     from ccagent.records.encoding import encode

@@ -21,8 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.sample import sleeping_processes
-from ccagent.agents.sonar.agent import SampleAgent
-from ccagent.agents.sonar.settings import SampleSettings
+from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
 from ccagent.machine.node import Node
 from ccagent.records.encoding import encode
 from tests.support.gpu_libraries import Libraries, compile_libraries
@@ -115,7 +114,7 @@ def library_processes() -> set[int]:
     return {
         int(child)
         for child in children
-        if b"ccagent.machine.gpu.process" in Path(f"/proc/{child}/cmdline").read_bytes()
+        if b"ccagent.machine.gpu.library" in Path(f"/proc/{child}/cmdline").read_bytes()
     }
 
 

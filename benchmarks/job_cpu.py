@@ -33,9 +33,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from msgspec import convert, json
 
 from benchmarks.fork_storm import JOBS, job_cgroups, join, used
-from ccagent.agents.sonar.agent import SampleAgent
+from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
 from ccagent.agents.sonar.process import ProcessSelection, ProcessSource
-from ccagent.agents.sonar.settings import SampleSettings
 from ccagent.agents.sonar.sources.procfs import ProcfsSource
 from ccagent.agents.sonar.sources.psutil_source import PsutilSource
 from ccagent.agents.sonar.sources.registry import PreferredSource

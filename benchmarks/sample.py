@@ -108,8 +108,7 @@ def worker(source: str, samples: int, pause: float) -> None:
     """Sample in this process. Print the cost as JSON."""
     from msgspec import convert
 
-    from ccagent.agents.sonar.agent import SampleAgent
-    from ccagent.agents.sonar.settings import SampleSettings
+    from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
     from ccagent.machine.node import Node
     from ccagent.records.encoding import encode
 
@@ -294,9 +293,8 @@ def job_memory_cost(number: int, source: str, options: argparse.Namespace) -> di
     from msgspec import convert
 
     from benchmarks.fork_storm import JOBS, job_cgroups
-    from ccagent.agents.sonar.agent import SampleAgent
+    from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
     from ccagent.agents.sonar.process import ProcessSelection
-    from ccagent.agents.sonar.settings import SampleSettings
     from ccagent.agents.sonar.sources.registry import PreferredSource
     from ccagent.machine.node import Node
     from ccagent.records.encoding import Profile, encode

@@ -17,7 +17,6 @@ from ccagent.controls.control import (
     find_files,
     list_names,
     read_integer,
-    read_word,
 )
 from ccagent.controls.topology import find_card
 
@@ -69,7 +68,7 @@ class AmdGpu(ControlClass):
         cards: dict[str, str] = {}
         for match in list_names(node, _DEVICES, _ADDRESS):
             path = f"{_DEVICES}/{match[0]}"
-            if read_word(node, f"{path}/vendor").lower() != _AMD:
+            if node.read_text(f"{path}/vendor").lower() != _AMD:
                 continue
             for sensor in list_names(node, f"{path}/hwmon", _HWMON):
                 if node.exists(f"{path}/hwmon/{sensor[0]}/power1_cap"):

@@ -10,7 +10,7 @@ import msgspec
 
 from ccagent.log import say
 from ccagent.machine.clock import timestamp
-from ccagent.service.audit_file import LARGEST, AuditFile
+from ccagent.service.journal_file import LARGEST, AuditFile
 from ccagent.service.private_files import open_private
 
 if TYPE_CHECKING:

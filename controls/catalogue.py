@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ccagent.controls.control import NODE_DEVICE
+from ccagent.controls.control import NODE_DEVICE, ControlClass, DeviceType, Feature
 from ccagent.errors import CcagentError, ControlError
 from ccagent.log import logger
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from ccagent.controls.control import ControlClass, DeviceType, Feature
     from ccagent.machine.node import Node
 
 

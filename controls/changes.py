@@ -14,21 +14,19 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from ccagent.controls.audit import Action, Audit, Entry
-from ccagent.controls.journal import Change
+from ccagent.controls.journal import Change, Journal
 from ccagent.errors import CcagentError, ControlError, NotHereError
 from ccagent.log import logger
 from ccagent.machine.cgroup.jobs import job_directories
+from ccagent.machine.node import BOOT_ID, Node
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
     from ccagent.controls.catalogue import Catalogue
     from ccagent.controls.control import Feature
-    from ccagent.controls.journal import Journal
-    from ccagent.machine.node import Node
 
 
-_BOOT_ID = "proc/sys/kernel/random/boot_id"
 _FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 600.0
 
 
@@ -62,7 +60,7 @@ class Changes:
         self._lock = threading.Lock()
         self._busy: set[str] = set()
         self._pauses: dict[int, tuple[float, float]] = {}
-        self._boot = _boot_id(node)
+        self._boot = node.read_text(BOOT_ID)
         self._is_closed = False
 
     def close(self) -> None:
@@ -307,13 +305,6 @@ class Changes:
             lease=lease,
         )
         self._audit.add(entry)
-
-
-def _boot_id(node: Node) -> str:
-    try:
-        return node.read_single(_BOOT_ID).decode("ascii", "replace").strip()
-    except CcagentError:
-        return ""
 
 
 _CONTROLLERS = ("memory", "cpuacct", "freezer")

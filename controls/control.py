@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 import msgspec
 
-from ccagent.errors import CcagentError, ControlError, NotHereError, UnparsableError
+from ccagent.errors import ControlError, NotHereError, UnparsableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -310,24 +310,12 @@ def read_integer(node: Node, path: str) -> int | None:
     return int(text) if _NUMBER.fullmatch(text) else None
 
 
-def read_word(node: Node, path: str) -> str:
-    """Return the short text in a file; empty if it can't be read."""
-    try:
-        return node.read_single(path).decode("utf-8", "replace").strip()
-    except CcagentError:
-        return ""
-
-
 def list_names(node: Node, path: str, form: re.Pattern[str]) -> list[re.Match[str]]:
     """Return the names in a directory that match a pattern, in natural order; none without it.
 
     Only these names of the machine become part of a path.
     """
-    try:
-        names = node.list(path)
-    except CcagentError:
-        return []
-    matches = [match for name in names if (match := form.fullmatch(name))]
+    matches = [match for name in node.list_names(path) if (match := form.fullmatch(name))]
     return sorted(matches, key=lambda match: [int(n) for n in re.findall(r"[0-9]+", match[0])])
 
 

@@ -15,7 +15,6 @@ from ccagent.controls.control import (
     Limits,
     find_files,
     read_integer,
-    read_word,
     without_limits,
 )
 from ccagent.controls.topology import list_cpus
@@ -35,7 +34,7 @@ _MINIMUM, _MAXIMUM = "scaling_min_freq", "scaling_max_freq"
 
 
 def _find_choices(file: str, node: Node, directory: str) -> Limits:
-    return Limits(choices=tuple(read_word(node, f"{directory}/{file}").split()))
+    return Limits(choices=tuple(node.read_text(f"{directory}/{file}").split()))
 
 
 def _find_range(file: str, node: Node, directory: str) -> Limits:

@@ -10,14 +10,13 @@ import msgspec
 from ccagent.controls.policy import RequestSender
 from ccagent.errors import EncodingError
 from ccagent.log import logger
-from ccagent.records.line_protocol.decoding import Line, decode_lines
+from ccagent.records.line_protocol.decoding import Line, LineError, decode_lines
 from ccagent.records.line_protocol.encoding import encode_string, encode_tags, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ccagent.controls.responder import Method
-    from ccagent.records.line_protocol.decoding import LineError
 
 MOST_LINES = 4096
 """Maximum number of answered lines per message."""

@@ -11,13 +11,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from ccagent.controls.control import Control, ControlClass, Feature
-from ccagent.controls.topology import list_cpus, read_processor, read_siblings
+from ccagent.controls.topology import Processor, list_cpus, read_processor, read_siblings
 from ccagent.errors import CcagentError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ccagent.controls.topology import Processor
     from ccagent.machine.node import Node
 
 _SIZE = 8

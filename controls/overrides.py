@@ -15,7 +15,7 @@ from ccagent.config.settings import as_table
 from ccagent.controls.settings import CONFIG_KEY, OVERRIDES
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError, UnparsableError
 from ccagent.log import logger
-from ccagent.machine.trusted_file import read
+from ccagent.machine.node import read_trusted
 from ccagent.service.private_directories import make_directory
 from ccagent.service.private_files import replace_file
 
@@ -98,7 +98,7 @@ _LARGEST = 256 * 1024
 def read_overrides(path: str) -> dict[str, Any]:
     """Return the table in the file; an empty one without the file. Raise CcagentError."""
     try:
-        _, content = read(path, path.lstrip("/"), _LARGEST)
+        _, content = read_trusted(path, path.lstrip("/"), _LARGEST)
     except NotHereError:
         return {}
     try:

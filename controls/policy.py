@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from ccagent.controls.control import DEVICE_TYPES, shortened
-from ccagent.controls.settings import all_senders
+from ccagent.controls.control import DEVICE_TYPES, Control, shortened
+from ccagent.controls.settings import AllowSettings, ControlsSettings, all_senders
 from ccagent.errors import ControlError
-
-if TYPE_CHECKING:
-    from ccagent.controls.control import Control
-    from ccagent.controls.settings import AllowSettings, ControlsSettings
 
 _MINUTE = 60.0
 _SHARE_OF_OTHERS = 10

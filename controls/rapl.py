@@ -18,7 +18,6 @@ from ccagent.controls.control import (
     find_files,
     list_names,
     read_integer,
-    read_word,
     without_limits,
 )
 
@@ -64,7 +63,7 @@ class Rapl(ControlClass):
 
 def _find_zones(node: Node) -> Iterator[_Zone]:
     names = [match[0] for match in list_names(node, _POWERCAP, _ZONE)]
-    labels = {name: read_word(node, f"{_POWERCAP}/{name}/name") for name in names}
+    labels = {name: node.read_text(f"{_POWERCAP}/{name}/name") for name in names}
     packages = {n: _PACKAGE.fullmatch(label) for n, label in labels.items()}
     has_dies = any(match is not None and match[2] not in {None, "0"} for match in packages.values())
     devices: dict[str, str] = {}
@@ -119,7 +118,7 @@ def _constraints(node: Node, domain: str, zones: dict[str, str]) -> dict[int, st
     suffixes: dict[int, str] = {}
     for path in zones.values():
         for match in list_names(node, path, _CONSTRAINT):
-            name = read_word(node, f"{path}/{match[0]}")
+            name = node.read_text(f"{path}/{match[0]}")
             if domain not in {"pkg", "psys"}:
                 if name == "long_term":
                     suffixes[int(match[1])] = ""

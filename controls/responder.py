@@ -14,10 +14,10 @@ import msgspec
 
 from ccagent.config.duration import Duration
 from ccagent.controls.audit import Audit, Entry, read_audit
-from ccagent.controls.catalogue import check_device
-from ccagent.controls.changes import Order, find_owner
-from ccagent.controls.control import DEVICE_TYPES, shortened
-from ccagent.controls.policy import RateLimit, SenderLimits
+from ccagent.controls.catalogue import Catalogue, check_device
+from ccagent.controls.changes import Changes, Order, find_owner
+from ccagent.controls.control import DEVICE_TYPES, DeviceType, Feature, shortened
+from ccagent.controls.policy import Policy, RateLimit, RequestSender, SenderLimits
 from ccagent.controls.topology import read_topology
 from ccagent.errors import CcagentError, ControlError, NotPermittedError
 from ccagent.log import logger
@@ -27,10 +27,6 @@ from ccagent.senders import SenderTable
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ccagent.controls.catalogue import Catalogue
-    from ccagent.controls.changes import Changes
-    from ccagent.controls.control import DeviceType, Feature
-    from ccagent.controls.policy import Policy, RequestSender
     from ccagent.controls.settings import ControlsSettings
     from ccagent.machine.node import Node
 

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ccagent.config.service_setup import keep_log
-from ccagent.controls.audit import Audit
+from ccagent.controls.audit import Audit, Entry
 from ccagent.controls.catalogue import Catalogue, find_features, standard_classes
 from ccagent.controls.changes import Changes, find_jobs
-from ccagent.controls.journal import Journal
+from ccagent.controls.journal import Change, Journal
 from ccagent.controls.local_socket import LocalSocket
 from ccagent.controls.messages import encode_line
 from ccagent.controls.policy import Policy
 from ccagent.controls.responder import Responder, make_documents
-from ccagent.controls.settings import all_senders, load_setup
+from ccagent.controls.settings import ControlSetup, ControlsSettings, all_senders, load_setup
 from ccagent.controls.watchdog import BoundedCalls, ReadWatchdog, save_hanging, take_hanging
 from ccagent.errors import (
     CcagentError,
@@ -32,7 +32,7 @@ from ccagent.errors import (
     ProgramError,
 )
 from ccagent.log import logger, printable, say
-from ccagent.machine.node import read_host_name
+from ccagent.machine.node import Node, read_host_name
 from ccagent.records.line_protocol.decoding import Line
 from ccagent.senders import SenderTable
 from ccagent.service.lock import lock_directory
@@ -43,13 +43,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-    from ccagent.controls.audit import Entry
     from ccagent.controls.config_class import ConfigSource
-    from ccagent.controls.journal import Change
     from ccagent.controls.nats_requests import NatsRequests
-    from ccagent.controls.settings import ControlSetup, ControlsSettings
     from ccagent.controls.signatures import SignatureCheck
-    from ccagent.machine.node import Node
 
 
 _LOCK = "control.lock"

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from ccagent.controls.control import list_names, read_word
+from ccagent.controls.control import list_names
 from ccagent.errors import CcagentError
 from ccagent.machine.cpus import CPUS, read_topology_id
 from ccagent.machine.cpus import read_siblings as read_core
-from ccagent.machine.parsed import read_parsed
+from ccagent.machine.parsed import parse_or
 from ccagent.machine.procfs.cpulist import parse_cpu_list
 from ccagent.machine.procfs.system import parse_cpuinfo
 
@@ -55,7 +55,7 @@ def read_processor(node: Node) -> Processor:
 def list_cpus(node: Node) -> list[int]:
     """Return the online hwthreads. A hwthread without the file can't be switched off."""
     numbers = [int(match[1]) for match in list_names(node, CPUS, _CPU)]
-    return [n for n in numbers if read_word(node, f"{CPUS}/cpu{n}/online") in {"", "1"}]
+    return [n for n in numbers if node.read_text(f"{CPUS}/cpu{n}/online") in {"", "1"}]
 
 
 def read_siblings(node: Node, number: int) -> list[int]:
@@ -107,7 +107,7 @@ class Topology(msgspec.Struct, frozen=True):
 def read_topology(node: Node) -> Topology:
     """Read the topology of the online hwthreads."""
     domains = {
-        int(match[1]): _read_list(node, f"{_NODES}/{match[0]}/cpulist")
+        int(match[1]): parse_or(node, f"{_NODES}/{match[0]}/cpulist", parse_cpu_list, list[int]())
         for match in list_names(node, _NODES, _NODE)
     }
     numa = {cpu: domain for domain, cpus in domains.items() for cpu in cpus}
@@ -137,14 +137,6 @@ def _hwthread(node: Node, cpu: int, numa: dict[int, int], online: set[int]) -> H
         die_id=read_id(node, cpu, "die_id"),
         numa_id=numa.get(cpu, 0),
     )
-
-
-def _read_list(node: Node, path: str) -> list[int]:
-    """Read a list of hwthreads; empty if it can't be read."""
-    try:
-        return read_parsed(node, path, parse_cpu_list)
-    except CcagentError:
-        return []
 
 
 _ADDRESS = re.compile(

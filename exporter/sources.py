@@ -8,9 +8,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
-from ccagent.agents.jobio.mounts import MountName, MountNames
-from ccagent.agents.jobio.totals import read_totals
-from ccagent.agents.jobio.usage import merge_mounts
+from ccagent.agents.jobio.usage import MountName, MountNames, merge_mounts, read_totals
 from ccagent.errors import CcagentError, NotHereError
 from ccagent.log import logger
 from ccagent.machine.background import BackgroundCall

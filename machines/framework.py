@@ -24,7 +24,7 @@ from ccagent.machines.policy import EVENTS, MachinePolicy, task_name
 from ccagent.machines.requests import BrokerRequests
 from ccagent.machines.work import UNKNOWN, MachineWork, make_failure, name_machines
 from ccagent.senders import SenderTable
-from ccagent.service.audit_file import AuditFile
+from ccagent.service.journal_file import AuditFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

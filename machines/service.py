@@ -19,8 +19,7 @@ from ccagent.machines.settings import load_setup
 from ccagent.net.mqtt_broker import MqttOptions
 from ccagent.service.lock import lock_directory
 from ccagent.service.notify import Notifier
-from ccagent.service.signals import ReceivedSignals, ignore_signals, release_blocked
-from ccagent.service.wake_up import WakeUp
+from ccagent.service.signals import ReceivedSignals, WakeUp, ignore_signals, release_blocked
 from ccagent.transports.mqtt.settings import fill_topic
 
 if TYPE_CHECKING:

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import math
-from datetime import datetime
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from datetime import tzinfo
+from datetime import datetime, tzinfo
 
 _LETTERS = "KMGTPE"
 

@@ -10,7 +10,7 @@ import os
 import shutil
 import sys
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -18,7 +18,6 @@ import msgspec
 from ccagent.errors import RejectedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
     from typing import TextIO
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ccagent.agents.energy.accounts import EnergyDomain
-from ccagent.agents.energy.sources.base import ALL_SOCKETS
+from ccagent.agents.energy.sources.base import ALL_SOCKETS, Measured
 from ccagent.agents.energy.splitting import DomainClaim, DomainUse
 from ccagent.errors import CcagentError
 from ccagent.machine.cpus import read_socket
@@ -19,7 +19,6 @@ from ccagent.machine.procfs.cpulist import parse_cpu_list, parse_topology_id
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ccagent.agents.energy.sources.base import Measured
     from ccagent.machine.gpu.gpus import GpuReading
     from ccagent.machine.node import Node
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from ccagent.agents.energy.accounts import EnergyDomain, MeasuredEnergy
 from ccagent.agents.energy.sources.base import EnergySource, PowerIntegral
 from ccagent.agents.energy.splitting import DomainClaim, DomainUse
-from ccagent.agents.sonar.jobs.allocations import Allocations
+from ccagent.agents.sonar.jobs.allocations import Allocations, ProcessOfJob
 from ccagent.errors import CcagentError
 from ccagent.machine.cgroup.files import list_pids
-from ccagent.machine.cgroup.jobs import job_directories, job_of_process
+from ccagent.machine.cgroup.jobs import job_of_process, known_directories
 from ccagent.machine.gpu.gpm import PER_PERCENT
 from ccagent.machine.gpu.vendor import UNKNOWN_MODULE, is_any_present
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from ccagent.agents.gpu_settings import GpuSettings
-    from ccagent.agents.sonar.jobs.allocations import ProcessOfJob
     from ccagent.machine.checks import Check
     from ccagent.machine.gpu.gpus import GpuReading, Gpus
     from ccagent.machine.node import Node
@@ -198,11 +197,7 @@ def make_card_use(use: CardUse, seen: Mapping[int, int], span: int) -> DomainUse
 
 def list_processes(node: Node) -> Iterator[ProcessOfJob]:
     """Yield the processes in the cgroups of jobs."""
-    try:
-        directories = job_directories(node, _V1)
-    except CcagentError:
-        return
-    for directory in directories:
+    for directory in known_directories(node, _V1):
         for pid in islice(list_pids(node, directory.path), _MOST_PIDS):
             try:
                 uid = node.owner(f"proc/{pid}")

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ccagent.errors import CcagentError
-from ccagent.machine.checks import Check, CheckResult, list_names
+from ccagent.machine.checks import Check, CheckResult
 from ccagent.machine.hwmon import HWMON, list_chips
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def require_dcmi(node: Node, programs: tuple[str, ...], *, is_configured: bool) 
 
 def find_power_pmu(node: Node, read: Callable[[], object]) -> CheckResult:
     """Check that the PMU `power` exists and this user may use it."""
-    events = [name for name in list_names(node, f"{_PMU}/events") if "." not in name]
+    events = [name for name in node.list_names(f"{_PMU}/events") if "." not in name]
     if not events:
         fix = "on hardware: modprobe rapl (intel_rapl_perf before Linux 5.8); virtual machines"
         return CheckResult("missing", f"no /{_PMU}", f"{fix} have none")
@@ -60,9 +60,9 @@ def find_power_pmu(node: Node, read: Callable[[], object]) -> CheckResult:
 
 def find_node_meter(node: Node) -> CheckResult:
     """Check for a meter at the node's input."""
-    if "energy" in list_names(node, _CRAY):
+    if "energy" in node.list_names(_CRAY):
         return CheckResult("good", f"/{_CRAY}")
-    for chip in list_chips(node, list_names(node, HWMON), []):
+    for chip in list_chips(node, node.list_names(HWMON), []):
         if chip.name == "power_meter":
             return CheckResult("good", f"ACPI power meter, /{HWMON}/hwmon{chip.number}")
     fix = (

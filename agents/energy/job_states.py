@@ -10,7 +10,7 @@ from ccagent.agents.energy.sources.base import ALL_SOCKETS
 from ccagent.agents.energy.splitting import DomainClaim, DomainUse, apportion
 from ccagent.errors import CcagentError, NotHereError, VanishedError
 from ccagent.machine.cgroup.files import list_pids, parse_amount, parse_fields, parse_limit
-from ccagent.machine.cgroup.jobs import V2, job_directories
+from ccagent.machine.cgroup.jobs import V2, JobDirectory, job_directories
 from ccagent.machine.cpus import CPUS, read_socket
 from ccagent.machine.parsed import FileErrors
 from ccagent.machine.procfs.cpulist import parse_cpu_list
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from ccagent.agents.energy.accounts import EnergyDomain
-    from ccagent.machine.cgroup.jobs import JobDirectory
     from ccagent.machine.node import Node
 
 MOST_JOBS = 10_000

@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ccagent.config.command_options import add_common_options, make_group
+from ccagent.config.command_options import Common, add_common_options, make_group
 from ccagent.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ccagent.config.command_options import Common
     from ccagent.config.configuration import Configuration
     from ccagent.config.options import Options
 
@@ -37,7 +36,7 @@ def extend_command(
         are not loaded, or this user may not read them.
         """
         from ccagent.agents.jobio.settings import JobIoSettings
-        from ccagent.agents.jobio.totals import read_totals, totals_document, totals_text
+        from ccagent.agents.jobio.usage import read_totals, totals_document, totals_text
 
         configuration = configure(common.options)
         settings = configuration.agents["jobio"]

@@ -16,7 +16,7 @@ from ccagent.agents.jobio.usage import (
 from ccagent.agents.metrics.readers.infiniband import InfinibandReader
 from ccagent.errors import CcagentError
 from ccagent.machine.bpf.io_hooks import HAS_TIME
-from ccagent.machine.cgroup.jobs import job_directories
+from ccagent.machine.cgroup.jobs import job_directories, known_directories
 from ccagent.machine.cpus import read_online
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.cpulist import parse_cpu_list
@@ -26,9 +26,8 @@ from ccagent.records.points import Point
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
-    from ccagent.agents.jobio.mounts import MountName
     from ccagent.agents.jobio.settings import JobIoSettings
-    from ccagent.agents.jobio.usage import JobIoUse, MountUse, NetworkUse
+    from ccagent.agents.jobio.usage import JobIoUse, MountName, MountUse, NetworkUse
     from ccagent.machine.bpf.io_records import IoCounts
     from ccagent.machine.node import Node
 
@@ -175,12 +174,7 @@ class ExclusivePorts:
 
 def living_jobs(node: Node) -> set[int]:
     """Return the ids of the jobs that have control groups on this node."""
-    try:
-        return {
-            directory.job for directory in job_directories(node, ("freezer", "cpuacct", "memory"))
-        }
-    except CcagentError:
-        return set()
+    return {each.job for each in known_directories(node, ("freezer", "cpuacct", "memory"))}
 
 
 def exclusive_job(node: Node, living: Collection[int]) -> int:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+from collections import deque
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
 from ccagent.agents.base import Agent, AgentSettings
 from ccagent.log import logger
+from ccagent.log_handlers import RateLimitFilter
 from ccagent.records.points import LogMessage
 
 if TYPE_CHECKING:
@@ -15,6 +18,32 @@ if TYPE_CHECKING:
 
     from ccagent.machine.node import Node
     from ccagent.records.message import Format
+
+
+_KEPT = 1000
+_LONGEST = 4096
+_LEVELS = {"WARNING": "warn", "CRITICAL": "error"}
+"""ClusterCockpit's names of levels (debug, info, warn, error) that differ from Python's."""
+
+
+class MessageBuffer(logging.Handler):
+    """Keeps messages until a sample takes them."""
+
+    def __init__(self, level: str) -> None:
+        super().__init__(level.upper())
+        self.addFilter(RateLimitFilter())
+        self._records: deque[tuple[str, str, float]] = deque(maxlen=_KEPT)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a message. Any thread may call this."""
+        text = record.getMessage()[:_LONGEST]
+        level = _LEVELS.get(record.levelname, record.levelname.lower())
+        self._records.append((level, text, record.created))
+
+    def take(self) -> Iterator[tuple[str, str, float]]:
+        """Yield and remove the kept messages."""
+        for _ in range(len(self._records)):
+            yield self._records.popleft()
 
 
 class LogSettings(AgentSettings, frozen=True, kw_only=True):
@@ -37,8 +66,6 @@ class LogAgent(Agent[LogSettings]):
     Settings = LogSettings
 
     def __init__(self, settings: LogSettings, wanted: frozenset[Format]) -> None:
-        from ccagent.agents.log.message_buffer import MessageBuffer
-
         super().__init__(settings, wanted)
         self._messages = MessageBuffer(settings.level)
 

@@ -9,15 +9,15 @@ from uuid import UUID
 from msgspec import Meta
 
 from ccagent.agents.base import Agent, AgentSettings
-from ccagent.agents.lustre.jobstats.entry_id import IdFormat
+from ccagent.agents.lustre.jobstats.entry import IdFormat
 from ccagent.agents.lustre.jobstats.points import JobTotals
 from ccagent.agents.lustre.jobstats.series import Series
 from ccagent.agents.lustre.jobstats.source import JobstatsSource, Source
 from ccagent.config.duration import Duration
-from ccagent.errors import NotHereError, nearest
+from ccagent.errors import CcagentError, NotHereError, nearest
 from ccagent.log import logger
 from ccagent.records.json_encoding import JsonArray
-from ccagent.records.message import FORMATS
+from ccagent.records.message import FORMATS, Format, Record
 from ccagent.records.points import Point
 
 if TYPE_CHECKING:
@@ -25,10 +25,8 @@ if TYPE_CHECKING:
 
     from ccagent.agents.lustre.jobstats.records import RecordMaker, Value
     from ccagent.agents.lustre.statistics.client_statistics import ClientRates
-    from ccagent.errors import CcagentError
     from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
-    from ccagent.records.message import Format, Record
 
 
 class LustreSettings(AgentSettings, frozen=True, kw_only=True):

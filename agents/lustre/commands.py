@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ccagent.config.command_options import add_file_options
+from ccagent.config.command_options import Common, add_file_options
 from ccagent.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ccagent.config.command_options import Common
     from ccagent.config.configuration import Configuration
 
 

@@ -11,7 +11,7 @@ from ccagent.errors import CcagentError, ConfigurationError, UnparsableError
 from ccagent.machine.cpus import CPUS, read_cpus, read_model, read_topology_id
 from ccagent.machine.gpu.vendor import is_any_present
 from ccagent.machine.hostlist import compact, expand
-from ccagent.machine.parsed import read_parsed
+from ccagent.machine.parsed import parse_or, read_parsed
 from ccagent.machine.procfs.cpulist import LARGEST_CPU, parse_cpu_list
 from ccagent.machine.procfs.system import parse_meminfo
 
@@ -166,11 +166,9 @@ def _by_number(parts: dict[int, list[int]]) -> list[list[int]]:
 
 
 def _list_numbers(node: Node, directory: str, prefix: str) -> list[int]:
-    try:
-        names = node.list(directory)
-    except CcagentError:
-        return []
-    numbers = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+    numbers = [
+        each.removeprefix(prefix) for each in node.list_names(directory) if each.startswith(prefix)
+    ]
     found = (int(number) for number in numbers if number.isascii() and number.isdecimal())
     return sorted(number for number in found if number <= LARGEST_CPU)
 
@@ -222,10 +220,7 @@ def store_config(cluster: dict[str, Any]) -> dict[str, Any]:
 
 
 def _memory(node: Node) -> int:
-    try:
-        return read_parsed(node, "proc/meminfo", parse_meminfo).get("MemTotal", 0) * 1024
-    except CcagentError:
-        return 0
+    return parse_or(node, "proc/meminfo", parse_meminfo, dict[str, int]()).get("MemTotal", 0) * 1024
 
 
 def _types(agent: MetricsAgent, node: Node) -> dict[str, set[str]]:

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ccagent.agents.metrics.presets import apply_preset, find_factor
-from ccagent.agents.metrics.readers.base import NODE, Count, Metric, Scope
+from ccagent.agents.metrics.readers.base import NODE, Count, Metric, Reader, Scope
 from ccagent.errors import CcagentError, ConfigurationError, NotHereError, nearest
 from ccagent.log import logger
 from ccagent.machine.counters import Rates
@@ -14,7 +14,6 @@ from ccagent.machine.counters import Rates
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from ccagent.agents.metrics.readers.base import Reader
     from ccagent.agents.metrics.settings import MetricsSettings
     from ccagent.machine.node import Node
 

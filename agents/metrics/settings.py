@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, structs
 
@@ -11,7 +11,7 @@ from ccagent.agents.base import AgentSettings
 from ccagent.agents.metrics.perf.reader import PerfReader
 from ccagent.agents.metrics.presets import Preset
 from ccagent.agents.metrics.readers.accelerators import AcceleratorsReader, AcceleratorsSettings
-from ccagent.agents.metrics.readers.base import ReaderSettings
+from ccagent.agents.metrics.readers.base import Reader, ReaderSettings
 from ccagent.agents.metrics.readers.beegfs import BeegfsReader, BeegfsSettings
 from ccagent.agents.metrics.readers.cgroup_jobs import CgroupJobsReader, CgroupJobsSettings
 from ccagent.agents.metrics.readers.cpu import (
@@ -40,10 +40,6 @@ from ccagent.config.settings import Settings
 from ccagent.errors import EncodingError, nearest
 from ccagent.log import logger
 from ccagent.records.line_protocol.encoding import NAME, encode_tags
-
-if TYPE_CHECKING:
-    from ccagent.agents.metrics.readers.base import Reader
-
 
 READERS: dict[str, type[Reader[Any]]] = {
     reader.name: reader

@@ -1,16 +1,17 @@
-"""The agent `sample`: a sample envelope of the node, its jobs and their processes."""
+"""The agent `sample`: its keys, and a sample envelope of the node, its jobs and their processes."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from msgspec import structs
+from msgspec import Meta, structs
 
-from ccagent.agents.base import Agent, make_error
+from ccagent.agents.base import Agent, AgentSettings, make_error
+from ccagent.agents.gpu_settings import GpuSettings
 from ccagent.agents.sonar.jobs.records import JobRecords
-from ccagent.agents.sonar.process import ProcessSelection
-from ccagent.agents.sonar.settings import SampleSettings
-from ccagent.agents.sonar.sources.registry import open_source
+from ccagent.agents.sonar.process import Process, ProcessSelection, ProcessSource
+from ccagent.agents.sonar.sources.registry import SourceName, open_source
+from ccagent.config.duration import Duration
 from ccagent.log import logger
 from ccagent.machine.cgroup.jobs import count_unknown
 from ccagent.machine.clock import timestamp
@@ -24,7 +25,7 @@ from ccagent.records.envelopes import (
     SampleOfProcesses,
     SampleOfStreams,
 )
-from ccagent.records.message import FORMATS
+from ccagent.records.message import FORMATS, Format, Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -32,13 +33,101 @@ if TYPE_CHECKING:
     from ccagent.agents.sonar.jobs.allocations import Allocation, Allocations
     from ccagent.agents.sonar.jobs.cgroup_accounting import JobAccounts
     from ccagent.agents.sonar.jobs.job_memory import JobMemoryReader, JobPss, MemoryScale
-    from ccagent.agents.sonar.process import Process, ProcessSource
     from ccagent.machine.cgroup.counters import JobCounters
     from ccagent.machine.checks import Check
     from ccagent.machine.gpu.gpus import GpuReading, Gpus
     from ccagent.machine.node import Node
     from ccagent.records.envelopes import SampleJob
-    from ccagent.records.message import Format, Record
+
+
+class SampleSettings(GpuSettings, frozen=True, kw_only=True):
+    """The keys of [agents.sample]."""
+
+    renamed: ClassVar[dict[str, str]] = {
+        **GpuSettings.renamed,
+        "batchless": "jobs-by-process-group",
+    }
+
+    source: Annotated[
+        SourceName, Meta(description="source of processes; auto: the cheapest that works here")
+    ] = "auto"
+    exclude_system_jobs: Annotated[
+        bool, Meta(description="exclude processes of users below 1000, unless in a container")
+    ] = False
+    exclude_users: Annotated[list[str], Meta(description="users to exclude, by name")] = []
+    exclude_commands: Annotated[
+        list[str], Meta(description="commands to exclude, by the beginning of their name")
+    ] = []
+    min_cpu_time: Annotated[Duration, Meta(description="exclude processes with less CPU time")] = (
+        Duration("0s")
+    )
+    rollup: Annotated[
+        bool,
+        Meta(description="one record for childless processes of equal job, parent and command"),
+    ] = False
+    jobs_by_process_group: Annotated[
+        bool, Meta(description="take the process group as the job even inside Slurm jobs")
+    ] = False
+    preset: Annotated[
+        Literal["", "jobanalyzer"],
+        Meta(
+            description="process records of all sinks for a receiver that takes differences of"
+            " cpu_time: jobanalyzer; empty: for each sink those of its receiver"
+        ),
+    ] = ""
+    job_memory: Annotated[
+        Literal["auto", "processes", "cgroup"],
+        Meta(
+            description="resident_memory of a Slurm job's processes: processes: as the kernel"
+            " counts it for each; cgroup: scaled to the sum of the control group; auto: cgroup in"
+            " records for Jobanalyzer"
+        ),
+    ] = "auto"
+    process_io: Annotated[
+        Literal["calls", "storage"],
+        Meta(
+            description="source of data_read and data_written: bytes of read and write calls,"
+            " or of storage, as in Sonar"
+        ),
+    ] = "calls"
+    points: Annotated[
+        Literal["auto", "own", "all"],
+        Meta(
+            description="which metrics lines have: own: those that the agent metrics does not send;"
+            " all: those too; auto: own where that agent is configured"
+        ),
+    ] = "auto"
+    job_pss: Annotated[
+        bool, Meta(description="read memory of jobs with shared pages divided (PSS); costly")
+    ] = False
+    gpu_activity: Annotated[
+        bool,
+        Meta(
+            description="lines have the activity of SMs, and the use of MIG instances, where NVML"
+            " reports them (Hopper and later)"
+        ),
+    ] = True
+
+    scontrol: Annotated[
+        str, Meta(description="the program scontrol, the last source of a job's cards")
+    ] = "scontrol"
+    squeue: Annotated[
+        str, Meta(description="the program squeue, source of the user of a job without processes")
+    ] = "squeue"
+
+    def beside(self, agents: Mapping[str, AgentSettings]) -> SampleSettings:
+        """Return the settings with `points` resolved.
+
+        "own" if the agent `metrics` sends metrics of jobs, else "all".
+        """
+        if self.points != "auto" or "metrics" not in agents:
+            return self
+        from ccagent.agents.metrics.settings import MetricsSettings
+
+        other = agents["metrics"]
+        is_owner = isinstance(other, MetricsSettings) and other.has_jobs
+        return structs.replace(self, points="own" if is_owner else "all")
+
 
 _FIRST_INTERVAL = 0.1
 _ERRORS_SENT = 50
@@ -76,8 +165,8 @@ class SampleAgent(Agent[SampleSettings]):
         from ccagent.agents.sonar.sources.checks import check_sources
         from ccagent.machine.bpf.checks import require_task_iterator
         from ccagent.machine.cgroup.checks import check_cgroups
+        from ccagent.machine.checks import require_proc
         from ccagent.machine.gpu.checks import check_vendors
-        from ccagent.machine.procfs.checks import require_proc
         from ccagent.machine.program_checks import require_program
 
         settings = self.settings
@@ -107,7 +196,9 @@ class SampleAgent(Agent[SampleSettings]):
         gpus = self._cards(node)
         if gpus is not None:
             # The cards answer while processes are read.
-            gpus.ask("read", _ACTIVITY if self._wants_activity else ())
+            gpus.ask(
+                "read", _ACTIVITY if self.settings.gpu_activity and "line" in self.wanted else ()
+            )
         source = self._open_source(node)
         processes = source.read()
         errors = list(source.errors)
@@ -121,15 +212,22 @@ class SampleAgent(Agent[SampleSettings]):
         if reading is not None and reading.cards and self._wants_allocations:
             allocations = self._read_allocations(node, processes, reading)
         counters, values = self._read_accounts(node, errors)
-        pss = self._read_pss(node, processes, errors)
-        memory = self._read_memory(node, counters, errors)
-        sent_errors = [make_error(node, text) for text in _limit(errors)]
+        pss = self._read_pss(node, processes, errors) if self.settings.job_pss else {}
+        wanted = self._choose_records()
+        # Whether the memory of jobs in records is that of their control groups.
+        scaled = {"cgroup": wanted, "auto": {True}.intersection(wanted)}.get(
+            self.settings.job_memory, ()
+        )
+        memory = self._read_memory(node, counters, errors) if scaled else {}
+        sent_errors = [make_error(node, text) for text in errors[:_ERRORS_SENT]]
+        if errors[_ERRORS_SENT:]:
+            text = f"and {len(errors) - _ERRORS_SENT} more errors"
+            sent_errors.append(make_error(node, text))
+        epoch = self._epoch(boot)
         samples: list[tuple[bool, SampleAttributes]] = []
-        for as_streams in self._choose_records():
-            records = self._records_of(as_streams=as_streams)
-            jobs = records.make(
-                node, processes, self._epoch(boot), on_cards, counts_ended=source.counts_ended
-            )
+        for as_streams in wanted:
+            records = self._records.get(as_streams) or self._make_records(as_streams=as_streams)
+            jobs = records.make(node, processes, epoch, on_cards, counts_ended=source.counts_ended)
             if reading is not None and "allocated-gpus" in self.settings.extras:
                 records.add_allocated(node, jobs, allocations, reading.cards)
             records.end_sample()
@@ -143,7 +241,8 @@ class SampleAgent(Agent[SampleSettings]):
             )
             samples.append((as_streams, attributes))
         for as_streams, attributes in samples:
-            yield self._envelope(attributes, memory, as_streams=as_streams, is_only=not samples[1:])
+            scale = memory if as_streams in scaled else {}
+            yield self._envelope(attributes, scale, as_streams=as_streams, is_only=not samples[1:])
         if "line" in self.wanted:
             yield from self._points(samples[0][1], now, counters, values, pss)
             if reading is not None and reading.cards:
@@ -179,9 +278,9 @@ class SampleAgent(Agent[SampleSettings]):
     ) -> SampleEnvelope:
         """Return the envelope of these records; for all receivers if there are no others.
 
-        memory: KB by job of the control groups, if any records need it.
+        memory: KB by job of the control groups, if these records need it.
         """
-        if memory and self._scales_memory(as_streams=as_streams):
+        if memory:
             from ccagent.agents.sonar.jobs.job_memory import MemoryScale
 
             scale = self._scales.setdefault(as_streams, MemoryScale())
@@ -207,14 +306,13 @@ class SampleAgent(Agent[SampleSettings]):
         # Points are those of processes, whatever other sinks there are.
         return (*sorted(wanted | ({False} if "line" in self.wanted else set())),)
 
-    def _records_of(self, *, as_streams: bool) -> JobRecords:
-        if as_streams not in self._records:
-            self._records[as_streams] = JobRecords(
-                by_process_group=self.settings.jobs_by_process_group,
-                rollup=self.settings.rollup,
-                as_streams=as_streams,
-            )
-        return self._records[as_streams]
+    def _make_records(self, *, as_streams: bool) -> JobRecords:
+        records = self._records[as_streams] = JobRecords(
+            by_process_group=self.settings.jobs_by_process_group,
+            rollup=self.settings.rollup,
+            as_streams=as_streams,
+        )
+        return records
 
     def _with_accounts(
         self, jobs: list[SampleJob], counters: dict[int, JobCounters], pss: dict[int, int]
@@ -229,11 +327,6 @@ class SampleAgent(Agent[SampleSettings]):
 
             jobs = with_energies(jobs)
         return jobs
-
-    def _scales_memory(self, *, as_streams: bool) -> bool:
-        """Return whether the memory of jobs in these records is that of their control groups."""
-        wanted = self.settings.job_memory
-        return wanted == "cgroup" or (wanted == "auto" and as_streams)
 
     def close(self) -> None:
         """Close the process source and the libraries of GPUs."""
@@ -288,10 +381,6 @@ class SampleAgent(Agent[SampleSettings]):
         return self._gpus
 
     @property
-    def _wants_activity(self) -> bool:
-        return self.settings.gpu_activity and "line" in self.wanted
-
-    @property
     def _wants_allocations(self) -> bool:
         return "allocated-gpus" in self.settings.extras or "line" in self.wanted
 
@@ -321,11 +410,7 @@ class SampleAgent(Agent[SampleSettings]):
     def _read_memory(
         self, node: Node, counters: dict[int, JobCounters], errors: list[str]
     ) -> dict[int, int]:
-        """Return the memory of jobs in KB by their control groups, if any records need it."""
-        if not any(
-            self._scales_memory(as_streams=as_streams) for as_streams in self._choose_records()
-        ):
-            return {}
+        """Return the memory of jobs in KB by their control groups."""
         from ccagent.agents.sonar.jobs.job_memory import JobMemoryReader, memory_of
 
         if counters:
@@ -337,9 +422,7 @@ class SampleAgent(Agent[SampleSettings]):
         return memory
 
     def _read_pss(self, node: Node, processes: list[Process], errors: list[str]) -> dict[int, int]:
-        """Return the proportional set size of jobs in KB, if wanted."""
-        if not self.settings.job_pss:
-            return {}
+        """Return the proportional set size of jobs in KB."""
         if self._pss is None:
             from ccagent.agents.sonar.jobs.job_memory import JobPss
 
@@ -355,9 +438,3 @@ class SampleAgent(Agent[SampleSettings]):
         if abs(boot - self._boot) > _BOOT_TOLERANCE:
             self._boot = boot
         return max(1, self._boot - SONAR_EPOCH)
-
-
-def _limit(errors: list[str]) -> list[str]:
-    if len(errors) <= _ERRORS_SENT:
-        return errors
-    return [*errors[:_ERRORS_SENT], f"and {len(errors) - _ERRORS_SENT} more errors"]

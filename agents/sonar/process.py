@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from ccagent.log import logger
-from ccagent.machine.procfs.process_files import command_text
-from ccagent.records.envelopes import NO_FLOAT, SampleProcess
+from ccagent.machine.procfs.process_files import Io, ProcessStat, Statm, command_text
+from ccagent.records.envelopes import NO_FLOAT, SampleProcess, SampleProcessGpu
 
 if TYPE_CHECKING:
     from ccagent.machine.node import Node
-    from ccagent.machine.procfs.process_files import Io, ProcessStat, Statm
-    from ccagent.records.envelopes import SampleProcessGpu
 
 FIRST_PID_OF_ENDED = 2**30
 """First synthetic pid for records of ended processes; real pids are below 2**22."""

@@ -102,8 +102,8 @@ class SysinfoAgent(Agent[SysinfoSettings]):
 
     def checks(self, node: Node) -> Iterator[Check]:
         """Yield the checks of the files, cards and programs that the settings name."""
+        from ccagent.machine.checks import require_proc
         from ccagent.machine.gpu.checks import check_vendors
-        from ccagent.machine.procfs.checks import require_proc
         from ccagent.machine.program_checks import require_program
 
         settings = self.settings

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import msgspec
 
-from ccagent.agents.lustre.jobstats.entry_id import IdFormat
+from ccagent.agents.lustre.jobstats.entry import IdFormat
 from ccagent.agents.lustre.jobstats.records import time_series_id
 from ccagent.config.secret import secret_text
 from ccagent.errors import ConfigurationError

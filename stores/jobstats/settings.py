@@ -152,7 +152,7 @@ def _find_bad_values(settings: JobstatsStoreSettings) -> list[str]:
 
 
 def _find_bad_formats(settings: JobstatsStoreSettings) -> list[str]:
-    from ccagent.agents.lustre.jobstats.entry_id import IdFormat
+    from ccagent.agents.lustre.jobstats.entry import IdFormat
 
     problems: list[str] = []
     for form in settings.formats:

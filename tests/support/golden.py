@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ccagent.agents.base import Agent
-from ccagent.agents.sonar.agent import SampleAgent
-from ccagent.agents.sonar.settings import SampleSettings
+from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
 from ccagent.agents.sysinfo.agent import SysinfoAgent, SysinfoSettings
 from ccagent.records.encoding import encode
 from tests.support.paths import MACHINES

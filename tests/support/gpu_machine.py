@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ccagent.agents.sonar.agent import SampleAgent
-from ccagent.agents.sonar.settings import SampleSettings
+from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
 from ccagent.agents.sysinfo.agent import SysinfoAgent, SysinfoSettings
 from ccagent.machine.gpu.gpus import GpuReading
 from ccagent.records.encoding import encode

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ccagent.agents.state_file import read_state, write_state
+from ccagent.agents.base import read_state, write_state
 from ccagent.config.configuration import check
 from ccagent.config.warnings import unsafe_places
 from ccagent.controls.audit import Audit, Entry

@@ -31,7 +31,6 @@ OURS = {
     "ccagent.agents.sonar.jobs.attribution",
     "ccagent.agents.sonar.jobs.records",
     "ccagent.agents.sonar.process",
-    "ccagent.agents.sonar.settings",
     "ccagent.agents.sonar.sources",
     "ccagent.agents.sonar.sources.procfs",
     "ccagent.agents.sonar.sources.registry",
@@ -180,7 +179,6 @@ def test_the_defaults_import_settings_without_what_reads_the_machine() -> None:
     assert not modules & {
         "ccagent.agents.energy.meter",
         "ccagent.agents.jobio.usage",
-        "ccagent.agents.log.message_buffer",
         "ccagent.agents.lustre.jobstats.observation",
         "ccagent.agents.slurm.jobs.round",
         "ccagent.transports.http.server",

@@ -17,8 +17,7 @@ from ccagent.agents.log.agent import LogAgent, LogSettings
 from ccagent.agents.metrics.agent import MetricsAgent
 from ccagent.agents.metrics.settings import MetricsSettings
 from ccagent.agents.slurm.cluster.sinfo import NodeState, node_events
-from ccagent.agents.sonar.agent import SampleAgent
-from ccagent.agents.sonar.settings import SampleSettings
+from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
 from ccagent.log import logger
 from ccagent.machine.node import Node
 from ccagent.records.encoding import encode

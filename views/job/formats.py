@@ -22,7 +22,7 @@ from ccagent.views.amounts import (
     percent,
     plural,
 )
-from ccagent.views.job.mounts import format_mounts, format_network
+from ccagent.views.job.mounts import JobMounts, format_mounts, format_network
 from ccagent.views.terminal import Style, clean, cut
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
         UsedShare,
     )
     from ccagent.views.job.judged_job import JobFinding
-    from ccagent.views.job.mounts import JobMounts
     from ccagent.views.job.rules import JobReport
 
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from ccagent.agents.jobio.totals import read_totals
 from ccagent.agents.jobio.usage import (
     bytes_read,
     bytes_written,
     metadata_operations,
     read_calls,
+    read_totals,
     write_calls,
 )
 from ccagent.config.settings import as_table

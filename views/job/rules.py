@@ -17,13 +17,12 @@ from ccagent.views.amounts import (
     request_time,
 )
 from ccagent.views.job import cpu_rules, gpu_rules
-from ccagent.views.job.figures import Efficiency, JobFigures, compute_efficiency
+from ccagent.views.job.figures import Efficiency, JobFigures, NodeFigures, compute_efficiency
 from ccagent.views.job.judged_job import FindingLevel, JobFinding, JudgedJob, Judgement, Resource
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ccagent.views.job.figures import NodeFigures
     from ccagent.views.job.mounts import JobMounts
 
 

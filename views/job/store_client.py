@@ -8,7 +8,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
-from ccagent.agents.metrics.presets import apply_preset
+from ccagent.agents.metrics.presets import Preset, apply_preset
 from ccagent.config.secret import read_secret
 from ccagent.errors import ConfigurationError, NotHereError, NotPermittedError, UnparsableError
 from ccagent.log import printable
@@ -36,7 +36,6 @@ from ccagent.views.job.mounts import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ccagent.agents.metrics.presets import Preset
     from ccagent.views.job.mounts import JobMounts
     from ccagent.views.settings import ViewSettings
 

@@ -16,10 +16,10 @@ from ccagent.records.envelopes import (
     SysinfoEnvelope,
 )
 from ccagent.records.json_encoding import JsonArray
-from ccagent.records.message import JsonRecord, LineRecord
+from ccagent.records.message import JsonRecord, LineRecord, Record
 from ccagent.records.points import Point
 from ccagent.views.amounts import short_number, short_pair, short_percent, short_size, short_time
-from ccagent.views.terminal import TableColumn, clean, cut, format_rows
+from ccagent.views.terminal import Style, TableColumn, clean, cut, format_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
         SysinfoGpuCard,
         SysinfoSoftwareVersion,
     )
-    from ccagent.records.message import Record
-    from ccagent.views.terminal import Style
 
 
 _MOST_ITEMS = 1000

@@ -6,7 +6,7 @@ import textwrap
 from typing import TYPE_CHECKING, TypeVar
 
 from ccagent.views.amounts import short_size, short_time
-from ccagent.views.terminal import TableColumn, clean, cut, format_rows
+from ccagent.views.terminal import Style, TableColumn, clean, cut, format_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from ccagent.counters import AgentCounters, SinkCounters
     from ccagent.queue.commands import BacklogRow
     from ccagent.service.status_socket import Status
-    from ccagent.views.terminal import Style
 
 R = TypeVar("R")
 

@@ -14,14 +14,14 @@ from ccagent.agents.jobio.usage import (
     read_calls,
     write_calls,
 )
-from ccagent.agents.sonar.process import ProcessSelection
+from ccagent.agents.sonar.process import Process, ProcessSelection
 from ccagent.agents.sonar.sources.registry import open_source
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError
 from ccagent.machine.bpf import pins
 from ccagent.machine.cgroup.counters import JobCgroups, JobCounters
 from ccagent.machine.cgroup.jobs import job_directories
 from ccagent.machine.gpu.vendor import is_any_present
-from ccagent.machine.parsed import read_parsed
+from ccagent.machine.parsed import parse_or
 from ccagent.machine.procfs.cpulist import parse_cpu_list
 from ccagent.machine.procfs.system import (
     compute_used_memory,
@@ -30,21 +30,24 @@ from ccagent.machine.procfs.system import (
     parse_meminfo,
 )
 from ccagent.registry import GPU_VENDORS
-from ccagent.views.top.job_rows import (
+from ccagent.views.top.snapshot import (
     ReadingTime,
+    TopCard,
+    TopJob,
+    TopMount,
+    TopProcess,
+    TopSnapshot,
     WatchedJob,
     make_job,
     read_job_environment,
 )
-from ccagent.views.top.snapshot import TopCard, TopJob, TopMount, TopProcess, TopSnapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Collection, Iterable
     from typing import TypeVar
 
     from ccagent.agents.jobio.usage import MountUse
     from ccagent.agents.sonar.jobs.allocations import Allocations
-    from ccagent.agents.sonar.process import Process
     from ccagent.machine.gpu.gpus import GpuReading, Gpus
     from ccagent.machine.node import Node
 
@@ -210,8 +213,8 @@ class NodeReader:
         processes = self._source.read()
         counters = self._read_cgroups(hidden)
         cpus = self._read_cpus()
-        meminfo = self._read("proc/meminfo", parse_meminfo) or {}
-        load = self._read("proc/loadavg", parse_loadavg)
+        meminfo = parse_or(self._node, "proc/meminfo", parse_meminfo, None) or {}
+        load = parse_or(self._node, "proc/loadavg", parse_loadavg, None)
         reading = gpus.reading(hidden) if gpus is not None else None
         cards: tuple[TopCard, ...] = ()
         if reading is not None:
@@ -284,7 +287,7 @@ class NodeReader:
             for each in job_directories(self._node, ("cpuset",)):
                 if each.job == job:
                     for name in ("cpuset.cpus", "cpuset.cpus.effective"):
-                        found = self._read(f"{each.path}/{name}", parse_cpu_list)
+                        found = parse_or(self._node, f"{each.path}/{name}", parse_cpu_list, None)
                         if found:
                             return len(found)
         except CcagentError:
@@ -301,7 +304,7 @@ class NodeReader:
 
     def _read_cpus(self) -> tuple[float, ...]:
         """Return the use of each hwthread since the previous reading, in percent."""
-        stat = self._read("proc/stat", parse_kernel_stat)
+        stat = parse_or(self._node, "proc/stat", parse_kernel_stat, None)
         if stat is None:
             return ()
         before, self._ticks = self._ticks, stat.times
@@ -390,12 +393,6 @@ class NodeReader:
                 return []
             return ["processes of others are hidden: /proc is mounted with hidepid"]
         return ["as an ordinary user: I/O of others' processes and names of their jobs are hidden"]
-
-    def _read(self, path: str, parse: Callable[[bytes], T]) -> T | None:
-        try:
-            return read_parsed(self._node, path, parse)
-        except CcagentError:
-            return None
 
 
 def _used(meminfo: dict[str, int]) -> int:

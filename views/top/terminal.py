@@ -14,17 +14,15 @@ from typing import TYPE_CHECKING
 
 from ccagent.errors import NotHereError
 from ccagent.views.terminal import is_terminal, is_unicode
-from ccagent.views.top.screen import draw
-from ccagent.views.top.state import MOVES, NAMES
+from ccagent.views.top.screen import Screen, draw
+from ccagent.views.top.state import MOVES, NAMES, ViewState
 
 if TYPE_CHECKING:
     from collections.abc import Generator
     from types import FrameType
 
     from ccagent.views.top.reader import NodeReader
-    from ccagent.views.top.screen import Screen
     from ccagent.views.top.snapshot import TopSnapshot
-    from ccagent.views.top.state import ViewState
 
 _KEYS = {
     curses.KEY_UP: "UP", curses.KEY_DOWN: "DOWN", curses.KEY_LEFT: "LEFT",

@@ -6,7 +6,7 @@ import csv
 import io
 from typing import TYPE_CHECKING
 
-from ccagent.stores.metrics.usage.table import JOULES_PER_KWH
+from ccagent.stores.metrics.usage.table import JOULES_PER_KWH, UsageAnswer, UsageSum
 from ccagent.views.amounts import format_number, format_quantity, format_time, percent
 from ccagent.views.terminal import clean, harmless
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from datetime import tzinfo
 
-    from ccagent.stores.metrics.usage.table import UsageAnswer, UsageSum
 
 FIELDS = (
     "period", "key", "jobs", "measured_jobs", "bounded_jobs", "kwh", "least_kwh", "most_kwh",

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 import msgspec
 from starlette.responses import RedirectResponse, Response
 
-from ccagent.stores.metrics.tokens import READ, STAFF_ROLES, UnauthorizedError
+from ccagent.stores.metrics.tokens import READ, STAFF_ROLES, TokenVerifier, UnauthorizedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from starlette.requests import HTTPConnection, Request
 
     from ccagent.stores.metrics.page_settings import WebSettings
-    from ccagent.stores.metrics.tokens import TokenVerifier
 
 
 COOKIE = "ccagent-session"

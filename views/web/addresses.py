@@ -8,13 +8,12 @@ letters, digits, `.`, `-` and `_` are encoded as `~` and two hexadecimal digits 
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlencode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from datetime import tzinfo
 
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")

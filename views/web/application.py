@@ -18,9 +18,9 @@ from ccagent.log import logger
 from ccagent.stores.jobstats.client import UnansweredError
 from ccagent.views.amounts import plural
 from ccagent.views.web import addresses
-from ccagent.views.web.access import Sessions
+from ccagent.views.web.access import PageAccess, Sessions, Viewer
 from ccagent.views.web.addresses import decode_segment, read_moment
-from ccagent.views.web.context import NotAllowedError, PageRequest
+from ccagent.views.web.context import NotAllowedError, PageRequest, PageSources
 from ccagent.views.web.data.job_search import JobSearchError
 from ccagent.views.web.pages.cluster_page import make_cluster_page
 from ccagent.views.web.pages.compare_page import make_compare_page
@@ -30,7 +30,7 @@ from ccagent.views.web.pages.jobs_page import JobsPage, make_jobs_page
 from ccagent.views.web.pages.lustre_page import LustrePage, make_lustre_page
 from ccagent.views.web.pages.node_page import make_node_page
 from ccagent.views.web.pages.usage_page import UsageError, UsagePage, make_usage_page
-from ccagent.views.web.rendering import bokeh_version, render
+from ccagent.views.web.rendering import bokeh_version, keep_zone, read_zone, render
 from ccagent.views.web.replies import (
     SECONDS,
     ZOOM_POLICY,
@@ -42,15 +42,12 @@ from ccagent.views.web.replies import (
     read_age,
     reply,
 )
-from ccagent.views.web.zones import keep_zone, read_zone
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable
 
     from starlette.requests import Request
 
-    from ccagent.views.web.access import PageAccess, Viewer
-    from ccagent.views.web.context import PageSources
     from ccagent.views.web.plots import PagePlot
     from ccagent.views.web.replies import MadePage
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.errors import CcagentError
-from ccagent.views.web.data.job_search import JobFilter
+from ccagent.views.web.data.job_search import JobFilter, JobSearch
 from ccagent.views.web.data.jobs import JobReports
 from ccagent.views.web.data.lustre import LustreSource
 from ccagent.views.web.data.nodes import (
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from ccagent.stores.metrics.store import MetricStore
     from ccagent.stores.metrics.usage.keeper import UsageKeeper
     from ccagent.views.web.access import Viewer
-    from ccagent.views.web.data.job_search import JobSearch
     from ccagent.views.web.data.nodes import ShownMetric
 
 

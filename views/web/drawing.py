@@ -9,7 +9,7 @@ about 60 kB.
 from __future__ import annotations
 
 import math
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta, timezone, tzinfo
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,7 +21,6 @@ from ccagent.views.web.rendering import escape_label
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from datetime import tzinfo
 
     from numpy.typing import NDArray
 

@@ -1,19 +1,22 @@
-"""HTML templates and untrusted texts. All values are escaped, except markup of ccagent."""
+"""HTML templates and untrusted texts, all escaped except markup of ccagent; time zones."""
 
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import unicodedata
-from datetime import datetime
-from functools import cache
+from datetime import UTC, datetime, tzinfo
+from functools import cache, lru_cache
 from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, pass_context
 from markupsafe import Markup, escape
+from starlette.responses import RedirectResponse
 
 from ccagent import __version__
 from ccagent.views.amounts import (
@@ -32,8 +35,73 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from jinja2.runtime import Context
+    from starlette.requests import Request
 
-    from ccagent.views.web.zones import ShownZone
+
+_COOKIE = "ccagent-zone"
+"""Set by `static/live.js` to the zone of the browser, and by the choice on pages."""
+
+_SECONDS = 365 * 86400
+_NAME = re.compile(r"[A-Z][A-Za-z0-9_+-]{0,30}(?:/[A-Za-z0-9_+-]{1,30}){0,2}")
+"""Names of IANA's zones. Other files beside them, such as `posix/Japan`, are unknown to browsers.
+
+Slashes only separate parts, and no part contains a dot: a name stays below the zones' directory.
+"""
+
+
+class ShownZone(NamedTuple):
+    """The time zone of a page. is_unknown: the query names another zone, which is unknown."""
+
+    zone: tzinfo = UTC
+    is_unknown: bool = False
+
+    def describe(self, moment: float) -> str:
+        """Return the name with the offset at a time: `Europe/Berlin (UTC+01:00)`."""
+        if self.zone is UTC:
+            return "UTC"
+        offset = f"{datetime.fromtimestamp(moment, self.zone):%z}"
+        return f"{self.zone} (UTC{offset[:3]}:{offset[3:5]})"
+
+
+@lru_cache(maxsize=128)
+def find_zone(name: str) -> tzinfo | None:
+    """Return a zone of IANA's database; None for any other text."""
+    if name == "UTC" or not _NAME.fullmatch(name):
+        return UTC if name == "UTC" else None
+    try:
+        return ZoneInfo(name)
+    except (OSError, ValueError, ZoneInfoNotFoundError):
+        return None
+
+
+def read_zone(request: Request) -> ShownZone:
+    """Return the zone of the parameter `tz`, else of the cookie, else UTC."""
+    asked = request.query_params.get("tz", "")
+    found = find_zone(asked)
+    kept = found or find_zone(request.cookies.get(_COOKIE, "")) or UTC
+    return ShownZone(kept, bool(asked) and found is None)
+
+
+def server_zone() -> str:
+    """Return the name of this machine's zone; UTC if it has none."""
+    local = os.path.realpath("/etc/localtime").partition("/zoneinfo/")[2]
+    return str(find_zone(os.environ.get("TZ", "").removeprefix(":") or local) or UTC)
+
+
+def keep_zone(request: Request, place: str) -> RedirectResponse:
+    """Keep the choice of the viewer, and redirect to a place.
+
+    `tz=UTC`: UTC. Otherwise local time: of the browser, whose script corrects the cookie; without
+    scripts of this machine.
+    """
+    answer = RedirectResponse(place, 302)
+    is_utc = request.query_params.get("tz") == "UTC"
+    name = "UTC" if is_utc else server_zone()
+    if is_utc or name != "UTC":
+        answer.set_cookie(_COOKIE, name, max_age=_SECONDS, samesite="lax")
+    else:
+        answer.delete_cookie(_COOKIE, samesite="lax")
+    return answer
 
 
 _SHOWN = "\N{REPLACEMENT CHARACTER}"
@@ -127,10 +195,6 @@ def bokeh_version() -> str:
     return "".join(f"{status.st_size:x}{int(status.st_mtime):x}" for status in found)
 
 
-def _static_link(name: str) -> str:
-    return f"/static/{static_version()}/{name}"
-
-
 @pass_context
 def _format_time(context: Context, moment: float | None) -> str:
     """Return a time in the zone of the page."""
@@ -162,7 +226,7 @@ def _environment() -> Environment:
         "plural": plural,
     }
     names: dict[str, Any] = {
-        "static": _static_link,
+        "static": lambda name: f"/static/{static_version()}/{name}",
         "bokeh": " ".join(f"/bokeh/{bokeh_version()}/{name}" for name in BOKEH if bokeh_version()),
         "links": addresses,
         "ranges": list(RANGES),

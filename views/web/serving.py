@@ -17,7 +17,7 @@ from ccagent.net.serving import EmbeddedServer, ServingLimits, limit_connections
 from ccagent.net.urls import is_loopback
 from ccagent.stores.accepting import plan_connections
 from ccagent.stores.metrics.server import StoreServer
-from ccagent.stores.metrics.settings import split_address
+from ccagent.stores.metrics.settings import StoreSettings, split_address
 from ccagent.views.web.access import PageAccess
 from ccagent.views.web.application import PageApplication
 from ccagent.views.web.context import PageSources
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from typing import Any
 
-    from ccagent.stores.metrics.settings import StoreSettings
     from ccagent.stores.metrics.store import MetricStore
     from ccagent.stores.metrics.tokens import TokenVerifier
     from ccagent.stores.metrics.usage.keeper import UsageKeeper

@@ -14,7 +14,7 @@ from ccagent.agents.energy.accounts import NODE_METER, EnergyDomain, MeasuredEne
 from ccagent.agents.energy.sources.base import ALL_SOCKETS, EnergySource, PowerIntegral, read_all
 from ccagent.errors import CcagentError, NotHereError, ProgramError, UnparsableError
 from ccagent.machine.background import GRACE, PATIENCE, RepeatedCall
-from ccagent.machine.hwmon import HWMON, list_chips, list_files, parse_label
+from ccagent.machine.hwmon import HWMON, HwmonChip, list_chips, list_files, parse_label
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.powercap import parse_energy
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ccagent.machine.checks import Check
-    from ccagent.machine.hwmon import HwmonChip
     from ccagent.machine.node import Node
 
 _RAIL = re.compile(r"(Module|Grace|CPU|SysIO) Power Socket ([0-9]{1,3})", re.ASCII)

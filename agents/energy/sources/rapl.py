@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, ClassVar
 
-from ccagent.agents.energy.accounts import EnergyDomain
+from ccagent.agents.energy.accounts import DomainKind, EnergyDomain, MeasuredEnergy
 from ccagent.agents.energy.sources.base import DomainCounters, EnergySource, Kept, read_all
-from ccagent.agents.metrics.perf.call import PerfCall, explain_error, parse_counts, read_paranoid
-from ccagent.agents.metrics.perf.pmu import find_pmus
+from ccagent.agents.metrics.perf.call import PARANOID, PerfCall, explain_error, parse_counts
+from ccagent.agents.metrics.perf.pmu import Pmu, find_pmus
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError, UnparsableError
 from ccagent.machine.cpus import read_socket
 from ccagent.machine.parsed import read_lack, read_parsed
@@ -18,10 +18,8 @@ from ccagent.machine.procfs.system import parse_cpuinfo
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ccagent.agents.energy.accounts import DomainKind, MeasuredEnergy
     from ccagent.agents.energy.settings import RaplAccess
     from ccagent.agents.metrics.perf.call import PerfEvent
-    from ccagent.agents.metrics.perf.pmu import Pmu
     from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
 
@@ -93,7 +91,7 @@ class PerfEnergySource(EnergySource):
             except OSError as error:
                 self.close()
                 raise explain_error(
-                    error, read_paranoid(node), read_lack(node, "CAP_PERFMON")
+                    error, node.read_text(PARANOID), read_lack(node, "CAP_PERFMON")
                 ) from error
             except CcagentError:
                 self.close()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ccagent.agents.base import read_state
 from ccagent.agents.fast.bandwidth.measurement import (
     ENOUGH_SHARE,
     compact_order,
@@ -16,7 +17,6 @@ from ccagent.agents.fast.bandwidth.measurement import (
     read_processor,
 )
 from ccagent.agents.fast.messages.structures import BandwidthResponse
-from ccagent.agents.state_file import read_state
 from ccagent.errors import CcagentError, NotHereError, ProgramError
 from ccagent.log import logger
 from ccagent.machine.cgroup.files import list_pids

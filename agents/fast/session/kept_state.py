@@ -7,7 +7,7 @@ import threading
 
 import msgspec
 
-from ccagent.agents.state_file import read_state, write_state
+from ccagent.agents.base import read_state, write_state
 
 _FILE = "fast.state"
 _LARGEST = 1024 * 1024

@@ -13,7 +13,7 @@ from ccagent.errors import CcagentError, ConfigurationError
 from ccagent.log import logger
 from ccagent.net.mqtt import MqttConnection
 from ccagent.net.mqtt_broker import FIRST_NUMBERED, LAST_NUMBERED, REFUSED, MqttLostError
-from ccagent.service.wake_up import WakeUp
+from ccagent.service.signals import WakeUp
 
 if TYPE_CHECKING:
     from ccagent.agents.fast.session.answers import AnswerQueue, QueuedAnswer

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ccagent.agents.lustre.jobstats.series import KeptTotal
+from ccagent.agents.lustre.jobstats.series import KeptTotal, OperationCounters
 from ccagent.records.line_protocol.encoding import NAME
 from ccagent.records.points import Point
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ccagent.agents.lustre.jobstats.series import OperationCounters
 
 _BANDWIDTHS = {"lustre_read_bytes": "lustre_read_bw", "lustre_write_bytes": "lustre_write_bw"}
 _LARGEST = 2**63 - 1

@@ -6,14 +6,13 @@ import re
 from hashlib import sha1
 from typing import TYPE_CHECKING
 
-from ccagent.agents.lustre.jobstats.entry import FACTORS
+from ccagent.agents.lustre.jobstats.entry import FACTORS, JobstatsEntry, Target
 from ccagent.records.envelopes import LARGEST_UINT
 
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from ccagent.agents.lustre.jobstats.entry import JobstatsEntry, Target
-    from ccagent.agents.lustre.jobstats.entry_id import IdFormat
+    from ccagent.agents.lustre.jobstats.entry import IdFormat
     from ccagent.agents.lustre.jobstats.series import Seen
     from ccagent.machine.node import Node
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
-from ccagent.agents.state_file import read_state, write_state
+from ccagent.agents.base import read_state, write_state
 from ccagent.log import logger
 
 if TYPE_CHECKING:

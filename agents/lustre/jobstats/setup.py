@@ -11,15 +11,14 @@ import re
 from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from ccagent.agents.lustre.jobstats.source import run_until_failure
+from ccagent.agents.lustre.jobstats.source import JobstatsSource, run_until_failure
 from ccagent.errors import CcagentError, NotHereError
-from ccagent.machine.checks import Check, CheckResult, list_names
+from ccagent.machine.checks import Check, CheckResult
 from ccagent.machine.program_checks import require_program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ccagent.agents.lustre.jobstats.source import JobstatsSource
     from ccagent.machine.node import Node
 
 
@@ -389,6 +388,6 @@ def assess_targets(targets: Sequence[str], errors: Sequence[str]) -> CheckResult
 def find_clients(node: Node) -> CheckResult:
     """Return the result for the Lustre file systems mounted on this node."""
     for directory in _CLIENT:
-        if names := list_names(node, directory):
+        if names := node.list_names(directory):
             return CheckResult("good", ", ".join(names[:_SHOWN]))
     return CheckResult("missing", "none")

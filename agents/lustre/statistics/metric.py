@@ -17,16 +17,12 @@ maximum and squares are ignored: they cover the whole time since the start.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
 import msgspec
 
 from ccagent.errors import UnparsableError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 _LONGEST_NAME = 512
 _NAME = re.compile(rb"[A-Za-z][\w@:-]*+(?:\.[^=\s]++)?")

@@ -19,8 +19,6 @@ from ccagent.errors import CcagentError, NotHereError, NotPermittedError, Unpars
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ccagent.machine.node import Node
-
 
 _NUMBERS = {"x86_64": 298, "aarch64": 241, "riscv64": 241, "ppc64le": 319, "s390x": 331}
 """System call number by architecture."""
@@ -190,12 +188,7 @@ def explain_error(error: OSError, paranoid: str, lack: str = "") -> CcagentError
     return UnparsableError(text)
 
 
-def read_paranoid(node: Node) -> str:
-    """Return the value of kernel.perf_event_paranoid; empty if it can't be read."""
-    try:
-        return node.read("proc/sys/kernel/perf_event_paranoid").decode("ascii", "replace").strip()
-    except CcagentError:
-        return ""
+PARANOID = "proc/sys/kernel/perf_event_paranoid"
 
 
 def _system_call() -> Callable[..., int]:

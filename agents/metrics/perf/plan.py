@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from ccagent.agents.metrics.perf.call import CYCLES, INSTRUCTIONS, explain_error
+from ccagent.agents.metrics.perf.call import CYCLES, INSTRUCTIONS, PerfEvent, explain_error
 from ccagent.agents.metrics.perf.pmu import Pmu, find_pmus
 from ccagent.errors import CcagentError, ConfigurationError, NotHereError
 from ccagent.machine.procfs.system import parse_cpuinfo
@@ -19,7 +19,6 @@ from ccagent.machine.procfs.system import parse_cpuinfo
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ccagent.agents.metrics.perf.call import PerfEvent
     from ccagent.machine.node import Node
 
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from ccagent.agents.metrics.perf.call import (
     CYCLES,
+    PARANOID,
     PerfCall,
     PerfCounters,
     explain_error,
-    read_paranoid,
 )
 from ccagent.agents.metrics.perf.plan import (
     FLOPS,
@@ -27,7 +27,7 @@ from ccagent.agents.metrics.perf.plan import (
 from ccagent.agents.metrics.perf.pmu import find_pmus
 from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Reader, ReaderSettings, Scope
 from ccagent.errors import CcagentError, NotHereError
-from ccagent.machine.checks import Check, CheckResult, list_names
+from ccagent.machine.checks import Check, CheckResult
 from ccagent.machine.cpus import CPUS, read_socket
 from ccagent.machine.descriptors import raise_limit
 from ccagent.machine.parsed import read_lack
@@ -117,7 +117,7 @@ class PerfReader(Reader[ReaderSettings]):
             except OSError as error:
                 self._give_up()
                 raise explain_error(
-                    error, read_paranoid(node), read_lack(node, "CAP_PERFMON")
+                    error, node.read_text(PARANOID), read_lack(node, "CAP_PERFMON")
                 ) from error
             except CcagentError:
                 self._give_up()
@@ -168,11 +168,6 @@ class PerfReader(Reader[ReaderSettings]):
         if shares:
             gauges.append(Gauge("perf_counted", 100.0 * sum(shares) / len(shares)))
 
-    @property
-    def _wants_cores(self) -> bool:
-        """Return whether any metric besides memory traffic is wanted."""
-        return self.wanted is None or bool(self.wanted & self.metrics.keys() - {"mem_bw"})
-
     def _open(self, node: Node, cpus: list[int]) -> EventPlan:
         """Open all counters. Raise OSError if the kernel refuses, NotHereError without hardware."""
         # Without permission or hardware, this is the only call.
@@ -186,7 +181,9 @@ class PerfReader(Reader[ReaderSettings]):
             unknown = f"perf: no table for {cpu or 'a processor that /proc/cpuinfo does not name'}"
             unavailable.note(NotHereError(unknown), *FLOPS, "mem_bw")
         plan = EventPlan(node, table, unavailable)
-        for number in cpus if self._wants_cores else ():
+        # Metrics besides memory traffic are counted for each hwthread.
+        has_cores = self.wanted is None or bool(self.wanted & self.metrics.keys() - {"mem_bw"})
+        for number in cpus if has_cores else ():
             counters = PerfCounters(self._call, plan.together)
             self._cores.append(_Core(Scope("hwthread", str(number)), counters))
             refused = counters.add(number, plan.events)
@@ -245,8 +242,8 @@ _CORES = re.compile(r"cpu|cpu_core|cpu_atom|armv\d+.*|cpum_cf")
 
 def find_counters(node: Node) -> CheckResult:
     """Open and close a counter of cycles on the first cpu."""
-    paranoid = read_paranoid(node)
-    pmus = list(filter(_CORES.fullmatch, list_names(node, _DEVICES)))
+    paranoid = node.read_text(PARANOID)
+    pmus = list(filter(_CORES.fullmatch, node.list_names(_DEVICES)))
     return assess_counters(pmus, paranoid, _try_cycles(paranoid) if node.is_live else None)
 
 

@@ -17,13 +17,12 @@ from ccagent.agents.metrics.readers.base import (
 )
 from ccagent.config.duration import Duration
 from ccagent.errors import ConfigurationError, NotHereError
-from ccagent.machine.gpu.vendor import is_any_present, parse_address, vendor_directories
+from ccagent.machine.gpu.vendor import Detail, is_any_present, parse_address, vendor_directories
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from ccagent.machine.gpu.gpus import GpuReading, Gpus
-    from ccagent.machine.gpu.vendor import Detail
     from ccagent.machine.node import Node
     from ccagent.records.envelopes import SampleGpu
 

@@ -18,14 +18,13 @@ from ccagent.agents.metrics.readers.program_reader import ProgramReader, Program
 from ccagent.errors import CcagentError, NotHereError, ProgramError, UnparsableError
 from ccagent.machine.hwmon import clean_label
 from ccagent.machine.parsed import read_parsed
-from ccagent.machine.procfs.mountinfo import MOUNTINFO, parse_mountinfo
+from ccagent.machine.procfs.mountinfo import MOUNTINFO, Mount, parse_mountinfo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ccagent.agents.metrics.readers.program_reader import Programs
     from ccagent.machine.node import Node
-    from ccagent.machine.procfs.mountinfo import Mount
 
 
 META_OPERATIONS = (

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Reader, ReaderSettings, Scope
 from ccagent.errors import CcagentError, NotHereError, VanishedError
-from ccagent.machine.cgroup.counters import JobCgroups
+from ccagent.machine.cgroup.counters import JobCgroups, JobCounters
 from ccagent.machine.cgroup.jobs import job_directories
 from ccagent.machine.counters import NEW, Rates
 from ccagent.machine.cpus import CPUS, read_socket
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from ccagent.agents.metrics.readers.base import ScopeType
-    from ccagent.machine.cgroup.counters import JobCounters
     from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
 

@@ -11,7 +11,7 @@ from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Reader, Re
 from ccagent.config.duration import Duration
 from ccagent.errors import CcagentError, NotHereError
 from ccagent.machine.parsed import read_parsed
-from ccagent.machine.procfs.mountinfo import MOUNTINFO, parse_mountinfo
+from ccagent.machine.procfs.mountinfo import MOUNTINFO, Mount, parse_mountinfo
 from ccagent.machine.space import SpaceQueries, escape
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from ccagent.machine.node import Node
-    from ccagent.machine.procfs.mountinfo import Mount
 
 LOCAL = (
     "bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "nilfs2", "reiserfs", "xfs", "zfs",

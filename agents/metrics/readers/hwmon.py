@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from ccagent.agents.metrics.readers.base import Gauge, Metric, Reader, ReaderSettings, Scope
 from ccagent.errors import CcagentError, NotHereError
 from ccagent.machine.hwmon import HWMON, list_chips, parse_label, parse_sensor
-from ccagent.machine.parsed import read_parsed
+from ccagent.machine.parsed import parse_or, read_parsed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -189,7 +189,9 @@ def _gauges(
     scope = Scope(stype="sensor", stype_id=sensor.name)
     for metric, path in sensor.paths.items():
         is_value = metric == sensor.kind.metric
-        if metric not in wanted or (is_value and _is_faulty(node, sensor)):
+        if metric not in wanted:
+            continue
+        if is_value and sensor.fault and parse_or(node, sensor.fault, parse_sensor, 0):
             continue
         try:
             number = read_parsed(node, path, parse_sensor)
@@ -204,18 +206,6 @@ def _gauges(
             errors.append(f"/{path}: no {sensor.kind.description} that can be")
 
 
-def _is_faulty(node: Node, sensor: HwmonSensor) -> bool:
-    try:
-        return bool(sensor.fault) and read_parsed(node, sensor.fault, parse_sensor) != 0
-    except CcagentError:
-        return False
-
-
 def _add_label(node: Node, sensor: HwmonSensor) -> HwmonSensor:
-    if not sensor.label:
-        return sensor
-    try:
-        label = read_parsed(node, sensor.label, parse_label)
-    except CcagentError:
-        return sensor
-    return sensor._replace(name=f"{sensor.name}/{label}")
+    label = parse_or(node, sensor.label, parse_label, None) if sensor.label else None
+    return sensor if label is None else sensor._replace(name=f"{sensor.name}/{label}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Reader, ReaderSettings, Scope
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
-from ccagent.machine.checks import Check, CheckResult, list_names
+from ccagent.machine.checks import Check, CheckResult
 from ccagent.machine.counters import Sums
 from ccagent.machine.infiniband_ports import ACTIVE, DEVICES, parse_state
 from ccagent.machine.parsed import read_parsed
@@ -233,8 +233,8 @@ def find_ports(node: Node) -> CheckResult:
 
 def _read_states(node: Node) -> Iterator[tuple[str, int | None]]:
     """Yield each port with its state; None for an unreadable state."""
-    for device in list_names(node, DEVICES):
-        for port in list_names(node, f"{DEVICES}/{device}/ports"):
+    for device in node.list_names(DEVICES):
+        for port in node.list_names(f"{DEVICES}/{device}/ports"):
             try:
                 path = f"{DEVICES}/{device}/ports/{port}/state"
                 yield f"{device}/{port}", read_parsed(node, path, parse_state)

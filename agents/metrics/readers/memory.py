@@ -219,7 +219,7 @@ class MemoryReader(Reader[MemorySettings]):
 
     def checks(self, node: Node) -> Iterator[Check]:
         """Yield the check of /proc."""
-        from ccagent.machine.procfs.checks import require_proc
+        from ccagent.machine.checks import require_proc
 
         yield require_proc(node)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ccagent.agents.metrics.readers.base import NODE, Count, Metric, Reader, ReaderSettings, Scope
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError
-from ccagent.machine.checks import Check, CheckResult, list_names
+from ccagent.machine.checks import Check, CheckResult
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.powercap import (
     FIX,
@@ -24,8 +24,8 @@ from ccagent.machine.powercap import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from ccagent.machine.background import Poller
     from ccagent.machine.node import Node
-    from ccagent.machine.poller import Poller
     from ccagent.machine.powercap import RaplZone
 
 
@@ -114,7 +114,7 @@ class PowerReader(Reader[ReaderSettings]):
         gaps = [gap for each in self._counters.values() if (gap := each.longest_gap) > 0]
         if not gaps or self.interval <= min(gaps) / 2 or self._poller is not None:
             return
-        from ccagent.machine.poller import Poller
+        from ccagent.machine.background import Poller
 
         def follow() -> None:
             self._follow(node, self._energies(node))
@@ -185,7 +185,7 @@ def require_rapl(node: Node, impact: str = "") -> Check:
 
 def find_zones(node: Node) -> CheckResult:
     """Return the result with the number of zones that this user can read."""
-    names = [name for name in list_names(node, POWERCAP) if ZONE.fullmatch(name)]
+    names = [name for name in node.list_names(POWERCAP) if ZONE.fullmatch(name)]
     if not names:
         fix = "on hardware: modprobe intel_rapl_msr; virtual machines have none"
         return CheckResult("missing", f"no zones in /{POWERCAP}", fix)

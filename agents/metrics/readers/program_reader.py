@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Generic, NamedTuple, TypeVar
 
 from msgspec import Meta
 
-from ccagent.agents.metrics.readers.base import Count, Gauge, Reader, ReaderSettings
+from ccagent.agents.metrics.readers.base import Count, Gauge, Reader, ReaderSettings, Scope
 from ccagent.config.duration import Duration
 from ccagent.machine.background import GRACE, PATIENCE, RepeatedCall, StopPipe
 from ccagent.machine.counters import Rates
@@ -15,7 +15,6 @@ from ccagent.machine.counters import Rates
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ccagent.agents.metrics.readers.base import Scope
     from ccagent.machine.node import Node
 
 _OUTPUT_LIMIT = 4 * 1024 * 1024

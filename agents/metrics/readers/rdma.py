@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Reader, ReaderSettings, Scope
-from ccagent.machine.rdma import read_job_rdma, sum_job_rdma
+from ccagent.machine.rdma import RdmaUse, read_job_rdma, sum_job_rdma
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from ccagent.machine.node import Node
-    from ccagent.machine.rdma import RdmaUse
 
 _ASKED = "netlink of RDMA, as `rdma resource show"
 _COUNTED = "netlink of RDMA, as `rdma statistic qp show`, if counted by process"

@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from ccagent.agents.metrics.readers.base import NODE, Gauge, Metric, Reader, ReaderSettings, Scope
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
-from ccagent.machine.cpus import CPUS, read_location
-from ccagent.machine.hwmon import HWMON, list_chips
+from ccagent.machine.cpus import CPUS, CpuLocation, read_location
+from ccagent.machine.hwmon import HWMON, HwmonChip, list_chips
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.cpulist import parse_cpu_list
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ccagent.machine.cpus import CpuLocation
-    from ccagent.machine.hwmon import HwmonChip
     from ccagent.machine.node import Node
 
 _COLDEST, _HOTTEST = -60, 150
@@ -253,9 +251,9 @@ def _coretemp_zones(node: Node) -> dict[str, int]:
     root = "sys/devices/platform"
     return {
         name: int(found[1])
-        for device in _names(node, root)
+        for device in node.list_names(root)
         if (found := _ZONE.fullmatch(device))
-        for name in _names(node, f"{root}/{device}/hwmon")
+        for name in node.list_names(f"{root}/{device}/hwmon")
     }
 
 
@@ -265,16 +263,9 @@ def _pci_order(node: Node, driver: str) -> dict[str, int]:
     PCI addresses of processor devices ascend with the sockets: 00:18.3, 00:19.3...
     """
     root = f"sys/bus/pci/drivers/{driver}"
-    devices = sorted(name for name in _names(node, root) if ":" in name)
+    devices = sorted(name for name in node.list_names(root) if ":" in name)
     return {
         name: index
         for index, device in enumerate(devices)
-        for name in _names(node, f"{root}/{device}/hwmon")
+        for name in node.list_names(f"{root}/{device}/hwmon")
     }
-
-
-def _names(node: Node, directory: str) -> list[str]:
-    try:
-        return node.list(directory)
-    except CcagentError:
-        return []

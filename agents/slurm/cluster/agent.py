@@ -15,7 +15,7 @@ from ccagent.log import logger
 from ccagent.machine.clock import timestamp
 from ccagent.machine.slurm_environment import explain_failure
 from ccagent.records.envelopes import ClusterAttributes, ClusterData, ClusterEnvelope
-from ccagent.records.message import FORMATS
+from ccagent.records.message import FORMATS, Format, Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from ccagent.agents.slurm.rest.source import RestSource
     from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
-    from ccagent.records.message import Format, Record
 
 
 class ClusterSettings(SlurmSourceSettings, frozen=True, kw_only=True):

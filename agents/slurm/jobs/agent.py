@@ -16,8 +16,8 @@ from ccagent.log import logger
 from ccagent.machine.clock import timestamp
 from ccagent.machine.hostlist import expand
 from ccagent.machine.slurm_environment import explain_failure
-from ccagent.records.envelopes import JobsAttributes, JobsData, JobsEnvelope
-from ccagent.records.message import FORMATS
+from ccagent.records.envelopes import JobsAttributes, JobsData, JobsEnvelope, SlurmJob
+from ccagent.records.message import FORMATS, Format, Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from ccagent.agents.slurm.rest.source import RestSource
     from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
-    from ccagent.records.envelopes import SlurmJob
-    from ccagent.records.message import Format, Record
     from ccagent.records.points import Event
 
 _OVERLAP = 600

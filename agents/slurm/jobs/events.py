@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
-from ccagent.agents.slurm.cluster.sinfo import number_hwthreads
+from ccagent.agents.slurm.cluster.sinfo import NodeTopology, Numbering, number_hwthreads
 from ccagent.agents.slurm.jobs.job_rows import ENDED
 from ccagent.agents.slurm.tres import count, count_gpus, total_memory
 from ccagent.machine.hostlist import expand
@@ -18,7 +18,6 @@ from ccagent.records.points import Event
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ccagent.agents.slurm.cluster.sinfo import NodeTopology, Numbering
     from ccagent.agents.slurm.jobs.round import Run
     from ccagent.agents.slurm.jobs.scontrol import JobDetails
     from ccagent.machine.node import Node

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ccagent.agents.state_file import read_state, write_state
+from ccagent.agents.base import read_state, write_state
 from ccagent.log import logger
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import msgspec
 
 from ccagent import PRODUCER, __version__
 from ccagent.agents.slurm.rest.forms import listed
-from ccagent.agents.slurm.rest.settings import VERSION, socket_path
+from ccagent.agents.slurm.rest.settings import VERSION, SlurmSourceSettings, socket_path
 from ccagent.config.duration import Duration
 from ccagent.config.secret import read_secret
 from ccagent.errors import CcagentError, ConfigurationError, ProgramError, UnparsableError
@@ -28,8 +28,6 @@ from ccagent.net.urls import Server, split_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from ccagent.agents.slurm.rest.settings import SlurmSourceSettings
 
 
 NEWEST = 46

@@ -9,7 +9,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.errors import CcagentError, UnparsableError
-from ccagent.machine.cgroup.jobs import job_directories
+from ccagent.machine.cgroup.jobs import known_directories
 from ccagent.machine.hostlist import expand
 from ccagent.machine.slurm_environment import run_slurm
 
@@ -246,11 +246,7 @@ def idle_cards(allocation: Allocation, used: dict[int, float], reading: GpuReadi
 def _jobs(node: Node, processes: Sequence[ProcessOfJob]) -> dict[int, _JobHere]:
     """Return the jobs with a cgroup or a process on this node."""
     jobs: dict[int, _JobHere] = {}
-    try:
-        directories = job_directories(node, _V1)
-    except CcagentError:
-        directories = []
-    for directory in directories:
+    for directory in known_directories(node, _V1):
         devices = directory.path if directory.controller == "devices" else ""
         known = jobs.setdefault(
             directory.job, _JobHere(directory.uid, devices, directory.slurmd, [])

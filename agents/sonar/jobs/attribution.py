@@ -185,8 +185,11 @@ class ProcessAttribution:
             entry.uid = self._node.owner(path)
             membership = self.read(entry)
         except NotHereError:
-            self._check_existence(path)
-            membership = NO_MEMBERSHIP
+            try:
+                self._node.owner(path)
+            except CcagentError as error:
+                raise VanishedError(path) from error
+            membership = NO_MEMBERSHIP  # a kernel without control groups
         except VanishedError:
             raise
         except NotPermittedError as error:
@@ -232,13 +235,6 @@ class ProcessAttribution:
         entry.wanted = self._selection.wants(
             self._node, entry.uid, command, in_container=entry.in_container
         )
-
-    def _check_existence(self, path: str) -> None:
-        """Raise VanishedError if the process has ended; otherwise the kernel has no cgroups."""
-        try:
-            self._node.owner(path)
-        except CcagentError as error:
-            raise VanishedError(path) from error
 
     def _descent(self, pid: int) -> tuple[ProcessStat, int] | None:
         entry = self._entries.get(str(pid))

@@ -11,20 +11,18 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from ccagent.agents.metrics.presets import apply_preset
-from ccagent.agents.metrics.readers.base import Count
+from ccagent.agents.metrics.readers.base import Count, Scope
 from ccagent.agents.metrics.readers.cgroup_jobs import CgroupJobsReader, make_job_values
 from ccagent.errors import NotHereError
 from ccagent.machine.cgroup.counters import JobCgroups, JobCounters
 from ccagent.machine.counters import Rates
 from ccagent.machine.job_energy import latest_energy
-from ccagent.records.envelopes import SampleJobCgroup, SampleJobEnergy
+from ccagent.records.envelopes import SampleJob, SampleJobCgroup, SampleJobEnergy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ccagent.agents.metrics.readers.base import Scope
     from ccagent.machine.node import Node
-    from ccagent.records.envelopes import SampleJob
 
 _METRICS = CgroupJobsReader.of_jobs
 _OUTPUTS = {

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.agents.sonar.jobs.rollup import pids_of_ended
-from ccagent.agents.sonar.process import ENDED, OwnerGroup, Process
+from ccagent.agents.sonar.process import ENDED, OwnerGroup, Process, ProcessSelection
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError
 from ccagent.machine.bpf.ended_records import EndedKey, parse_key, parse_raw
 from ccagent.machine.bpf.task_records import KERNEL_THREAD, Task, ticks
@@ -19,7 +19,6 @@ from ccagent.machine.cgroup.jobs import CgroupMembership
 from ccagent.machine.procfs.process_files import command_text
 
 if TYPE_CHECKING:
-    from ccagent.agents.sonar.process import ProcessSelection
     from ccagent.machine.bpf.ended_records import RawEndedReading, RawEntry
     from ccagent.machine.node import Node
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import structs
 
-from ccagent.agents.sonar.process import FIRST_PID_OF_ENDED
+from ccagent.agents.sonar.process import FIRST_PID_OF_ENDED, Process
 from ccagent.errors import (
     CcagentError,
     NotHereError,
@@ -21,16 +21,13 @@ from ccagent.errors import (
     VanishedError,
 )
 from ccagent.log import logger
-from ccagent.machine.cgroup.counters import FILES
+from ccagent.machine.cgroup.counters import FILES, JobCounters
 from ccagent.machine.cgroup.jobs import job_directories
 from ccagent.machine.parsed import FileErrors
-from ccagent.records.envelopes import LARGEST_UINT
+from ccagent.records.envelopes import LARGEST_UINT, SampleJob, SampleProcess
 
 if TYPE_CHECKING:
-    from ccagent.agents.sonar.process import Process
-    from ccagent.machine.cgroup.counters import JobCounters
     from ccagent.machine.node import Node
-    from ccagent.records.envelopes import SampleJob, SampleProcess
 
 _KB = 1024
 _PSS = re.compile(rb"^Pss: +([0-9]{1,20}) kB$", re.MULTILINE)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from ccagent.agents.sonar.process import UNKNOWN_USER, make_record
+from ccagent.agents.sonar.process import UNKNOWN_USER, Process, make_record
 from ccagent.errors import NotHereError, VanishedError
 from ccagent.machine.procfs.process_files import DEFUNCT
 from ccagent.machine.system_state import pid_max
@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ccagent.agents.sonar.jobs.allocations import Allocation
-    from ccagent.agents.sonar.jobs.ended_streams import EndedStreams
-    from ccagent.agents.sonar.jobs.rollup import SyntheticPids
-    from ccagent.agents.sonar.process import Process
+    from ccagent.agents.sonar.jobs.rollup import EndedStreams, SyntheticPids
     from ccagent.machine.node import Node
     from ccagent.records.envelopes import SampleGpu
 
@@ -69,7 +67,7 @@ class JobRecords:
 
     as_streams: the receiver computes CPU time from differences of `cpu_time` between records of
     equal pid and command, and for the first record from `cpu_avg`. Zombies keep their command then,
-    and ended processes are counters; see ended_streams.py.
+    and ended processes are counters; see rollup.py.
     """
 
     def __init__(self, *, by_process_group: bool, rollup: bool, as_streams: bool = False) -> None:
@@ -83,7 +81,7 @@ class JobRecords:
         self._sampled_at = 0.0
         self._synthetic: SyntheticPids | None = None
         if as_streams:
-            from ccagent.agents.sonar.jobs.ended_streams import EndedStreams
+            from ccagent.agents.sonar.jobs.rollup import EndedStreams
 
             self._streams = EndedStreams()
 
@@ -158,30 +156,24 @@ class JobRecords:
         if known is not None and known.process is process:
             if known.average == average and known.record.gpus == gpus:
                 return known
-            return _KnownProcess(
-                process, average, self._record(process, average, gpus), known.group
-            )
-        if process.job and not self._by_process_group:
-            key = (process.job, 0, process.uid)
+            group = known.group
         else:
-            key = (process.process_group, self._epoch, process.uid)
-        group = self._groups.get(key)
-        if group is None:
-            group = self._groups[key] = _RecordGroup()
-        return _KnownProcess(process, average, self._record(process, average, gpus), group)
-
-    def _record(
-        self, process: Process, average: float, gpus: list[SampleProcessGpu]
-    ) -> SampleProcess:
+            if process.job and not self._by_process_group:
+                key = (process.job, 0, process.uid)
+            else:
+                key = (process.process_group, self._epoch, process.uid)
+            if key not in self._groups:
+                self._groups[key] = _RecordGroup()
+            group = self._groups[key]
         record = make_record(process, average, gpus)
-        if self._streams is None or process.is_ended:
-            return record
-        # Ended processes are counted separately; their time must not also be in the parents' time.
-        return structs.replace(
-            record,
-            cmd=record.cmd.removesuffix(DEFUNCT),
-            cpu_time=int(process.cpu_seconds) if self._counts_ended else record.cpu_time,
-        )
+        if self._streams is not None and not process.is_ended:
+            # Ended processes are counted separately; their time must not also be in the parents'.
+            record = structs.replace(
+                record,
+                cmd=record.cmd.removesuffix(DEFUNCT),
+                cpu_time=int(process.cpu_seconds) if self._counts_ended else record.cpu_time,
+            )
+        return _KnownProcess(process, average, record, group)
 
     def _synthetic_pids(self, node: Node) -> SyntheticPids:
         if self._synthetic is None:

@@ -14,14 +14,13 @@ from ccagent.errors import CcagentError, NotPermittedError, UnparsableError
 from ccagent.machine.bpf.checks import is_iterator_usable
 from ccagent.machine.checks import Check, CheckResult
 from ccagent.machine.parsed import read_parsed
-from ccagent.machine.procfs.identity import STATUS, parse_identity
+from ccagent.machine.procfs.identity import STATUS, Identity, parse_identity
 from ccagent.machine.procfs.mountinfo import MOUNTINFO, find_mount, parse_mountinfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ccagent.machine.node import Node
-    from ccagent.machine.procfs.identity import Identity
 
 _AREA = "processes"
 _HIDEPID = {"": 0, "0": 0, "off": 0, "1": 1, "noaccess": 1, "2": 2, "invisible": 2,

@@ -5,13 +5,12 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Literal
 
-from ccagent.agents.sonar.process import ProcessSource
+from ccagent.agents.sonar.process import Process, ProcessSelection, ProcessSource
 from ccagent.errors import CcagentError, ConfigurationError, NotHereError
 from ccagent.log import logger
 from ccagent.machine.bpf import pins
 
 if TYPE_CHECKING:
-    from ccagent.agents.sonar.process import Process, ProcessSelection
     from ccagent.agents.sonar.sources.bpf import BpfSource
     from ccagent.agents.sonar.sources.procfs import ProcfsSource
     from ccagent.machine.node import Node

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 import click
 
 from ccagent import log
-from ccagent.config.command_options import add_common_options
+from ccagent.config.command_options import Common, add_common_options
 from ccagent.service.signals import CLOSED_PIPE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ccagent.config.command_options import Common
     from ccagent.config.configuration import Configuration
     from ccagent.config.options import Options
 

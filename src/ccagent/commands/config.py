@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
-from ccagent.config.command_options import HelpfulGroup, add_file_options
-
-if TYPE_CHECKING:
-    from ccagent.config.command_options import Common
+from ccagent.config.command_options import Common, HelpfulGroup, add_file_options
 
 
 @click.group(cls=HelpfulGroup)

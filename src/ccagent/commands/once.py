@@ -8,23 +8,19 @@ from typing import TYPE_CHECKING, Any
 from msgspec import structs
 
 from ccagent import log
-from ccagent.agents.base import agent_class, build_agent
-from ccagent.config.options import load_configuration, public_url
+from ccagent.agents.base import Agent, agent_class, build_agent
+from ccagent.config.options import Options, load_configuration, public_url
 from ccagent.errors import CcagentError, ConfigurationError, ProgramError, RejectedError
 from ccagent.log import logger, printable
-from ccagent.records.encoding import encode_each
+from ccagent.records.encoding import Profile, encode_each
 from ccagent.service.signals import allow_interrupts, time_limit
-from ccagent.transports.base import build_transport
+from ccagent.transports.base import Transport, build_transport
 
 if TYPE_CHECKING:
-    from ccagent.agents.base import Agent
     from ccagent.config.configuration import Configuration
-    from ccagent.config.options import Options
     from ccagent.machine.node import Node
     from ccagent.queue.queue import Queue
-    from ccagent.records.encoding import Profile
     from ccagent.records.message import Format, Message
-    from ccagent.transports.base import Transport
 
 
 _EXTRAS = {"sample": ["job-cgroups"]}

@@ -10,7 +10,7 @@ from msgspec import Meta
 from ccagent.config.common_keys import AgentSettings, SinkSettings
 from ccagent.config.conversion import convert, place_errors
 from ccagent.config.duration import Duration
-from ccagent.config.files import read_files
+from ccagent.config.files import Files, read_files
 from ccagent.config.settings import Problems, Settings, as_list, as_table, find_unusable_texts
 from ccagent.errors import ConfigurationError, KeyProblem, nearest
 from ccagent.log import LogFormat, LogLevel
@@ -19,7 +19,6 @@ from ccagent.records.message import FORMATS, Format
 from ccagent.registry import TABLES, load_agent, load_table, load_transport
 
 if TYPE_CHECKING:
-    from ccagent.config.files import Files
     from ccagent.machine.clock import Clock
 
 S = TypeVar("S", bound=Settings)

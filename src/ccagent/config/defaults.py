@@ -6,8 +6,8 @@ import textwrap
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from ccagent.config.configuration import GlobalSettings, OutboxSettings
-from ccagent.config.keys import describe_keys
-from ccagent.config.settings import join_key
+from ccagent.config.keys import Key, describe_keys
+from ccagent.config.settings import Settings, join_key
 from ccagent.registry import (
     TABLES,
     agent_names,
@@ -20,8 +20,6 @@ from ccagent.registry import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ccagent.config.keys import Key
-    from ccagent.config.settings import Settings
 
 _TEMPLATE = """\
 # The configuration of ccagent. This file has every key with its default, commented out: it has no

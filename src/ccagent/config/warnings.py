@@ -56,7 +56,7 @@ def _find_forgotten(configuration: Configuration, agent: str) -> Iterator[str]:
         remedy = "outbox.memory = false" if outbox.directory else "outbox.directory"
         yield (
             f"agents.{agent}.state-file: {key} {cause}, so messages for "
-            f"{_join_names(sinks)} wait in "
+            f"sink{'s' if len(sinks) > 1 else ''} {', '.join(sinks)} wait in "
             f"memory; one that is dropped there is lost, and state-file holds it as sent: "
             f"set {remedy}"
         )
@@ -81,10 +81,6 @@ def _find_not_taken(configuration: Configuration, agent: str) -> Iterator[str]:
                 f"this sink too: remove agents.{agent}.preset, and each sink has the records of "
                 "its receiver"
             )
-
-
-def _join_names(sinks: list[str]) -> str:
-    return f"sink{'s' if len(sinks) > 1 else ''} {', '.join(sinks)}"
 
 
 def _find_unused_sinks(configuration: Configuration) -> Iterator[str]:

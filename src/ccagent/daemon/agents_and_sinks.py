@@ -8,24 +8,21 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ccagent.agents.base import build_agent
+from ccagent.agents.base import Agent, build_agent
 from ccagent.counters import DaemonCounters
 from ccagent.daemon.runner import Runner, Schedule
 from ccagent.log import logger
 from ccagent.queue.sink import Sink
-from ccagent.transports.base import build_transport
+from ccagent.transports.base import Transport, build_transport
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from ccagent.agents.base import Agent
     from ccagent.config.configuration import Configuration
-    from ccagent.config.duration import Cadence
     from ccagent.exporter.service import ExporterService
     from ccagent.exporter.settings import ExporterSettings
     from ccagent.machine.clock import Clock
     from ccagent.machine.node import Node
-    from ccagent.transports.base import Transport
 
 
 _Names = tuple[str, str]
@@ -204,7 +201,9 @@ class AgentsAndSinks:
                 agent = plan.agents[name]
                 prefix = configuration.settings.topic_prefix
                 runner = Runner(agent, node, boxes, prefix=prefix)
-                self._runners[name] = (self._schedule(agent.settings.every), runner)
+                every = agent.settings.every
+                schedule = Schedule(every.seconds, self._clock.time()) if every else None
+                self._runners[name] = (schedule, runner)
                 runner.start(sample_now=agent.settings.on_startup)
             else:
                 self._runners[name][1].outboxes = boxes
@@ -261,9 +260,6 @@ class AgentsAndSinks:
         """Return the time of the next sample in seconds since 1970, or the default."""
         ticks = [schedule.next for schedule, _ in self._runners.values() if schedule is not None]
         return min(ticks, default=default)
-
-    def _schedule(self, every: Cadence | None) -> Schedule | None:
-        return None if every is None else Schedule(every.seconds, self._clock.time())
 
     def retire(self) -> None:
         """Close removed sinks when they are idle, and forget agents and sinks that have ended.

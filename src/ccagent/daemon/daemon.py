@@ -20,9 +20,8 @@ from ccagent.machine.own_memory import read_resident, share_heap
 from ccagent.service.lock import Lock
 from ccagent.service.notify import Notifier
 from ccagent.service.private_directories import make_directory
-from ccagent.service.signals import ReceivedSignals, ignore_signals, release_blocked
+from ccagent.service.signals import ReceivedSignals, WakeUp, ignore_signals, release_blocked
 from ccagent.service.status_socket import Status, StatusSocket
-from ccagent.service.wake_up import WakeUp
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -286,11 +285,10 @@ class Daemon:
 
     def _start_loading(self) -> BackgroundCall[Plan]:
         self._loading_since = self._clock.monotonic()
-        self._loading = BackgroundCall(self._load_plan, "configuration", self._wake_up.set)
+        self._loading = BackgroundCall(
+            lambda: self._running.make_plan(self._load()), "configuration", self._wake_up.set
+        )
         return self._loading
-
-    def _load_plan(self) -> Plan:
-        return self._running.make_plan(self._load())
 
     def _apply(self, plan: Plan) -> None:
         """Apply a plan. Raise LockedError for a locked outbox directory, before any change."""

@@ -68,7 +68,11 @@ def examine(
     subjects: dict[str, list[AgentCheck]] = {}
     for each in site.checks:
         subjects.setdefault(each.check.subject, []).append(each)
-    groups = [checks for checks in subjects.values() if _is_due(checks)]
+    groups = [
+        checks
+        for checks in subjects.values()
+        if not checks[0].check.is_query or any(each.is_configured for each in checks)
+    ]
     tasks = [partial(_run_general, name, check, site) for name, check in general.items()]
     tasks += [partial(_run_check, checks) for checks in groups]
     keys: list[str | Sequence[AgentCheck]] = [*general, *groups]
@@ -83,10 +87,6 @@ def examine(
 def list_stopped(findings: Sequence[Finding]) -> list[str]:
     """Return the configured agents and sinks that cannot work, each once."""
     return list(dict.fromkeys(name for finding in findings for name in finding.stops))
-
-
-def _is_due(checks: Sequence[AgentCheck]) -> bool:
-    return not checks[0].check.is_query or any(each.is_configured for each in checks)
 
 
 def _run_general(name: str, check: GeneralCheck, site: Site) -> list[Finding]:

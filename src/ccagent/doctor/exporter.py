@@ -13,17 +13,15 @@ from typing import TYPE_CHECKING
 
 from ccagent.controls.catalogue import find_features, standard_classes
 from ccagent.controls.settings import ControlsSettings
-from ccagent.doctor.finding import Finding
+from ccagent.doctor.finding import Finding, Site
 from ccagent.errors import CcagentError, ConfigurationError, NotPermittedError
-from ccagent.exporter.settings import ExporterSettings
+from ccagent.exporter.settings import Address, ExporterSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from ccagent.controls.control import Control
-    from ccagent.doctor.finding import Site
     from ccagent.exporter.collector import Collector
-    from ccagent.exporter.settings import Address
 
 
 AREA = "exporter"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
-from ccagent.agents.base import agent_class
+from ccagent.agents.base import Agent, agent_class
 from ccagent.errors import CcagentError, ProgramError
 from ccagent.machine.background import BackgroundCall
 from ccagent.machine.checks import Check, CheckResult, State
@@ -20,7 +20,6 @@ from ccagent.registry import AGENTS
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
-    from ccagent.agents.base import Agent
     from ccagent.config.configuration import Configuration
     from ccagent.machine.node import Node
 

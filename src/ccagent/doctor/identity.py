@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from ccagent.doctor.finding import Finding
+from ccagent.doctor.finding import Finding, Site
 from ccagent.errors import CcagentError, NotPermittedError, UnparsableError
 from ccagent.machine.hostlist import expand
 from ccagent.machine.node import read_host_name
@@ -19,8 +19,6 @@ from ccagent.machine.slurm_environment import run_slurm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from ccagent.doctor.finding import Site
 
 
 _AREA = "identity"

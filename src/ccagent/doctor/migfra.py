@@ -6,7 +6,7 @@ import os
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from ccagent.doctor.finding import Finding
+from ccagent.doctor.finding import Finding, Site
 from ccagent.machines.hypervisor import Hypervisor, HypervisorError
 from ccagent.machines.policy import MachinePolicy
 from ccagent.machines.settings import MigfraSettings
@@ -14,7 +14,6 @@ from ccagent.machines.settings import MigfraSettings
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ccagent.doctor.finding import Site
 
 AREA = "migfra"
 _IMPACT = ["migfra: every task is answered with an error"]

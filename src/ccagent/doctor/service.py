@@ -12,9 +12,8 @@ import pwd
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.config.warnings import unsafe_places
-from ccagent.doctor.finding import Finding
+from ccagent.doctor.finding import Finding, Site
 from ccagent.errors import CcagentError, NotHereError, ProgramError
-from ccagent.machine.checks import list_names, read_text
 from ccagent.machine.program import ProgramUser, run
 from ccagent.service.status_socket import read_status
 
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from ccagent.counters import SinkCounters
-    from ccagent.doctor.finding import Site
     from ccagent.machine.node import Node
 
 
@@ -113,11 +111,11 @@ def find_values(unit: str, key: str) -> list[str]:
 
 def read_unit(node: Node) -> str:
     """Return the text of the service's unit with its drop-ins; empty if it does not exist."""
-    texts = (read_text(node, f"{folder}/{_UNIT}") for folder in _FOLDERS)
+    texts = (node.read_text(f"{folder}/{_UNIT}") for folder in _FOLDERS)
     parts = [next(filter(None, texts), "")]
     for folder in reversed(_FOLDERS) if parts[0] else ():
         drop_ins = f"{folder}/{_UNIT}.d"
-        parts += [read_text(node, f"{drop_ins}/{name}") for name in list_names(node, drop_ins)]
+        parts += [node.read_text(f"{drop_ins}/{name}") for name in node.list_names(drop_ins)]
     return "\n".join(parts)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ccagent import PRODUCER, RELEASE
 from ccagent.agents.base import make_error
-from ccagent.doctor.finding import Finding, run_all
+from ccagent.doctor.finding import Finding, Site, run_all
 from ccagent.doctor.identity import compare_clocks
 from ccagent.errors import CcagentError, ProgramError
 from ccagent.machine.clock import timestamp
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ccagent.config.configuration import Configuration
-    from ccagent.doctor.finding import Site
     from ccagent.records.message import Message
 
 

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
-from ccagent.doctor.finding import Finding
+from ccagent.doctor.finding import Finding, Site
 from ccagent.doctor.service import (
     find_service_user,
     find_unwritable,
@@ -16,21 +16,18 @@ from ccagent.doctor.service import (
     read_unit,
 )
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError
-from ccagent.machine.checks import list_names
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.mountinfo import MOUNTINFO, find_mount, parse_mountinfo
 from ccagent.queue.queue import SUFFIX, make_directory_name
-from ccagent.queue.segment import find_owner, read_segment
+from ccagent.queue.segment import QueueOwner, find_owner, read_segment
 from ccagent.queue.segment_directory import DAMAGED, FOREIGN, is_segment
 from ccagent.transports.base import transport_class
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ccagent.doctor.finding import Site
     from ccagent.doctor.service import ServiceUser
     from ccagent.machine.node import Node
-    from ccagent.queue.segment import QueueOwner
 
 
 _AGAIN = 0.2
@@ -39,7 +36,7 @@ _RETRY = "send its messages (`ccagent outbox retry`), or delete them (`ccagent o
 
 def check_files(node: Node, directory: str) -> Iterator[Finding]:
     """Yield a problem for each file of an outbox that is damaged or can't be used."""
-    for name in list_names(node, directory.lstrip("/")):
+    for name in node.list_names(directory.lstrip("/")):
         path = os.path.join(directory, name)
         place = node.root.rstrip("/") + path
         if not name.endswith(SUFFIX):
@@ -53,7 +50,7 @@ def check_files(node: Node, directory: str) -> Iterator[Finding]:
             )
             continue
         owner = find_owner(unquote(name.removesuffix(SUFFIX)))
-        for file in list_names(node, path.lstrip("/")):
+        for file in node.list_names(path.lstrip("/")):
             yield from _check_segment(os.path.join(path, file), os.path.join(place, file), owner)
 
 

@@ -1,15 +1,18 @@
-"""Single and repeated calls in separate threads: a hanging call does not stall the caller."""
+"""Calls in separate threads, single, repeated and of files: a hanging one stalls no caller."""
 
 from __future__ import annotations
 
 import os
+import queue
 import threading
+import time
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from ccagent.errors import CcagentError, ProgramError
+from ccagent.errors import CcagentError, ProgramError, raise_for
+from ccagent.log import logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 
 T = TypeVar("T")
@@ -158,3 +161,133 @@ class StopPipe:
         if all(are_over):
             os.close(end)  # else a thread may poll the descriptor after its number was reused
         self._ends = None
+
+
+_JOIN = 2.0
+
+
+class Poller:
+    """Calls `function` when `interval` seconds have passed without a call of `note`.
+
+    Energy counters wrap within minutes. The poller reads them between samples with a longer
+    interval. `lock` prevents simultaneous readings by the function and the caller.
+    """
+
+    def __init__(self, function: Callable[[], None], interval: float, name: str) -> None:
+        self.interval = interval
+        self.lock = threading.Lock()
+        self._function = function
+        self._name = name
+        self._noted = time.monotonic()
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Return whether the thread runs."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def start(self) -> None:
+        """Start the thread, once. Log if it can't be started."""
+        if self.is_running or self._closing.is_set():
+            return
+        thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            logger.warning("%s: %s", self._name, error)
+            return
+        self._thread = thread
+
+    def note(self) -> None:
+        """Note that the counters were just read."""
+        self._noted = time.monotonic()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._closing.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(_JOIN)
+
+    def _run(self) -> None:
+        while not self._closing.wait(max(0.001, self._noted + self.interval - time.monotonic())):
+            if time.monotonic() < self._noted + self.interval:
+                continue
+            with self.lock:
+                try:
+                    self._function()
+                except CcagentError as error:
+                    logger.debug("%s: %s", self._name, error)
+                except Exception:  # noqa: BLE001 - the thread goes on
+                    logger.exception("%s: unforeseen error", self._name)
+            self.note()
+
+
+_PIECE = 256 * 1024
+_PIECES_AHEAD = 2
+_PAUSE = 0.5
+
+
+def chunks(open_file: Callable[[], int], path: str, time_limit: float) -> Iterator[bytes]:
+    """Yield the content of a file; see `Node.chunks`. `open_file` returns its descriptor."""
+    reader = _ChunkReader(open_file)
+    deadline = time.monotonic() + time_limit
+    try:
+        while True:
+            left = deadline - time.monotonic()
+            try:
+                # The time limit also applies if pieces arrive steadily.
+                piece = reader.pieces.get(timeout=left) if left > 0 else None
+            except queue.Empty:
+                piece = None
+            if piece is None:
+                raise ProgramError(f"/{path}: not read within {time_limit:g} s")
+            if isinstance(piece, CcagentError):
+                raise piece
+            if isinstance(piece, OSError):
+                raise_for(path, piece)
+            if not piece:
+                return
+            yield piece
+    finally:
+        reader.is_wanted = False
+
+
+class _ChunkReader:
+    """Reads ahead. Closes the file at its end, after an error, or when the consumer stops."""
+
+    def __init__(self, open_file: Callable[[], int]) -> None:
+        self.pieces: queue.Queue[bytes | OSError | CcagentError] = queue.Queue(_PIECES_AHEAD)
+        self.is_wanted = True
+        self._open = open_file
+        threading.Thread(target=self._read, name="reader", daemon=True).start()
+
+    def _read(self) -> None:
+        try:
+            descriptor = self._open()
+        except CcagentError as error:
+            self._put(error)
+            return
+        try:
+            while self.is_wanted:
+                # The kernel returns a generated file page by page.
+                parts: list[bytes] = []
+                size = 0
+                while size < _PIECE and (part := os.read(descriptor, _PIECE)):
+                    parts.append(part)
+                    size += len(part)
+                self._put(parts[0] if len(parts) == 1 else b"".join(parts))
+                if not parts:
+                    return
+        except OSError as error:
+            self._put(error)
+        finally:
+            os.close(descriptor)
+
+    def _put(self, piece: bytes | OSError | CcagentError) -> None:
+        while self.is_wanted:
+            try:
+                self.pieces.put(piece, timeout=_PAUSE)
+            except queue.Full:
+                continue
+            return

@@ -5,6 +5,7 @@ Each check is beside its reader.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ccagent.errors import CcagentError
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ccagent.machine.node import Node
+
 
 State = Literal["good", "missing", "problem"]
 
@@ -46,17 +48,20 @@ class Check(NamedTuple):
     is_query: bool = False
 
 
-def list_names(node: Node, path: str) -> list[str]:
-    """Return the sorted names in a directory; none if listing fails."""
-    try:
-        return sorted(node.list(path))
-    except CcagentError:
-        return []
+def require_proc(node: Node, impact: str = "", *, is_vital: bool = False) -> Check:
+    """Return the check that the files can be read."""
+    return Check("processes", "/proc", partial(find_proc, node), impact, is_vital)
 
 
-def read_text(node: Node, path: str) -> str:
-    """Return the stripped text of a file; empty if reading fails."""
-    try:
-        return node.read(path).decode("utf-8", "replace").strip()
-    except CcagentError:
-        return ""
+def find_proc(node: Node) -> CheckResult:
+    """Return the result: good, or the files that can't be read."""
+    errors: list[str] = []
+    for path in ("proc/stat", "proc/meminfo", "proc/loadavg"):
+        try:
+            node.read(path)
+        except CcagentError as error:
+            errors.append(str(error))
+    if errors:
+        fix = "mount /proc without subset=pid; in a service: ProcSubset=all"
+        return CheckResult("problem", "; ".join(errors), fix)
+    return CheckResult("good", "stat, meminfo and loadavg can be read")

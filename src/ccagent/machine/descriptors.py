@@ -17,12 +17,11 @@ from ccagent.errors import (
     raise_for,
 )
 from ccagent.log import logger
-from ccagent.machine.node import LARGEST_FILE
+from ccagent.machine.node import LARGEST_FILE, Node
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ccagent.machine.node import Node
 
 CLOSED = -1
 """Marks a file that is opened at each reading, for lack of descriptors."""

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
-from typing import TYPE_CHECKING, Any
+import stat
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from ccagent.errors import CcagentError, ConfigurationError, UnparsableError, raise_for
+from ccagent.errors import (
+    CcagentError,
+    ConfigurationError,
+    NotPermittedError,
+    UnparsableError,
+    raise_for,
+)
 from ccagent.machine.clock import Clock
 
 if TYPE_CHECKING:
@@ -16,8 +24,13 @@ if TYPE_CHECKING:
     from ccagent.machine.helper import Helper
     from ccagent.machine.user_names import UserNames
 
+
+T = TypeVar("T")
+
 HOSTNAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9])?")
 """Valid names of hosts and clusters in the envelopes."""
+
+BOOT_ID = "proc/sys/kernel/random/boot_id"
 
 LARGEST_FILE = 16 * 1024 * 1024
 """Maximum size of a file read at once. All files of /proc and /sys are smaller."""
@@ -88,16 +101,7 @@ class Node:
         """
         descriptor = self.open(path)
         try:
-            # The kernel returns files of many records in pieces of less than a page. Only an empty
-            # piece is the end (seq_read_iter() in fs/seq_file.c).
-            parts: list[bytes] = []
-            size = 0
-            while part := os.read(descriptor, 65536):
-                parts.append(part)
-                size += len(part)
-                if size > limit:
-                    raise UnparsableError(f"/{path}: larger than {limit} bytes")
-            return b"".join(parts)
+            return _read_all(descriptor, path, limit)
         except OSError as error:
             raise_for(path, error)
         finally:
@@ -178,7 +182,7 @@ class Node:
 
         Raise as `read` does, also after some pieces, and ProgramError after `time_limit` seconds.
         """
-        from ccagent.machine.chunks import chunks
+        from ccagent.machine.background import chunks
 
         return chunks(lambda: self.open(path, waits=True), path, time_limit)
 
@@ -189,16 +193,25 @@ class Node:
         and NotPermittedError for symbolic links, files with several names, or files that others may
         write.
         """
-        from ccagent.machine.trusted_file import read
+        return read_trusted(self.root + path, path, limit)
 
-        return read(self.root + path, path, limit)
+    def list_names(self, path: str) -> list[str]:
+        """Return the sorted names in a directory; none if listing fails."""
+        try:
+            return sorted(self.list(path))
+        except CcagentError:
+            return []
 
     def list(self, path: str) -> list[str]:
         """Return the names in a directory. Raise as `read` does."""
+        return self._call(os.listdir, path)
+
+    def read_text(self, path: str) -> str:
+        """Return the stripped text of a small file; empty if reading fails."""
         try:
-            return os.listdir(self.root + path)
-        except (OSError, ValueError) as error:
-            raise_for(path, error)
+            return self.read(path).decode("utf-8", "replace").strip()
+        except CcagentError:
+            return ""
 
     def directories(self, path: str) -> Sequence[str]:
         """Return the names of the directories in a directory. Raise as `read` does."""
@@ -210,27 +223,18 @@ class Node:
 
     def inode(self, path: str) -> int:
         """Return the inode number of a path. Raise as `read` does."""
-        try:
-            return os.stat(self.root + path).st_ino
-        except (OSError, ValueError) as error:
-            raise_for(path, error)
+        return self._call(os.stat, path).st_ino
 
     def links(self, path: str) -> int:
         """Return the number of links of a path. Raise as `read` does.
 
         For a directory these are 2 and those in it, or 1 if the file system does not count them.
         """
-        try:
-            return os.stat(self.root + path).st_nlink
-        except (OSError, ValueError) as error:
-            raise_for(path, error)
+        return self._call(os.stat, path).st_nlink
 
     def link(self, path: str) -> str:
         """Return the text of a symbolic link, such as proc/PID/ns/mnt. Raise as `read` does."""
-        try:
-            return os.readlink(self.root + path)
-        except (OSError, ValueError) as error:
-            raise_for(path, error)
+        return self._call(os.readlink, path)
 
     def owner(self, path: str) -> int:
         """Return the user id of the owner of a path; for /proc/PID the effective user id.
@@ -238,15 +242,16 @@ class Node:
         The directory of a process has this owner even if the process is not dumpable
         (task_dump_owner() in fs/proc/base.c). Raise as `read` does.
         """
-        try:
-            return os.stat(self.root + path).st_uid
-        except (OSError, ValueError) as error:
-            raise_for(path, error)
+        return self._call(os.stat, path).st_uid
 
     def space(self, path: str) -> os.statvfs_result:
         """Return statvfs(3) of the file system of a path. May hang. Raise as `read` does."""
+        return self._call(os.statvfs, path)
+
+    def _call(self, call: Callable[[str], T], path: str) -> T:
+        """Return the result of a call of the system. Raise as `read` does."""
         try:
-            return os.statvfs(self.root + path)
+            return call(self.root + path)
         except (OSError, ValueError) as error:
             raise_for(path, error)
 
@@ -344,11 +349,7 @@ class Node:
         _, _, domain = name.partition(".")
         if domain:
             return domain
-        try:
-            hosts = self.read("etc/hosts").decode("utf-8", "replace")
-        except CcagentError:
-            return ""
-        return domain_from_hosts(hosts, name)
+        return domain_from_hosts(self.read_text("etc/hosts"), name)
 
 
 def domain_from_hosts(hosts: str, hostname: str) -> str:
@@ -374,3 +375,53 @@ def check_name(what: str, name: str) -> str:
             "beginning and ending with a letter or digit, at most 253 of them"
         )
     return name
+
+
+def _read_all(descriptor: int, path: str, limit: int) -> bytes:
+    # The kernel returns files of many records in pieces of less than a page. Only an empty piece
+    # is the end (seq_read_iter() in fs/seq_file.c).
+    parts: list[bytes] = []
+    size = 0
+    while part := os.read(descriptor, 65536):
+        parts.append(part)
+        size += len(part)
+        if size > limit:
+            raise UnparsableError(f"/{path}: larger than {limit} bytes")
+    return b"".join(parts)
+
+
+# Do not follow a link, and do not block on a pipe without a writer.
+_TRUSTED_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+
+
+def read_trusted(place: str, path: str, limit: int) -> tuple[float, bytes]:
+    """Return the modification time and the content of a file. See `Node.read_trusted`.
+
+    place: the path to open. path: the path in errors, without the leading slash.
+    """
+    try:
+        descriptor = os.open(place, _TRUSTED_FLAGS)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise NotPermittedError(f"/{path}: a symbolic link is not followed") from error
+        raise_for(path, error)
+    try:
+        status = os.fstat(descriptor)
+        _check_trusted(status, path)
+        return status.st_mtime, _read_all(descriptor, path, limit)
+    except OSError as error:
+        raise_for(path, error)
+    finally:
+        os.close(descriptor)
+
+
+def _check_trusted(status: os.stat_result, path: str) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise NotPermittedError(f"/{path}: not a regular file")
+    if status.st_uid not in {0, os.geteuid()}:
+        raise NotPermittedError(f"/{path}: belongs to user {status.st_uid}, not to root or ccagent")
+    if status.st_mode & stat.S_IWOTH:
+        raise NotPermittedError(f"/{path}: every user may write it: chmod o-w it")
+    if status.st_nlink > 1:
+        # A user with write permission in the directory can link any file of root into it.
+        raise NotPermittedError(f"/{path}: a file with several names")

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ccagent.errors import CcagentError, NotHereError, UnparsableError, VanishedError
-from ccagent.machine.node import LARGEST_FILE
+from ccagent.machine.node import LARGEST_FILE, Node
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ccagent.machine.node import Node
 
 T = TypeVar("T")
 
@@ -49,15 +48,21 @@ def read_parsed(
     return found
 
 
+def parse_or(
+    node: NodeFiles, path: str, parse: Callable[[bytes], T], otherwise: T, limit: int = LARGEST_FILE
+) -> T:
+    """Return the result of `parse` for a file; `otherwise` if that fails."""
+    try:
+        return read_parsed(node, path, parse, limit)
+    except CcagentError:
+        return otherwise
+
+
 def read_lack(node: Node, *needed: str) -> str:
     """Return a clause that names the needed capabilities that this process lacks."""
     from ccagent.machine.procfs.identity import STATUS, describe_lack
 
-    try:
-        content = node.read(STATUS)
-    except CcagentError:
-        content = b""
-    return describe_lack(content, *needed)
+    return describe_lack(parse_or(node, STATUS, bytes, b""), *needed)
 
 
 class FileErrors:

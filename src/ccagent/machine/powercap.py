@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
-from ccagent.machine.parsed import read_parsed
+from ccagent.machine.parsed import parse_or, read_parsed
 from ccagent.records.envelopes import LARGEST_UINT
 
 if TYPE_CHECKING:
@@ -118,15 +118,9 @@ def read_zones(
             if package not in sockets:
                 continue
             socket = sockets[package]
-        zones.append(RaplZone(f"{path}/energy_uj", metric, socket, _range(node, path)))
+        limit = parse_or(node, f"{path}/max_energy_range_uj", parse_energy, 0)
+        zones.append(RaplZone(f"{path}/energy_uj", metric, socket, limit))
     return zones, is_complete
-
-
-def _range(node: Node, path: str) -> int:
-    try:
-        return read_parsed(node, f"{path}/max_energy_range_uj", parse_energy)
-    except CcagentError:
-        return 0
 
 
 _UPDATE = 0.1

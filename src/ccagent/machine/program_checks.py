@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ccagent.errors import CcagentError, NotHereError
 from ccagent.machine.checks import Check, CheckResult
-from ccagent.machine.program import ENVIRONMENT as PROGRAM_ENVIRONMENT
+from ccagent.machine.slurm_environment import ENVIRONMENT as PROGRAM_ENVIRONMENT
 from ccagent.machine.slurm_environment import run_slurm
 
 if TYPE_CHECKING:

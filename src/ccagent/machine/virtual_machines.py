@@ -119,10 +119,7 @@ class MachineFinder:
 
     def _trusted(self, node: Node) -> Iterator[int]:
         """Yield the processes in pid files and in scopes."""
-        try:
-            files = [name for name in node.list(self._directory) if name.endswith(".pid")]
-        except CcagentError:
-            files = []
+        files = [name for name in node.list_names(self._directory) if name.endswith(".pid")]
         for name in files[:_MOST]:
             try:
                 text = node.read_start(f"{self._directory}/{name}", 20).strip()

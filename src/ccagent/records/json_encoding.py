@@ -36,17 +36,14 @@ def encode_value(value: object, *, has_null: bool = False) -> tuple[bytes, list[
         body = b""
     except (TypeError, RecursionError, msgspec.MsgspecError) as error:
         raise EncodingError(str(error)) from error
-    if body and not _is_suspect(body, has_null=has_null):
+    # Searches for fixed bytes come first: a regular expression costs as much as the encoding.
+    # msgspec writes null for NaN and infinity.
+    has_bad_null = not has_null and b'":null' in body and _NULL_FIELD.search(body)
+    if body and not (
+        has_bad_null or (_LONG in body.translate(_DIGITS) and _LONG_NUMBER.search(body))
+    ):
         return body, []
     return repair_json(value, has_null=has_null)
-
-
-def _is_suspect(body: bytes, *, has_null: bool) -> bool:
-    """Return whether JSON may contain a number that readers refuse."""
-    # Searches for fixed bytes come first: a regular expression costs as much as the encoding.
-    if not has_null and b'":null' in body and _NULL_FIELD.search(body):
-        return True  # msgspec writes null for NaN and infinity
-    return _LONG in body.translate(_DIGITS) and _LONG_NUMBER.search(body) is not None
 
 
 _SURROGATES = re.compile("[\ud800-\udfff]")

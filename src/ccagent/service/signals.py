@@ -1,8 +1,9 @@
-"""Signal handling at the start and the end of the program, and in the daemon."""
+"""Signal handling at the start and the end of the program, and in the daemon; its wake-up."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from ccagent.errors import ProgramError
 if TYPE_CHECKING:
     from collections.abc import Generator
     from types import FrameType
+
 
 _LONGEST_LIMIT = 1e9
 """A number of seconds that any timer of the kernel accepts."""
@@ -92,3 +94,33 @@ def time_limit(seconds: float, text: str) -> Generator[None]:
         raise ProgramError(text) from error
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+class WakeUp:
+    """Makes `descriptor` readable. After `close` every method does nothing."""
+
+    def __init__(self) -> None:
+        self.descriptor, self.writer = os.pipe()
+        os.set_blocking(self.descriptor, False)
+        os.set_blocking(self.writer, False)
+        self._is_open = True
+
+    def set(self) -> None:
+        """Make the descriptor readable. A signal handler may call this at any time."""
+        # A full pipe is already readable.
+        if self._is_open:
+            with contextlib.suppress(OSError):
+                os.write(self.writer, b"x")
+
+    def clear(self) -> None:
+        """Make the descriptor unreadable until the next `set`."""
+        with contextlib.suppress(OSError):
+            while os.read(self.descriptor, 512):
+                pass
+
+    def close(self) -> None:
+        """Close the pipe."""
+        if self._is_open:
+            self._is_open = False
+            os.close(self.descriptor)
+            os.close(self.writer)

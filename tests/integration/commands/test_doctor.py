@@ -35,7 +35,7 @@ import ccagent.agents.metrics.perf.reader
 import ccagent.agents.metrics.readers.infiniband, ccagent.agents.metrics.readers.power
 import ccagent.agents.sonar.sources.checks, ccagent.machine.bpf.checks
 import ccagent.machine.cgroup.checks, ccagent.machine.gpu.checks
-import ccagent.machine.procfs.checks, ccagent.machine.program_checks
+import ccagent.machine.checks, ccagent.machine.program_checks
 for name in ccagent.registry.AGENTS:
     ccagent.registry.load_agent(name)
 os.setgroups([])

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ccagent.commands.manual import (
+from ccagent.commands.generate import (
     bold,
     entry,
     escape,

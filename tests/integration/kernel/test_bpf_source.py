@@ -105,7 +105,7 @@ def test_for_each_process_it_gives_what_procfs_gives(directory: str) -> None:
 UNPRIVILEGED = """
 import json, os, sys
 from ccagent.agents.sonar.agent import SampleAgent
-from ccagent.agents.sonar.settings import SampleSettings
+from ccagent.agents.sonar.agent import SampleSettings
 from ccagent.agents.sonar.sources.registry import PreferredSource
 from ccagent.agents.sonar.process import ProcessSelection
 import logging, ccagent.log

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from ccagent.agents.sonar.agent import SampleAgent
-from ccagent.agents.sonar.settings import SampleSettings
+from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
 from ccagent.machine.node import Node
 from ccagent.records.encoding import encode
 from tests.support.gpu_libraries import Libraries

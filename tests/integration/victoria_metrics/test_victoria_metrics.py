@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.sonar.agent import SampleAgent
-from ccagent.agents.sonar.settings import SampleSettings
+from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
 from ccagent.errors import RetryableError
 from ccagent.machine.node import Node
 from ccagent.records.encoding import encode

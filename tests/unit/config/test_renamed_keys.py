@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ccagent.agents.metrics.settings import MetricsSettings
-from ccagent.agents.sonar.settings import SampleSettings
+from ccagent.agents.sonar.agent import SampleSettings
 from ccagent.config.configuration import load
 from ccagent.errors import ConfigurationError
 from ccagent.transports.http.settings import HttpSettings

@@ -6,7 +6,7 @@ import threading
 import time
 
 from ccagent.errors import NotHereError
-from ccagent.machine.poller import Poller
+from ccagent.machine.background import Poller
 
 
 def test_it_calls_again_and_again_and_ends() -> None:

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ccagent.service.signals import ReceivedSignals
-from ccagent.service.wake_up import WakeUp
+from ccagent.service.signals import ReceivedSignals, WakeUp
 
 NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 

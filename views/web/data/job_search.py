@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ccagent.errors import CcagentError
 from ccagent.stores.metrics.job_details import details_of_row
-from ccagent.stores.metrics.job_table import WaitingJob, job_of_row
+from ccagent.stores.metrics.job_table import StoredJob, WaitingJob, job_of_row
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ccagent.stores.metrics.job_table import StoredJob
 
 _COLUMNS = "cluster, job, user, state, start, stop, nodes, footprint, details"
 _INDEXES = (

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ccagent.stores.metrics.reading import read_values
-from ccagent.stores.metrics.usage.job_energy import job_level, read_node_use
+from ccagent.stores.metrics.usage.job_energy import EnergyPart, job_level, read_node_use
 from ccagent.views.job.figures import (
     CARD_METRICS,
     JOB_METRICS,
@@ -21,10 +21,10 @@ from ccagent.views.job.figures import (
 )
 from ccagent.views.job.judged_job import LEVELS
 from ccagent.views.job.measuring import JobMeasurement, usual_gap
-from ccagent.views.job.mounts import MOST_PARTS, TIMES, JobPartSums, part_metrics
+from ccagent.views.job.mounts import MOST_PARTS, TIMES, JobMounts, JobPartSums, part_metrics
 from ccagent.views.job.rules import JobReport, make_report
 from ccagent.views.web.data.buckets import mean_of
-from ccagent.views.web.data.nodes import UNKNOWN
+from ccagent.views.web.data.nodes import UNKNOWN, NewestValues, ShownMetric
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from ccagent.stores.metrics.job_table import StoredJob
     from ccagent.stores.metrics.page_settings import JobThresholds
     from ccagent.stores.metrics.store import MetricStore
-    from ccagent.stores.metrics.usage.job_energy import EnergyPart
-    from ccagent.views.job.mounts import JobMounts
-    from ccagent.views.web.data.nodes import NewestValues, ShownMetric
 
 
 _MOST_KEPT = 5000

@@ -16,7 +16,7 @@ from ccagent.views.web.addresses import (
     read_times,
 )
 from ccagent.views.web.data.buckets import SeriesBuckets, make_grid, read_means
-from ccagent.views.web.data.job_search import JobFilter
+from ccagent.views.web.data.job_search import JobFilter, PartitionUse, RunningUse
 from ccagent.views.web.drawing import (
     GridCell,
     PlotLimit,
@@ -26,8 +26,8 @@ from ccagent.views.web.drawing import (
     draw_heat_map,
     draw_meter,
 )
+from ccagent.views.web.pages.filters import choose_nodes, describe_node, node_columns
 from ccagent.views.web.pages.jobs_page import JobRow, make_row
-from ccagent.views.web.pages.node_table import choose_nodes, describe_node, node_columns
 from ccagent.views.web.plots import PagePlot
 from ccagent.views.web.rendering import STATES, shown_text
 
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
     from ccagent.stores.metrics.job_table import WaitingJob
     from ccagent.views.web.context import PageRequest, PageSources
-    from ccagent.views.web.data.job_search import PartitionUse, RunningUse
     from ccagent.views.web.data.nodes import NodeNow
     from ccagent.views.web.pages.filters import SortedColumn
 

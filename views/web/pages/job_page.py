@@ -21,13 +21,12 @@ from ccagent.views.job.mounts import JobMounts
 from ccagent.views.terminal import Style
 from ccagent.views.usage.formats import describe_usage
 from ccagent.views.web.addresses import AHEAD, ShownTime, jobs_link, read_times
-from ccagent.views.web.context import NotAllowedError
+from ccagent.views.web.context import NotAllowedError, PageRequest, PageSources
 from ccagent.views.web.data.jobs import read_parts
 from ccagent.views.web.pages.cluster_page import ShownTile
-from ccagent.views.web.pages.job_plots import JobPlots, describe_energy
+from ccagent.views.web.pages.job_plots import JobPlots, Roofline, describe_energy, make_roofline
 from ccagent.views.web.pages.jobs_page import ShownFinding, describe_size, show_finding, show_share
 from ccagent.views.web.pages.lustre_page import JobIo, find_job_io
-from ccagent.views.web.pages.roofline import Roofline, make_roofline
 from ccagent.views.web.rendering import shown_text
 
 if TYPE_CHECKING:
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from ccagent.views.job.figures import NodeFigures, UsedShare
     from ccagent.views.job.judged_job import Resource
     from ccagent.views.job.rules import JobReport
-    from ccagent.views.web.context import PageRequest, PageSources
     from ccagent.views.web.plots import PagePlot
 
 _MOST_NODES = 256

@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from ccagent.stores.metrics.usage.table import JOULES_PER_KWH
 from ccagent.views.amounts import format_duration, format_number, format_share
-from ccagent.views.job.judged_job import LEVELS
+from ccagent.views.job.judged_job import LEVELS, JobFinding
 from ccagent.views.terminal import harmless
 from ccagent.views.web.addresses import ShownTime, cluster_link, read_times
 from ccagent.views.web.data.job_search import ORDERS, JobFilter
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     from ccagent.stores.metrics.job_table import StoredJob
     from ccagent.views.job.figures import UsedShare
-    from ccagent.views.job.judged_job import JobFinding
     from ccagent.views.web.context import PageRequest, PageSources
     from ccagent.views.web.data.jobs import JobSummary
     from ccagent.views.web.pages.filters import NumberRange

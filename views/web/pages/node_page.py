@@ -12,8 +12,8 @@ from ccagent.views.web.data.buckets import make_grid, read_means
 from ccagent.views.web.data.job_search import JobFilter
 from ccagent.views.web.drawing import TimedDrawing, draw_heat_map, draw_meter
 from ccagent.views.web.pages.cluster_page import ShownTile
+from ccagent.views.web.pages.filters import describe_node
 from ccagent.views.web.pages.jobs_page import JobRow, make_row
-from ccagent.views.web.pages.node_table import describe_node
 from ccagent.views.web.plots import NamedSeries, PagePlot, make_plot
 from ccagent.views.web.rendering import STATES, shown_text
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from datetime import datetime
+from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
 
@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from ccagent.errors import CcagentError
-from ccagent.stores.metrics.usage.table import KEYS, UsageAnswer, UsageQuery
+from ccagent.stores.metrics.usage.table import KEYS, UsageAnswer, UsageQuery, UsageSum
 from ccagent.views.usage.formats import (
     FIELDS,
     csv_row,
@@ -26,15 +26,11 @@ from ccagent.views.web.data.buckets import SeriesBuckets, TimeGrid
 from ccagent.views.web.drawing import PlotLine, draw_meter
 from ccagent.views.web.pages.jobs_page import write_csv
 from ccagent.views.web.plots import MOST_LINES, PagePlot
-from ccagent.views.web.rendering import shown_text
-from ccagent.views.web.zones import server_zone
+from ccagent.views.web.rendering import server_zone, shown_text
 
 if TYPE_CHECKING:
-    from datetime import tzinfo
-
     from markupsafe import Markup
 
-    from ccagent.stores.metrics.usage.table import UsageSum
     from ccagent.views.web.context import PageRequest, PageSources
 
 _DAY = 86400

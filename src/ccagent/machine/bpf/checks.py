@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError
 from ccagent.machine.bpf import pins
 from ccagent.machine.bpf.libbpf import BTF, open_libbpf
-from ccagent.machine.checks import Check, CheckResult, read_text
+from ccagent.machine.checks import Check, CheckResult
 
 if TYPE_CHECKING:
     from ccagent.machine.node import Node
@@ -46,10 +46,10 @@ def find_task_iterator(node: Node) -> CheckResult:
     """Check whether the task iterator is pinned and readable, else whether it could be loaded."""
     return assess_kernel(
         KernelFacts(
-            release=read_text(node, "proc/sys/kernel/osrelease"),
+            release=node.read_text("proc/sys/kernel/osrelease"),
             has_btf=node.is_readable(BTF.lstrip("/")),
             library=_find_library() if node.is_live else "",
-            lockdown=parse_lockdown(read_text(node, _LOCKDOWN)),
+            lockdown=parse_lockdown(node.read_text(_LOCKDOWN)),
             pinned=_is_pinned(node),
             has_own_pids=_has_own_pids(node),
         )

@@ -21,16 +21,14 @@ from ccagent.machine.bpf.io_hooks import (
     features_of,
     select_hooks,
 )
-from ccagent.machine.bpf.libbpf import UNATTACHABLE, Object, read_functions
+from ccagent.machine.bpf.libbpf import UNATTACHABLE, Libbpf, Object, read_functions
 from ccagent.machine.bpf.objects import put_job_numbers
-from ccagent.machine.checks import read_text
 from ccagent.machine.node import Node
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ccagent.machine.bpf.io_hooks import IoHook
-    from ccagent.machine.bpf.libbpf import Libbpf
 
 
 _CHOSEN = re.compile(r"\((\w+)\)")
@@ -49,7 +47,7 @@ def is_preemptible(node: Node) -> bool:
 
     Such a kernel sometimes skips BPF programs.
     """
-    version = read_text(node, "proc/sys/kernel/version")
+    version = node.read_text("proc/sys/kernel/version")
     if "PREEMPT" not in version:
         return False
     return find_mode(node, version) not in _NEVER
@@ -63,25 +61,18 @@ def find_mode(node: Node, version: str) -> str:
     """
     if "PREEMPT_DYNAMIC" not in version:
         return "full"
-    chosen = _CHOSEN.search(read_text(node, "sys/kernel/debug/sched/preempt"))
+    chosen = _CHOSEN.search(node.read_text("sys/kernel/debug/sched/preempt"))
     if chosen is None:
-        chosen = _ARGUMENT.search(read_text(node, "proc/cmdline"))
+        chosen = _ARGUMENT.search(node.read_text("proc/cmdline"))
     if chosen is not None:
         return chosen[1]
-    release = read_text(node, "proc/sys/kernel/osrelease")
+    release = node.read_text("proc/sys/kernel/osrelease")
     for path in (f"boot/config-{release}", f"lib/modules/{release}/config"):
-        text = _read(node, path)
+        text = node.read_text(path)
         for line, mode in _CONFIGURED:
             if line in text.splitlines():
                 return mode
     return ""
-
-
-def _read(node: Node, path: str) -> str:
-    try:
-        return node.read(path).decode("utf-8", "replace")
-    except CcagentError:
-        return ""
 
 
 _NAME = "io"

@@ -190,7 +190,8 @@ def _load_processes(
 ) -> Loaded:
     """Load `tasks` and `ended`, unless this version is loaded."""
     names = (pins.TASKS, pins.ENDED)
-    if pins.version(directory) == programs.version and _is_complete(directory):
+    is_complete = all(os.path.lexists(path) for path in pins.paths(directory))
+    if is_complete and pins.version(directory) == programs.version:
         _permit(directory, names, mode, group)
         return Loaded(changed=False, version=programs.version, complaint="")
     _remove_pins(directory)
@@ -364,7 +365,3 @@ def _remove_directory(directory: str) -> bool:
 
 def _is_our_mount(directory: str, mount: Mount) -> bool:
     return os.path.realpath(directory) == mount.point and mount.source == SOURCE
-
-
-def _is_complete(directory: str) -> bool:
-    return all(os.path.lexists(path) for path in pins.paths(directory))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ccagent.errors import NotHereError
 from ccagent.log import printable
 from ccagent.machine.cgroup.jobs import ROOT, job_directories
-from ccagent.machine.checks import Check, CheckResult, read_text
+from ccagent.machine.checks import Check, CheckResult
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.mountinfo import MOUNTINFO, parse_mountinfo
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ccagent.machine.node import Node
-    from ccagent.machine.procfs.mountinfo import Mount
 
 _AREA = "control groups"
 _PLACE = f"/{ROOT}"
@@ -46,9 +45,10 @@ def find_cgroups(node: Node) -> CheckResult:
     mounts = read_parsed(node, MOUNTINFO, parse_mountinfo)
     v2 = [mount.point for mount in mounts if mount.type == "cgroup2"]
     if _PLACE in v2:
-        controllers = read_text(node, f"{ROOT}/cgroup.controllers").split()
+        controllers = node.read_text(f"{ROOT}/cgroup.controllers").split()
         return _assess_controllers("version 2", controllers, _WANTED_V2)
-    v1 = {option for mount in mounts if _is_below(mount) for option in mount.options.split(",")}
+    below = [m for m in mounts if m.type == "cgroup" and m.point.startswith(f"{_PLACE}/")]
+    v1 = {option for mount in below for option in mount.options.split(",")}
     if v1 & _SHOWN_V1:
         has_both = any(point.startswith(f"{_PLACE}/") for point in v2)
         version = "version 1 (and 2 beside it, for systemd)" if has_both else "version 1"
@@ -91,7 +91,3 @@ def _assess_controllers(version: str, there: Sequence[str], wanted: Sequence[str
     ways = "; ".join(dict.fromkeys(f"{name}: {_PARAMETERS[name]}" for name in lacks))
     fix = f"turn them on when the kernel is started or built: {ways}"
     return CheckResult("problem", f"{found}, but not {', '.join(lacks)}", fix)
-
-
-def _is_below(mount: Mount) -> bool:
-    return mount.type == "cgroup" and mount.point.startswith(f"{_PLACE}/")

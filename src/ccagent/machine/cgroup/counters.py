@@ -14,16 +14,14 @@ import msgspec
 
 from ccagent.errors import CcagentError, NotHereError
 from ccagent.machine.cgroup.files import parse_amount, parse_fields, parse_io, parse_limit
-from ccagent.machine.cgroup.jobs import V2, job_directories
-from ccagent.machine.parsed import FileErrors
+from ccagent.machine.cgroup.jobs import V2, JobDirectory, job_directories
+from ccagent.machine.parsed import FileErrors, NodeFiles
 from ccagent.machine.procfs.system import parse_pressure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ccagent.machine.cgroup.jobs import JobDirectory
     from ccagent.machine.node import Node
-    from ccagent.machine.parsed import NodeFiles
 
 
 def _amount(field: str) -> Callable[[bytes], dict[str, int]]:
@@ -322,10 +320,7 @@ class JobCgroups(FileErrors):
         if known is None:
             if len(self._layered) >= _MOST_DEVICES:
                 self._layered.clear()
-            try:
-                known = bool(node.list(f"sys/dev/block/{device}/slaves"))
-            except CcagentError:
-                known = False
+            known = bool(node.list_names(f"sys/dev/block/{device}/slaves"))
             self._layered[device] = known
         return known
 

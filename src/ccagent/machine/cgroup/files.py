@@ -11,7 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from ccagent.errors import CcagentError, UnparsableError
-from ccagent.machine.cgroup.jobs import job_directories
+from ccagent.machine.cgroup.jobs import known_directories
 from ccagent.records.envelopes import LARGEST_UINT
 
 if TYPE_CHECKING:
@@ -161,11 +161,7 @@ class JobInodes:
 
 def _list_ids(node: Node) -> Iterator[tuple[Id, int]]:
     """Yield the ids of all control groups of jobs, with the job."""
-    try:
-        directories = job_directories(node, _V1)
-    except CcagentError:
-        return
-    for each in directories:
+    for each in known_directories(node, _V1):
         for inode in _below(node, each.path, _DEEPEST):
             yield (each.controller, inode), each.job
 

@@ -157,6 +157,14 @@ def job_directories(
     return found
 
 
+def known_directories(node: Node, controllers: Iterable[str]) -> list[JobDirectory]:
+    """Return what `job_directories` does; none if that fails."""
+    try:
+        return job_directories(node, controllers)
+    except CcagentError:
+        return []
+
+
 def find_membership(node: Node, content: bytes) -> CgroupMembership:
     """Return the job of a process from the content of its /proc/PID/cgroup."""
     path = parse_cgroup(content)

@@ -6,7 +6,7 @@ from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from ccagent.machine.checks import Check, CheckResult, list_names, read_text
+from ccagent.machine.checks import Check, CheckResult
 from ccagent.machine.gpu.gpus import Gpus
 from ccagent.machine.gpu.vendor import find_cards, gpu_vendor_class, vendor_directories
 from ccagent.machine.interpreter import install_command
@@ -94,8 +94,8 @@ def _find_on_bus(node: Node, name: str) -> list[str]:
     vendor = _VENDORS.get(name)
     return [
         address
-        for address in list_names(node, _DEVICES)
+        for address in node.list_names(_DEVICES)
         if vendor is not None
-        and read_text(node, f"{_DEVICES}/{address}/vendor") == vendor
-        and read_text(node, f"{_DEVICES}/{address}/class").startswith(_CLASSES)
+        and node.read_text(f"{_DEVICES}/{address}/vendor") == vendor
+        and node.read_text(f"{_DEVICES}/{address}/class").startswith(_CLASSES)
     ]

@@ -9,13 +9,12 @@ import msgspec
 
 from ccagent.machine.gpu.gpm import PER_PERCENT
 from ccagent.machine.gpu.library import GpuLibrary
-from ccagent.machine.gpu.vendor import Detail, gpu_vendor_class
+from ccagent.machine.gpu.vendor import CardState, Detail, gpu_vendor_class
 from ccagent.records.envelopes import NO_FLOAT, SampleGpu, SampleProcessGpu, SysinfoGpuCard
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ccagent.machine.gpu.vendor import CardState
     from ccagent.machine.node import Node
 
 
@@ -98,7 +97,7 @@ class Gpus:
                 index = first + each.card.index
                 uuids[index] = each.state.uuid
                 addresses[index] = each.card.address
-                cards.append(_renumber(each.state, index))
+                cards.append(msgspec.structs.replace(each.state, index=index))
                 if not each.has_utilization:
                     without_utilization.add(index)
                 if not each.has_memory:
@@ -177,7 +176,3 @@ def _use_of_instances(instances: set[int], details: dict[int, list[Detail]]) -> 
         for detail in details[index]
         if detail.name == "graphics_active"
     }
-
-
-def _renumber(state: SampleGpu, index: int) -> SampleGpu:
-    return state if state.index == index else msgspec.structs.replace(state, index=index)

@@ -1,23 +1,95 @@
-"""Library of one vendor, queried in a separate process."""
+"""Library of one vendor, and the separate process that queries it."""
 
 from __future__ import annotations
 
 import time
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from ccagent.errors import CcagentError, ProgramError
-from ccagent.machine.gpu.process import GpuAnswer
-from ccagent.machine.gpu.vendor import find_cards
+from ccagent.machine.gpu.limited_calls import LimitedCalls
+from ccagent.machine.gpu.vendor import CardDescription, CardDetails, VendorReading, find_cards
+from ccagent.machine.helper import Helper, serve
+from ccagent.machine.node import BOOT_ID, Node
 from ccagent.records.envelopes import SampleGpu
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ccagent.machine.gpu.vendor import Card, CardDescription, CardState, GpuVendor
-    from ccagent.machine.helper import Helper
-    from ccagent.machine.node import Node
+    from ccagent.machine.gpu.vendor import Card, CardState, GpuVendor
+
+
+class GpuAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An answer: descriptions for `describe`, a reading for `read`, or the library's error.
+
+    problem: the reason why requested details are missing.
+    """
+
+    descriptions: list[CardDescription] | None = None
+    reading: VendorReading | None = None
+    details: list[CardDetails] = []
+    problem: str = ""
+    error: str = ""
+
+
+def main(descriptor: int, place: str) -> None:
+    """Serve the vendor class at `place` (`module:Class`) until the client closes the socket."""
+    module, _, name = place.partition(":")
+    vendor: GpuVendor = getattr(import_module(module), name)()
+    calls = LimitedCalls()
+    try:
+        vendor.open()
+        problem = ""
+    except CcagentError as error:
+        problem = str(error)
+    except Exception as error:  # noqa: BLE001 - whatever a binding does, the sample goes on
+        problem = _describe_error(vendor, error)
+
+    def reply(question: bytes) -> bytes:
+        return msgspec.msgpack.encode(
+            GpuAnswer(error=problem) if problem else _answer(vendor, question, calls)
+        )
+
+    serve(descriptor, reply)
+    if not problem:
+        vendor.close()
+
+
+def _answer(vendor: GpuVendor, question: bytes, calls: LimitedCalls) -> GpuAnswer:
+    try:
+        if question == b"describe":
+            return GpuAnswer(descriptions=vendor.describe())
+        reading = vendor.read()
+        _, *words = question.decode("ascii").split()
+        if not words:
+            return GpuAnswer(reading=reading)
+        return _answer_with_details(vendor, reading, words, calls)
+    except CcagentError as error:
+        return GpuAnswer(error=str(error))
+    except Exception as error:  # noqa: BLE001 - see above
+        return GpuAnswer(error=_describe_error(vendor, error))
+
+
+def _answer_with_details(
+    vendor: GpuVendor, reading: VendorReading, words: list[str], calls: LimitedCalls
+) -> GpuAnswer:
+    """Return an answer with details. An error in the details does not affect the rest."""
+    seconds, *names = words
+    wanted = frozenset(names)
+    try:
+        details = calls.run(lambda: vendor.read_details(wanted, calls), float(seconds))
+        return GpuAnswer(reading=reading, details=details or [])
+    except CcagentError:
+        raise
+    except Exception as error:  # noqa: BLE001 - see above
+        return GpuAnswer(reading=reading, problem=_describe_error(vendor, error))
+
+
+def _describe_error(vendor: GpuVendor, error: Exception) -> str:
+    return f"{vendor.title}: {type(error).__name__}: {error}"
+
 
 _RETRY = 600.0
 """Seconds until a failed library is tried again, or queried for details again."""
@@ -122,7 +194,7 @@ class GpuLibrary:
             card = msgspec.structs.replace(each.card, address=address)
             if not card.is_instance:
                 self._known[address], self._uuids[address] = card, uuid
-            state = _with_uuid(each.state, uuid)
+            state = msgspec.structs.replace(each.state, uuid=uuid)
             states.append(msgspec.structs.replace(each, card=card, state=state))
         # A restarted library renumbers the remaining cards.
         taken = {each.card.index for each in states}
@@ -156,7 +228,7 @@ class GpuLibrary:
         if self._helper is None:
             self._helper = self._node.helper(
                 self._vendor.title,
-                "ccagent.machine.gpu.process:main",
+                "ccagent.machine.gpu.library:main",
                 (f"{self._vendor.__module__}:{self._vendor.__qualname__}",),
                 time_limit=self._limit,
             )
@@ -210,11 +282,7 @@ def construct_uuid(node: Node, name: str) -> str:
     from uuid import NAMESPACE_DNS, UUID, uuid5
 
     try:
-        boot = UUID(node.read("proc/sys/kernel/random/boot_id").decode("ascii").strip())
-    except (CcagentError, ValueError):
+        boot = UUID(node.read_text(BOOT_ID))
+    except ValueError:
         boot = NAMESPACE_DNS
     return str(uuid5(boot, f"{node.hostname} {name}"))
-
-
-def _with_uuid(state: SampleGpu, uuid: str) -> SampleGpu:
-    return state if state.uuid == uuid else msgspec.structs.replace(state, uuid=uuid)

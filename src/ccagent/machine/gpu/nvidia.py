@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from msgspec.structs import replace
 
-from ccagent.machine.gpu.nvml import CardMemory, Nvml, as_watts
+from ccagent.machine.gpu.nvml import CardMemory, Device, Nvml, as_watts
 from ccagent.machine.gpu.vendor import (
     DIRECTORIES,
     Card,
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from ccagent.machine.gpu.gpm import Gpm
     from ccagent.machine.gpu.limited_calls import LimitedCalls
     from ccagent.machine.gpu.nvidia_details import XidWatch
-    from ccagent.machine.gpu.nvml import Device
 
 _MAJOR = 195
 """Major number of the device files /dev/nvidia0 and following."""

@@ -10,14 +10,13 @@ import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ccagent.errors import CcagentError
-from ccagent.machine.gpu.nvml import handle_address
+from ccagent.machine.gpu.nvml import Device, handle_address
 from ccagent.machine.gpu.vendor import CardLostError, Detail
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from ccagent.machine.gpu.limited_calls import LimitedCalls
-    from ccagent.machine.gpu.nvml import Device
 
 
 _LINKS = 36

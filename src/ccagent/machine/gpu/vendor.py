@@ -1,6 +1,6 @@
 """Interface of a GPU vendor: directories, addresses, descriptions and readings of its cards.
 
-The methods run in a separate process (`ccagent.machine.gpu.process`). It may hang or die without
+The methods run in a separate process (`ccagent.machine.gpu.library`). It may hang or die without
 harm. Importing the module of a vendor must be cheap and load no library.
 """
 
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
-from ccagent.errors import CcagentError
 from ccagent.records.envelopes import SampleGpu, SysinfoGpuCard
 from ccagent.registry import load_gpu_vendor
 
@@ -161,15 +160,6 @@ def parse_address(text: str) -> str:
     return "" if match is None else f"{match[1].zfill(8)}:{match[2]}:{match[3]}"
 
 
-def list_addresses(node: Node, directory: str) -> list[str]:
-    """Return the sorted addresses among the names in a directory; none if listing fails."""
-    try:
-        names = node.list(directory)
-    except CcagentError:
-        return []
-    return sorted(filter(None, map(parse_address, names)))
-
-
 def gpu_vendor_class(name: str) -> type[GpuVendor]:
     """Return the class of a GPU vendor. Raise ConfigurationError for an unknown name."""
     found: type[GpuVendor] = load_gpu_vendor(name)
@@ -184,8 +174,7 @@ def vendor_directories(vendor: str) -> tuple[str, ...]:
 def find_cards(node: Node, places: Iterable[str]) -> list[str]:
     """Return the addresses in the first of these directories with any address."""
     for place in places:
-        found = list_addresses(node, place)
-        if found:
+        if found := sorted(filter(None, map(parse_address, node.list_names(place)))):
             return found
     return []
 

@@ -8,11 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from ccagent.agents.base import write_state
 from ccagent.agents.energy.accounts import NODE_METER, EnergyDomain
-from ccagent.agents.energy.kept_state import KeptDomain, load_state
-from ccagent.agents.energy.meter import EnergyMeter, EnergyTick
+from ccagent.agents.energy.meter import EnergyMeter, EnergyTick, KeptDomain, load_state
 from ccagent.agents.energy.splitting import SYSTEM, UNALLOCATED
-from ccagent.agents.state_file import write_state
 from tests.support.energy_tree import (
     AMD_RANGE,
     GIB,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ccagent.agents.energy.commands import format_table
 from ccagent.agents.energy.meter import EnergyMeter
-from ccagent.agents.energy.table import format_table
 from ccagent.machine.checks import Check, CheckResult
 from tests.support.energy_tree import EnergyNode, make_meter, make_settings
 

@@ -405,7 +405,7 @@ def test_a_state_that_cant_be_written_costs_no_answer(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("ccagent.agents.state_file.replace_file", full)
+    monkeypatch.setattr("ccagent.agents.base.replace_file", full)
     scene.send(TASK, INIT)
     assert scene.protocol.configuration is not None
     assert len(scene.taken()) == 1

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ccagent.agents.jobio.mounts import MountName, MountNames, type_name
+from ccagent.agents.jobio.usage import MountName, MountNames, type_name
 from ccagent.machine.bpf.io_records import OTHER_DEVICES, IoKey
 from tests.support.job_io import MOUNTS, JobIoNode
 

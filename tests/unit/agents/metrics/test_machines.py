@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ccagent.agents.metrics.cluster_config import cluster_config
-from ccagent.agents.metrics.listing import format_metrics
+from ccagent.agents.metrics.commands import format_metrics
 from ccagent.records.line_protocol.decoding import decode, decode_lines
 from tests.machines.metrics import MACHINES, golden
 from tests.machines.metrics.machine import START, MachineNode, lines

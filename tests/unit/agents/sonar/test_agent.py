@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from ccagent.agents.metrics.agent import MetricsAgent
 from ccagent.agents.metrics.settings import MetricsSettings
-from ccagent.agents.sonar.agent import SampleAgent
-from ccagent.agents.sonar.settings import SampleSettings
+from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
 from ccagent.agents.sonar.sources.procfs import ProcfsSource
 from ccagent.config.configuration import check
 from ccagent.config.duration import Duration

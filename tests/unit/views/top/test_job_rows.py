@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ccagent.views.top.job_rows import JobEnvironment, parse_job_environment
+from ccagent.views.top.snapshot import JobEnvironment, parse_job_environment
 
 
 def test_names_and_times() -> None:

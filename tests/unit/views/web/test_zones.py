@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from ccagent.views.web.zones import find_zone, server_zone
+from ccagent.views.web.rendering import find_zone, server_zone
 from tests.support.page_site import PageSite
 
 TOKYO = "Asia/Tokyo"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccagent.agents.lustre.agent import LustreSettings
-from ccagent.agents.lustre.jobstats.entry_id import IdFormat
+from ccagent.agents.lustre.jobstats.entry import IdFormat
 
 DEFAULTS = tuple(map(IdFormat, LustreSettings().formats))
 FORMATS = tuple(map(IdFormat, ("%j:%u:%H", "%j:%u:%h", "%e.%u")))

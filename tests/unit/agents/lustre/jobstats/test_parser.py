@@ -15,8 +15,8 @@ from ccagent.agents.lustre.jobstats.entry import (
     OperationStat,
     Problem,
     Target,
+    canonical,
 )
-from ccagent.agents.lustre.jobstats.entry_id import canonical
 from ccagent.agents.lustre.jobstats.parser import parse
 from tests.support import lustre_reference as reference
 from tests.support.lustre_server import LAYOUTS, SimulatedTarget

@@ -12,7 +12,7 @@ import pytest
 
 from ccagent.agents.metrics.agent import MetricsAgent
 from ccagent.agents.metrics.cluster_config import cluster_config
-from ccagent.agents.metrics.listing import format_metrics
+from ccagent.agents.metrics.commands import format_metrics
 from ccagent.agents.metrics.settings import MetricsSettings
 from ccagent.config.conversion import convert
 from ccagent.errors import ConfigurationError

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.sonar.agent import SampleAgent
+from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
 from ccagent.agents.sonar.jobs.attribution import EVERY, Containers
 from ccagent.agents.sonar.process import ProcessSelection
-from ccagent.agents.sonar.settings import SampleSettings
 from ccagent.agents.sonar.sources.procfs import ProcfsSource
 from ccagent.agents.sonar.sources.psutil_source import PsutilSource
 from ccagent.machine.cgroup.jobs import Step, is_all_root, parse_title

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from ccagent.agents.sonar.agent import SampleAgent
-from ccagent.agents.sonar.settings import SampleSettings
+from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
 from ccagent.machine.bpf.ended_records import EndedKey
 from ccagent.records.encoding import Profile, encode, encode_each
 from ccagent.records.points import Point

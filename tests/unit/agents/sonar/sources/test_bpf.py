@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccagent.agents.sonar.agent import SampleAgent
+from ccagent.agents.sonar.agent import SampleAgent, SampleSettings
 from ccagent.agents.sonar.jobs.ended import EndedDelta, EndedDeltas
-from ccagent.agents.sonar.settings import SampleSettings
 from ccagent.machine.bpf.ended_records import EndedKey
 from ccagent.machine.procfs.process_files import Io
 from ccagent.records.encoding import encode
