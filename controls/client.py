@@ -153,7 +153,7 @@ class NatsClient(Client):
             ).encode()
             headers = None
             if self._seed:
-                from ccagent.controls.signatures import sign
+                from ccagent.net.signatures import sign
 
                 headers = sign(self._seed, self._subject, body, time.time())
             yield self._subject, body, headers, reply

@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from ccagent.controls.journal import Change
     from ccagent.controls.nats_requests import NatsRequests
     from ccagent.controls.settings import ControlSetup, ControlsSettings
-    from ccagent.controls.signatures import SignatureCheck
     from ccagent.machine.node import Node
+    from ccagent.net.signatures import SignatureCheck
 
 
 _LOCK = "control.lock"
@@ -146,7 +146,7 @@ class ControlService:
             each.removeprefix("key:") for each in all_senders(settings) if each.startswith("key:")
         )
         if keys:
-            from ccagent.controls.signatures import SignatureCheck
+            from ccagent.net.signatures import SignatureCheck
 
             self._signatures = self._signatures or SignatureCheck(self._started, keys)
         if self._signatures is not None:

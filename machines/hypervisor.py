@@ -73,10 +73,6 @@ class MigrationWay(NamedTuple):
 _LOADING = threading.Lock()
 
 
-def _ignore(_data: object, _error: object) -> None:
-    """Ignore an error: it is raised, too."""
-
-
 @cache
 def _load_libvirt() -> Any:
     import libvirt
@@ -85,7 +81,7 @@ def _load_libvirt() -> Any:
         while True:
             libvirt.virEventRunDefaultImpl()
 
-    cast("Any", libvirt).registerErrorHandler(_ignore, None)
+    cast("Any", libvirt).registerErrorHandler(lambda *_: None, None)  # they are raised, too
     libvirt.virEventRegisterDefaultImpl()
     threading.Thread(target=run, name="libvirt events", daemon=True).start()
     return libvirt
@@ -223,11 +219,6 @@ class Hypervisor:
         """Define a machine, or replace its definition."""
         with self.use() as connection:
             connection.defineXML(xml)
-
-    def create(self, xml: str) -> None:
-        """Start a machine without a stored definition."""
-        with self.use() as connection:
-            connection.createXML(xml)
 
     def undefine(self, name: str) -> None:
         """Remove the definition of a machine."""
