@@ -18,7 +18,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from ccagent.errors import ControlError
+from ccagent.errors import ConfigurationError, ControlError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -42,6 +42,17 @@ def missing_library(key: str) -> Iterator[str]:
         from ccagent.machine.interpreter import install_command
 
         yield f"{key}: signatures need a library: {install_command('nkeys')}"
+
+
+def read_seed(path: str) -> str:
+    """Return the seed in the file of the option --sign. Raise ConfigurationError."""
+    from ccagent.config.secret import read_secret
+    from ccagent.net.nats_login import is_seed
+
+    seed = read_secret(path)
+    if not is_seed(seed):
+        raise ConfigurationError(f"--sign: {path}: not the seed of a user's nkey (SU...)")
+    return seed
 
 
 def signed_text(subject: str, time: str, nonce: str, body: bytes) -> bytes:

@@ -42,8 +42,10 @@ migrate-uris = {{ {other} = "{other_data}", {name} = "{data}" }}
 cpus = "0-1"
 force = true
 undefine = true
-xml = "templates"
+xml = "checked"
 templates = "{templates}"
+images = "{templates}"
+pci-ids = ["ffff:0001"]
 max-memory = "64M"
 {policy}
 """
