@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from ccagent.agents.fast.messages.structures import MachineConfiguration
+from ccagent.agents.fast.messages.structures import MachineConfiguration, MigratingMachine
 from ccagent.machine.virtual_machines import parse_host_devices, parse_pci_device
 from ccagent.machines.devices import attach_devices, detach_devices
-from ccagent.machines.hypervisor import Hypervisor, HypervisorError
+from ccagent.machines.hypervisor import (
+    Hypervisor,
+    HypervisorError,
+    MachineState,
+    MigrationWay,
+)
+from ccagent.machines.migration import MachineMigration, MigrationOrder
 from ccagent.machines.policy import MachinePolicy
 from ccagent.machines.settings import AllowMachines, MigfraSettings
 
@@ -67,6 +74,9 @@ class RecordedHost:
         if slot in self.used:
             raise FakeError("device is in use by driver QEMU")
         self.own.append(slot)
+
+    def jobStats(self, _flags: int) -> dict[str, int]:  # noqa: N802 - a name of libvirt
+        return {}
 
     def detachDeviceFlags(self, xml: str, flags: int) -> None:  # noqa: N802 - a name of libvirt
         (slot,) = [place[2] for place in parse_host_devices(_domain(xml))]
@@ -130,6 +140,63 @@ def test_a_guest_that_releases_nothing_keeps_its_device() -> None:
         detach_devices(here.host, "vm-1", (ID,), 0.0, taken)
     attach_devices(here.host, "vm-1", taken)  # it still has what it would get
     assert here.calls == ["detach 16"]
+
+
+class MovedMachine(Hypervisor):
+    """A daemon with or without the machine. Its migration fails with `failure`, if any."""
+
+    def __init__(
+        self, recorded: RecordedHost, name: str, *, has_it: bool, failure: str = ""
+    ) -> None:
+        super().__init__("test", name, lambda _uri: recorded)
+        self.recorded, self.has_it, self.failure = recorded, has_it, failure
+
+    def look(self, name: str) -> MachineState | None:
+        state = MachineState(name, "running", True, False, False, False, "1")
+        return state if self.has_it else None
+
+    def require(self, name: str) -> MachineState:
+        return cast("MachineState", self.look(name))
+
+    def migrate(self, name: str, destination: Hypervisor, way: MigrationWay) -> None:
+        assert (self.recorded.own, name, way.kind) == ([], "vm-1", "live")
+        if self.failure:
+            raise HypervisorError(self.failure)
+        self.has_it, cast("MovedMachine", destination).has_it = False, True
+
+
+@pytest.mark.parametrize(
+    ("failure", "there", "status", "details", "own"),
+    [
+        ("", {7: "0x1004"}, True, "1", ([], [7])),
+        ("", {}, True, "1; moved; re-attach failed: pci-ids: 15b3:1004: c2 has no", ([], [])),
+        ("no route", {7: "0x1004"}, False, "no route", ([16], [])),
+    ],
+    ids=["moved", "none there", "failed"],
+)
+def test_devices_come_off_before_a_migration_and_on_after_it(
+    failure: str,
+    there: dict[int, str],
+    status: bool,
+    details: str,
+    own: tuple[list[int], list[int]],
+) -> None:
+    allow = AllowMachines(destinations={"c2": "test:///c2"}, pci_ids=(ID,))
+    first, second = RecordedHost({16: "0x1004"}), RecordedHost(there)
+    first.own = [16]
+    operations = SimpleNamespace(
+        here=MovedMachine(first, "c1", has_it=True, failure=failure),
+        destinations={"c2": MovedMachine(second, "c2", has_it=False)},
+        settings=MigfraSettings(url="mqtt://h", allow=allow),
+        requests=SimpleNamespace(locate=lambda _host, _name: 77),
+        find_process=lambda _name: 66,
+    )
+    order = MigrationOrder(MigratingMachine(name="vm-1"), "c2", "live", measures_time=True)
+    outcome = MachineMigration(cast("Any", operations), order).run()
+    assert outcome.is_success == status
+    assert outcome.details.startswith(details)
+    assert (first.own, second.own) == own
+    assert {"detach-pci-devs", "reattach-pci-devs"} <= outcome.durations.keys()
 
 
 def test_the_policy_names_devices() -> None:
