@@ -65,7 +65,7 @@ def detach_devices(
     Raise HypervisorError if the guest does not release them within `limit` seconds.
     """
     devices = _list_devices(host)
-    places = [each for each in _list_own(host, name) if devices.get(each) in allowed]
+    places = [each for each in _list_own(host, name) if devices.get(each, "") in allowed]
     for place in places:
         taken.append(devices[place])
         host.call(name, methodcaller("detachDeviceFlags", _HOSTDEV.format(*place), _LIVE))

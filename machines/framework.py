@@ -119,7 +119,7 @@ class Framework:
         return [self.task_topic, *self.requests.filters()]
 
     def on_connected(self) -> None:
-        """Do nothing: the framework has no message for a new connection."""
+        """Do nothing for a new connection."""
 
     def on_turn(self) -> None:
         """Send requests to others, whose answers are subscribed to now."""

@@ -73,6 +73,10 @@ class MigrationWay(NamedTuple):
 _LOADING = threading.Lock()
 
 
+def _ignore(*_: object) -> None:
+    """Do nothing for an error: it is raised, too."""
+
+
 @cache
 def _load_libvirt() -> Any:
     import libvirt
@@ -81,7 +85,7 @@ def _load_libvirt() -> Any:
         while True:
             libvirt.virEventRunDefaultImpl()
 
-    cast("Any", libvirt).registerErrorHandler(lambda *_: None, None)  # they are raised, too
+    cast("Any", libvirt).registerErrorHandler(_ignore, None)
     libvirt.virEventRegisterDefaultImpl()
     threading.Thread(target=run, name="libvirt events", daemon=True).start()
     return libvirt

@@ -31,7 +31,6 @@ _LOOKED_EVERY = 0.1
 _PROBED_EVERY = 0.5
 _SEARCHED_FOR = 10.0
 """Seconds to ask all destinations whether a machine runs there."""
-_BANNER = b"SSH-"
 
 
 class Phases:
@@ -265,6 +264,6 @@ def _has_ssh(host: str, port: int) -> bool:
     """Return whether an ssh server answers on a host."""
     try:
         with socket.create_connection((host, port), timeout=2.0) as connection:
-            return connection.recv(4, socket.MSG_WAITALL) == _BANNER
+            return connection.recv(4, socket.MSG_WAITALL) == b"SSH-"
     except (OSError, UnicodeError):
         return False

@@ -26,11 +26,9 @@ def make_definition(directory: str, part: MachineConfiguration) -> str:
     place = f"template {part.template}" if part.template else "xml"
     try:
         return fill_template(part.xml or _read(directory, part.template), part)
-    except (OSError, NotPermittedError) as error:
+    except (OSError, NotPermittedError, SyntaxError, ValueError) as error:  # also a ParseError
         reason = getattr(error, "strerror", None) or str(error)
         raise HypervisorError(f"{place}: {reason}") from error
-    except (SyntaxError, ValueError) as error:  # ParseError is a SyntaxError
-        raise HypervisorError(f"{place}: {error}") from error
 
 
 def _read(directory: str, name: str) -> bytes:
