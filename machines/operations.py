@@ -152,10 +152,8 @@ class Operations:
             found = self.here.require(order.name)
             if not found.is_active or (found.state != "running" and not order.is_forced):
                 raise HypervisorError(f"Wrong domain state: {found.state}")
-            if order.is_forced:
-                self.here.call(order.name, lambda domain: domain.destroy())
-            else:
-                self.here.call(order.name, lambda domain: domain.shutdown())
+            method = "destroy" if order.is_forced else "shutdown"
+            self.here.call(order.name, methodcaller(method))
             self._wait_until_off(order.name)
             if order.is_undefined and self.here.look(order.name) is not None:
                 self.here.undefine(order.name)

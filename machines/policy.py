@@ -92,6 +92,8 @@ class MachinePolicy:
             case fast.RepinMachine():
                 yield self._refuse_name(task.name)
                 yield self._refuse_map(task.vcpu_map) if task.vcpu_map else "vcpu-map: missing"
+            case _:
+                pass
 
     def _refuse_name(self, name: str) -> str:
         if self.allows_machine(name):

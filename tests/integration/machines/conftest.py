@@ -83,7 +83,7 @@ class FrameworkProcess:
         subscribed = self._broker.log.count(self._subscription)
         with (self.directory / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                [*CCAGENT, "migfra", "run", "-v", "--config", str(file)], stderr=log
+                [*CCAGENT, "migfra", "run", "--verbose", "--config", str(file)], stderr=log
             )
         until(lambda: self._broker.log.count(self._subscription) > subscribed)
 
