@@ -165,6 +165,10 @@ def test_a_machine_is_repinned_or_keeps_its_cpus(site: MachineSite) -> None:
     assert _part(result, "vm-1")["status"] == "success"
     pins = site.first.virsh("vcpupin", "vm-1").split()
     assert pins == ["0", "0", "1", "1"]
+    # A virtual CPU beyond the list stays where it is.
+    site.scheduler.ask("s1", "repin vm", vm_name="vm-1", vcpu_map=[[1]])
+    assert site.first.virsh("vcpupin", "vm-1").split() == ["0", "1", "1", "1"]
+    site.scheduler.ask("s1", "repin vm", vm_name="vm-1", vcpu_map=[[0]])
     wrong = site.scheduler.ask("s1", "repin vm", vm_name="vm-1", vcpu_map=[[1], [0], [0]])
     assert wrong["status"] == "error"
     assert "vcpu 2 is out of range" in wrong["details"]

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from ccagent.agents.fast.messages.structures import MachineConfiguration, MigratingMachine
+from ccagent.agents.fast.messages.structures import (
+    MachineConfiguration,
+    MachineOutcome,
+    MigratingMachine,
+)
 from ccagent.machine.virtual_machines import parse_host_devices, parse_pci_device
 from ccagent.machines.devices import attach_devices, detach_devices
 from ccagent.machines.hypervisor import (
@@ -19,6 +23,9 @@ from ccagent.machines.hypervisor import (
 from ccagent.machines.migration import MachineMigration, MigrationOrder
 from ccagent.machines.policy import MachinePolicy
 from ccagent.machines.settings import AllowMachines, MigfraSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 # As `virsh nodedev-dumpxml` of libvirt 9.0 writes it.
 DEVICE = """<device>
@@ -146,10 +153,10 @@ class MovedMachine(Hypervisor):
     """A daemon with or without the machine. Its migration fails with `failure`, if any."""
 
     def __init__(
-        self, recorded: RecordedHost, name: str, *, has_it: bool, failure: str = ""
+        self, recorded: RecordedHost, name: str, *, has_it: bool, failures: Sequence[str] = ()
     ) -> None:
         super().__init__("test", name, lambda _uri: recorded)
-        self.recorded, self.has_it, self.failure = recorded, has_it, failure
+        self.recorded, self.has_it, self.failures = recorded, has_it, [*failures]
 
     def look(self, name: str) -> MachineState | None:
         state = MachineState(name, "running", True, False, False, False, "1")
@@ -160,8 +167,8 @@ class MovedMachine(Hypervisor):
 
     def migrate(self, name: str, destination: Hypervisor, way: MigrationWay) -> None:
         assert (self.recorded.own, name, way.kind) == ([], "vm-1", "live")
-        if self.failure:
-            raise HypervisorError(self.failure)
+        if self.failures:
+            raise HypervisorError(self.failures.pop())
         self.has_it, cast("MovedMachine", destination).has_it = False, True
 
 
@@ -172,40 +179,51 @@ def locate(_host: str, _name: str) -> int:
     return 77
 
 
-@pytest.mark.parametrize(
-    ("failure", "there", "status", "details", "own"),
-    [
-        ("", {7: "0x1004"}, True, "1", "[] [7]"),
-        (
-            "",
-            NO_DEVICES,
-            True,
-            "1; moved; re-attach failed: pci-ids: 15b3:1004: c2 has no",
-            "[] []",
-        ),
-        ("no route", {7: "0x1004"}, False, "no route", "[16] []"),
-    ],
-    ids=["moved", "none there", "failed"],
-)
-def test_devices_come_off_before_a_migration_and_on_after_it(
-    failure: str, there: dict[int, str], status: bool, details: str, own: str
-) -> None:
+def migrate(
+    first: RecordedHost, second: RecordedHost, failures: Sequence[str] = (), retries: int = 0
+) -> MachineOutcome:
     allow = AllowMachines(destinations={"c2": "test:///c2"}, pci_ids=(ID,))
-    first, second = RecordedHost({16: "0x1004"}), RecordedHost(there)
-    first.own = [16]
     operations = SimpleNamespace(
-        here=MovedMachine(first, "c1", has_it=True, failure=failure),
+        here=MovedMachine(first, "c1", has_it=True, failures=failures),
         destinations={"c2": MovedMachine(second, "c2", has_it=False)},
         settings=MigfraSettings(url="mqtt://h", allow=allow),
         requests=SimpleNamespace(locate=locate),
         find_process={"vm-1": 66}.get,
     )
-    order = MigrationOrder(MigratingMachine(name="vm-1"), "c2", "live", measures_time=True)
-    outcome = MachineMigration(cast("Any", operations), order).run()
-    assert outcome.is_success == status
+    machine = MigratingMachine(name="vm-1")
+    order = MigrationOrder(machine, "c2", "live", retries, measures_time=True)
+    return MachineMigration(cast("Any", operations), order).run()
+
+
+@pytest.mark.parametrize(
+    ("failures", "there", "process", "details", "own"),
+    [
+        ((), {7: "0x1004"}, 77, "1", "[] [7]"),
+        ((), NO_DEVICES, 77, "1; moved; re-attach failed: pci-ids: 15b3:1004: c2 ", "[] []"),
+        (("no route",), {7: "0x1004"}, 66, "no route", "[16] []"),
+    ],
+    ids=["moved", "none there", "failed"],
+)
+def test_devices_come_off_before_a_migration_and_on_after_it(
+    failures: tuple[str, ...], there: dict[int, str], process: int, details: str, own: str
+) -> None:
+    first, second = RecordedHost({16: "0x1004"}), RecordedHost(there)
+    first.own = [16]
+    outcome = migrate(first, second, failures)
+    assert (outcome.is_success, outcome.process_id) == (process == 77, process)
     assert outcome.details.startswith(details)
     assert f"{first.own} {second.own}" == own
     assert {"detach-pci-devs", "reattach-pci-devs"} <= outcome.durations.keys()
+
+
+@pytest.mark.parametrize(("retries", "is_moved"), [(2, True), (1, False)])
+def test_a_migration_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, retries: int, is_moved: bool
+) -> None:
+    monkeypatch.setattr("ccagent.machines.migration._AGAIN_AFTER", 0.0)
+    outcome = migrate(RecordedHost({}), RecordedHost({}), ("one", "two"), retries)
+    assert (outcome.is_success, outcome.details) == (is_moved, "3" if is_moved else "one")
+    assert outcome.host == ("c2" if is_moved else "c1")
 
 
 def test_the_policy_names_devices() -> None:

@@ -102,6 +102,11 @@ ATTACKS = [
     "task: stop vm\nid: i\nlist: [{vm-name: vm-1, force: true}]",
     "task: stop vm\nid: j\nlist: [{vm-name: vm-1/../vm-2}]",
     "task: migrate vm\nid: k\nvm-name: vm-1\ndestination: fox2\nparameter: {vcpu-map: [[0]]}",
+    "task: migrate vm\nid: n\nvm-name: vm-1\ndestination: fox2\nparameter: {rdma-migration: true}",
+    "task: migrate vm\nid: o\nvm-name: vm-1\ndestination: fox2\nparameter: {retry-counter: 4}",
+    "task: migrate vm\nid: p\nvm-name: vm-1\ndestination: fox2\nparameter: {migration-type: hot}",
+    "task: start vm\nid: q\nvm-configurations: [{vm-name: vm-1, pci-ids: {vendor: 1, device: 2}}]",
+    "task: start vm\nid: r\nvm-configurations: [{vm-name: vm-1, devs: [{pci-addr: '1:2.3'}]}]",
     "task: evacuate node\nid: l\ndestinations: [fox2]",
     "task: quit\nid: m",
 ]  # fmt: skip
