@@ -279,6 +279,17 @@ def test_an_allowed_task_is_recorded_before_libvirt_is_asked(scene: FrameworkSce
     assert len(scene.opened) == calls
 
 
+def test_a_result_in_the_queue_is_not_found_again_after_a_crash(scene: FrameworkScene) -> None:
+    """A crash between queue and journal: the queued result is the answer."""
+    body = b"task: suspend vm\nid: q\nlist: [{vm-name: vm-1}]"
+    scene.framework.journal.accept("id:q", "digest", body)
+    scene.answers.put("id:q", "fast/migfra/c1-1/result", b"---\nresult: vm suspended\n---\n")
+    scene.framework.recover()
+    assert scene.taken() == [{"result": "vm suspended"}]
+    assert scene.framework.journal.unfinished() == []
+    assert scene.opened == []
+
+
 def test_a_task_that_blocks_is_finished_before_the_next(scene: FrameworkScene) -> None:
     scene.send("task: suspend vm\nid: one\nconcurrent-execution: false\nlist: [{vm-name: vm-1}]")
     scene.send("task: suspend vm\nid: two\nlist: [{vm-name: vm-1}]")
