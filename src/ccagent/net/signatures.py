@@ -49,6 +49,8 @@ def read_seed(path: str) -> str:
     from ccagent.config.secret import read_secret
     from ccagent.net.nats_login import is_seed
 
+    if problems := [*missing_library("--sign")]:
+        raise ConfigurationError(*problems)
     seed = read_secret(path)
     if not is_seed(seed):
         raise ConfigurationError(f"--sign: {path}: not the seed of a user's nkey (SU...)")
