@@ -153,7 +153,7 @@ class NatsClient(Client):
             ).encode()
             headers = None
             if self._seed:
-                from ccagent.controls.signatures import sign
+                from ccagent.net.signatures import sign
 
                 headers = sign(self._seed, self._subject, body, time.time())
             yield self._subject, body, headers, reply
@@ -306,10 +306,9 @@ def find_client(
         return LocalClient(setup, seconds)
     if not setup.settings.url:
         raise ConfigurationError(f"{setup.path}: controls.url: not set: --node needs NATS")
-    from ccagent.config.secret import read_secret
     from ccagent.errors import UnparsableError
     from ccagent.machine.hostlist import expand
-    from ccagent.net.nats_login import is_seed
+    from ccagent.net.signatures import read_seed
 
     try:
         names = [] if nodes == _ALL else [name.partition(".")[0] for name in expand(nodes)]
@@ -317,9 +316,7 @@ def find_client(
         raise ConfigurationError(f"--node: {error}") from error
     if nodes != _ALL and not names:
         raise ConfigurationError("--node: no node is named")
-    seed = read_secret(seed_file) if seed_file else ""
-    if seed and not is_seed(seed):
-        raise ConfigurationError(f"--sign: {seed_file}: not the seed of a user's nkey (SU...)")
+    seed = read_seed(seed_file) if seed_file else ""
     chosen = subject or setup.settings.subjects[0]
     return NatsClient(setup, list(dict.fromkeys(names)), chosen, seed, seconds)
 

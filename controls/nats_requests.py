@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
     from ccagent.controls.responder import Responder
     from ccagent.controls.settings import ControlsSettings
-    from ccagent.controls.signatures import SignatureCheck
     from ccagent.controls.watchdog import BoundedCalls, ReadWatchdog
     from ccagent.net.nats_login import NatsOptions
+    from ccagent.net.signatures import SignatureCheck
     from ccagent.net.urls import Server
     from ccagent.records.line_protocol.decoding import Line
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from ccagent.controls.config_class import ConfigSource
     from ccagent.controls.nats_requests import NatsRequests
-    from ccagent.controls.signatures import SignatureCheck
+    from ccagent.net.signatures import SignatureCheck
 
 
 _LOCK = "control.lock"
@@ -142,7 +142,7 @@ class ControlService:
             each.removeprefix("key:") for each in all_senders(settings) if each.startswith("key:")
         )
         if keys:
-            from ccagent.controls.signatures import SignatureCheck
+            from ccagent.net.signatures import SignatureCheck
 
             self._signatures = self._signatures or SignatureCheck(self._started, keys)
         if self._signatures is not None:

@@ -275,9 +275,9 @@ def check_controls(settings: ControlsSettings) -> None:
         except ConfigurationError as error:
             problems += error.problems
     if any(each.startswith("key:") for each in all_senders(settings)):
-        from ccagent.controls.signatures import missing_library
+        from ccagent.net.signatures import missing_library
 
-        problems += missing_library()
+        problems += missing_library("from")
     if problems:
         raise ConfigurationError(*(f"controls.{problem}" for problem in problems))
 

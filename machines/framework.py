@@ -17,10 +17,10 @@ from ccagent.agents.fast.messages.decoding import decode
 from ccagent.errors import CcagentError
 from ccagent.log import logger, printable, say
 from ccagent.machine.clock import timestamp
-from ccagent.machines.hypervisor import HypervisorError, open_connection
+from ccagent.machines.hypervisor import open_connection
 from ccagent.machines.journal import TaskJournal
 from ccagent.machines.operations import Operations
-from ccagent.machines.policy import EVENTS, MachinePolicy, task_name
+from ccagent.machines.policy import EVENTS, MachinePolicy
 from ccagent.machines.requests import BrokerRequests
 from ccagent.machines.work import UNKNOWN, MachineWork, make_failure, name_machines
 from ccagent.senders import SenderTable
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from ccagent.agents.fast.session.answers import AnswerQueue
     from ccagent.machine.node import Node
-    from ccagent.machines.journal import RecordedTask
     from ccagent.machines.settings import MigfraSettings
     from ccagent.machines.work import Part
     from ccagent.net.mqtt_broker import ReceivedMessage
@@ -48,37 +47,31 @@ class Workers:
     """Threads that are started when they are needed, and end with the process."""
 
     def __init__(self, most: int, name: str) -> None:
-        self._most = most
-        self._name = name
+        self._names = iter([f"{name} {number}" for number in range(most)])
         self._waiting: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self._started = self._idle = 0
+        self._idle = threading.Semaphore(0)
 
     def submit(self, work: Callable[[], None]) -> None:
         """Do the work in a thread, after the work submitted before. It must not raise."""
-        with self._lock:
-            starts = self._idle == 0 and self._started < self._most
-            self._started += starts
-            self._idle -= not starts and self._idle > 0
         self._waiting.put(work)
-        if starts:
-            threading.Thread(target=self._run, name=self._name, daemon=True).start()
+        if not self._idle.acquire(blocking=False) and (name := next(self._names, "")):
+            threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def _run(self) -> None:
         while True:
             self._waiting.get()()
-            with self._lock:
-                self._idle += 1
+            self._idle.release()
 
 
 class RunningTask:
-    """An accepted task and the outcomes of its parts. key: that of the journal."""
+    """An accepted task and the outcomes of its parts.
 
-    def __init__(self, key: str, task: fast.MachineTask, topic: str) -> None:
-        self.key = key
-        self.task = task
-        self.topic = topic
-        self.name = task_name(task)
+    key: that of the journal. sender: the key that signed it.
+    """
+
+    def __init__(self, key: str, task: fast.MachineTask, topic: str, sender: str = "") -> None:
+        self.key, self.task, self.topic, self.sender = key, task, topic, sender
+        self.name = task.task_name
         self.begun = time.monotonic()
         self.outcomes: list[fast.MachineOutcome | None] = []
         self.left = 0
@@ -126,7 +119,7 @@ class Framework:
         return [self.task_topic, *self.requests.filters()]
 
     def on_connected(self) -> None:
-        """Do nothing: the framework has no message for a new connection."""
+        """Do nothing for a new connection."""
 
     def on_turn(self) -> None:
         """Send requests to others, whose answers are subscribed to now."""
@@ -144,83 +137,79 @@ class Framework:
             return
         message = decode("machine task", received.payload)
         if isinstance(message, fast.Refusal):
-            self._refuse(received.topic, message.id, message.task or UNKNOWN, message.reason)
+            failure = make_failure(UNKNOWN, message.reason)
+            self._refuse(received.topic, message.id, message.task or UNKNOWN, [failure])
         elif isinstance(message, fast.MachineTask):
             self._take(received, message)
 
     def recover(self) -> None:
         """Answer what an earlier process has left, by what is true now."""
-        queued = self._answers.keys()
-        for recorded in self.journal.unqueued():
-            if recorded.key not in queued and recorded.result is not None:
-                self._queue(recorded.key, recorded.result)
+        queued = self._answers.payloads()
         for recorded in self.journal.unfinished():
             message = decode("machine task", recorded.payload)
-            if not isinstance(message, fast.MachineTask):
-                continue
-            running = RunningTask(recorded.key, message, self.task_topic)
-            self._running[recorded.key] = running
-            self._start(running, is_begun=True)
+            if recorded.key in queued:
+                self.journal.finish(recorded.key, queued[recorded.key], lambda: None)
+            elif isinstance(message, fast.MachineTask):
+                running = RunningTask(recorded.key, message, self.task_topic)
+                self._running[recorded.key] = running
+                self._start(running, is_begun=True)
 
     def _take(self, received: ReceivedMessage, task: fast.MachineTask) -> None:
         """Accept a task, refuse it, or send the stored result of a repeated one."""
-        name = task_name(task)
-        if reason := self.policy.find_refusal(task):
-            self._refuse(received.topic, task.id, name, reason, name_machines(task))
-            return
-        refused = self._refused_parts(task)
-        if refused and all(each.details for each in refused):
-            self._answer_refused(received.topic, task.id, name, refused)
-            return
-        digest = hashlib.blake2b(received.payload, digest_size=16).hexdigest()
+        topic, payload = received.topic, received.payload
+        digest = hashlib.blake2b(payload, digest_size=16).hexdigest()
         key = f"id:{task.id}" if task.id else f"{digest}:{received.number}"
-        try:
-            known = self.journal.find(key)
-            if known is not None and not task.id and not received.is_repeated:
-                key, known = f"{key}:{time.time_ns()}", None
-            if known is not None:
-                self._repeat(received.topic, task, known, digest)
-                return
-            if len(self._running) >= MOST_WAITING:
-                raise HypervisorError(f"busy: {len(self._running)} tasks are waiting")
-            self.journal.accept(key, digest, received.payload)
-        except CcagentError as error:
-            self._refuse(received.topic, task.id, name, str(error), name_machines(task))
+        known = self.journal.find(key)
+        if known is not None and not (task.id or received.is_repeated):
+            key, known = f"{key}:{time.time_ns()}", None
+        if known is not None and known.digest == digest:
+            logger.info("migfra: %s: repeated", printable(key))
+            if known.result is not None:
+                self._queue(key, known.result)
             return
-        running = RunningTask(key, task, received.topic)
+        outcomes, sender = self._judge(received, task, is_new=known is None)
+        try:
+            if not _are_refused(outcomes):
+                self.journal.accept(key, digest, payload)
+        except CcagentError as error:
+            outcomes = _fail_all(task, str(error))
+        if _are_refused(outcomes):
+            self._refuse(topic, task.id, task.task_name, outcomes)
+            return
+        running = RunningTask(key, task, topic, sender)
         self._audit("accepted", running)
-        for part in refused:
+        for part in outcomes:
             if part.details:
-                self._note_refusal(received.topic, "part", part.details)
+                self._note_refusal(topic, "part", part.details)
         with self._lock:
             self._running[key] = running
             if self._blocking:
                 self._held.append(running)
                 return
-        self._begin(running)
+        self._start(running)
 
-    def _refused_parts(self, task: fast.MachineTask) -> list[fast.MachineOutcome]:
-        """Return a failure for each part of a task, without details if the part is allowed."""
+    def _judge(
+        self, received: ReceivedMessage, task: fast.MachineTask, *, is_new: bool
+    ) -> tuple[list[fast.MachineOutcome], str]:
+        """Return a failure of each part, without details if it is allowed, and who has signed."""
+        sender, reason = self.policy.identify(received.topic, received.payload)
+        reason = reason or self.policy.find_refusal(task)
+        if not is_new:
+            reason = reason or "id: another task had it"
+        if len(self._running) >= MOST_WAITING:
+            reason = reason or f"busy: {len(self._running)} tasks are waiting"
+        if reason:
+            return _fail_all(task, reason), sender
         parts = task.machines if isinstance(task, fast.StartMachines | fast.OrderMachines) else ()
-        return [make_failure(each.name, self.policy.find_part_refusal(each)) for each in parts]
+        judge = self.policy.find_part_refusal
+        return [make_failure(each.name, judge(each)) for each in parts], sender
 
-    def _repeat(self, topic: str, task: fast.MachineTask, known: RecordedTask, digest: str) -> None:
-        if known.digest != digest:
-            reason = "id: another task had it"
-            self._refuse(topic, task.id, task_name(task), reason, name_machines(task))
-        elif known.result is not None:
-            self._queue(known.key, known.result)
-        else:
-            logger.info("migfra: %s: repeated while it runs", printable(known.key))
-
-    def _begin(self, running: RunningTask) -> None:
-        """Start the work of a task."""
+    def _start(self, running: RunningTask, *, is_begun: bool = False) -> None:
+        """Start the work of a task, or find what became of one that another process began."""
         with self._lock:
             if not running.task.is_concurrent:
                 self._blocking = running.key
-        self._start(running)
 
-    def _start(self, running: RunningTask, *, is_begun: bool = False) -> None:
         def start() -> None:
             parts = self._machine_work.parts(running.task, self.policy, is_begun=is_begun)
             self._dispatch(running, parts)
@@ -276,12 +265,10 @@ class Framework:
         outcomes = [each for each in running.outcomes if each is not None]
         payload = self._encode(running.task.id, running.name, outcomes)
         try:
-            self.journal.finish(running.key, payload)
+            self.journal.finish(running.key, payload, partial(self._queue, running.key, payload))
         except CcagentError as error:
             logger.error("migfra: %s", error, key="migfra journal")
-        self._queue(running.key, payload)
         self._audit("finished", running, outcomes)
-        waiting: list[RunningTask] = []
         with self._lock:
             self._running.pop(running.key, None)
             if self._blocking == running.key:
@@ -290,8 +277,8 @@ class Framework:
             with self._lock:
                 if self._blocking or not self._held:
                     return
-                waiting = [self._held.pop(0)]
-            self._begin(waiting[0])
+                waiting = self._held.pop(0)
+            self._start(waiting)
 
     def _encode(self, name: str, task: str, outcomes: Iterable[fast.MachineOutcome]) -> bytes:
         machines = tuple(
@@ -301,35 +288,23 @@ class Framework:
         event: fast.MachineEvent = EVENTS.get(task, "unknown")
         if event == "unknown":
             machines = tuple(msgspec.structs.replace(each, name=UNKNOWN) for each in machines)
-        scheduler = self._node.hostname
-        return fast.MachineResult(
-            id=name, event=event, machines=machines, scheduler=scheduler
-        ).encode()
+        result = fast.MachineResult(
+            id=name, event=event, machines=machines, scheduler=self._node.hostname
+        )
+        return result.encode()
 
     def _queue(self, key: str, payload: bytes) -> None:
         self._answers.put(key, self.result_topic, payload)
-        try:
-            self.journal.note_queued(key)
-        except CcagentError as error:
-            logger.error("migfra: %s", error, key="migfra journal")
         self.on_answer()
 
     def _refuse(
-        self, topic: str, task_id: str, name: str, reason: str, machines: Sequence[str] = ()
-    ) -> None:
-        """Answer a refused task."""
-        outcomes = [make_failure(each, reason) for each in machines or (UNKNOWN,)]
-        self._answer_refused(topic, task_id, name, outcomes)
-
-    def _answer_refused(
         self, topic: str, task_id: str, name: str, outcomes: Sequence[fast.MachineOutcome]
     ) -> None:
         """Answer a refused task. Nothing of it reaches libvirt or the journal."""
         self._note_refusal(topic, name, outcomes[0].details)
         self._refusals += 1
         key = f"refused:{time.time_ns()}:{self._refusals}"
-        self._answers.put(key, self.result_topic, self._encode(task_id, name, outcomes))
-        self.on_answer()
+        self._queue(key, self._encode(task_id, name, outcomes))
 
     def _note_refusal(self, topic: str, name: str, reason: str) -> None:
         """Count a refusal; log one per hour and kind, and audit two per second at most."""
@@ -355,7 +330,7 @@ class Framework:
         )
         entry: dict[str, Any] = {
             "action": action, "task": running.name, "id": task.id, "topic": running.topic,
-            "machines": machines,
+            "by": running.sender, "machines": machines,
         }  # fmt: skip
         if action == "finished":
             entry |= {
@@ -367,3 +342,11 @@ class Framework:
     def _write(self, entry: dict[str, Any]) -> None:
         stamped = {"time": timestamp(self._node.clock.time())} | entry
         self._audit_file.append(msgspec.json.encode(stamped) + b"\n")
+
+
+def _fail_all(task: fast.MachineTask, reason: str) -> list[fast.MachineOutcome]:
+    return [make_failure(each, reason) for each in name_machines(task) or (UNKNOWN,)]
+
+
+def _are_refused(outcomes: Sequence[fast.MachineOutcome]) -> bool:
+    return bool(outcomes) and all(each.details for each in outcomes)

@@ -73,8 +73,8 @@ class MigrationWay(NamedTuple):
 _LOADING = threading.Lock()
 
 
-def _ignore(_data: object, _error: object) -> None:
-    """Ignore an error: it is raised, too."""
+def _ignore(*_: object) -> None:
+    """Do nothing for an error: it is raised, too."""
 
 
 @cache
@@ -223,11 +223,6 @@ class Hypervisor:
         """Define a machine, or replace its definition."""
         with self.use() as connection:
             connection.defineXML(xml)
-
-    def create(self, xml: str) -> None:
-        """Start a machine without a stored definition."""
-        with self.use() as connection:
-            connection.createXML(xml)
 
     def undefine(self, name: str) -> None:
         """Remove the definition of a machine."""

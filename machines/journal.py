@@ -14,7 +14,7 @@ from ccagent.log import logger
 from ccagent.service.journal_file import JournalFile, explain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _FILE = "tasks.journal"
 MOST_TASKS = 1000
@@ -29,16 +29,12 @@ class JournalError(CcagentError):
 
 
 class RecordedTask(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A task of the journal. digest: of its payload, which is kept until it has a result.
-
-    is_queued: the queue of answers has the result.
-    """
+    """A task of the journal. digest: of its payload, which is kept until it has a result."""
 
     key: str
     digest: str
     payload: bytes = b""
     result: bytes | None = None
-    is_queued: bool = False
 
 
 class JournalRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -76,12 +72,6 @@ class TaskJournal:
         """Return the tasks without a result, oldest first: another process has begun them."""
         return [task for task in self._tasks.values() if task.result is None]
 
-    def unqueued(self) -> list[RecordedTask]:
-        """Return the tasks whose result may not be in the queue."""
-        return [
-            task for task in self._tasks.values() if task.result is not None and not task.is_queued
-        ]
-
     def accept(self, key: str, digest: str, payload: bytes) -> None:
         """Record a task before its work; forget the oldest with a result."""
         with self._lock:
@@ -90,17 +80,12 @@ class TaskJournal:
                 self._tasks.pop(next(done, ""), None)
             self._put(RecordedTask(key, digest, payload))
 
-    def finish(self, key: str, result: bytes) -> None:
-        """Record the result of a task."""
+    def finish(self, key: str, result: bytes, queue: Callable[[], object]) -> None:
+        """Queue the result of a task, then record it. The session can't send it before."""
         with self._lock:
+            queue()
             if (task := self._tasks.get(key)) is not None:
                 self._put(RecordedTask(key, task.digest, result=result))
-
-    def note_queued(self, key: str) -> None:
-        """Record that the queue has the result of a task."""
-        with self._lock:
-            if (task := self._tasks.get(key)) is not None:
-                self._put(msgspec.structs.replace(task, is_queued=True))
 
     def save(self) -> None:
         """Write the state of the session. If that fails, log an error."""

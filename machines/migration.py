@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ccagent.agents.fast.messages.structures import MachineOutcome
 from ccagent.log import logger
+from ccagent.machines.devices import attach_devices, detach_devices
 from ccagent.machines.hypervisor import HypervisorError, MigrationWay
 from ccagent.machines.operations import Phases
 from ccagent.machines.settling import MachinePlace, SettledMachine
@@ -51,15 +52,18 @@ class MachineMigration:
         self._notes: list[str] = []
         """Problems that do not change where the machine is."""
         self._is_hooked = False
+        self._devices: list[str] = []
+        """Ids of the PCI devices that the machine gets again."""
 
     def run(self) -> MachineOutcome:
         """Migrate the machine, and return the truth about it."""
         try:
             self._check()
             self._hook("suspend")
+            self._detach()
         except HypervisorError as error:
-            self._resume_hooks()
             found = self._settle() if error.is_lost else MachinePlace("here")
+            self._resume(found)
             return self._outcome(found, [str(error), found.details, *self._notes])
         attempts = 0
         while True:
@@ -80,7 +84,7 @@ class MachineMigration:
                 self._pin()
             if self._order.measures_time and not self._is_offline:
                 self._phases.durations |= self._target.statistics(self._name)
-        self._resume_hooks()
+        self._resume(found)
         if found.place == "there":
             details = [str(attempts), *(f"moved; {note}" for note in self._notes)]
             details += [f"libvirt reported: {failure}"] if failure else []
@@ -92,9 +96,9 @@ class MachineMigration:
         """Return the outcome of a migration that another process has begun."""
         found = self._settle()
         self._is_hooked = True
-        self._resume_hooks()
         if found.place == "there":
             self._pin()
+        self._resume(found)
         return self._outcome(found, [note, found.details, *self._notes])
 
     def _settle(self) -> MachinePlace:
@@ -174,8 +178,22 @@ class MachineMigration:
             with self._phases.measure(f"pscom-{task}-{self._name}"):
                 self._operations.requests.hook(task, self._name, count, self._order.task_id)
 
-    def _resume_hooks(self) -> None:
-        """Resume the connections if they may be suspended; note problems."""
+    def _detach(self) -> None:
+        """Take the PCI devices that the policy names: a machine with one can't be migrated."""
+        if self._allow.pci_ids and not self._is_offline:
+            limit = self._operations.settings.stop_limit.seconds
+            with self._phases.measure("detach-pci-devs"):
+                detach_devices(self._source, self._name, self._allow.pci_ids, limit, self._devices)
+
+    def _resume(self, found: MachinePlace) -> None:
+        """Attach devices again, and resume connections that may be suspended; note problems."""
+        if self._devices and found.place in {"here", "there"}:
+            try:
+                with self._phases.measure("reattach-pci-devs"):
+                    host = self._source if found.place == "here" else self._target
+                    attach_devices(host, self._name, self._devices)
+            except HypervisorError as error:
+                self._notes.append(f"re-attach failed: {error}")
         try:
             if self._is_hooked:
                 self._hook("resume")

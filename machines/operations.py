@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
@@ -13,19 +14,14 @@ from ccagent.agents.fast.messages.structures import MachineOutcome
 from ccagent.errors import CcagentError
 from ccagent.machine.background import BackgroundCall
 from ccagent.machine.cgroup.jobs import parse_machine_job
-from ccagent.machine.virtual_machines import read_guest_name
+from ccagent.machine.virtual_machines import read_pid_file
+from ccagent.machines.devices import attach_devices, write_pci_id
 from ccagent.machines.hypervisor import Hypervisor, HypervisorError
-from ccagent.machines.templates import read_template
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from ccagent.agents.fast.messages.structures import (
-        MachineConfiguration,
-        MachineOrder,
-        RepinMachine,
-        VcpuMap,
-    )
+    from ccagent.agents.fast.messages import structures as fast
     from ccagent.machine.node import Node
     from ccagent.machines.hypervisor import MachineState
     from ccagent.machines.requests import BrokerRequests
@@ -35,7 +31,6 @@ _LOOKED_EVERY = 0.1
 _PROBED_EVERY = 0.5
 _SEARCHED_FOR = 10.0
 """Seconds to ask all destinations whether a machine runs there."""
-_BANNER = b"SSH-"
 
 
 class Phases:
@@ -125,14 +120,9 @@ class Operations:
 
     def find_process(self, name: str) -> int:
         """Return the process of a machine by libvirt's pid file; 0 if it is another's."""
-        path = f"{self.settings.run_directory.lstrip('/')}/{name}.pid"
-        with contextlib.suppress(CcagentError, ValueError):
-            process = int(self._node.read_start(path, 20))
-            if read_guest_name(self._node, process) == name:
-                return process
-        return 0
+        return read_pid_file(self._node, self.settings.run_directory.lstrip("/"), name)
 
-    def start(self, part: MachineConfiguration) -> MachineOutcome:
+    def start(self, part: fast.MachineConfiguration) -> MachineOutcome:
         """Start a machine by its definition or a template, and wait until it is ready."""
 
         def work(phases: Phases) -> str:
@@ -140,29 +130,30 @@ class Operations:
             found = self.here.look(part.name)
             if found is not None and found.is_active:
                 raise HypervisorError(f"Wrong domain state: {found.state}")
-            if part.template:
+            if part.template or part.xml:
                 self._create(part, found)
             else:
                 self.here.require(part.name)
                 self.here.configure(part.name, part.memory, part.vcpus)
                 self.here.call(part.name, lambda domain: domain.create())
+            if part.pci_ids:
+                with phases.measure("attach-pci-devs"):
+                    attach_devices(self.here, part.name, map(write_pci_id, part.pci_ids))
             with phases.measure("ready"):
                 self._wait_until_ready(part)
             return ""
 
         return self.run(part.name, work, measures_time=part.measures_time, needs=True)
 
-    def stop(self, order: MachineOrder) -> MachineOutcome:
+    def stop(self, order: fast.MachineOrder) -> MachineOutcome:
         """Shut a machine down, or destroy it; wait until it is off, then undefine it if wanted."""
 
         def work(_phases: Phases) -> str:
             found = self.here.require(order.name)
             if not found.is_active or (found.state != "running" and not order.is_forced):
                 raise HypervisorError(f"Wrong domain state: {found.state}")
-            if order.is_forced:
-                self.here.call(order.name, lambda domain: domain.destroy())
-            else:
-                self.here.call(order.name, lambda domain: domain.shutdown())
+            method = "destroy" if order.is_forced else "shutdown"
+            self.here.call(order.name, methodcaller(method))
             self._wait_until_off(order.name)
             if order.is_undefined and self.here.look(order.name) is not None:
                 self.here.undefine(order.name)
@@ -170,15 +161,19 @@ class Operations:
 
         return self.run(order.name, work, measures_time=order.measures_time, needs=False)
 
-    def suspend(self, order: MachineOrder) -> MachineOutcome:
-        """Pause a machine."""
-        return self._simple(order, "running", lambda domain: domain.suspend())
+    def change(self, state: str, method: str, order: fast.MachineOrder) -> MachineOutcome:
+        """Call a method of libvirt for a machine that must be in a state: suspend or resume."""
 
-    def resume(self, order: MachineOrder) -> MachineOutcome:
-        """Resume a paused machine."""
-        return self._simple(order, "paused", lambda domain: domain.resume())
+        def work(_phases: Phases) -> str:
+            found = self.here.require(order.name)
+            if found.state != state:
+                raise HypervisorError(f"Wrong domain state: {found.state}")
+            self.here.call(order.name, methodcaller(method))
+            return ""
 
-    def repin(self, task: RepinMachine) -> MachineOutcome:
+        return self.run(order.name, work, measures_time=order.measures_time, needs=True)
+
+    def repin(self, task: fast.RepinMachine) -> MachineOutcome:
         """Pin the virtual CPUs of a machine."""
 
         def work(phases: Phases) -> str:
@@ -192,24 +187,15 @@ class Operations:
 
         return self.run(task.name, work, measures_time=task.measures_time, needs=True)
 
-    def _simple(
-        self, order: MachineOrder, state: str, function: Callable[[Any], object]
-    ) -> MachineOutcome:
-        def work(_phases: Phases) -> str:
-            found = self.here.require(order.name)
-            if found.state != state:
-                raise HypervisorError(f"Wrong domain state: {found.state}")
-            self.here.call(order.name, function)
-            return ""
+    def _create(self, part: fast.MachineConfiguration, found: MachineState | None) -> None:
+        from ccagent.machines.templates import make_definition  # seldom used, and large
 
-        return self.run(order.name, work, measures_time=order.measures_time, needs=True)
-
-    def _create(self, part: MachineConfiguration, found: MachineState | None) -> None:
-        xml = read_template(self.settings.allow.templates, part)
+        xml = make_definition(self.settings.allow.templates, part)
         if part.is_transient:
             if found is not None:
                 raise HypervisorError(f"operation failed: domain '{part.name}' already exists")
-            self.here.create(xml)
+            with self.here.use() as connection:
+                connection.createXML(xml)
         else:
             self.here.define(xml)
             self.here.call(part.name, lambda domain: domain.create())
@@ -232,7 +218,7 @@ class Operations:
         if call.wait(_SEARCHED_FOR) and (host := call.result()):
             raise HypervisorError(f"it runs on {host} already")
 
-    def _require_free(self, name: str, vcpu_map: VcpuMap) -> None:
+    def _require_free(self, name: str, vcpu_map: fast.VcpuMap) -> None:
         """Raise HypervisorError if a CPU belongs to a Slurm job that is not the machine's."""
         if not self.settings.spare_jobs:
             return
@@ -254,7 +240,7 @@ class Operations:
                 )
             time.sleep(_LOOKED_EVERY)
 
-    def _wait_until_ready(self, part: MachineConfiguration) -> None:
+    def _wait_until_ready(self, part: fast.MachineConfiguration) -> None:
         """Wait until ssh answers. Raise HypervisorError if it does not in time, or off."""
         limit = self.settings.start_limit.seconds
         deadline = time.monotonic() + limit
@@ -276,6 +262,6 @@ def _has_ssh(host: str, port: int) -> bool:
     """Return whether an ssh server answers on a host."""
     try:
         with socket.create_connection((host, port), timeout=2.0) as connection:
-            return connection.recv(4, socket.MSG_WAITALL) == _BANNER
+            return connection.recv(4, socket.MSG_WAITALL) == b"SSH-"
     except (OSError, UnicodeError):
         return False

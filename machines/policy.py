@@ -6,9 +6,13 @@ A check reads the message and the settings alone: a refused task never reaches l
 from __future__ import annotations
 
 import re
+import time
 from typing import TYPE_CHECKING
 
 from ccagent.agents.fast.messages import structures as fast
+from ccagent.errors import ControlError, UnparsableError
+from ccagent.machines.devices import write_pci_id
+from ccagent.net.signatures import SignatureCheck, split_signed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,32 +21,14 @@ if TYPE_CHECKING:
 
 # libvirt and QEMU take any text. These also fit into a topic, a path and a host name's place.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,127}", re.ASCII)
-
-TASK_NAMES: dict[type[fast.MachineTask], str] = {
-    fast.StartMachines: "start vm",
-    fast.MigrateMachine: "migrate vm",
-    fast.RepinMachine: "repin vm",
-    fast.EvacuateNode: "evacuate node",
-    fast.QuitFramework: "quit",
-}
-
+_HOOKS = "pscom-hook-procs: auto: not supported; send a number"
 
 EVENTS: dict[str, fast.MachineEvent] = {
-    "start vm": "vm started",
-    "stop vm": "vm stopped",
-    "suspend vm": "vm suspended",
-    "resume vm": "vm resumed",
-    "repin vm": "vm repinned",
-    "migrate vm": "vm migrated",
-    "evacuate node": "node evacuated",
-    "quit": "quit",
-}
+    "start vm": "vm started", "stop vm": "vm stopped", "suspend vm": "vm suspended",
+    "resume vm": "vm resumed", "repin vm": "vm repinned", "migrate vm": "vm migrated",
+    "evacuate node": "node evacuated", "quit": "quit",
+}  # fmt: skip
 """Results by task."""
-
-
-def task_name(task: fast.MachineTask) -> str:
-    """Return the name of a task in messages and in the policy."""
-    return task.task if isinstance(task, fast.OrderMachines) else TASK_NAMES[type(task)]
 
 
 class MachinePolicy:
@@ -52,6 +38,19 @@ class MachinePolicy:
         self._allow = settings.allow
         self._names = [re.compile(pattern, re.ASCII) for pattern in self._allow.machines]
         self._cpus = self._allow.allowed_cpus
+        # A new policy accepts no signature that an older one may have accepted.
+        self._signatures = SignatureCheck(time.time(), self._allow.signed_by)
+
+    def identify(self, topic: str, payload: bytes) -> tuple[str, str]:
+        """Return the key that signed a task, and why it is refused; empty if it is not."""
+        if not self._signatures.keys:
+            return "", ""
+        headers, body = split_signed(payload)
+        try:
+            key = self._signatures.signer(topic, headers, body, time.time())
+        except ControlError as error:
+            return "", str(error)
+        return key, "" if key else "signature: none of a key that this node's policy names"
 
     def allows_machine(self, name: str) -> bool:
         """Return whether a machine exists for schedulers."""
@@ -68,7 +67,7 @@ class MachinePolicy:
         return next(filter(None, self._refuse_configuration(part)), "")
 
     def _refuse_task(self, task: fast.MachineTask) -> Iterator[str]:
-        name = task_name(task)
+        name = task.task_name
         if name == "quit":
             yield "quit: this service is stopped by its node only"
         if task.refused:
@@ -82,14 +81,14 @@ class MachinePolicy:
                 for machine in filter(None, (task.machine, task.swap_with)):
                     yield self._refuse_name(machine.name)
                     yield self._refuse_map(machine.vcpu_map)
-                    yield _refuse_hook(machine.hook_processes)
+                    yield _HOOKS if machine.hook_processes == "auto" else ""
                 if task.swap_with is not None and task.swap_with.name == task.machine.name:
                     yield "swap-with: the same machine"
             case fast.EvacuateNode():
                 yield "" if task.destinations else "destinations: none"
                 yield from map(self._refuse_destination, task.destinations)
                 yield self._refuse_way(task)
-                yield _refuse_hook(task.hook_processes)
+                yield _HOOKS if task.hook_processes == "auto" else ""
             case fast.RepinMachine():
                 yield self._refuse_name(task.name)
                 yield self._refuse_map(task.vcpu_map) if task.vcpu_map else "vcpu-map: missing"
@@ -109,21 +108,33 @@ class MachinePolicy:
             yield "undefine: not allowed by the policy of this node"
 
     def _refuse_configuration(self, part: fast.MachineConfiguration) -> Iterator[str]:
-        if part.xml:
+        if part.xml and self._allow.xml != "checked":
             yield "xml: not accepted by this node; name a machine, or a template of the node"
         yield self._refuse_name(part.name)
-        if part.template and self._allow.xml != "templates":
+        if part.template and self._allow.xml == "refuse":
             yield "template: not allowed by the policy of this node"
-        if part.template and not _NAME.fullmatch(part.template):
-            yield "template: a name is needed"
-        if part.is_transient and not part.template:
-            yield "transient: needs a template"
-        if part.pci_ids:
-            yield "pci-ids: not supported"
+        if part.template and (part.xml or not _NAME.fullmatch(part.template)):
+            yield "template: a name is needed, and no xml"
+        if part.is_transient and not (part.template or part.xml):
+            yield "transient: needs a template or xml"
+        if part.xml:
+            yield self._refuse_xml(part.xml)
+        for each in map(write_pci_id, part.pci_ids):
+            yield "" if each in self._allow.pci_ids else f"pci-ids: {each}: not in the policy"
         if part.memory is not None and not 0 < part.memory <= self._allow.most_memory:
             yield f"memory: {part.memory} KiB, the policy allows 1 to {self._allow.most_memory}"
         if part.vcpus is not None and not 0 < part.vcpus <= self._allow.max_vcpus:
             yield f"vcpus: {part.vcpus}, the policy allows 1 to {self._allow.max_vcpus}"
+
+    def _refuse_xml(self, xml: str) -> str:
+        from ccagent.agents.fast.messages.definitions import require_harmless  # seldom used
+
+        allow = self._allow
+        try:
+            require_harmless(xml, allow.images, allow.networks, allow.most_memory, allow.max_vcpus)
+        except UnparsableError as error:
+            return str(error)
+        return ""
 
     def _refuse_destination(self, name: str) -> str:
         if name in self._allow.destinations:
@@ -144,7 +155,3 @@ class MachinePolicy:
         if task.retries is not None and task.retries > self._allow.retries:
             return f"retry-counter: {task.retries}, the policy allows {self._allow.retries}"
         return ""
-
-
-def _refuse_hook(processes: fast.HookProcesses) -> str:
-    return "pscom-hook-procs: auto: not supported; send a number" if processes == "auto" else ""

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Meta
 
-from ccagent.agents.fast.settings import find_session_problems, make_broker
+from ccagent.agents.fast import settings as fast
 from ccagent.config import common_keys
 from ccagent.config.duration import Duration, parse_size
 from ccagent.config.service_setup import ServiceSetup, load_service
 from ccagent.config.settings import Settings
 from ccagent.errors import ConfigurationError, KeyProblem, UnparsableError
 from ccagent.machine.procfs.cpulist import parse_cpu_list
+from ccagent.net.signatures import missing_library
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,8 +40,8 @@ def _find_problems(allow: AllowMachines) -> Iterator[str]:
             yield f"allow.destinations: {name!r}: the name of a host is needed"
         if "://" not in uri:
             yield f"allow.destinations.{name}: a URI such as qemu+tls://{name}/system is needed"
-    if not allow.templates.startswith("/"):
-        yield "allow.templates: an absolute path is needed"
+    if not (allow.templates.startswith("/") and (allow.images or "/").startswith("/")):
+        yield "allow.templates, allow.images: an absolute path is needed"
     try:
         parse_size(allow.max_memory)
     except ValueError as error:
@@ -69,9 +70,26 @@ class AllowMachines(Settings, frozen=True, kw_only=True):
     ] = {}
     cpus: Annotated[str, Meta(description="CPUs for vcpu-map, such as 2-63; empty: none")] = ""
     xml: Annotated[
-        Literal["refuse", "templates"],
-        Meta(description="'templates': machines may be started from files in `templates`"),
+        Literal["refuse", "templates", "checked"],
+        Meta(
+            description="'templates': machines may be started from files in `templates`; 'checked':"
+            " also by XML of harmless elements"
+        ),
     ] = "refuse"
+    images: Annotated[
+        str, Meta(description="directory of disks and kernels that XML may name; empty: none")
+    ] = ""
+    networks: Annotated[
+        tuple[str, ...], Meta(description="networks of libvirt that XML may name")
+    ] = ()
+    pci_ids: Annotated[
+        tuple[Annotated[str, Meta(pattern="^[0-9a-f]{4}:[0-9a-f]{4}$")], ...],
+        Meta(description="PCI devices of the host that machines may have, such as 15b3:1004"),
+    ] = ()
+    signed_by: Annotated[
+        tuple[Annotated[str, Meta(pattern="^U[A-Z2-7]{55}$")], ...],
+        Meta(description="public nkeys of schedulers; not empty: tasks must be signed by one"),
+    ] = ()
     templates: Annotated[str, Meta(description="directory of templates, NAME.xml")] = (
         "/etc/ccagent/machines"
     )
@@ -114,9 +132,7 @@ class MigfraSettings(Settings, frozen=True, kw_only=True):
 
     url: Annotated[str, Meta(description="broker: mqtt://, mqtts://, ws:// or wss://")] = ""
     topic: Annotated[str, Meta(description="root of the topic tree")] = "fast"
-    client_id: Annotated[
-        str, Meta(description="client id, unique among all clients of the broker")
-    ] = "ccagent-migfra-{node}"
+    client_id: fast.ClientId = "ccagent-migfra-{node}"
     protocol: Annotated[Literal["3.1.1", "5"], Meta(description="version of MQTT")] = "5"
     user: Annotated[str, Meta(description="user name for the password")] = ""
     password_file: Annotated[str, Meta(description="file with the password of that user")] = ""
@@ -125,16 +141,12 @@ class MigfraSettings(Settings, frozen=True, kw_only=True):
     key_file: common_keys.KeyFile = ""
     insecure: common_keys.Insecure = False
     allow_cleartext: common_keys.AllowCleartext = False
-    answer_limit: Annotated[
-        Duration, Meta(description="time limit for connecting and for each answer of the broker")
-    ] = Duration("10s")
+    answer_limit: fast.AnswerLimit = Duration("10s")
     state_directory: Annotated[
         str, Meta(description="directory of tasks, queued results and the audit")
     ] = STATE_DIRECTORY
     hypervisor: Annotated[str, Meta(description="URI of this node's libvirt")] = "qemu:///system"
-    run_directory: Annotated[str, Meta(description="libvirt's directory of NAME.pid")] = (
-        "/run/libvirt/qemu"
-    )
+    run_directory: fast.RunDirectory = "/run/libvirt/qemu"
     peer_to_peer: Annotated[
         bool,
         Meta(
@@ -181,7 +193,7 @@ class MigfraSettings(Settings, frozen=True, kw_only=True):
 
     def broker(self) -> MqttSettings:
         """Return the keys of the broker as settings of an MQTT sink, checked like them."""
-        return make_broker(self, self.answer_limit)
+        return fast.make_broker(self, self.answer_limit)
 
 
 def check_migfra(settings: MigfraSettings) -> None:
@@ -190,12 +202,14 @@ def check_migfra(settings: MigfraSettings) -> None:
 
     if not settings.url:
         return
-    problems = find_session_problems(settings.broker(), "migfra")
+    problems = fast.find_session_problems(settings.broker(), "migfra")
     if find_spec("libvirt") is None:
         problems.append(
             "migfra: the library libvirt-python is missing: apt-get install python3-libvirt, or"
             " pip install libvirt-python (needs gcc, pkg-config and libvirt's headers)"
         )
+    if settings.allow.signed_by:
+        problems += missing_library("migfra.allow.signed-by")
     if problems:
         raise ConfigurationError(*problems)
 

@@ -18,13 +18,11 @@ _LOOKED_EVERY = 0.2
 _GONE_AFTER = 2.0
 """Seconds until a machine that neither host knows is gone."""
 
-MachinePlaceName = Literal["here", "there", "nowhere", "both", "unknown"]
-
 
 class MachinePlace(NamedTuple):
     """Where a machine is. `here` is the source of a migration. state: libvirt's name of it."""
 
-    place: MachinePlaceName
+    place: Literal["here", "there", "nowhere", "both", "unknown"]
     state: str = ""
     details: str = ""
 

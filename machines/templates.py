@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING
+from xml.etree import ElementTree as ET
 
 from ccagent.errors import NotPermittedError
 from ccagent.machines.hypervisor import HypervisorError
 from ccagent.service.private_files import open_private
 
 if TYPE_CHECKING:
-    from xml.etree import ElementTree as ET
-
     from ccagent.agents.fast.messages.structures import MachineConfiguration
 
 _LARGEST = 1024 * 1024
@@ -19,30 +18,32 @@ _OWN = ("name", "uuid")
 """Elements that make a machine one of its kind."""
 
 
-def read_template(directory: str, part: MachineConfiguration) -> str:
-    """Return the definition of a machine from its template. Raise HypervisorError."""
-    path = os.path.join(directory, f"{part.template}.xml")
+def make_definition(directory: str, part: MachineConfiguration) -> str:
+    """Return the definition of a machine from its template, or from a message that was checked.
+
+    Raise HypervisorError.
+    """
+    place = f"template {part.template}" if part.template else "xml"
     try:
-        with open(open_private(path, os.O_RDONLY), "rb") as file:
-            content = file.read(_LARGEST)
-    except (OSError, NotPermittedError) as error:
+        return fill_template(part.xml or _read(directory, part.template), part)
+    except (OSError, NotPermittedError, SyntaxError, ValueError) as error:  # also a ParseError
         reason = getattr(error, "strerror", None) or str(error)
-        raise HypervisorError(f"template {part.template}: {reason}") from error
-    try:
-        return fill_template(content, part)
-    except (SyntaxError, ValueError) as error:  # ParseError is a SyntaxError
-        raise HypervisorError(f"template {part.template}: {error}") from error
+        raise HypervisorError(f"{place}: {reason}") from error
 
 
-def fill_template(content: bytes, part: MachineConfiguration) -> str:
+def _read(directory: str, name: str) -> bytes:
+    path = os.path.join(directory, f"{name}.xml")
+    with open(open_private(path, os.O_RDONLY), "rb") as file:
+        return file.read(_LARGEST)
+
+
+def fill_template(content: bytes | str, part: MachineConfiguration) -> str:
     """Return a definition with name, memory and virtual CPUs of a message.
 
     uuid and MAC addresses are removed: libvirt makes new ones. Raise ParseError or ValueError if
     the template is no definition of a machine.
     """
-    from xml.etree import ElementTree as ET
-
-    domain = ET.fromstring(content)  # noqa: S314 - a file of root
+    domain = ET.fromstring(content)  # noqa: S314 - a file of root, or checked
     if domain.tag != "domain":
         raise ValueError("not a definition of a machine")
     for tag in _OWN:

@@ -13,7 +13,6 @@ from ccagent.errors import CcagentError
 from ccagent.machine.background import BackgroundCall
 from ccagent.machines.hypervisor import HypervisorError
 from ccagent.machines.migration import MachineMigration, MigrationOrder
-from ccagent.machines.policy import task_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -74,10 +73,10 @@ class MachineWork:
                 works: dict[str, tuple[Callable[[Any], fast.MachineOutcome], str]] = {
                     "start vm": (operations.start, "running"),
                     "stop vm": (operations.stop, ""),
-                    "suspend vm": (operations.suspend, "paused"),
-                    "resume vm": (operations.resume, "running"),
+                    "suspend vm": (partial(operations.change, "running", "suspend"), "paused"),
+                    "resume vm": (partial(operations.change, "paused", "resume"), "running"),
                 }
-                work, state = works[task_name(task)]
+                work, state = works[task.task_name]
                 if is_begun:
                     return [self._finding(each.name, state) for each in task.machines]
                 return [
@@ -87,11 +86,8 @@ class MachineWork:
                     for each in task.machines
                 ]
             case fast.RepinMachine():
-                return [
-                    Part(
-                        [task.name], partial(self._repinned if is_begun else operations.repin, task)
-                    )
-                ]
+                repin = self._repinned if is_begun else operations.repin
+                return [Part([task.name], partial(repin, task))]
             case fast.MigrateMachine():
                 names = [each.name for each in (task.machine, task.swap_with) if each is not None]
                 return [Part(names, partial(self._migrate, task, is_begun), migrates=True)]
@@ -185,13 +181,9 @@ def _failing(name: str, reason: str) -> Part:
 def _make_order(
     task: fast.MigrateMachine | fast.EvacuateNode, machine: fast.MigratingMachine, destination: str
 ) -> MigrationOrder:
+    retries = task.retries or 0
     return MigrationOrder(
-        machine,
-        destination,
-        task.migration_type,
-        task.retries or 0,
-        measures_time=task.measures_time,
-        task_id=task.id,
+        machine, destination, task.migration_type, retries, task.measures_time, task.id
     )
 
 

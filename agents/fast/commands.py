@@ -118,6 +118,7 @@ def extend_command(
         type=click.IntRange(2, 3600),
         help="Read messages for this long.",
     )
+    @click.option("--sign", default="", metavar="FILE", help="Sign tasks with this nkey seed.")
     @add_common_options
     def schedule(
         *,
@@ -128,6 +129,7 @@ def extend_command(
         cores: tuple[str, ...],
         vcpus: int,
         seconds: int,
+        sign: str,
         common: Common,
     ) -> None:
         """Propose to move machines away from the most loaded node, or from its loaded cores.
@@ -136,10 +138,13 @@ def extend_command(
         found missing, else the CPU usage of machines. Exit status 1 if a task failed.
         """
         from ccagent.agents.fast.scheduling import MoveRule, ReferenceScheduler
+        from ccagent.net.signatures import read_seed
 
         _, settings = _node_and_settings(configure(common.options))
         names = [name.strip() for name in nodes.split(",") if name.strip()]
-        scheduler = ReferenceScheduler(settings, names, [tuple(_core_list(each)) for each in cores])
+        seed = read_seed(sign) if sign else ""
+        slots = [tuple(_core_list(each)) for each in cores]
+        scheduler = ReferenceScheduler(settings, names, slots, seed)
         try:
             found = _read_nodes(scheduler, seconds)
             proposals = [*MoveRule(found, limit, bandwidth_limit).proposals()]

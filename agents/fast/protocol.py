@@ -93,7 +93,7 @@ class FastProtocol:
         """Restore the state of the last process, and answer its interrupted measurements."""
         with self.lock:
             state = self._kept.state
-            waiting = self._answers.keys()
+            waiting = self._answers.payloads()
             self._known = {*state.handled, *waiting}
             pending, state.pending = state.pending, []
             for measurement in pending:

@@ -25,6 +25,7 @@ from ccagent.errors import ConfigurationError, ProgramError
 from ccagent.log import logger
 from ccagent.net.mqtt import MqttConnection
 from ccagent.net.mqtt_broker import REFUSED, MqttLostError, MqttOptions
+from ccagent.net.signatures import write_signed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -182,17 +183,23 @@ class ReferenceScheduler:
     """A scheduler for some nodes, or all. It configures their agents, and reads what they send."""
 
     def __init__(
-        self, settings: FastSettings, nodes: Sequence[str], slots: Sequence[tuple[int, ...]]
+        self,
+        settings: FastSettings,
+        nodes: Sequence[str],
+        slots: Sequence[tuple[int, ...]],
+        seed: str = "",
     ) -> None:
         """Connect to the broker. Raise ConfigurationError or MqttLostError.
 
         nodes: empty for all that send something. slots: cores to measure and to pin machines to.
+        seed: of the nkey that signs tasks for machines.
         """
         if not settings.url:
             raise ConfigurationError("agents.fast.url: missing; the scheduler needs the broker")
         self._root = settings.topic
         self._nodes = nodes
         self._slots = slots
+        self._seed = seed
         self._reports: dict[str, dict[str, fast.KpiReport]] = {}
         self._measured: dict[str, dict[tuple[int, ...], float | None]] = {}
         self._applications: dict[str, ApplicationReading] = {}
@@ -266,7 +273,10 @@ class ReferenceScheduler:
 
     def _publish(self, topic: str, message: fast.FastMessage) -> None:
         self._sent += 1
-        self._connection.publish(self._sent, f"{self._root}/{topic}", message.encode())
+        payload = message.encode()
+        if self._seed and isinstance(message, fast.MachineTask):
+            payload = write_signed(self._seed, f"{self._root}/{topic}", payload, time.time())
+        self._connection.publish(self._sent, f"{self._root}/{topic}", payload)
         self._connection.settle()
         if self._connection.results.pop(self._sent, 0) >= REFUSED:
             raise ProgramError(f"the broker refuses to publish to {self._root}/{topic}")

@@ -25,6 +25,13 @@ _BROKER_KEYS = (
 )  # fmt: skip
 
 
+ClientId = Annotated[str, Meta(description="client id, unique among all clients of the broker")]
+AnswerLimit = Annotated[
+    Duration, Meta(description="time limit for connecting and for each answer of the broker")
+]
+RunDirectory = Annotated[str, Meta(description="libvirt's directory of NAME.pid")]
+
+
 class FastSettings(AgentSettings, frozen=True, kw_only=True):
     """The keys of [agents.fast]."""
 
@@ -36,9 +43,7 @@ class FastSettings(AgentSettings, frozen=True, kw_only=True):
         str, Meta(description="broker: mqtt://, mqtts://, ws:// or wss://; empty: no scheduler")
     ] = ""
     topic: Annotated[str, Meta(description="root of the topic tree")] = "fast"
-    client_id: Annotated[
-        str, Meta(description="client id, unique among all clients of the broker")
-    ] = "ccagent-fast-{node}"
+    client_id: ClientId = "ccagent-fast-{node}"
     protocol: Annotated[Literal["3.1.1", "5"], Meta(description="version of MQTT")] = "5"
     user: Annotated[str, Meta(description="user name for the password")] = ""
     password_file: Annotated[str, Meta(description="file with the password of that user")] = ""
@@ -47,9 +52,7 @@ class FastSettings(AgentSettings, frozen=True, kw_only=True):
     key_file: common_keys.KeyFile = ""
     insecure: common_keys.Insecure = False
     allow_cleartext: common_keys.AllowCleartext = False
-    answer_limit: Annotated[
-        Duration, Meta(description="time limit for connecting and for each answer of the broker")
-    ] = Duration("10s")
+    answer_limit: AnswerLimit = Duration("10s")
     state_directory: Annotated[
         str,
         Meta(
@@ -93,9 +96,7 @@ class FastSettings(AgentSettings, frozen=True, kw_only=True):
             " run-directory"
         ),
     ] = "all"
-    run_directory: Annotated[str, Meta(description="libvirt's directory of NAME.pid")] = (
-        "/run/libvirt/qemu"
-    )
+    run_directory: RunDirectory = "/run/libvirt/qemu"
     relay: Annotated[
         Literal["jobs", "all", "none"],
         Meta(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import paho.mqtt.client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
 
-from ccagent.controls.signatures import sign
+from ccagent.net.signatures import sign
 from tests.integration.controls.conftest import ControlClient
 from tests.support.jobstats_store import zeros
 

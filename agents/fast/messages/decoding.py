@@ -52,6 +52,7 @@ _MIGRATIONS, _MODES = get_args(fast.MigrationType), get_args(fast.EvacuationMode
 _NEVER = ("driver", "transport")
 _NEVER_OF_PARTS = (*_NEVER, "regex", "devs", "ivshmem", "probe-hostname")
 """Fields of existing programs that no node accepts: they are named in the refusal."""
+_NAME_ELEMENT = re.compile(r"<name>([^<]*)</name>")
 _KPI_OFF = frozenset({"false", "no", "off"})
 
 # The specification shows the list on one line; that is not YAML.
@@ -266,10 +267,11 @@ def _machine_name(fields: Fields) -> str:
 
 
 def _configuration(fields: Fields) -> fast.MachineConfiguration:
-    name = _machine_name(fields) if "vm-name" in fields else ""
     xml = fields.get("xml")
     if not isinstance(xml, str | None):
         raise UnparsableError("xml: expected text")
+    found = _NAME_ELEMENT.search(xml or "")
+    name = _machine_name(fields) if "vm-name" in fields else found[1] if found else ""
     if not name and not xml:
         raise UnparsableError("vm-configurations: neither vm-name nor xml")
     pairs = fields.maps("pci-ids", _MOST_MACHINES) if "pci-ids" in fields else []

@@ -6,7 +6,7 @@ programs. `encode` writes a form that both read; `decoding` reads both.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
@@ -234,26 +234,31 @@ class MachineTask(FastMessage, frozen=True, kw_only=True):
     fields that no node accepts, such as `driver`.
     """
 
+    TASK: ClassVar[str] = ""
     host: str = ""
     is_concurrent: bool = True
     refused: tuple[str, ...] = ()
 
-    def _common(self, task: str) -> dict[str, Any]:
+    @property
+    def task_name(self) -> str:
+        """Return the name of the task in messages and in policies."""
+        return self.TASK
+
+    def _common(self) -> dict[str, Any]:
         """Return the fields at the top of every task."""
-        is_blocking = None if self.is_concurrent else False
-        return _given(host=self.host, task=task) | (
-            {} if is_blocking is None else {"concurrent-execution": is_blocking}
-        )
+        common = _given(host=self.host, task=self.task_name)
+        return common if self.is_concurrent else common | {"concurrent-execution": False}
 
 
 class StartMachines(MachineTask, frozen=True, kw_only=True):
     """Scheduler to migration framework: start virtual machines."""
 
+    TASK = "start vm"
     machines: tuple[MachineConfiguration, ...]
 
     def _document(self) -> dict[str, Any]:
         machines = [machine.document() for machine in self.machines]
-        return self._common("start vm") | {"vm-configurations": machines}
+        return self._common() | {"vm-configurations": machines}
 
 
 class OrderMachines(MachineTask, frozen=True, kw_only=True):
@@ -262,6 +267,11 @@ class OrderMachines(MachineTask, frozen=True, kw_only=True):
     task: OrderTask
     machines: tuple[MachineOrder, ...]
 
+    @property
+    def task_name(self) -> str:
+        """Return the name of the task in messages and in policies."""
+        return self.task
+
     def _document(self) -> dict[str, Any]:
         orders: list[dict[str, Any]] = [{"vm-name": machine.name} for machine in self.machines]
         if self.task == "stop vm":
@@ -269,7 +279,7 @@ class OrderMachines(MachineTask, frozen=True, kw_only=True):
                 order |= {"force": machine.is_forced, "undefine": machine.is_undefined}
         for order, machine in zip(orders, self.machines, strict=True):
             order.update(_given(time_measurement=machine.measures_time or None))
-        return self._common(self.task) | {"list": orders}
+        return self._common() | {"list": orders}
 
 
 class MigratingMachine(msgspec.Struct, frozen=True, kw_only=True):
@@ -288,6 +298,7 @@ class MigratingMachine(msgspec.Struct, frozen=True, kw_only=True):
 class MigrateMachine(MachineTask, frozen=True, kw_only=True):
     """Scheduler to migration framework: migrate a machine, or exchange two."""
 
+    TASK = "migrate vm"
     machine: MigratingMachine
     destination: str
     swap_with: MigratingMachine | None = None
@@ -305,7 +316,7 @@ class MigrateMachine(MachineTask, frozen=True, kw_only=True):
         parameter |= self.machine.document()
         if (other := self.swap_with) is not None:
             parameter["swap-with"] = {"vm-name": other.name} | other.document()
-        return self._common("migrate vm") | {
+        return self._common() | {
             "vm-name": self.machine.name,
             "destination": self.destination,
             "time-measurement": self.measures_time,
@@ -316,6 +327,7 @@ class MigrateMachine(MachineTask, frozen=True, kw_only=True):
 class RepinMachine(MachineTask, frozen=True, kw_only=True):
     """Scheduler to migration framework: pin the virtual CPUs to other CPUs."""
 
+    TASK = "repin vm"
     name: str
     vcpu_map: VcpuMap
     measures_time: bool = False
@@ -323,7 +335,7 @@ class RepinMachine(MachineTask, frozen=True, kw_only=True):
     def _document(self) -> dict[str, Any]:
         document = {"vm-name": self.name, "vcpu-map": [[*cpus] for cpus in self.vcpu_map]}
         more = _given(time_measurement=self.measures_time or None)
-        return self._common("repin vm") | document | more
+        return self._common() | document | more
 
 
 class EvacuateNode(MachineTask, frozen=True, kw_only=True):
@@ -332,6 +344,7 @@ class EvacuateNode(MachineTask, frozen=True, kw_only=True):
     is_overbooked: more machines than CPUs may run on a destination.
     """
 
+    TASK = "evacuate node"
     destinations: tuple[str, ...]
     mode: EvacuationMode = "auto"
     is_overbooked: bool = True
@@ -348,7 +361,7 @@ class EvacuateNode(MachineTask, frozen=True, kw_only=True):
             rdma_migration=self.uses_rdma,
             pscom_hook_procs=self.hook_processes,
         )
-        return self._common("evacuate node") | {
+        return self._common() | {
             "destinations": [*self.destinations],
             "time-measurement": self.measures_time,
             "parameter": parameter,
@@ -358,8 +371,10 @@ class EvacuateNode(MachineTask, frozen=True, kw_only=True):
 class QuitFramework(MachineTask, frozen=True, kw_only=True):
     """Scheduler to migration framework: end. ccagent refuses it."""
 
+    TASK = "quit"
+
     def _document(self) -> dict[str, Any]:
-        return self._common("quit")
+        return self._common()
 
 
 class MachineOutcome(msgspec.Struct, frozen=True, kw_only=True):

@@ -46,9 +46,10 @@ class AnswerQueue:
             return QueuedAnswer(message.id, message.kind, message.body, number)
         return None
 
-    def keys(self) -> set[str]:
-        """Return the keys of all queued answers."""
-        return {entry.message.id for _, entry in self._queue.next_batch(_MOST_ANSWERS)}
+    def payloads(self) -> dict[str, bytes]:
+        """Return the payloads of all queued answers, by their keys."""
+        entries = (entry.message for _, entry in self._queue.next_batch(_MOST_ANSWERS))
+        return {message.id: message.body for message in entries}
 
     def remove(self, answer: QueuedAnswer) -> None:
         """Delete an answer after the broker's confirmation."""

@@ -34,10 +34,12 @@ def check_migfra(site: Site) -> Iterator[Finding]:
     if not (allow.tasks and allow.machines):
         found = "migfra.allow names no tasks or no machines"
         yield Finding(AREA, "migfra.allow", "missing", found, "name both", _IMPACT)
-    if allow.xml == "templates" and not os.path.isdir(allow.templates):
-        found = f"{allow.templates}: there is no such directory"
-        impact = ["migfra: no machine can be started from a template"]
-        yield Finding(AREA, "migfra.allow.templates", "problem", found, "make it", impact)
+    templates = allow.templates if allow.xml == "templates" else ""
+    for key, path in (("templates", templates), ("images", allow.images)):
+        if path and not os.path.isdir(path):
+            found = f"{path}: there is no such directory"
+            impact = ["migfra: no machine can be started from its files"]
+            yield Finding(AREA, f"migfra.allow.{key}", "problem", found, "make it", impact)
 
 
 def _check_daemon(site: Site, settings: MigfraSettings) -> Finding:

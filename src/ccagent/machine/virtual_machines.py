@@ -16,6 +16,7 @@ from ccagent.machine.procfs.process_files import parse_stat
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from xml.etree import ElementTree as ET
 
     from ccagent.machine.node import Node
 
@@ -26,6 +27,10 @@ _LARGEST = 1024 * 1024
 _LONGEST_NAME = 256
 _MOST_SCANNED = 100_000
 _MOST = 1000
+_PLACE = ("domain", "bus", "slot", "function")
+
+PciAddress = tuple[int, ...]
+"""Domain, bus, slot and function."""
 
 
 class VirtualMachine(NamedTuple):
@@ -71,6 +76,42 @@ def read_guest_name(node: Node, process: int) -> str:
         return parse_guest_name(node.read(f"proc/{process}/cmdline", limit=_LARGEST))
     except CcagentError:
         return ""
+
+
+def read_pid_file(node: Node, directory: str, name: str) -> int:
+    """Return the process of a machine by libvirt's pid file; 0 without it.
+
+    The pid of a machine that ended badly may be another's now.
+    """
+    try:
+        text = node.read_start(f"{directory}/{name}.pid", 20).strip()
+    except CcagentError:
+        return 0
+    is_there = text.isdigit() and read_guest_name(node, int(text)) == name
+    return int(text) if is_there else 0
+
+
+def parse_pci_device(xml: str) -> tuple[PciAddress, str]:
+    """Return the address of a PCI device in libvirt's list, and its vendor and device: 15b3:1004.
+
+    Source: libvirt's reference of node devices.
+    """
+    device = _parse_xml(xml)
+    place = tuple(int(device.findtext(f"capability/{tag}") or "0", 0) for tag in _PLACE)
+    ids = (device.find(f"capability/{tag}") for tag in ("vendor", "product"))
+    return place, ":".join(f"{int(e.get('id', '0'), 0) if e is not None else 0:04x}" for e in ids)
+
+
+def parse_host_devices(xml: str) -> list[PciAddress]:
+    """Return the addresses on the host of the PCI devices that a definition has."""
+    sources = _parse_xml(xml).iterfind("devices/hostdev[@type='pci']/source/address")
+    return [tuple(int(each.get(tag, "0"), 0) for tag in _PLACE) for each in sources]
+
+
+def _parse_xml(xml: str) -> ET.Element:
+    from xml.etree import ElementTree as ET  # seldom used, and large
+
+    return ET.fromstring(xml)  # noqa: S314 - of libvirt
 
 
 class MachineFinder:
@@ -121,13 +162,8 @@ class MachineFinder:
         """Yield the processes in pid files and in scopes."""
         files = [name for name in node.list_names(self._directory) if name.endswith(".pid")]
         for name in files[:_MOST]:
-            try:
-                text = node.read_start(f"{self._directory}/{name}", 20).strip()
-            except CcagentError:
-                continue
-            # The pid of a machine that ended badly may be another's now.
-            if text.isdigit() and read_guest_name(node, int(text)) == name.removesuffix(".pid"):
-                yield int(text)
+            if process := read_pid_file(node, self._directory, name.removesuffix(".pid")):
+                yield process
         if not self._has_others:
             return
         seen: set[str] = set()

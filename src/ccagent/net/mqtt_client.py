@@ -1,4 +1,5 @@
 """The client of paho-mqtt with limits, and with workarounds for its defects."""
+# ruff: noqa: E402 - a module is deferred before paho is imported
 
 from __future__ import annotations
 
@@ -9,6 +10,11 @@ import ssl
 import threading
 from typing import TYPE_CHECKING, Any, cast
 
+from ccagent.net.unused_modules import defer
+
+# paho needs it for proxies of PySocks only. With HTTP and email it takes 1.6 MiB.
+defer("urllib.request")
+# isort: split
 from paho.mqtt import client as paho
 from paho.mqtt import properties
 from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ccagent.controls.signatures import sign
+from ccagent.net.signatures import sign
 from tests.integration.controls.conftest import ControlClient
 from tests.support.control_machines import CPU, RAPL, MachineNode, add_os, amd, intel
 from tests.support.nats_server import NatsServer, new_seed, public_key

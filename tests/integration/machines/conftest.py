@@ -42,8 +42,10 @@ migrate-uris = {{ {other} = "{other_data}", {name} = "{data}" }}
 cpus = "0-1"
 force = true
 undefine = true
-xml = "templates"
+xml = "checked"
 templates = "{templates}"
+images = "{templates}"
+pci-ids = ["ffff:0001"]
 max-memory = "64M"
 {policy}
 """
@@ -81,7 +83,7 @@ class FrameworkProcess:
         subscribed = self._broker.log.count(self._subscription)
         with (self.directory / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                [*CCAGENT, "migfra", "run", "-v", "--config", str(file)], stderr=log
+                [*CCAGENT, "migfra", "run", "--verbose", "--config", str(file)], stderr=log
             )
         until(lambda: self._broker.log.count(self._subscription) > subscribed)
 

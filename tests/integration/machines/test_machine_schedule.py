@@ -1,6 +1,6 @@
 """The whole loop: two nodes, three guests, a bandwidth hog; proposal, migration, KPIs after it.
 
-The broker has TLS, logins and access lists.
+The broker has TLS, logins and access lists. Tasks are signed.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import pytest
 
 from tests.integration.machines.conftest import MachineSite
 from tests.support.mqtt_broker import Broker
+from tests.support.nats_server import new_seed, public_key
 from tests.support.running import CCAGENT
 
 if TYPE_CHECKING:
@@ -68,6 +69,10 @@ class ScheduledSite:
         access.chmod(0o600)
         self._ca = authority.certificate
         self._directory = directory
+        seed = new_seed()
+        self.seed_file = directory / "seed"
+        self.seed_file.write_text(f"{seed}\n")
+        self.seed_file.chmod(0o600)
         broker = Broker(
             directory / "broker",
             f"acl_file {access}",
@@ -78,7 +83,7 @@ class ScheduledSite:
         self.agents: list[subprocess.Popen[bytes]] = []
         for framework, password in zip(self.machines.frameworks, ("b", "c"), strict=True):
             framework.login = self._login(framework.host.name, password)
-            framework.start()
+            framework.start("", f'signed-by = ["{public_key(seed)}"]')
             self.agents.append(self._start_agent(framework.host.name, framework.login))
         self.file = self._configure("scheduler", self._login("scheduler", "a"))
 
@@ -134,7 +139,10 @@ def test_two_hogs_of_one_node_are_moved_apart(scheduled: ScheduledSite) -> None:
     assert "from s1 to s2" in proposed.stdout
     assert site.first.machines() == {"vm-1": "running", "vm-2": "running"}
 
-    applied = scheduled.schedule("--apply")
+    unsigned = scheduled.schedule("--apply")
+    assert "signature: none of a key" in unsigned.stderr
+    assert site.first.machines() == {"vm-1": "running", "vm-2": "running"}
+    applied = scheduled.schedule("--apply", "--sign", str(scheduled.seed_file))
     assert applied.returncode == 0, applied.stdout + applied.stderr
     assert ": moved, running on s2" in applied.stdout
     moved = "vm-1" if "vm-1: moved" in applied.stdout else "vm-2"

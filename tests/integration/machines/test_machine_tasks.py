@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +13,7 @@ import yaml
 from paho.mqtt import client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 
+from ccagent.machine.virtual_machines import parse_pci_device
 from tests.support.effort import IS_NIGHTLY
 from tests.support.running import until
 
@@ -89,6 +91,55 @@ def test_a_transient_machine_from_a_template(site: MachineSite) -> None:
     assert _part(stopped, "vm-7") == {"vm-name": "vm-7", "status": "success"}
 
 
+DEFINITION = """<domain type='qemu'><name>vm-8</name><memory unit='MiB'>8</memory>
+<vcpu>1</vcpu><os><type arch='x86_64' machine='pc'>hvm</type><kernel>{kernel}</kernel></os>
+<devices>{devices}<controller type='usb' model='none'/><serial type='pty'/>
+<memballoon model='none'/></devices></domain>"""
+
+
+def test_a_machine_starts_by_a_harmless_definition_only(site: MachineSite) -> None:
+    guest = str(site.libvirt.guests["guest"])
+    program, trace = site.libvirt.directory / "program", site.libvirt.directory / "trace"
+    program.write_text(f"#!/bin/sh\ntouch {trace}\n")
+    program.chmod(0o755)
+    for kernel, devices, reason in (
+        (guest, f"<emulator>{program}</emulator>", "xml: domain/devices/emulator: not an element"),
+        ("/etc/passwd", "", "xml: domain/os/kernel: text '/etc/passwd': not accepted"),
+    ):
+        xml = DEFINITION.format(kernel=kernel, devices=devices)
+        result = site.scheduler.ask("s1", "start vm", vm_configurations=[{"xml": xml}])
+        part = _part(result, "vm-8")
+        assert part["status"] == "error"
+        assert reason in part["details"]
+    assert site.libvirt.where("vm-8") == []
+    assert not trace.exists()
+    xml = DEFINITION.format(kernel=guest, devices="")
+    wanted = {"xml": xml, "transient": True, "vcpus": 2}
+    part = _part(site.scheduler.ask("s1", "start vm", vm_configurations=[wanted]), "vm-8")
+    assert (part["status"], part["state"], part["host"]) == ("success", "running", "s1"), part
+    assert part["process-id"] == site.first.process_of("vm-8")
+    assert "CPU(s):         2" in site.first.virsh("dominfo", "vm-8")
+
+
+def test_a_host_without_the_device_says_so(site: MachineSite) -> None:
+    site.first.virsh("define", str(site.libvirt.definition("vm-1")))
+    device = {"vm-name": "vm-1", "pci-ids": [{"vendor": 0xFFFF, "device": 1}]}
+    part = _part(site.scheduler.ask("s1", "start vm", vm_configurations=[device]), "vm-1")
+    assert (part["status"], part["state"], part["host"]) == ("error", "running", "s1")
+    assert part["details"] == "pci-ids: ffff:0001: s1 has no such device that is free"
+
+
+def test_addresses_of_devices_are_those_of_the_kernel(site: MachineSite) -> None:
+    names = site.first.virsh("nodedev-list", "--cap", "pci").split()
+    assert names
+    for name in names:
+        address, identity = parse_pci_device(site.first.virsh("nodedev-dumpxml", name))
+        domain, bus, slot, function = address
+        device = Path(f"/sys/bus/pci/devices/{domain:04x}:{bus:02x}:{slot:02x}.{function}")
+        files = (device / file for file in ("vendor", "device"))
+        assert identity == ":".join(file.read_text().strip().removeprefix("0x") for file in files)
+
+
 def test_a_machine_is_suspended_and_resumed(site: MachineSite) -> None:
     site.run("vm-1")
     orders = [{"vm-name": "vm-1"}, {"vm-name": "vm-none"}]
@@ -114,6 +165,10 @@ def test_a_machine_is_repinned_or_keeps_its_cpus(site: MachineSite) -> None:
     assert _part(result, "vm-1")["status"] == "success"
     pins = site.first.virsh("vcpupin", "vm-1").split()
     assert pins == ["0", "0", "1", "1"]
+    # A virtual CPU beyond the list stays where it is.
+    site.scheduler.ask("s1", "repin vm", vm_name="vm-1", vcpu_map=[[1]])
+    assert site.first.virsh("vcpupin", "vm-1").split() == ["0", "1", "1", "1"]
+    site.scheduler.ask("s1", "repin vm", vm_name="vm-1", vcpu_map=[[0]])
     wrong = site.scheduler.ask("s1", "repin vm", vm_name="vm-1", vcpu_map=[[1], [0], [0]])
     assert wrong["status"] == "error"
     assert "vcpu 2 is out of range" in wrong["details"]
@@ -241,7 +296,10 @@ def test_a_repeated_id_gets_the_same_result(site: MachineSite) -> None:
         ("task: dance vm\nid: x", "unknown", "no task of the migration framework"),
         ("task: quit", "quit", "this service is stopped by its node only"),
         ("task: stop vm\nlist: [{regex: '.*', force: true}]", "vm stopped", "regex: not accepted"),
-        ("task: start vm\nvm-configurations: [{xml: <domain/>}]", "vm started", "xml: not"),
+        (
+            "task: start vm\nvm-configurations: [{vm-name: vm-1, xml: <network/>}]",
+            "vm started", "xml: network: not an element",
+        ),
         ("task: migrate vm\nvm-name: vm-1\ndestination: s3", "vm migrated", "destination: not one"),
         (
             "task: migrate vm\nvm-name: vm-1\ndestination: s2\ntransport: ext", "vm migrated",

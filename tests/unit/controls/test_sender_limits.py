@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ccagent.controls import signatures
 from ccagent.controls.audit import read_audit
 from ccagent.controls.messages import Incoming, LineReader, nats_sender
 from ccagent.controls.nats_requests import NatsRequests
 from ccagent.controls.policy import RequestSender, SenderLimits
 from ccagent.controls.settings import ControlsSettings, check_table
-from ccagent.controls.signatures import SignatureCheck, sign
 from ccagent.controls.watchdog import BoundedCalls
 from ccagent.errors import ControlError
+from ccagent.net import signatures
+from ccagent.net.signatures import SignatureCheck, sign
 from ccagent.records.line_protocol.decoding import Line
 from ccagent.senders import SenderTable
 from tests.support.control_machines import MachineNode, Site, add_os, allow

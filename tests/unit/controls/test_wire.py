@@ -17,8 +17,8 @@ from ccagent.controls.messages import (
     read_lines,
 )
 from ccagent.controls.policy import RequestSender
-from ccagent.controls.signatures import SignatureCheck, sign
 from ccagent.errors import ControlError
+from ccagent.net.signatures import SignatureCheck, sign
 from ccagent.records.line_protocol.decoding import decode
 from tests.support.control_machines import CPU, Site, allow, intel
 from tests.support.nats_server import new_seed, public_key

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +14,8 @@ from ccagent.agents.fast.session.answers import AnswerQueue
 from ccagent.machines.framework import Framework
 from ccagent.machines.settings import AllowMachines, MigfraSettings
 from ccagent.net.mqtt_broker import ReceivedMessage
+from ccagent.net.signatures import write_signed
+from tests.support.nats_server import new_seed, public_key
 from tests.support.running import until
 from tests.support.tree import TreeNode
 
@@ -99,6 +102,11 @@ ATTACKS = [
     "task: stop vm\nid: i\nlist: [{vm-name: vm-1, force: true}]",
     "task: stop vm\nid: j\nlist: [{vm-name: vm-1/../vm-2}]",
     "task: migrate vm\nid: k\nvm-name: vm-1\ndestination: fox2\nparameter: {vcpu-map: [[0]]}",
+    "task: migrate vm\nid: n\nvm-name: vm-1\ndestination: fox2\nparameter: {rdma-migration: true}",
+    "task: migrate vm\nid: o\nvm-name: vm-1\ndestination: fox2\nparameter: {retry-counter: 4}",
+    "task: migrate vm\nid: p\nvm-name: vm-1\ndestination: fox2\nparameter: {migration-type: hot}",
+    "task: start vm\nid: q\nvm-configurations: [{vm-name: vm-1, pci-ids: {vendor: 1, device: 2}}]",
+    "task: start vm\nid: r\nvm-configurations: [{vm-name: vm-1, devs: [{pci-addr: '1:2.3'}]}]",
     "task: evacuate node\nid: l\ndestinations: [fox2]",
     "task: quit\nid: m",
 ]  # fmt: skip
@@ -181,6 +189,68 @@ def test_a_thousand_hostile_tasks_reach_nothing(scene: FrameworkScene, tmp_path:
     assert scene.framework.journal.unfinished() == []
 
 
+_ELEMENTS = (
+    "<emulator>/bin/sh</emulator>", "<hostdev/>", "<filesystem/>", "<serial type='file'/>",
+    "<disk type='file' device='disk'><source file='/etc/passwd'/></disk>", "<shmem name='x'/>",
+    "<interface type='network'><script path='/x'/></interface>", "<rng model='virtio'/>",
+    "<tpm model='tpm-crb'/>", "<q:commandline xmlns:q='qemu'/>", "&a;", "<", "</domain>", "<!--",
+)  # fmt: skip
+
+
+def test_a_thousand_hostile_definitions_reach_nothing(tmp_path: Path) -> None:
+    """Also where the policy accepts definitions of harmless elements."""
+    chance = random.Random(38)
+    scene = FrameworkScene(tmp_path, tasks=TASKS, machines=("vm-[0-9]+",), xml="checked")
+    head = "<domain type='qemu'><name>vm-1</name><memory>8192</memory><os><type>hvm</type></os>"
+    for number in range(1000):
+        parts = "".join(chance.choices(_ELEMENTS, k=chance.randrange(1, 4)))
+        if number % 10 == 0:
+            parts = "<!DOCTYPE a [<!ENTITY a SYSTEM 'file:///etc/passwd'>]>" + parts
+        place = chance.choice(("{}<devices/></domain>", "<devices>{}</devices></domain>"))
+        part = {"xml": head + place.format(parts), "transient": True}
+        task = {"task": "start vm", "id": f"{number}", "vm-configurations": [part]}
+        scene.send(yaml.safe_dump(task))  # pyright: ignore[reportUnknownMemberType]
+    results = scene.taken()
+    assert len(results) == 1000
+    assert all(each["list"][0]["details"].startswith("xml: ") for each in results)
+    assert scene.opened == []
+    scene.answers.close()
+    scene.framework.journal.close()
+
+
+def test_only_signed_tasks_of_known_keys_are_accepted(tmp_path: Path) -> None:
+    known, other = new_seed(), new_seed()
+    key = public_key(known)
+    machines = ("vm-1",)
+    scene = FrameworkScene(tmp_path, tasks=TASKS, machines=machines, signed_by=(key,))
+    body = b"task: suspend vm\nlist: [{vm-name: vm-1}]\n"
+    signed = write_signed(known, TASK, body, time.time() + 1)
+
+    def details(payload: bytes) -> str:
+        scene.send(payload)
+        result: dict[str, Any] = scene.answer()
+        return str(result["list"][0]["details"])
+
+    assert details(body) == "signature: none of a key that this node's policy names"
+    assert "none of a key" in details(write_signed(other, TASK, body, time.time() + 1))
+    stranger = write_signed(known, "fast/migfra/c1-2/task", body, time.time() + 1)
+    assert details(stranger) == "signature: it does not fit the request"
+    assert details(signed.replace(b"suspend", b"resume")) == (
+        "signature: it does not fit the request"
+    )
+    assert scene.opened == []
+    assert "no libvirt here" in details(signed)
+    assert details(signed) == "signature: used before"
+    named = write_signed(known, TASK, b"id: a\n" + body, time.time() + 1)
+    assert "no libvirt here" in details(named)
+    until(lambda: scene.framework.journal.unfinished() == [])
+    assert "no libvirt here" in details(named)  # the stored result: a broker may repeat a task
+    audit = (tmp_path / "state" / "audit.jsonl").read_text()
+    assert audit.count(f'"by":"{key}"') == 4  # accepted and finished
+    scene.answers.close()
+    scene.framework.journal.close()
+
+
 def test_a_task_without_an_allowed_part_is_not_recorded(scene: FrameworkScene) -> None:
     """Otherwise its id would displace that of a task that was done."""
     scene.send("task: suspend vm\nid: r\nlist: [{vm-name: x}, {vm-name: y}]")
@@ -201,13 +271,23 @@ def test_an_allowed_task_is_recorded_before_libvirt_is_asked(scene: FrameworkSce
     assert result["id"] == "q"
     assert "no libvirt here" in result["list"][0]["details"]
     assert scene.opened == ["qemu:///system"] * len(scene.opened) != []
-    recorded = scene.framework.journal.find("id:q")
-    assert recorded is not None
-    assert recorded.result is not None
+    until(lambda: scene.framework.journal.unfinished() == [])
+    assert scene.framework.journal.find("id:q") is not None
     calls = len(scene.opened)
     scene.send("task: suspend vm\nid: q\nlist: [{vm-name: vm-1}]")
     assert scene.taken() == [result]
     assert len(scene.opened) == calls
+
+
+def test_a_result_in_the_queue_is_not_found_again_after_a_crash(scene: FrameworkScene) -> None:
+    """A crash between queue and journal: the queued result is the answer."""
+    body = b"task: suspend vm\nid: q\nlist: [{vm-name: vm-1}]"
+    scene.framework.journal.accept("id:q", "digest", body)
+    scene.answers.put("id:q", "fast/migfra/c1-1/result", b"---\nresult: vm suspended\n---\n")
+    scene.framework.recover()
+    assert scene.taken() == [{"result": "vm suspended"}]
+    assert scene.framework.journal.unfinished() == []
+    assert scene.opened == []
 
 
 def test_a_task_that_blocks_is_finished_before_the_next(scene: FrameworkScene) -> None:

@@ -1,5 +1,7 @@
 """Signed requests: an nkey signs subject, time, nonce and body. Senders may share a subject.
 
+A message without headers, such as that of MQTT, begins with them as comments of YAML.
+
 Headers: Ccagent-Key (public key of a user), Ccagent-Time (ns since 1970), Ccagent-Nonce and
 Ccagent-Signature (base64). A signature is valid once, within a minute, and only if it was made
 after the start of this service: it can't be replayed after a restart.
@@ -16,7 +18,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from ccagent.errors import ControlError
+from ccagent.errors import ConfigurationError, ControlError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -30,15 +32,29 @@ _REMEMBERED = 100_000
 _USER = 20 << 3
 _FORM_OF_KEY = re.compile(r"U[A-Z2-7]{55}", re.ASCII)
 _FORM_OF_NONCE = re.compile(r"[A-Za-z0-9_-]{8,64}", re.ASCII)
+_COMMENT = re.compile(rb"# (Ccagent-[A-Za-z]{3,9}): ([!-~]{1,128})\r?\n")
 _FORM_OF_TIME = re.compile(r"[0-9]{1,19}", re.ASCII)
 
 
-def missing_library() -> Iterator[str]:
-    """Yield the missing libraries for checks of signatures."""
+def missing_library(key: str) -> Iterator[str]:
+    """Yield the missing libraries for the signatures that a key of the configuration wants."""
     if find_spec("nkeys") is None:
         from ccagent.machine.interpreter import install_command
 
-        yield f"from: keys need a library: {install_command('nkeys')}"
+        yield f"{key}: signatures need a library: {install_command('nkeys')}"
+
+
+def read_seed(path: str) -> str:
+    """Return the seed in the file of the option --sign. Raise ConfigurationError."""
+    from ccagent.config.secret import read_secret
+    from ccagent.net.nats_login import is_seed
+
+    if problems := [*missing_library("--sign")]:
+        raise ConfigurationError(*problems)
+    seed = read_secret(path)
+    if not is_seed(seed):
+        raise ConfigurationError(f"--sign: {path}: not the seed of a user's nkey (SU...)")
+    return seed
 
 
 def signed_text(subject: str, time: str, nonce: str, body: bytes) -> bytes:
@@ -58,6 +74,22 @@ def sign(seed: str, subject: str, body: bytes, now: float) -> dict[str, str]:
         NONCE: nonce,
         SIGNATURE: base64.b64encode(signature).decode(),
     }
+
+
+def write_signed(seed: str, subject: str, body: bytes, now: float) -> bytes:
+    """Return a message of YAML with the headers that sign it."""
+    headers = sign(seed, subject, body, now).items()
+    return "".join(f"# {name}: {value}\n" for name, value in headers).encode() + body
+
+
+def split_signed(payload: bytes) -> tuple[dict[str, str], bytes]:
+    """Return the headers of a message of YAML, by their names in lower case, and its body."""
+    headers: dict[str, str] = {}
+    place = 0
+    while (found := _COMMENT.match(payload, place)) is not None:
+        headers[found[1].decode().lower()] = found[2].decode()
+        place = found.end()
+    return headers, payload[place:]
 
 
 class SignatureCheck:
