@@ -40,10 +40,16 @@ _COPIED = (
 )  # fmt: skip
 _COLLECTORS = (
     "arp", "cpu", "cpufreq", "diskstats", "edac", "entropy", "filefd", "hwmon", "loadavg",
-    "meminfo", "netclass", "netstat", "os", "pressure", "schedstat", "selinux", "sockstat",
-    "softnet", "stat", "thermal_zone", "time", "timex", "udp_queues", "uname", "vmstat",
+    "meminfo", "netclass", "netstat", "pressure", "schedstat", "selinux", "sockstat",
+    "softnet", "stat", "thermal_zone", "time", "udp_queues", "uname", "vmstat",
 )  # fmt: skip
 """Collectors that read only the tree, or nothing. netdev would ask the kernel."""
+_FREQUENCIES = (
+    *(f"scaling_{name}" for name in ("cur_freq", "min_freq", "max_freq", "governor", "driver",
+                                     "available_governors", "setspeed")),
+    *(f"cpuinfo_{name}" for name in ("min_freq", "max_freq", "transition_latency")),
+    "related_cpus",
+)  # fmt: skip
 _INTERFACE = (
     "addr_assign_type", "address", "broadcast", "carrier", "carrier_changes", "dev_id", "dormant",
     "duplex", "flags", "ifalias", "ifindex", "iflink", "link_mode", "mtu", "name_assign_type",
@@ -73,7 +79,8 @@ def make_tree(root: Path, hwthreads: int) -> None:
     for cpu in cpus:
         place = root / f"sys/devices/system/cpu/cpu{cpu}"
         (place / "cpufreq").mkdir(parents=True)
-        for name in ("scaling_cur_freq", "scaling_min_freq", "scaling_max_freq"):
+        # node_exporter exposes no frequency if one of the other files is missing.
+        for name in _FREQUENCIES:
             (place / "cpufreq" / name).write_text("2400000\n")
     for interface in Path("/sys/class/net").iterdir():
         place = root / "sys/class/net" / interface.name

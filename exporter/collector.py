@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
 from ccagent.exporter.collector_names import COLLECTORS, READER, list_collectors
 from ccagent.log import logger
+from ccagent.machine.descriptors import KeptFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from ccagent.exporter.exposition import FamilyRows
     from ccagent.exporter.settings import ExporterSettings
     from ccagent.exporter.sources import NodeSources
-    from ccagent.machine.descriptors import KeptFiles
     from ccagent.machine.node import Node
 
 
@@ -33,6 +33,14 @@ class Collector(ABC):
     def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
         self.settings = settings
         self.sources = sources
+        self._kept: KeptFiles | None = None
+
+    def keep_files(self, node: Node) -> KeptFiles:
+        """Begin a reading of files that stay open, and return them."""
+        if self._kept is None:
+            self._kept = KeptFiles(node)
+        self._kept.sweep()
+        return self._kept
 
     @abstractmethod
     def collect(self, node: Node) -> Iterable[FamilyRows]:
@@ -95,7 +103,7 @@ def _make(name: str, place: str, settings: ExporterSettings, sources: NodeSource
     return made
 
 
-def read_text(node: Node, path: str) -> str:
+def read_text(node: Node | KeptFiles, path: str) -> str:
     """Return a small file of /sys or /proc without trailing line breaks.
 
     Return "" if the file is missing or can't be read, such as `carrier` of an interface that is

@@ -32,7 +32,7 @@ COLLECTORS: dict[str, dict[str, str]] = {
         "loadavg": f"{_NODE}.kernel:read_loadavg",
         "meminfo": f"{_NODE}.kernel:read_meminfo",
         "mountstats": f"{_NODE}.nfs:read_mountstats",
-        "netclass": f"{_NODE}.network:read_netclass",
+        "netclass": f"{_NODE}.network:NetclassCollector",
         "netdev": f"{_NODE}.network:NetdevCollector",
         "netstat": f"{_NODE}.network:read_netstat",
         "nfs": f"{_NODE}.nfs:read_nfs",

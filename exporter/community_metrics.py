@@ -20,6 +20,7 @@ from ccagent.exporter.job_metrics import (
     is_version_2,
     name_rows,
 )
+from ccagent.machine.gpu.gpm import PER_PERCENT
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.system import parse_kernel_stat, parse_loadavg, parse_meminfo
 
@@ -206,6 +207,18 @@ _SLURM_JOB: Vocabulary = (
     _of_job("memory_rss",
         "bytes of anonymous and swap cache memory (includes transparent hugepages).",
         (find_held_memory, ())),
+    _of_job("memory_rss_huge", "bytes of anonymous transparent hugepages",
+        field_rule("mem_huge")),
+    _of_job("memory_mapped_file", "bytes of mapped file (includes tmpfs/shmem)",
+        field_rule("mem_mapped")),
+    *(
+        _of_job(f"memory_{name}", text, field_rule(f"mem_{name}"))
+        for name, text in (
+            ("active_file", "bytes of file-backed memory on active LRU list"),
+            ("inactive_file", "bytes of file-backed memory on inactive LRU list"),
+            ("unevictable", "bytes of memory that cannot be reclaimed"),
+        )
+    ),
     _of_job("process_count", "Number of processes in a job", (lambda job: len(job.pids), ())),
 )  # fmt: skip
 _CORE = counter(
@@ -221,6 +234,22 @@ _GPU = {
             " which one or more kernels was executing on the GPU.")),
     )
 }  # fmt: skip
+_GPU_DETAILS = (
+    ("mem_utilization", 1, gauge("slurm_job_utilization_gpu_memory",
+        "Percent of time in which the memory of the GPU was read or written", *_GPU_LABELS)),
+    *(
+        (detail, PER_PERCENT, gauge(f"slurm_job_{name}_gpu", f"Percent {text}", *_GPU_LABELS))
+        for detail, name, text in (
+            ("sm_occupancy", "sm_occupancy", "of the warps that fit on an SM"),
+            ("tensor_active", "tensor", "of cycles in which the tensor pipe was active"),
+            *((f"fp{n}_active", f"fp{n}", f"of cycles of the fp{n} pipe") for n in (64, 32, 16)),
+        )
+    ),
+)  # fmt: skip
+_GPU_TRAFFIC = {
+    link: gauge(f"slurm_job_{link}_gpu", "Bytes per second", *_GPU_LABELS, "direction")
+    for link in ("nvlink", "pcie")
+}
 _GPU_MEMORY = gauge("slurm_job_memory_total_gpu", "Memory available on a GPU", *_GPU_LABELS)
 
 
@@ -269,6 +298,23 @@ class SlurmJobExporterCollector(Collector):
             _GPU_MEMORY,
             [(own, cards.descriptions[card.index].memory * 1024) for card, own in shown],
         )
+        details = [
+            (own, {each.name: each.value for each in found if not each.part})
+            for card, own in shown
+            if (found := cards.reading.details.get(card.index))
+        ]
+        for name, divisor, family in _GPU_DETAILS:
+            yield family, [(own, has[name] / divisor) for own, has in details if name in has]
+        for link, family in _GPU_TRAFFIC.items():
+            yield (
+                family,
+                [
+                    ((*own, way), has[f"gpm_{link}_{way.lower()}"])
+                    for own, has in details
+                    for way in ("TX", "RX")
+                    if f"gpm_{link}_{way.lower()}" in has
+                ],
+            )
 
 
 _AMD = "AMD"

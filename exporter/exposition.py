@@ -6,12 +6,21 @@ Source: prometheus/docs, instrumenting/exposition_formats.md and specs/om/open_m
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import ClassVar, Literal, NamedTuple
 
 Kind = Literal["counter", "gauge", "untyped", "histogram", "summary"]
 Labels = tuple[str, ...]
-Rows = Iterable[tuple[Labels, float]]
+
+
+class Columns(NamedTuple):
+    """Label values and numbers of many samples; both have the same length."""
+
+    labels: Sequence[Labels]
+    values: Sequence[float]
+
+
+Rows = Iterable[tuple[Labels, float]] | Columns
 """Pairs of label values and number. The values are in the order of the family's label names."""
 FamilyRows = tuple["Family", Rows]
 
@@ -124,64 +133,88 @@ Block = tuple["Family", str]
 
 
 class _Layout(NamedTuple):
-    """The labels of a family's samples, and their lines with `%r` in place of the numbers.
+    """The families of a collector, and their lines with `%r` in place of the numbers.
 
-    shown: positions of the samples with a line, if some are hidden.
+    ends: position after the last sample of each family. labels: of all samples. lines: with an end
+    position, by family. shown: positions of the samples with a line, if some are hidden.
     """
 
-    labels: tuple[Labels, ...]
-    lines: str
+    families: list[Family]
+    ends: list[int]
+    labels: list[Labels]
+    lines: list[tuple[str, int]]
     shown: tuple[int, ...] | None
 
 
 class SampleEncoder:
     """An encoder for the samples of one collector. Both formats share the lines.
 
-    Lines are built again if the labels of a family differ from those of the last call.
+    Lines are built again if the labels differ from those of the last call.
     """
 
     def __init__(self) -> None:
-        self._layouts: dict[tuple[Family, int], _Layout] = {}
+        self._layout = _Layout([], [], [], [], None)
 
     def encode(self, families: Iterable[FamilyRows]) -> list[Block]:
         """Return the families that have samples, with their lines.
 
         Of several samples with equal labels after escaping, only the last is kept.
         """
-        blocks: dict[Family, str] = {}
-        parts: dict[Family, int] = {}
-        before, self._layouts = self._layouts, {}
+        found: list[Family] = []
+        ends: list[int] = []
+        labels: list[Labels] = []
+        values: list[float] = []
         for family, rows in families:
-            columns = [*zip(*rows, strict=True)]
-            if not columns:
-                continue
-            labels, values = columns
-            part = parts[family] = parts.get(family, -1) + 1
-            layout = before.get((family, part))
-            if layout is None or layout.labels != labels:
-                layout = _lay_out(family, labels, layout)
-            self._layouts[family, part] = layout
-            if layout.shown is not None:
-                values = tuple(values[place] for place in layout.shown)
-            text = layout.lines % values
-            if "n\n" in text or "f\n" in text:
+            columns = rows if isinstance(rows, Columns) else [*zip(*rows, strict=True)]
+            if columns and columns[1]:
+                labels += columns[0]
+                values += columns[1]
+                found.append(family)
+                ends.append(len(values))
+        layout = self._layout
+        if layout.ends != ends or layout.families != found or layout.labels != labels:
+            layout = self._layout = _lay_out(found, ends, labels, layout)
+        if layout.shown is not None:
+            values = [values[place] for place in layout.shown]
+        total = sum(values)
+        is_finite = total - total == 0
+        numbers = tuple(values)
+        blocks: dict[Family, str] = {}
+        begin = 0
+        for family, (lines, end) in zip(found, layout.lines, strict=True):
+            text = lines % numbers[begin:end]
+            begin = end
+            if not is_finite:
                 text = _SPECIAL.sub(lambda found: _SPECIAL_WORDS[found[1]], text)
             blocks[family] = blocks[family] + text if family in blocks else text
         return [*blocks.items()]
 
 
-def _lay_out(family: Family, labels: tuple[Labels, ...], before: _Layout | None) -> _Layout:
+def _lay_out(
+    families: list[Family], ends: list[int], labels: list[Labels], before: _Layout
+) -> _Layout:
     """Return the layout of samples. Lines that were there before are used again."""
-    known: dict[Labels, str] = {}
-    if before is not None and before.shown is None:
-        known = dict(zip(before.labels, before.lines.split("\n"), strict=False))
-    lines = [
-        known.get(each) or make_prefix(family, each).replace("%", "%%") + "%r" for each in labels
-    ]
-    # Different labels may be equal after `escape`, and Prometheus rejects a series twice.
-    last = {line: place for place, line in enumerate(lines)}
-    shown = None if len(last) == len(lines) else tuple(last.values())
-    return _Layout(labels, "\n".join([*last, ""]), shown)
+    known: dict[tuple[Family, Labels], str] = {}
+    if before.shown is None:
+        begin = 0
+        for family, (lines, end) in zip(before.families, before.lines, strict=True):
+            own = zip(before.labels[begin:end], lines.split("\n"), strict=False)
+            known |= {(family, each): line for each, line in own}
+            begin = end
+    found: list[tuple[str, int]] = []
+    shown: list[int] = []
+    begin = 0
+    for family, end in zip(families, ends, strict=True):
+        # Different labels may be equal after `escape`, and Prometheus rejects a series twice.
+        last: dict[str, int] = {}
+        for place in range(begin, end):
+            each = labels[place]
+            line = known.get((family, each))
+            last[line or make_prefix(family, each).replace("%", "%%") + "%r"] = place
+        shown += last.values()
+        found.append(("\n".join([*last, ""]), len(shown)))
+        begin = end
+    return _Layout(families, ends, labels, found, tuple(shown) if len(shown) < begin else None)
 
 
 _SPECIAL = re.compile(r"(?<= )(nan|-?inf)$", re.MULTILINE)

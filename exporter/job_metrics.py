@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 from ccagent.errors import CcagentError, NotHereError
 from ccagent.exporter.collector import Collector
-from ccagent.exporter.exposition import counter, gauge
+from ccagent.exporter.exposition import Columns, counter, gauge
 from ccagent.machine.cgroup.jobs import ROOT
-from ccagent.machine.descriptors import KeptFiles
 from ccagent.machine.parsed import read_parsed
 
 if TYPE_CHECKING:
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from ccagent.exporter.exposition import Family, FamilyRows, Labels
     from ccagent.exporter.settings import ExporterSettings
     from ccagent.exporter.sources import JobOnNode, NodeSources
+    from ccagent.machine.descriptors import KeptFiles
     from ccagent.machine.node import Node
 
     Rule = tuple[Callable[[JobOnNode], float | None], Labels]
@@ -90,17 +90,17 @@ def name_rows(
     vocabulary: Vocabulary, jobs: list[JobOnNode], labels: Mapping[int, Labels]
 ) -> Iterator[FamilyRows]:
     """Yield the families of a vocabulary. labels: of the jobs, by job id."""
-    named = [(labels[job.job], job) for job in jobs]
+    named = [labels[job.job] for job in jobs]
     for family, rules in vocabulary:
-        yield (
-            family,
-            [
-                ((*own, *more) if more else own, value)
-                for read, more in rules
-                for own, job in named
-                if (value := read(job)) is not None
-            ],
-        )
+        own: list[Labels] = []
+        values: list[float | None] = []
+        for read, more in rules:
+            own += [(*each, *more) for each in named] if more else named
+            values += map(read, jobs)
+        known = [value for value in values if value is not None]
+        if len(known) < len(values):
+            own = [each for each, value in zip(own, values, strict=True) if value is not None]
+        yield family, Columns(own, known)
 
 
 _JOBS = gauge("ccagent_jobs", "Jobs of Slurm on this node.")
@@ -311,7 +311,6 @@ class CeemsCollector(Collector):
     def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
         super().__init__(settings, sources)
         self._devices: dict[bytes, str] = {}
-        self._files: KeptFiles | None = None
 
     def collect(self, node: Node) -> Iterator[FamilyRows]:
         """Read the control groups of jobs. Raise NotHereError if Slurm has created none."""
@@ -322,14 +321,12 @@ class CeemsCollector(Collector):
         }
         yield from name_rows(_CEEMS, jobs, labels)
         rows: list[list[tuple[Labels, float]]] = [[] for _ in _IO]
-        if self._files is None:
-            self._files = KeptFiles(node)
+        files = self.keep_files(node)
         for job in jobs:
-            for device, values in _read_io(self._files, job).items():
+            for device, values in _read_io(files, job).items():
                 own = (*labels[job.job], self._name_device(node, device))
                 for column, value in enumerate(values):
                     rows[column].append((own, value))
-        self._files.sweep()
         yield from zip(_IO, rows, strict=True)
         yield _GPU, self._flags(node, labels)
 

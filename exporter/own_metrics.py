@@ -224,18 +224,15 @@ class ReaderCollector(Collector):
             reader = self._reader = READERS[self.name]()
         reader.begin(node)
         rows: dict[str, dict[Labels, list[tuple[Labels, float]]]] = {}
-        counters: set[str] = set()
+        counters: dict[str, bool] = {}
         for each in reader.read_raw(node):
-            names, values = name_labels(each.scope)
-            by_labels = rows.get(each.metric)
-            if by_labels is None:
-                by_labels = rows[each.metric] = {}
-                if isinstance(each, Count):
-                    counters.add(each.metric)
-            if names in by_labels:
-                by_labels[names].append((values, each.value))
-            else:
-                by_labels[names] = [(values, each.value)]
+            metric, value, scope, *_ = each
+            names, values = name_labels(scope)
+            try:
+                rows[metric][names].append((values, value))
+            except KeyError:
+                rows.setdefault(metric, {})[names] = [(values, value)]
+                counters.setdefault(metric, isinstance(each, Count))
         for problem in reader.errors:
             self.warn(problem)
         for metric, by_labels in rows.items():
@@ -244,7 +241,7 @@ class ReaderCollector(Collector):
             key = (metric, labels)
             if key not in self._families:
                 self._families[key] = make_family(
-                    metric, known, labels, is_counter=metric in counters
+                    metric, known, labels, is_counter=counters[metric]
                 )
             family = self._families[key]
             if family is not None:

@@ -7,10 +7,13 @@ are the same since Slurm 17.11, but JSON needs a plugin that packages may lack.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from ccagent.errors import UnparsableError
 from ccagent.exporter.exposition import counter, gauge
 from ccagent.exporter.slurm_exporter import CachedSlurmCollector, run_program
+from ccagent.machine.hostlist import expand
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -214,6 +217,7 @@ class ReservationsCollector(CachedSlurmCollector):
     def read_values(self, node: Node) -> Values:
         """Run scontrol, for the nodes only if there is a reservation."""
         values: Values = {}
+        reserved: dict[str, list[str]] = {}
         for found in _show(self, node, "reservations"):
             name = found.get("ReservationName")
             if name is None:
@@ -224,25 +228,31 @@ class ReservationsCollector(CachedSlurmCollector):
             for field, family in _RESERVATION_NUMBERS.items():
                 if found.get(field, "").isdecimal():
                     values.setdefault(family, {})[name,] = int(found[field])
-        if values:
-            add_reserved_nodes(values, _show(self, node, "nodes"))
+            with suppress(UnparsableError):
+                for each in expand(found.get("Nodes", "")):
+                    reserved.setdefault(each, []).append(name)
+        if reserved:
+            add_reserved_nodes(values, _show(self, node, "nodes"), reserved)
         return values
 
 
-def add_reserved_nodes(values: Values, nodes: Iterator[dict[str, str]]) -> None:
-    """Count the nodes of each reservation by state, such as `MIXED+DRAIN+RESERVED`."""
+def add_reserved_nodes(
+    values: Values, nodes: Iterator[dict[str, str]], reserved: dict[str, list[str]]
+) -> None:
+    """Count the nodes of each reservation by state, such as `MIXED+DRAIN+RESERVED`.
+
+    reserved: reservations by node. Slurm 23.11 does not name them with the node.
+    """
     for found in nodes:
-        name = found.get("ReservationName")
-        if name is None:
-            continue
         base, *flags = found.get("State", "").replace("*", "").split("+")
         state = _BASES.get(base, "other")
         states = {state} | {flag.lower() for flag in flags if flag in {"DRAIN", "PLANNED"}}
         if state in _UP and "drain" not in states:
             states.add("healthy")
-        for each, family in _RESERVED_NODES.items():
-            rows = values.setdefault(family, {})
-            rows[name,] = rows.get((name,), 0) + (each in states)
+        for name in reserved.get(found.get("NodeName", ""), ()):
+            for each, family in _RESERVED_NODES.items():
+                rows = values.setdefault(family, {})
+                rows[name,] = rows.get((name,), 0) + (each in states)
 
 
 def _show(collector: CachedSlurmCollector, node: Node, what: str) -> Iterator[dict[str, str]]:

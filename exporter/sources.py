@@ -286,11 +286,11 @@ class SharedReading(Generic[T]):
                 try:
                     value = self._read(node)
                 except CcagentError as error:
-                    value = error
+                    value = type(error)(*error.args)  # without the frames of this reading
                 self._value = value
                 self._moment = time.monotonic()
         if isinstance(value, CcagentError):
-            raise value
+            raise type(value)(*value.args)
         return value
 
 

@@ -69,7 +69,8 @@ _COUNTERS: dict[str, tuple[str, int, str]] = {
         "Number of packets that could not be forwarded by the switch."),
     "counters/port_xmit_wait": (
         "port_transmit_wait_total", 1,
-        "Number of ticks during which the port had data to transmit but no data was sent"),
+        ("Number of ticks during which the port had data to transmit but no data was sent during"
+        " the entire tick")),
     "counters/symbol_error": (
         "symbol_error_total", 1,
         "Number of minor link errors detected on one or more physical lanes."),

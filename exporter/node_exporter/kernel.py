@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 
 from ccagent.errors import CcagentError, NotHereError
 from ccagent.exporter.collector import Collector, list_names, read_number, read_text
-from ccagent.exporter.exposition import Family, counter, gauge, name_family
+from ccagent.exporter.exposition import Columns, Family, counter, gauge, name_family
 from ccagent.log import logger
 from ccagent.machine.counters import hold_cpu_times
 from ccagent.machine.cpus import CPUS, read_topology_id
-from ccagent.machine.descriptors import KeptFiles
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.cpulist import parse_cpu_list
 from ccagent.machine.procfs.system import (
@@ -46,10 +45,15 @@ _GUEST = counter(
     "mode",
 )
 _CORE_THROTTLES = counter(
-    "node_cpu_core_throttles_total", "Times a core was throttled.", "package", "core"
+    "node_cpu_core_throttles_total",
+    "Number of times this CPU core has been throttled.",
+    "package",
+    "core",
 )
 _PACKAGE_THROTTLES = counter(
-    "node_cpu_package_throttles_total", "Times a package was throttled.", "package"
+    "node_cpu_package_throttles_total",
+    "Number of times this CPU package has been throttled.",
+    "package",
 )
 _ISOLATED = gauge(
     "node_cpu_isolated",
@@ -67,7 +71,9 @@ class CpuCollector(Collector):
     def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
         super().__init__(settings, sources)
         self._before: dict[int, tuple[int, ...]] = {}
-        self._labels: dict[int, tuple[tuple[Labels, ...], tuple[Labels, ...]]] = {}
+        self._cpus: list[int] = []
+        self._modes: list[Labels] = []
+        self._guests: list[Labels] = []
         self._throttled: list[tuple[str, str, str]] | None = None
 
     def collect(self, node: Node) -> Iterator[FamilyRows]:
@@ -83,18 +89,14 @@ class CpuCollector(Collector):
             if old is not None and any(map(lt, ticks, old)):
                 times[cpu] = tuple(hold_cpu_times(old, ticks, hertz, _IDLE) or ticks)
         self._before = times
-        rows: list[tuple[Labels, float]] = []
-        guests: list[tuple[Labels, float]] = []
-        for cpu, ticks in times.items():
-            labels = self._labels.get(cpu)
-            if labels is None:
-                modes = tuple((str(cpu), mode) for mode in CPU_STATES)
-                labels = self._labels[cpu] = (modes, ((str(cpu), "user"), (str(cpu), "nice")))
-            seconds = [tick / hertz for tick in ticks]
-            rows += zip(labels[0], seconds, strict=False)
-            guests += zip(labels[1], seconds[8:], strict=True)
-        yield _CPU, rows
-        yield _GUEST, guests
+        if self._cpus != [*times]:
+            self._cpus = [*times]
+            self._modes = [(str(cpu), mode) for cpu in times for mode in CPU_STATES]
+            self._guests = [(str(cpu), mode) for cpu in times for mode in ("user", "nice")]
+        seconds = [tick / hertz for ticks in times.values() for tick in ticks[:8]]
+        yield _CPU, Columns(self._modes, seconds)
+        seconds = [tick / hertz for ticks in times.values() for tick in ticks[8:]]
+        yield _GUEST, Columns(self._guests, seconds)
         with suppress(CcagentError):
             isolated = read_parsed(node, f"{CPUS}/isolated", parse_cpu_list)
             yield _ISOLATED, [((str(cpu),), 1) for cpu in isolated]
@@ -212,10 +214,11 @@ _SCHEDSTAT = (
 def read_schedstat(node: Node) -> Iterator[FamilyRows]:
     """Read /proc/schedstat: running and waiting times of tasks by CPU."""
     times = read_parsed(node, "proc/schedstat", parse_schedstat)
+    labels = [(str(cpu),) for cpu in times]
     running, waiting, slices = _SCHEDSTAT
-    yield running, [((str(cpu),), each.ran / 1e9) for cpu, each in times.items()]
-    yield waiting, [((str(cpu),), each.waited / 1e9) for cpu, each in times.items()]
-    yield slices, [((str(cpu),), each.timeslices) for cpu, each in times.items()]
+    yield running, Columns(labels, [each.ran / 1e9 for each in times.values()])
+    yield waiting, Columns(labels, [each.waited / 1e9 for each in times.values()])
+    yield slices, Columns(labels, [each.timeslices for each in times.values()])
 
 
 _PRESSURE = {
@@ -240,13 +243,13 @@ _PRESSURES = {
 
 def read_pressure(node: Node) -> Iterator[FamilyRows]:
     """Read /proc/pressure. Raise NotHereError if the kernel lacks it."""
-    missing: NotHereError | None = None
+    missing = ""
     found = False
     for resource in ("cpu", "io", "memory", "irq"):
         try:
             pressures = read_parsed(node, f"proc/pressure/{resource}", parse_pressure)
         except NotHereError as error:
-            missing = error
+            missing = str(error)  # not the error: its traceback holds this reading
             continue
         except CcagentError as error:
             logger.warning("exporter: pressure: %s", error)
@@ -256,8 +259,8 @@ def read_pressure(node: Node) -> Iterator[FamilyRows]:
             family = _PRESSURES.get((resource, extent))
             if family is not None:
                 yield family, [((), pressure.total / 1e6)]
-    if missing is not None and not found:
-        raise missing
+    if missing and not found:
+        raise NotHereError(missing)
 
 
 _LISTED_EVERY = 20
@@ -290,15 +293,13 @@ class CpufreqCollector(Collector):
 
     def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
         super().__init__(settings, sources)
-        self._files: KeptFiles | None = None
         self._names: list[str] = []
         self._paths: dict[Family, list[tuple[str, Labels]]] = {}
         self._listed_before = 0
 
     def collect(self, node: Node) -> Iterator[FamilyRows]:
         """Read the files of all hwthreads that have a frequency. They are listed now and then."""
-        if self._files is None:
-            self._files = KeptFiles(node)
+        files = self.keep_files(node)
         names = node.list(CPUS)
         self._listed_before += 1
         if names != self._names or self._listed_before > _LISTED_EVERY:
@@ -307,11 +308,10 @@ class CpufreqCollector(Collector):
         for family, paths in self._paths.items():
             rows: list[tuple[Labels, float]] = []
             for path, labels in paths:
-                value = read_number(self._files, path)
+                value = read_number(files, path)
                 if value is not None:
                     rows.append((labels, value * 1000))
             yield family, rows
-        self._files.sweep()
 
 
 def _list_frequencies(node: Node, names: list[str]) -> dict[Family, list[tuple[str, Labels]]]:

@@ -8,6 +8,7 @@ import socket
 import struct
 from collections import Counter
 from functools import lru_cache
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from ccagent.exporter.settings import ExporterSettings
     from ccagent.exporter.sources import NodeSources
     from ccagent.machine.node import Node
+    from ccagent.machine.procfs.network import Field
 
 _COLUMNS = (
     *(
@@ -115,32 +117,44 @@ _CLASS_FAMILIES = {
     for file, (name, factor) in _PROPERTIES.items()
 }
 _UP = gauge("node_network_up", "Value is 1 if operstate is 'up', 0 otherwise.", "device")
+_WORDS = ("address", "broadcast", "duplex", "operstate", "ifalias")
 _INFO = gauge(
     "node_network_info", "Non-numeric data from /sys/class/net/<iface>, value is always 1.",
-    "device", "address", "broadcast", "duplex", "operstate", "ifalias",
+    "device", *_WORDS,
 )  # fmt: skip
 
 
-def read_netclass(node: Node) -> Iterator[FamilyRows]:
-    """Read /sys/class/net: properties of interfaces: state, carrier, MTU, speed, addresses."""
-    devices = [name for name in sorted(node.list(_CLASS)) if node.exists(f"{_CLASS}/{name}/mtu")]
-    states: list[tuple[Labels, float]] = []
-    infos: list[tuple[Labels, float]] = []
-    for device in devices:
-        where = f"{_CLASS}/{device}"
-        state = read_text(node, f"{where}/operstate")
-        states.append(((device,), int(state == "up")))
-        words = [read_text(node, f"{where}/{name}") for name in ("address", "broadcast", "duplex")]
-        infos.append(((device, *words, state, read_text(node, f"{where}/ifalias")), 1))
-    yield _UP, states
-    yield _INFO, infos
-    for file, (family, factor) in _CLASS_FAMILIES.items():
-        rows: list[tuple[Labels, float]] = []
-        for device in devices:
-            value = read_number(node, f"{_CLASS}/{device}/{file}")
-            if value is not None:
-                rows.append(((device,), value * factor))
-        yield family, rows
+class NetclassCollector(Collector):
+    """Properties of interfaces: state, carrier, MTU, speed, addresses."""
+
+    name = "netclass"
+
+    def collect(self, node: Node) -> Iterator[FamilyRows]:
+        """Read the files in /sys/class/net."""
+        files = self.keep_files(node)
+        devices: list[Labels] = [(name,) for name in sorted(node.list(_CLASS))]
+        rows: dict[str, list[tuple[Labels, float]]] = {}
+        for file, (_, factor) in _CLASS_FAMILIES.items():
+            rows[file] = [
+                (device, value * factor)
+                for device in devices
+                if (value := read_number(files, f"{_CLASS}/{device[0]}/{file}")) is not None
+            ]
+        devices = [device for device, _ in rows["mtu"]]
+        words = [
+            [read_text(files, f"{_CLASS}/{device}/{name}") for name in _WORDS]
+            for (device,) in devices
+        ]
+        yield (
+            _UP,
+            [
+                (device, int(state == "up"))
+                for device, (*_, state, _) in zip(devices, words, strict=True)
+            ],
+        )
+        yield _INFO, [((*device, *each), 1) for device, each in zip(devices, words, strict=True)]
+        for file, (family, _) in _CLASS_FAMILIES.items():
+            yield family, rows[file]
 
 
 _FIELDS = re.compile(
@@ -153,24 +167,23 @@ _FIELDS = re.compile(
 """The default of node_exporter 1.10, and Tcp_MaxConn for its dashboard."""
 
 
-@lru_cache(2000)
-def _name_field(protocol: str, field: str) -> Family | None:
-    name = f"{protocol}_{field}"
-    if not _FIELDS.fullmatch(name):
-        return None
-    return untyped(f"node_netstat_{name}", f"Statistic {protocol}{field}.")
+@lru_cache(8)
+def _name_fields(fields: tuple[Field, ...]) -> list[tuple[Field, Family]]:
+    return [
+        ((protocol, field), untyped(f"node_netstat_{name}", f"Statistic {protocol}{field}."))
+        for protocol, field in fields
+        if _FIELDS.fullmatch(name := f"{protocol}_{field}")
+    ]
 
 
 def read_netstat(node: Node) -> Iterator[FamilyRows]:
     """Read /proc/net/netstat, snmp and snmp6: counters of IP, ICMP, TCP and UDP."""
     values = read_parsed(node, "proc/net/netstat", parse_netstat)
-    values = [*values, *read_parsed(node, "proc/net/snmp", parse_netstat)]
+    values = values | read_parsed(node, "proc/net/snmp", parse_netstat)
     with contextlib.suppress(NotHereError):  # IPv6 is off
-        values += read_parsed(node, "proc/net/snmp6", parse_snmp6)
-    for protocol, field, value in values:
-        family = _name_field(protocol, field)
-        if family is not None:
-            yield family, [((), value)]
+        values |= read_parsed(node, "proc/net/snmp6", parse_snmp6)
+    for field, family in _name_fields((*values,)):
+        yield family, [((), values[field])]
 
 
 @lru_cache(500)
@@ -200,7 +213,7 @@ _SOFTNET = {
         "node_softnet_times_squeezed_total",
         "Number of times processing packets ran out of quota", "cpu",
     ),
-    "rps": counter("node_softnet_received_rps_total", "Number of software interrupts received",
+    "rps": counter("node_softnet_received_rps_total", "Number of times cpu woken up received_rps",
                    "cpu"),
     "flow_limit": counter("node_softnet_flow_limit_count_total",
                           "Number of times flow limit has been reached", "cpu"),
@@ -211,13 +224,10 @@ _SOFTNET = {
 def read_softnet(node: Node) -> Iterator[FamilyRows]:
     """Read /proc/net/softnet_stat: processed and dropped packets by CPU."""
     cpus = read_parsed(node, "proc/net/softnet_stat", parse_softnet)
+    labels = [(str(each.cpu),) for each in cpus]
     for field, family in _SOFTNET.items():
-        rows: list[tuple[Labels, float]] = []
-        for each in cpus:
-            value: int | None = getattr(each, field)
-            if value is not None:
-                rows.append(((str(each.cpu),), value))
-        yield family, rows
+        values = map(attrgetter(field), cpus)
+        yield family, [pair for pair in zip(labels, values, strict=True) if pair[1] is not None]
 
 
 _ARP = gauge("node_arp_entries", "ARP entries by device", "device")
@@ -238,16 +248,16 @@ _QUEUES = gauge(
 def read_udp_queues(node: Node) -> Iterator[FamilyRows]:
     """Read /proc/net/udp and udp6: bytes in the queues of UDP sockets."""
     rows: list[tuple[Labels, float]] = []
-    missing: NotHereError | None = None
+    missing = ""
     for path, version in (("proc/net/udp", "v4"), ("proc/net/udp6", "v6")):
         try:
             sent, received = read_parsed(node, path, parse_udp_queues)
         except NotHereError as error:
-            missing = error
+            missing = str(error)  # not the error: its traceback holds this reading
             continue
         rows += [(("tx", version), sent), (("rx", version), received)]
-    if missing is not None and not rows:
-        raise missing
+    if missing and not rows:
+        raise NotHereError(missing)
     yield _QUEUES, rows
 
 

@@ -38,7 +38,7 @@ _PROGRAMS = (
     *("slurmctld", "slurmd", "slurmdbd", "slurmrestd", "sbatch", "sacct", "sacctmgr", "munged"),
     *("mariadbd", "mariadb-install-db", "ip", "unshare", "nsenter", "setpriv", "mount"),
 )
-_WRAPPED = ("sacct", "squeue", "scontrol", "sinfo", "sbatch", "scancel")
+_WRAPPED = ("sacct", "squeue", "scontrol", "sinfo", "sbatch", "scancel", "sdiag", "sshare")
 _TEMPLATES = Path(__file__).parent / "slurm"
 _CONTROLLERS = ("freezer", "memory", "cpuset", "devices", "cpuacct")
 

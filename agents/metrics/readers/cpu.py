@@ -145,9 +145,10 @@ class CpuReader(Reader[CpuSettings]):
         stat = read_parsed(node, "proc/stat", parse_kernel_stat)
         found: list[Gauge | Count] = self._read_loads(node)
         found += (Count(_EVENTS[name], value) for name, value in stat.events.items())
+        hertz = node.clock_ticks
         for cpu, ticks in stat.times.items():
             # Hundredths of a second: 100 in a second are 100 %.
-            parts = (tick * 100 // node.clock_ticks for tick in ticks)
+            parts = [tick * 100 // hertz for tick in ticks]
             found += map(Count, _SHARES, parts, repeat(self._scope_of(cpu)))
         return found
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ccagent.machine.node import Node
+    from ccagent.machine.procfs.network import Field
     from ccagent.machine.procfs.system import KernelStat
 
 
@@ -73,16 +74,16 @@ class KernelReader(Reader[ReaderSettings]):
         if not self.is_wanted:
             return []
         found: list[Gauge | Count] = []
-        missing: NotHereError | None = None
+        missing = ""
         for path, (parse, select) in _FILES.items():
             try:
                 found += select(read_parsed(node, path, parse))
             except NotHereError as error:
-                missing = error
+                missing = str(error)
             except CcagentError as error:
                 self.errors.append(str(error))
-        if missing is not None and not found and not self.errors:
-            raise missing
+        if missing and not found and not self.errors:
+            raise NotHereError(missing)
         return found
 
 
@@ -108,15 +109,13 @@ def select_sockets(sockets: dict[str, dict[str, int]]) -> list[Gauge | Count]:
     return [] if used is None else [Gauge("sockets", used)]
 
 
-def select_protocols(fields: list[tuple[str, str, int]]) -> list[Gauge | Count]:
+def select_protocols(fields: dict[Field, int]) -> list[Gauge | Count]:
     """Return the counters of /proc/net/snmp or netstat."""
-    found: list[Gauge | Count] = []
-    for protocol, field, value in fields:
-        metric = _PROTOCOLS.get((protocol, field))
-        if metric is not None:
-            found.append(Count(metric, value))
-        elif (protocol, field) == _CONNECTIONS:
-            found.append(Gauge("tcp_connections", value))
+    found: list[Gauge | Count] = [
+        Count(metric, fields[field]) for field, metric in _PROTOCOLS.items() if field in fields
+    ]
+    if _CONNECTIONS in fields:
+        found.append(Gauge("tcp_connections", fields[_CONNECTIONS]))
     return found
 
 
@@ -183,12 +182,12 @@ class PressureReader(Reader[ReaderSettings]):
         """Read /proc/pressure. Raise NotHereError for a kernel without it."""
         self.errors = []
         found: list[Gauge | Count] = []
-        missing: list[NotHereError] = []
+        missing: list[str] = []
         for resource in _RESOURCES:
             try:
                 pressures = read_parsed(node, f"proc/pressure/{resource}", parse_pressure)
             except NotHereError as error:
-                missing.append(error)
+                missing.append(str(error))
             except CcagentError as error:
                 self.errors.append(str(error))
             else:
@@ -198,5 +197,5 @@ class PressureReader(Reader[ReaderSettings]):
                         found.append(Count(metric, pressure.total))
                         found.append(Gauge(f"{metric}_avg10", pressure.avg10))
         if len(missing) == len(_RESOURCES):
-            raise missing[0]
+            raise NotHereError(missing[0])
         return found

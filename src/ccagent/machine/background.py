@@ -67,6 +67,7 @@ class BackgroundCall(Generic[T]):
             self._result = self._function()
         except BaseException as error:  # noqa: BLE001 - `result` raises it
             self._error = error
+        del self._function  # it may refer to this call
         self._done.set()
         if self._when_done is not None:
             self._when_done()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ccagent.errors import CcagentError, NotHereError
 from ccagent.machine.background import BackgroundCall
@@ -55,8 +55,8 @@ class SpaceQueries:
     ) -> dict[str, os.statvfs_result | CcagentError]:
         """Return the answers by mount point, within about `seconds`.
 
-        Mounts that answered last time come first: the many mounts of a dead server must not delay
-        the others.
+        Queries of one snapshot of the node share answers. Mounts that answered last time come
+        first: the many mounts of a dead server must not delay the others.
         """
         deadline = time.monotonic() + seconds
         self.problems = []
@@ -69,7 +69,11 @@ class SpaceQueries:
         ]
         left = [point for point in left if point not in self._hanging]
         left.sort(key=lambda point: point not in self._answering)
-        answers: dict[str, os.statvfs_result | CcagentError] = {}
+        parsed: dict[Any, Any] = {} if node.parsed is None else node.parsed
+        answers: dict[str, os.statvfs_result | CcagentError] = {
+            point: parsed[point, SpaceQueries] for point in left if (point, SpaceQueries) in parsed
+        }
+        left = [point for point in left if point not in answers]
         late: dict[str, _Round] = {}
         while left:
             if len(self._hanging) + len(late) >= self._most:
@@ -97,6 +101,7 @@ class SpaceQueries:
                 self._hanging[point] = query
                 limit = f"{seconds:g}s" if seconds >= 1 else f"{seconds * 1000:g}ms"
                 self.problems.append(f"{escape(point)}: no answer within {limit}")
+        parsed |= {(point, SpaceQueries): answer for point, answer in answers.items()}
         self._answering = {
             p for p, answer in answers.items() if not isinstance(answer, CcagentError)
         }

@@ -18,6 +18,7 @@ from ccagent.exporter.community_metrics import (
 from ccagent.exporter.exposition import SampleEncoder
 from ccagent.exporter.settings import ExporterSettings
 from ccagent.exporter.sources import CardsOnNode, NodeSources, SharedReading
+from ccagent.machine.gpu.gpm import ACTIVITY, TRAFFIC
 from ccagent.machine.gpu.vendor import Detail
 from ccagent.machine.node import Node
 from ccagent.records.envelopes import SysinfoGpuCard
@@ -26,6 +27,7 @@ from tests.support.paths import DATA
 from tests.support.scraped import collected, make
 from tests.support.tree import TreeNode
 from tests.unit.agents.metrics.readers.test_cgroup_jobs import MB
+from tests.unit.exporter.node_exporter.test_on_demand import NFSD
 from tests.unit.exporter.test_gpu_metrics import CARDS, card
 from tests.unit.exporter.test_job_metrics import add_v2
 from tests.unit.exporter.test_slurm_exporter import controller, slurm
@@ -39,7 +41,10 @@ BOTH_VENDORS = SHARED_CARDS._replace(
         cards=[*SHARED_CARDS.reading.cards,
                card(3, ce_util=40, memory=16384, temperature=50, power=250, power_limit=500,
                     ce_clock=1700, memory_clock=1600)],
-        details={0: [Detail("tensor_active", 120_000)]} | {3: [
+        details={0: [
+            *(Detail(name, 12_000) for name in ACTIVITY),
+            *(Detail(name, 2**20) for name in TRAFFIC), Detail("mem_utilization", 30),
+        ]} | {3: [
             Detail("energy", 7_000), Detail("mem_utilization", 30), Detail("xgmi_rx", 11),
             Detail("xgmi_tx", 12),
         ]},
@@ -131,6 +136,12 @@ def test_the_names_of_slurm_job_exporter(node: TreeNode) -> None:
     card = f'account="chem",gpu="0",gpu_type="H100",{own}'
     assert found[f"slurm_job_utilization_gpu{{{card}}}"] == 50
     assert found[f"slurm_job_memory_usage_gpu{{{card}}}"] == 2048 * 1024
+    found = collected(with_cards(make(SlurmJobExporterCollector), BOTH_VENDORS), node)
+    assert found[f"slurm_job_fp64_gpu{{{card}}}"] == 12
+    assert found[f"slurm_job_utilization_gpu_memory{{{card}}}"] == 30
+    card = f'account="chem",direction="RX",gpu="0",gpu_type="H100",{own}'
+    assert found[f"slurm_job_nvlink_gpu{{{card}}}"] == 2**20
+    assert found[f'slurm_job_memory_mapped_file{{account="chem",{own}}}'] == 15 * MB
 
 
 def test_omnistat_has_the_cards_of_amd(node: TreeNode) -> None:
@@ -183,10 +194,14 @@ def exposed(tmp_path: Path) -> dict[str, set[str]]:
     for job in (12, 13):
         add_v2(node, job, 100 + job)
         node.count(job, "8:1", reads=1)
+    node.write("stat", "cpu  1\ncpu0 1 2 3 4 5 6 7 8\nbtime 1700000000\n")
+    node.write("net/rpc/nfsd", NFSD)
+    node.write("net/rpc/nfs", "net 1 0 1 1\nrpc 5 0 0\nproc3 22" + " 1" * 22 + "\n")
     programs = slurm(tmp_path).settings
     scheduler, shares, licenses, _ = (each.settings for each in controller(tmp_path))
     settings = ExporterSettings(
-        names=("ccagent", "ceems", "dcgm", "jobstats", "omnistat", "slurm"),
+        names=("ccagent", "ceems", "dcgm", "jobstats", "node_exporter", "omnistat", "slurm",
+               "slurm-job-exporter"),
         squeue=programs.squeue, sinfo=programs.sinfo, sdiag=scheduler.sdiag,
         sshare=shares.sshare, scontrol=licenses.scontrol,
     )  # fmt: skip
@@ -211,6 +226,8 @@ ANSWERED = {
     "dcgm-exporter": (6, ""),
     "SckyzO slurm_exporter": (89, ""),
     "omnistat": (18, ""),
+    "slurm-job-exporter: userportal": (23, ""),
+    "NFS Full": (20, ""),
 }
 """Number of answered names, and the prefix of names that the set node_exporter answers."""
 

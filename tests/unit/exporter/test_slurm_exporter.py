@@ -128,8 +128,8 @@ RESERVATIONS = (
     " TRES=cpu=64 Users=(null) State=ACTIVE\n"
 )
 RESERVED_NODES = """\
-NodeName=n1 State=MIXED+DRAIN+RESERVED ReservationName=maint
-NodeName=n2 State=IDLE+RESERVED ReservationName=maint
+NodeName=n1 State=MIXED+DRAIN+RESERVED
+NodeName=n2 State=IDLE+RESERVED
 NodeName=n3 State=ALLOCATED
 """
 

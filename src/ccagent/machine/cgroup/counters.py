@@ -42,13 +42,12 @@ def _memory(
     anon: str, shmem: str, file: str, mapped: str, **more: str
 ) -> Callable[[bytes], dict[str, int]]:
     """Return a parser of memory.stat for the names of a version."""
-    names = {anon: "mem_anon", shmem: "mem_shmem", file: "mem_file", mapped: "mapped", **more}
+    names = {anon: "mem_anon", shmem: "mem_shmem", file: "mem_file", mapped: "mem_mapped", **more}
     wanted = {name.encode(): (field, 1) for name, field in names.items()}
 
     def parse(content: bytes) -> dict[str, int]:
         found = parse_fields(content, wanted)
-        mapped = found.pop("mapped", None)
-        shared = found.get("mem_shmem", mapped)
+        shared = found.get("mem_shmem", found.get("mem_mapped"))
         if "mem_anon" in found and shared is not None:
             found["mem_rss"] = found["mem_anon"] + shared
         return found
@@ -113,6 +112,11 @@ def _optional(field: str) -> Callable[[bytes], dict[str, int]]:
 DETAILED_FILES: dict[str, dict[str, Callable[[bytes], dict[str, int]]]] = {
     "memory": {
         **FILES["memory"],
+        "memory.stat": _memory(
+            "total_rss", "total_shmem", "total_cache", "total_mapped_file",
+            total_rss_huge="mem_huge", total_active_file="mem_active_file",
+            total_inactive_file="mem_inactive_file", total_unevictable="mem_unevictable",
+        ),
         "memory.failcnt": _amount("mem_failures"),
         "memory.memsw.usage_in_bytes": _amount("swap_used"),
         "memory.memsw.limit_in_bytes": _optional("swap_limit"),
@@ -127,7 +131,11 @@ DETAILED_FILES: dict[str, dict[str, Callable[[bytes], dict[str, int]]]] = {
     "blkio": {},
     V2: {
         **FILES[V2],
-        "memory.stat": _memory("anon", "shmem", "file", "file_mapped", swapcached="mem_swapcached"),
+        "memory.stat": _memory(
+            "anon", "shmem", "file", "file_mapped", swapcached="mem_swapcached",
+            anon_thp="mem_huge", active_file="mem_active_file",
+            inactive_file="mem_inactive_file", unevictable="mem_unevictable",
+        ),
         "memory.events": _fields(oom_kill=("oom_kills", 1), oom=("mem_failures", 1)),
         "memory.swap.current": _amount("swap_used"),
         "memory.swap.max": _optional("swap_limit"),
@@ -141,7 +149,7 @@ DETAILED_FILES: dict[str, dict[str, Callable[[bytes], dict[str, int]]]] = {
         "memory.pressure": _both_pressures("pressure_memory"),
         "io.pressure": _both_pressures("pressure_io"),
     },
-}
+}  # fmt: skip
 """FILES, and additional files for the Prometheus endpoint."""
 
 _STEP = re.compile(r"step_[0-9a-z+]{1,22}", re.ASCII)
@@ -155,15 +163,16 @@ class JobCounters(msgspec.Struct, frozen=True, kw_only=True):
 
     mem_used: charged B, compared with the limit, including page cache. mem_peak: maximum of
     mem_used; mem_limit: B. mem_anon: B of anonymous memory; mem_shmem: of shared memory and tmpfs;
-    mem_file: page cache, including mem_shmem. mem_rss: B that the kernel cannot reclaim from the
-    job's programs: mem_anon and mem_shmem. Version 1 before Linux 4.13 lacks these; there mem_rss
-    is anonymous memory and mapped files.
+    mem_file: page cache, including mem_shmem; mem_mapped: mapped files. mem_rss: B that the kernel
+    cannot reclaim from the job's programs: mem_anon and mem_shmem. Version 1 before Linux 4.13
+    lacks these; there mem_rss is anonymous memory and mapped files.
     oom_kills: processes killed by the OOM killer. cpu_time, cpu_throttled: ns so far. io_read,
     io_write: B from and to block devices so far. pressure_*: us so far in which a task waited.
     is_continued: the sums are over the same control groups as at the previous reading. is_new:
     Slurm created the job's control groups after the previous reading, so the counters started at 0.
 
-    Only with details: cpu_user, cpu_system: ns so far.
+    Only with details: cpu_user, cpu_system: ns so far. mem_huge: B of mem_anon in huge pages.
+    mem_active_file, mem_inactive_file, mem_unevictable: B by the kernel's lists of pages.
     mem_swapcached: B that are both in swap space and in memory. mem_failures: number of times that
     the memory limit was reached. swap_used, swap_limit: B of swap space; on version 1 the sum of
     memory and swap space. swap_failures: number of times that swap_limit was reached.
@@ -175,6 +184,7 @@ class JobCounters(msgspec.Struct, frozen=True, kw_only=True):
     mem_anon: int | None = None
     mem_shmem: int | None = None
     mem_file: int | None = None
+    mem_mapped: int | None = None
     mem_peak: int | None = None
     mem_limit: int | None = None
     oom_kills: int | None = None
@@ -188,6 +198,10 @@ class JobCounters(msgspec.Struct, frozen=True, kw_only=True):
     cpu_user: int | None = None
     cpu_system: int | None = None
     mem_swapcached: int | None = None
+    mem_huge: int | None = None
+    mem_active_file: int | None = None
+    mem_inactive_file: int | None = None
+    mem_unevictable: int | None = None
     mem_failures: int | None = None
     swap_used: int | None = None
     swap_limit: int | None = None

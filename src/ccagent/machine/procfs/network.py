@@ -6,41 +6,52 @@ Source: proc(5); net/ipv4/proc.c, net/core/net-procfs.c of Linux.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 from ccagent.errors import UnparsableError
 from ccagent.records.envelopes import LARGEST_UINT
 
-_SNMP6 = re.compile(rb"^([A-Z][A-Za-z]*?6)([A-Z]\w*)\s+([0-9]{1,20})$", re.MULTILINE)
+_SNMP6 = re.compile(rb"^((?:Icmp|Ip|Udp|UdpLite)6)(\w+)\s+([0-9]{1,20})$", re.MULTILINE)
 _SOCKETS = re.compile(rb"^(\w+):((?: \w+ -?[0-9]{1,19})+)\s*$", re.MULTILINE)
 
 
-def parse_netstat(content: bytes) -> list[tuple[str, str, int]]:
-    """Return protocol, field and number of pairs of lines `Tcp: Field...` and `Tcp: 1...`.
+Field = tuple[str, str]
+"""A protocol and one of its fields."""
+
+
+@lru_cache(64)
+def _split_names(line: str) -> tuple[str, list[Field]]:
+    protocol, _, names = line.partition(":")
+    return protocol, [(protocol, name) for name in names.split()]
+
+
+def parse_netstat(content: bytes) -> dict[Field, int]:
+    """Return the numbers of pairs of lines `Tcp: Field...` and `Tcp: 1...`.
 
     Raise UnparsableError for other lines.
     """
     lines = content.decode("ascii", "replace").split("\n")
-    found: list[tuple[str, str, int]] = []
+    found: dict[Field, int] = {}
     for names, numbers in zip(lines[::2], lines[1::2], strict=False):
-        protocol, _, fields = names.partition(":")
+        protocol, fields = _split_names(names)
         other, _, values = numbers.partition(":")
-        keys, words = fields.split(), values.split()
-        if protocol != other or len(keys) != len(words):
+        words = values.split()
+        if protocol != other or len(fields) != len(words):
             raise UnparsableError(f"not names and numbers: {names[:40]!r}, {numbers[:40]!r}")
         try:
-            found += ((protocol, key, int(word)) for key, word in zip(keys, words, strict=True))
+            found.update(zip(fields, map(int, words), strict=True))
         except ValueError as error:
             raise UnparsableError(f"not a number: {numbers[:80]!r}") from error
     return found
 
 
-def parse_snmp6(content: bytes) -> list[tuple[str, str, int]]:
-    """Return protocol, field and number of lines `Ip6InReceives 1`."""
-    return [
-        (protocol.decode("ascii"), field.decode("ascii"), int(number))
+def parse_snmp6(content: bytes) -> dict[Field, int]:
+    """Return the numbers of lines `Ip6InReceives 1`."""
+    return {
+        (protocol.decode("ascii"), field.decode("ascii")): int(number)
         for protocol, field, number in _SNMP6.findall(content)
-    ]
+    }
 
 
 def parse_sockstat(content: bytes) -> dict[str, dict[str, int]]:
@@ -73,14 +84,15 @@ def parse_softnet(content: bytes) -> list[Softnet]:
     """
     found: list[Softnet] = []
     for index, line in enumerate(content.splitlines()):
+        words = line.split()
         try:
-            words = [int(word, 16) for word in line.split()]
-            processed, dropped, squeezed = words[:3]
+            numbers = [int(word, 16) for word in (*words[:3], *words[9:13])]
+            processed, dropped, squeezed = numbers[:3]
         except ValueError as error:
             raise UnparsableError(f"not counters: {line[:80]!r}") from error
-        more: list[int | None] = [*words, *[None] * 13]
-        cpu = words[12] if len(words) > 12 else index
-        found.append(Softnet(cpu, processed, dropped, squeezed, more[9], more[10], more[11]))
+        cpu = numbers[6] if len(numbers) > 6 else index
+        rps, flow_limit, backlog = [*numbers[3:6], None, None, None][:3]
+        found.append(Softnet(cpu, processed, dropped, squeezed, rps, flow_limit, backlog))
     return found
 
 

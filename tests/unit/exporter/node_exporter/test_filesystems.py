@@ -68,6 +68,14 @@ def test_one_that_hangs_costs_itself_and_is_left_alone(node: HangingNode) -> Non
     assert node.asked.count("hung") == 1
 
 
+def test_readers_of_one_scrape_ask_once(node: HangingNode) -> None:
+    node.released.set()
+    scrape = node.snapshot()
+    first, second = (collected(make(FilesystemCollector), scrape) for _ in range(2))
+    assert first == second
+    assert node.asked.count("home") == 1
+
+
 def test_many_that_hang_cost_no_other(node: HangingNode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fabrics, "_MOST_HANGING", 3)
     dead = "".join(f"{n} 1 0:{n} / /hung{n} rw - nfs server:/{n} rw\n" for n in range(10, 20))

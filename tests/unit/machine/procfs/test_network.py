@@ -23,19 +23,17 @@ from ccagent.machine.procfs.system import parse_kernel_stat, parse_vmstat
 
 def test_netstat() -> None:
     content = b"TcpExt: A B\nTcpExt: 1 -1\nIpExt: C\nIpExt: 3\n"
-    assert [*parse_netstat(content)] == [
-        ("TcpExt", "A", 1), ("TcpExt", "B", -1), ("IpExt", "C", 3),
-    ]  # fmt: skip
+    assert parse_netstat(content) == {("TcpExt", "A"): 1, ("TcpExt", "B"): -1, ("IpExt", "C"): 3}
     for damaged in (b"A: x\nB: 1\n", b"A: x y\nA: 1\n", b"A: x\nA: one\n"):
         with pytest.raises(UnparsableError):
-            list(parse_netstat(damaged))
+            parse_netstat(damaged)
 
 
 def test_snmp6() -> None:
     content = b"Ip6InReceives  \t1\nIcmp6InMsgs\t2\nUdpLite6InErrors 0\nnonsense\n"
-    assert [*parse_snmp6(content)] == [
-        ("Ip6", "InReceives", 1), ("Icmp6", "InMsgs", 2), ("UdpLite6", "InErrors", 0),
-    ]  # fmt: skip
+    assert parse_snmp6(content) == {
+        ("Ip6", "InReceives"): 1, ("Icmp6", "InMsgs"): 2, ("UdpLite6", "InErrors"): 0,
+    }  # fmt: skip
 
 
 def test_sockets() -> None:
@@ -61,18 +59,10 @@ def test_devices_and_queues() -> None:
     assert parse_arp(b"head\n192.0.2.1 1 2 m * eth0\n192.0.2.2 1 2 m * eth0\n") == {"eth0": 2}
 
 
-def _netstat(content: bytes) -> object:
-    return [*parse_netstat(content)]
-
-
-def _snmp6(content: bytes) -> object:
-    return [*parse_snmp6(content)]
-
-
 @given(st.binary(max_size=120))
 def test_no_content_raises_anything_else(content: bytes) -> None:
     for parse in (
-        _netstat, _snmp6, parse_sockstat, parse_softnet,
+        parse_netstat, parse_snmp6, parse_sockstat, parse_softnet,
         parse_device, parse_arp, parse_udp_queues, parse_kernel_stat, parse_vmstat,
     ):  # fmt: skip
         try:

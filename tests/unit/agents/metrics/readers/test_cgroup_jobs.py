@@ -40,7 +40,8 @@ V2 = {
     "memory.max": f"{200 * MB}\n",
     "memory.stat": (
         f"anon {20 * MB}\nfile {70 * MB}\nkernel 100000\nshmem {10 * MB}\n"
-        f"file_mapped {15 * MB}\nanon_thp 0\ninactive_anon {19 * MB}\nslab 4711\n"
+        f"file_mapped {15 * MB}\nanon_thp 0\ninactive_anon {19 * MB}\nactive_file 0\n"
+        f"inactive_file {70 * MB}\nunevictable 0\nslab 4711\n"
     ),
     "memory.events": "low 0\nhigh 0\nmax 31\noom 3\noom_kill 2\noom_group_kill 0\n",
     "cpu.stat": CPU_STAT,
