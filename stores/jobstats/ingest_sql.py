@@ -20,7 +20,7 @@ from ccagent.stores.jobstats.operations import COLUMNS
 if TYPE_CHECKING:
     from ccagent.stores.jobstats.operations import TargetKind
 
-_COMMON = (
+COMMON = (
     ("time_series_id", "uuid"), ("server", "text"),
     ("timestamp", "timestamptz"), ("snapshot_time", "timestamptz"), ("start_time", "timestamptz"),
     ("reset", "text"), ("clock_step", "float8"), ("others", "jsonb"),
@@ -327,16 +327,15 @@ WHERE o.time_series_id = c.time_series_id AND o.timestamp = c.timestamp AND o.se
 class TableStatements(NamedTuple):
     """The statements for one table.
 
-    copy: into the staging table, without equal times of a series and server. types: of its columns,
-    as sent. store needs one row of each series and server; what it leaves is stored by
-    store_several. This one, store_late and store_disordered return the number of new rows, and ids
-    and servers of the series that they leave to the latter two, which need them. Then follow the
-    corrections of other rows for `correct`: their values, ids, first and last time.
+    copy: into the staging table, without equal times of a series and server. store needs one row
+    of each series and server; what it leaves is stored by store_several. This one, store_late and
+    store_disordered return the number of new rows, and ids and servers of the series that they
+    leave to the latter two, which need them. Then follow the corrections of other rows for
+    `correct`: their values, ids, first and last time.
     """
 
     create_stage: bytes
     copy: bytes
-    types: tuple[str, ...]
     store: bytes
     store_several: bytes
     store_late: bytes
@@ -348,7 +347,7 @@ def make_statements(kind: TargetKind) -> TableStatements:
     """Return the statements for the table of a kind."""
     names = COLUMNS[kind]
     stage = f"{kind}_stage"
-    types = (*_COMMON, *((name, "int8") for name in names))
+    types = (*COMMON, *((name, "int8") for name in names))
     defined = ", ".join(f"{name} {sql_type}" for name, sql_type in types)
     store = _fill(kind, "", fresh=_MET, left_over=_OLDER, is_disordered=False)
     several = _fill(kind, "", fresh=_FRESH, left_over=_BEHIND, is_disordered=False)
@@ -365,8 +364,6 @@ def make_statements(kind: TargetKind) -> TableStatements:
     return TableStatements(
         (f"CREATE TEMP TABLE IF NOT EXISTS {stage} ({defined}) ON COMMIT DELETE ROWS").encode(),
         (f"COPY {stage} FROM STDIN (FORMAT BINARY)").encode(),
-        # The binary form of a time is the integer of its microseconds since 2000.
-        tuple("int8" if sql_type == "timestamptz" else sql_type for _, sql_type in types),
         store.encode(),
         several.encode(),
         late.encode(),
