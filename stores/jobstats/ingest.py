@@ -14,11 +14,12 @@ from ccagent.stores.budgets import HourlyBudget
 from ccagent.stores.database import DatabaseAwayError
 from ccagent.stores.jobstats.ingest_sql import COMMON, STATEMENTS
 from ccagent.stores.jobstats.operations import COLUMNS
-from ccagent.stores.jobstats.records import check_array, move_counters
+from ccagent.stores.jobstats.records import move_counters
 from ccagent.stores.jobstats.refusals import RefusedArrayError
 from ccagent.stores.jobstats.series_cache import key_of
 from ccagent.stores.jobstats.sums import LOCK_STORING
 from ccagent.stores.jobstats.timescale import allow_late_rows, lock_compressed_chunks
+from ccagent.stores.jobstats.usual_records import check_array
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -361,6 +362,6 @@ def _insert(
 def _run(connection: Connection[Any], statement: bytes, values: dict[str, Any]) -> tuple[Any, ...]:
     """Return the only row of a statement's result."""
     found: tuple[Any, ...] | None = connection.execute(statement, values).fetchone()
-    if found is None:
-        raise DatabaseAwayError("database: a statement returned no row")
+    if found is None or found[0] is None:
+        raise DatabaseAwayError("database: a last observation was just removed")
     return found

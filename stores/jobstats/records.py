@@ -8,7 +8,7 @@ from array import array
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from operator import itemgetter
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
@@ -18,8 +18,6 @@ from ccagent.stores.jobstats.operations import (
     FIELDS,
     KINDS,
     LARGEST_COUNTER,
-    MDT,
-    OST,
     PARTS,
     RESETS,
     kind_by_name,
@@ -40,21 +38,21 @@ if TYPE_CHECKING:
 JsonValue = int | float | str | bool | None
 JobstatsRecord = dict[str, JsonValue]
 
-_LONGEST_NAME = 255
-_LONGEST_ENTRY = 1024
+LONGEST_NAME = 255
+LONGEST_ENTRY = 1024
 """Maximum bytes. PostgreSQL's index rows have at most 2704 bytes."""
 _MOST_OTHERS = 200
-_LATEST = 253_402_300_799  # the end of the year 9999
-_LARGEST_ID = 2**63 - 1
+LATEST = 253_402_300_799  # the end of the year 9999
+LARGEST_ID = 2**63 - 1
 _RESETS = frozenset(RESETS)
 _PARTS = frozenset(PARTS)
-_NUMBERS = frozenset({"job_id", "user_id", "group_id", "process_id"})
+NUMBERS = frozenset({"job_id", "user_id", "group_id", "process_id"})
 _INTEGERS = {int}
 _TAKE: dict[TargetKind, Callable[[JobstatsRecord], tuple[JsonValue, ...]]] = {
     kind: itemgetter(*COLUMNS[kind]) for kind in KINDS
 }
 _KNOWN = {kind: FIELDS | {*COLUMNS[kind]} for kind in KINDS}
-_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+UUID_FORM = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _DECIMAL = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,9})?")
 _MOST_DIGITS = len(str(LARGEST_COUNTER))
 _PLACE = re.compile(r"\$\[([0-9]{1,9})\]")
@@ -62,44 +60,6 @@ _MOST_EXPLAINED = 400_000
 """Maximum commas of a body that is searched for all bad records, not only the first one."""
 
 _NO_DELTA = UTC.utcoffset(None)
-
-_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=_LONGEST_NAME)]
-_Entry = Annotated[str, msgspec.Meta(min_length=1, max_length=_LONGEST_ENTRY)]
-_Count = Annotated[int, msgspec.Meta(ge=0, le=_LARGEST_ID)]
-_Step = Annotated[float, msgspec.Meta(ge=-_LATEST, le=_LATEST)]
-# Here a float holds all microseconds.
-_Moment = Annotated[float, msgspec.Meta(ge=0, le=2**32)]
-_COUNTERS = tuple(dict.fromkeys((
-    *OST, *MDT, "create", "destroy", "prealloc", "fallocate", "migrate", "fallocate_usecs",
-    "parallel_rename_file", "parallel_rename_dir", "parallel_rename_file_usecs",
-    "parallel_rename_dir_usecs", "create_usecs", "destroy_usecs", "prealloc_usecs",
-    *(f"{name}_usecs" for name in (*OST, *MDT) if not name.endswith("_bytes")),
-)))  # fmt: skip
-_OTHERS = {kind: tuple(one for one in _COUNTERS if one not in COLUMNS[kind]) for kind in KINDS}
-_FIRST_COUNTER = 10 + len(PARTS)
-_TAKE_COLUMNS, _TAKE_OTHERS = (
-    {
-        kind: itemgetter(*(_FIRST_COUNTER + _COUNTERS.index(one) for one in names))
-        for kind, names in each.items()
-    }
-    for each in (COLUMNS, _OTHERS)
-)
-_UsualRecord = msgspec.defstruct(
-    "_UsualRecord",
-    [
-        ("target", _Name), ("entry_id", _Entry), ("timestamp", str), ("server", _Name, ""),
-        ("snapshot_time", _Moment | None, None), ("start_time", _Moment | None, None),
-        ("reset", Literal[RESETS] | None, None), ("clock_step", _Step | None, None),
-        ("malformed", bool, False),
-        ("time_series_id", Annotated[str, msgspec.Meta(pattern=f"^{_UUID.pattern}$")] | None, None),
-        ("job_id", _Count | _Entry | None, None),
-        *((name, _Count | None if name in _NUMBERS else _Entry | None, None) for name in PARTS[1:]),
-        *((name, _Count, 0) for name in _COUNTERS),
-    ],
-    forbid_unknown_fields=True, gc=False,
-)  # fmt: skip
-"""A valid record with the operations of Lustre's own servers."""
-_decode_usual = msgspec.json.Decoder(list[_UsualRecord]).decode  # type: ignore[valid-type]
 
 _decode_array = msgspec.json.Decoder(list[JobstatsRecord]).decode
 _decode_items = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -156,41 +116,6 @@ def decode_records(
         return _decode_each(body, str(error))
 
 
-def check_array(
-    body: bytes,
-    most: int,
-    sender: str | None,
-    latest: datetime,
-    targets: tuple[str, ...] = (),
-) -> CheckedRecords:
-    """Return the valid and refused records of an array of up to `most`, as `check_records` does.
-
-    Raise RefusedArrayError if the body is no array.
-    """
-    usual = _check_usual(body, most, _RecordCheck(sender, latest, targets))
-    if usual is not None:
-        return CheckedRecords(usual, [], is_forbidden=False)
-    records, refused = decode_records(body, most)
-    checked = check_records(records, sender, latest, targets)
-    return checked._replace(refused=refused + checked.refused)
-
-
-def _check_usual(body: bytes, most: int, check: _RecordCheck) -> list[JobstatsObservation] | None:
-    """Return the records of an array without peculiarities: the fastest way. None for others.
-
-    Plain ASCII without escapes has no unprintable characters, and as many bytes as characters.
-    """
-    if body.count(b"{") > most or not body.isascii() or b"\\" in body or b"\x7f" in body:
-        return None
-    try:
-        return [
-            check.observe_usual(number, msgspec.structs.astuple(record))
-            for number, record in enumerate(_decode_usual(body), 1)
-        ]
-    except (msgspec.MsgspecError, RecursionError, RecordError):
-        return None
-
-
 def check_records(
     records: Iterable[tuple[int, JobstatsRecord]],
     sender: str | None,
@@ -202,7 +127,7 @@ def check_records(
     sender: the only accepted server; None: any. latest: maximum time of an observation. targets:
     patterns of the only accepted targets; empty: any.
     """
-    check = _RecordCheck(sender, latest, targets)
+    check = RecordCheck(sender, latest, targets)
     found: list[JobstatsObservation] = []
     refused: list[RefusedRecord] = []
     is_forbidden = False
@@ -224,7 +149,7 @@ def move_counters(
     return values, {name: value for name, value in counters.items() if value} or None
 
 
-class _RecordCheck:
+class RecordCheck:
     """Validates the records of one array. Repeated values are validated once."""
 
     def __init__(self, sender: str | None, latest: datetime, targets: tuple[str, ...]) -> None:
@@ -237,17 +162,12 @@ class _RecordCheck:
 
     def observe(self, number: int, record: JobstatsRecord) -> JobstatsObservation:
         """Return a validated record. Raise RecordError."""
-        target = record.get("target")
-        if target not in self._kinds:
-            self._check_target(record)
-        kind = self._kinds[target] or kind_by_operations(record)
+        target = cast("str", record.get("target"))
+        kind = self.find_kind(target, record) or kind_by_operations(record)
         entry_id = record.get("entry_id")
         if type(entry_id) is not str or not 0 < len(entry_id) <= 64 or not entry_id.isprintable():
-            entry_id = _text(record, "entry_id", _LONGEST_ENTRY)
-        text = record.get("timestamp")
-        timestamp = self._times.get(text) if type(text) is str else None
-        if timestamp is None:
-            timestamp = self._parse_time(text)
+            entry_id = _text(record, "entry_id", LONGEST_ENTRY)
+        timestamp = self.find_time(record.get("timestamp"))
         reset = record.get("reset")
         if reset is not None and reset not in _RESETS:
             raise RecordError(f"reset: expected one of {', '.join(RESETS)}")
@@ -260,7 +180,7 @@ class _RecordCheck:
             number,
             target,
             entry_id,
-            self._find_server(record),
+            self.find_server(record),
             timestamp,
             None if snapshot is None else _seconds(snapshot, "snapshot_time"),
             None if start is None else _seconds(start, "start_time"),
@@ -274,43 +194,21 @@ class _RecordCheck:
             malformed,
         )
 
-    def observe_usual(self, number: int, fields: tuple[Any, ...]) -> JobstatsObservation:
-        """Return a record whose values are valid in themselves. Raise RecordError."""
-        target, entry_id, text, server, snapshot, start, reset, step, malformed, supplied = fields[
-            :10
-        ]
-        kind = self._kinds.get(target) or self._check_target({"target": target})
-        if kind is None:
-            raise RecordError("target: its name shows no kind")
-        if server not in self._servers:
-            server = self._find_server({"server": server} if server else {})
-        others = _TAKE_OTHERS[kind](fields)
-        return JobstatsObservation(
-            number, target, entry_id, server,
-            self._times.get(text) or self._parse_time(text),
-            None if snapshot is None else round(snapshot * 1e6),
-            None if start is None else round(start * 1e6),
-            reset, step or None, kind, _TAKE_COLUMNS[kind](fields),
-            {name: count for name, count in zip(_OTHERS[kind], others, strict=True) if count}
-            if any(others)
-            else None,
-            supplied, fields[10:_FIRST_COUNTER], malformed,
-        )  # fmt: skip
-
-    def _check_target(self, record: JobstatsRecord) -> TargetKind | None:
-        """Return the kind of a target by its name. Raise RecordError."""
-        target = _text(record, "target", _LONGEST_NAME)
-        if self._targets and not any(fnmatchcase(target, one) for one in self._targets):
-            raise SenderError(f"target: {printable(target)!r} is none of the token's targets")
-        self._kinds[target] = kind_by_name(target)
+    def find_kind(self, target: JsonValue, record: JobstatsRecord) -> TargetKind | None:
+        """Return the kind of a record's target by its name. Raise RecordError."""
+        if target not in self._kinds:
+            target = _text(record, "target", LONGEST_NAME)
+            if self._targets and not any(fnmatchcase(target, one) for one in self._targets):
+                raise SenderError(f"target: {printable(target)!r} is none of the token's targets")
+            self._kinds[target] = kind_by_name(target)
         return self._kinds[target]
 
-    def _find_server(self, record: JobstatsRecord) -> str:
+    def find_server(self, record: JobstatsRecord) -> str:
         """Return the server of a record. Raise SenderError if the token is for another server."""
         server = record.get("server")
         if server in self._servers:
             return server
-        name = _text(record, "server", _LONGEST_NAME) if "server" in record else self._sender or ""
+        name = _text(record, "server", LONGEST_NAME) if "server" in record else self._sender or ""
         if self._sender is not None and name != self._sender:
             raise SenderError(
                 f"server: {printable(name)!r} is not {self._sender!r}, the owner of the token"
@@ -319,11 +217,14 @@ class _RecordCheck:
             self._servers.add(name)
         return name
 
-    def _parse_time(self, text: JsonValue) -> datetime:
-        found = _timestamp(text)
-        if found > self._latest:
-            raise RecordError(f"timestamp: {text} is in the future; check the clocks")
-        self._times[str(text)] = found
+    def find_time(self, text: JsonValue) -> datetime:
+        """Return the time of a text. Raise RecordError."""
+        found = self._times.get(text) if type(text) is str else None
+        if found is None:
+            found = _timestamp(text)
+            if found > self._latest:
+                raise RecordError(f"timestamp: {text} is in the future; check the clocks")
+            self._times[str(text)] = found
         return found
 
 
@@ -399,16 +300,16 @@ def _parts(record: JobstatsRecord) -> tuple[Any, ...]:
         value = record[name]
         if value is None:
             continue
-        if name in _NUMBERS and name != "job_id" and type(value) is str and _is_number(value):
+        if name in NUMBERS and name != "job_id" and type(value) is str and _is_number(value):
             value = int(value)
-        if type(value) is int and name in _NUMBERS:
-            if not 0 <= value <= _LARGEST_ID:
+        if type(value) is int and name in NUMBERS:
+            if not 0 <= value <= LARGEST_ID:
                 what = "expected an integer" if name == "job_id" else "not an integer"
                 raise RecordError(f"{name}: {what} from 0 to 2^63-1")
-        elif name in _NUMBERS and name != "job_id":
+        elif name in NUMBERS and name != "job_id":
             raise RecordError(f"{name}: not an integer from 0 to 2^63-1")
         elif type(value) is not str or not 0 < len(value) <= 64 or not value.isprintable():
-            value = _text(record, name, _LONGEST_ENTRY)
+            value = _text(record, name, LONGEST_ENTRY)
         found[name] = value
     return tuple(map(found.get, PARTS))
 
@@ -442,9 +343,9 @@ def _seconds(value: JsonValue, name: str) -> int:
     if type(value) is str and _DECIMAL.fullmatch(value):
         value = float(value) if "." in value else int(value)
     if type(value) is int:
-        if 0 <= value <= _LATEST:
+        if 0 <= value <= LATEST:
             return value * 1_000_000
-    elif type(value) is float and 0 <= value <= _LATEST:
+    elif type(value) is float and 0 <= value <= LATEST:
         return round(value * 1e6)
     raise RecordError(f"{name}: not a number of seconds since 1970")
 
@@ -452,7 +353,7 @@ def _seconds(value: JsonValue, name: str) -> int:
 def _clock_step(value: JsonValue) -> float | None:
     if value is None:
         return None
-    if type(value) in {int, float} and abs(cast("float", value)) <= _LATEST:
+    if type(value) in {int, float} and abs(cast("float", value)) <= LATEST:
         return float(cast("float", value)) or None
     raise RecordError("clock_step: not a number of seconds")
 
@@ -461,7 +362,7 @@ def _uuid(value: JsonValue) -> str:
     if type(value) is not str:
         raise RecordError("time_series_id: not a string")
     text = value.lower()
-    if _UUID.fullmatch(text) is None:
+    if UUID_FORM.fullmatch(text) is None:
         raise RecordError("time_series_id: not a UUID with hyphens")
     return text
 

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from ccagent.stores.jobstats.operations import OST
 from ccagent.stores.jobstats.records import (
-    check_array,
     check_records,
     decode_records,
     move_counters,
 )
 from ccagent.stores.jobstats.refusals import RefusedArrayError
+from ccagent.stores.jobstats.usual_records import check_array
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 
