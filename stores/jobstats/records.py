@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 import threading
-from array import array
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
@@ -16,7 +14,6 @@ from ccagent.log import printable
 from ccagent.stores.jobstats.operations import (
     COLUMNS,
     FIELDS,
-    KINDS,
     LARGEST_COUNTER,
     PARTS,
     RESETS,
@@ -31,7 +28,7 @@ from ccagent.stores.jobstats.refusals import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from ccagent.stores.jobstats.operations import TargetKind
 
@@ -47,11 +44,6 @@ LARGEST_ID = 2**63 - 1
 _RESETS = frozenset(RESETS)
 _PARTS = frozenset(PARTS)
 NUMBERS = frozenset({"job_id", "user_id", "group_id", "process_id"})
-_INTEGERS = {int}
-_TAKE: dict[TargetKind, Callable[[JobstatsRecord], tuple[JsonValue, ...]]] = {
-    kind: itemgetter(*COLUMNS[kind]) for kind in KINDS
-}
-_KNOWN = {kind: FIELDS | {*COLUMNS[kind]} for kind in KINDS}
 UUID_FORM = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _DECIMAL = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,9})?")
 _MOST_DIGITS = len(str(LARGEST_COUNTER))
@@ -164,9 +156,7 @@ class RecordCheck:
         """Return a validated record. Raise RecordError."""
         target = cast("str", record.get("target"))
         kind = self.find_kind(target, record) or kind_by_operations(record)
-        entry_id = record.get("entry_id")
-        if type(entry_id) is not str or not 0 < len(entry_id) <= 64 or not entry_id.isprintable():
-            entry_id = _text(record, "entry_id", LONGEST_ENTRY)
+        entry_id = _text(record, "entry_id", LONGEST_ENTRY)
         timestamp = self.find_time(record.get("timestamp"))
         reset = record.get("reset")
         if reset is not None and reset not in _RESETS:
@@ -228,70 +218,29 @@ class RecordCheck:
         return found
 
 
-def _take_some(record: JobstatsRecord, kind: TargetKind) -> tuple[JsonValue, ...]:
-    """Return the values of the columns, 0 where the record has none."""
-    return tuple(record.get(name, 0) for name in COLUMNS[kind])
-
-
-def _read_columns(record: JobstatsRecord, kind: TargetKind) -> tuple[int, ...]:
-    """Return the values of the columns. Raise RecordError."""
-    try:
-        values = _TAKE[kind](record)
-    except KeyError:
-        values = _take_some(record, kind)
-    if {*map(type, values)} != _INTEGERS:
-        _read_numeric_texts(record)
-        values = _take_some(record, kind)
-        if {*map(type, values)} != _INTEGERS:
-            raise _bad_counter(record)
-    numbers = cast("tuple[int, ...]", values)
-    try:
-        # The fastest check that all are from 0 to 2^64-1.
-        array("Q", numbers)
-    except OverflowError:
-        raise _bad_counter(record) from None
-    return numbers
-
-
 def _counters(
     record: JobstatsRecord, kind: TargetKind
 ) -> tuple[tuple[int, ...], dict[str, int] | None]:
     """Return the values of the columns, and the other counters. Raise RecordError."""
-    numbers = _read_columns(record, kind)
-    if _KNOWN[kind].issuperset(record):
-        return numbers, None
-    names = record.keys() - _KNOWN[kind]
-    if len(names) > _MOST_OTHERS:
-        raise RecordError(f"{len(names)} counters without a column, more than {_MOST_OTHERS}")
-    others: dict[str, int] = {}
-    for name in names:
-        value = record[name]
-        if type(value) is not int or not 0 <= value <= LARGEST_COUNTER:
-            raise _bad_counter(record)
+    counters: dict[str, int] = {}
+    for name, value in record.items():
+        if name in FIELDS:
+            continue
+        count = int(value) if type(value) is str and _is_number(value) else value
+        if type(count) is not int or not 0 <= count <= LARGEST_COUNTER:
+            raise RecordError(f"{printable(name[:64])}: not an integer from 0 to 2^64-1")
+        counters[name] = count
+    values = tuple(counters.pop(name, 0) for name in COLUMNS[kind])
+    if len(counters) > _MOST_OTHERS:
+        raise RecordError(f"{len(counters)} counters without a column, more than {_MOST_OTHERS}")
+    for name in counters:
         if not (name.isascii() and name.isidentifier() and len(name) <= 64):
             raise RecordError(f"{printable(name[:64])!r}: not the name of an operation")
-        if value:
-            others[name] = value
-    return numbers, others or None
-
-
-def _read_numeric_texts(record: JobstatsRecord) -> None:
-    """Replace counters that are texts of digits by their numbers."""
-    for name, value in record.items():
-        if type(value) is str and name not in FIELDS and _is_number(value):
-            record[name] = int(value)
+    return values, {name: count for name, count in counters.items() if count} or None
 
 
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
-
-
-def _bad_counter(record: JobstatsRecord) -> RecordError:
-    """Return the error for the first invalid counter of a record."""
-    for name, value in record.items():
-        if name not in FIELDS and (type(value) is not int or not 0 <= value <= LARGEST_COUNTER):
-            return RecordError(f"{printable(name[:64])}: not an integer from 0 to 2^64-1")
-    raise AssertionError("all counters are valid")
 
 
 def _parts(record: JobstatsRecord) -> tuple[Any, ...]:
@@ -308,7 +257,7 @@ def _parts(record: JobstatsRecord) -> tuple[Any, ...]:
                 raise RecordError(f"{name}: {what} from 0 to 2^63-1")
         elif name in NUMBERS and name != "job_id":
             raise RecordError(f"{name}: not an integer from 0 to 2^63-1")
-        elif type(value) is not str or not 0 < len(value) <= 64 or not value.isprintable():
+        else:
             value = _text(record, name, LONGEST_ENTRY)
         found[name] = value
     return tuple(map(found.get, PARTS))

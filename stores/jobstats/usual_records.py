@@ -29,14 +29,14 @@ from ccagent.stores.jobstats.refusals import RecordError
 if TYPE_CHECKING:
     from datetime import datetime
 
-_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST_NAME)]
-_Entry = Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST_ENTRY)]
-_Count = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_ID)]
-_Step = Annotated[float, msgspec.Meta(ge=-LATEST, le=LATEST)]
+_Name: Any = Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST_NAME)]
+_Entry: Any = Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST_ENTRY)]
+_Count: Any = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_ID)]
+_Step: Any = Annotated[float, msgspec.Meta(ge=-LATEST, le=LATEST)]
 # Here a float holds all microseconds.
-_Moment = Annotated[float, msgspec.Meta(ge=0, le=2**32)]
+_Moment: Any = Annotated[float, msgspec.Meta(ge=0, le=2**32)]
 _Reset: Any = Literal[RESETS]
-_Uuid = Annotated[str, msgspec.Meta(pattern=f"^{UUID_FORM.pattern}$")]
+_Uuid: Any = Annotated[str, msgspec.Meta(pattern=f"^{UUID_FORM.pattern}$")]
 _COUNTERS = tuple(dict.fromkeys((
     *OST, *MDT, "create", "destroy", "prealloc", "fallocate", "migrate", "fallocate_usecs",
     "parallel_rename_file", "parallel_rename_dir", "parallel_rename_file_usecs",
@@ -56,8 +56,7 @@ _FIELDS: list[Any] = [
     ("target", _Name), ("entry_id", _Entry), ("timestamp", str), ("server", _Name, ""),
     ("snapshot_time", _Moment | None, None), ("start_time", _Moment | None, None),
     ("reset", _Reset | None, None), ("clock_step", _Step | None, None),
-    ("malformed", bool, False),
-    ("time_series_id", _Uuid | None, None),
+    ("malformed", bool, False), ("time_series_id", _Uuid | None, None),
     ("job_id", _Count | _Entry | None, None),
     *((name, _Count | None if name in NUMBERS else _Entry | None, None) for name in PARTS[1:]),
     *((name, _Count, 0) for name in _COUNTERS),
