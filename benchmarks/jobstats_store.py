@@ -3,7 +3,7 @@
     python benchmarks/jobstats_store.py [--observations 4]
     python benchmarks/jobstats_store.py --queries [--rows 10000000] [--days 1]
     python benchmarks/jobstats_store.py --queries --timescale
-    python benchmarks/jobstats_store.py --partitions [--timescale]
+    python benchmarks/jobstats_store.py --partitions [--timescale] [--times]
     python benchmarks/jobstats_store.py --compression [--jobs 300]
 
 Needs Debian's PostgreSQL. Storing: 8 servers with 10,000 entries each, in arrays of 1,000 over
@@ -25,6 +25,7 @@ are read each minute until ten minutes after their last operation: 500 rows a jo
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import random
@@ -82,8 +83,12 @@ FROM generate_series(0, %(series)s - 1) AS n, (SELECT %(k)s AS k) AS step
 """
 
 
-def bodies(observation: int) -> Iterator[bytes]:
-    """Yield the arrays of all servers for one observation."""
+def bodies(observation: int, *, has_times: bool = False) -> Iterator[bytes]:
+    """Yield the arrays of all servers for one observation.
+
+    has_times: with sums of usecs, two a record, as in recorded records of DDN's servers.
+    """
+    times = ("write_usecs", "punch_usecs") if has_times else ()
     # The same rates in each observation: with an equal start time no counter may fall.
     chance = random.Random(7)  # noqa: S311 - no secret
     moment = datetime.now(UTC) - timedelta(seconds=EVERY * (100 - observation))
@@ -105,6 +110,7 @@ def bodies(observation: int) -> Iterator[bytes]:
                             else 0
                             for name in OST
                         },
+                        **{name: observation * chance.randrange(1, 10_000) for name in times},
                         "read_bytes": observation * (2**30 + number),
                         "job_id": 11_000_000 + number,
                         "user_id": number % 997,
@@ -126,8 +132,9 @@ def cpu_of(server: PostgresServer) -> float:
     process = psutil.Process(server.pid)
     spent = 0.0
     for each in (process, *process.children(recursive=True)):
-        times = each.cpu_times()
-        spent += times.user + times.system
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times = each.cpu_times()
+            spent += times.user + times.system
     ended = process.cpu_times()
     return spent + ended.children_user + ended.children_system
 
@@ -162,7 +169,7 @@ def measure_storing(observations: int) -> None:
             print(f"of a core, each {EVERY} s: {share:.1f} %; with PostgreSQL {both:.1f} %")
 
 
-def measure_partitions(*, is_timescale: bool) -> None:
+def measure_partitions(*, is_timescale: bool, has_times: bool) -> None:
     """Print the cost of storing beside COPY, with few and with many partitions."""
     spent: dict[int, float] = {}
     print(
@@ -186,7 +193,7 @@ def measure_partitions(*, is_timescale: bool) -> None:
                     connection.execute(_FILL, {"t": day, "series": 1000, "k": 1})
             with RunningJobstatsStore(Path(directory), "--database", url) as store:
                 for observation in range(1, 4):
-                    arrays = list(bodies(observation))
+                    arrays = list(bodies(observation, has_times=has_times))
                     own, database = store.cpu_seconds(), cpu_of(server)
                     for body in arrays:
                         expect(store.ask("POST", "/lustre", body))
@@ -455,13 +462,14 @@ def main() -> None:
     parser.add_argument("--days", type=int, default=1)
     parser.add_argument("--timescale", action="store_true")
     parser.add_argument("--partitions", action="store_true")
+    parser.add_argument("--times", action="store_true", help="records with sums of usecs")
     parser.add_argument("--compression", action="store_true")
     parser.add_argument("--jobs", type=int, default=300)
     options = parser.parse_args()
     if options.compression:
         measure_compression(options.jobs)
     elif options.partitions:
-        measure_partitions(is_timescale=options.timescale)
+        measure_partitions(is_timescale=options.timescale, has_times=options.times)
     elif options.queries:
         measure_queries(options.rows, options.days, is_timescale=options.timescale)
     else:

@@ -15,12 +15,21 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from psycopg import sql
 
+from ccagent.stores.jobstats.late_sql import (
+    BY_START,
+    CHANGED,
+    CHOSEN,
+    CORRECT,
+    FRESH_LATE,
+    KNOWN_LAST,
+    ORDER_BY_START,
+)
 from ccagent.stores.jobstats.operations import COLUMNS
 
 if TYPE_CHECKING:
     from ccagent.stores.jobstats.operations import TargetKind
 
-_COMMON = (
+COMMON = (
     ("time_series_id", "uuid"), ("server", "text"),
     ("timestamp", "timestamptz"), ("snapshot_time", "timestamptz"), ("start_time", "timestamptz"),
     ("reset", "text"), ("clock_step", "float8"), ("others", "jsonb"),
@@ -44,10 +53,10 @@ _STEADY_SEEN = "({0}).timestamp - coalesce(({0}).clock_step, 0) * INTERVAL '1 se
 
 _MET = """
 met AS MATERIALIZED (
-    SELECT s.*, l.seen, l.before, l.is_disordered
+    SELECT s.*, l.seen, l.before, l.is_disordered, l.place_of_last
     FROM staged s
     LEFT JOIN LATERAL (
-        SELECT seen, before, is_disordered FROM {table}_last l
+        SELECT seen, before, is_disordered, ctid AS place_of_last FROM {table}_last l
         WHERE l.time_series_id = s.time_series_id AND l.server = s.server LIMIT 1
     ) l ON true
     WHERE (l.seen).timestamp IS DISTINCT FROM s.timestamp
@@ -96,7 +105,7 @@ _NOT_BEHIND = """NOT EXISTS (
 _SINGLE = """
     SELECT
         {columns}, {observation} AS seen, true AS is_fresh, false AS is_later, 2 AS place,
-        s.seen AS p, s.before AS q, true AS is_last
+        s.seen AS p, s.before AS q, true AS is_last{place}
     FROM met s
     WHERE {chosen}"""
 """Series with one row in the array. Its last observations are found already."""
@@ -106,46 +115,6 @@ _NOT_MULTIPLE = """ AND NOT EXISTS (
         SELECT FROM multiple m
         WHERE m.time_series_id = s.time_series_id AND m.server = s.server
     )"""
-
-_FRESH_LATE = """
-fresh AS MATERIALIZED (
-    SELECT * FROM staged s
-    WHERE NOT EXISTS (
-        SELECT FROM {table} o
-        WHERE o.time_series_id = s.time_series_id
-            AND o.timestamp = s.timestamp AND o.server = s.server
-    )
-),
-spans AS MATERIALIZED (
-    SELECT time_series_id, server, min(timestamp) AS first, max(timestamp) AS last
-    FROM fresh
-    GROUP BY time_series_id, server
-),
-chain AS MATERIALIZED (
-    SELECT {columns}, {observation} AS seen, true AS is_fresh, false AS is_later FROM fresh
-    UNION ALL
-    SELECT k.*, false, false FROM spans s CROSS JOIN LATERAL (
-        SELECT {columns}, {observation} FROM {table} o
-        WHERE o.time_series_id = s.time_series_id AND o.server = s.server
-            AND o.timestamp < s.first - {around}
-        ORDER BY o.timestamp DESC LIMIT 2
-    ) k
-    UNION ALL
-    SELECT k.*, false, true FROM spans s CROSS JOIN LATERAL (
-        SELECT {columns}, {observation} FROM {table} o
-        WHERE o.time_series_id = s.time_series_id AND o.server = s.server
-            AND o.timestamp >= s.first - {around} AND o.timestamp <= s.last + {around}
-    ) k
-    UNION ALL
-    SELECT k.*, false, true FROM spans s CROSS JOIN LATERAL (
-        SELECT {columns}, {observation} FROM {table} o
-        WHERE o.time_series_id = s.time_series_id AND o.server = s.server
-            AND o.timestamp > s.last + {around}
-        ORDER BY o.timestamp LIMIT 2
-    ) k
-),
-"""
-"""Late rows, with the rows around them."""
 
 _CHAINED = """
     SELECT
@@ -165,7 +134,7 @@ WITH staged AS (
 {fresh}
 numbered AS ({chained}{single}
 ),
-linked AS MATERIALIZED (
+linked AS (
     SELECT
         *,
         -- Reading a field of a row costs more than comparing it.
@@ -190,12 +159,9 @@ linked AS MATERIALIZED (
         ) AS has_skipped
     FROM numbered c
     WHERE is_fresh OR is_later
+    OFFSET 0  -- Fields are read once, not where they are used.
 ),
-disordered AS MATERIALIZED (
-    SELECT DISTINCT time_series_id, server FROM linked c
-    WHERE {disorder}
-),
-computed AS MATERIALIZED (
+{disordered}computed AS MATERIALIZED (
     SELECT
         c.*,
         CASE WHEN has_skipped THEN q ELSE p END AS before,
@@ -212,12 +178,8 @@ computed AS MATERIALIZED (
                 AND start_time > (p).start_time + INTERVAL '1 second'
             OR (p).timestamp IS NULL AND %(counts_first)s,
             false
-        ) AS counts_anew
-    FROM linked c
-    WHERE NOT EXISTS (
-        SELECT FROM disordered d
-        WHERE d.time_series_id = c.time_series_id AND d.server = c.server
-    )
+        ) AS counts_anew{is_last_place}
+    FROM linked c{not_disordered}
 ),
 grown AS {once}(
     SELECT
@@ -231,40 +193,66 @@ grown AS {once}(
             others_delta(others, (before).others, is_first, counts_anew)
         END AS others_delta,
         {deltas}
-    FROM computed
+    FROM {ordered} c
 ),
 inserted AS (
     INSERT INTO {table} ({key}, {raw}, since, {names}, others_delta, {delta_names})
     SELECT {key}, {raw}, since, {names}, others_delta, {delta_names}
-    FROM grown WHERE is_fresh ORDER BY timestamp{conflict}
+    FROM grown WHERE is_fresh{conflict}
     RETURNING 1
 ),
-last_ones AS (
+{renewed}last_ones AS (
     INSERT INTO {table}_last AS l (time_series_id, server, seen, before, is_disordered)
     SELECT
         time_series_id, server, seen, CASE WHEN snapshot_time IS NULL THEN p END, {is_disordered}
-    FROM computed c
+    FROM {ordered} c
     WHERE is_last{is_known_last}
     ON CONFLICT (time_series_id, server) DO UPDATE
     SET seen = excluded.seen, before = excluded.before,
         is_disordered = l.is_disordered OR excluded.is_disordered
             OR (l.seen).timestamp > (excluded.seen).timestamp
+    RETURNING 1
 ),
 unsummed AS (
-    DELETE FROM summed_times s USING (SELECT DISTINCT timestamp FROM computed) c
+    DELETE FROM summed_times s USING (SELECT DISTINCT timestamp FROM {ordered} c) c
     WHERE s.timestamp = quarter_end(c.timestamp)
 ),
 left_over AS (
     {left_over}SELECT time_series_id, server, true AS is_disordered FROM disordered
 )
 SELECT
-    (SELECT count(*) FROM inserted),
+    {count},
     (SELECT array_agg(time_series_id) FROM left_over WHERE NOT is_disordered),
     (SELECT array_agg(server) FROM left_over WHERE NOT is_disordered),
     (SELECT array_agg(time_series_id) FROM left_over WHERE is_disordered),
     (SELECT array_agg(server) FROM left_over WHERE is_disordered),
     {changed}
 """
+_DISORDERED = """disordered AS MATERIALIZED (
+    SELECT DISTINCT time_series_id, server FROM linked c
+    WHERE {}
+),
+"""
+_NOT_DISORDERED = """
+    WHERE NOT EXISTS (
+        SELECT FROM disordered d
+        WHERE d.time_series_id = c.time_series_id AND d.server = c.server
+    )"""
+_RENEWED = """disordered AS (
+    SELECT time_series_id, server FROM computed WHERE is_disordered
+),
+renewed AS (
+    UPDATE {table}_last l
+    SET seen = c.seen, before = CASE WHEN snapshot_time IS NULL THEN p END
+    FROM {ordered} c WHERE l.ctid = c.place_of_last
+    RETURNING 1
+),
+"""
+"""Where each series has one row, its last observation is where it was found. No index is needed."""
+_ALL_ONES = """(SELECT count(*) FROM inserted HAVING count(*) =
+        (SELECT count(*) FROM renewed) + (SELECT count(*) FROM last_ones))"""
+"""Null if the retention has just removed a last observation."""
+
 _OLDER = """SELECT time_series_id, server, false AS is_disordered FROM met
     WHERE timestamp < (seen).timestamp
     UNION ALL
@@ -272,71 +260,24 @@ _OLDER = """SELECT time_series_id, server, false AS is_disordered FROM met
 _BEHIND = """SELECT time_series_id, server, is_disordered FROM behind
     UNION ALL
     """
-_CHOSEN = """
-    JOIN unnest(%(series)s::uuid[], %(servers)s::text[]) AS g (time_series_id, server)
-        USING (time_series_id, server)"""
-_KNOWN_LAST = """
-        AND NOT EXISTS (
-            SELECT FROM {table}_last l
-            WHERE l.time_series_id = c.time_series_id AND l.server = c.server
-                AND NOT EXISTS (
-                    SELECT FROM chain k
-                    WHERE k.time_series_id = c.time_series_id AND k.server = c.server
-                        AND k.timestamp = (l.seen).timestamp
-                )
-        )"""
 _DISORDER = """({same_start_p} AND NOT ({not_less_p})
             OR NOT has_same_start AND (clock_step IS NOT NULL OR (p).clock_step IS NOT NULL)
                 AND {steady} < {steady_p})
         AND (reset IS NULL OR reset = 'snapshot_gap') AND NOT has_skipped"""
-_BY_START = """(
-        SELECT
-            *,
-            first_value(start_time) OVER (
-                PARTITION BY time_series_id, server ORDER BY start_time
-                RANGE BETWEEN INTERVAL '1 second' PRECEDING AND CURRENT ROW
-            ) AS began
-        FROM chain
-    ) AS c"""
-_ORDER_BY_START = """
-        coalesce(began, {steady}),
-        CASE WHEN began IS NOT NULL THEN {total} END,
-        snapshot_time, {steady}"""
-_CHANGED = """(
-        SELECT jsonb_agg(r)::text
-        FROM (SELECT {key}, since, others_delta, {delta_names} FROM grown WHERE NOT is_fresh) r
-    ),
-    (SELECT array_agg(DISTINCT time_series_id) FROM grown WHERE NOT is_fresh),
-    (SELECT min(timestamp) FROM grown WHERE NOT is_fresh),
-    (SELECT max(timestamp) FROM grown WHERE NOT is_fresh)"""
-_CORRECT = """
-UPDATE {table} o
-SET since = c.since, others_delta = c.others_delta, {assignments}
-FROM jsonb_to_recordset({{}}) AS c (
-    time_series_id uuid, server text, timestamp timestamptz, since timestamptz,
-    others_delta jsonb, {delta_types}
-)
-WHERE o.time_series_id = c.time_series_id AND o.timestamp = c.timestamp AND o.server = c.server
-    -- Values in the statement limit the partitions, chunks and compressed rows that it reads.
-    AND o.time_series_id = ANY ({{}}) AND o.timestamp BETWEEN {{}} AND {{}}
-    AND (o.since, o.others_delta, {old_deltas})
-        IS DISTINCT FROM (c.since, c.others_delta, {new_deltas})
-"""
 
 
 class TableStatements(NamedTuple):
     """The statements for one table.
 
-    copy: into the staging table, without equal times of a series and server. types: of its columns,
-    as sent. store needs one row of each series and server; what it leaves is stored by
-    store_several. This one, store_late and store_disordered return the number of new rows, and ids
-    and servers of the series that they leave to the latter two, which need them. Then follow the
-    corrections of other rows for `correct`: their values, ids, first and last time.
+    copy: into the staging table, without equal times of a series and server. store needs one row
+    of each series and server; what it leaves is stored by store_several. This one, store_late and
+    store_disordered return the number of new rows, and ids and servers of the series that they
+    leave to the latter two, which need them. Then follow the corrections of other rows for
+    `correct`: their values, ids, first and last time.
     """
 
     create_stage: bytes
     copy: bytes
-    types: tuple[str, ...]
     store: bytes
     store_several: bytes
     store_late: bytes
@@ -348,13 +289,13 @@ def make_statements(kind: TargetKind) -> TableStatements:
     """Return the statements for the table of a kind."""
     names = COLUMNS[kind]
     stage = f"{kind}_stage"
-    types = (*_COMMON, *((name, "int8") for name in names))
+    types = (*COMMON, *((name, "int8") for name in names))
     defined = ", ".join(f"{name} {sql_type}" for name, sql_type in types)
     store = _fill(kind, "", fresh=_MET, left_over=_OLDER, is_disordered=False)
     several = _fill(kind, "", fresh=_FRESH, left_over=_BEHIND, is_disordered=False)
-    late = _fill(kind, _CHOSEN, fresh=_FRESH_LATE, around="0", is_disordered=False)
-    disordered = _fill(kind, _CHOSEN, fresh=_FRESH_LATE, around="2 days", is_disordered=True)
-    correct = _CORRECT.format(
+    late = _fill(kind, CHOSEN, fresh=FRESH_LATE, around="0", is_disordered=False)
+    disordered = _fill(kind, CHOSEN, fresh=FRESH_LATE, around="2 days", is_disordered=True)
+    correct = CORRECT.format(
         table=kind,
         assignments=", ".join(f"{name}_delta = c.{name}_delta" for name in names),
         delta_types=", ".join(f"{name}_delta numeric" for name in names),
@@ -365,8 +306,6 @@ def make_statements(kind: TargetKind) -> TableStatements:
     return TableStatements(
         (f"CREATE TEMP TABLE IF NOT EXISTS {stage} ({defined}) ON COMMIT DELETE ROWS").encode(),
         (f"COPY {stage} FROM STDIN (FORMAT BINARY)").encode(),
-        # The binary form of a time is the integer of its microseconds since 2000.
-        tuple("int8" if sql_type == "timestamptz" else sql_type for _, sql_type in types),
         store.encode(),
         several.encode(),
         late.encode(),
@@ -404,8 +343,8 @@ def _fill(
 
     delta_names = ", ".join(f"{name}_delta" for name in names)
     chained = _CHAINED.format(
-        ordered=_BY_START if is_disordered else "chain c",
-        order=_ORDER_BY_START.format(steady=_STEADY.format("c"), total=" + ".join(names))
+        ordered=BY_START if is_disordered else "chain c",
+        order=ORDER_BY_START.format(steady=_STEADY.format("c"), total=" + ".join(names))
         if is_disordered
         else ("timestamp" if is_late else "place, timestamp"),
     )
@@ -427,6 +366,11 @@ def _fill(
         "steady_last": _STEADY_SEEN.format("seen"),
         "not_behind": _NOT_BEHIND,
     }
+    is_alone = not has_chain
+    words |= {
+        "place": ", s.place_of_last" if is_alone else "",
+        "ordered": "(SELECT * FROM computed WHERE NOT is_disordered)" if is_alone else "computed",
+    }
     disorder = _DISORDER.format(
         same_start_p="has_same_start",
         not_less_p=" AND ".join(f"{name} >= p_{name}" for name in names),
@@ -446,7 +390,14 @@ def _fill(
         same_start_q=_SAME_START.format("c", "q"),
         not_less_q=compare("", ">=", "q"),
         same_counters=" AND ".join(f"{name} = p_{name}" for name in names),
-        disorder="false" if is_disordered else disorder,
+        disordered="" if is_alone else _DISORDERED.format("false" if is_disordered else disorder),
+        is_last_place=f",\n        coalesce({disorder}, false) AS is_disordered"
+        if is_alone
+        else "",
+        not_disordered="" if is_alone else _NOT_DISORDERED,
+        ordered=words["ordered"],
+        renewed=_RENEWED.format(**words) if is_alone else "",
+        count=_ALL_ONES if is_alone else "(SELECT count(*) FROM inserted)",
         once="MATERIALIZED " if is_late else "",
         key=", ".join(_KEY),
         raw=", ".join(_RAW),
@@ -454,10 +405,12 @@ def _fill(
         deltas=",\n        ".join(map(grow, names)),
         delta_names=delta_names,
         is_disordered="true" if is_disordered else "false",
-        is_known_last=_KNOWN_LAST.format(table=kind) if is_late else "",
+        is_known_last=KNOWN_LAST.format(table=kind)
+        if is_late
+        else " AND place_of_last IS NULL" * is_alone,
         left_over=left_over,
-        conflict="\n    ON CONFLICT DO NOTHING" if has_chain else "",
-        changed=_CHANGED.format(key=", ".join(_KEY), delta_names=delta_names)
+        conflict=" ORDER BY timestamp ON CONFLICT DO NOTHING" * has_chain,
+        changed=CHANGED.format(key=", ".join(_KEY), delta_names=delta_names)
         if is_late
         else "NULL, NULL, NULL, NULL",
     )

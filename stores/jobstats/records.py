@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 import threading
-from array import array
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
@@ -16,7 +14,6 @@ from ccagent.log import printable
 from ccagent.stores.jobstats.operations import (
     COLUMNS,
     FIELDS,
-    KINDS,
     LARGEST_COUNTER,
     PARTS,
     RESETS,
@@ -31,28 +28,23 @@ from ccagent.stores.jobstats.refusals import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from ccagent.stores.jobstats.operations import TargetKind
 
 JsonValue = int | float | str | bool | None
 JobstatsRecord = dict[str, JsonValue]
 
-_LONGEST_NAME = 255
-_LONGEST_ENTRY = 1024
+LONGEST_NAME = 255
+LONGEST_ENTRY = 1024
 """Maximum bytes. PostgreSQL's index rows have at most 2704 bytes."""
 _MOST_OTHERS = 200
-_LATEST = 253_402_300_799  # the end of the year 9999
-_LARGEST_ID = 2**63 - 1
+LATEST = 253_402_300_799  # the end of the year 9999
+LARGEST_ID = 2**63 - 1
 _RESETS = frozenset(RESETS)
 _PARTS = frozenset(PARTS)
-_NUMBERS = frozenset({"job_id", "user_id", "group_id", "process_id"})
-_INTEGERS = {int}
-_TAKE: dict[TargetKind, Callable[[JobstatsRecord], tuple[JsonValue, ...]]] = {
-    kind: itemgetter(*COLUMNS[kind]) for kind in KINDS
-}
-_KNOWN = {kind: FIELDS | {*COLUMNS[kind]} for kind in KINDS}
-_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+NUMBERS = frozenset({"job_id", "user_id", "group_id", "process_id"})
+UUID_FORM = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _DECIMAL = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,9})?")
 _MOST_DIGITS = len(str(LARGEST_COUNTER))
 _PLACE = re.compile(r"\$\[([0-9]{1,9})\]")
@@ -71,7 +63,7 @@ class JobstatsObservation(NamedTuple):
 
     snapshot_time, start_time: microseconds since 1970. kind: the target's kind, derived from this
     record. values: counters of the kind's columns. others: other counters. supplied: the series'
-    id, if the sender sends one.
+    id, if the sender sends one. parts: in the order of PARTS, or None.
     """
 
     number: int
@@ -87,7 +79,7 @@ class JobstatsObservation(NamedTuple):
     values: tuple[int, ...]
     others: dict[str, int] | None
     supplied: str | None
-    parts: dict[str, Any]
+    parts: tuple[Any, ...]
     is_malformed: bool
 
 
@@ -127,7 +119,7 @@ def check_records(
     sender: the only accepted server; None: any. latest: maximum time of an observation. targets:
     patterns of the only accepted targets; empty: any.
     """
-    check = _RecordCheck(sender, latest, targets)
+    check = RecordCheck(sender, latest, targets)
     found: list[JobstatsObservation] = []
     refused: list[RefusedRecord] = []
     is_forbidden = False
@@ -149,7 +141,7 @@ def move_counters(
     return values, {name: value for name, value in counters.items() if value} or None
 
 
-class _RecordCheck:
+class RecordCheck:
     """Validates the records of one array. Repeated values are validated once."""
 
     def __init__(self, sender: str | None, latest: datetime, targets: tuple[str, ...]) -> None:
@@ -162,20 +154,10 @@ class _RecordCheck:
 
     def observe(self, number: int, record: JobstatsRecord) -> JobstatsObservation:
         """Return a validated record. Raise RecordError."""
-        target = record.get("target")
-        if target not in self._kinds:
-            target = _text(record, "target", _LONGEST_NAME)
-            if self._targets and not any(fnmatchcase(target, one) for one in self._targets):
-                raise SenderError(f"target: {printable(target)!r} is none of the token's targets")
-            self._kinds[target] = kind_by_name(target)
-        kind = self._kinds[target] or kind_by_operations(record)
-        entry_id = record.get("entry_id")
-        if type(entry_id) is not str or not 0 < len(entry_id) <= 64 or not entry_id.isprintable():
-            entry_id = _text(record, "entry_id", _LONGEST_ENTRY)
-        text = record.get("timestamp")
-        timestamp = self._times.get(text) if type(text) is str else None
-        if timestamp is None:
-            timestamp = self._parse_time(text)
+        target = cast("str", record.get("target"))
+        kind = self.find_kind(target, record) or kind_by_operations(record)
+        entry_id = _text(record, "entry_id", LONGEST_ENTRY)
+        timestamp = self.find_time(record.get("timestamp"))
         reset = record.get("reset")
         if reset is not None and reset not in _RESETS:
             raise RecordError(f"reset: expected one of {', '.join(RESETS)}")
@@ -188,7 +170,7 @@ class _RecordCheck:
             number,
             target,
             entry_id,
-            self._find_server(record),
+            self.find_server(record),
             timestamp,
             None if snapshot is None else _seconds(snapshot, "snapshot_time"),
             None if start is None else _seconds(start, "start_time"),
@@ -202,12 +184,21 @@ class _RecordCheck:
             malformed,
         )
 
-    def _find_server(self, record: JobstatsRecord) -> str:
+    def find_kind(self, target: JsonValue, record: JobstatsRecord) -> TargetKind | None:
+        """Return the kind of a record's target by its name. Raise RecordError."""
+        if target not in self._kinds:
+            target = _text(record, "target", LONGEST_NAME)
+            if self._targets and not any(fnmatchcase(target, one) for one in self._targets):
+                raise SenderError(f"target: {printable(target)!r} is none of the token's targets")
+            self._kinds[target] = kind_by_name(target)
+        return self._kinds[target]
+
+    def find_server(self, record: JobstatsRecord) -> str:
         """Return the server of a record. Raise SenderError if the token is for another server."""
         server = record.get("server")
         if server in self._servers:
             return server
-        name = _text(record, "server", _LONGEST_NAME) if "server" in record else self._sender or ""
+        name = _text(record, "server", LONGEST_NAME) if "server" in record else self._sender or ""
         if self._sender is not None and name != self._sender:
             raise SenderError(
                 f"server: {printable(name)!r} is not {self._sender!r}, the owner of the token"
@@ -216,98 +207,60 @@ class _RecordCheck:
             self._servers.add(name)
         return name
 
-    def _parse_time(self, text: JsonValue) -> datetime:
-        found = _timestamp(text)
-        if found > self._latest:
-            raise RecordError(f"timestamp: {text} is in the future; check the clocks")
-        self._times[str(text)] = found
+    def find_time(self, text: JsonValue) -> datetime:
+        """Return the time of a text. Raise RecordError."""
+        found = self._times.get(text) if type(text) is str else None
+        if found is None:
+            found = _timestamp(text)
+            if found > self._latest:
+                raise RecordError(f"timestamp: {text} is in the future; check the clocks")
+            self._times[str(text)] = found
         return found
-
-
-def _take_some(record: JobstatsRecord, kind: TargetKind) -> tuple[JsonValue, ...]:
-    """Return the values of the columns, 0 where the record has none."""
-    return tuple(record.get(name, 0) for name in COLUMNS[kind])
-
-
-def _read_columns(record: JobstatsRecord, kind: TargetKind) -> tuple[int, ...]:
-    """Return the values of the columns. Raise RecordError."""
-    try:
-        values = _TAKE[kind](record)
-    except KeyError:
-        values = _take_some(record, kind)
-    if {*map(type, values)} != _INTEGERS:
-        _read_numeric_texts(record)
-        values = _take_some(record, kind)
-        if {*map(type, values)} != _INTEGERS:
-            raise _bad_counter(record)
-    numbers = cast("tuple[int, ...]", values)
-    try:
-        # The fastest check that all are from 0 to 2^64-1.
-        array("Q", numbers)
-    except OverflowError:
-        raise _bad_counter(record) from None
-    return numbers
 
 
 def _counters(
     record: JobstatsRecord, kind: TargetKind
 ) -> tuple[tuple[int, ...], dict[str, int] | None]:
     """Return the values of the columns, and the other counters. Raise RecordError."""
-    numbers = _read_columns(record, kind)
-    if _KNOWN[kind].issuperset(record):
-        return numbers, None
-    names = record.keys() - _KNOWN[kind]
-    if len(names) > _MOST_OTHERS:
-        raise RecordError(f"{len(names)} counters without a column, more than {_MOST_OTHERS}")
-    others: dict[str, int] = {}
-    for name in names:
-        value = record[name]
-        if type(value) is not int or not 0 <= value <= LARGEST_COUNTER:
-            raise _bad_counter(record)
+    counters: dict[str, int] = {}
+    for name, value in record.items():
+        if name in FIELDS:
+            continue
+        count = int(value) if type(value) is str and _is_number(value) else value
+        if type(count) is not int or not 0 <= count <= LARGEST_COUNTER:
+            raise RecordError(f"{printable(name[:64])}: not an integer from 0 to 2^64-1")
+        counters[name] = count
+    values = tuple(counters.pop(name, 0) for name in COLUMNS[kind])
+    if len(counters) > _MOST_OTHERS:
+        raise RecordError(f"{len(counters)} counters without a column, more than {_MOST_OTHERS}")
+    for name in counters:
         if not (name.isascii() and name.isidentifier() and len(name) <= 64):
             raise RecordError(f"{printable(name[:64])!r}: not the name of an operation")
-        if value:
-            others[name] = value
-    return numbers, others or None
-
-
-def _read_numeric_texts(record: JobstatsRecord) -> None:
-    """Replace counters that are texts of digits by their numbers."""
-    for name, value in record.items():
-        if type(value) is str and name not in FIELDS and _is_number(value):
-            record[name] = int(value)
+    return values, {name: count for name, count in counters.items() if count} or None
 
 
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
 
 
-def _bad_counter(record: JobstatsRecord) -> RecordError:
-    """Return the error for the first invalid counter of a record."""
-    for name, value in record.items():
-        if name not in FIELDS and (type(value) is not int or not 0 <= value <= LARGEST_COUNTER):
-            return RecordError(f"{printable(name[:64])}: not an integer from 0 to 2^64-1")
-    raise AssertionError("all counters are valid")
-
-
-def _parts(record: JobstatsRecord) -> dict[str, Any]:
+def _parts(record: JobstatsRecord) -> tuple[Any, ...]:
     found: dict[str, Any] = {}
     for name in record.keys() & _PARTS:
         value = record[name]
         if value is None:
             continue
-        if name in _NUMBERS and name != "job_id" and type(value) is str and _is_number(value):
+        if name in NUMBERS and name != "job_id" and type(value) is str and _is_number(value):
             value = int(value)
-        if type(value) is int and name in _NUMBERS:
-            if not 0 <= value <= _LARGEST_ID:
+        if type(value) is int and name in NUMBERS:
+            if not 0 <= value <= LARGEST_ID:
                 what = "expected an integer" if name == "job_id" else "not an integer"
                 raise RecordError(f"{name}: {what} from 0 to 2^63-1")
-        elif name in _NUMBERS and name != "job_id":
+        elif name in NUMBERS and name != "job_id":
             raise RecordError(f"{name}: not an integer from 0 to 2^63-1")
-        elif type(value) is not str or not 0 < len(value) <= 64 or not value.isprintable():
-            value = _text(record, name, _LONGEST_ENTRY)
+        else:
+            value = _text(record, name, LONGEST_ENTRY)
         found[name] = value
-    return found
+    return tuple(map(found.get, PARTS))
 
 
 def _text(record: JobstatsRecord, name: str, longest: int) -> str:
@@ -339,9 +292,9 @@ def _seconds(value: JsonValue, name: str) -> int:
     if type(value) is str and _DECIMAL.fullmatch(value):
         value = float(value) if "." in value else int(value)
     if type(value) is int:
-        if 0 <= value <= _LATEST:
+        if 0 <= value <= LATEST:
             return value * 1_000_000
-    elif type(value) is float and 0 <= value <= _LATEST:
+    elif type(value) is float and 0 <= value <= LATEST:
         return round(value * 1e6)
     raise RecordError(f"{name}: not a number of seconds since 1970")
 
@@ -349,7 +302,7 @@ def _seconds(value: JsonValue, name: str) -> int:
 def _clock_step(value: JsonValue) -> float | None:
     if value is None:
         return None
-    if type(value) in {int, float} and abs(cast("float", value)) <= _LATEST:
+    if type(value) in {int, float} and abs(cast("float", value)) <= LATEST:
         return float(cast("float", value)) or None
     raise RecordError("clock_step: not a number of seconds")
 
@@ -358,7 +311,7 @@ def _uuid(value: JsonValue) -> str:
     if type(value) is not str:
         raise RecordError("time_series_id: not a string")
     text = value.lower()
-    if _UUID.fullmatch(text) is None:
+    if UUID_FORM.fullmatch(text) is None:
         raise RecordError("time_series_id: not a UUID with hyphens")
     return text
 

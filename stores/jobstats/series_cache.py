@@ -7,11 +7,8 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
-from psycopg import adapters
-from psycopg.adapt import Dumper
-from psycopg.pq import Format
-
 from ccagent.log import logger
+from ccagent.stores.jobstats.operations import PARTS
 from ccagent.stores.jobstats.refusals import RefusedRecord
 from ccagent.stores.jobstats.series_ids import ClusterRules, EntryFormats, make_series_id
 
@@ -19,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from psycopg import Connection
-    from psycopg.abc import Buffer
 
     from ccagent.stores.jobstats.operations import TargetKind
     from ccagent.stores.jobstats.records import JobstatsObservation
@@ -28,6 +24,7 @@ _MOST = 200_000
 _FORGET_AFTER = 86400.0
 """Seconds until the cache is cleared, because the retention removes metadata."""
 
+_USER_PART = PARTS.index("user")
 _USER_ID, _USER = 6, 7
 """Positions in a row of metadata."""
 _MOST_NAMED = 5
@@ -60,27 +57,10 @@ WHERE m.time_series_id = n.time_series_id AND m."user" IS NULL
 """
 
 
-class SeriesId(bytes):
-    """The bytes of a series' id, as copied into the database."""
-
-    __slots__ = ()
-
-
-class SeriesIdDumper(Dumper):
-    """Dumps the id of a series. Building a UUID for each row would cost more than its counters."""
-
-    format = Format.BINARY
-    oid = adapters.types["uuid"].oid
-
-    def dump(self, obj: SeriesId) -> Buffer | None:
-        """Return the bytes of the id."""
-        return obj
-
-
 class KnownSeries(NamedTuple):
     """A series with stored metadata."""
 
-    series_id: SeriesId
+    series_id: bytes
     kind: TargetKind
 
 
@@ -93,7 +73,7 @@ _OVER = "limits.new-series: the sender has made its new series of this hour"
 
 def key_of(one: JobstatsObservation) -> SeriesKey:
     """Return the key of an observation's series."""
-    return one.target, one.entry_id, one.supplied, one.parts.get("user")
+    return one.target, one.entry_id, one.supplied, one.parts[_USER_PART]
 
 
 class SeriesCache:
@@ -213,7 +193,7 @@ class SeriesCache:
                 self._note(missing[key], f"user {claimed!r} is {user!r} for another sender")
                 if user != str(row[_USER_ID]):
                     contested.append(row[0])
-            found[key] = KnownSeries(SeriesId(row[0].bytes), kind)
+            found[key] = KnownSeries(row[0].bytes, kind)
         if named:
             connection.execute(_NAME_USERS, [list(named), list(named.values())])
         if contested:
@@ -232,7 +212,10 @@ class SeriesCache:
         where the id has none of the formats.
         """
         meaning = self._formats.parse(each.entry_id)
-        parts, form = each.parts, meaning.form or None
+        parts: dict[str, Any] = {
+            name: value for name, value in zip(PARTS, each.parts, strict=True) if value is not None
+        }
+        form = meaning.form or None
         is_malformed = form is None and (each.is_malformed or not parts)
         if form is not None:
             wrong = [

@@ -19,6 +19,7 @@ from ccagent.stores.jobstats.records import (
     move_counters,
 )
 from ccagent.stores.jobstats.refusals import RefusedArrayError
+from ccagent.stores.jobstats.usual_records import check_array
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 
@@ -31,8 +32,14 @@ def record(**fields: Any) -> dict[str, Any]:
 
 
 def check(*records: dict[str, Any], sender: str | None = None) -> Any:
-    decoded, _ = decode_records(json.dumps(records).encode(), 100)
-    return check_records(decoded, sender, NOW + timedelta(hours=1)).observations
+    """Return the observations of an array, which are the same in any spelling of its JSON."""
+    latest = NOW + timedelta(hours=1)
+    body = json.dumps(records).encode()
+    decoded, refused = decode_records(body, 100)
+    slow = check_records(decoded, sender, latest)
+    found = check_array(body, 100, sender, latest)
+    assert found == slow._replace(refused=refused + slow.refused)
+    return found.observations
 
 
 def test_a_record_becomes_an_observation() -> None:
@@ -43,7 +50,7 @@ def test_a_record_becomes_an_observation() -> None:
     assert found.snapshot_time == 1_795_341_595_123_456
     assert (found.reset, found.others, found.start_time) == ("absent", None, None)
     assert dict(zip(OST, found.values, strict=True))["read"] == 7
-    assert found.parts == {"user_id": 3, "job_id": "0123"}
+    assert found.parts == ("0123", 3, None, None, None, None, None)
     assert found.kind == "ost"
 
 
@@ -90,7 +97,8 @@ SCALARS = st.one_of(
 )  # fmt: skip
 NAMES = st.sampled_from([
     "target", "entry_id", "server", "timestamp", "snapshot_time", "start_time", "reset", "read",
-    "user_id", "job_id", "malformed", "time_series_id", "nodename", "other",
+    "user_id", "job_id", "malformed", "time_series_id", "nodename", "other", "clock_step", "open",
+    "write_usecs", "user",
 ])  # fmt: skip
 
 
