@@ -170,6 +170,10 @@ def static_version() -> str:
     return found.hexdigest()
 
 
+def _static_link(name: str) -> str:
+    return f"/static/{static_version()}/{name}"
+
+
 BOKEH = ("bokeh.min.js", "bokeh-api.min.js")
 """Bokeh's scripts for zooming."""
 
@@ -226,7 +230,7 @@ def _environment() -> Environment:
         "plural": plural,
     }
     names: dict[str, Any] = {
-        "static": lambda name: f"/static/{static_version()}/{name}",
+        "static": _static_link,
         "bokeh": " ".join(f"/bokeh/{bokeh_version()}/{name}" for name in BOKEH if bokeh_version()),
         "links": addresses,
         "ranges": list(RANGES),

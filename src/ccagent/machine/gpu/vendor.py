@@ -174,8 +174,9 @@ def vendor_directories(vendor: str) -> tuple[str, ...]:
 def find_cards(node: Node, places: Iterable[str]) -> list[str]:
     """Return the addresses in the first of these directories with any address."""
     for place in places:
-        if found := sorted(filter(None, map(parse_address, node.list_names(place)))):
-            return found
+        found = [address for name in node.list_names(place) if (address := parse_address(name))]
+        if found:
+            return sorted(found)
     return []
 
 
