@@ -18,7 +18,7 @@ from ccagent.doctor.service import (
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.mountinfo import MOUNTINFO, find_mount, parse_mountinfo
-from ccagent.queue.queue import SUFFIX, make_directory_name
+from ccagent.queue.queue import OLD_SUFFIX, SUFFIX, make_directory_name
 from ccagent.queue.segment import QueueOwner, find_owner, read_segment
 from ccagent.queue.segment_directory import DAMAGED, FOREIGN, is_segment
 from ccagent.transports.base import transport_class
@@ -39,6 +39,13 @@ def check_files(node: Node, directory: str) -> Iterator[Finding]:
     for name in node.list_names(directory.lstrip("/")):
         path = os.path.join(directory, name)
         place = node.root.rstrip("/") + path
+        if name.endswith(OLD_SUFFIX):
+            yield _report_file(
+                path,
+                "of an earlier version: it waits for its conversion",
+                "its messages are not sent yet",
+                "start ccagent",
+            )
         if not name.endswith(SUFFIX):
             continue
         if reason := _reason_against(place):

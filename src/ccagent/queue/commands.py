@@ -16,7 +16,7 @@ from ccagent.errors import ConfigurationError, QueueError
 from ccagent.log import logger
 from ccagent.machine.clock import timestamp
 from ccagent.queue.entry import read_boot_id, read_uptime, resume
-from ccagent.queue.queue import SUFFIX, Queue, make_segments
+from ccagent.queue.queue import OLD_SUFFIX, SUFFIX, Queue, make_segments
 from ccagent.queue.segment import FILE_ERRORS, describe_error, mark_done
 from ccagent.queue.sender import Sender
 from ccagent.transports.base import build_transport
@@ -172,7 +172,9 @@ def _summarise(configuration: Configuration, sink: str) -> BacklogRow:
     with _open_queue(configuration, sink) as (segments, files):
         waiting = [message for content in files.values() for message in content.waiting]
         letters = _list_letters(files, sink)
-        details = [_describe(letter) for letter in letters[:_SHOWN]]
+        old = segments.path.removesuffix(SUFFIX) + OLD_SUFFIX
+        details = [f"{old}: waits for its conversion: start ccagent"] * os.path.lexists(old)
+        details += [_describe(letter) for letter in letters[:_SHOWN]]
         if len(letters) > _SHOWN:
             details.append(f"... and {len(letters) - _SHOWN} more dead letters")
         for name, content in files.items():
@@ -255,7 +257,8 @@ def _list_queues(configuration: Configuration) -> list[str]:
         return []
     except OSError as error:
         raise ConfigurationError(f"outbox.directory: {directory}: {error.strerror}") from error
-    return sorted(unquote(name.removesuffix(SUFFIX)) for name in names if name.endswith(SUFFIX))
+    suffixes = (SUFFIX, OLD_SUFFIX)
+    return sorted({unquote(name.rpartition(".")[0]) for name in names if name.endswith(suffixes)})
 
 
 def _select_queues(configuration: Configuration, selection: DeadLetterSelection) -> list[str]:

@@ -37,7 +37,7 @@ BATCH = 500
 SUFFIX = ".queue"
 """Suffix of the directory of a queue, after the quoted name of the sink."""
 
-_OLD_SUFFIX = ".outbox"
+OLD_SUFFIX = ".outbox"
 """Suffix of the SQLite file of the version before."""
 
 
@@ -86,7 +86,7 @@ class Queue:
         self._disk = make_segments(name, settings)
         self.path = self._disk.path if settings.directory and not settings.memory else ""
         """Directory of the queue; empty if it is in memory only."""
-        self._old = self.path.removesuffix(SUFFIX) + _OLD_SUFFIX if self.path else ""
+        self._old = self.path.removesuffix(SUFFIX) + OLD_SUFFIX if self.path else ""
         """File of the version before; empty after its conversion."""
         limit = min(settings.max_bytes, _MEMORY_BYTES)
         self._memory = QueueSegments(

@@ -133,9 +133,10 @@ class SegmentDirectory(QueueSegments):
         return next((f"{each.path}: {each.problem}" for each in failed), "")
 
     def read_files(self) -> dict[str, SegmentContent]:
-        """Read all files without locks: content by name, oldest first."""
+        """Read all files without locks: content by name, oldest first; none without a directory."""
         contents: dict[str, SegmentContent] = {}
-        for name in sorted(os.listdir(self.path)):
+        names = os.listdir(self.path) if os.path.lexists(self.path) else []
+        for name in sorted(names):
             if _NAME.fullmatch(name) or name.endswith(FOREIGN):
                 with contextlib.suppress(FileNotFoundError):
                     path = os.path.join(self.path, name)

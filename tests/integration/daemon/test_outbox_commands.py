@@ -49,6 +49,15 @@ def test_queues_and_dead_letters_are_listed(site: Path) -> None:
     assert [line.rpartition(": ")[2] for line in letters] == ["422 no such field", "403"]
 
 
+@pytest.mark.parametrize("name", ["backend", "older"])
+def test_a_file_of_the_version_before_is_listed(site: Path, name: str) -> None:
+    (site / "outbox" / f"{name}.outbox").touch()
+    done = outbox(site)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"{name}.outbox: waits for its conversion" in "".join(done.stdout.split("\n"))
+    assert (site / "outbox" / f"{name}.outbox").exists()
+
+
 def test_dead_letters_are_sent_again(site: Path, server: Server) -> None:
     done = outbox(site, "retry", "--reason", "FIELD")
     assert (done.returncode, done.stdout) == (0, "queued again: 1\n")

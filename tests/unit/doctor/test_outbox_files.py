@@ -83,6 +83,13 @@ def test_a_damaged_outbox_is_shown(
     assert "undamaged messages" in finding.fix
 
 
+def test_a_file_of_the_version_before_is_shown(node: TreeNode, outbox: Path) -> None:
+    (outbox / "backend.outbox").touch()
+    (outbox / "backend.outbox-wal").touch()
+    (finding,) = findings(node).values()
+    assert finding.found == "of an earlier version: it waits for its conversion"
+
+
 def test_files_of_another_sink_are_shown(node: TreeNode, outbox: Path) -> None:
     fill(outbox, "other").parent.rename(outbox / "backend.queue")
     (finding,) = findings(node).values()
