@@ -232,6 +232,8 @@ class SegmentDirectory(QueueSegments):
         """Close a segment, and leave it out until the next `open`."""
         segment.problem = describe_error(error)
         logger.error("outbox %s: %s", segment.path, segment.problem, key=segment.path)
+        if self._is_written(segment):
+            del self._written[segment.is_dead]
         segment.close()
 
     def _give_up(self, segment: QueueSegment) -> list[QueueEntry]:
@@ -286,7 +288,9 @@ class SegmentDirectory(QueueSegments):
     def _reopen_newest(self, size: int) -> None:
         """Continue the newest segment if this process may do so."""
         segment = max(self._in_order(), key=lambda each: each.number, default=None)
-        if segment is None or segment.file.size + size > self._limit or segment.is_elsewhere:
+        if segment is None or segment.file.size + size > self._limit:
+            return
+        if segment.is_elsewhere or segment.problem:
             return
         # The clock of a segment is that of one boot.
         if segment.header is None or segment.header.moment.boot != self._boot:

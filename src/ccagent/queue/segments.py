@@ -285,7 +285,8 @@ class QueueSegments:
         count = segment.count + segment.dead
         if segment.is_dead or self._ensure_open(segment):
             self._delete(segment)
-            self._count_dropped(count)
+            if segment.number not in self._segments:  # its file could be deleted
+                self._count_dropped(count)
 
     def _count_dropped(self, count: int) -> None:
         """Count dropped messages, also in the file that is written."""

@@ -471,6 +471,41 @@ def test_a_segment_that_cant_be_deleted_is_sent_once(
     assert len(files(place)) == 1
 
 
+def test_what_cant_be_deleted_is_not_counted_as_dropped(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box = Machine().open(place)
+
+    def fail(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as context:
+        context.setattr(os, "unlink", fail)
+        for number in range(60):
+            put(box, message(str(number), 3000))
+    assert texts(box) == [str(number) for number in range(60)]
+    assert box.dropped == 0
+
+
+def test_a_file_that_cant_be_read_is_not_written_any_more(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box = Machine().open(place)
+    put(box, message("0"))
+
+    def fail(*_: object) -> bytes:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as context:
+        context.setattr(os, "pread", fail)
+        assert texts(box) == []
+    put(box, message("1"))
+    assert not box.is_removed()
+    assert len(files(place)) == 2
+    box.open()
+    assert texts(box) == ["0", "1"]
+
+
 @pytest.mark.parametrize(("durability", "is_synced"), [("process", False), ("power", True)])
 def test_durability_decides_whether_the_disk_is_waited_for(
     place: Path, durability: str, monkeypatch: pytest.MonkeyPatch, *, is_synced: bool
