@@ -240,4 +240,5 @@ class Replay:
         for step in {steps[metric, frequency]: None for _, metric in missing}:
             wanted = [one for one in missing if steps[one[1], frequency] == step]
             begin = start if step == frequency else start + frequency // 2 - step // 2
-            self._store.place(wanted, begin, step)
+            paths, metrics = zip(*wanted, strict=True)
+            self._store.place(paths, metrics, begin, step)

@@ -313,7 +313,7 @@ def test_the_columns_of_a_group_have_the_order_of_the_lines(store: MetricStore) 
     )
     new_ingest(store).write(lines.encode())
     (group,) = store.groups.values()
-    assert [metric for _, metric in group.columns] == ["load"] * 3 + ["power"] * 3
+    assert group.metrics == ["load"] * 3 + ["power"] * 3
 
 
 TOKENS = ["1", "1.5", "-2", "4i", "-4i", "4u", "4.5i", ".5", "5.", "+5", "007", "1_0", "0x10",
@@ -337,7 +337,7 @@ def test_fast_and_general_path_agree(values: list[str]) -> None:
     assert (result.stored, result.bad_count) == (expected.stored, told.bad_count)
     last = {path: found[2:] for path, found in stored(quick).items() if len(found) > 2}
     points = {
-        (*group.columns[column][0].path, "load"): [value]
+        (*group.levels[column].path, "load"): [value]
         for group, _, first, columns, values in expected.pieces
         for column, value in zip(
             array("q", columns) if columns else range(first, group.width),
