@@ -171,7 +171,7 @@ class EngineIngest(LineIngest):
                     continue
                 text = texts.get((group.number, column))
                 if text is None:
-                    level, metric = group.columns[column]
+                    level, metric = group.levels[column], group.metrics[column]
                     text = texts[group.number, column] = series_text(level.path, metric)
                 if text:
                     found.append(f"{text}{value!r} {moment}000\n")
@@ -181,7 +181,7 @@ class EngineIngest(LineIngest):
             self._commit.add("".join(found).encode())
 
     def _put_json(self, group: SeriesGroup, column: int, time: int, value: float) -> None:
-        level, metric = group.columns[column]
+        level, metric = group.levels[column], group.metrics[column]
         line = {
             "metric": {"__name__": metric, **labels(level.path)},
             "values": [value],

@@ -131,6 +131,10 @@ class _Decoding:
         self.repeated: list[_Point] = []
         """Further values of series to make."""
         self.known: list[tuple[bytes, SeriesGroup | None, int]] = []
+        self._first: list[ValuePiece] = []
+        """The first values of new series."""
+        self._stored = 0
+        """Number of the first values."""
         self._values: dict[tuple[SeriesGroup, int], tuple[array[int], array[float]]] = {}
 
     def put(self, series: StoredSeries, time: int, value: float, key: bytes) -> None:
@@ -156,17 +160,16 @@ class _Decoding:
     ) -> None:
         """Take the first values of new series, and their keys. place: group and first column."""
         group, first = place
-        # Repeated values of the same time follow in the same piece: the last one wins.
-        columns, taken = self._values.setdefault((group, time), (array("q"), array("d")))
-        columns.extend(range(first, first + len(values)))
-        taken.extend(values)
+        # Repeated values of the same time are in a later piece: the last one wins.
+        self._first.append((group, time, first, None, array("d", values).tobytes()))
+        self._stored += len(values)
         self.known += zip(keys, repeat(group), count_from(first), strict=False)
 
     def end(self) -> DecodedLines:
         """Return all values."""
-        pieces = [make_piece(*name, *piece) for name, piece in self._values.items()]
+        later = [make_piece(*name, *piece) for name, piece in self._values.items()]
         stored = sum(len(columns) for columns, _ in self._values.values())
-        return DecodedLines(pieces, stored, self.known)
+        return DecodedLines(self._first + later, self._stored + stored, self.known)
 
 
 class GeneralIngest:
@@ -203,10 +206,12 @@ class GeneralIngest:
                 break
         return self._make_series(decoding)
 
-    def place(self, lines: Iterable[LeftLine], message: LineMessage) -> DecodedLines:
+    def place(self, lines: Sequence[LeftLine], message: LineMessage) -> DecodedLines:
         """Find or make the series of lines that the scanner has left. Decode those not plain."""
         decoding = _Decoding(message)
         self._parts.begin()
+        if self._place_together(lines, decoding):
+            return self._make_series(decoding)
         names, levels = self._names, decoding.levels
         known, last = None, b""
         group, of_group = [], None
@@ -233,6 +238,29 @@ class GeneralIngest:
             level.new.add(metric)
             group.append((number, level.path, metric, value, key))
         return self._make_series(decoding)
+
+    def _place_together(self, lines: Sequence[LeftLine], decoding: _Decoding) -> bool:
+        """Take the lines of new series of one level, time and step at once.
+
+        Return False, and take none, for others. A start of a cluster makes millions of series.
+        """
+        numbers, _, keys, values, times, _ = zip(*lines, strict=True)
+        tags, time = keys[0].partition(b",")[2], times[0]
+        *texts, last = b"\n".join((*keys, b"")).split(b",%b\n" % tags)
+        names = [self._names.get(text) for text in texts]
+        if last or len(names) != len(keys) or None in names or times.count(time) != len(times):
+            return False
+        metrics, steps, parts = zip(*names, strict=True)
+        known = self._read_level(decoding, tags)
+        if known is None or time is None or any(parts) or steps.count(steps[0]) != len(steps):
+            return False
+        level, new = known[0], set(metrics)
+        if len(new) != len(metrics) or not new.isdisjoint(level.series):
+            return False
+        decoding.message.time = time
+        group = decoding.group_of(level.path, steps[0], time)
+        group += zip(numbers, repeat(level.path), metrics, values, keys, strict=False)
+        return True
 
     def _read_level(
         self, decoding: _Decoding, text: bytes
@@ -371,9 +399,7 @@ class GeneralIngest:
                     message.refuse(number, refusal)
             if count:
                 _, paths, metrics, values, keys = zip(*new[:count], strict=True)
-                place = store.place(
-                    zip(paths, metrics, strict=True), time - frequency // 2, frequency
-                )
+                place = store.place(paths, metrics, time - frequency // 2, frequency)
                 decoding.put_first(place, time, values, keys)
                 message.new_series += count
         for number, level, name, time, value, key in decoding.repeated:

@@ -40,19 +40,25 @@ class SeriesGroup:
     """
 
     __slots__ = (
-        "blocks", "columns", "frequency", "head", "head_first", "number", "segment",
+        "blocks", "frequency", "head", "head_first", "levels", "metrics", "number", "segment",
         "start", "stride", "widened", "width",
     )  # fmt: skip
 
     def __init__(
-        self, number: int, start: int, frequency: int, columns: list[tuple[StoreLevel, str]]
+        self,
+        number: int,
+        start: int,
+        frequency: int,
+        levels: Sequence[StoreLevel],
+        metrics: Sequence[str],
     ) -> None:
         self.number = number
         self.start = start
         self.frequency = frequency
-        self.columns = columns
-        """Level and metric of each column."""
-        self.width = len(columns)
+        self.levels = [*levels]
+        self.metrics = [*metrics]
+        """Level and metric of each column: in two lists, because a tuple takes 72 bytes."""
+        self.width = len(self.metrics)
         self.stride = self.width * _WIDTH
         self.blocks: dict[int, ValueBlock] = {}
         """Blocks by their first slots."""
@@ -76,16 +82,17 @@ class SeriesGroup:
             and self.head.rows <= _EARLY
         )
 
-    def widen(self, pool: BlockPool, columns: list[tuple[StoreLevel, str]]) -> None:
+    def widen(self, pool: BlockPool, levels: Sequence[StoreLevel], metrics: Sequence[str]) -> None:
         """Add columns after the present ones."""
-        self.columns += columns
+        self.levels += levels
+        self.metrics += metrics
         for begin, block in self.blocks.items():
-            wider = ValueBlock(pool, begin, len(self.columns))
+            wider = ValueBlock(pool, begin, len(self.metrics))
             wider.fill(block.rows)
             wider.values[: block.rows, : self.width] = block.values[: block.rows]
             block.release(pool)
             self.blocks[begin] = self.head = wider
-        self.width = len(self.columns)
+        self.width = len(self.metrics)
         self.stride = self.width * _WIDTH
         self.widened += 1
         self.segment = -1

@@ -63,7 +63,7 @@ def encode_group(group: SeriesGroup) -> bytes:
     """Return a record with the description of a group."""
     levels: list[tuple[tuple[str, ...], list[str]]] = []
     last = None
-    for level, metric in group.columns:
+    for level, metric in zip(group.levels, group.metrics, strict=True):
         if level is not last:
             last = level
             levels.append((level.path, []))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import os
 import struct
+from array import array
 from itertools import pairwise, repeat
 from operator import eq
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,7 +14,7 @@ import numpy as np
 
 from ccagent.errors import NotPermittedError
 from ccagent.log import logger
-from ccagent.queue.record_log import DamagedPart, LogRecord
+from ccagent.queue.record_log import FRAME_SIZE, DamagedPart
 from ccagent.service.private_files import open_private
 from ccagent.stores.metrics.log_format import (
     FREED,
@@ -33,7 +33,7 @@ from ccagent.stores.metrics.log_writer import Segment, list_segments
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ccagent.stores.metrics.groups import Path, StoredSeries
+    from ccagent.stores.metrics.groups import Path, SeriesGroup, StoredSeries
     from ccagent.stores.metrics.log_format import GroupRecord
     from ccagent.stores.metrics.store import MetricStore
 
@@ -41,10 +41,15 @@ _WIDTH = 8
 
 
 class _Columns(NamedTuple):
-    """Series of a described group. first: first column if all are consecutive, else -1."""
+    """Series of a described group.
 
-    places: list[StoredSeries]
+    first: first column in `group` if all are consecutive; else -1, and `places` has the series.
+    """
+
+    group: SeriesGroup
     first: int
+    width: int
+    places: list[StoredSeries]
 
 
 class Replay:
@@ -58,8 +63,6 @@ class Replay:
         self._described: dict[int, GroupRecord] = {}
         self._texts: set[bytes] = set()
         """Descriptions that were read."""
-        self._data = memoryview(b"")
-        """The segment, until it was searched for descriptions."""
         self._groups: dict[int, _Columns] = {}
         self._steps: dict[tuple[str, int], int] = {}
         """Configured time steps by metric and stored step."""
@@ -86,14 +89,16 @@ class Replay:
             size = os.fstat(file.fileno()).st_size
             if size:
                 # The mapping is closed with its last memoryview.
-                self._data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-                self._read(path, self._data, oldest)
-                self._data = memoryview(b"")
+                data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+                self._read(path, data, oldest)
         return Segment(path, size, self._newest)
 
     def _read(self, path: str, data: memoryview, oldest: int) -> None:
         if bytes(data[: len(MAGIC)]) != MAGIC:
             logger.warning("log %s: the start is damaged; reading the rest", path)
+        # All descriptions are read before the values: a group that gets further columns is made
+        # once, and a second copy is known where the first one is damaged.
+        begins, sizes = array("q"), array("q")
         for record in read_segment(data):
             if isinstance(record, DamagedPart):
                 self.damaged += record.size
@@ -101,27 +106,31 @@ class Replay:
                     "log %s: %d bytes at %d are damaged; reading the rest",
                     path, record.size, record.offset,
                 )  # fmt: skip
-                continue
+            elif record.payload[0] != GROUP or not self._learn(record.payload[1:]):
+                begins.append(record.offset + FRAME_SIZE)
+                sizes.append(len(record.payload))
+        for begin, size in zip(begins, sizes, strict=True):
+            payload = data[begin : begin + size]
             try:
-                self._take(record, oldest)
+                self._take(payload, oldest)
             except (ValueError, KeyError, IndexError, struct.error) as error:
-                self.damaged += len(record.payload)
+                self.damaged += size
                 # Not the error itself: with its frames it would be garbage that only a collection
                 # removes, and Python 3.11.7 crashes on iterators over a mapping in there.
                 is_unknown = isinstance(error, KeyError)
                 reason = "its series are not described" if is_unknown else str(error)
                 logger.warning("log %s: a record can't be read: %s", path, reason)
 
-    def _take(self, record: LogRecord, oldest: int) -> None:
-        kind = record.payload[0]
+    def _take(self, payload: memoryview, oldest: int) -> None:
+        kind = payload[0]
         if kind == RUNS:
-            self._take_runs(record.payload, oldest)
+            self._take_runs(payload, oldest)
             return
-        payload = record.payload[1:]
+        payload = payload[1:]
         if kind == POINTS:
             self._take_points(np.frombuffer(payload, POINT), oldest)
         elif kind == GROUP:
-            self._learn(payload)
+            decode_group(payload)  # raises the reason why it was not learned
         elif kind == FREED:
             freed = decode_freed(payload)
             for selector in freed.selectors:
@@ -140,8 +149,7 @@ class Replay:
             if columns.first >= 0:
                 if end > size:
                     raise ValueError("more values than described")
-                group = columns.places[0][0]
-                group.write_run(pool, time, columns.first + first, payload[begin:end])
+                columns.group.write_run(pool, time, columns.first + first, payload[begin:end])
                 self.points += count
             else:
                 for place, (value,) in zip(
@@ -164,7 +172,7 @@ class Replay:
             numbers, values = points["column"][begin:end], points["value"][begin:end]
             columns = self._columns(int(groups[begin]), int(numbers.max()) + 1)
             if columns.first >= 0:
-                row = columns.places[0].group.open_row(self._store.pool, time)
+                row = columns.group.open_row(self._store.pool, time)
                 np.asarray(row)[numbers + columns.first] = values
                 self.points += end - begin
                 continue
@@ -174,36 +182,29 @@ class Replay:
     def _columns(self, number: int, least: int) -> _Columns:
         """Return at least this number of columns of a group. Raise KeyError, ValueError."""
         columns = self._groups.get(number)
-        if columns is None or len(columns.places) < least:
-            if number not in self._described or self._described[number].width() < least:
-                self._search()
+        if columns is None or columns.width < least:
             columns = self._groups[number] = self._find(self._described[number])
-            if len(columns.places) < least:
+            if columns.width < least:
                 raise ValueError("more values than columns")
         return columns
 
-    def _search(self) -> None:
-        """Read second copies of descriptions, because the first copy is damaged."""
-        data, self._data = self._data, memoryview(b"")
-        for record in read_segment(data):
-            if isinstance(record, LogRecord) and record.payload[0] == GROUP:
-                with contextlib.suppress(ValueError):
-                    self._learn(record.payload[1:])
-
-    def _learn(self, payload: memoryview) -> None:
-        """Take a description, unless it is a second copy. Raise ValueError.
+    def _learn(self, payload: memoryview) -> bool:
+        """Take a description, unless it is a second copy. Return whether it is valid.
 
         A group gets further columns, and so a longer description.
         """
         text = bytes(payload)
         if text in self._texts:
-            return
-        described = decode_group(payload)
+            return True
+        try:
+            described = decode_group(payload)
+        except ValueError:
+            return False
         self._texts.add(text)
         known = self._described.get(described.number)
         if known is None or known.width() < described.width():
             self._described[described.number] = described
-            self._groups.pop(described.number, None)
+        return True
 
     def _write(self, place: StoredSeries, time: int, value: float) -> None:
         place.group.write_value(self._store.pool, time, place.column, value)
@@ -220,7 +221,10 @@ class Replay:
         if missing:
             if described.frequency <= 0:
                 raise ValueError("a time step that is not positive")
-            self._restore(list(dict.fromkeys(missing)), described.start, described.frequency)
+            wanted = list(dict.fromkeys(missing))
+            made = self._restore(wanted, described.start, described.frequency)
+            if len(made) == 1 and len(wanted) == described.width():
+                return _Columns(*made[0], len(wanted), [])
         places: list[StoredSeries] = []
         for path, metrics in described.levels:
             level = root.find(path)
@@ -229,15 +233,23 @@ class Replay:
         group, first = places[0]
         expected = zip(repeat(group), range(first, first + len(places)), strict=False)
         is_in_order = all(map(eq, places, expected))
-        return _Columns(places, first if is_in_order else -1)
+        return _Columns(group, first if is_in_order else -1, len(places), places)
 
-    def _restore(self, missing: list[tuple[Path, str]], start: int, frequency: int) -> None:
-        """Add series with their configured time steps."""
+    def _restore(
+        self, missing: list[tuple[Path, str]], start: int, frequency: int
+    ) -> list[tuple[SeriesGroup, int]]:
+        """Add series with their configured time steps. Return a group and first column a step."""
         configured, steps = self._store.changed_steps.configured, self._steps
-        for _, metric in missing:
-            if (metric, frequency) not in steps:
-                steps[metric, frequency] = configured(metric, frequency)
-        for step in {steps[metric, frequency]: None for _, metric in missing}:
-            wanted = [one for one in missing if steps[one[1], frequency] == step]
+        of_step: dict[int, list[tuple[Path, str]]] = {}
+        for one in missing:
+            name = one[1], frequency
+            step = steps.get(name)
+            if step is None:
+                step = steps[name] = configured(*name)
+            of_step.setdefault(step, []).append(one)
+        found: list[tuple[SeriesGroup, int]] = []
+        for step, wanted in of_step.items():
             begin = start if step == frequency else start + frequency // 2 - step // 2
-            self._store.place(wanted, begin, step)
+            paths, metrics = zip(*wanted, strict=True)
+            found.append(self._store.place(paths, metrics, begin, step))
+        return found

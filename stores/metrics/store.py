@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from itertools import repeat
+from itertools import groupby, repeat
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -83,42 +83,40 @@ class MetricStore:
 
     def add(self, wanted: Iterable[tuple[Path, str]], time: int, frequency: int) -> SeriesGroup:
         """Add series of one node with the same first time, as a group. None of them may exist."""
-        return self._add_group(self._make_levels(wanted), time - frequency // 2, frequency)
+        paths, metrics = zip(*wanted, strict=True)
+        levels = self._make_levels(paths)
+        return self._add_group(levels, metrics, time - frequency // 2, frequency)
 
     def place(
-        self, wanted: Iterable[tuple[Path, str]], start: int, frequency: int
+        self, paths: Sequence[Path], metrics: Sequence[str], start: int, frequency: int
     ) -> tuple[SeriesGroup, int]:
         """Add series of one node, to its newest group or as a group. start: start of slot 0.
 
         Return the group and the first column. The first message of a node rarely has all of its
         series. Each group costs an entry in the log at each time, and work in each message.
         """
-        columns = self._make_levels(wanted)
-        name = columns[0][0].path[:2], frequency
+        levels = self._make_levels(paths)
+        name = paths[0][:2], frequency
         group = self._newest.get(name)
         if group is None or not group.can_widen(start):
-            group = self._newest[name] = self._add_group(columns, start, frequency)
+            group = self._newest[name] = self._add_group(levels, metrics, start, frequency)
             return group, 0
         first = group.width
-        group.widen(self.pool, columns)
+        group.widen(self.pool, levels, metrics)
         self._name_columns(group, first)
         return group, first
 
-    def _make_levels(self, wanted: Iterable[tuple[Path, str]]) -> list[tuple[StoreLevel, str]]:
-        columns: list[tuple[StoreLevel, str]] = []
-        level: StoreLevel = self.root
-        last = level.path
-        for path, metric in wanted:
-            if path != last:
-                level, last = self.root.make(path), path
-            columns.append((level, metric))
-        return columns
+    def _make_levels(self, paths: Sequence[Path]) -> list[StoreLevel]:
+        levels: list[StoreLevel] = []
+        for path, same in groupby(paths):
+            levels += [self.root.make(path)] * len([*same])
+        return levels
 
     def _add_group(
-        self, columns: list[tuple[StoreLevel, str]], start: int, frequency: int
+        self, levels: list[StoreLevel], metrics: Sequence[str], start: int, frequency: int
     ) -> SeriesGroup:
         self._last_number += 1
-        group = SeriesGroup(self._last_number, start, frequency, columns)
+        group = SeriesGroup(self._last_number, start, frequency, levels, metrics)
         self.groups[group.number] = group
         self._name_columns(group, 0)
         return group
@@ -126,7 +124,8 @@ class MetricStore:
     def _name_columns(self, group: SeriesGroup, first: int) -> None:
         """Make the columns of a group known at their levels, from the first one on."""
         places = map(_make_place, zip(repeat(group), range(first, group.width), strict=False))
-        for (level, metric), place in zip(group.columns[first:], places, strict=True):
+        new = zip(group.levels[first:], group.metrics[first:], places, strict=True)
+        for level, metric, place in new:
             level.series[metric] = place
         self.series += group.width - first
 
@@ -147,7 +146,7 @@ class MetricStore:
         """
         released = 0
         for group in list(self.groups.values()):
-            if spared and group.columns[0][0].path[:2] in spared:
+            if spared and group.levels[0].path[:2] in spared:
                 continue
             released += group.release_before(self.pool, time) * group.width
             if not group.blocks:
@@ -196,10 +195,10 @@ class MetricStore:
     def _remove(self, group: SeriesGroup) -> None:
         self.generation += 1
         del self.groups[group.number]
-        name = group.columns[0][0].path[:2], group.frequency
+        name = group.levels[0].path[:2], group.frequency
         if self._newest.get(name) is group:
             del self._newest[name]
-        for column, (level, metric) in enumerate(group.columns):
+        for column, (level, metric) in enumerate(zip(group.levels, group.metrics, strict=True)):
             if level.series.get(metric) == StoredSeries(group, column):
                 del level.series[metric]
                 self.series -= 1

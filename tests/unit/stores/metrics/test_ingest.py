@@ -313,12 +313,38 @@ def test_the_columns_of_a_group_have_the_order_of_the_lines(store: MetricStore) 
     )
     new_ingest(store).write(lines.encode())
     (group,) = store.groups.values()
-    assert [metric for _, metric in group.columns] == ["load"] * 3 + ["power"] * 3
+    assert group.metrics == ["load"] * 3 + ["power"] * 3
 
 
 TOKENS = ["1", "1.5", "-2", "4i", "-4i", "4u", "4.5i", ".5", "5.", "+5", "007", "1_0", "0x10",
           "1e400", "nan", "inf", "t", "true", '"a"', "null", "[1]", "1e5", "-0", "1,x=2", "",
           "12345678901234567890", "9223372036854775808i"]  # fmt: skip
+
+
+NEW_LINES = [
+    *(line(f"load{n}", n) for n in range(4)),
+    line("load0", 7),
+    line("load1", 8, NOW + 60),
+    line("load2", 9, tags=",type=core,type-id=1"),
+    line("load3", 5, tags=",source=x,type=node"),
+    line("disk_used", 6, tags=",type=node,mountpoint=/"),
+    f"load1 value=3 {NOW}\n",
+    "load2,cluster=fox,hostname=n1,type=node value=2\n",
+    "load4,cluster=fox,hostname=n1,type=node value=x\n",
+]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.sampled_from(NEW_LINES), min_size=1, max_size=6))
+def test_new_series_of_one_message_are_those_of_single_lines(lines: list[str]) -> None:
+    together, alone = new_ingest(first := new_store()), new_ingest(second := new_store())
+    for ingest in (together, alone):
+        ingest.write("".join(NEW_LINES).replace("hostname=n1", "hostname=n0").encode())
+    result = together.write("".join(lines).encode())
+    results = [alone.write(one.encode()) for one in lines]
+    assert stored(first) == stored(second)
+    assert result.stored == sum(one.stored for one in results)
+    assert result.bad_count == sum(one.bad_count for one in results)
 
 
 @settings(max_examples=300, deadline=None)
@@ -337,7 +363,7 @@ def test_fast_and_general_path_agree(values: list[str]) -> None:
     assert (result.stored, result.bad_count) == (expected.stored, told.bad_count)
     last = {path: found[2:] for path, found in stored(quick).items() if len(found) > 2}
     points = {
-        (*group.columns[column][0].path, "load"): [value]
+        (*group.levels[column].path, "load"): [value]
         for group, _, first, columns, values in expected.pieces
         for column, value in zip(
             array("q", columns) if columns else range(first, group.width),

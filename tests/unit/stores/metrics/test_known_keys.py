@@ -29,7 +29,7 @@ WORDS = [
 def scanners() -> tuple[LineScanner, LineScanner]:
     """Two scanners that know the same keys."""
     both = make_scanner(), PureScanner()
-    groups = [SeriesGroup(n, NOW, 60, []) for n in range(2)]
+    groups = [SeriesGroup(n, NOW, 60, [], []) for n in range(2)]
     for scanner in both:
         scanner.add_all(
             [
@@ -70,7 +70,7 @@ def test_both_scanners_find_the_same_in_recorded_messages() -> None:
         bodies += collector_messages("n1", NOW, 7, changes)
     lines = [line for body in bodies for line in body.splitlines(keepends=True)]
     compiled, pure = make_scanner(), PureScanner()
-    groups = [SeriesGroup(n, NOW, 60, []) for n in range(9)]
+    groups = [SeriesGroup(n, NOW, 60, [], []) for n in range(9)]
     chosen = random.Random(34)
     for column, line in enumerate(lines):
         key = line.partition(b" ")[0].strip()

@@ -215,6 +215,15 @@ def test_segments_know_their_newest_value(tmp_path: Path) -> None:
     del store
 
 
+def test_a_group_that_got_further_columns_is_made_once(tmp_path: Path) -> None:
+    store, _ = fill(tmp_path, *(message(["1", "2", "3", "4"][:n]) for n in (1, 2, 3, 4)))
+    (group,) = store.groups.values()
+    again, _ = replayed(tmp_path)
+    (found,) = again.groups.values()
+    assert (group.widened, found.widened, found.metrics) == (3, 0, group.metrics)
+    assert stored(again) == stored(store)
+
+
 def test_a_damaged_description_costs_no_values(tmp_path: Path) -> None:
     store, log = fill(tmp_path, *BODIES)
     log.close()
