@@ -139,7 +139,7 @@ class Jobs:
         add = self._add
         add("timeout", "bob", "TIMEOUT", "-t", "2", script="srun sleep 300")
         add("requeued", "bob", "COMPLETED", script="[ $SLURM_RESTART_COUNT ] || sleep 300")
-        add("running", "alice", "RUNNING", "-n2", script="srun -n2 sleep 600")
+        add("running", "alice", "RUNNING", "-n2", script="srun -n2 sleep 3600")
         add("suspended", "bob", "SUSPENDED", script="sleep 600")
         add("resumed", "bob", "COMPLETED", script=self._until_changed)
         add("resized", "alice", "RESIZING COMPLETED", "-N2", script=self._until_changed)
