@@ -49,10 +49,13 @@ def parse_fields(content: bytes, wanted: dict[bytes, tuple[str, int]]) -> dict[s
     out of range.
     """
     found = dict(_lines_of(tuple(wanted)).findall(b"\n" + content))
+    numbers = {name: int(digits) for name, digits in found.items()}
+    if numbers and max(numbers.values()) > LARGEST_UINT:
+        raise UnparsableError(f"a number is out of range: {max(numbers.values())}")
     return {
-        called: _uint(found[name]) * factor
+        called: numbers[name] * factor
         for name, (called, factor) in wanted.items()
-        if name in found
+        if name in numbers
     }
 
 
