@@ -297,7 +297,8 @@ _IO = tuple(
     for way in ("read", "write")
 )
 _IO_LINE = re.compile(
-    rb"\b([0-9]{1,4}:[0-9]{1,7}) rbytes=(\d{1,20}) wbytes=(\d{1,20}) rios=(\d{1,20}) wios=(\d{1,20})"
+    rb"\b([0-9]{1,4}:[0-9]{1,7}) rbytes=(\d{1,20}) wbytes=(\d{1,20})"
+    rb" rios=(\d{1,20}) wios=(\d{1,20})\b"
 )
 """blkcg_print_one_stat() in block/blk-cgroup.c. Some kernels omit the line break before it."""
 _GPU = gauge(
