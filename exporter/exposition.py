@@ -154,6 +154,8 @@ class SampleEncoder:
 
     def __init__(self) -> None:
         self._layout = _Layout([], [], [], [], None)
+        self._numbers: tuple[float, ...] = ()
+        self._texts: list[str] = []
 
     def encode(self, families: Iterable[FamilyRows]) -> list[Block]:
         """Return the families that have samples, with their lines.
@@ -174,18 +176,27 @@ class SampleEncoder:
         layout = self._layout
         if layout.ends != ends or layout.families != found or layout.labels != labels:
             layout = self._layout = _lay_out(found, ends, labels, layout)
+            self._numbers, self._texts = (), []
         if layout.shown is not None:
             values = [values[place] for place in layout.shown]
         total = sum(values)
         is_finite = total - total == 0
         numbers = tuple(values)
-        blocks: dict[Family, str] = {}
+        texts: list[str] = []
         begin = 0
-        for family, (lines, end) in zip(found, layout.lines, strict=True):
-            text = lines % numbers[begin:end]
+        for place, (lines, end) in enumerate(layout.lines):
+            own = numbers[begin:end]
+            if own == self._numbers[begin:end] and self._texts:
+                text = self._texts[place]  # many families keep their values: limits, zeros
+            else:
+                text = lines % own
+                if not is_finite:
+                    text = _SPECIAL.sub(lambda found: _SPECIAL_WORDS[found[1]], text)
             begin = end
-            if not is_finite:
-                text = _SPECIAL.sub(lambda found: _SPECIAL_WORDS[found[1]], text)
+            texts.append(text)
+        self._numbers, self._texts = numbers, texts
+        blocks: dict[Family, str] = {}
+        for family, text in zip(found, texts, strict=True):
             blocks[family] = blocks[family] + text if family in blocks else text
         return [*blocks.items()]
 

@@ -5,6 +5,7 @@ A vocabulary is a table: each family with the rules for the values of a job.
 
 from __future__ import annotations
 
+import re
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -295,7 +296,11 @@ _IO = tuple(
     for what in ("bytes", "requests")
     for way in ("read", "write")
 )
-_IO_FIELDS = (b"rbytes", b"wbytes", b"rios", b"wios")
+_IO_LINE = re.compile(
+    rb"\b([0-9]{1,4}:[0-9]{1,7}) rbytes=(\d{1,20}) wbytes=(\d{1,20})"
+    rb" rios=(\d{1,20}) wios=(\d{1,20})\b"
+)
+"""blkcg_print_one_stat() in block/blk-cgroup.c. Some kernels omit the line break before it."""
 _GPU = gauge(
     f"{_PREFIX}_gpu_index_flag", "A value > 0 indicates the job using current GPU",
     *_UNIT, "index", "hindex", "gpuuuid", "gpuiid",
@@ -367,10 +372,4 @@ def _read_io(files: KeptFiles, job: JobOnNode) -> dict[bytes, tuple[int, ...]]:
 
 def parse_io_stat(content: bytes) -> dict[bytes, tuple[int, ...]]:
     """Parse io.stat: bytes read and written, read and write requests, by `major:minor`."""
-    found: dict[bytes, tuple[int, ...]] = {}
-    for line in content.split(b"\n"):
-        device, *pairs = line.split() or (b"",)
-        values = {name: value for name, _, value in (pair.partition(b"=") for pair in pairs)}
-        if b":" in device and all(values.get(key, b"").isdigit() for key in _IO_FIELDS):
-            found[device] = tuple(int(values[key]) for key in _IO_FIELDS)
-    return found
+    return {device: tuple(map(int, values)) for device, *values in _IO_LINE.findall(content)}

@@ -225,9 +225,12 @@ class ReaderCollector(Collector):
         reader.begin(node)
         rows: dict[str, dict[Labels, list[tuple[Labels, float]]]] = {}
         counters: dict[str, bool] = {}
+        last, (names, values) = NODE, name_labels(NODE)
         for each in reader.read_raw(node):
-            metric, value, scope, *_ = each
-            names, values = name_labels(scope)
+            metric, value, scope = each[:3]
+            if scope is not last:  # neighbours often share their scope
+                names, values = name_labels(scope)
+                last = scope
             try:
                 rows[metric][names].append((values, value))
             except KeyError:

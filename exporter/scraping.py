@@ -231,10 +231,8 @@ class Scraper:
             if run.collector.is_foreign:
                 foreign += outcomes[run].blocks
                 continue
-            own = dict(outcomes[run].blocks)
-            for family in blocks.keys() & own:
-                own[family] = blocks[family] + own[family]
-            blocks |= own
+            for family, lines in outcomes[run].blocks:
+                blocks[family] = blocks[family] + lines if family in blocks else lines
         found = [*blocks.items(), *self._encode_outcomes(chosen, outcomes)]
         return [*found, *_leave_out_known(foreign, found)] if foreign else found
 

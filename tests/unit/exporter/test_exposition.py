@@ -140,6 +140,15 @@ def test_a_family_may_come_in_parts() -> None:
         assert encoder.encode(parts) == [(family, 'a{n="x"} 1\na{n="y"} 1\n')]
 
 
+def test_only_what_has_changed_is_written_again() -> None:
+    encoder = SampleEncoder()
+    same, other = gauge("same", "b", "n"), gauge("other", "b", "n")
+    for number in (1, 2.5, math.nan, math.inf, 2.5, 1, 1):
+        blocks = encoder.encode([(same, [(("x",), 7)]), (other, [(("y",), number)])])
+        shown = {math.inf: "+Inf"}.get(number, "NaN" if math.isnan(number) else f"{number!r}")
+        assert blocks == [(same, 'same{n="x"} 7\n'), (other, f'other{{n="y"}} {shown}\n')]
+
+
 @pytest.mark.parametrize("name", ["a b", "1a", "a-b", "", "a:b", "ä"])
 def test_what_is_no_name(name: str) -> None:
     with pytest.raises(ValueError, match="letters, digits"):

@@ -6,7 +6,6 @@ Source: Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/ of Linux.
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -49,10 +48,13 @@ def parse_fields(content: bytes, wanted: dict[bytes, tuple[str, int]]) -> dict[s
     out of range.
     """
     found = dict(_lines_of(tuple(wanted)).findall(b"\n" + content))
+    numbers = {name: int(digits) for name, digits in found.items()}
+    if numbers and max(numbers.values()) > LARGEST_UINT:
+        raise UnparsableError(f"a number is out of range: {max(numbers.values())}")
     return {
-        called: _uint(found[name]) * factor
+        called: numbers[name] * factor
         for name, (called, factor) in wanted.items()
-        if name in found
+        if name in numbers
     }
 
 
@@ -122,12 +124,17 @@ def list_pids(
             return
         group, level = waiting.pop()
         if level >= below:
-            with suppress(CcagentError):  # a threaded group (v2) lists no processes
-                yield from parse_pids(node.read(f"{group}/cgroup.procs"))
+            try:
+                content = node.read(f"{group}/cgroup.procs")
+            except CcagentError:  # a threaded group (v2) lists no processes
+                content = b""
+            yield from parse_pids(content)
         if level < depth:
-            with suppress(CcagentError):
+            try:
                 names = [name for name in node.directories(group) if named.fullmatch(name)]
-                waiting += [(f"{group}/{name}", level + 1) for name in reversed(names)]
+            except CcagentError:
+                continue
+            waiting += [(f"{group}/{name}", level + 1) for name in reversed(names)]
 
 
 class JobInodes:
