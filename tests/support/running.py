@@ -45,8 +45,9 @@ class Running:
 
     def written(self, directory: str = "") -> list[dict[str, Any]]:
         files = sorted((self.out / directory).rglob("0+sample-*.json"))
-        lines = [line for file in files for line in file.read_text().splitlines()]
-        return [json.loads(line) for line in lines]
+        # A reader can meet a line that is not complete yet.
+        lines = [line for file in files for line in file.read_text().splitlines(keepends=True)]
+        return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def said(self) -> str:
         return self.log.read_text()

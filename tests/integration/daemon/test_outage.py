@@ -72,10 +72,12 @@ def test_an_hour_of_outage_at_a_sample_a_second_loses_nothing(
         memory.append(read_resident() // 1024)
         server = Server(port=port)
         server.requests = arrivals
-        until(lambda: daemon.is_idle, 60)
-        memory.append(read_resident() // 1024)
-        server.stop()
-        daemon.stop()
+        try:
+            until(lambda: daemon.is_idle, 300)
+            memory.append(read_resident() // 1024)
+        finally:
+            server.stop()
+            daemon.stop()
 
     def watch() -> bool:
         if len(memory) < 2 and clock.steady - 5000.0 > 60 * (len(memory) + 1):

@@ -41,13 +41,15 @@ def test_an_hour_without_the_store_leaves_no_gap(
     options = "--config", str(tmp_path / "store.toml"), "--frequency", f"{EVERY}s"
 
     def come_back() -> None:
-        with RunningStore(tmp_path / "store", *options, port=port) as store:
-            until(lambda: daemon.is_idle, 120)
-            begin = int(MIDNIGHT)
-            (host,) = store.ask("GET", "/api/debug/").json()["data"]["fox"]
-            query = {"metric": "cpu_load", "host": host}
-            answers.extend(store.query(begin, begin + HOUR, query))
-        daemon.stop()
+        try:
+            with RunningStore(tmp_path / "store", *options, port=port) as store:
+                until(lambda: daemon.is_idle, 300)
+                begin = int(MIDNIGHT)
+                (host,) = store.ask("GET", "/api/debug/").json()["data"]["fox"]
+                query = {"metric": "cpu_load", "host": host}
+                answers.extend(store.query(begin, begin + HOUR, query))
+        finally:
+            daemon.stop()
 
     clock.is_idle, clock.end = lambda: not daemon.is_sampling, come_back
     daemon.run()
