@@ -129,10 +129,21 @@ class NetclassCollector(Collector):
 
     name = "netclass"
 
+    def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
+        super().__init__(settings, sources)
+        self._places: dict[str, int] = {}
+
     def collect(self, node: Node) -> Iterator[FamilyRows]:
         """Read the files in /sys/class/net."""
         files = self.keep_files(node)
-        devices: list[Labels] = [(name,) for name in sorted(node.list(_CLASS))]
+        places: dict[str, int] = {}
+        for name in sorted(node.list(_CLASS)):
+            with contextlib.suppress(CcagentError):
+                places[name] = node.inode(f"{_CLASS}/{name}")
+        if places != self._places:
+            files.close()  # an open file stays that of its interface when names are exchanged
+            self._places = places
+        devices: list[Labels] = [(name,) for name in places]
         rows: dict[str, list[tuple[Labels, float]]] = {}
         for file, (_, factor) in _CLASS_FAMILIES.items():
             rows[file] = [

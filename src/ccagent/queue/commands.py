@@ -173,8 +173,9 @@ def _summarise(configuration: Configuration, sink: str) -> BacklogRow:
         waiting = [message for content in files.values() for message in content.waiting]
         letters = _list_letters(files, sink)
         old = segments.path.removesuffix(SUFFIX) + OLD_SUFFIX
-        details = [f"{old}: waits for its conversion: start ccagent"] * os.path.lexists(old)
-        details += [_describe(letter) for letter in letters[:_SHOWN]]
+        details = [_describe(letter) for letter in letters[:_SHOWN]]
+        if os.path.lexists(old):
+            details.insert(0, f"{old}: waits for its conversion: start ccagent")
         if len(letters) > _SHOWN:
             details.append(f"... and {len(letters) - _SHOWN} more dead letters")
         for name, content in files.items():

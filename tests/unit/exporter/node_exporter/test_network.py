@@ -1,0 +1,32 @@
+"""netclass."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ccagent.exporter.node_exporter.network import NetclassCollector
+from tests.support.scraped import collected, make
+from tests.support.tree import TreeNode
+
+
+def test_exchanged_names_exchange_the_values(tmp_path: Path) -> None:
+    """The files of interfaces stay open, and an open file is not that of a path any more."""
+    devices = tmp_path / "sys/class/net"
+    for name, mtu in (("eth0", 1500), ("eth1", 9000)):
+        (devices / name).mkdir(parents=True)
+        (devices / name / "mtu").write_text(f"{mtu}\n")
+    node, collector = TreeNode(tmp_path), make(NetclassCollector)
+    assert _mtu(collected(collector, node)) == {"eth0": 1500, "eth1": 9000}
+    (devices / "eth0").rename(devices / "kept")
+    (devices / "eth1").rename(devices / "eth0")
+    (devices / "kept").rename(devices / "eth1")
+    assert _mtu(collected(collector, node)) == {"eth0": 9000, "eth1": 1500}
+
+
+def _mtu(found: dict[str, float]) -> dict[str, float]:
+    prefix = 'node_network_mtu_bytes{device="'
+    return {
+        series.removeprefix(prefix).removesuffix('"}'): value
+        for series, value in found.items()
+        if series.startswith(prefix)
+    }
