@@ -214,10 +214,9 @@ class SampleAgent(Agent[SampleSettings]):
         counters, values = self._read_accounts(node, errors)
         pss = self._read_pss(node, processes, errors) if self.settings.job_pss else {}
         wanted = self._choose_records()
-        # Whether the memory of jobs in records is that of their control groups.
-        scaled = {"cgroup": wanted, "auto": {True}.intersection(wanted)}.get(
-            self.settings.job_memory, ()
-        )
+        # Records in which the memory of jobs is that of their control groups.
+        which = self.settings.job_memory
+        scaled = [each for each in wanted if which == "cgroup" or (which == "auto" and each)]
         memory = self._read_memory(node, counters, errors) if scaled else {}
         sent_errors = [make_error(node, text) for text in errors[:_ERRORS_SENT]]
         if errors[_ERRORS_SENT:]:

@@ -156,7 +156,11 @@ def _printable(character: str) -> str:
 
 
 class IdFormat:
-    """A format such as `%j:%u:%H`. Raise ValueError if it is invalid."""
+    """A format such as `%j:%u:%H`: that of a client's `jobid_name`.
+
+    Codes: %e executable, %h host name, %H host name up to the first dot, %j job id, %u user id, %g
+    group id, %p process id. Raise ValueError if it is invalid.
+    """
 
     def __init__(self, text: str) -> None:
         pattern: list[str] = []

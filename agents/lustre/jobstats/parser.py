@@ -88,6 +88,9 @@ class Shape(NamedTuple):
 class EntryLayout:
     """Matches whole entries of one shape.
 
+    All entries of a target have the same operations in the same order. So a pattern built from the
+    first entries matches any other entry at once.
+
     Most operations have no samples: the pattern skips their lines. A second pattern reads the
     numbers of the other operations.
     """

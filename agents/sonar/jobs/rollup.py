@@ -134,7 +134,18 @@ class _Stream:
 
 
 class EndedStreams:
-    """Continues the streams of ended processes from sample to sample."""
+    """Ended processes as counters, for receivers that take differences of `cpu_time`: Jobanalyzer.
+
+    Jobanalyzer's sonalyze groups records with equal pid and command into a stream. It computes CPU
+    time from the difference of `cpu_time` between two records, in whole seconds. The first record
+    of a stream counts its `cpu_avg`. Therefore the ended processes of a job, user and command are
+    one record in each sample of the job, and its `cpu_time` only grows. This record includes
+    fractions of a second that no difference of a living process contained: most processes of a
+    build use less than a second.
+
+    A stream that pauses ends. Later processes start another stream with a new pid, because a gap or
+    a falling counter loses CPU time. A restart of the agent starts new streams too.
+    """
 
     def __init__(self) -> None:
         self._streams: dict[OwnerGroup, dict[str, _Stream]] = {}

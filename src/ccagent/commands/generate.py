@@ -1,4 +1,8 @@
-"""Files for packages: man pages, completions in bash, zsh and fish, a configuration file."""
+"""Files for packages: man pages, completions in bash, zsh and fish, a configuration file.
+
+ccagent(1) is made from the commands, ccagent.toml(5) from the keys of the settings, both with the
+macros of man(7).
+"""
 
 from __future__ import annotations
 

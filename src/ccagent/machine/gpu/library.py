@@ -35,7 +35,11 @@ class GpuAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def main(descriptor: int, place: str) -> None:
-    """Serve the vendor class at `place` (`module:Class`) until the client closes the socket."""
+    """Serve the vendor class at `place` (`module:Class`) until the client closes the socket.
+
+    The questions are `describe` and `read`; `read SECONDS NAME...` also requests details, within
+    this time.
+    """
     module, _, name = place.partition(":")
     vendor: GpuVendor = getattr(import_module(module), name)()
     calls = LimitedCalls()
