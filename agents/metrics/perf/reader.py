@@ -108,7 +108,7 @@ class PerfReader(Reader[ReaderSettings]):
         """
         if self._is_for_live and not node.is_live:
             raise NotHereError("perf: only the machine itself has counters")
-        self.errors = []
+        self.forget_errors()
         online = node.read_single(f"{CPUS}/online")
         if online != self._online:
             self.close()
@@ -158,7 +158,7 @@ class PerfReader(Reader[ReaderSettings]):
     def _give_up(self) -> None:
         """Close all counters. Drop their errors: the caller raises the cause."""
         self.close()
-        self.errors = []
+        self.forget_errors()
 
     def _read_cores(self, plan: EventPlan, gauges: list[Gauge]) -> None:
         shares: list[float] = []

@@ -382,7 +382,7 @@ class AcceleratorsReader(Reader[AcceleratorsSettings]):
 
     def read(self, node: Node) -> Iterable[Gauge | Count]:
         """Return the values; wait up to `time_limit`. Raise NotHereError without cards."""
-        self.errors = []
+        self.forget_errors()
         if not self._is_asked:
             self.begin(node)
         if self._gpus is None:

@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from ccagent.config.duration import Duration
 from ccagent.config.settings import Settings
+from ccagent.machine.parsed import FileErrors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -88,7 +89,7 @@ class ReaderSettings(Settings, frozen=True, kw_only=True):
 S = TypeVar("S", bound=ReaderSettings)
 
 
-class Reader(ABC, Generic[S]):
+class Reader(FileErrors, ABC, Generic[S]):
     """Reads one subject. State between readings is bounded.
 
     errors: messages of the last reading. absent: reason by unavailable metric. wanted: metrics that
@@ -105,8 +106,8 @@ class Reader(ABC, Generic[S]):
     """False if Prometheus gets it only on demand: it is costly, or another collector's subject."""
 
     def __init__(self, settings: S | None = None) -> None:
+        super().__init__()
         self.settings: S = self.Settings() if settings is None else settings
-        self.errors: list[str] = []
         self.absent: dict[str, str] = {}
         self.wanted: frozenset[str] | None = None
         self.is_patient = False

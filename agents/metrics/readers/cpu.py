@@ -17,7 +17,7 @@ from ccagent.agents.metrics.readers.base import (
     ReaderSettings,
     Scope,
 )
-from ccagent.errors import CcagentError, NotHereError, UnparsableError
+from ccagent.errors import NotHereError, UnparsableError
 from ccagent.machine.counters import hold_cpu_times
 from ccagent.machine.cpus import CPUS, read_online
 from ccagent.machine.parsed import read_parsed
@@ -123,25 +123,20 @@ class CpuReader(Reader[CpuSettings]):
 
     def read(self, node: Node) -> Iterable[Gauge | Count]:
         """Read /proc/loadavg and /proc/stat. Raise NotHereError if both are missing."""
-        self.errors = []
+        self.forget_errors()
         found: list[Gauge | Count] = self._read_loads(node)
-        try:
-            stat = read_parsed(node, "proc/stat", parse_kernel_stat)
-        except NotHereError:
-            if not found and not self.errors:
-                raise
-        except CcagentError as error:
-            self.errors.append(str(error))
-        else:
+        stat = self.try_parsed(node, "proc/stat", parse_kernel_stat)
+        if stat is not None:
             found += (Count(_EVENTS[name], value) for name, value in stat.events.items())
             if not stat.times:
                 self.errors.append("/proc/stat: no line of a cpu")
             found += self._times(stat.times, node.clock_ticks)
+        self.require(found)
         return found
 
     def read_raw(self, node: Node) -> Iterable[Gauge | Count]:
         """Read loads, events, and the time of each hwthread in each state since boot."""
-        self.errors = []
+        self.forget_errors()
         stat = read_parsed(node, "proc/stat", parse_kernel_stat)
         found: list[Gauge | Count] = self._read_loads(node)
         found += (Count(_EVENTS[name], value) for name, value in stat.events.items())
@@ -153,13 +148,8 @@ class CpuReader(Reader[CpuSettings]):
         return found
 
     def _read_loads(self, node: Node) -> list[Gauge | Count]:
-        try:
-            return [*map(Gauge, _LOADS, read_parsed(node, "proc/loadavg", parse_loadavg))]
-        except NotHereError:  # /proc/stat may still exist.
-            return []
-        except CcagentError as error:
-            self.errors.append(str(error))
-            return []
+        loads = self.try_parsed(node, "proc/loadavg", parse_loadavg)
+        return [] if loads is None else [*map(Gauge, _LOADS, loads)]
 
     def _times(self, times: dict[int, list[int]], clock_ticks: int) -> list[Gauge]:
         before, self._before = self._before, times
@@ -224,8 +214,8 @@ class SchedstatReader(Reader[ReaderSettings]):
 
     def read(self, node: Node) -> Iterable[Count]:
         """Read /proc/schedstat. Raise NotHereError without CONFIG_SCHEDSTATS."""
-        self.errors = []
-        if self.wanted is not None and self.wanted.isdisjoint(self.metrics):
+        self.forget_errors()
+        if not self.is_wanted:
             return []
         found: list[Count] = []
         for number, times in read_parsed(node, _STATISTICS, parse_schedstat).items():
@@ -273,26 +263,16 @@ class CpufreqReader(Reader[ReaderSettings]):
     }
 
     def read(self, node: Node) -> Iterable[Gauge]:
-        """Read each scaling_cur_freq. Raise NotHereError if no hwthread has one.
-
-        Only the first unreadable file is reported in `errors`.
-        """
-        self.errors = []
-        if self.wanted is not None and self.wanted.isdisjoint(self.metrics):
+        """Read each scaling_cur_freq. Raise NotHereError if no hwthread has one."""
+        self.forget_errors()
+        if not self.is_wanted:
             return []
         found: list[Gauge] = []
-        errors: list[str] = []
         for number in read_online(node):
             path = f"{CPUS}/cpu{number}/cpufreq/scaling_cur_freq"
-            try:
-                frequency = read_parsed(node, path, parse_frequency)
-            except NotHereError:
-                continue
-            except CcagentError as error:
-                errors.append(str(error))
-                continue
-            found.append(Gauge("cpufreq", frequency, Scope("hwthread", str(number))))
-        self.errors = errors[:1]
-        if not found and not errors:
+            frequency = self.try_parsed(node, path, parse_frequency)
+            if frequency is not None:
+                found.append(Gauge("cpufreq", frequency, Scope("hwthread", str(number))))
+        if not found and not self.errors:
             raise NotHereError(f"/{CPUS}: no hwthread with cpufreq/scaling_cur_freq")
         return found

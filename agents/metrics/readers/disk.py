@@ -20,7 +20,7 @@ from ccagent.agents.metrics.readers.base import (
     ReaderSettings,
     Scope,
 )
-from ccagent.errors import CcagentError, NotHereError
+from ccagent.errors import NotHereError
 from ccagent.machine.counters import Sums, compute_deltas
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.system import parse_used_disks
@@ -282,7 +282,7 @@ class DiskReader(Reader[DiskSettings]):
 
     def _read_disks(self, node: Node) -> dict[str, list[int]]:
         """Return the values of the disks that count, by name. A damaged one adds to `errors`."""
-        self.errors = []
+        self.forget_errors()
         disks = {disk.name: disk.stats for disk in read_parsed(node, _STATISTICS, parse_used_disks)}
         self._choose(node, disks.keys())
         found: dict[str, list[int]] = {}
@@ -298,13 +298,10 @@ class DiskReader(Reader[DiskSettings]):
             return
         directories: dict[str, list[str]] = {}
         for name in names:
-            try:
-                # The directory of cciss/c0d0 is cciss!c0d0.
-                directories[name] = node.list(f"{_DISKS}/{name.replace('/', '!')}")
-            except NotHereError:
-                continue
-            except CcagentError as error:
-                self.errors.append(str(error))
+            # The directory of cciss/c0d0 is cciss!c0d0.
+            files = self.try_list(node, f"{_DISKS}/{name.replace('/', '!')}")
+            if files:
+                directories[name] = files
         self._chosen = choose_disks(directories, self.settings.include, self.settings.exclude)
         self._seen = set(names)
 

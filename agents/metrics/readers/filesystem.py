@@ -108,7 +108,7 @@ class FilesystemReader(Reader[FilesystemSettings]):
 
     def read(self, node: Node) -> Iterable[Gauge | Count]:
         """List the mounts and query all of them. Wait only once for a hung file system."""
-        self.errors = []
+        self.forget_errors()
         mounts = read_parsed(node, MOUNTINFO, self._local_mounts)
         if not mounts:
             raise NotHereError(f"/{MOUNTINFO}: no local file system")

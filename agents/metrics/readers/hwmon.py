@@ -149,7 +149,7 @@ class HwmonReader(Reader[ReaderSettings]):
 
         `errors` has the first unreadable value, and the number of further ones.
         """
-        self.errors = []
+        self.forget_errors()
         wanted = set(self.metrics) if self.wanted is None else self.wanted & self.metrics.keys()
         if not wanted:
             return []

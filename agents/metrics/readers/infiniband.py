@@ -18,12 +18,9 @@ from ccagent.machine.parsed import read_parsed
 from ccagent.records.envelopes import LARGEST_UINT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from typing import TypeVar
+    from collections.abc import Iterable, Iterator
 
     from ccagent.machine.node import Node
-
-    T = TypeVar("T")
 
 _KNOWN_FOR = 60.0
 _WORD = 4
@@ -136,7 +133,7 @@ class InfinibandReader(Reader[ReaderSettings]):
 
     def _look_for_ports(self, node: Node) -> None:
         """Find ports and links if unknown. Raise NotHereError without a port."""
-        self.errors = []
+        self.forget_errors()
         now = node.clock.monotonic()
         if self._known_until is None or now >= self._known_until:
             self._ports = self._find_ports(node)
@@ -150,14 +147,14 @@ class InfinibandReader(Reader[ReaderSettings]):
         """Yield port, metric, and B or packets, of each readable counter."""
         for port in self._ports:
             for metric, path, factor in port.counters:
-                value = self._read(node, path, parse_counter)
+                value = self.try_parsed(node, path, parse_counter)
                 if value is not None:
                     yield port, metric, value * factor
 
     def _find_ports(self, node: Node) -> list[Port]:
         ports: list[Port] = []
         for device in sorted(node.list(DEVICES)):
-            for name in sorted(self._list(node, f"{DEVICES}/{device}/ports")):
+            for name in sorted(self.try_list(node, f"{DEVICES}/{device}/ports")):
                 path = f"{DEVICES}/{device}/ports/{name}"
                 counters = self._find_counters(node, device, path)
                 if counters:
@@ -171,7 +168,7 @@ class InfinibandReader(Reader[ReaderSettings]):
         files = {
             f"{directory}/{name}"
             for directory in ("counters", "counters_ext")
-            for name in self._list(node, f"{port}/{directory}")
+            for name in self.try_list(node, f"{port}/{directory}")
         }
         unit = _FLIT if device.startswith(_OMNI_PATH) else _WORD
         counters: list[tuple[str, str, int]] = []
@@ -184,33 +181,17 @@ class InfinibandReader(Reader[ReaderSettings]):
         return tuple(counters)
 
     def _read_links(self, node: Node) -> list[Gauge]:
-        states = {port: self._read(node, f"{port.path}/state", parse_state) for port in self._ports}
+        states = {
+            port: self.try_parsed(node, f"{port.path}/state", parse_state) for port in self._ports
+        }
         active = [port for port, state in states.items() if state == ACTIVE]
-        rates = [self._read(node, f"{port.path}/rate", parse_rate) for port in active]
+        rates = [self.try_parsed(node, f"{port.path}/rate", parse_rate) for port in active]
         links: list[Gauge] = []
         if any(state is not None for state in states.values()):
             links.append(Gauge("ib_ports_active", len(active)))
         if None not in rates:
             links.append(Gauge("ib_rate", sum(rate for rate in rates if rate is not None)))
         return links
-
-    def _list(self, node: Node, path: str) -> list[str]:
-        try:
-            return node.list(path)
-        except NotHereError:
-            return []
-        except CcagentError as error:
-            self.errors.append(str(error))
-        return []
-
-    def _read(self, node: Node, path: str, parse: Callable[[bytes], T]) -> T | None:
-        try:
-            return read_parsed(node, path, parse)
-        except NotHereError:
-            return None
-        except CcagentError as error:
-            self.errors.append(str(error))
-        return None
 
 
 def find_ports(node: Node) -> CheckResult:

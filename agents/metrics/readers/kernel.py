@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Reader, ReaderSettings
-from ccagent.errors import CcagentError, NotHereError
-from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.network import parse_netstat, parse_sockstat
 from ccagent.machine.procfs.system import (
     parse_file_nr,
@@ -70,20 +68,15 @@ class KernelReader(Reader[ReaderSettings]):
 
     def read(self, node: Node) -> Iterable[Gauge | Count]:
         """Read the files if a metric is wanted. Raise NotHereError if all are missing."""
-        self.errors = []
+        self.forget_errors()
         if not self.is_wanted:
             return []
         found: list[Gauge | Count] = []
-        missing = ""
         for path, (parse, select) in _FILES.items():
-            try:
-                found += select(read_parsed(node, path, parse))
-            except NotHereError as error:
-                missing = str(error)
-            except CcagentError as error:
-                self.errors.append(str(error))
-        if missing and not found and not self.errors:
-            raise NotHereError(missing)
+            parsed = self.try_parsed(node, path, parse)
+            if parsed is not None:
+                found += select(parsed)
+        self.require(found)
         return found
 
 
@@ -180,22 +173,14 @@ class PressureReader(Reader[ReaderSettings]):
 
     def read(self, node: Node) -> Iterable[Gauge | Count]:
         """Read /proc/pressure. Raise NotHereError for a kernel without it."""
-        self.errors = []
+        self.forget_errors()
         found: list[Gauge | Count] = []
-        missing: list[str] = []
         for resource in _RESOURCES:
-            try:
-                pressures = read_parsed(node, f"proc/pressure/{resource}", parse_pressure)
-            except NotHereError as error:
-                missing.append(str(error))
-            except CcagentError as error:
-                self.errors.append(str(error))
-            else:
-                for extent, pressure in pressures.items():
-                    if (resource, extent) != _UNTOLD:
-                        metric = f"pressure_{resource}_{extent}"
-                        found.append(Count(metric, pressure.total))
-                        found.append(Gauge(f"{metric}_avg10", pressure.avg10))
-        if len(missing) == len(_RESOURCES):
-            raise NotHereError(missing[0])
+            pressures = self.try_parsed(node, f"proc/pressure/{resource}", parse_pressure) or {}
+            for extent, pressure in pressures.items():
+                if (resource, extent) != _UNTOLD:
+                    metric = f"pressure_{resource}_{extent}"
+                    found.append(Count(metric, pressure.total))
+                    found.append(Gauge(f"{metric}_avg10", pressure.avg10))
+        self.require(found)
         return found

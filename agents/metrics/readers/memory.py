@@ -17,9 +17,8 @@ from ccagent.agents.metrics.readers.base import (
     ReaderSettings,
     Scope,
 )
-from ccagent.errors import CcagentError, NotHereError, UnparsableError
+from ccagent.errors import NotHereError, UnparsableError
 from ccagent.machine.cpus import node_numbers
-from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.system import compute_used_memory, parse_meminfo, parse_vmstat
 from ccagent.records.envelopes import LARGEST_UINT
 
@@ -225,33 +224,18 @@ class MemoryReader(Reader[MemorySettings]):
 
     def read(self, node: Node) -> Iterable[Gauge | Count]:
         """Read /proc/meminfo, /proc/vmstat and node*/meminfo. Raise NotHereError without any."""
-        self.errors = []
+        self.forget_errors()
         found: list[Gauge | Count] = []
-        missing: list[NotHereError] = []
         wants_more = self.wanted is not None and not self.wanted.isdisjoint(ON_DEMAND)
         for path, scope, compute in self._files(node):
-            try:
-                values = read_parsed(
-                    node, path, partial(_parse_memory, compute=compute, wants_more=wants_more)
-                )
-            except NotHereError as error:
-                missing.append(error)
-            except CcagentError as error:
-                self.errors.append(str(error))
-            else:
-                found += (Gauge(metric, value, scope) for metric, value in values.items())
-        try:
-            events = read_parsed(node, "proc/vmstat", parse_events)
-        except NotHereError as error:
-            missing.append(error)
-        except CcagentError as error:
-            self.errors.append(str(error))
-        else:
-            for metric, value in events.items():
-                scale = node.page_size if metric in _IN_PAGES else 1
-                found.append(Count(metric, value * scale))
-        if missing and not found and not self.errors:
-            raise missing[0]
+            parse = partial(_parse_memory, compute=compute, wants_more=wants_more)
+            values = self.try_parsed(node, path, parse) or {}
+            found += (Gauge(metric, value, scope) for metric, value in values.items())
+        events = self.try_parsed(node, "proc/vmstat", parse_events) or {}
+        for metric, value in events.items():
+            scale = node.page_size if metric in _IN_PAGES else 1
+            found.append(Count(metric, value * scale))
+        self.require(found)
         return found
 
     def _files(self, node: Node) -> list[tuple[str, Scope, _Compute]]:
@@ -263,14 +247,7 @@ class MemoryReader(Reader[MemorySettings]):
                 node_memory if self.settings.used == "available" else collector_memory,
             )
         ]
-        try:
-            numbers = node_numbers(node.list(_NODES))
-        except NotHereError:
-            numbers = []
-        except CcagentError as error:
-            self.errors.append(str(error))
-            numbers = []
-        for number in numbers:
+        for number in node_numbers(self.try_list(node, _NODES)):
             scope = Scope("memoryDomain", str(number))
             files.append((f"{_NODES}/node{number}/meminfo", scope, domain_memory))
         return files
@@ -313,20 +290,14 @@ class NumastatReader(Reader[ReaderSettings]):
 
     def read(self, node: Node) -> Iterable[Gauge | Count]:
         """Read each node*/numastat. Raise NotHereError without NUMA nodes."""
-        self.errors = []
-        if self.wanted is not None and self.wanted.isdisjoint(self.metrics):
+        self.forget_errors()
+        if not self.is_wanted:
             return []
         found: list[Gauge | Count] = []
-        numbers = node_numbers(node.list(_NODES))
-        for number in numbers:
+        for number in node_numbers(node.list(_NODES)):
             scope = Scope("memoryDomain", str(number))
-            try:
-                pages = read_parsed(node, f"{_NODES}/node{number}/numastat", parse_numastat)
-            except NotHereError:
-                continue
-            except CcagentError as error:
-                self.errors.append(str(error))
-                continue
+            path = f"{_NODES}/node{number}/numastat"
+            pages = self.try_parsed(node, path, parse_numastat) or {}
             found += (Count(metric, value, scope) for metric, value in pages.items())
         if not found and not self.errors:
             raise NotHereError(f"/{_NODES}: no NUMA node with numastat")

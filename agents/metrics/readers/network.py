@@ -16,7 +16,7 @@ from ccagent.agents.metrics.readers.base import (
     ReaderSettings,
     Scope,
 )
-from ccagent.errors import CcagentError, NotHereError, UnparsableError
+from ccagent.errors import NotHereError, UnparsableError
 from ccagent.machine.counters import Sums
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.network import parse_device, split_devices
@@ -154,7 +154,7 @@ class NetworkReader(Reader[NetworkReaderSettings]):
 
         A damaged interface adds to `errors`.
         """
-        self.errors = []
+        self.forget_errors()
         interfaces = read_parsed(node, _TRAFFIC, split_devices)
         self._choose(node, interfaces.keys())
         counters: dict[str, tuple[int, ...]] = {}
@@ -173,12 +173,9 @@ class NetworkReader(Reader[NetworkReaderSettings]):
             return
         directories: dict[str, list[str]] = {}
         for name in names:
-            try:
-                directories[name] = node.list(f"{_INTERFACES}/{name}")
-            except NotHereError:
-                continue
-            except CcagentError as error:
-                self.errors.append(str(error))
+            files = self.try_list(node, f"{_INTERFACES}/{name}")
+            if files:
+                directories[name] = files
         self._chosen = choose_interfaces(directories, self.settings.include, self.settings.exclude)
         self._seen = set(names)
         self._chosen_until = now + _KNOWN_FOR

@@ -26,7 +26,7 @@ from ccagent.machine.procfs.nfs import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ccagent.machine.node import Node
 
@@ -105,14 +105,11 @@ class NfsReader(Reader[ReaderSettings]):
 
     def read(self, node: Node) -> Iterable[Gauge | Count]:
         """Read operations and mounts. Raise NotHereError without a client."""
-        self.errors = []
+        self.forget_errors()
         found: list[Gauge | Count] = []
-        try:
-            found += self._read_operations(node)
-        except NotHereError:
-            raise
-        except CcagentError as error:
-            self.errors.append(str(error))
+        counters = self.try_parsed(node, _OPERATIONS, parse_operations) or {}
+        self.require(counters)
+        found += self._count_operations(counters)
         try:
             found += self._read_volumes(node)
         except CcagentError as error:
@@ -121,7 +118,7 @@ class NfsReader(Reader[ReaderSettings]):
 
     def read_raw(self, node: Node) -> Iterable[Gauge | Count]:
         """Read the operations since boot; bytes are those of `nfs-mounts`."""
-        self.errors = []
+        self.forget_errors()
         counters = read_parsed(node, _OPERATIONS, parse_operations)
         found: list[Gauge | Count] = [
             Count(f"nfs{version}_total", sum(counters[f"proc{version}"]))
@@ -132,8 +129,7 @@ class NfsReader(Reader[ReaderSettings]):
             found.append(Count("nfs_retrans", counters["rpc"][1]))
         return found
 
-    def _read_operations(self, node: Node) -> Iterable[Count]:
-        counters = read_parsed(node, _OPERATIONS, parse_operations)
+    def _count_operations(self, counters: Mapping[str, Sequence[int]]) -> Iterable[Count]:
         deltas: dict[str, list[int]] = {}
         for line, numbers in counters.items():
             # The counters have 32 bits, see rpc_proc_show() in net/sunrpc/stats.c.
@@ -276,7 +272,7 @@ class NfsMountsReader(Reader[NfsMountsSettings]):
 
     def read(self, node: Node) -> Iterable[Gauge | Count]:
         """Read the counters of all mounts. Raise NotHereError without an NFS mount."""
-        self.errors = []
+        self.forget_errors()
         if not self.is_wanted:
             return []
         mounts, problems = parse_nfs_mounts(node.read(_STATISTICS))

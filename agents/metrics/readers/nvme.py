@@ -280,7 +280,7 @@ class NvmeReader(Reader[NvmeSettings]):
 
     def begin(self, node: Node) -> None:
         """Start reading the logs in the background if they are due."""
-        self.errors = []
+        self.forget_errors()
         self._is_begun = True
         if not self.is_wanted:
             return
@@ -311,13 +311,7 @@ class NvmeReader(Reader[NvmeSettings]):
         return [gauge for name, log in logs.items() for gauge in gauges(name, log)]
 
     def _find(self, node: Node) -> list[str]:
-        try:
-            names = node.list(_CONTROLLERS)
-        except NotHereError:
-            return []
-        except CcagentError as error:
-            self.errors.append(str(error))
-            return []
+        names = self.try_list(node, _CONTROLLERS)
         numbers = sorted(int(found[1]) for found in map(_NAME.fullmatch, names) if found)
         return [
             name

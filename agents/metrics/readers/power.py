@@ -72,7 +72,7 @@ class PowerReader(Reader[ReaderSettings]):
 
         Raise NotPermittedError with the fix if this user can read no zone.
         """
-        self.errors = []
+        self.forget_errors()
         packages = list_packages(node)
         poller = self._poller
         if poller is not None:

@@ -106,7 +106,7 @@ class ProgramReader(Reader[P], Generic[P]):
 
     def read(self, node: Node) -> Iterable[Gauge]:
         """Start the program if due. Return the values of a finished run."""
-        self.errors = []
+        self.forget_errors()
         if not self.is_wanted:
             return []
         targets = self.targets(node)

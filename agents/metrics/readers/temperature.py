@@ -9,7 +9,6 @@ from ccagent.agents.metrics.readers.base import NODE, Gauge, Metric, Reader, Rea
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
 from ccagent.machine.cpus import CPUS, CpuLocation, read_location
 from ccagent.machine.hwmon import HWMON, HwmonChip, list_chips
-from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.cpulist import parse_cpu_list
 
 if TYPE_CHECKING:
@@ -146,7 +145,7 @@ class TemperatureReader(Reader[ReaderSettings]):
 
     def read(self, node: Node) -> Iterable[Gauge]:
         """Read each sensor. Raise NotHereError if the processor has none."""
-        self.errors = []
+        self.forget_errors()
         # The sensors of a core exist while it is online.
         state = (sorted(node.list(HWMON)), _text(node, f"{CPUS}/online"))
         if state != self._state:
@@ -156,12 +155,8 @@ class TemperatureReader(Reader[ReaderSettings]):
             raise NotHereError(f"/{HWMON}: no sensor of a processor")
         highest: dict[tuple[str, Scope], float] = {}
         for path, metric, scopes in self._sensors:
-            try:
-                degrees = read_parsed(node, path, parse_temperature)
-            except NotHereError:
-                continue
-            except CcagentError as error:
-                self.errors.append(str(error))
+            degrees = self.try_parsed(node, path, parse_temperature)
+            if degrees is None:
                 continue
             for scope in (*scopes, NODE):
                 if degrees > highest.get((metric, scope), -1000):

@@ -8,7 +8,7 @@ from ccagent.errors import CcagentError, NotHereError, UnparsableError, Vanished
 from ccagent.machine.node import LARGEST_FILE, Node
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Sequence, Sized
 
 
 T = TypeVar("T")
@@ -66,15 +66,20 @@ def read_lack(node: Node, *needed: str) -> str:
 
 
 class FileErrors:
-    """Base class of readers of many similar files. errors: the first per kind of file."""
+    """Base class of readers of files, such as one for each hwthread or job.
+
+    errors: those of the last reading, of `try_parsed` and `try_list` the first per name of a file.
+    """
 
     def __init__(self) -> None:
         self.errors: list[str] = []
+        self._missing: NotHereError | None = None
         self._reported: set[str] = set()
 
     def forget_errors(self) -> None:
         """Start a reading: clear the errors."""
         self.errors = []
+        self._missing = None
         self._reported = set()
 
     def complain(self, kind: str, error: CcagentError) -> None:
@@ -85,10 +90,24 @@ class FileErrors:
 
     def try_parsed(self, node: NodeFiles, path: str, parse: Callable[[bytes], T]) -> T | None:
         """Read and parse a file; None if it does not exist or can't be parsed."""
+        return self._attempt(path, lambda: read_parsed(node, path, parse))
+
+    def try_list(self, node: Node, path: str) -> list[str]:
+        """Return the names in a directory; none if it does not exist or can't be listed."""
+        return self._attempt(path, lambda: node.list(path)) or []
+
+    def require(self, found: Sized) -> None:
+        """Raise the error of the first missing file if nothing was found and nothing failed."""
+        if self._missing is not None and not found and not self.errors:
+            raise self._missing
+
+    def _attempt(self, path: str, call: Callable[[], T]) -> T | None:
         try:
-            return read_parsed(node, path, parse)
-        except (NotHereError, VanishedError):
-            return None
+            return call()
+        except NotHereError as error:
+            self._missing = self._missing or error
+        except VanishedError:
+            pass
         except CcagentError as error:
             self.complain(path.rpartition("/")[2], error)
-            return None
+        return None
