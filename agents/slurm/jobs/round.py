@@ -102,6 +102,8 @@ class JobsRound:
         self._current_runs: set[bytes] = set()
         self._started: set[bytes] = set()
         self._resized: list[tuple[bytes, Run]] = []
+        self._queued_starts: dict[bytes, bytes] = {}
+        self._first_starts: dict[Key, bytes] = {}
         self.runs: list[Run] = []
 
     def records(self) -> Iterator[SlurmJob]:
@@ -125,6 +127,8 @@ class JobsRound:
                 self._queue[row.raw_id, row.submit] = squeue.pack(row)
                 if self._options.with_events:
                     self._sharing[row.raw_id] = row.sharing
+                    if not row.is_waiting:
+                        self._queued_starts[row.raw_id] = row.start
         except CcagentError as error:
             self._complain(f"held and dependent jobs are missing: {error}")
 
@@ -225,11 +229,12 @@ class JobsRound:
     def _look_at_run(self, row: list[bytes], *, is_settled: bool) -> None:
         """Note a start or an end without an event so far."""
         state = self._state
+        is_resized = job_rows.state_of(row) == b"RESIZING"
+        row = self._with_first_start(row, is_resized=is_resized)
         started, ended = job_rows.run_of(row)
         if not started:
             return
         start_key, stop_key = b"start\x00" + started, b"stop\x00" + ended
-        is_resized = job_rows.state_of(row) == b"RESIZING"
         if not is_resized:
             self._current_runs.add(started)
         if not is_settled:
@@ -254,6 +259,22 @@ class JobsRound:
                 row, started, is_start_new=is_start_new, is_stop_new=is_stop_new,
                 is_resized=is_resized,
             )  # fmt: skip
+
+    def _with_first_start(self, row: list[bytes], *, is_resized: bool) -> list[bytes]:
+        """Return a row with the start before the job was resized: the backend knows that one.
+
+        Some releases (26.05, not 22.05) begin the row after a resize with its time; squeue doesn't.
+        """
+        if row[START] == row[SUBMIT]:
+            queued = self._queued_starts.get(row[sacct.RAW_ID], b"")
+            is_earlier = 0 < job_rows.moment(queued) < job_rows.moment(row[START])
+            first = self._first_starts.get(job_rows.identify(row), queued if is_earlier else b"")
+            if first:
+                row = [*row]
+                row[START] = first
+        if is_resized:
+            self._first_starts[row[sacct.RAW_ID], row[END]] = row[START]
+        return row
 
     def _note_run(
         self,

@@ -233,6 +233,38 @@ def test_a_resized_job_ends_once_and_with_its_own_end(slurm: Slurm, backend: Bac
     assert backend.refused == []
 
 
+def test_a_job_whose_resizes_change_its_start_ends_once(slurm: Slurm, backend: Backend) -> None:
+    # sacct of Slurm 26.05.3: each resize is a submission and a start.
+    agent = slurm.agent("line")
+    slurm.sacct.prints(job(2, "RUNNING", **RAN))
+    backend.take(slurm, agent)
+    rows = [job(2, "RESIZING", **RAN, End="1699999500")]
+    for begin, end in (("1699999500", "1699999700"), ("1699999700", "1699999900")):
+        again = {**RAN, "NodeList": "c1", "Submit": begin, "Start": begin}
+        slurm.sacct.prints(*rows, job(2, "RUNNING", **again))
+        assert backend.take(slurm, agent) == []
+        rows.append(job(2, "RESIZING", **again, End=end))
+    slurm.sacct.prints(*rows[:-1], job(2, "FAILED", **again, End="1699999900"))
+    backend.take(slurm, agent)
+    assert backend.states == {(2, 1699999000): "failed"}
+    assert backend.refused == []
+
+
+def test_the_queue_knows_the_start_of_a_job_resized_before_the_window(
+    slurm: Slurm, backend: Backend
+) -> None:
+    agent = slurm.agent("line")
+    slurm.sacct.prints(job(2, "RUNNING", **RAN))
+    backend.take(slurm, agent)
+    again = {**RAN, "NodeList": "c1", "Submit": "1699999500", "Start": "1699999500"}
+    ended = queued(2, state="FAILED", start="1699999000", end="1699999900", nodes="c1")
+    slurm.squeue.prints(ended)
+    slurm.sacct.prints(job(2, "FAILED", **again, End="1699999900"))
+    backend.take(slurm, agent)
+    assert backend.states == {(2, 1699999000): "failed"}
+    assert backend.refused == []
+
+
 def test_a_job_that_is_first_seen_resized_starts_once(slurm: Slurm, backend: Backend) -> None:
     agent = slurm.agent("line")
     slurm.sacct.prints(job(1))
