@@ -1,11 +1,11 @@
 """CPU time and memory of a scrape: ccagent and node_exporter on the same recorded machine.
 
-    python benchmarks/exporter.py [SCRAPES]
-    python benchmarks/exporter.py [SCRAPES] --all-sets
+    python benchmarks/exporter.py [SCRAPES] [--all-sets] [--without-cpufreq]
 
 Both exporters read a tree with 48 and with 256 hwthreads (about 1,000 and 5,000 series). They are
 scraped in turn with gzip, as Prometheus does. With --all-sets ccagent also has all other sets of
-names that a tree can feed, for 20 and for 400 jobs on 48 hwthreads. Needs prometheus-node-exporter.
+names that a tree can feed, for 20 and for 400 jobs on 48 hwthreads. With --without-cpufreq the tree
+has no frequencies, as in most virtual machines. Needs prometheus-node-exporter.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _INTERFACE = (
 )  # fmt: skip
 
 
-def make_tree(root: Path, hwthreads: int) -> None:
+def make_tree(root: Path, hwthreads: int, *, has_frequencies: bool) -> None:
     """Write a machine with this number of hwthreads."""
     for name in _COPIED:
         source, target = Path("/proc", name), root / "proc" / name
@@ -78,7 +78,10 @@ def make_tree(root: Path, hwthreads: int) -> None:
     (root / "proc/schedstat").write_text(f"version 15\ntimestamp 1\n{lines}")
     for cpu in cpus:
         place = root / f"sys/devices/system/cpu/cpu{cpu}"
-        (place / "cpufreq").mkdir(parents=True)
+        place.mkdir(parents=True)
+        if not has_frequencies:
+            continue
+        (place / "cpufreq").mkdir()
         # node_exporter exposes no frequency if one of the other files is missing.
         for name in _FREQUENCIES:
             (place / "cpufreq" / name).write_text("2400000\n")
@@ -226,10 +229,10 @@ def main() -> None:
     if sys.argv[1:2] == ["serve"]:
         serve(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
         return
-    words = [word for word in sys.argv[1:] if word != "--all-sets"]
+    words = [word for word in sys.argv[1:] if not word.startswith("--")]
     scrapes = int(words[0]) if words else 50
     machines = [(hwthreads, 0) for hwthreads in HWTHREADS]
-    if len(words) < len(sys.argv) - 1:
+    if "--all-sets" in sys.argv:
         machines = [(HWTHREADS[0], jobs) for jobs in JOBS]
     print(
         f"{'':14} {'series':>6} {'CPU ms':>9} {'ratio':>7} {'median ms':>9} {'RSS MiB':>8}"
@@ -238,7 +241,7 @@ def main() -> None:
     for hwthreads, jobs in machines:
         root = Path(tempfile.mkdtemp(prefix="ccagent-exporter-"))
         try:
-            make_tree(root, hwthreads)
+            make_tree(root, hwthreads, has_frequencies="--without-cpufreq" not in sys.argv)
             add_jobs(root, jobs)
             compare(root, scrapes, jobs)
         finally:

@@ -228,7 +228,8 @@ _DETAILS = (
 class JobOnNode(NamedTuple):
     """A job on this node.
 
-    group: one of its control group directories. pids: its processes. cpus: its hwthreads.
+    group: one of its control group directories. pids: its processes. cpus: its hwthreads. devices:
+    with version 2 the I/O by block device, as `parse_io` returns it.
     """
 
     job: int
@@ -237,6 +238,7 @@ class JobOnNode(NamedTuple):
     identity: JobIdentity
     pids: tuple[int, ...]
     cpus: tuple[int, ...]
+    devices: dict[str, tuple[int, ...]]
 
 
 class JobsOnNode(NamedTuple):
@@ -341,7 +343,9 @@ class NodeSources:
             first = next(iter(kinds.values()))
             pids, identity = self._processes.of(node, files, job, kinds.get("cpuacct", first))
             cpus = _read_cpus(files, kinds.get("cpuset", first))
-            found.append(JobOnNode(job, counters[job], first[0].path, identity, pids, cpus))
+            group = first[0].path
+            devices = self._cgroups.devices.get(group, {})
+            found.append(JobOnNode(job, counters[job], group, identity, pids, cpus, devices))
         return JobsOnNode(found, len(counters) - len(chosen))
 
     def _read_job_io(self, node: Node) -> JobsIo:

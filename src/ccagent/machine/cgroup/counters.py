@@ -233,7 +233,7 @@ class JobCgroups(FileErrors):
 
     errors: of the last reading, the first of each kind. is_detailed: read more files, for fields of
     JobCounters that are None otherwise. directories: of the jobs at the last reading, by job and
-    controller.
+    controller. devices: results of `parse_io` for io.stat, by directory of version 2.
     """
 
     def __init__(self, *, is_detailed: bool = False) -> None:
@@ -241,6 +241,7 @@ class JobCgroups(FileErrors):
         self._files = DETAILED_FILES if is_detailed else FILES
         self._controllers = tuple(name for name in self._files if name != V2)
         self.directories: dict[int, dict[str, list[JobDirectory]]] = {}
+        self.devices: dict[str, dict[str, tuple[int, ...]]] = {}
         self._is_complete = False
         self._kills: dict[str, dict[str, int]] = {}
         self._layered: dict[str, bool] = {}
@@ -251,6 +252,7 @@ class JobCgroups(FileErrors):
         files: files of the node that are kept open.
         """
         self.forget_errors()
+        self.devices = {}
         before, self.directories = self.directories, {}
         was_complete, self._is_complete = self._is_complete, False
         try:
@@ -300,8 +302,10 @@ class JobCgroups(FileErrors):
             devices = self.try_parsed(files, f"{path}/{name}", parse_io)
             if devices is not None:
                 used = [io for device, io in devices.items() if not self._is_layer(node, device)]
-                values["io_read"] = sum(read for read, _ in used)
-                values["io_write"] = sum(written for _, written in used)
+                values["io_read"] = sum(io[0] for io in used)
+                values["io_write"] = sum(io[1] for io in used)
+                if kind == V2:
+                    self.devices[path] = devices
                 break
         if kind == "memory":
             values |= self._oom_kills_v1(node, files, path)
