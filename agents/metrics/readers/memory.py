@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from msgspec import Meta
@@ -157,10 +156,13 @@ def collector_memory(meminfo: dict[str, int]) -> dict[str, int]:
     return node_memory(meminfo) | {"mem_used": (meminfo["MemTotal"] - free) * _KB}
 
 
-def _parse_memory(content: bytes, compute: _Compute, *, wants_more: bool) -> dict[str, int]:
+def _read_memory(node: Node, path: str, compute: _Compute, *, wants_more: bool) -> dict[str, int]:
     """Return B by metric of a meminfo file, with the on-demand metrics if `wants_more`."""
-    meminfo = parse_meminfo(content)
-    found = compute(meminfo)
+    meminfo = read_parsed(node, path, parse_meminfo)
+    try:
+        found = compute(meminfo)
+    except UnparsableError as error:
+        raise UnparsableError(f"/{path}: {error}") from error
     if wants_more and found:  # a NUMA node without memory has none
         for metric, (field, _) in ON_DEMAND.items():
             if field in meminfo:
@@ -198,15 +200,14 @@ def domain_memory(meminfo: dict[str, int]) -> dict[str, int]:
     return {"mem_used": max(0, total - free - cache - slab) * _KB, "mem_free": free * _KB}
 
 
-def parse_events(content: bytes) -> dict[str, int]:
-    """Parse /proc/vmstat. Return events or pages since boot by metric.
+def select_events(events: dict[str, int]) -> dict[str, int]:
+    """Return events or pages of /proc/vmstat since boot by metric.
 
     Raise UnparsableError without any of them.
     """
-    events = parse_vmstat(content)
     found = {_EVENTS[name]: value for name, value in events.items() if name in _EVENTS}
     if not found:
-        raise UnparsableError("no page faults")
+        raise UnparsableError("/proc/vmstat: no page faults")
     return found
 
 
@@ -231,9 +232,7 @@ class MemoryReader(Reader[MemorySettings]):
         wants_more = self.wanted is not None and not self.wanted.isdisjoint(ON_DEMAND)
         for path, scope, compute in self._files(node):
             try:
-                values = read_parsed(
-                    node, path, partial(_parse_memory, compute=compute, wants_more=wants_more)
-                )
+                values = _read_memory(node, path, compute, wants_more=wants_more)
             except NotHereError as error:
                 missing.append(error)
             except CcagentError as error:
@@ -241,7 +240,7 @@ class MemoryReader(Reader[MemorySettings]):
             else:
                 found += (Gauge(metric, value, scope) for metric, value in values.items())
         try:
-            events = read_parsed(node, "proc/vmstat", parse_events)
+            events = select_events(read_parsed(node, "proc/vmstat", parse_vmstat))
         except NotHereError as error:
             missing.append(error)
         except CcagentError as error:

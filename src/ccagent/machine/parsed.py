@@ -31,20 +31,28 @@ def read_parsed(
 ) -> T:
     """Return the result of `parse` for a file. Its UnparsableError gets the path as prefix.
 
-    A snapshot of the node returns the same result again: it must not be changed. Raise as
-    `Node.read` does.
+    A snapshot of the node returns the same result again, and so do kept files with unchanged
+    content: it must not be changed. Raise as `Node.read` does.
     """
     parsed = getattr(node, "parsed", None)
     if parsed is not None and (path, parse) in parsed:
         known: T = parsed[path, parse]
         return known
     content = node.read(path, limit)
+    results = getattr(node, "results", None)
+    if results is not None:
+        last = results.get(path)
+        if last is not None and last[0] == content and last[1] is parse:
+            same: T = last[2]
+            return same
     try:
         found = parse(content)
     except UnparsableError as error:
         raise UnparsableError(f"/{path}: {error}") from error
     if parsed is not None:
         parsed[path, parse] = found
+    if results is not None:
+        results[path] = content, parse, found
     return found
 
 

@@ -244,6 +244,7 @@ class JobCgroups(FileErrors):
         self.devices: dict[str, dict[str, tuple[int, ...]]] = {}
         self._is_complete = False
         self._kills: dict[str, dict[str, int]] = {}
+        self._paths: dict[str, list[tuple[str, Callable[[bytes], dict[str, int]]]]] = {}
         self._layered: dict[str, bool] = {}
 
     def read(self, node: Node, files: NodeFiles | None = None) -> dict[int, JobCounters]:
@@ -274,10 +275,9 @@ class JobCgroups(FileErrors):
                 is_continued=before.get(job, kinds) == kinds,
                 is_new=was_complete and job not in before,
             )
-        here = {
-            each.path for kinds in self.directories.values() for each in kinds.get("memory", ())
-        }
+        here = {each.path for each in directories}
         self._kills = {path: kills for path, kills in self._kills.items() if path in here}
+        self._paths = {path: paths for path, paths in self._paths.items() if path in here}
         return found
 
     def _sums(self, node: Node, files: NodeFiles, kind: str, paths: list[str]) -> dict[str, int]:
@@ -294,8 +294,12 @@ class JobCgroups(FileErrors):
 
     def _values(self, node: Node, files: NodeFiles, kind: str, path: str) -> dict[str, int]:
         values: dict[str, int] = {}
-        for name, parse in self._files[kind].items():
-            found = self.try_parsed(files, f"{path}/{name}", parse)
+        paths = self._paths.get(path)
+        if paths is None:
+            named = self._files[kind].items()
+            paths = self._paths[path] = [(f"{path}/{name}", parse) for name, parse in named]
+        for place, parse in paths:
+            found = self.try_parsed(files, place, parse)
             if found:
                 values |= found
         for name in _IO_FILES.get(kind, ()):

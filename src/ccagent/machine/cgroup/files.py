@@ -23,10 +23,8 @@ if TYPE_CHECKING:
 # LONG_MAX, rounded down to pages of up to 64 KiB.
 _NO_LIMIT = 2**63 - 2**16
 _DEVICE, _COUNT = rb"([0-9]{1,4}:[0-9]{1,7})", rb"([0-9]{1,20})"
-# blkcg_print_one_stat() in block/blk-cgroup.c
-_IO = re.compile(
-    rb"\b%b rbytes=%b wbytes=%b(?: rios=%b wios=%b)?\b" % (_DEVICE, *[_COUNT] * 4)
-)
+# The form of blkcg_print_one_stat() in block/blk-cgroup.c.
+_IO = re.compile(rb"\b%b rbytes=%b wbytes=%b(?: rios=%b wios=%b)?\b" % (_DEVICE, *[_COUNT] * 4))
 _IO_V1 = re.compile(rb"\b%b (?:Read|(Write)) %b\b" % (_DEVICE, _COUNT))
 
 

@@ -370,7 +370,11 @@ class TestVersion2:
                 "usage_usec 99999999999999999999\n",
                 {"job_cpu_util", "job_cpu_throttled"},
             ),
-            ("io.stat", "8:0 rbytes=99999999999999999999 wbytes=1\n", {"job_io_read", "job_io_write"}),
+            (
+                "io.stat",
+                "8:0 rbytes=99999999999999999999 wbytes=1\n",
+                {"job_io_read", "job_io_write"},
+            ),
             ("io.pressure", "garbage\n", {"job_pressure_io"}),
         ],
     )
