@@ -1,11 +1,12 @@
 """CPU time and memory of a scrape: ccagent and node_exporter on the same recorded machine.
 
-    python benchmarks/exporter.py [SCRAPES] [--all-sets] [--without-cpufreq]
+    python benchmarks/exporter.py [SCRAPES] [--all-sets] [--without-cpufreq | --this-machine]
 
 Both exporters read a tree with 48 and with 256 hwthreads (about 1,000 and 5,000 series). They are
 scraped in turn with gzip, as Prometheus does. With --all-sets ccagent also has all other sets of
 names that a tree can feed, for 20 and for 400 jobs on 48 hwthreads. With --without-cpufreq the tree
-has no frequencies, as in most virtual machines. Needs prometheus-node-exporter.
+has no frequencies, as in most virtual machines. With --this-machine both read this machine, with
+the collectors of their defaults. Needs prometheus-node-exporter.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+_THIS_MACHINE = Path("/")
 HWTHREADS = (48, 256)
 JOBS = (20, 400)
 _ALL_SETS: tuple[NameSet, ...] = (
@@ -125,7 +127,7 @@ def serve(root: str, port: int, jobs: int) -> None:
 
     names = _ALL_SETS if jobs else _ALL_SETS[:1]
     others = {name for each in names[1:] for name in list_collectors(each)}
-    unread = {*list_collectors(names[0])} - {*_COLLECTORS} - others
+    unread = {*list_collectors(names[0])} - {*_COLLECTORS} - others if root != "/" else ()
     settings = ExporterSettings(
         listen=(f"127.0.0.1:{port}",),
         names=names,
@@ -174,11 +176,13 @@ def compare(root: Path, scrapes: int, jobs: int) -> None:
     """Scrape both exporters in turn, and print a row for each."""
     ports = (free_port(), free_port())
     node_exporter = [
-        "prometheus-node-exporter", "--collector.disable-defaults",
-        *(f"--collector.{name}" for name in _COLLECTORS), f"--path.procfs={root / 'proc'}",
-        f"--path.sysfs={root / 'sys'}", f"--web.listen-address=127.0.0.1:{ports[0]}",
-        "--web.disable-exporter-metrics",
+        "prometheus-node-exporter", "--web.disable-exporter-metrics",
+        f"--web.listen-address=127.0.0.1:{ports[0]}",
     ]  # fmt: skip
+    if root != _THIS_MACHINE:
+        collectors = (f"--collector.{name}" for name in _COLLECTORS)
+        paths = (f"--path.procfs={root / 'proc'}", f"--path.sysfs={root / 'sys'}")
+        node_exporter += ["--collector.disable-defaults", *collectors, *paths]
     ccagent = [sys.executable, __file__, "serve", str(root), str(ports[1]), str(jobs)]
     processes = [
         subprocess.Popen(command, stderr=subprocess.DEVNULL) for command in (node_exporter, ccagent)
@@ -231,13 +235,17 @@ def main() -> None:
         return
     words = [word for word in sys.argv[1:] if not word.startswith("--")]
     scrapes = int(words[0]) if words else 50
+    is_all = "--all-sets" in sys.argv
     machines = [(hwthreads, 0) for hwthreads in HWTHREADS]
-    if "--all-sets" in sys.argv:
+    if is_all:
         machines = [(HWTHREADS[0], jobs) for jobs in JOBS]
     print(
         f"{'':14} {'series':>6} {'CPU ms':>9} {'ratio':>7} {'median ms':>9} {'RSS MiB':>8}"
         f" {'gzip KiB':>8}"
     )
+    if "--this-machine" in sys.argv:
+        compare(_THIS_MACHINE, scrapes, int(is_all))
+        return
     for hwthreads, jobs in machines:
         root = Path(tempfile.mkdtemp(prefix="ccagent-exporter-"))
         try:

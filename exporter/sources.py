@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 
 _PART = re.compile(r"step_[0-9a-z+_]{1,40}|task_[0-9a-z]{1,20}|user|libvirt|emulator", re.ASCII)
-_DEEPEST = 4
+_DEEPEST = 3
+"""Levels below a job: step_0/user/task_0."""
 _ASKED_PROCESSES = 3
 _TRIES = 10
 _LONGEST_NAME = 128
