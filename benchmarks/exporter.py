@@ -132,7 +132,7 @@ def serve(root: str, port: int, jobs: int) -> None:
         listen=(f"127.0.0.1:{port}",),
         names=names,
         exclude=(*sorted(unread),),
-        max_jobs=jobs,
+        max_jobs=jobs if root != "/" else 0,
     )
     ExporterService(settings).start(Node(root=root, hostname="node", cluster="test"))
     time.sleep(3600)

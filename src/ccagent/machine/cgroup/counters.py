@@ -312,10 +312,10 @@ class JobCgroups(FileErrors):
                     self.devices[path] = devices
                 break
         if kind == "memory":
-            values |= self._oom_kills_v1(node, files, path)
+            values |= self._oom_kills_v1(files, path)
         return values
 
-    def _oom_kills_v1(self, node: Node, files: NodeFiles, path: str) -> dict[str, int]:
+    def _oom_kills_v1(self, files: NodeFiles, path: str) -> dict[str, int]:
         """Return the sum over steps and tasks, including ended ones, for version 1.
 
         Version 1 does not sum over descendants (memcg_memory_event() in
@@ -326,8 +326,8 @@ class JobCgroups(FileErrors):
             return {}
         kills = self._kills.setdefault(path, {})
         kills[""] = own["oom_kills"]
-        for step in self._names(node, path, _STEP):
-            tasks = self._names(node, f"{path}/{step}", _TASK)
+        for step in self._names(files, path, _STEP):
+            tasks = self._names(files, f"{path}/{step}", _TASK)
             for part in (step, *(f"{step}/{task}" for task in tasks)):
                 found = self.try_parsed(files, f"{path}/{part}/memory.oom_control", _parse_kills)
                 if found and found["oom_kills"]:
@@ -346,9 +346,9 @@ class JobCgroups(FileErrors):
             self._layered[device] = known
         return known
 
-    def _names(self, node: Node, directory: str, form: re.Pattern[str]) -> list[str]:
+    def _names(self, files: NodeFiles, directory: str, form: re.Pattern[str]) -> list[str]:
         try:
-            return sorted(filter(form.fullmatch, node.list(directory)))
+            return sorted(filter(form.fullmatch, files.directories(directory)))
         except NotHereError:
             return []
         except CcagentError as error:
