@@ -167,7 +167,7 @@ class SampleEncoder:
         labels: list[Labels] = []
         values: list[float] = []
         for family, rows in families:
-            if type(rows) is list and len(rows) == 1:  # most families have one sample
+            if isinstance(rows, list) and len(rows) == 1:  # most families have one sample
                 labels.append(rows[0][0])
                 values.append(rows[0][1])
                 found.append(family)
