@@ -1,11 +1,12 @@
 """CPU time and memory of a scrape: ccagent and node_exporter on the same recorded machine.
 
-    python benchmarks/exporter.py [SCRAPES]
-    python benchmarks/exporter.py [SCRAPES] --all-sets
+    python benchmarks/exporter.py [SCRAPES] [--all-sets] [--without-cpufreq | --this-machine]
 
 Both exporters read a tree with 48 and with 256 hwthreads (about 1,000 and 5,000 series). They are
 scraped in turn with gzip, as Prometheus does. With --all-sets ccagent also has all other sets of
-names that a tree can feed, for 20 and for 400 jobs on 48 hwthreads. Needs prometheus-node-exporter.
+names that a tree can feed, for 20 and for 400 jobs on 48 hwthreads. With --without-cpufreq the tree
+has no frequencies, as in most virtual machines. With --this-machine both read this machine, with
+the collectors of their defaults. Needs prometheus-node-exporter.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+_THIS_MACHINE = Path("/")
 HWTHREADS = (48, 256)
 JOBS = (20, 400)
 _ALL_SETS: tuple[NameSet, ...] = (
@@ -57,7 +59,7 @@ _INTERFACE = (
 )  # fmt: skip
 
 
-def make_tree(root: Path, hwthreads: int) -> None:
+def make_tree(root: Path, hwthreads: int, *, has_frequencies: bool) -> None:
     """Write a machine with this number of hwthreads."""
     for name in _COPIED:
         source, target = Path("/proc", name), root / "proc" / name
@@ -78,7 +80,10 @@ def make_tree(root: Path, hwthreads: int) -> None:
     (root / "proc/schedstat").write_text(f"version 15\ntimestamp 1\n{lines}")
     for cpu in cpus:
         place = root / f"sys/devices/system/cpu/cpu{cpu}"
-        (place / "cpufreq").mkdir(parents=True)
+        place.mkdir(parents=True)
+        if not has_frequencies:
+            continue
+        (place / "cpufreq").mkdir()
         # node_exporter exposes no frequency if one of the other files is missing.
         for name in _FREQUENCIES:
             (place / "cpufreq" / name).write_text("2400000\n")
@@ -122,12 +127,12 @@ def serve(root: str, port: int, jobs: int) -> None:
 
     names = _ALL_SETS if jobs else _ALL_SETS[:1]
     others = {name for each in names[1:] for name in list_collectors(each)}
-    unread = {*list_collectors(names[0])} - {*_COLLECTORS} - others
+    unread = {*list_collectors(names[0])} - {*_COLLECTORS} - others if root != "/" else ()
     settings = ExporterSettings(
         listen=(f"127.0.0.1:{port}",),
         names=names,
         exclude=(*sorted(unread),),
-        max_jobs=jobs,
+        max_jobs=jobs if root != "/" else 0,
     )
     ExporterService(settings).start(Node(root=root, hostname="node", cluster="test"))
     time.sleep(3600)
@@ -171,11 +176,13 @@ def compare(root: Path, scrapes: int, jobs: int) -> None:
     """Scrape both exporters in turn, and print a row for each."""
     ports = (free_port(), free_port())
     node_exporter = [
-        "prometheus-node-exporter", "--collector.disable-defaults",
-        *(f"--collector.{name}" for name in _COLLECTORS), f"--path.procfs={root / 'proc'}",
-        f"--path.sysfs={root / 'sys'}", f"--web.listen-address=127.0.0.1:{ports[0]}",
-        "--web.disable-exporter-metrics",
+        "prometheus-node-exporter", "--web.disable-exporter-metrics",
+        f"--web.listen-address=127.0.0.1:{ports[0]}",
     ]  # fmt: skip
+    if root != _THIS_MACHINE:
+        collectors = (f"--collector.{name}" for name in _COLLECTORS)
+        paths = (f"--path.procfs={root / 'proc'}", f"--path.sysfs={root / 'sys'}")
+        node_exporter += ["--collector.disable-defaults", *collectors, *paths]
     ccagent = [sys.executable, __file__, "serve", str(root), str(ports[1]), str(jobs)]
     processes = [
         subprocess.Popen(command, stderr=subprocess.DEVNULL) for command in (node_exporter, ccagent)
@@ -226,19 +233,23 @@ def main() -> None:
     if sys.argv[1:2] == ["serve"]:
         serve(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
         return
-    words = [word for word in sys.argv[1:] if word != "--all-sets"]
+    words = [word for word in sys.argv[1:] if not word.startswith("--")]
     scrapes = int(words[0]) if words else 50
+    is_all = "--all-sets" in sys.argv
     machines = [(hwthreads, 0) for hwthreads in HWTHREADS]
-    if len(words) < len(sys.argv) - 1:
+    if is_all:
         machines = [(HWTHREADS[0], jobs) for jobs in JOBS]
     print(
         f"{'':14} {'series':>6} {'CPU ms':>9} {'ratio':>7} {'median ms':>9} {'RSS MiB':>8}"
         f" {'gzip KiB':>8}"
     )
+    if "--this-machine" in sys.argv:
+        compare(_THIS_MACHINE, scrapes, int(is_all))
+        return
     for hwthreads, jobs in machines:
         root = Path(tempfile.mkdtemp(prefix="ccagent-exporter-"))
         try:
-            make_tree(root, hwthreads)
+            make_tree(root, hwthreads, has_frequencies="--without-cpufreq" not in sys.argv)
             add_jobs(root, jobs)
             compare(root, scrapes, jobs)
         finally:

@@ -167,6 +167,12 @@ class SampleEncoder:
         labels: list[Labels] = []
         values: list[float] = []
         for family, rows in families:
+            if isinstance(rows, list) and len(rows) == 1:  # most families have one sample
+                labels.append(rows[0][0])
+                values.append(rows[0][1])
+                found.append(family)
+                ends.append(len(values))
+                continue
             columns = rows if isinstance(rows, Columns) else [*zip(*rows, strict=True)]
             if columns and columns[1]:
                 labels += columns[0]

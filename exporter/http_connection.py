@@ -10,6 +10,7 @@ import re
 import selectors
 import socket
 import ssl
+from functools import lru_cache
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Literal
@@ -86,15 +87,26 @@ class ScrapeHead(BaseHTTPRequestHandler):
         """Ask for no body."""
         return True
 
-    def request(self, peer: str) -> Request:
-        """Return the request. peer: the client's address."""
+    def request(self) -> Request:
+        """Return the request, without the client's address."""
         # A proxy may send the whole URL (RFC 9112, 3.2.2).
         path, _, query = _AUTHORITY.sub("", self.path, count=1).partition("?")
         headers: dict[str, str] = {}
         for name, value in self.headers.items():
             key, text = name.lower(), value.strip()
             headers[key] = f"{headers[key]}, {text}" if key in headers else text
-        return Request(self.command, path or "/", query, headers, peer)
+        return Request(self.command, path or "/", query, headers)
+
+
+@lru_cache(16)
+def parse_head(head: bytes) -> tuple[Request, bool]:
+    """Return a request, and whether the client wants no further one.
+
+    The heads of a scraper are equal: parsing takes as long as some collectors. Raise
+    MalformedRequestError.
+    """
+    parsed = ScrapeHead(head)
+    return parsed.request(), parsed.close_connection
 
 
 class ExporterConnection:
@@ -195,12 +207,12 @@ class ExporterConnection:
             self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "head too large", now)
             return None
         try:
-            parsed = ScrapeHead(head)
+            request, is_last = parse_head(head)
         except MalformedRequestError as error:
             self._refuse(error.status, str(error), now)
             return None
-        request = parsed.request(self.peer)
-        self._keeps_alive = not (parsed.close_connection or self._is_last)
+        request = request._replace(peer=self.peer)
+        self._keeps_alive = not (is_last or self._is_last)
         self._is_head = request.method == "HEAD"
         self.has_asked = True
         self._enter("working", now)

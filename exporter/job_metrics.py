@@ -5,7 +5,6 @@ A vocabulary is a table: each family with the rules for the values of a job.
 
 from __future__ import annotations
 
-import re
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,6 @@ from ccagent.errors import CcagentError, NotHereError
 from ccagent.exporter.collector import Collector
 from ccagent.exporter.exposition import Columns, counter, gauge
 from ccagent.machine.cgroup.jobs import ROOT
-from ccagent.machine.parsed import read_parsed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +19,6 @@ if TYPE_CHECKING:
     from ccagent.exporter.exposition import Family, FamilyRows, Labels
     from ccagent.exporter.settings import ExporterSettings
     from ccagent.exporter.sources import JobOnNode, NodeSources
-    from ccagent.machine.descriptors import KeptFiles
     from ccagent.machine.node import Node
 
     Rule = tuple[Callable[[JobOnNode], float | None], Labels]
@@ -296,11 +293,6 @@ _IO = tuple(
     for what in ("bytes", "requests")
     for way in ("read", "write")
 )
-_IO_LINE = re.compile(
-    rb"\b([0-9]{1,4}:[0-9]{1,7}) rbytes=(\d{1,20}) wbytes=(\d{1,20})"
-    rb" rios=(\d{1,20}) wios=(\d{1,20})\b"
-)
-"""blkcg_print_one_stat() in block/blk-cgroup.c. Some kernels omit the line break before it."""
 _GPU = gauge(
     f"{_PREFIX}_gpu_index_flag", "A value > 0 indicates the job using current GPU",
     *_UNIT, "index", "hindex", "gpuuuid", "gpuiid",
@@ -315,7 +307,7 @@ class CeemsCollector(Collector):
 
     def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
         super().__init__(settings, sources)
-        self._devices: dict[bytes, str] = {}
+        self._devices: dict[str, str] = {}
 
     def collect(self, node: Node) -> Iterator[FamilyRows]:
         """Read the control groups of jobs. Raise NotHereError if Slurm has created none."""
@@ -326,23 +318,21 @@ class CeemsCollector(Collector):
         }
         yield from name_rows(_CEEMS, jobs, labels)
         rows: list[list[tuple[Labels, float]]] = [[] for _ in _IO]
-        files = self.keep_files(node)
         for job in jobs:
-            for device, values in _read_io(files, job).items():
+            for device, values in job.devices.items():
                 own = (*labels[job.job], self._name_device(node, device))
-                for column, value in enumerate(values):
-                    rows[column].append((own, value))
+                for column, value in zip(rows, values, strict=False):
+                    column.append((own, value))
         yield from zip(_IO, rows, strict=True)
         yield _GPU, self._flags(node, labels)
 
-    def _name_device(self, node: Node, device: bytes) -> str:
+    def _name_device(self, node: Node, device: str) -> str:
         name = self._devices.get(device)
         if name is None:
             if len(self._devices) >= _MOST_DEVICES:
                 self._devices.clear()
-            number = device.decode("ascii", "replace")
-            path = f"sys/dev/block/{number}"
-            name = node.resolve(path).rpartition("/")[2] if node.exists(path) else number
+            path = f"sys/dev/block/{device}"
+            name = node.resolve(path).rpartition("/")[2] if node.exists(path) else device
             self._devices[device] = name
         return name
 
@@ -358,18 +348,3 @@ class CeemsCollector(Collector):
             for card in owner.cards
             if owner.job in labels and card in uuids
         ]
-
-
-def _read_io(files: KeptFiles, job: JobOnNode) -> dict[bytes, tuple[int, ...]]:
-    """Return the I/O of a job by device; {} on version 1, or if it can't be read."""
-    if not is_version_2(job.group):
-        return {}
-    try:
-        return read_parsed(files, f"{job.group}/io.stat", parse_io_stat)
-    except CcagentError:
-        return {}
-
-
-def parse_io_stat(content: bytes) -> dict[bytes, tuple[int, ...]]:
-    """Parse io.stat: bytes read and written, read and write requests, by `major:minor`."""
-    return {device: tuple(map(int, values)) for device, *values in _IO_LINE.findall(content)}

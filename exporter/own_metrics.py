@@ -9,21 +9,21 @@ import platform
 import re
 import time
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ccagent.agents.metrics.readers.base import NODE, Count
 from ccagent.agents.metrics.settings import READERS
 from ccagent.commit import version
 from ccagent.errors import NotHereError
 from ccagent.exporter.collector import Collector
-from ccagent.exporter.exposition import Family, counter, gauge
+from ccagent.exporter.exposition import Columns, Family, counter, gauge
 from ccagent.machine.job_energy import latest_energy
 from ccagent.machine.own_memory import read_resident
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from ccagent.agents.metrics.readers.base import Metric, Reader, Scope
+    from ccagent.agents.metrics.readers.base import Gauge, Metric, Reader, Scope
     from ccagent.exporter.exposition import FamilyRows, Kind, Labels
     from ccagent.exporter.settings import ExporterSettings
     from ccagent.exporter.sources import NodeSources
@@ -209,6 +209,15 @@ _OF_ALL = re.compile(r", all [a-z ]+$")
 _KNOWN_LABEL = re.compile(r"[a-zA-Z_]\w*", re.ASCII)
 
 
+class _Column(NamedTuple):
+    """A family of a reader: the factor of its values, their labels and places in the reading."""
+
+    family: Family
+    factor: float
+    labels: tuple[Labels, ...]
+    places: tuple[int, ...]
+
+
 class ReaderCollector(Collector):
     """One reader. A metric that has a value of the node is exposed without its other scopes."""
 
@@ -216,6 +225,8 @@ class ReaderCollector(Collector):
         super().__init__(settings, sources)
         self._reader: Reader[Any] | None = None
         self._families: dict[tuple[str, Labels], Family | None] = {}
+        self._read_before: tuple[list[str], list[Scope]] = [], []
+        self._columns: list[_Column] = []
 
     def collect(self, node: Node) -> Iterator[FamilyRows]:
         """Read the counters and gauges of the reader. Raise the reader's errors."""
@@ -223,32 +234,36 @@ class ReaderCollector(Collector):
         if reader is None:
             reader = self._reader = READERS[self.name]()
         reader.begin(node)
-        rows: dict[str, dict[Labels, list[tuple[Labels, float]]]] = {}
-        counters: dict[str, bool] = {}
-        last, (names, values) = NODE, name_labels(NODE)
-        for each in reader.read_raw(node):
-            metric, value, scope = each[:3]
-            if scope is not last:  # neighbours often share their scope
-                names, values = name_labels(scope)
-                last = scope
-            try:
-                rows[metric][names].append((values, value))
-            except KeyError:
-                rows.setdefault(metric, {})[names] = [(values, value)]
-                counters.setdefault(metric, isinstance(each, Count))
+        found = [*reader.read_raw(node)]
+        read = [each[0] for each in found], [each[2] for each in found]
+        if read != self._read_before:
+            self._columns = [*self._arrange(found, reader.metrics)]
+            self._read_before = read
         for problem in reader.errors:
             self.warn(problem)
+        for family, factor, labels, places in self._columns:
+            yield family, Columns(labels, scale([found[place][1] for place in places], factor))
+
+    def _arrange(
+        self, found: Sequence[Gauge | Count], metrics: Mapping[str, Metric]
+    ) -> Iterator[_Column]:
+        """Yield the families of a reading. A later reading may have the same metrics and scopes."""
+        rows: dict[str, dict[Labels, list[tuple[Labels, int]]]] = {}
+        for place, each in enumerate(found):
+            names, values = name_labels(each.scope)
+            rows.setdefault(each.metric, {}).setdefault(names, []).append((values, place))
         for metric, by_labels in rows.items():
             labels = () if () in by_labels else next(iter(by_labels))
-            known = reader.metrics[metric]
+            known = metrics[metric]
             key = (metric, labels)
             if key not in self._families:
-                self._families[key] = make_family(
-                    metric, known, labels, is_counter=counters[metric]
-                )
+                _, first = next(iter(by_labels.values()))[0]
+                is_counter = isinstance(found[first], Count)
+                self._families[key] = make_family(metric, known, labels, is_counter=is_counter)
             family = self._families[key]
             if family is not None:
-                yield family, scale_rows(by_labels[labels], factor_of(known, family.kind))
+                factor = factor_of(known, family.kind)
+                yield _Column(family, factor, *zip(*by_labels[labels], strict=True))
 
     def close(self) -> None:
         """Close the reader."""
@@ -294,14 +309,14 @@ def describe_family(description: str, labels: Labels, *, is_counter: bool) -> st
     return description
 
 
-def scale_rows(rows: list[tuple[Labels, float]], factor: float) -> list[tuple[Labels, float]]:
-    """Return the rows with value * factor. A factor 1/n divides by n: 57 * 0.01 is not 0.57."""
+def scale(values: list[float], factor: float) -> list[float]:
+    """Return each value * factor. A factor 1/n divides by n: 57 * 0.01 is not 0.57."""
     if factor == 1:
-        return rows
+        return values
     if factor > 1:
-        return [(labels, value * factor) for labels, value in rows]
+        return [value * factor for value in values]
     divisor = round(1 / factor)
-    return [(labels, value / divisor) for labels, value in rows]
+    return [value / divisor for value in values]
 
 
 def factor_of(metric: Metric, kind: Kind) -> float:

@@ -5,6 +5,7 @@ A collector that fails or hangs only loses its own families.
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple
@@ -110,7 +111,7 @@ class CollectorRun:
 
 
 class _Round:
-    """A thread that runs collectors one after the other, until one takes too long."""
+    """Collectors that a thread runs one after the other, until one takes too long."""
 
     def __init__(self, runs: Sequence[CollectorRun], node: Node) -> None:
         self._left = [*reversed(runs)]
@@ -119,10 +120,11 @@ class _Round:
         self._done = 0
         self._count = len(runs)
         self._since = time.monotonic()
-        try:
-            threading.Thread(target=self._work, name="exporter-collect", daemon=True).start()
-        except RuntimeError as error:
-            raise ProgramError(f"exporter: no thread for a scrape: {error}") from error
+
+    @property
+    def is_done(self) -> bool:
+        """Return whether the thread can run another round."""
+        return self._done == self._count
 
     def wait(self, deadline: float) -> list[CollectorRun]:
         """Wait until all have finished or one takes too long. Return the collectors not started.
@@ -130,7 +132,7 @@ class _Round:
         The thread is not woken after each collector.
         """
         with self._changed:
-            while self._done < self._count:
+            while not self.is_done:
                 limit = min(deadline, self._since + PATIENCE) - time.monotonic()
                 if limit <= 0:
                     left, self._left = self._left, []
@@ -138,7 +140,8 @@ class _Round:
                 self._changed.wait(limit)
         return []
 
-    def _work(self) -> None:
+    def work(self) -> None:
+        """Run the collectors that `wait` has not returned."""
         while True:
             with self._changed:
                 if not self._left:
@@ -149,8 +152,24 @@ class _Round:
             with self._changed:
                 run.begun = None
                 self._done += 1
-                if self._done == self._count:
+                if self.is_done:
                     self._changed.notify_all()
+
+
+def _start_thread() -> queue.SimpleQueue[_Round | None]:
+    """Start a thread for rounds and return their queue; None ends it. Raise ProgramError."""
+    rounds: queue.SimpleQueue[_Round | None] = queue.SimpleQueue()
+
+    def work() -> None:
+        while (each := rounds.get()) is not None:
+            each.work()
+            del each  # it refers to the node's files
+
+    try:
+        threading.Thread(target=work, name="exporter-collect", daemon=True).start()
+    except RuntimeError as error:
+        raise ProgramError(f"exporter: no thread for a scrape: {error}") from error
+    return rounds
 
 
 def _leave_out_known(blocks: list[Block], known: list[Block]) -> list[Block]:
@@ -176,6 +195,8 @@ class Scraper:
         self._node = node
         self._runs = [CollectorRun(c, group) for group, each in collectors.items() for c in each]
         self._turn = threading.Lock()
+        self._rounds: queue.SimpleQueue[_Round | None] | None = None
+        self._is_closed = False
         self._encoder = SampleEncoder()
 
     @property
@@ -216,9 +237,27 @@ class Scraper:
                 awaited.append(run)
         node = self._node.snapshot()
         while left and time.monotonic() < deadline:
-            left = _Round(left, node).wait(deadline)
+            left = self._run(_Round(left, node), deadline)
         node.parsed = None  # collectors may keep the snapshot, or still run
         return awaited
+
+    def _run(self, current: _Round, deadline: float) -> list[CollectorRun]:
+        """Run a round. Return the collectors that are left because one takes too long.
+
+        The thread is kept for the next round: starting one takes as long as some collectors.
+        """
+        rounds = self._rounds = self._rounds or _start_thread()
+        rounds.put(current)
+        left = current.wait(deadline)
+        if self._is_closed or not current.is_done:
+            self._end_thread()
+        return left
+
+    def _end_thread(self) -> None:
+        """End the thread after its round."""
+        rounds, self._rounds = self._rounds, None
+        if rounds is not None:
+            rounds.put(None)
 
     def _collect(self, chosen: list[CollectorRun], begin: float) -> list[Block]:
         outcomes = {run: run.outcome for run in chosen if run.outcome.end >= begin}
@@ -255,5 +294,7 @@ class Scraper:
 
     def close(self) -> None:
         """Close the collectors and prevent further readings."""
+        self._is_closed = True
+        self._end_thread()
         for run in self._runs:
             run.close()

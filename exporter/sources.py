@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 
 _PART = re.compile(r"step_[0-9a-z+_]{1,40}|task_[0-9a-z]{1,20}|user|libvirt|emulator", re.ASCII)
-_DEEPEST = 4
+_DEEPEST = 3
+"""Levels below a job: step_0/user/task_0."""
 _ASKED_PROCESSES = 3
 _TRIES = 10
 _LONGEST_NAME = 128
@@ -228,7 +229,8 @@ _DETAILS = (
 class JobOnNode(NamedTuple):
     """A job on this node.
 
-    group: one of its control group directories. pids: its processes. cpus: its hwthreads.
+    group: one of its control group directories. pids: its processes. cpus: its hwthreads. devices:
+    with version 2 the I/O by block device, as `parse_io` returns it.
     """
 
     job: int
@@ -237,6 +239,7 @@ class JobOnNode(NamedTuple):
     identity: JobIdentity
     pids: tuple[int, ...]
     cpus: tuple[int, ...]
+    devices: dict[str, tuple[int, ...]]
 
 
 class JobsOnNode(NamedTuple):
@@ -341,7 +344,9 @@ class NodeSources:
             first = next(iter(kinds.values()))
             pids, identity = self._processes.of(node, files, job, kinds.get("cpuacct", first))
             cpus = _read_cpus(files, kinds.get("cpuset", first))
-            found.append(JobOnNode(job, counters[job], first[0].path, identity, pids, cpus))
+            group = first[0].path
+            devices = self._cgroups.devices.get(group, {})
+            found.append(JobOnNode(job, counters[job], group, identity, pids, cpus, devices))
         return JobsOnNode(found, len(counters) - len(chosen))
 
     def _read_job_io(self, node: Node) -> JobsIo:

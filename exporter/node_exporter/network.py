@@ -131,7 +131,8 @@ class NetclassCollector(Collector):
 
     def __init__(self, settings: ExporterSettings, sources: NodeSources) -> None:
         super().__init__(settings, sources)
-        self._places: dict[str, int] = {}
+        self._places: dict[str, int] | None = None
+        self._paths: dict[str, list[tuple[Labels, str]]] = {}
 
     def collect(self, node: Node) -> Iterator[FamilyRows]:
         """Read the files in /sys/class/net."""
@@ -143,13 +144,16 @@ class NetclassCollector(Collector):
         if places != self._places:
             files.close()  # an open file stays that of its interface when names are exchanged
             self._places = places
-        devices: list[Labels] = [(name,) for name in places]
+            self._paths = {
+                file: [((name,), f"{_CLASS}/{name}/{file}") for name in places]
+                for file in _CLASS_FAMILIES
+            }
         rows: dict[str, list[tuple[Labels, float]]] = {}
         for file, (_, factor) in _CLASS_FAMILIES.items():
             rows[file] = [
                 (device, value * factor)
-                for device in devices
-                if (value := read_number(files, f"{_CLASS}/{device[0]}/{file}")) is not None
+                for device, path in self._paths[file]
+                if (value := read_number(files, path)) is not None
             ]
         devices = [device for device, _ in rows["mtu"]]
         words = [

@@ -1,4 +1,4 @@
-"""Each file of /proc has one parser, whoever reads the file."""
+"""Each file of /proc, /sys and a control group has one parser, whoever reads the file."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ccagent.machine.cgroup.jobs import ROOT
+from ccagent.machine.descriptors import KeptFiles
 from ccagent.machine.node import LARGEST_FILE, Node
 from tests.machines.metrics import MACHINES
 from tests.machines.metrics.machine import lines
@@ -29,6 +31,10 @@ METHODS = (
     "rsplit", "split", "splitlines", "startswith", "strip",
 )  # fmt: skip
 
+TEXTS = {
+    "ccagent.agents.metrics.readers.temperature._text", "ccagent.exporter.collector.read_text",
+}  # fmt: skip
+"""Functions that return a line as it is."""
 
 SEVERAL = {
     # Each finds one line of 60, for every process.
@@ -90,11 +96,16 @@ def note_receiver(frame: FrameType, event: str, _: object) -> None:
 
 @pytest.fixture
 def files(monkeypatch: pytest.MonkeyPatch) -> dict[str, WatchedContent]:
-    """Return content of each file of /proc that is read from now on, by path; numbers are N."""
+    """Return content of each file that is read from now on, by path; numbers are N.
+
+    Files of control groups of one name are one: those of a job, a step or a machine.
+    """
     found: dict[str, WatchedContent] = {}
 
     def watched(path: str, content: bytes) -> bytes:
-        if not path.startswith("proc/"):
+        if path.startswith(f"{ROOT}/"):
+            path = f"{ROOT}/*/{path.rpartition('/')[2]}"
+        elif not path.startswith(("proc/", "sys/")):
             return content
         watched = WatchedContent(content)
         watched.parsers, watched.passers = set(), set()
@@ -103,6 +114,7 @@ def files(monkeypatch: pytest.MonkeyPatch) -> dict[str, WatchedContent]:
         return watched
 
     read, read_single, pieces = Node.read, Node.read_single, Node.pieces
+    read_kept = KeptFiles.read
 
     def read_pieces(self: Node, path: str) -> Iterator[bytes]:
         for piece in pieces(self, path):
@@ -114,13 +126,18 @@ def files(monkeypatch: pytest.MonkeyPatch) -> dict[str, WatchedContent]:
     def read_once(self: Node, path: str) -> bytes:
         return watched(path, read_single(self, path))
 
+    def read_open(self: KeptFiles, path: str, limit: int = LARGEST_FILE) -> bytes:
+        return watched(path, read_kept(self, path, limit))
+
+    for name in ("read", "read_single"):
+        monkeypatch.setattr(KeptFiles, name, read_open)
     monkeypatch.setattr(Node, "read", read_whole)
     monkeypatch.setattr(Node, "read_single", read_once)
     monkeypatch.setattr(Node, "pieces", read_pieces)
     return found
 
 
-def test_a_file_of_proc_has_one_parser(
+def test_a_file_of_the_kernel_has_one_parser(
     files: dict[str, WatchedContent], node: TreeNode, tmp_path: Path
 ) -> None:
     sys.setprofile(note_receiver)
@@ -133,6 +150,6 @@ def test_a_file_of_proc_has_one_parser(
                 produce(machine, case)
     finally:
         sys.setprofile(None)
-    parsers = {path: each.parsers - each.passers for path, each in files.items()}
+    parsers = {path: each.parsers - each.passers - TEXTS for path, each in files.items()}
     assert len([*filter(None, parsers.values())]) > 30
     assert {path: names for path, names in parsers.items() if len(names) > 1} == SEVERAL

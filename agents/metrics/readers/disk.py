@@ -23,7 +23,7 @@ from ccagent.agents.metrics.readers.base import (
 from ccagent.errors import NotHereError
 from ccagent.machine.counters import Sums, compute_deltas
 from ccagent.machine.parsed import read_parsed
-from ccagent.machine.procfs.system import parse_used_disks
+from ccagent.machine.procfs.system import parse_diskstats
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -283,7 +283,11 @@ class DiskReader(Reader[DiskSettings]):
     def _read_disks(self, node: Node) -> dict[str, list[int]]:
         """Return the values of the disks that count, by name. A damaged one adds to `errors`."""
         self.forget_errors()
-        disks = {disk.name: disk.stats for disk in read_parsed(node, _STATISTICS, parse_used_disks)}
+        disks = {
+            disk.name: disk.stats
+            for disk in read_parsed(node, _STATISTICS, parse_diskstats)
+            if any(disk.stats)  # not of loop devices, for example
+        }
         self._choose(node, disks.keys())
         found: dict[str, list[int]] = {}
         for name in sorted(self._chosen):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from msgspec import Meta
@@ -156,10 +155,13 @@ def collector_memory(meminfo: dict[str, int]) -> dict[str, int]:
     return node_memory(meminfo) | {"mem_used": (meminfo["MemTotal"] - free) * _KB}
 
 
-def _parse_memory(content: bytes, compute: _Compute, *, wants_more: bool) -> dict[str, int]:
+def _read_memory(node: Node, path: str, compute: _Compute, *, wants_more: bool) -> dict[str, int]:
     """Return B by metric of a meminfo file, with the on-demand metrics if `wants_more`."""
-    meminfo = parse_meminfo(content)
-    found = compute(meminfo)
+    meminfo = read_parsed(node, path, parse_meminfo)
+    try:
+        found = compute(meminfo)
+    except UnparsableError as error:
+        raise UnparsableError(f"/{path}: {error}") from error
     if wants_more and found:  # a NUMA node without memory has none
         for metric, (field, _) in ON_DEMAND.items():
             if field in meminfo:
@@ -197,15 +199,18 @@ def domain_memory(meminfo: dict[str, int]) -> dict[str, int]:
     return {"mem_used": max(0, total - free - cache - slab) * _KB, "mem_free": free * _KB}
 
 
-def parse_events(content: bytes) -> dict[str, int]:
-    """Parse /proc/vmstat. Return events or pages since boot by metric.
+def _read_events(node: Node) -> dict[str, int]:
+    return select_events(read_parsed(node, "proc/vmstat", parse_vmstat))
+
+
+def select_events(events: dict[str, int]) -> dict[str, int]:
+    """Return events or pages of /proc/vmstat since boot by metric.
 
     Raise UnparsableError without any of them.
     """
-    events = parse_vmstat(content)
     found = {_EVENTS[name]: value for name, value in events.items() if name in _EVENTS}
     if not found:
-        raise UnparsableError("no page faults")
+        raise UnparsableError("/proc/vmstat: no page faults")
     return found
 
 
@@ -228,10 +233,10 @@ class MemoryReader(Reader[MemorySettings]):
         found: list[Gauge | Count] = []
         wants_more = self.wanted is not None and not self.wanted.isdisjoint(ON_DEMAND)
         for path, scope, compute in self._files(node):
-            parse = partial(_parse_memory, compute=compute, wants_more=wants_more)
-            values = self.try_parsed(node, path, parse) or {}
+            read = partial(_read_memory, node, path, compute, wants_more=wants_more)
+            values = self.attempt(path, read) or {}
             found += (Gauge(metric, value, scope) for metric, value in values.items())
-        events = self.try_parsed(node, "proc/vmstat", parse_events) or {}
+        events = self.attempt("proc/vmstat", partial(_read_events, node)) or {}
         for metric, value in events.items():
             scale = node.page_size if metric in _IN_PAGES else 1
             found.append(Count(metric, value * scale))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from ccagent.agents.metrics.readers.base import NODE, Gauge, Metric, Reader, ReaderSettings, Scope
 from ccagent.errors import CcagentError, NotHereError, UnparsableError
 from ccagent.machine.cpus import CPUS, CpuLocation, read_location
-from ccagent.machine.hwmon import HWMON, HwmonChip, list_chips
+from ccagent.machine.hwmon import HWMON, HwmonChip, list_chips, parse_sensor
 from ccagent.machine.procfs.cpulist import parse_cpu_list
 
 if TYPE_CHECKING:
@@ -63,10 +63,7 @@ def parse_temperature(content: bytes) -> float:
 
     Raise UnparsableError for an invalid or implausible value (broken sensor).
     """
-    text = content.strip()
-    if not text.removeprefix(b"-").isdigit() or len(text) > 10:
-        raise UnparsableError(f"not a temperature: {content[:80]!r}")
-    degrees = int(text) / 1000
+    degrees = parse_sensor(content) / 1000
     if not _COLDEST <= degrees <= _HOTTEST:
         # The message has no value, so its rate limit works.
         raise UnparsableError(f"below {_COLDEST} or above {_HOTTEST} degrees")

@@ -6,7 +6,7 @@ import errno
 import os
 import resource
 from os.path import dirname
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ccagent.errors import (
     CcagentError,
@@ -122,11 +122,13 @@ class KeptFiles:
 
     A reading is what is read between two calls of `sweep`. Files and directories that the last
     reading did not use are forgotten. The kernel answers ENODEV for a file of a removed control
-    group or device: its path is then opened again.
+    group or device: its path is then opened again. results: of `read_parsed`, by path: the content,
+    its parser and what it returned.
     """
 
     def __init__(self, node: Node, most: int = _MOST_FILES) -> None:
         self.node = node
+        self.results: dict[str, tuple[bytes, Callable[[bytes], Any], Any]] = {}
         opened: dict[str, int] = {}
 
         def close_some(count: int) -> None:
@@ -193,6 +195,8 @@ class KeptFiles:
         self._readings += 1
         for path in self._open.keys() - self._used:
             self._descriptors.close(self._open.pop(path))
+        for path in self.results.keys() - self._used:
+            del self.results[path]
         for path in self._directories.keys() - self._used:
             del self._directories[path]
         for path, (_, until) in [*self._absent.items()]:

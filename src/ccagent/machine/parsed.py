@@ -31,20 +31,28 @@ def read_parsed(
 ) -> T:
     """Return the result of `parse` for a file. Its UnparsableError gets the path as prefix.
 
-    A snapshot of the node returns the same result again: it must not be changed. Raise as
-    `Node.read` does.
+    A snapshot of the node returns the same result again, and so do kept files with unchanged
+    content: it must not be changed. Raise as `Node.read` does.
     """
     parsed = getattr(node, "parsed", None)
     if parsed is not None and (path, parse) in parsed:
         known: T = parsed[path, parse]
         return known
     content = node.read(path, limit)
+    results = getattr(node, "results", None)
+    if results is not None:
+        last = results.get(path)
+        if last is not None and last[0] == content and last[1] is parse:
+            same: T = last[2]
+            return same
     try:
         found = parse(content)
     except UnparsableError as error:
         raise UnparsableError(f"/{path}: {error}") from error
     if parsed is not None:
         parsed[path, parse] = found
+    if results is not None:
+        results[path] = content, parse, found
     return found
 
 
@@ -90,18 +98,19 @@ class FileErrors:
 
     def try_parsed(self, node: NodeFiles, path: str, parse: Callable[[bytes], T]) -> T | None:
         """Read and parse a file; None if it does not exist or can't be parsed."""
-        return self._attempt(path, lambda: read_parsed(node, path, parse))
+        return self.attempt(path, lambda: read_parsed(node, path, parse))
 
     def try_list(self, node: Node, path: str) -> list[str]:
         """Return the names in a directory; none if it does not exist or can't be listed."""
-        return self._attempt(path, lambda: node.list(path)) or []
+        return self.attempt(path, lambda: node.list(path)) or []
 
     def require(self, found: Sized) -> None:
         """Raise the error of the first missing file if nothing was found and nothing failed."""
         if self._missing is not None and not found and not self.errors:
             raise self._missing
 
-    def _attempt(self, path: str, call: Callable[[], T]) -> T | None:
+    def attempt(self, path: str, call: Callable[[], T]) -> T | None:
+        """Return the result of a call that reads a file; None as `try_parsed`."""
         try:
             return call()
         except NotHereError as error:

@@ -19,7 +19,7 @@ from ccagent.exporter.own_metrics import (
     ReaderCollector,
     make_family,
     name_labels,
-    scale_rows,
+    scale,
 )
 from tests.machines.metrics import MACHINES
 from tests.machines.metrics.machine import MachineNode
@@ -163,5 +163,5 @@ def test_units() -> None:
     assert name("W", is_counter=True) == "ccagent_a_joules_total"
     assert name("degC", is_counter=False) == "ccagent_a_celsius"
     assert name("1/s", is_counter=False) is None
-    assert scale_rows([((), 64205)], 0.01) == [((), 642.05)]
-    assert scale_rows([((), 3)], 1e-6) == [((), 0.000003)]
+    assert scale([64205], 0.01) == [642.05]
+    assert scale([3], 1e-6) == [0.000003]

@@ -35,6 +35,7 @@ class Scripted(Collector):
         self.entered = threading.Event()
         self.readings = 0
         self.closed = 0
+        self.threads: list[threading.Thread] = []
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -45,6 +46,7 @@ class Scripted(Collector):
 
     def collect(self, node: Node) -> Iterator[tuple[Family, Rows]]:
         self.readings += 1
+        self.threads.append(threading.current_thread())
         self.entered.set()
         yield FAMILIES[self.own], [((), self.readings)]
         if self.hangs:
@@ -132,6 +134,18 @@ def test_two_scrapes_at_once_both_have_a_slow_one(node: Node) -> None:
     for each in threads:
         each.join()
     assert all("test_hanging" in each for each in found)
+
+
+def test_scrapes_keep_a_thread_until_the_end(node: Node) -> None:
+    good = Scripted("good")
+    scraper = Scraper(node, {"ccagent": [good]})
+    scrape(scraper)
+    scrape(scraper)
+    first, second = good.threads
+    assert first is second
+    scraper.close()
+    first.join(20)
+    assert not first.is_alive()
 
 
 def test_collectors_are_chosen_by_name(node: Node) -> None:

@@ -43,6 +43,24 @@ def test_a_file_stays_open_and_is_read_anew(tmp_path: Path, files: KeptFiles) ->
         assert open_below(tmp_path) == ["a"]
 
 
+def test_only_changed_content_is_parsed_again(tmp_path: Path, files: KeptFiles) -> None:
+    parsed: list[bytes] = []
+
+    def parse(content: bytes) -> int:
+        parsed.append(content)
+        return int(content)
+
+    for content in (b"1\n", b"1\n", b"22\n"):
+        (tmp_path / "a").write_bytes(content)
+        assert read_parsed(files, "a", parse) == int(content)
+        files.sweep()
+    assert parsed == [b"1\n", b"22\n"]
+    assert read_parsed(files, "a", bytes) == b"22\n"
+    files.sweep()
+    files.sweep()
+    assert files.results == {}
+
+
 def test_what_a_reading_did_not_use_is_closed(tmp_path: Path, files: KeptFiles) -> None:
     for name in ("a", "b"):
         (tmp_path / name).write_bytes(b"1")

@@ -233,7 +233,7 @@ class JobCgroups(FileErrors):
 
     errors: of the last reading, the first of each kind. is_detailed: read more files, for fields of
     JobCounters that are None otherwise. directories: of the jobs at the last reading, by job and
-    controller.
+    controller. devices: results of `parse_io` for io.stat, by directory of version 2.
     """
 
     def __init__(self, *, is_detailed: bool = False) -> None:
@@ -241,8 +241,10 @@ class JobCgroups(FileErrors):
         self._files = DETAILED_FILES if is_detailed else FILES
         self._controllers = tuple(name for name in self._files if name != V2)
         self.directories: dict[int, dict[str, list[JobDirectory]]] = {}
+        self.devices: dict[str, dict[str, tuple[int, ...]]] = {}
         self._is_complete = False
         self._kills: dict[str, dict[str, int]] = {}
+        self._paths: dict[str, list[tuple[str, Callable[[bytes], dict[str, int]]]]] = {}
         self._layered: dict[str, bool] = {}
 
     def read(self, node: Node, files: NodeFiles | None = None) -> dict[int, JobCounters]:
@@ -251,6 +253,7 @@ class JobCgroups(FileErrors):
         files: files of the node that are kept open.
         """
         self.forget_errors()
+        self.devices = {}
         before, self.directories = self.directories, {}
         was_complete, self._is_complete = self._is_complete, False
         try:
@@ -272,10 +275,9 @@ class JobCgroups(FileErrors):
                 is_continued=before.get(job, kinds) == kinds,
                 is_new=was_complete and job not in before,
             )
-        here = {
-            each.path for kinds in self.directories.values() for each in kinds.get("memory", ())
-        }
+        here = {each.path for each in directories}
         self._kills = {path: kills for path, kills in self._kills.items() if path in here}
+        self._paths = {path: paths for path, paths in self._paths.items() if path in here}
         return found
 
     def _sums(self, node: Node, files: NodeFiles, kind: str, paths: list[str]) -> dict[str, int]:
@@ -292,22 +294,28 @@ class JobCgroups(FileErrors):
 
     def _values(self, node: Node, files: NodeFiles, kind: str, path: str) -> dict[str, int]:
         values: dict[str, int] = {}
-        for name, parse in self._files[kind].items():
-            found = self.try_parsed(files, f"{path}/{name}", parse)
+        paths = self._paths.get(path)
+        if paths is None:
+            named = self._files[kind].items()
+            paths = self._paths[path] = [(f"{path}/{name}", parse) for name, parse in named]
+        for place, parse in paths:
+            found = self.try_parsed(files, place, parse)
             if found:
                 values |= found
         for name in _IO_FILES.get(kind, ()):
             devices = self.try_parsed(files, f"{path}/{name}", parse_io)
             if devices is not None:
                 used = [io for device, io in devices.items() if not self._is_layer(node, device)]
-                values["io_read"] = sum(read for read, _ in used)
-                values["io_write"] = sum(written for _, written in used)
+                values["io_read"] = sum(io[0] for io in used)
+                values["io_write"] = sum(io[1] for io in used)
+                if kind == V2:
+                    self.devices[path] = devices
                 break
         if kind == "memory":
-            values |= self._oom_kills_v1(node, files, path)
+            values |= self._oom_kills_v1(files, path)
         return values
 
-    def _oom_kills_v1(self, node: Node, files: NodeFiles, path: str) -> dict[str, int]:
+    def _oom_kills_v1(self, files: NodeFiles, path: str) -> dict[str, int]:
         """Return the sum over steps and tasks, including ended ones, for version 1.
 
         Version 1 does not sum over descendants (memcg_memory_event() in
@@ -318,8 +326,8 @@ class JobCgroups(FileErrors):
             return {}
         kills = self._kills.setdefault(path, {})
         kills[""] = own["oom_kills"]
-        for step in self._names(node, path, _STEP):
-            tasks = self._names(node, f"{path}/{step}", _TASK)
+        for step in self._names(files, path, _STEP):
+            tasks = self._names(files, f"{path}/{step}", _TASK)
             for part in (step, *(f"{step}/{task}" for task in tasks)):
                 found = self.try_parsed(files, f"{path}/{part}/memory.oom_control", _parse_kills)
                 if found and found["oom_kills"]:
@@ -338,9 +346,9 @@ class JobCgroups(FileErrors):
             self._layered[device] = known
         return known
 
-    def _names(self, node: Node, directory: str, form: re.Pattern[str]) -> list[str]:
+    def _names(self, files: NodeFiles, directory: str, form: re.Pattern[str]) -> list[str]:
         try:
-            return sorted(filter(form.fullmatch, node.list(directory)))
+            return sorted(filter(form.fullmatch, files.directories(directory)))
         except NotHereError:
             return []
         except CcagentError as error:

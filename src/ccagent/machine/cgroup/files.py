@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 # LONG_MAX, rounded down to pages of up to 64 KiB.
 _NO_LIMIT = 2**63 - 2**16
-_IO = re.compile(rb"\b(?:([0-9]{1,4}:[0-9]{1,7})|([rRwW])(?:bytes=|ead |rite )([0-9]{1,20}))\b")
+_DEVICE, _COUNT = rb"([0-9]{1,4}:[0-9]{1,7})", rb"([0-9]{1,20})"
+# The form of blkcg_print_one_stat() in block/blk-cgroup.c.
+_IO = re.compile(rb"\b%b rbytes=%b wbytes=%b(?: rios=%b wios=%b)?\b" % (_DEVICE, *[_COUNT] * 4))
+_IO_V1 = re.compile(rb"\b%b (?:Read|(Write)) %b\b" % (_DEVICE, _COUNT))
 
 
 def parse_amount(content: bytes) -> int:
@@ -64,23 +67,22 @@ def _lines_of(names: tuple[bytes, ...]) -> re.Pattern[bytes]:
     return re.compile(rb"\n(" + b"|".join(map(re.escape, names)) + rb") ([0-9]{1,20})(?![^\n])")
 
 
-def parse_io(content: bytes) -> dict[str, tuple[int, int]]:
+def parse_io(content: bytes) -> dict[str, tuple[int, ...]]:
     """Parse io.stat, v1 blkio.*io_service_bytes_recursive: B read, written by `major:minor`.
 
-    Lines `8:0 rbytes=1 wbytes=2 rios=1 wios=1 dbytes=0 dios=0`, or `8:0 Read 1` and `8:0 Write 2`.
-    Some kernels omit the line break after an idle device. A device `(unknown)` is omitted. Raise
-    UnparsableError for a number out of range.
+    Read and write requests follow, if the line has them. Lines `8:0 rbytes=1 wbytes=2 rios=1 wios=1
+    dbytes=0 dios=0`, or `8:0 Read 1` and `8:0 Write 2`. Some kernels omit the line break after an
+    idle device. A device `(unknown)` is omitted. Raise UnparsableError for a number out of range.
     """
-    found: dict[str, tuple[int, int]] = {}
-    for line in content.split(b"\n"):
-        device = ""
-        for name, way, number in _IO.findall(line):
-            if name:
-                device = name.decode("ascii")
-            elif device:
-                read, written = found.get(device, (0, 0))
-                value = _uint(number)
-                found[device] = (value, written) if way in b"rR" else (read, value)
+    found = {
+        device.decode("ascii"): tuple(_uint(number) for number in numbers if number)
+        for device, *numbers in _IO.findall(content)
+    }
+    for device, is_write, number in _IO_V1.findall(content):
+        name = device.decode("ascii")
+        read, written, *_ = found.get(name, (0, 0))
+        value = _uint(number)
+        found[name] = (read, value) if is_write else (value, written)
     return found
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ccagent.errors import UnparsableError
 from ccagent.records.envelopes import LARGEST_UINT
 
-_SNMP6 = re.compile(rb"^((?:Icmp|Ip|Udp|UdpLite)6)(\w+)\s+([0-9]{1,20})$", re.MULTILINE)
+_SNMP6 = re.compile(r"^((?:Icmp|Ip|Udp|UdpLite)6)(\w+)\s+([0-9]{1,20})$", re.MULTILINE | re.ASCII)
 _SOCKETS = re.compile(rb"^(\w+):((?: \w+ -?[0-9]{1,19})+)\s*$", re.MULTILINE)
 
 
@@ -49,8 +49,8 @@ def parse_netstat(content: bytes) -> dict[Field, int]:
 def parse_snmp6(content: bytes) -> dict[Field, int]:
     """Return the numbers of lines `Ip6InReceives 1`."""
     return {
-        (protocol.decode("ascii"), field.decode("ascii")): int(number)
-        for protocol, field, number in _SNMP6.findall(content)
+        (protocol, field): int(number)
+        for protocol, field, number in _SNMP6.findall(content.decode("ascii", "replace"))
     }
 
 

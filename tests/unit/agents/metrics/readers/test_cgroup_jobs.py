@@ -190,7 +190,7 @@ class TestParsers:
             (b"", {}),
             (
                 b"259:0 rbytes=1 wbytes=2 rios=1 wios=1 dbytes=9 dios=9\n8:16 rbytes=3 wbytes=4\n",
-                {"259:0": (1, 2), "8:16": (3, 4)},
+                {"259:0": (1, 2, 1, 1), "8:16": (3, 4)},
             ),
             (b"7:1 7:0 8:0 rbytes=5 wbytes=6 rios=1\n", {"8:0": (5, 6)}),
             (b"8:0 \n8:16 rbytes=5 wbytes=6\n", {"8:16": (5, 6)}),
@@ -200,7 +200,7 @@ class TestParsers:
             (b"Total 0\n", {}),
         ],
     )
-    def test_io_is_told_by_device(self, text: bytes, expected: dict[str, tuple[int, int]]) -> None:
+    def test_io_is_told_by_device(self, text: bytes, expected: dict[str, tuple[int, ...]]) -> None:
         assert parse_io(text) == expected
 
     @given(st.binary() | st.text("0123456789 max\n").map(str.encode))
@@ -370,7 +370,11 @@ class TestVersion2:
                 "usage_usec 99999999999999999999\n",
                 {"job_cpu_util", "job_cpu_throttled"},
             ),
-            ("io.stat", "8:0 rbytes=99999999999999999999\n", {"job_io_read", "job_io_write"}),
+            (
+                "io.stat",
+                "8:0 rbytes=99999999999999999999 wbytes=1\n",
+                {"job_io_read", "job_io_write"},
+            ),
             ("io.pressure", "garbage\n", {"job_pressure_io"}),
         ],
     )

@@ -16,12 +16,12 @@ from ccagent.agents.metrics.readers.memory import (
     NumastatReader,
     domain_memory,
     node_memory,
-    parse_events,
     parse_numastat,
+    select_events,
 )
 from ccagent.errors import NotHereError, UnparsableError
 from ccagent.machine.node import Node
-from ccagent.machine.procfs.system import parse_meminfo
+from ccagent.machine.procfs.system import parse_meminfo, parse_vmstat
 from ccagent.records.envelopes import LARGEST_UINT
 from tests.support.recorded import RecordedNode
 from tests.support.tree import TreeNode
@@ -210,7 +210,9 @@ def test_events_are_counters_and_swapped_pages_are_bytes(node: TreeNode) -> None
 
 def test_a_kernel_that_does_not_count_oom_kills_tells_the_others() -> None:
     content = b"".join(line for line in VMSTAT.splitlines(keepends=True) if b"oom" not in line)
-    assert set(parse_events(content)) == set(parse_events(VMSTAT)) - {"oom_kills"}
+    assert set(select_events(parse_vmstat(content))) == set(select_events(parse_vmstat(VMSTAT))) - {
+        "oom_kills"
+    }
 
 
 @pytest.mark.parametrize(
@@ -283,7 +285,7 @@ def test_what_is_no_meminfo(content: bytes) -> None:
 )
 def test_what_is_no_vmstat(content: bytes) -> None:
     with pytest.raises(UnparsableError):
-        parse_events(content)
+        select_events(parse_vmstat(content))
 
 
 _NAMES = st.sampled_from([
@@ -329,7 +331,7 @@ def test_the_meminfo_of_a_numa_node_is_understood_or_unparsable(content: bytes) 
 )
 def test_a_vmstat_is_understood_or_unparsable(content: bytes) -> None:
     try:
-        found = parse_events(content)
+        found = select_events(parse_vmstat(content))
     except UnparsableError:
         return
     assert found
