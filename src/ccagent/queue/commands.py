@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from ccagent.config.configuration import Configuration
     from ccagent.queue.segment import SegmentContent, StoredMessage
-    from ccagent.queue.segment_directory import SegmentDirectory
+    from ccagent.queue.segments import QueueSegments
 
 _SHOWN = 20
 
@@ -130,7 +130,7 @@ def retry(configuration: Configuration, selection: DeadLetterSelection) -> int:
 
 
 def _queue_again(
-    segments: SegmentDirectory, letters: list[StoredLetter], source: SegmentDirectory
+    segments: QueueSegments, letters: list[StoredLetter], source: QueueSegments
 ) -> int:
     """Queue dead letters of one queue in another or the same. Return their number."""
     count = 0
@@ -212,7 +212,7 @@ def _list_letters(files: dict[str, SegmentContent], sink: str) -> list[StoredLet
     return letters
 
 
-def _finish(segments: SegmentDirectory, letters: list[StoredLetter]) -> None:
+def _finish(segments: QueueSegments, letters: list[StoredLetter]) -> None:
     """Mark messages as done, and delete files without any other message."""
     for name in dict.fromkeys(letter.name for letter in letters):
         states = [letter.message.position for letter in letters if letter.name == name]
@@ -232,7 +232,7 @@ def _describe(letter: StoredLetter) -> str:
 @contextlib.contextmanager
 def _open_queue(
     configuration: Configuration, sink: str
-) -> Generator[tuple[SegmentDirectory, dict[str, SegmentContent]]]:
+) -> Generator[tuple[QueueSegments, dict[str, SegmentContent]]]:
     """Read the files of a sink's queue: the queue, and content by name.
 
     Raise QueueError with the directory and the reason.

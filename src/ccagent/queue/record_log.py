@@ -129,6 +129,13 @@ class LogFile:
         """Write bytes before the end. Raise OSError."""
         os.pwrite(self.descriptor, data, offset)
 
+    def allocate(self, room: int) -> None:
+        """Allocate bytes of the file. Without room or support they are allocated when written."""
+        try:
+            os.posix_fallocate(self.descriptor, 0, room)
+        except OSError:
+            self.truncate()  # ext4 keeps what it had allocated
+
     def truncate(self) -> None:
         """Free the space behind the last record, if possible."""
         with contextlib.suppress(OSError):
@@ -144,6 +151,13 @@ class LogFile:
             return os.path.samestat(os.lstat(self.path), os.fstat(self.descriptor))
         except OSError:
             return False
+
+    def is_removed(self) -> bool:
+        """Return whether somebody has deleted this file."""
+        try:
+            return not os.fstat(self.descriptor).st_nlink
+        except OSError:
+            return True
 
     def __del__(self) -> None:
         """Unlock a file that nobody closed."""

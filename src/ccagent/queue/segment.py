@@ -22,7 +22,7 @@ import msgspec
 from ccagent.errors import NotPermittedError, UnparsableError
 from ccagent.queue.entry import Moment, QueueEntry, decode_entry
 from ccagent.queue.record_log import DamagedPart, LogFile, frame, read_record, read_records
-from ccagent.service.private_files import open_private
+from ccagent.service.private_files import open_private, sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -225,10 +225,10 @@ def lock(descriptor: int) -> bool:
 class MemoryFile(LogFile):
     """The records of a segment in memory."""
 
-    def __init__(self) -> None:
-        super().__init__("")
+    def __init__(self, content: bytes) -> None:
+        super().__init__("", size=len(content))
         self.is_open = True
-        self._content = bytearray()
+        self._content = bytearray(content)
 
     def append(self, records: bytes, *, is_synced: bool = False) -> None:
         """Add records. There is no disk to wait for."""
@@ -254,7 +254,7 @@ class IndexedMessage(NamedTuple):
 
 
 class QueueSegment:
-    """A segment, and what is known of it while its file is closed.
+    """A segment in a file or in memory, and what is known of it while its file is closed.
 
     path: empty in memory. number: position in the order of segments. is_dead: it contains dead
     letters only. index: its messages that are not done by position, while the file is open. An open
@@ -267,7 +267,7 @@ class QueueSegment:
         self.is_dead = is_dead
         self.is_elsewhere = False
         """True while another process has the file open."""
-        self.file = LogFile(path) if path else MemoryFile()
+        self.file = LogFile(path)
         self.header: SegmentHeader | None = None
         self.index: dict[int, IndexedMessage] = {}
         self.topics: Counter[str] = Counter()
@@ -301,7 +301,7 @@ class QueueSegment:
         try:
             was_elsewhere, self.is_elsewhere = self.is_elsewhere, not lock(file.descriptor)
             if not (self.is_elsewhere and was_elsewhere):
-                self._note(self.parse(owner))
+                self._note(parse_segment(file.read(0, _LARGEST_FILE), owner))
         except BaseException:
             self.close()
             raise
@@ -311,33 +311,41 @@ class QueueSegment:
         self._write_states()
         return True
 
-    def create(self, header: SegmentHeader, room: int) -> bool:
-        """Create the file and allocate `room` bytes, if there are as many.
+    def begin(self, header: SegmentHeader) -> None:
+        """Begin a new segment in memory."""
+        self.header, self.newest, self.is_counted = header, header.moment.clock, True
+        self.file = MemoryFile(encode_header(header))
 
-        Return False if another process has locked it first. Raise OSError or NotPermittedError.
+    def store(self, path: str, room: int, *, is_synced: bool) -> bool:
+        """Move the segment from memory to a new file of `room` bytes, if there are as many.
+
+        Return False if another process has locked the file first. Raise OSError or
+        NotPermittedError; the segment then stays in memory.
         """
-        descriptor = open_private(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-        self.file = LogFile(self.path, descriptor)
+        file = LogFile(path, open_private(path, os.O_RDWR | os.O_CREAT | os.O_EXCL))
         try:
-            if not lock(descriptor):
-                self.file.close()
+            if not lock(file.descriptor):
+                file.close()
                 return False
-            self.allocate(room)
-            self.file.append(encode_header(header))
+            file.allocate(room)
+            file.append(self.file.read(0, self.file.size), is_synced=is_synced)
+            if is_synced:
+                sync_directory(os.path.dirname(path))
         except BaseException:
             with contextlib.suppress(OSError):
-                os.unlink(self.path)
-            self.file.close()
+                os.unlink(path)
+            file.close()
             raise
-        self.header, self.newest, self.is_counted = header, header.moment.clock, True
+        self.path, self.file = path, file
         return True
 
-    def allocate(self, room: int) -> None:
-        """Allocate bytes of the file. Without room or support they are allocated when written."""
-        try:
-            os.posix_fallocate(self.file.descriptor, 0, room)
-        except OSError:
-            self.file.truncate()  # ext4 keeps what it had allocated
+    def rescue(self) -> None:
+        """Move the segment from an open file to memory. Raise OSError."""
+        content = self.file.read(0, self.file.size)
+        with contextlib.suppress(OSError):
+            self.file.close()
+        self.path, self.file = "", MemoryFile(content)
+        self._write_states()
 
     def append(
         self, records: Sequence[bytes], entries: Sequence[QueueEntry], *, is_synced: bool
@@ -388,14 +396,6 @@ class QueueSegment:
         with contextlib.suppress(OSError):
             self.file.close()
 
-    def parse(self, owner: QueueOwner) -> SegmentContent:
-        """Read the file, with the states that are not written yet. Raise OSError."""
-        content = parse_segment(self.file.read(0, _LARGEST_FILE), owner)
-        for index, message in enumerate(content.messages if self._unwritten else ()):
-            state = self._unwritten.get(message.position, message.state)
-            content.messages[index] = message._replace(state=state)
-        return content
-
     def _note(self, content: SegmentContent) -> None:
         """Note what is in the file."""
         self.header, self.damaged, self.newest = content.header, content.damaged, content.newest
@@ -405,10 +405,11 @@ class QueueSegment:
         self.topics.clear()
         self.index.clear()
         for message in content.messages:
-            if message.entry is not None and message.state == (DEAD if self.is_dead else WAITING):
+            state = self._unwritten.get(message.position, message.state)
+            if message.entry is not None and state == (DEAD if self.is_dead else WAITING):
                 self._add(message.position, message.size, message.entry)
             else:
-                self.dead += message.is_dead
+                self.dead += state != DONE
 
     def _add(self, position: int, size: int, entry: QueueEntry) -> None:
         """Index and count a message."""

@@ -138,7 +138,7 @@ def test_dead_letters_survive_memory_and_removal(tmp_path: Path) -> None:
 
 def test_what_was_in_memory_keeps_its_age(tmp_path: Path) -> None:
     queue = Queue("backend", OutboxSettings(directory=str(tmp_path), max_age=Duration("7d")))
-    queue._disk._moment = queue._disk.now()._replace(clock=8 * 86400.0)
+    queue._segments._moment = queue._segments.now()._replace(clock=8 * 86400.0)
     queue._fail(OSError(28, "No space left on device"))
     queue.put([message("0")])
     assert queue.count_in_memory() == 1
@@ -180,7 +180,7 @@ def test_a_removed_directory_is_noticed_and_its_messages_kept(
     shutil.rmtree(tmp_path / "made")
     queue.put([message("2")])
     queue.close()
-    assert "removed or replaced; 3 messages are moved" in caplog.text
+    assert "removed or replaced; 3 messages are kept" in caplog.text
     assert drained(Queue("backend", settings(tmp_path / "made"))) == ["0", "1", "2"]
 
 
@@ -262,7 +262,7 @@ def test_a_directory_that_others_may_write_is_not_used(tmp_path: Path) -> None:
 def test_a_disk_that_is_tried_again_and_again_costs_no_descriptors(tmp_path: Path) -> None:
     (tmp_path / DIRECTORY).touch()
     queue = Queue("backend", settings(tmp_path))
-    queue.retry_after = queue._reread_at = 0.0
+    queue.retry_after = queue._retry_at = 0.0
     gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(50):
