@@ -155,13 +155,7 @@ def drop(configuration: Configuration, selection: DeadLetterSelection, *, is_who
     count = 0
     for sink in _select_queues(configuration, selection):
         with _open_queue(configuration, sink) as (segments, files):
-            letters = selection.select(_list_letters(files, sink))
-            if is_whole:
-                letters += [
-                    StoredLetter(name, message, "", sink)
-                    for name, content in files.items()
-                    for message in content.waiting
-                ]
+            letters = selection.select(_list_letters(files, sink, is_whole=is_whole))
             _finish(segments, letters)
             count += len(letters)
     return count
@@ -198,8 +192,13 @@ def _summarise(configuration: Configuration, sink: str) -> BacklogRow:
         )
 
 
-def _list_letters(files: dict[str, SegmentContent], sink: str) -> list[StoredLetter]:
-    """Return the dead letters of a sink, and all messages of other sinks and machines."""
+def _list_letters(
+    files: dict[str, SegmentContent], sink: str, *, is_whole: bool = False
+) -> list[StoredLetter]:
+    """Return the dead letters of a sink, and all messages of other sinks and machines.
+
+    is_whole: return queued messages, too.
+    """
     letters: list[StoredLetter] = []
     for name, content in files.items():
         owner = content.header.owner if content.header is not None else None
@@ -207,7 +206,7 @@ def _list_letters(files: dict[str, SegmentContent], sink: str) -> list[StoredLet
             reason = message.reason if message.is_dead else ""
             if content.is_foreign and owner is not None and not message.is_done:
                 reason = f"queued by host {owner.host} for sink {owner.sink}"
-            if reason:
+            if reason or (is_whole and message.is_waiting):
                 letters.append(StoredLetter(name, message, reason, owner.sink if owner else sink))
     return letters
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import struct
 import zlib
 from typing import TYPE_CHECKING, NamedTuple
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 MARKER = b"qn\xca]"
 """The first bytes of a record. They are not valid UTF-8, so no text in a payload contains them."""
 
+_MARKERS = re.compile(re.escape(MARKER))
 _FRAME = struct.Struct("<4sII")
 
 FRAME_SIZE = _FRAME.size
@@ -83,16 +85,8 @@ def read_records(
 
 def _find_next(data: memoryview, offset: int, seed: int) -> int:
     """Return the offset of the next undamaged record, or the end."""
-    step = 1 << 20
-    while offset < len(data):
-        window = bytes(data[offset : offset + step + len(MARKER) - 1])
-        index = window.find(MARKER)
-        while index >= 0:
-            if read_record(data, offset + index, seed) is not None:
-                return offset + index
-            index = window.find(MARKER, index + 1)
-        offset += step
-    return len(data)
+    markers = (match.start() for match in _MARKERS.finditer(data, offset))
+    return next((each for each in markers if read_record(data, each, seed)), len(data))
 
 
 class LogFile:

@@ -277,9 +277,6 @@ class QueueSegment:
         """Number of dead letters among messages, whose reason could not be stored."""
         self.newest = 0.0
         """Reading of the queue's clock, of the newest message."""
-        self.damaged: list[DamagedPart] = []
-        self.is_unreadable = self.is_foreign = False
-        """True if the file has content, but neither a header nor a message; is of another owner."""
         self.problem = ""
         """The reason why the file can't be read now."""
         self.is_counted = False
@@ -292,24 +289,26 @@ class QueueSegment:
         """True if the segment has neither a message nor a dead letter."""
         return not self.count and not self.dead
 
-    def open(self, owner: QueueOwner) -> bool:
-        """Lock and read the file. Return False if another process has the lock.
+    def open(self, owner: QueueOwner) -> SegmentContent | None:
+        """Lock and read the file. Return its content; None if another process has the lock.
 
         Raise OSError or NotPermittedError.
         """
         self.file = file = LogFile(self.path, open_private(self.path, os.O_RDWR), self.file.size)
+        content = None
         try:
             was_elsewhere, self.is_elsewhere = self.is_elsewhere, not lock(file.descriptor)
             if not (self.is_elsewhere and was_elsewhere):
-                self._note(parse_segment(file.read(0, _LARGEST_FILE), owner))
+                content = parse_segment(file.read(0, _LARGEST_FILE), owner)
+                self._note(content)
         except BaseException:
             self.close()
             raise
         if self.is_elsewhere:
             self.close()
-            return False
+            return None
         self._write_states()
-        return True
+        return content
 
     def begin(self, header: SegmentHeader) -> None:
         """Begin a new segment in memory."""
@@ -398,9 +397,7 @@ class QueueSegment:
 
     def _note(self, content: SegmentContent) -> None:
         """Note what is in the file."""
-        self.header, self.damaged, self.newest = content.header, content.damaged, content.newest
-        self.file.size, self.is_foreign = content.size, content.is_foreign
-        self.is_unreadable = bool(content.damaged and not content.messages and not content.header)
+        self.header, self.newest, self.file.size = content.header, content.newest, content.size
         self.count = self.bytes = self.dead = 0
         self.topics.clear()
         self.index.clear()

@@ -79,6 +79,7 @@ class SegmentDirectory:
         """Messages and dead letters deleted because of the limits; by earlier processes."""
         self.damaged = 0
         """Damaged parts of files, and undecodable messages."""
+        self._settings = settings
         self._limit = max(_LEAST, min(_LARGEST, settings.max_bytes // _SEGMENTS))
         self._is_synced = settings.durability == "power"
         self._uptime = uptime
@@ -130,10 +131,10 @@ class SegmentDirectory:
             self._segments[number] = segment
             self._last = max(self._last, number)
             self._examine(segment)
+        self._segments = dict(sorted(self._segments.items()))
         for segment in [*self._segments.values()]:
             if not segment.path and not self.failure:
                 self._store(segment)
-        self._segments = dict(sorted(self._segments.items()))
 
     def _make_directories(self) -> None:
         for path in (os.path.dirname(self.path), self.path):
@@ -215,16 +216,17 @@ class SegmentDirectory:
     def _examine(self, segment: QueueSegment) -> None:
         """Lock and read a segment, and delete it or set it aside if nothing in it can be sent."""
         try:
-            if not segment.open(self.owner):
-                return
+            content = segment.open(self.owner)
         except FileNotFoundError:
             self._forget(segment)
             return
         except FILE_ERRORS as error:
             self._note_problem(segment, error)
             return
-        header = segment.header
-        if segment.is_foreign and header is not None:
+        if content is None:
+            return
+        header = content.header
+        if content.is_foreign and header is not None:
             logger.error(
                 "outbox %s: queued by host %s for sink %s, so it is set aside; "
                 "`ccagent outbox` shows its messages",
@@ -237,16 +239,16 @@ class SegmentDirectory:
         more = max(0, header.dropped - self.dropped) if header is not None else 0
         self.dropped += more
         self.dropped_before += more
-        if segment.damaged and not segment.is_counted:
-            self.damaged += len(segment.damaged)
+        if content.damaged and not segment.is_counted:
+            self.damaged += len(content.damaged)
             logger.error(
                 "outbox %s: %d bytes are damaged; %d undamaged messages are sent",
                 segment.path,
-                sum(part.size for part in segment.damaged),
+                sum(part.size for part in content.damaged),
                 segment.count,
             )
         segment.is_counted = True
-        if segment.is_unreadable:
+        if content.damaged and header is None and not content.messages:
             self._set_aside(segment, DAMAGED)
         elif segment.is_finished:
             self.now()  # the file may have the last reading of the clock

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ccagent.errors import EncodingError, UnparsableError
 from ccagent.log import logger
@@ -15,9 +15,8 @@ from ccagent.queue.segment_directory import SegmentDirectory
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    from ccagent.config.configuration import OutboxSettings
     from ccagent.queue.failures import MessageChoice
-    from ccagent.queue.segment import QueueOwner, QueueSegment
+    from ccagent.queue.segment import QueueSegment
 
 _OFFSET_BITS = 40
 _POSITION = (1 << _OFFSET_BITS) - 1
@@ -34,15 +33,8 @@ class QueueSegments(SegmentDirectory):
     and counted, in whole segments where possible.
     """
 
-    def __init__(
-        self, path: str, owner: QueueOwner, settings: OutboxSettings, **clock: Any
-    ) -> None:
-        super().__init__(path, owner, settings, **clock)
-        self._seed = owner.seed
-        self._max_bytes = settings.max_bytes
-        self._max_age = settings.max_age.seconds
-        self._expiry = 0.0
-        """When the ages are checked next, by the queue's clock."""
+    _expiry = 0.0
+    """When the ages are checked next, by the queue's clock."""
 
     def append(self, entries: Sequence[QueueEntry], state: int = WAITING) -> int:
         """Store the first of some entries, as many as fit into one segment. Return their number.
@@ -54,7 +46,7 @@ class QueueSegments(SegmentDirectory):
         records, size, room = list[bytes](), 0, 0
         for entry in entries:
             try:
-                record = frame(encode_entry(entry), seed=self._seed, trailer=trailer)
+                record = frame(encode_entry(entry), seed=self.owner.seed, trailer=trailer)
             except (ValueError, TypeError, OverflowError) as error:
                 if records:
                     break
@@ -186,7 +178,7 @@ class QueueSegments(SegmentDirectory):
         """Return a message; None if it is damaged, can't be read, or was deleted by a command."""
         entry = None
         try:
-            entry = segment.read(position, self._seed)
+            entry = segment.read(position, self.owner.seed)
         except OSError as error:
             self._note_problem(segment, error)
             return None
@@ -199,7 +191,7 @@ class QueueSegments(SegmentDirectory):
 
     def _limits(self) -> Iterator[tuple[bool, int]]:
         """Yield the maximum bytes of all segments, and those in memory (True) if it is written."""
-        yield False, self._max_bytes
+        yield False, self._settings.max_bytes
         if not self.path or self.failure:
             yield True, _MEMORY_BYTES
 
@@ -243,8 +235,9 @@ class QueueSegments(SegmentDirectory):
         now = self.now().clock
         if now < self._expiry:
             return
-        self._expiry = now + self._max_age / _EXPIRY_STEPS
-        oldest = now - self._max_age
+        max_age = self._settings.max_age.seconds
+        self._expiry = now + max_age / _EXPIRY_STEPS
+        oldest = now - max_age
         for segment in [*self._segments.values()]:
             if segment.newest < oldest and not segment.is_elsewhere and not segment.is_finished:
                 self._drop(segment)
