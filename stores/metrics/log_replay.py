@@ -172,7 +172,7 @@ class Replay:
                 np.asarray(row)[numbers + columns.first] = values
                 self.points += end - begin
                 continue
-            places = [columns.places[column] for column in numbers.tolist()]
+            places = [columns.places[int(column)] for column in numbers.tolist()]
             self._write(places, time, values.tolist())
 
     def _columns(self, number: int, least: int) -> _Columns:

@@ -75,9 +75,11 @@ class SegmentDirectory:
         """The reason why new segments stay in memory; empty while the disk works."""
         self.set_aside: list[str] = []
         """Names of files of other sinks or machines."""
-        self.dropped = self.dropped_before = 0
-        """Messages and dead letters deleted because of the limits; by earlier processes."""
-        self.damaged = 0
+        self.dropped: int = 0
+        """Messages and dead letters deleted because of the limits, also by earlier processes."""
+        self.dropped_before: int = 0
+        """Those deleted by earlier processes."""
+        self.damaged: int = 0
         """Damaged parts of files, and undecodable messages."""
         self._settings = settings
         self._limit = max(_LEAST, min(_LARGEST, settings.max_bytes // _SEGMENTS))

@@ -150,6 +150,48 @@ def test_what_was_in_memory_keeps_its_age(tmp_path: Path) -> None:
     queue.close()
 
 
+def test_a_message_under_way_while_it_moves_to_the_disk_is_sent_once(tmp_path: Path) -> None:
+    (tmp_path / DIRECTORY).touch()
+    queue = Queue("backend", settings(tmp_path))
+    queue.put([message("0"), message("1")])
+    batch = queue.next_batch(1)
+    (tmp_path / DIRECTORY).unlink()
+    queue._retry_at = 0.0
+    queue.check()
+    assert queue.count_in_memory() == 0
+    queue.remove([queued.number for queued in batch])
+    queue.close()
+    assert drained(Queue("backend", settings(tmp_path))) == ["1"]
+
+
+def test_memory_is_bounded_and_drops_nothing_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ccagent.queue.segments._MEMORY_BYTES", 20_000)
+    queue = Queue("backend", OutboxSettings(directory=str(tmp_path), max_bytes=100_000))
+    queue.put([message("disk")])
+    queue._fail(OSError(5, "Input/output error"))
+    queue._segments._seal(queue._segments._written[False])
+    for number in range(50):
+        queue.put([message(str(number), 1000)])
+    left = queue.count_in_memory()
+    assert (10 < left < 20, queue.dropped) == (True, 50 - left)
+    assert drained(queue) == ["disk", *(str(number) for number in range(50 - left, 50))]
+    queue.close()
+
+
+def test_a_message_rejected_while_the_disk_fails_is_a_dead_letter_in_its_file(
+    tmp_path: Path,
+) -> None:
+    queue = Queue("backend", settings(tmp_path))
+    queue.put([message("0")])
+    queue._fail(OSError(28, "No space left on device"))
+    queue.reject(queue.next_batch()[0].number, "422")
+    (content,) = make_segments("backend", settings(tmp_path)).read_files().values()
+    assert [each.reason for each in content.messages] == ["the reason could not be stored"]
+    queue.close()
+
+
 def test_a_message_that_cant_be_stored_costs_itself(tmp_path: Path) -> None:
     queue = Queue("backend", settings(tmp_path))
     queue.put([message("0")])
