@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ccagent.errors import NotPermittedError
 from ccagent.log import logger
-from ccagent.queue.record_log import FRAME_SIZE, DamagedPart
+from ccagent.queue.record_log import FILE_ERRORS, FRAME_SIZE, DamagedPart, describe_error
 from ccagent.service.private_files import open_private
 from ccagent.stores.metrics.log_format import (
     FREED,
@@ -74,9 +73,10 @@ class Replay:
         for _, path in list_segments(directory):
             try:
                 found.append(self.read_segment(path, oldest))
-            except (OSError, NotPermittedError) as error:
-                reason = f"{path}: {error.strerror}" if isinstance(error, OSError) else error
-                logger.error("log %s; its values are missing", reason)
+            except FILE_ERRORS as error:
+                logger.error(
+                    "log %s: %s; its values are missing", path, describe_error(error, path)
+                )
         return found
 
     def read_segment(self, path: str, oldest: int) -> Segment:

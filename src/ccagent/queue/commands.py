@@ -17,7 +17,8 @@ from ccagent.log import logger
 from ccagent.machine.clock import timestamp
 from ccagent.queue.entry import read_boot_id, read_uptime, resume
 from ccagent.queue.queue import OLD_SUFFIX, SUFFIX, Queue, make_segments
-from ccagent.queue.segment import FILE_ERRORS, describe_error, mark_done
+from ccagent.queue.record_log import FILE_ERRORS, describe_error
+from ccagent.queue.segment import mark_done
 from ccagent.queue.sender import Sender
 from ccagent.transports.base import build_transport
 

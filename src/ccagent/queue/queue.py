@@ -13,7 +13,8 @@ import msgspec
 from ccagent.log import logger
 from ccagent.queue.entry import QueueEntry
 from ccagent.queue.failures import ANY
-from ccagent.queue.segment import DEAD, FILE_ERRORS, WAITING, describe_error, find_owner
+from ccagent.queue.record_log import FILE_ERRORS, describe_error
+from ccagent.queue.segment import DEAD, WAITING, find_owner
 from ccagent.queue.segments import QueueSegments
 
 if TYPE_CHECKING:

@@ -14,6 +14,8 @@ import struct
 import zlib
 from typing import TYPE_CHECKING, NamedTuple
 
+from ccagent.errors import NotPermittedError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -25,6 +27,14 @@ _FRAME = struct.Struct("<4sII")
 
 FRAME_SIZE = _FRAME.size
 """Bytes of a record before its payload."""
+
+
+FILE_ERRORS = (OSError, NotPermittedError)
+
+
+def describe_error(error: Exception, path: str = "") -> str:
+    """Return the reason of a failed access to a file, without its path."""
+    return getattr(error, "strerror", None) or str(error).removeprefix(f"{path}: ")
 
 
 class LogRecord(NamedTuple):

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from ccagent.errors import NotPermittedError, UnparsableError
+from ccagent.errors import UnparsableError
 from ccagent.queue.entry import Moment, QueueEntry, decode_entry
 from ccagent.queue.record_log import DamagedPart, LogFile, frame, read_record, read_records
 from ccagent.service.private_files import open_private, sync_directory
@@ -40,13 +40,6 @@ _HEADER = struct.Struct("<4sdd36sQ")
 _MACHINE_ID = "/etc/machine-id"
 _LARGEST_FILE = 128 << 20
 """Bytes that are read of a file. Only a damaged file is larger."""
-
-FILE_ERRORS = (OSError, NotPermittedError)
-
-
-def describe_error(error: Exception) -> str:
-    """Return the reason of a failed access to a file."""
-    return getattr(error, "strerror", None) or str(error)
 
 
 class QueueOwner(msgspec.Struct, frozen=True):

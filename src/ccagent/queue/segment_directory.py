@@ -17,13 +17,8 @@ from typing import TYPE_CHECKING
 from ccagent.errors import NotPermittedError
 from ccagent.log import logger
 from ccagent.queue.entry import Moment, advance, read_boot_id, read_uptime, resume
-from ccagent.queue.segment import (
-    FILE_ERRORS,
-    QueueSegment,
-    SegmentHeader,
-    describe_error,
-    read_segment,
-)
+from ccagent.queue.record_log import FILE_ERRORS, describe_error
+from ccagent.queue.segment import QueueSegment, SegmentHeader, read_segment
 from ccagent.service.private_directories import check_directory, make_directory
 
 if TYPE_CHECKING:
@@ -273,7 +268,7 @@ class SegmentDirectory:
 
     def _note_problem(self, segment: QueueSegment, error: Exception) -> None:
         """Close a segment, and leave it out until the next `open`."""
-        segment.problem = describe_error(error)
+        segment.problem = describe_error(error, segment.path)
         logger.error("outbox %s: %s", segment.path, segment.problem, key=segment.path)
         if self._is_written(segment):
             del self._written[segment.is_dead]
