@@ -288,12 +288,10 @@ class QueueSegment:
         Raise OSError or NotPermittedError.
         """
         self.file = file = LogFile(self.path, open_private(self.path, os.O_RDWR), self.file.size)
-        content = None
         try:
-            was_elsewhere, self.is_elsewhere = self.is_elsewhere, not lock(file.descriptor)
-            if not (self.is_elsewhere and was_elsewhere):
-                content = parse_segment(file.read(0, _LARGEST_FILE), owner)
-                self._note(content)
+            self.is_elsewhere = not lock(file.descriptor)
+            content = parse_segment(file.read(0, _LARGEST_FILE), owner)
+            self._note(content)
         except BaseException:
             self.close()
             raise
