@@ -16,7 +16,7 @@ from ccagent.errors import ConfigurationError, QueueError
 from ccagent.log import logger
 from ccagent.machine.clock import timestamp
 from ccagent.queue.entry import read_boot_id, read_uptime, resume
-from ccagent.queue.queue import OLD_SUFFIX, SUFFIX, Queue, make_segments
+from ccagent.queue.queue import OLD_SUFFIX, SUFFIX, Queue, find_old_file, make_segments
 from ccagent.queue.record_log import FILE_ERRORS, describe_error
 from ccagent.queue.segment import mark_done
 from ccagent.queue.sender import Sender
@@ -167,7 +167,7 @@ def _summarise(configuration: Configuration, sink: str) -> BacklogRow:
     with _open_queue(configuration, sink) as (segments, files):
         waiting = [message for content in files.values() for message in content.waiting]
         letters = _list_letters(files, sink)
-        old = segments.path.removesuffix(SUFFIX) + OLD_SUFFIX
+        old = find_old_file(segments.path)
         details = [_describe(letter) for letter in letters[:_SHOWN]]
         if os.path.lexists(old):
             details.insert(0, f"{old}: waits for its conversion: start ccagent")

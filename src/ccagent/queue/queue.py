@@ -44,6 +44,11 @@ def make_directory_name(sink: str) -> str:
     return quote(sink, safe="") + SUFFIX
 
 
+def find_old_file(path: str) -> str:
+    """Return the file of the version before. path: directory of the queue."""
+    return path.removesuffix(SUFFIX) + OLD_SUFFIX
+
+
 def make_segments(sink: str, settings: OutboxSettings) -> QueueSegments:
     """Return the segments of a sink's queue; they are not opened yet."""
     directory = settings.directory
@@ -76,7 +81,6 @@ class Queue:
         self._monotonic = monotonic
         self._lock = threading.RLock()
         self._retry_at = 0.0
-        self._is_open = False
         self._failure = ""
         """The last logged failure of the disk; empty while it works."""
         if settings.memory:
@@ -84,8 +88,8 @@ class Queue:
         self._segments = make_segments(name, settings)
         self.path = self._segments.path
         """Directory of the queue; empty if it is in memory only."""
-        self._old = self.path.removesuffix(SUFFIX) + OLD_SUFFIX if self.path else ""
-        """File of the version before; empty after its conversion."""
+        if self.path:
+            self._segments.failure = "not opened yet"
         self.check()
 
     @property
@@ -119,7 +123,7 @@ class Queue:
     def put(self, messages: Sequence[Message]) -> bool:
         """Store messages. Return False if they were refused because the queue is full."""
         with self._lock:
-            if self._segments.failure or not self._is_open:
+            if self._segments.failure:
                 self.check()
             if self._is_refusing:
                 size = sum(len(message.body) + _OVERHEAD for message in messages)
@@ -201,7 +205,7 @@ class Queue:
                 return
             now = self._monotonic()
             try:
-                if (self.error or not self._is_open) and now >= self._retry_at:
+                if self.error and now >= self._retry_at:
                     self._retry_at = now + self.retry_after
                     self._try_again()
                 elif not self._segments.failure:
@@ -217,7 +221,6 @@ class Queue:
                 self.check()
             self.lost = self._segments.count(in_memory=True)
             self._segments.close()
-            self._is_open = False
 
     def _append(self, entries: Sequence[QueueEntry], state: int = WAITING) -> int:
         """Store the first of some entries, in memory if the disk fails. Return their number."""
@@ -230,11 +233,11 @@ class Queue:
     def _try_again(self) -> None:
         """Open the files and move messages to them, also those of the version before."""
         self._segments.open()
-        if self._old and os.path.lexists(self._old):
+        old = find_old_file(self.path)
+        if os.path.lexists(old):
             from ccagent.queue.conversion import convert
 
-            convert(self._old, self._segments)
-        self._old, self._is_open = "", True
+            convert(old, self._segments)
         if self._failure:
             logger.info("outbox %s: works again", self.path)
             self._failure = ""
