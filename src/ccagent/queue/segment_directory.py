@@ -34,8 +34,6 @@ DAMAGED = ".damaged"
 """Suffixes of files: messages, dead letters, of another sink or machine, without any message."""
 
 _NAME = re.compile(r"([0-9]{12})(\.log|\.dead)")
-_OPEN = 4
-"""Maximum number of open segments, except for those that are written."""
 _LARGEST = 1 << 20
 _LEAST = 4096
 _SEGMENTS = 8
@@ -114,14 +112,8 @@ class SegmentDirectory:
         self.set_aside = sorted(name for name in names if name.endswith(FOREIGN))
         there = {int(match[1]): match for name in names if (match := _NAME.fullmatch(name))}
         for number, segment in [*self._segments.items()]:
-            if not segment.path:
-                continue
-            if number not in there or (segment.file.is_open and not segment.file.is_current()):
-                self._give_up(segment)
-            elif segment.is_elsewhere:
-                self._examine(segment)
-            elif segment.is_finished and segment.file.is_open and not self._is_written(segment):
-                self._delete(segment)
+            if segment.path:
+                self._look_at(segment, is_there=number in there)
         for number in sorted(there.keys() - self._segments.keys()):
             name, suffix = there[number][0], there[number][2]
             segment = QueueSegment(os.path.join(self.path, name), number, is_dead=suffix == LETTERS)
@@ -132,6 +124,17 @@ class SegmentDirectory:
         for segment in [*self._segments.values()]:
             if not segment.path and not self.failure:
                 self._store(segment)
+
+    def _look_at(self, segment: QueueSegment, *, is_there: bool) -> None:
+        """Look at a known file again. is_there: the directory has a file of its name."""
+        if not is_there or (segment.file.is_open and not segment.file.is_current()):
+            self._give_up(segment)
+        elif segment.is_elsewhere:
+            self._examine(segment)
+        elif self._is_written(segment) or not segment.is_finished or segment.problem:
+            return
+        elif self._ensure_open(segment):
+            self._delete(segment)  # this has failed before
 
     def _make_directories(self) -> None:
         for path in (os.path.dirname(self.path), self.path):
@@ -200,14 +203,10 @@ class SegmentDirectory:
         return segment.file.is_open
 
     def _close_others(self, segment: QueueSegment) -> None:
-        """Close some segments beside one that was opened."""
-        opened = [
-            each
-            for each in self._in_order()
-            if each.path and each.file.is_open and not self._is_written(each)
-        ]
-        for other in opened[1 : len(opened) - _OPEN + 1]:  # the oldest stays: it is sent
-            if other is not segment:
+        """Close the files beside one that was opened, except for the oldest and the written one."""
+        others = (each for each in [*self._in_order()][1:] if each.path and each is not segment)
+        for other in others:
+            if other.file.is_open and not self._is_written(other):
                 other.close()
 
     def _examine(self, segment: QueueSegment) -> None:

@@ -66,19 +66,10 @@ class QueueSegments(SegmentDirectory):
             raise
         return len(records)
 
-    def total_bytes(self, *, in_memory: bool = False) -> int:
-        """Return the used bytes of all segments, or of those in memory."""
-        return sum(
-            each.file.size for each in self._segments.values() if not (in_memory and each.path)
-        )
-
     def has_room(self, size: int) -> bool:
         """Return whether `size` more bytes are within the limits."""
         self._drop_expired()
-        return all(
-            self.total_bytes(in_memory=in_memory) + size <= limit
-            for in_memory, limit in self._limits()
-        )
+        return all(excess <= 0 for _, excess in self._excesses(size))
 
     def read(
         self, count: int, size: int, choice: MessageChoice, *, in_memory: bool = False
@@ -104,18 +95,17 @@ class QueueSegments(SegmentDirectory):
 
     def mark(self, numbers: Collection[int], state: int = DONE) -> bool:
         """Change the state of messages. Return whether a finished segment was deleted."""
-        touched: dict[int, QueueSegment] = {}
+        before = len(self._segments)
         for number in numbers:
             segment = self._segments.get(number >> _OFFSET_BITS)
-            if segment is not None:
-                self._ensure_open(segment)
-                segment.mark(number & _POSITION, state)
-                touched[segment.number] = segment
-        before = len(self._segments)
-        for segment in touched.values():
-            is_used = self._is_written(segment) and segment.file.size < self._limit // 4
-            if segment.is_finished and segment.file.is_open and not is_used:
-                self._delete(segment)
+            if segment is None:
+                continue
+            self._ensure_open(segment)
+            segment.mark(number & _POSITION, state)
+            if segment.is_finished and segment.file.is_open:
+                has_room = segment.file.size < self._limit // 4
+                if not (has_room and self._is_written(segment)):
+                    self._delete(segment)
         return len(self._segments) < before
 
     def reject(self, number: int, reason: str, rejected: float) -> None:
@@ -189,23 +179,24 @@ class QueueSegments(SegmentDirectory):
             self.mark([segment.number << _OFFSET_BITS | position])
         return entry
 
-    def _limits(self) -> Iterator[tuple[bool, int]]:
-        """Yield the maximum bytes of all segments, and those in memory (True) if it is written."""
-        yield False, self._settings.max_bytes
+    def _excesses(self, size: int) -> Iterator[tuple[list[QueueSegment], int]]:
+        """Yield the segments under each limit, and by how many bytes `size` more exceed it."""
+        segments = [*self._segments.values()]
+        yield segments, sum(each.file.size for each in segments) + size - self._settings.max_bytes
         if not self.path or self.failure:
-            yield True, _MEMORY_BYTES
+            segments = [each for each in self._segments.values() if not each.path]
+            yield segments, sum(each.file.size for each in segments) + size - _MEMORY_BYTES
 
     def _make_room(self, size: int) -> None:
         """Delete expired messages, and the oldest segments until `size` more bytes fit."""
         before = self.dropped
         self._drop_expired()
-        for in_memory, limit in self._limits():
-            excess = self.total_bytes(in_memory=in_memory) + size - limit
-            if excess <= 0:
-                continue
-            for segment in sorted(self._segments.values(), key=lambda each: not each.is_dead):
-                if excess > 0 and not segment.is_elsewhere and not (in_memory and segment.path):
-                    excess -= segment.file.size
+        for segments, excess in self._excesses(size):
+            freed = 0
+            letters_first = sorted(segments, key=lambda each: not each.is_dead)
+            for segment in letters_first if excess > 0 else ():
+                if freed < excess and not segment.is_elsewhere:
+                    freed += segment.file.size
                     self._drop(segment)
         if self.dropped > before:
             logger.error(
