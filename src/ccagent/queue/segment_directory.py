@@ -75,6 +75,7 @@ class SegmentDirectory:
         self.damaged: int = 0
         """Damaged parts of files, and undecodable messages."""
         self._settings = settings
+        self._seed = owner.seed
         self._limit = max(_LEAST, min(_LARGEST, settings.max_bytes // _SEGMENTS))
         self._is_synced = settings.durability == "power"
         self._uptime = uptime

@@ -46,7 +46,7 @@ class QueueSegments(SegmentDirectory):
         records, size, room = list[bytes](), 0, 0
         for entry in entries:
             try:
-                record = frame(encode_entry(entry), seed=self.owner.seed, trailer=trailer)
+                record = frame(encode_entry(entry), seed=self._seed, trailer=trailer)
             except (ValueError, TypeError, OverflowError) as error:
                 if records:
                     break
@@ -168,7 +168,7 @@ class QueueSegments(SegmentDirectory):
         """Return a message; None if it is damaged, can't be read, or was deleted by a command."""
         entry = None
         try:
-            entry = segment.read(position, self.owner.seed)
+            entry = segment.read(position, self._seed)
         except OSError as error:
             self._note_problem(segment, error)
             return None
