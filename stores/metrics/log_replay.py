@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ccagent.errors import NotPermittedError
 from ccagent.log import logger
-from ccagent.queue.record_log import FRAME_SIZE, DamagedPart
+from ccagent.queue.record_log import FILE_ERRORS, FRAME_SIZE, DamagedPart, describe_error
 from ccagent.service.private_files import open_private
 from ccagent.stores.metrics.log_format import (
     FREED,
@@ -74,9 +73,10 @@ class Replay:
         for _, path in list_segments(directory):
             try:
                 found.append(self.read_segment(path, oldest))
-            except (OSError, NotPermittedError) as error:
-                reason = f"{path}: {error.strerror}" if isinstance(error, OSError) else error
-                logger.error("log %s; its values are missing", reason)
+            except FILE_ERRORS as error:
+                logger.error(
+                    "log %s: %s; its values are missing", path, describe_error(error, path)
+                )
         return found
 
     def read_segment(self, path: str, oldest: int) -> Segment:
@@ -152,12 +152,8 @@ class Replay:
                 columns.group.write_run(pool, time, columns.first + first, payload[begin:end])
                 self.points += count
             else:
-                for place, (value,) in zip(
-                    columns.places[first : first + count],
-                    struct.iter_unpack("<d", payload[begin:end]),
-                    strict=True,
-                ):
-                    self._write(place, time, value)
+                values = np.frombuffer(payload[begin:end], "<f8").tolist()
+                self._write(columns.places[first : first + count], time, values)
 
     def _take_points(self, points: NDArray[np.void], oldest: int) -> None:
         """Write single values: all of one group and time at once."""
@@ -176,8 +172,8 @@ class Replay:
                 np.asarray(row)[numbers + columns.first] = values
                 self.points += end - begin
                 continue
-            for column, value in zip(numbers.tolist(), values.tolist(), strict=True):
-                self._write(columns.places[int(column)], time, value)
+            places = [columns.places[int(column)] for column in numbers.tolist()]
+            self._write(places, time, values.tolist())
 
     def _columns(self, number: int, least: int) -> _Columns:
         """Return at least this number of columns of a group. Raise KeyError, ValueError."""
@@ -206,9 +202,10 @@ class Replay:
             self._described[described.number] = described
         return True
 
-    def _write(self, place: StoredSeries, time: int, value: float) -> None:
-        place.group.write_value(self._store.pool, time, place.column, value)
-        self.points += 1
+    def _write(self, places: list[StoredSeries], time: int, values: list[float]) -> None:
+        for place, value in zip(places, values, strict=True):
+            place.group.write_value(self._store.pool, time, place.column, value)
+            self.points += 1
 
     def _find(self, described: GroupRecord) -> _Columns:
         """Return the series of a group. Add missing series."""

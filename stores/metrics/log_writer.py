@@ -9,9 +9,9 @@ from collections import deque
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
-from ccagent.errors import CcagentError, NotPermittedError
+from ccagent.errors import CcagentError
 from ccagent.log import logger
-from ccagent.queue.record_log import LogFile
+from ccagent.queue.record_log import FILE_ERRORS, LogFile, describe_error
 from ccagent.service.private_directories import make_directory
 from ccagent.service.private_files import open_private
 from ccagent.stores.metrics.log_format import (
@@ -122,16 +122,18 @@ class WriteAheadLog:
         pending, self._pending = self._pending, []
         if not pending:
             return
+        records = b"".join([*pending, *self._due_copies()])
         try:
-            file = self._file or self._open()
-            file.append(b"".join([*pending, *self._due_copies()]))
-        except (OSError, NotPermittedError) as error:
+            if self._file is None:
+                self._file = self._create(records)
+            else:
+                self._file.append(records)
+        except FILE_ERRORS as error:
             self.failures += 1
-            self._abandon()
-            reason = getattr(error, "strerror", None) or error
-            raise StoreLogError(f"{self._directory}: {reason}") from error
+            self.rotate()
+            raise StoreLogError(f"{self._directory}: {describe_error(error)}") from error
         self.is_dirty = True
-        if file.size > self._largest or monotonic() - self._began > self._longest:
+        if self._file.size > self._largest or monotonic() - self._began > self._longest:
             self.rotate()
 
     def sync(self) -> None:
@@ -145,7 +147,7 @@ class WriteAheadLog:
             if self._file is not None:
                 self._file.sync()
         except OSError as error:
-            raise StoreLogError(f"{self._directory}: {error.strerror}") from error
+            raise StoreLogError(f"{self._directory}: {describe_error(error)}") from error
 
     def check_file(self) -> bool:
         """Begin a new segment if somebody has removed this one; return whether it was there."""
@@ -184,32 +186,24 @@ class WriteAheadLog:
         """The size of the segment that is written."""
         return self._file.size if self._file is not None else 0
 
-    def _open(self) -> LogFile:
-        path = os.path.join(self._directory, f"{self._number:012}.log")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-        try:
-            descriptor = open_private(path, flags)
-        except FileNotFoundError:
+    def _create(self, records: bytes) -> LogFile:
+        """Create the next segment with its first records, wholly or not at all."""
+        if not os.path.isdir(self._directory):
             # Somebody has removed the directory while the store runs.
             make_directory(os.path.dirname(self._directory))
             make_directory(self._directory)
-            descriptor = open_private(path, flags)
             logger.error("log: %s was removed and is made again", self._directory)
+        path = os.path.join(self._directory, f"{self._number:012}.log")
+        file = LogFile(path, open_private(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
         self._began = monotonic()
-        self._file = LogFile(path, descriptor)
-        self._file.append(MAGIC)
-        return self._file
-
-    def _abandon(self) -> None:
-        """Continue in another segment after a failure."""
-        file = self._file
-        if file is not None and file.size <= len(MAGIC):
-            # On a full disk each message would otherwise leave an empty file and a descriptor.
-            self._file = None
+        try:
+            file.append(MAGIC + records)
+        except OSError:
             with contextlib.suppress(OSError):
-                os.unlink(file.path)
+                os.unlink(path)
             file.close()
-        self.rotate()
+            raise
+        return file
 
     def _describe(self, group: SeriesGroup, time: int) -> None:
         """Describe a group before its first values in this segment."""

@@ -15,10 +15,11 @@ from ccagent.doctor.service import (
     list_state_directories,
     read_unit,
 )
-from ccagent.errors import CcagentError, NotHereError, NotPermittedError
+from ccagent.errors import CcagentError, NotHereError
 from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.mountinfo import MOUNTINFO, find_mount, parse_mountinfo
 from ccagent.queue.queue import OLD_SUFFIX, SUFFIX, make_directory_name
+from ccagent.queue.record_log import FILE_ERRORS, describe_error
 from ccagent.queue.segment import QueueOwner, find_owner, read_segment
 from ccagent.queue.segment_directory import DAMAGED, FOREIGN, is_segment
 from ccagent.transports.base import transport_class
@@ -72,8 +73,8 @@ def _check_segment(path: str, place: str, owner: QueueOwner) -> Iterator[Finding
             content = read_segment(place, owner)
     except FileNotFoundError:
         return  # a running daemon has sent its messages
-    except (OSError, NotPermittedError) as error:
-        reason = getattr(error, "strerror", None) or str(error).removeprefix(f"{place}: ")
+    except FILE_ERRORS as error:
+        reason = describe_error(error, place)
         yield _report_file(path, reason, "its messages cannot be sent", "move it away")
         return
     if content.is_foreign and content.header is not None:

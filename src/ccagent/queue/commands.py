@@ -16,8 +16,9 @@ from ccagent.errors import ConfigurationError, QueueError
 from ccagent.log import logger
 from ccagent.machine.clock import timestamp
 from ccagent.queue.entry import read_boot_id, read_uptime, resume
-from ccagent.queue.queue import OLD_SUFFIX, SUFFIX, Queue, make_segments
-from ccagent.queue.segment import FILE_ERRORS, describe_error, mark_done
+from ccagent.queue.queue import OLD_SUFFIX, SUFFIX, Queue, find_old_file, make_segments
+from ccagent.queue.record_log import FILE_ERRORS, describe_error
+from ccagent.queue.segment import mark_done
 from ccagent.queue.sender import Sender
 from ccagent.transports.base import build_transport
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from ccagent.config.configuration import Configuration
     from ccagent.queue.segment import SegmentContent, StoredMessage
-    from ccagent.queue.segment_directory import SegmentDirectory
+    from ccagent.queue.segments import QueueSegments
 
 _SHOWN = 20
 
@@ -130,7 +131,7 @@ def retry(configuration: Configuration, selection: DeadLetterSelection) -> int:
 
 
 def _queue_again(
-    segments: SegmentDirectory, letters: list[StoredLetter], source: SegmentDirectory
+    segments: QueueSegments, letters: list[StoredLetter], source: QueueSegments
 ) -> int:
     """Queue dead letters of one queue in another or the same. Return their number."""
     count = 0
@@ -155,13 +156,7 @@ def drop(configuration: Configuration, selection: DeadLetterSelection, *, is_who
     count = 0
     for sink in _select_queues(configuration, selection):
         with _open_queue(configuration, sink) as (segments, files):
-            letters = selection.select(_list_letters(files, sink))
-            if is_whole:
-                letters += [
-                    StoredLetter(name, message, "", sink)
-                    for name, content in files.items()
-                    for message in content.waiting
-                ]
+            letters = selection.select(_list_letters(files, sink, is_whole=is_whole))
             _finish(segments, letters)
             count += len(letters)
     return count
@@ -172,7 +167,7 @@ def _summarise(configuration: Configuration, sink: str) -> BacklogRow:
     with _open_queue(configuration, sink) as (segments, files):
         waiting = [message for content in files.values() for message in content.waiting]
         letters = _list_letters(files, sink)
-        old = segments.path.removesuffix(SUFFIX) + OLD_SUFFIX
+        old = find_old_file(segments.path)
         details = [_describe(letter) for letter in letters[:_SHOWN]]
         if os.path.lexists(old):
             details.insert(0, f"{old}: waits for its conversion: start ccagent")
@@ -198,8 +193,13 @@ def _summarise(configuration: Configuration, sink: str) -> BacklogRow:
         )
 
 
-def _list_letters(files: dict[str, SegmentContent], sink: str) -> list[StoredLetter]:
-    """Return the dead letters of a sink, and all messages of other sinks and machines."""
+def _list_letters(
+    files: dict[str, SegmentContent], sink: str, *, is_whole: bool = False
+) -> list[StoredLetter]:
+    """Return the dead letters of a sink, and all messages of other sinks and machines.
+
+    is_whole: return queued messages, too.
+    """
     letters: list[StoredLetter] = []
     for name, content in files.items():
         owner = content.header.owner if content.header is not None else None
@@ -207,12 +207,12 @@ def _list_letters(files: dict[str, SegmentContent], sink: str) -> list[StoredLet
             reason = message.reason if message.is_dead else ""
             if content.is_foreign and owner is not None and not message.is_done:
                 reason = f"queued by host {owner.host} for sink {owner.sink}"
-            if reason:
+            if reason or (is_whole and message.is_waiting):
                 letters.append(StoredLetter(name, message, reason, owner.sink if owner else sink))
     return letters
 
 
-def _finish(segments: SegmentDirectory, letters: list[StoredLetter]) -> None:
+def _finish(segments: QueueSegments, letters: list[StoredLetter]) -> None:
     """Mark messages as done, and delete files without any other message."""
     for name in dict.fromkeys(letter.name for letter in letters):
         states = [letter.message.position for letter in letters if letter.name == name]
@@ -232,7 +232,7 @@ def _describe(letter: StoredLetter) -> str:
 @contextlib.contextmanager
 def _open_queue(
     configuration: Configuration, sink: str
-) -> Generator[tuple[SegmentDirectory, dict[str, SegmentContent]]]:
+) -> Generator[tuple[QueueSegments, dict[str, SegmentContent]]]:
     """Read the files of a sink's queue: the queue, and content by name.
 
     Raise QueueError with the directory and the reason.

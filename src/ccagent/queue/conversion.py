@@ -19,7 +19,7 @@ from ccagent.queue.segment import DEAD, WAITING
 from ccagent.service.private_files import check_file, open_private
 
 if TYPE_CHECKING:
-    from ccagent.queue.segment_directory import SegmentDirectory
+    from ccagent.queue.segments import QueueSegments
 
 _HEAD = struct.calcsize("<4sII")
 """Bytes of a stored message before its content: magic number, length, CRC-32."""
@@ -30,7 +30,7 @@ UNION ALL SELECT * FROM (SELECT entry, reason, rejected, 1 FROM dead_letters ORD
 _SIDE_FILES = ("-wal", "-shm", ".lock", ".repair", "")
 
 
-def convert(path: str, segments: SegmentDirectory) -> None:
+def convert(path: str, segments: QueueSegments) -> None:
     """Move the messages of an old file to segments, and delete the file.
 
     A damaged file is renamed after its readable messages were moved. After an interruption the
@@ -55,7 +55,7 @@ def convert(path: str, segments: SegmentDirectory) -> None:
             os.unlink(path + suffix)
 
 
-def _move(path: str, segments: SegmentDirectory) -> None:
+def _move(path: str, segments: QueueSegments) -> None:
     """Store the messages of an old file in segments. Raise sqlite3.Error if it is damaged."""
     count = 0
     known = {

@@ -28,8 +28,7 @@ _OVERTAKEN_AFTER = 3
 _TRIAL_AFTER = 5
 _TRIAL_EVERY = 4
 _OVERTAKEN_OF_A_KIND = 3
-_OVERTAKEN = 1000
-_SUSPECTS = 100
+_MOST_FAILED = 1000
 _HOPELESS_AFTER = 6
 _FIRST_PAUSE = 2.0
 _LONGEST_PAUSE = 600.0
@@ -66,16 +65,17 @@ class FailureVerdict(Enum):
 class _Failed:
     """A message that has failed, and when it is due again.
 
-    failures: all of them; of an overtaken message those that count against it. score: successful
-    minus failed attempts with others, since the last attempt of an overtaken message.
+    is_overtaken: later messages of its kind are sent before it. failures: those that are about the
+    message; of an overtaken message those that count against it. score: successful minus failed
+    attempts with others, since the last attempt of an overtaken message.
     """
 
-    def __init__(self, number: int, kind: str, retry_at: float = 0.0) -> None:
-        self.number = number
+    def __init__(self, kind: str) -> None:
         self.kind = kind
-        self.retry_at = retry_at
+        self.retry_at = 0.0
         self.pause = _FIRST_PAUSE
         self.failures = self.score = 0
+        self.is_overtaken = False
 
 
 class Failures:
@@ -83,11 +83,9 @@ class Failures:
 
     def __init__(self, jitter: Callable[[float, float], float]) -> None:
         self._jitter = jitter
-        self._held: dict[str, _Failed] = {}
-        """Kinds that wait, each with its message that failed last."""
-        self._overtaken: dict[int, _Failed] = {}
-        self._suspects: dict[int, str] = {}
-        """Number and kind of the messages that failed since one was taken."""
+        self._failed: dict[int, _Failed] = {}
+        self._held: dict[str, float] = {}
+        """Kinds that wait, and until when."""
         self._in_a_row = 0
         """Failures that may be the sink's, since a message was taken."""
         self._is_trial = False
@@ -95,27 +93,23 @@ class Failures:
 
     def choose(self, now: float) -> MessageChoice:
         """Return the selection from the queue at the monotonic time `now`."""
-        due = [number for number, one in self._overtaken.items() if one.retry_at <= now]
-        if due and not self._is_trial:
+        is_trial, overtaken = self._is_trial, self._overtaken()
+        due = [number for number, one in overtaken.items() if one.retry_at <= now]
+        if due and not is_trial:
             self._choice = MessageChoice(due[0], [], [])
-            return self._choice
-        suspects = self._suspects if self._is_trial else {}
-        kinds = [
-            kind
-            for kind, held in self._held.items()
-            if held.retry_at > now and held.number not in suspects
-        ]
-        self._choice = MessageChoice(None, kinds, [*self._overtaken, *suspects])
+        else:
+            kinds = [kind for kind, until in self._held.items() if until > now and not is_trial]
+            self._choice = MessageChoice(None, kinds, [*(self._failed if is_trial else overtaken)])
         return self._choice
 
     def note_empty(self) -> bool:
         """Note that the last choice selected no message. Return whether to choose again."""
         if self._choice.number is not None:
-            self._overtaken.pop(self._choice.number, None)  # it was dropped to make room
+            self._failed.pop(self._choice.number, None)  # it was dropped to make room
             return True
         was_trial, self._is_trial = self._is_trial, False
         if was_trial:
-            self._suspects.clear()
+            self._acquit([])
         return was_trial
 
     def shorten(self, messages: list[QueuedMessage]) -> list[QueuedMessage]:
@@ -127,31 +121,34 @@ class Failures:
 
     def note_success(self, taken: Sequence[QueuedMessage], now: float) -> None:
         """Note that the sink has taken messages."""
-        if not (self._in_a_row or self._is_trial or self._held or self._overtaken):
+        if not (self._in_a_row or self._held or self._failed):
             return
-        if self._is_trial:
-            for number, kind in self._suspects.items():
-                self._overtake(_Failed(number, kind, now))
-        self._suspects.clear()
-        self._in_a_row, self._is_trial = 0, False
         kinds = {queued.message.topic for queued in taken}
-        is_fresh = all(queued.number not in self._overtaken for queued in taken)
-        for one in self._overtaken.values():
+        overtaken = self._overtaken()
+        is_fresh = all(queued.number not in overtaken for queued in taken)
+        for one in overtaken.values():
             if one.kind in kinds:
                 one.score += is_fresh
                 one.retry_at = now if one.kind in self._held else one.retry_at
+        if self._is_trial:
+            for one in self._failed.values():
+                if not one.is_overtaken:
+                    self._overtake(one)
+                    one.retry_at = now
+        self._in_a_row, self._is_trial = 0, False
+        self._acquit(kinds)
         for kind in kinds:
             self._held.pop(kind, None)
         for queued in taken:
-            self._overtaken.pop(queued.number, None)
+            self._failed.pop(queued.number, None)
 
     def note_failure(
         self, queued: QueuedMessage, now: float, error: RetryableError
     ) -> FailureVerdict:
         """Note that the sink did not take a message. Return the consequence."""
         number, kind, after = queued.number, queued.message.topic, min(error.after, LONGEST_AFTER)
-        failed = self._overtaken.get(number)
-        if failed is not None:
+        failed = self._failed.get(number) or _Failed(kind)
+        if failed.is_overtaken:
             failed.failures += failed.score > 0 and not error.is_busy
             if failed.score < 0:
                 failed.failures = 0  # most attempts fail: the sink is to blame
@@ -159,61 +156,61 @@ class Failures:
             self._postpone(failed, now, after)
             is_hopeless = failed.failures >= _HOPELESS_AFTER
             return FailureVerdict.HOPELESS if is_hopeless else FailureVerdict.OTHERS
-        for one in self._overtaken.values():
+        for one in self._overtaken().values():
             one.score -= one.kind == kind or not error.is_about_message
+        if len(self._failed) < _MOST_FAILED:
+            self._failed[number] = failed
         if self._is_trial:
-            self._is_trial = False
-            # The next trial uses a later message. The number of remembered messages is bounded.
-            if len(self._suspects) < _SUSPECTS:
-                self._suspects[number] = kind
+            self._is_trial = False  # the next trial uses a later message
             return FailureVerdict.PAUSE
         if not error.is_about_message:
-            self._suspects[number] = kind
-            turn = self._in_a_row = self._in_a_row + 1
-            is_trial = turn >= _TRIAL_AFTER and (turn - _TRIAL_AFTER) % _TRIAL_EVERY == 0
-            return FailureVerdict.TRIAL if is_trial and self.try_another() else FailureVerdict.PAUSE
-        failed = self._held.get(kind)
-        if failed is None or failed.number != number:
-            failed = self._held[kind] = _Failed(number, kind)
+            self._in_a_row += 1
+            turn = self._in_a_row - _TRIAL_AFTER
+            is_trial = turn >= 0 and turn % _TRIAL_EVERY == 0 and self.try_another()
+            return FailureVerdict.TRIAL if is_trial else FailureVerdict.PAUSE
         failed.failures += 1
         self._postpone(failed, now, after)
-        if self._count_overtaken(kind) >= _OVERTAKEN_OF_A_KIND:
+        self._held[kind] = failed.retry_at
+        is_common = self._count_overtaken(kind) >= _OVERTAKEN_OF_A_KIND
+        if is_common or failed.failures >= _OVERTAKEN_AFTER:
             self._overtake(failed)
-            self._held[kind] = _Failed(number, kind, now + _PAUSE_OF_A_KIND)
-        elif failed.failures >= _OVERTAKEN_AFTER:
-            self._overtake(failed)
+        if is_common:
+            self._held[kind] = now + _PAUSE_OF_A_KIND
         return FailureVerdict.OTHERS
 
     def forget(self, queued: QueuedMessage) -> None:
         """Forget a message that has become a dead letter."""
-        self._overtaken.pop(queued.number, None)
-        self._suspects.pop(queued.number, None)
-        held = self._held.get(queued.message.topic)
-        if held is not None and held.number == queued.number:
-            del self._held[queued.message.topic]
+        failed = self._failed.pop(queued.number, None)
+        if failed is not None and not failed.is_overtaken:
+            self._held.pop(failed.kind, None)
 
     def resume(self) -> None:
         """Make all messages due."""
-        for one in self._all():
+        self._held = dict.fromkeys(self._held, 0.0)
+        for one in self._failed.values():
             one.retry_at = 0.0
 
     def try_another(self) -> bool:
         """Make `choose` return another message than the failed one. Return False if none failed."""
-        held = next(iter(self._held.values()), None)
-        if held is not None and not self._suspects:
-            self._suspects[held.number] = held.kind
-        self._is_trial = bool(self._suspects)
+        self._is_trial = any(not one.is_overtaken for one in self._failed.values())
         return self._is_trial
 
     def next_due(self, now: float) -> float | None:
         """Return the monotonic time at which the next failed message is due; None without one."""
-        return min((one.retry_at for one in self._all() if one.retry_at > now), default=None)
+        times = [*self._held.values(), *(one.retry_at for one in self._overtaken().values())]
+        return min((each for each in times if each > now), default=None)
 
-    def _all(self) -> list[_Failed]:
-        return [*self._held.values(), *self._overtaken.values()]
+    def _overtaken(self) -> dict[int, _Failed]:
+        return {number: one for number, one in self._failed.items() if one.is_overtaken}
 
     def _count_overtaken(self, kind: str) -> int:
-        return sum(one.kind == kind for one in self._overtaken.values())
+        return sum(one.kind == kind for one in self._overtaken().values())
+
+    def _acquit(self, kinds: Collection[str]) -> None:
+        """Forget failures that may be the sink's, and those of kinds that are taken again."""
+        for number, one in [*self._failed.items()]:
+            if not one.is_overtaken and (not one.failures or one.kind in kinds):
+                del self._failed[number]
 
     def _postpone(self, one: _Failed, now: float, after: float) -> None:
         """Set the next attempt of a failed message.
@@ -223,14 +220,13 @@ class Failures:
         """
         count = self._count_overtaken(one.kind)
         longest = max(_LONGEST_PAUSE, _PAUSE_OF_A_KIND * count)
-        if count >= _OVERTAKEN_OF_A_KIND and one.number not in self._overtaken:
+        if count >= _OVERTAKEN_OF_A_KIND and not one.is_overtaken:
             one.pause = longest
         one.retry_at = now + max(one.pause * self._jitter(0.5, 1.0), after)
         one.pause = min(one.pause * 2, longest)
 
     def _overtake(self, one: _Failed) -> None:
         """Send later messages of its kind before a message, until it is due."""
-        if len(self._overtaken) < _OVERTAKEN:
-            self._overtaken[one.number] = one
-            self._held.pop(one.kind, None)
-            one.failures = one.score = 0
+        one.is_overtaken = True
+        one.failures = one.score = 0
+        self._held.pop(one.kind, None)

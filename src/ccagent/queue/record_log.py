@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import struct
 import zlib
 from typing import TYPE_CHECKING, NamedTuple
+
+from ccagent.errors import NotPermittedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,10 +22,19 @@ if TYPE_CHECKING:
 MARKER = b"qn\xca]"
 """The first bytes of a record. They are not valid UTF-8, so no text in a payload contains them."""
 
+_MARKERS = re.compile(re.escape(MARKER))
 _FRAME = struct.Struct("<4sII")
 
 FRAME_SIZE = _FRAME.size
 """Bytes of a record before its payload."""
+
+
+FILE_ERRORS = (OSError, NotPermittedError)
+
+
+def describe_error(error: Exception, path: str = "") -> str:
+    """Return the reason of a failed access to a file, without its path."""
+    return getattr(error, "strerror", None) or str(error).removeprefix(f"{path}: ")
 
 
 class LogRecord(NamedTuple):
@@ -83,16 +95,8 @@ def read_records(
 
 def _find_next(data: memoryview, offset: int, seed: int) -> int:
     """Return the offset of the next undamaged record, or the end."""
-    step = 1 << 20
-    while offset < len(data):
-        window = bytes(data[offset : offset + step + len(MARKER) - 1])
-        index = window.find(MARKER)
-        while index >= 0:
-            if read_record(data, offset + index, seed) is not None:
-                return offset + index
-            index = window.find(MARKER, index + 1)
-        offset += step
-    return len(data)
+    markers = (match.start() for match in _MARKERS.finditer(data, offset))
+    return next((each for each in markers if read_record(data, each, seed)), len(data))
 
 
 class LogFile:
@@ -129,6 +133,13 @@ class LogFile:
         """Write bytes before the end. Raise OSError."""
         os.pwrite(self.descriptor, data, offset)
 
+    def allocate(self, room: int) -> None:
+        """Allocate bytes of the file. Without room or support they are allocated when written."""
+        try:
+            os.posix_fallocate(self.descriptor, 0, room)
+        except OSError:
+            self.truncate()  # ext4 keeps what it had allocated
+
     def truncate(self) -> None:
         """Free the space behind the last record, if possible."""
         with contextlib.suppress(OSError):
@@ -144,6 +155,13 @@ class LogFile:
             return os.path.samestat(os.lstat(self.path), os.fstat(self.descriptor))
         except OSError:
             return False
+
+    def is_removed(self) -> bool:
+        """Return whether somebody has deleted this file."""
+        try:
+            return not os.fstat(self.descriptor).st_nlink
+        except OSError:
+            return True
 
     def __del__(self) -> None:
         """Unlock a file that nobody closed."""

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from ccagent.errors import NotPermittedError, UnparsableError
+from ccagent.errors import UnparsableError
 from ccagent.queue.entry import Moment, QueueEntry, decode_entry
 from ccagent.queue.record_log import DamagedPart, LogFile, frame, read_record, read_records
-from ccagent.service.private_files import open_private
+from ccagent.service.private_files import open_private, sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -40,13 +40,6 @@ _HEADER = struct.Struct("<4sdd36sQ")
 _MACHINE_ID = "/etc/machine-id"
 _LARGEST_FILE = 128 << 20
 """Bytes that are read of a file. Only a damaged file is larger."""
-
-FILE_ERRORS = (OSError, NotPermittedError)
-
-
-def describe_error(error: Exception) -> str:
-    """Return the reason of a failed access to a file."""
-    return getattr(error, "strerror", None) or str(error)
 
 
 class QueueOwner(msgspec.Struct, frozen=True):
@@ -225,10 +218,10 @@ def lock(descriptor: int) -> bool:
 class MemoryFile(LogFile):
     """The records of a segment in memory."""
 
-    def __init__(self) -> None:
-        super().__init__("")
+    def __init__(self, content: bytes) -> None:
+        super().__init__("", size=len(content))
         self.is_open = True
-        self._content = bytearray()
+        self._content = bytearray(content)
 
     def append(self, records: bytes, *, is_synced: bool = False) -> None:
         """Add records. There is no disk to wait for."""
@@ -254,7 +247,7 @@ class IndexedMessage(NamedTuple):
 
 
 class QueueSegment:
-    """A segment, and what is known of it while its file is closed.
+    """A segment in a file or in memory, and what is known of it while its file is closed.
 
     path: empty in memory. number: position in the order of segments. is_dead: it contains dead
     letters only. index: its messages that are not done by position, while the file is open. An open
@@ -267,7 +260,7 @@ class QueueSegment:
         self.is_dead = is_dead
         self.is_elsewhere = False
         """True while another process has the file open."""
-        self.file = LogFile(path) if path else MemoryFile()
+        self.file = LogFile(path)
         self.header: SegmentHeader | None = None
         self.index: dict[int, IndexedMessage] = {}
         self.topics: Counter[str] = Counter()
@@ -277,9 +270,6 @@ class QueueSegment:
         """Number of dead letters among messages, whose reason could not be stored."""
         self.newest = 0.0
         """Reading of the queue's clock, of the newest message."""
-        self.damaged: list[DamagedPart] = []
-        self.is_unreadable = self.is_foreign = False
-        """True if the file has content, but neither a header nor a message; is of another owner."""
         self.problem = ""
         """The reason why the file can't be read now."""
         self.is_counted = False
@@ -292,52 +282,60 @@ class QueueSegment:
         """True if the segment has neither a message nor a dead letter."""
         return not self.count and not self.dead
 
-    def open(self, owner: QueueOwner) -> bool:
-        """Lock and read the file. Return False if another process has the lock.
+    def open(self, owner: QueueOwner) -> SegmentContent | None:
+        """Lock and read the file. Return its content; None if another process has the lock.
 
         Raise OSError or NotPermittedError.
         """
         self.file = file = LogFile(self.path, open_private(self.path, os.O_RDWR), self.file.size)
         try:
-            was_elsewhere, self.is_elsewhere = self.is_elsewhere, not lock(file.descriptor)
-            if not (self.is_elsewhere and was_elsewhere):
-                self._note(self.parse(owner))
+            self.is_elsewhere = not lock(file.descriptor)
+            content = parse_segment(file.read(0, _LARGEST_FILE), owner)
+            self._note(content)
         except BaseException:
             self.close()
             raise
         if self.is_elsewhere:
             self.close()
-            return False
+            return None
         self._write_states()
-        return True
+        return content
 
-    def create(self, header: SegmentHeader, room: int) -> bool:
-        """Create the file and allocate `room` bytes, if there are as many.
+    def begin(self, header: SegmentHeader) -> None:
+        """Begin a new segment in memory."""
+        self.header, self.newest, self.is_counted = header, header.moment.clock, True
+        self.file = MemoryFile(encode_header(header))
 
-        Return False if another process has locked it first. Raise OSError or NotPermittedError.
+    def store(self, path: str, room: int, *, is_synced: bool) -> bool:
+        """Move the segment from memory to a new file of `room` bytes, if there are as many.
+
+        Return False if another process has locked the file first. Raise OSError or
+        NotPermittedError; the segment then stays in memory.
         """
-        descriptor = open_private(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-        self.file = LogFile(self.path, descriptor)
+        file = LogFile(path, open_private(path, os.O_RDWR | os.O_CREAT | os.O_EXCL))
         try:
-            if not lock(descriptor):
-                self.file.close()
+            if not lock(file.descriptor):
+                file.close()
                 return False
-            self.allocate(room)
-            self.file.append(encode_header(header))
+            file.allocate(room)
+            file.append(self.file.read(0, self.file.size), is_synced=is_synced)
+            if is_synced:
+                sync_directory(os.path.dirname(path))
         except BaseException:
             with contextlib.suppress(OSError):
-                os.unlink(self.path)
-            self.file.close()
+                os.unlink(path)
+            file.close()
             raise
-        self.header, self.newest, self.is_counted = header, header.moment.clock, True
+        self.path, self.file = path, file
         return True
 
-    def allocate(self, room: int) -> None:
-        """Allocate bytes of the file. Without room or support they are allocated when written."""
-        try:
-            os.posix_fallocate(self.file.descriptor, 0, room)
-        except OSError:
-            self.file.truncate()  # ext4 keeps what it had allocated
+    def rescue(self) -> None:
+        """Move the segment from an open file to memory. Raise OSError."""
+        content = self.file.read(0, self.file.size)
+        with contextlib.suppress(OSError):
+            self.file.close()
+        self.path, self.file = "", MemoryFile(content)
+        self._write_states()
 
     def append(
         self, records: Sequence[bytes], entries: Sequence[QueueEntry], *, is_synced: bool
@@ -388,27 +386,18 @@ class QueueSegment:
         with contextlib.suppress(OSError):
             self.file.close()
 
-    def parse(self, owner: QueueOwner) -> SegmentContent:
-        """Read the file, with the states that are not written yet. Raise OSError."""
-        content = parse_segment(self.file.read(0, _LARGEST_FILE), owner)
-        for index, message in enumerate(content.messages if self._unwritten else ()):
-            state = self._unwritten.get(message.position, message.state)
-            content.messages[index] = message._replace(state=state)
-        return content
-
     def _note(self, content: SegmentContent) -> None:
         """Note what is in the file."""
-        self.header, self.damaged, self.newest = content.header, content.damaged, content.newest
-        self.file.size, self.is_foreign = content.size, content.is_foreign
-        self.is_unreadable = bool(content.damaged and not content.messages and not content.header)
+        self.header, self.newest, self.file.size = content.header, content.newest, content.size
         self.count = self.bytes = self.dead = 0
         self.topics.clear()
         self.index.clear()
         for message in content.messages:
-            if message.entry is not None and message.state == (DEAD if self.is_dead else WAITING):
+            state = self._unwritten.get(message.position, message.state)
+            if message.entry is not None and state == (DEAD if self.is_dead else WAITING):
                 self._add(message.position, message.size, message.entry)
             else:
-                self.dead += message.is_dead
+                self.dead += state != DONE
 
     def _add(self, position: int, size: int, entry: QueueEntry) -> None:
         """Index and count a message."""

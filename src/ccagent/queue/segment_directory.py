@@ -1,8 +1,9 @@
-"""The files of one queue in a directory: takeover, creation, files that can't be sent.
+"""The segments of one queue: in memory, and in the files of a directory.
 
-Each open segment is locked by its process. A process sends a segment only if it can lock it and
-all older ones, so messages leave in order, and what a killed or finished process has left is taken
-over by the next look at the directory.
+A segment begins in memory, and is moved to a file at once if there is a directory that works. Each
+open file is locked by its process. A process sends a file only if it can lock it and all older
+ones, so messages leave in order, and what a killed or finished process has left is taken over by
+the next look at the directory.
 """
 
 from __future__ import annotations
@@ -13,27 +14,17 @@ import re
 import time
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from ccagent.errors import NotPermittedError
 from ccagent.log import logger
-from ccagent.queue.entry import read_boot_id, read_uptime, resume
-from ccagent.queue.segment import (
-    FILE_ERRORS,
-    QueueSegment,
-    SegmentHeader,
-    describe_error,
-    read_segment,
-)
-from ccagent.queue.segments import QueueSegments
+from ccagent.queue.entry import Moment, advance, read_boot_id, read_uptime, resume
+from ccagent.queue.record_log import FILE_ERRORS, describe_error
+from ccagent.queue.segment import QueueSegment, SegmentHeader, read_segment
 from ccagent.service.private_directories import check_directory, make_directory
-from ccagent.service.private_files import sync_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from ccagent.config.configuration import OutboxSettings
-    from ccagent.queue.entry import Moment, QueueEntry
     from ccagent.queue.segment import QueueOwner, SegmentContent
 
 SEGMENT = ".log"
@@ -43,8 +34,10 @@ DAMAGED = ".damaged"
 """Suffixes of files: messages, dead letters, of another sink or machine, without any message."""
 
 _NAME = re.compile(r"([0-9]{12})(\.log|\.dead)")
-_OPEN = 4
-"""Maximum number of open segments, except for those that are written."""
+_LARGEST = 1 << 20
+_LEAST = 4096
+_SEGMENTS = 8
+"""Minimum number of segments of a full queue: the oldest is deleted as a whole."""
 
 
 def is_segment(path: str) -> bool:
@@ -52,12 +45,12 @@ def is_segment(path: str) -> bool:
     return _NAME.fullmatch(os.path.basename(path)) is not None
 
 
-class SegmentDirectory(QueueSegments):
-    """The messages of one queue on disk.
+class SegmentDirectory:
+    """The segments of one queue. path: of the directory; empty if all stay in memory.
 
     With the durability `process` a stored message survives the end of the process. With `power` it
-    also survives a power failure, but each message waits for the disk. Methods raise OSError and
-    NotPermittedError. `dropped` includes what earlier processes have dropped.
+    also survives a power failure, but each message waits for the disk. uptime, boot_id: see
+    `entry`.
     """
 
     def __init__(
@@ -69,28 +62,48 @@ class SegmentDirectory(QueueSegments):
         uptime: Callable[[], float] = read_uptime,
         boot_id: Callable[[], bytes] = read_boot_id,
     ) -> None:
-        super().__init__(owner, settings, uptime=uptime, boot_id=boot_id)
         self.path = path
+        self.owner = owner
+        self.failure = ""
+        """The reason why new segments stay in memory; empty while the disk works."""
         self.set_aside: list[str] = []
         """Names of files of other sinks or machines."""
+        self.dropped: int = 0
+        """Messages and dead letters deleted because of the limits, also by earlier processes."""
+        self.dropped_before: int = 0
+        """Those deleted by earlier processes."""
+        self.damaged: int = 0
+        """Damaged parts of files, and undecodable messages."""
+        self._settings = settings
+        self._seed = owner.seed
+        self._limit = max(_LEAST, min(_LARGEST, settings.max_bytes // _SEGMENTS))
+        self._is_synced = settings.durability == "power"
+        self._uptime = uptime
+        self._boot = boot_id()
+        self._moment: Moment | None = None
+        self._segments: dict[int, QueueSegment] = {}
+        self._written: dict[bool, QueueSegment] = {}
+        """The segments that are written: dead letters (True), messages (False)."""
         self._last = 0
 
-    def open(self) -> list[QueueEntry]:
+    def open(self) -> None:
         """Create the directory if needed, and look at all its files, also those with problems.
 
-        Return what `look` returns.
+        Move all segments from memory to files. Raise OSError or NotPermittedError.
         """
         self._make_directories()
         for segment in [*self._segments.values()]:
             if segment.problem:
                 segment.problem = ""
                 self._examine(segment)
-        return self.look()
+        self.failure = ""
+        self.look()
 
-    def look(self) -> list[QueueEntry]:
+    def look(self) -> None:
         """Take over new segments of the directory that no other process has locked.
 
-        Return the messages and dead letters of open files that somebody has removed.
+        Keep open files that somebody has removed, and move them and others from memory to files.
+        Raise OSError or NotPermittedError.
         """
         try:
             names = os.listdir(self.path)
@@ -99,18 +112,9 @@ class SegmentDirectory(QueueSegments):
             names = []
         self.set_aside = sorted(name for name in names if name.endswith(FOREIGN))
         there = {int(match[1]): match for name in names if (match := _NAME.fullmatch(name))}
-        rescued: list[QueueEntry] = []
         for number, segment in [*self._segments.items()]:
-            if number not in there or (segment.file.is_open and not segment.file.is_current()):
-                rescued += self._give_up(segment)
-            elif segment.is_elsewhere:
-                self._examine(segment)
-            elif (
-                segment.is_finished
-                and segment.file.is_open
-                and segment not in self._written.values()
-            ):
-                self._delete(segment)
+            if segment.path:
+                self._look_at(segment, is_there=number in there)
         for number in sorted(there.keys() - self._segments.keys()):
             name, suffix = there[number][0], there[number][2]
             segment = QueueSegment(os.path.join(self.path, name), number, is_dead=suffix == LETTERS)
@@ -118,7 +122,20 @@ class SegmentDirectory(QueueSegments):
             self._last = max(self._last, number)
             self._examine(segment)
         self._segments = dict(sorted(self._segments.items()))
-        return rescued
+        for segment in [*self._segments.values()]:
+            if not segment.path and not self.failure:
+                self._store(segment)
+
+    def _look_at(self, segment: QueueSegment, *, is_there: bool) -> None:
+        """Look at a known file again. is_there: the directory has a file of its name."""
+        if not is_there or (segment.file.is_open and not segment.file.is_current()):
+            self._give_up(segment)
+        elif segment.is_elsewhere:
+            self._examine(segment)
+        elif self._is_written(segment) or not segment.is_finished or segment.problem:
+            return
+        elif self._ensure_open(segment):
+            self._delete(segment)  # this has failed before
 
     def _make_directories(self) -> None:
         for path in (os.path.dirname(self.path), self.path):
@@ -146,48 +163,67 @@ class SegmentDirectory(QueueSegments):
     def is_removed(self) -> bool:
         """Return whether somebody has deleted the segment that is written."""
         written = self._written.get(False)
-        return written is not None and not os.fstat(written.file.descriptor).st_nlink
+        return written is not None and bool(written.path) and written.file.is_removed()
 
     def close(self) -> None:
-        """Free unused space, and unlock all segments."""
+        """Free unused space, unlock all files, and forget all segments."""
         for segment in [*self._segments.values()]:
             if segment.file.is_open and segment.is_finished and not self.dropped:
                 self._delete(segment)
             elif segment.file.is_open:
                 segment.file.truncate()
                 segment.close()
-        super().close()
+        self._segments.clear()
+        self._written.clear()
+
+    def now(self) -> Moment:
+        """Return the reading of the queue's clock."""
+        moment = self._moment or self._find_moment()
+        self._moment = advance(moment, self._boot, self._uptime())
+        return self._moment
+
+    def _find_moment(self) -> Moment:
+        """Return the last reading of the clock in the newest segment, or a first one."""
+        newest = max(self._segments.values(), key=lambda each: each.number, default=None)
+        if newest is None:
+            return Moment(0.0, self._boot, self._uptime())
+        last = newest.header.moment if newest.header is not None else None
+        return resume(last, newest.newest, self._boot, self._uptime())
+
+    def _in_order(self) -> Iterator[QueueSegment]:
+        """Return the segments of messages, oldest first."""
+        return (each for each in [*self._segments.values()] if not each.is_dead)
+
+    def _is_written(self, segment: QueueSegment) -> bool:
+        return self._written.get(segment.is_dead) is segment
 
     def _ensure_open(self, segment: QueueSegment) -> bool:
+        """Open the file of a segment if needed. Return whether it is open."""
         if not segment.file.is_open:
             self._examine(segment)
         return segment.file.is_open
 
-    def _is_written(self, segment: QueueSegment) -> bool:
-        return segment in self._written.values()
-
     def _close_others(self, segment: QueueSegment) -> None:
-        """Close some segments beside one that was opened."""
-        opened = [
-            each for each in self._in_order() if each.file.is_open and not self._is_written(each)
-        ]
-        for other in opened[1 : len(opened) - _OPEN + 1]:  # the oldest stays: it is sent
-            if other is not segment:
+        """Close the files beside one that was opened, except for the oldest and the written one."""
+        others = (each for each in [*self._in_order()][1:] if each.path and each is not segment)
+        for other in others:
+            if other.file.is_open and not self._is_written(other):
                 other.close()
 
     def _examine(self, segment: QueueSegment) -> None:
         """Lock and read a segment, and delete it or set it aside if nothing in it can be sent."""
         try:
-            if not segment.open(self.owner):
-                return
+            content = segment.open(self.owner)
         except FileNotFoundError:
             self._forget(segment)
             return
         except FILE_ERRORS as error:
             self._note_problem(segment, error)
             return
-        header = segment.header
-        if segment.is_foreign and header is not None:
+        if content is None:
+            return
+        header = content.header
+        if content.is_foreign and header is not None:
             logger.error(
                 "outbox %s: queued by host %s for sink %s, so it is set aside; "
                 "`ccagent outbox` shows its messages",
@@ -197,17 +233,19 @@ class SegmentDirectory(QueueSegments):
             )
             self._set_aside(segment, FOREIGN)
             return
-        self.dropped = max(self.dropped, header.dropped if header is not None else 0)
-        if segment.damaged and not segment.is_counted:
-            self.damaged += len(segment.damaged)
+        more = max(0, header.dropped - self.dropped) if header is not None else 0
+        self.dropped += more
+        self.dropped_before += more
+        if content.damaged and not segment.is_counted:
+            self.damaged += len(content.damaged)
             logger.error(
                 "outbox %s: %d bytes are damaged; %d undamaged messages are sent",
                 segment.path,
-                sum(part.size for part in segment.damaged),
+                sum(part.size for part in content.damaged),
                 segment.count,
             )
         segment.is_counted = True
-        if segment.is_unreadable:
+        if content.damaged and header is None and not content.messages:
             self._set_aside(segment, DAMAGED)
         elif segment.is_finished:
             self.now()  # the file may have the last reading of the clock
@@ -230,93 +268,107 @@ class SegmentDirectory(QueueSegments):
 
     def _note_problem(self, segment: QueueSegment, error: Exception) -> None:
         """Close a segment, and leave it out until the next `open`."""
-        segment.problem = describe_error(error)
+        segment.problem = describe_error(error, segment.path)
         logger.error("outbox %s: %s", segment.path, segment.problem, key=segment.path)
         if self._is_written(segment):
             del self._written[segment.is_dead]
         segment.close()
 
-    def _give_up(self, segment: QueueSegment) -> list[QueueEntry]:
-        """Forget a segment that is not in the directory any more. Return what can be read of it."""
-        entries: list[QueueEntry] = []
-        if segment.file.is_open and not os.fstat(segment.file.descriptor).st_nlink:
+    def _give_up(self, segment: QueueSegment) -> None:
+        """Move an open file that somebody has removed to memory; else forget its messages."""
+        count = segment.count + segment.dead
+        if segment.file.is_open and segment.file.is_removed():
+            path = segment.path
             with contextlib.suppress(OSError):
-                for message in segment.parse(self.owner).messages:
-                    if message.entry is not None and not message.is_done:
-                        reason = message.reason if message.is_dead else ""
-                        entries.append(msgspec.structs.replace(message.entry, reason=reason))
-        lost = segment.count + segment.dead - len(entries)
-        if lost > 0 and not segment.is_elsewhere:
-            logger.error("outbox %s: removed or replaced with %d messages", segment.path, lost)
+                segment.rescue()
+                logger.error("outbox %s: removed or replaced; %d messages are kept", path, count)
+                return
+        if count and not segment.is_elsewhere:
+            logger.error("outbox %s: removed or replaced with %d messages", segment.path, count)
         self._forget(segment)
-        return entries
 
     def _forget(self, segment: QueueSegment) -> None:
+        """Close a segment, and remove it from the list."""
         segment.close()
-        super()._delete(segment)
+        self._segments.pop(segment.number, None)
+        if self._is_written(segment):
+            del self._written[segment.is_dead]
 
     def _delete(self, segment: QueueSegment) -> None:
-        """Delete the file of a segment. If that fails, the next look tries it again."""
+        """Delete a segment. If its file can't be deleted, the next look tries it again."""
         try:
-            os.unlink(segment.path)
+            if segment.path:
+                os.unlink(segment.path)
         except FileNotFoundError:
             pass
         except OSError:
             return
         self._forget(segment)
 
-    def _find_moment(self) -> Moment:
-        """Return the last reading of the clock in the newest segment."""
-        newest = max(self._segments.values(), key=lambda each: each.number, default=None)
-        if newest is None:
-            return super()._find_moment()
-        last = newest.header.moment if newest.header is not None else None
-        return resume(last, newest.newest, self._boot, self._uptime())
-
-    def _read_message(self, segment: QueueSegment, position: int) -> QueueEntry | None:
-        try:
-            return super()._read_message(segment, position)
-        except OSError as error:
-            self._note_problem(segment, error)
-            return None
-
     def _find_writable(self, size: int, *, is_dead: bool) -> QueueSegment:
-        if not is_dead and False not in self._written:
-            self._reopen_newest(size)
-        return super()._find_writable(size, is_dead=is_dead)
+        """Return a segment in which records of this size fit: in a file unless the disk fails.
 
-    def _reopen_newest(self, size: int) -> None:
-        """Continue the newest segment if this process may do so."""
+        Raise OSError or NotPermittedError if it can't be moved to a file; it is then in memory.
+        """
+        segment = self._written.get(is_dead)
+        if segment is not None and segment.file.size + size > self._limit:
+            self._seal(segment)
+            segment = None
+        if segment is None:
+            segment = None if is_dead else self._reopen_newest(size)
+        if segment is None:
+            segment = QueueSegment("", self._find_number(), is_dead=is_dead)
+            segment.begin(SegmentHeader(self.now(), self.dropped, self.owner))
+            self._segments[segment.number] = segment
+        self._written[is_dead] = segment
+        if self.path and not segment.path and not self.failure:
+            self._store(segment, size)
+        return segment
+
+    def _find_number(self) -> int:
+        """Return a number for a new segment.
+
+        No number is used twice, so a restored file never replaces a newer one.
+        """
+        self._last = max(self._last + 1, int(time.time()))
+        return self._last
+
+    def _reopen_newest(self, size: int) -> QueueSegment | None:
+        """Return the newest segment if this process may continue it, and there is room."""
         segment = max(self._in_order(), key=lambda each: each.number, default=None)
         if segment is None or segment.file.size + size > self._limit:
-            return
-        if segment.is_elsewhere or segment.problem:
-            return
+            return None
+        if segment.is_elsewhere or segment.problem or (segment.path and self.failure):
+            return None
         # The clock of a segment is that of one boot.
         if segment.header is None or segment.header.moment.boot != self._boot:
-            return
-        if self._ensure_open(segment):
-            segment.file.truncate()  # behind the last message may be damaged bytes
-            segment.allocate(self._limit)
-            self._written[False] = segment
+            return None
+        if not self._ensure_open(segment):
+            return None
+        segment.file.truncate()  # behind the last message may be damaged bytes
+        segment.file.allocate(self._limit)
+        return segment
 
-    def _seal(self, segment: QueueSegment) -> None:
-        super()._seal(segment)
-        if segment.is_dead:
-            segment.close()
-        elif not segment.is_finished:
+    def _store(self, segment: QueueSegment, size: int = 0) -> None:
+        """Move a segment from memory to a file, with room for `size` more bytes."""
+        room = max(self._limit, segment.file.size + size)
+        while True:
+            name = f"{segment.number:012}{LETTERS if segment.is_dead else SEGMENT}"
+            with contextlib.suppress(FileExistsError):
+                if segment.store(os.path.join(self.path, name), room, is_synced=self._is_synced):
+                    break
+            del self._segments[segment.number]
+            segment.number = self._find_number()
+            self._segments[segment.number] = segment
+        if not self._is_written(segment):
             self._close_others(segment)
 
-    def _create(self, size: int, *, is_dead: bool) -> QueueSegment:
-        header = SegmentHeader(self.now(), self.dropped, self.owner)
-        while True:
-            # No number is used twice, so a restored file never replaces a newer one.
-            self._last = max(self._last + 1, int(time.time()))
-            name = f"{self._last:012}{LETTERS if is_dead else SEGMENT}"
-            segment = QueueSegment(os.path.join(self.path, name), self._last, is_dead=is_dead)
-            with contextlib.suppress(FileExistsError):
-                if segment.create(header, max(self._limit, size)):
-                    break
-        if self._is_synced:
-            sync_directory(self.path)
-        return segment
+    def _seal(self, segment: QueueSegment) -> None:
+        """Stop writing a segment."""
+        del self._written[segment.is_dead]
+        if segment.is_finished:
+            self._delete(segment)
+        elif segment.is_dead and segment.path:
+            segment.close()
+        else:
+            self._close_others(segment)

@@ -7,83 +7,40 @@ from typing import TYPE_CHECKING
 
 from ccagent.errors import EncodingError, UnparsableError
 from ccagent.log import logger
-from ccagent.queue.entry import (
-    Moment,
-    QueuedMessage,
-    QueueEntry,
-    advance,
-    encode_entry,
-    read_boot_id,
-    read_uptime,
-)
+from ccagent.queue.entry import QueuedMessage, QueueEntry, encode_entry
 from ccagent.queue.record_log import frame
-from ccagent.queue.segment import DEAD, DONE, WAITING, QueueSegment
+from ccagent.queue.segment import DEAD, DONE, WAITING
+from ccagent.queue.segment_directory import SegmentDirectory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
-    from ccagent.config.configuration import OutboxSettings
     from ccagent.queue.failures import MessageChoice
-    from ccagent.queue.segment import QueueOwner
+    from ccagent.queue.segment import QueueSegment
 
 _OFFSET_BITS = 40
 _POSITION = (1 << _OFFSET_BITS) - 1
-_FIRST_IN_MEMORY = 1 << 40
-"""Numbers of segments on disk and in memory must differ."""
 _EXPIRY_STEPS = 1000.0
 """The number of checks of the age during one maximum age."""
-_LARGEST = 1 << 20
-_LEAST = 4096
-_SEGMENTS = 8
-"""Minimum number of segments of a full queue: the oldest is deleted as a whole."""
+_MEMORY_BYTES = 64 * 1024 * 1024
+"""Maximum bytes in memory."""
 
 
-class QueueSegments:
-    """The messages of one queue in memory, oldest first, and its dead letters.
+class QueueSegments(SegmentDirectory):
+    """The messages of one queue, oldest first, and its dead letters.
 
     Above `max_bytes` and `max_age` the oldest dead letters, then the oldest messages are deleted
-    and counted, in whole segments where possible. uptime, boot_id: see `entry`.
+    and counted, in whole segments where possible.
     """
 
-    def __init__(
-        self,
-        owner: QueueOwner,
-        settings: OutboxSettings,
-        *,
-        uptime: Callable[[], float] = read_uptime,
-        boot_id: Callable[[], bytes] = read_boot_id,
-    ) -> None:
-        self.owner = owner
-        self._seed = owner.seed
-        self.dropped: int = 0
-        """Messages and dead letters deleted because of the limits."""
-        self.damaged: int = 0
-        """Damaged parts of files, and undecodable messages."""
-        self._max_bytes = settings.max_bytes
-        self._limit = max(_LEAST, min(_LARGEST, settings.max_bytes // _SEGMENTS))
-        self._max_age = settings.max_age.seconds
-        self._is_synced = settings.durability == "power"
-        self._expiry = 0.0
-        """When the ages are checked next, by the queue's clock."""
-        self._uptime = uptime
-        self._boot = boot_id()
-        self._moment: Moment | None = None
-        self._segments: dict[int, QueueSegment] = {}
-        self._written: dict[bool, QueueSegment] = {}
-        """The segments that are written: dead letters (True), messages (False)."""
-        self._last = _FIRST_IN_MEMORY
-
-    def now(self) -> Moment:
-        """Return the reading of the queue's clock."""
-        moment = self._moment or self._find_moment()
-        self._moment = advance(moment, self._boot, self._uptime())
-        return self._moment
+    _expiry = 0.0
+    """When the ages are checked next, by the queue's clock."""
 
     def append(self, entries: Sequence[QueueEntry], state: int = WAITING) -> int:
         """Store the first of some entries, as many as fit into one segment. Return their number.
 
         Older messages are deleted to make room, and counted in `dropped`. Raise EncodingError for a
-        message that can't be stored.
+        message that can't be stored. Raise OSError or NotPermittedError if the disk fails.
         """
         trailer, is_dead = bytes((state,)), state == DEAD
         records, size, room = list[bytes](), 0, 0
@@ -105,32 +62,28 @@ class QueueSegments:
         try:
             segment.append(records, entries[: len(records)], is_synced=self._is_synced)
         except OSError:
-            if segment.is_finished:
-                self._delete(segment)  # its space may suffice for the next attempt
+            self._seal(segment)
             raise
         return len(records)
 
-    def total_bytes(self) -> int:
-        """Return the used bytes of all segments."""
-        return sum(segment.file.size for segment in self._segments.values())
-
     def has_room(self, size: int) -> bool:
-        """Return whether `size` more bytes are within the limit."""
+        """Return whether `size` more bytes are within the limits."""
         self._drop_expired()
-        return self.total_bytes() + size <= self._max_bytes
+        return all(excess <= 0 for _, excess in self._excesses(size))
 
     def read(
-        self, count: int, size: int, choice: MessageChoice, *, is_dead: bool = False
+        self, count: int, size: int, choice: MessageChoice, *, in_memory: bool = False
     ) -> list[QueuedMessage]:
         """Return the oldest messages: at most `count` of about `size` bytes, but at least one.
 
-        Segments that another process has locked end the list, because their messages are older.
-        is_dead: return dead letters of open files.
+        No file follows one that another process has locked, because its messages are older.
+        in_memory: leave out all files.
         """
         found: list[QueuedMessage] = []
-        for segment in self._in_order(is_dead=is_dead):
-            if segment.is_elsewhere:
-                break
+        for segment in self._in_order():
+            in_memory |= segment.is_elsewhere
+            if segment.path and in_memory:
+                continue
             for position, length in self._select(segment, choice):
                 size -= length
                 if len(found) >= count or (found and size < 0):
@@ -142,20 +95,17 @@ class QueueSegments:
 
     def mark(self, numbers: Collection[int], state: int = DONE) -> bool:
         """Change the state of messages. Return whether a finished segment was deleted."""
-        touched: dict[int, QueueSegment] = {}
+        before = len(self._segments)
         for number in numbers:
             segment = self._segments.get(number >> _OFFSET_BITS)
-            if segment is not None:
-                self._ensure_open(segment)
-                segment.mark(number & _POSITION, state)
-                touched[segment.number] = segment
-        before = len(self._segments)
-        for segment in touched.values():
-            is_written = (
-                segment is self._written.get(False) and segment.file.size < self._limit // 4
-            )
-            if segment.is_finished and segment.file.is_open and not is_written:
-                self._delete(segment)
+            if segment is None:
+                continue
+            self._ensure_open(segment)
+            segment.mark(number & _POSITION, state)
+            if segment.is_finished and segment.file.is_open:
+                has_room = segment.file.size < self._limit // 4
+                if not (has_room and self._is_written(segment)):
+                    self._delete(segment)
         return len(self._segments) < before
 
     def reject(self, number: int, reason: str, rejected: float) -> None:
@@ -168,9 +118,10 @@ class QueueSegments:
             return
         state = DEAD
         try:
-            letter = QueueEntry(entry.stored, self.now().clock, entry.message, reason, rejected)
-            self.append([letter], DEAD)
-            state = DONE
+            if not (segment.path and self.failure):  # a file outlives a dead letter in memory
+                letter = QueueEntry(entry.stored, self.now().clock, entry.message, reason, rejected)
+                self.append([letter], DEAD)
+                state = DONE
         finally:
             self.mark([number], state)
 
@@ -185,59 +136,16 @@ class QueueSegments:
                 return True
         return False
 
-    def count(self) -> int:
-        """Return the number of waiting messages, also of those that another process sends."""
-        return sum(segment.count for segment in self._in_order())
+    def count(self, *, in_memory: bool = False) -> int:
+        """Return the number of waiting messages, also of those that another process sends.
+
+        in_memory: leave out all files.
+        """
+        return sum(each.count for each in self._in_order() if not (in_memory and each.path))
 
     def size(self) -> int:
         """Return the bytes of the waiting messages."""
         return sum(segment.bytes for segment in self._in_order())
-
-    def close(self) -> None:
-        """Delete all segments."""
-        self._segments.clear()
-        self._written.clear()
-
-    def _in_order(self, *, is_dead: bool = False) -> Iterator[QueueSegment]:
-        """Return the segments of messages or of dead letters, oldest first."""
-        return (each for each in [*self._segments.values()] if each.is_dead is is_dead)
-
-    def _find_moment(self) -> Moment:
-        """Return the first reading of the clock."""
-        return Moment(0.0, self._boot, self._uptime())
-
-    def _find_writable(self, size: int, *, is_dead: bool) -> QueueSegment:
-        """Return a segment in which a record of this size fits."""
-        segment = self._written.get(is_dead)
-        if segment is not None:
-            if segment.file.size + size <= self._limit:
-                return segment
-            self._seal(segment)
-        segment = self._create(size, is_dead=is_dead)
-        self._segments[segment.number] = self._written[is_dead] = segment
-        return segment
-
-    def _create(self, size: int, *, is_dead: bool) -> QueueSegment:
-        """Return a new segment with room for `size` bytes of messages."""
-        del size
-        self._last += 1
-        return QueueSegment("", self._last, is_dead=is_dead)
-
-    def _seal(self, segment: QueueSegment) -> None:
-        """Stop writing a segment."""
-        del self._written[segment.is_dead]
-        if segment.is_finished:
-            self._delete(segment)
-
-    def _delete(self, segment: QueueSegment) -> None:
-        """Delete a segment."""
-        self._segments.pop(segment.number, None)
-        if self._written.get(segment.is_dead) is segment:
-            del self._written[segment.is_dead]
-
-    def _ensure_open(self, segment: QueueSegment) -> bool:
-        """Open a segment if needed. Return whether it is open."""
-        return segment.file.is_open
 
     def _select(self, segment: QueueSegment, choice: MessageChoice) -> Iterator[tuple[int, int]]:
         """Yield position and size of the chosen messages of a segment."""
@@ -257,10 +165,13 @@ class QueueSegments:
                 yield position, message.size
 
     def _read_message(self, segment: QueueSegment, position: int) -> QueueEntry | None:
-        """Return a message; None if it is damaged, or deleted by a command."""
+        """Return a message; None if it is damaged, can't be read, or was deleted by a command."""
         entry = None
         try:
             entry = segment.read(position, self._seed)
+        except OSError as error:
+            self._note_problem(segment, error)
+            return None
         except UnparsableError as error:
             self.damaged += 1
             logger.error("outbox %s: a message at %d is %s", segment.path, position, error)
@@ -268,17 +179,32 @@ class QueueSegments:
             self.mark([segment.number << _OFFSET_BITS | position])
         return entry
 
+    def _excesses(self, size: int) -> Iterator[tuple[list[QueueSegment], int]]:
+        """Yield the segments under each limit, and by how many bytes `size` more exceed it."""
+        segments = [*self._segments.values()]
+        yield segments, sum(each.file.size for each in segments) + size - self._settings.max_bytes
+        if not self.path or self.failure:
+            segments = [each for each in self._segments.values() if not each.path]
+            yield segments, sum(each.file.size for each in segments) + size - _MEMORY_BYTES
+
     def _make_room(self, size: int) -> None:
         """Delete expired messages, and the oldest segments until `size` more bytes fit."""
+        before = self.dropped
         self._drop_expired()
-        total = self.total_bytes() + size
-        if total > self._max_bytes:
-            for segment in sorted(self._segments.values(), key=lambda each: not each.is_dead):
-                if total <= self._max_bytes:
-                    break
-                if not segment.is_elsewhere:
-                    total -= segment.file.size
+        for segments, excess in self._excesses(size):
+            freed = 0
+            letters_first = sorted(segments, key=lambda each: not each.is_dead)
+            for segment in letters_first if excess > 0 else ():
+                if freed < excess and not segment.is_elsewhere:
+                    freed += segment.file.size
                     self._drop(segment)
+        if self.dropped > before:
+            logger.error(
+                "sink %s: the queue is full or too old: the %d oldest messages are dropped; "
+                "see outbox.max-bytes and outbox.max-age",
+                self.owner.sink,
+                self.dropped - before,
+            )
 
     def _drop(self, segment: QueueSegment) -> None:
         """Delete a segment with its messages, and count them."""
@@ -300,8 +226,9 @@ class QueueSegments:
         now = self.now().clock
         if now < self._expiry:
             return
-        self._expiry = now + self._max_age / _EXPIRY_STEPS
-        oldest = now - self._max_age
+        max_age = self._settings.max_age.seconds
+        self._expiry = now + max_age / _EXPIRY_STEPS
+        oldest = now - max_age
         for segment in [*self._segments.values()]:
             if segment.newest < oldest and not segment.is_elsewhere and not segment.is_finished:
                 self._drop(segment)

@@ -226,14 +226,14 @@ class Sink:
 
     def _drain_to(self, successor: Sink) -> None:
         """Move the backlog to another sink, except for messages in files that both use."""
-        from_disk = self._queue.path != successor._queue.path
+        in_memory = self._queue.path == successor._queue.path
         deadline = time.monotonic() + _LOCK_PATIENCE
         while True:
-            while batch := self._queue.next_batch(from_disk=from_disk):
+            while batch := self._queue.next_batch(in_memory=in_memory):
                 for queued in batch:
                     successor.put(queued.message)
                 self._queue.remove([queued.number for queued in batch])
-            if not from_disk or not self._queue.is_blocked():
+            if in_memory or not self._queue.is_blocked():
                 return
             if time.monotonic() > deadline:
                 logger.error(

@@ -30,6 +30,7 @@ from ccagent.records.json_encoding import MetadataObject
 from ccagent.records.message import Message, Record
 from ccagent.records.points import Point
 from ccagent.transports.base import build_transport
+from tests.support.dead_letters import read_dead_letters
 from tests.support.receiving_programs import CLUSTER, PASSWORD, Jobanalyzer, MetricStore
 from tests.support.running import Running, until
 
@@ -91,7 +92,7 @@ def send(table: dict[str, Any], *records: Record) -> list[tuple[Message, str]]:
     queue.put(encode(records, settings.profile, NODE))
     sender = Sender("backend", queue, build_transport(settings))
     sender.send_all()
-    dead = [(each.message, each.reason) for each in queue.read_dead_letters()]
+    dead = [(each.message, each.reason) for each in read_dead_letters(queue)]
     assert queue.count() == 0
     sender.close()
     return dead

@@ -85,9 +85,9 @@ def test_messages_and_dead_letters_are_taken_over_once(old: Path) -> None:
 def test_an_interrupted_conversion_is_continued_without_repetitions(
     old: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ccagent.queue.segment_directory import SegmentDirectory
+    from ccagent.queue.segments import QueueSegments
 
-    append, calls = SegmentDirectory.append, [0]
+    append, calls = QueueSegments.append, [0]
 
     def fail_later(*arguments: object) -> int:
         calls[0] += 1
@@ -96,7 +96,7 @@ def test_an_interrupted_conversion_is_continued_without_repetitions(
         return append(*arguments)  # type: ignore[arg-type]
 
     with monkeypatch.context() as context:
-        context.setattr(SegmentDirectory, "append", fail_later)
+        context.setattr(QueueSegments, "append", fail_later)
         queue = Queue("backend", settings(old))
         assert queue.error == "No space left on device"
         queue.close()
@@ -107,14 +107,14 @@ def test_an_interrupted_conversion_is_continued_without_repetitions(
 def test_a_conversion_is_continued_once_the_disk_has_space(
     old: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ccagent.queue.segment_directory import SegmentDirectory
+    from ccagent.queue.segments import QueueSegments
 
     def fail(*_: object) -> int:
         raise OSError(28, "No space left on device")
 
     now = [0.0]
     with monkeypatch.context() as context:
-        context.setattr(SegmentDirectory, "append", fail)
+        context.setattr(QueueSegments, "append", fail)
         queue = Queue("backend", settings(old), monotonic=lambda: now[0])
         assert queue.error == "No space left on device"
     now[0] = queue.retry_after

@@ -100,7 +100,7 @@ def test_a_file_that_cant_be_read_is_sent_later(
         assert "Input/output error" in caplog.text
         queue.check()
         assert drained(queue) == []
-    queue._reread_at = 0.0
+    queue._retry_at = 0.0
     queue.check()
     assert (drained(queue), queue.error) == ([0, 1], "")
     queue.close()
@@ -119,7 +119,7 @@ def test_a_file_that_fails_while_it_is_sent_repeats_nothing(
         context.setattr(os, "pread", fail)
         assert queue.next_batch() == []
         queue.remove([first.number, second.number])
-    queue._reread_at = 0.0
+    queue._retry_at = 0.0
     queue.check()
     assert drained(queue) == [2, 3, 4, 5]
     queue.close()

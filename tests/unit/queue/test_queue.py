@@ -138,7 +138,7 @@ def test_dead_letters_survive_memory_and_removal(tmp_path: Path) -> None:
 
 def test_what_was_in_memory_keeps_its_age(tmp_path: Path) -> None:
     queue = Queue("backend", OutboxSettings(directory=str(tmp_path), max_age=Duration("7d")))
-    queue._disk._moment = queue._disk.now()._replace(clock=8 * 86400.0)
+    queue._segments._moment = queue._segments.now()._replace(clock=8 * 86400.0)
     queue._fail(OSError(28, "No space left on device"))
     queue.put([message("0")])
     assert queue.count_in_memory() == 1
@@ -147,6 +147,48 @@ def test_what_was_in_memory_keeps_its_age(tmp_path: Path) -> None:
     queue.put([message("1")])
     assert (queue.count_in_memory(), queue.dropped, queue.error) == (0, 0, "")
     assert drained(queue) == ["0", "1"]
+    queue.close()
+
+
+def test_a_message_under_way_while_it_moves_to_the_disk_is_sent_once(tmp_path: Path) -> None:
+    (tmp_path / DIRECTORY).touch()
+    queue = Queue("backend", settings(tmp_path))
+    queue.put([message("0"), message("1")])
+    batch = queue.next_batch(1)
+    (tmp_path / DIRECTORY).unlink()
+    queue._retry_at = 0.0
+    queue.check()
+    assert queue.count_in_memory() == 0
+    queue.remove([queued.number for queued in batch])
+    queue.close()
+    assert drained(Queue("backend", settings(tmp_path))) == ["1"]
+
+
+def test_memory_is_bounded_and_drops_nothing_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ccagent.queue.segments._MEMORY_BYTES", 20_000)
+    queue = Queue("backend", OutboxSettings(directory=str(tmp_path), max_bytes=100_000))
+    queue.put([message("disk")])
+    queue._fail(OSError(5, "Input/output error"))
+    queue._segments._seal(queue._segments._written[False])
+    for number in range(50):
+        queue.put([message(str(number), 1000)])
+    left = queue.count_in_memory()
+    assert (10 < left < 20, queue.dropped) == (True, 50 - left)
+    assert drained(queue) == ["disk", *(str(number) for number in range(50 - left, 50))]
+    queue.close()
+
+
+def test_a_message_rejected_while_the_disk_fails_is_a_dead_letter_in_its_file(
+    tmp_path: Path,
+) -> None:
+    queue = Queue("backend", settings(tmp_path))
+    queue.put([message("0")])
+    queue._fail(OSError(28, "No space left on device"))
+    queue.reject(queue.next_batch()[0].number, "422")
+    (content,) = make_segments("backend", settings(tmp_path)).read_files().values()
+    assert [each.reason for each in content.messages] == ["the reason could not be stored"]
     queue.close()
 
 
@@ -180,7 +222,7 @@ def test_a_removed_directory_is_noticed_and_its_messages_kept(
     shutil.rmtree(tmp_path / "made")
     queue.put([message("2")])
     queue.close()
-    assert "removed or replaced; 3 messages are moved" in caplog.text
+    assert "removed or replaced; 3 messages are kept" in caplog.text
     assert drained(Queue("backend", settings(tmp_path / "made"))) == ["0", "1", "2"]
 
 
@@ -262,7 +304,7 @@ def test_a_directory_that_others_may_write_is_not_used(tmp_path: Path) -> None:
 def test_a_disk_that_is_tried_again_and_again_costs_no_descriptors(tmp_path: Path) -> None:
     (tmp_path / DIRECTORY).touch()
     queue = Queue("backend", settings(tmp_path))
-    queue.retry_after = queue._reread_at = 0.0
+    queue.retry_after = queue._retry_at = 0.0
     gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(50):

@@ -18,6 +18,7 @@ from ccagent.queue.queue import Queue
 from ccagent.queue.sender import Sender
 from ccagent.records.message import Message
 from ccagent.transports.base import SinkSettings, Transport
+from tests.support.dead_letters import read_dead_letters
 
 
 class Script(Transport):
@@ -77,7 +78,7 @@ class Bench:
 
     def dead(self) -> list[tuple[str, str]]:
         """Return id and reason of each dead letter."""
-        return [(each.message.id, each.reason) for each in self.queue.read_dead_letters()]
+        return [(each.message.id, each.reason) for each in read_dead_letters(self.queue)]
 
 
 def message(name: str, size: int = 2) -> Message:
@@ -425,7 +426,7 @@ def test_only_the_record_that_is_refused_becomes_a_dead_letter(bench: Bench) -> 
     bench.transport.verdict = verdict
     bench.queue.put([lines("metrics-0", *"abcd", "bad", *"efg"), lines("metrics-1", "h")])
     bench.run(0.001)
-    assert [each.message.body for each in bench.queue.read_dead_letters()] == [b"bad value=1 7\n"]
+    assert [each.message.body for each in read_dead_letters(bench.queue)] == [b"bad value=1 7\n"]
     passed = b"".join(bench.transport.bodies).replace(b" value=1 7\n", b"")
     assert sorted(passed.decode()) == [*"abcdefgh"]
     assert bench.queue.count() == 0
@@ -440,7 +441,7 @@ def test_a_part_of_a_large_message_that_is_refused_is_halved(bench: Bench) -> No
     bench.transport.verdict = verdict
     bench.queue.put([lines("metrics-0", *(f"m{n}" for n in range(300)), "bad")])
     bench.run(0.001)
-    assert [each.message.body for each in bench.queue.read_dead_letters()] == [b"bad value=1 7\n"]
+    assert [each.message.body for each in read_dead_letters(bench.queue)] == [b"bad value=1 7\n"]
     assert b"".join(bench.transport.bodies).count(b"\n") == 300
 
 

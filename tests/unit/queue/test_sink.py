@@ -238,7 +238,7 @@ def test_what_is_in_memory_moves_to_a_disk_that_works_again_without_another_mess
     place.write_text("no directory")
     sink = Sink("test", SinkSettings(url="test:"), receiver, OutboxSettings(directory=str(place)))
     sink._queue.retry_after = 0.01
-    sink._queue._reread_at = 0.0
+    sink._queue._retry_at = 0.0
     sink.put(message("1"))
     assert sink.unsaved == 1
     place.unlink()

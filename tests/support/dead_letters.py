@@ -1,0 +1,24 @@
+"""The dead letters of a queue in memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ccagent.queue.segment import parse_segment
+
+if TYPE_CHECKING:
+    from ccagent.queue.entry import QueueEntry
+    from ccagent.queue.queue import Queue
+
+
+def read_dead_letters(queue: Queue) -> list[QueueEntry]:
+    """Return the dead letters of open segments."""
+    segments = queue._segments
+    return [
+        message.entry
+        for segment in segments._segments.values()
+        for message in parse_segment(
+            segment.file.read(0, segment.file.size), segments.owner
+        ).messages
+        if message.is_dead and message.entry is not None
+    ]
