@@ -49,15 +49,16 @@ class SeriesGroup:
         number: int,
         start: int,
         frequency: int,
-        levels: Sequence[StoreLevel],
-        metrics: Sequence[str],
+        runs: Sequence[tuple[StoreLevel, Sequence[str]]] = (),
     ) -> None:
+        """Set the series: levels, and the metrics of consecutive columns."""
         self.number = number
         self.start = start
         self.frequency = frequency
-        self.levels = [*levels]
-        self.metrics = [*metrics]
+        self.levels: list[StoreLevel] = []
+        self.metrics: list[str] = []
         """Level and metric of each column: in two lists, because a tuple takes 72 bytes."""
+        self._name(runs)
         self.width = len(self.metrics)
         self.stride = self.width * _WIDTH
         self.blocks: dict[int, ValueBlock] = {}
@@ -82,10 +83,16 @@ class SeriesGroup:
             and self.head.rows <= _EARLY
         )
 
-    def widen(self, pool: BlockPool, levels: Sequence[StoreLevel], metrics: Sequence[str]) -> None:
+    def _name(self, runs: Sequence[tuple[StoreLevel, Sequence[str]]]) -> None:
+        for level, metrics in runs:
+            self.levels += [level] * len(metrics)
+            self.metrics += metrics
+
+    def widen(
+        self, pool: BlockPool, runs: Sequence[tuple[StoreLevel, Sequence[str]]]
+    ) -> None:
         """Add columns after the present ones."""
-        self.levels += levels
-        self.metrics += metrics
+        self._name(runs)
         for begin, block in self.blocks.items():
             wider = ValueBlock(pool, begin, len(self.metrics))
             wider.fill(block.rows)

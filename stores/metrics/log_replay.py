@@ -6,8 +6,8 @@ import mmap
 import os
 import struct
 from array import array
-from itertools import pairwise, repeat
-from operator import eq
+from itertools import groupby, pairwise, repeat
+from operator import eq, itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -250,6 +250,6 @@ class Replay:
         found: list[tuple[SeriesGroup, int]] = []
         for step, wanted in of_step.items():
             begin = start if step == frequency else start + frequency // 2 - step // 2
-            paths, metrics = zip(*wanted, strict=True)
-            found.append(self._store.place(paths, metrics, begin, step))
+            runs = [(path, [one[1] for one in same]) for path, same in groupby(wanted, itemgetter(0))]
+            found.append(self._store.place(runs, begin, step))
         return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 
 import pytest
 from hypothesis import example, given, settings
@@ -29,13 +30,13 @@ WORDS = [
 def scanners() -> tuple[LineScanner, LineScanner]:
     """Two scanners that know the same keys."""
     both = make_scanner(), PureScanner()
-    groups = [SeriesGroup(n, NOW, 60, [], []) for n in range(2)]
+    groups = [SeriesGroup(n, NOW, 60) for n in range(2)]
     for scanner in both:
         scanner.add_all(
             [
-                (b"load,cluster=fox,hostname=n1", groups[0], 0),
-                (b"power,hostname=n1", groups[1], 7),
-                (b"skip,hostname=n1", None, 0),
+                (b"load\nfree", b",cluster=fox,hostname=n1", groups[0], 0),
+                (b"power,hostname=n1", b"", groups[1], 7),
+                (b"skip,hostname=n1", b"", None, 0),
             ]
         )
     return both
@@ -70,14 +71,14 @@ def test_both_scanners_find_the_same_in_recorded_messages() -> None:
         bodies += collector_messages("n1", NOW, 7, changes)
     lines = [line for body in bodies for line in body.splitlines(keepends=True)]
     compiled, pure = make_scanner(), PureScanner()
-    groups = [SeriesGroup(n, NOW, 60, [], []) for n in range(9)]
+    groups = [SeriesGroup(n, NOW, 60) for n in range(9)]
     chosen = random.Random(34)
     for column, line in enumerate(lines):
         key = line.partition(b" ")[0].strip()
         if key and b"#" not in key and chosen.random() < 0.9:
             group = chosen.choice([*groups, None])
-            compiled.add_all([(key, group, column)])
-            pure.add_all([(key, group, column)])
+            compiled.add_all([(key, b"", group, column)])
+            pure.add_all([(key, b"", group, column)])
     for number in range(0, len(lines), 100):
         body = b"".join(chosen.sample(lines, min(100, len(lines))) + lines[number : number + 100])
         found = compiled.scan(body, 0, NOW + 10, 150)
@@ -98,5 +99,6 @@ def test_forgotten_keys_are_unknown() -> None:
         scanner.clear()
         found = scanner.scan(line, NOW, NOW, 1)
         assert found is not None
-        assert found[1] == [(1, line[:-1], b"power,hostname=n1", 1.0, NOW, None)]
+        value = struct.pack("=d", 1)
+        assert found[1] == [(1, line[:-1], b"power", b",hostname=n1", value, NOW, None)]
         assert len(scanner) == 0
