@@ -41,15 +41,16 @@ static const double POWERS[] = {
 #define MOST_POWER 22
 #define EXACT (UINT64_C(1) << 53)
 
-/* A known key. group: NULL if lines with this key are skipped. next: entry of the line that last
-   followed, the first guess for the next line: messages of one order need no hash. */
+/* A known key. hash: lower bits of its hash. group: NULL if lines with this key are skipped. next:
+   entry of the line that last followed, the first guess for the next line: messages of one order
+   need no hash. */
 typedef struct {
     size_t key;
-    uint32_t size, column, next;
+    uint32_t size, hash, column, next;
     PyObject *group;
 } Entry;
 
-/* index: of the entry, plus 1; 0: free. */
+/* tag: upper bits of the hash. index: of the entry, plus 1; 0: free. */
 typedef struct {
     uint32_t tag, index;
 } Slot;
@@ -615,18 +616,19 @@ static PyObject *scanner_scan(Scanner *self, PyObject *arguments)
 /* Double the slots. Return false without memory. */
 static bool grow_slots(Scanner *self)
 {
-    size_t count = self->mask ? 2 * (self->mask + 1) : 64;
+    size_t old_count = self->mask ? self->mask + 1 : 0, count = old_count ? 2 * old_count : 64;
     Slot *old = self->slots, *slots = PyMem_Calloc(count, sizeof(Slot));
     if (slots == NULL)
         return false;
     self->slots = slots;
     self->mask = count - 1;
-    for (size_t n = 0; n < self->count; n++) {
-        const Entry *entry = &self->entries[n];
-        const char *key = self->keys + entry->key;
-        uint64_t hash = hash_text(self, key, entry->size);
-        *find_slot(self, key, entry->size, hash) =
-            (Slot){(uint32_t)(hash >> 32), (uint32_t)n + 1};
+    for (size_t n = 0; n < old_count; n++) {
+        if (!old[n].index)
+            continue;
+        size_t at = self->entries[old[n].index - 1].hash & self->mask;
+        while (slots[at].index)
+            at = (at + 1) & self->mask;
+        slots[at] = old[n];
     }
     PyMem_Free(old);
     return true;
@@ -668,7 +670,8 @@ static void add_key(Scanner *self, size_t size, PyObject *group, unsigned int co
         Py_XDECREF(old);
         return;
     }
-    self->entries[self->count] = (Entry){self->keys_size, (uint32_t)size, column, NONE, group};
+    self->entries[self->count] =
+        (Entry){self->keys_size, (uint32_t)size, (uint32_t)hash, column, NONE, group};
     *slot = (Slot){(uint32_t)(hash >> 32), (uint32_t)++self->count};
     self->keys_size += size;
 }
