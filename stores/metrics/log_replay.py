@@ -250,6 +250,8 @@ class Replay:
         found: list[tuple[SeriesGroup, int]] = []
         for step, wanted in of_step.items():
             begin = start if step == frequency else start + frequency // 2 - step // 2
-            runs = [(path, [one[1] for one in same]) for path, same in groupby(wanted, itemgetter(0))]
+            runs = [
+                (path, [one[1] for one in same]) for path, same in groupby(wanted, itemgetter(0))
+            ]
             found.append(self._store.place(runs, begin, step))
         return found
