@@ -88,15 +88,13 @@ class _NewRun(NamedTuple):
 
     def split(self, count: int) -> tuple[_NewRun, _NewRun]:
         """Return the first `count` series, and the others."""
-        names = self.names.split(b"\n")
+        number, path, metrics, text, tags, values = self
+        names, size = text.split(b"\n"), _FLOAT.size * count
         first, others = b"\n".join(names[:count]), b"\n".join(names[count:])
         return (
-            self._replace(metrics=self.metrics[:count], names=first, values=self.values[: 8 * count]),
-            self._replace(
-                number=self.number + count, metrics=self.metrics[count:], names=others,
-                values=self.values[8 * count :],
-            ),
-        )  # fmt: skip
+            _NewRun(number, path, metrics[:count], first, tags, values[:size]),
+            _NewRun(number + count, path, metrics[count:], others, tags, values[size:]),
+        )
 
 
 class LineMessage:
