@@ -102,3 +102,24 @@ def test_forgotten_keys_are_unknown() -> None:
         value = struct.pack("=d", 1)
         assert found[1] == [(1, line[:-1], b"power", b",hostname=n1", value, NOW, None)]
         assert len(scanner) == 0
+
+
+def test_plain_lines_with_the_same_tags_and_time_are_left_as_a_run() -> None:
+    texts = [
+        b"load,h=1 value=1 %d\n", b"free,h=1 value=2 %d\r\n", b"power,hostname=n1 value=3 %d\n",
+        b"used,h=1 value=4 %d\n", b"# %d\n", b"used,h=1 value=5 %d\n", b"load value=true %d\n",
+        b"load,h=2 value=6 %d",
+    ]  # fmt: skip
+    lines = [text % NOW for text in texts]
+    for scanner in scanners():
+        found = scanner.scan(b"".join(lines), NOW, NOW, 150)
+        assert found is not None
+        assert [(*run[:1], *run[2:4], *struct.unpack(f"={len(run[4]) // 8}d", run[4]), run[6])
+                for run in found[1]] == [
+            (1, b"load\nfree", b",h=1", 1, 2, None),
+            (4, b"used", b",h=1", 4, NOW),
+            (6, b"used", b",h=1", 5, None),
+            (7, b"", b"", None),
+            (8, b"load", b",h=2", 6, None),
+        ]  # fmt: skip
+        assert found[1][0][1] == b"".join(lines[:2])[:-1]
