@@ -9,7 +9,7 @@ from array import array
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.records.line_protocol.decoding import LineError, decode_lines
-from ccagent.stores.metrics.known_keys import make_piece
+from ccagent.stores.metrics.known_keys import NewRun, make_piece, split_runs
 from ccagent.stores.metrics.line_keys import add_part, check_name, level_path, seconds
 from ccagent.stores.metrics.series_limits import SeriesRefusal
 
@@ -73,30 +73,6 @@ _Point = tuple[int, _LineLevel, KnownName, int, float, bytes]
 """A value: number of its line, level, name, time, value and key."""
 
 
-class _NewRun(NamedTuple):
-    """The first values of series of a level that must be made. number: of the first line.
-
-    names, tags, values: as of a `LeftRun`.
-    """
-
-    number: int
-    path: Path
-    metrics: tuple[str, ...]
-    names: bytes
-    tags: bytes
-    values: bytes
-
-    def split(self, count: int) -> tuple[_NewRun, _NewRun]:
-        """Return the first `count` series, and the others."""
-        number, path, metrics, text, tags, values = self
-        names, size = text.split(b"\n"), _FLOAT.size * count
-        first, others = b"\n".join(names[:count]), b"\n".join(names[count:])
-        return (
-            _NewRun(number, path, metrics[:count], first, tags, values[:size]),
-            _NewRun(number + count, path, metrics[count:], others, tags, values[size:]),
-        )
-
-
 class LineMessage:
     """State of a message whose pieces are decoded one after the other.
 
@@ -154,7 +130,7 @@ class _Decoding:
         self.levels: dict[bytes, tuple[_LineLevel, Mapping[str, str]]] = {}
         """Levels and tags by the text of the tags."""
         self.paths: dict[Path, _LineLevel] = {}
-        self.new: dict[tuple[str, str, int, int], list[_NewRun]] = {}
+        self.new: dict[tuple[str, str, int, int], list[NewRun]] = {}
         """Series to make by cluster, node, step and time."""
         self.repeated: list[_Point] = []
         """Further values of series to make."""
@@ -175,12 +151,12 @@ class _Decoding:
         piece[1].append(value)
         self.known.append((key, b"", group, column))
 
-    def put_new(self, run: _NewRun, frequency: int, time: int) -> None:
+    def put_new(self, run: NewRun, frequency: int, time: int) -> None:
         """Take the first values of series that must be made."""
         name = run.path[0], run.path[1], frequency, time
         self.new.setdefault(name, []).append(run)
 
-    def put_first(self, place: tuple[SeriesGroup, int], time: int, runs: list[_NewRun]) -> None:
+    def put_first(self, place: tuple[SeriesGroup, int], time: int, runs: list[NewRun]) -> None:
         """Take the first values of made series, and their keys. place: group and first column."""
         group, first = place
         # Repeated values of the same time are in a later piece: the last one wins.
@@ -266,7 +242,7 @@ class GeneralIngest:
             return False
         decoding.message.time = time
         level.new |= metrics
-        new = _NewRun(number, level.path, named.metrics, names, tags, values)
+        new = NewRun(number, level.path, named.metrics, names, tags, values)
         decoding.put_new(new, named.frequency, time)
         return True
 
@@ -392,7 +368,7 @@ class GeneralIngest:
         else:
             level.new.add(name.metric)
             packed = _FLOAT.pack(value)
-            new = _NewRun(number, level.path, (name.metric,), key, b"", packed)
+            new = NewRun(number, level.path, (name.metric,), key, b"", packed)
             decoding.put_new(new, name.frequency, time)
 
     def _time(self, message: LineMessage, line: Line) -> int:
@@ -438,7 +414,7 @@ class GeneralIngest:
             count, refusal = self._series.admit(message.sender, cluster, node, store.series, wanted)
             runs = new
             if refusal is not None:
-                runs, refused = _split_runs(new, count)
+                runs, refused = split_runs(new, count)
                 for run in refused:
                     for number, metric in enumerate(run.metrics, run.number):
                         refusals[run.path, metric] = refusal
@@ -455,16 +431,6 @@ class GeneralIngest:
             else:
                 decoding.put(series, time, value, key)
         return decoding.end()
-
-
-def _split_runs(runs: list[_NewRun], count: int) -> tuple[list[_NewRun], list[_NewRun]]:
-    """Return the runs of the first `count` series, and those of the others."""
-    for n, run in enumerate(runs):
-        if count < len(run.metrics):
-            first, others = run.split(count)
-            return [*runs[:n], *([first] if count else ())], [others, *runs[n + 1 :]]
-        count -= len(run.metrics)
-    return runs, []
 
 
 _FLOAT = struct.Struct("=d")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from ccagent.stores.metrics.line_keys import seconds
 
 if TYPE_CHECKING:
-    from ccagent.stores.metrics.groups import SeriesGroup
+    from ccagent.stores.metrics.groups import Path, SeriesGroup
 
 LONGEST_KEY = 2048
 """Maximum bytes of a key: long ones would need too much memory."""
@@ -19,6 +19,8 @@ LONGEST_KEY = 2048
 
 MOST_SPARSE = 3
 """Columns for each value up to which values are in a run: in the log, others take three words."""
+
+_WIDTH = 8
 
 ValuePiece = tuple["SeriesGroup", int, int, bytes | None, bytes]
 """Values of one group and time: group, time in s, first column, columns, values.
@@ -43,6 +45,41 @@ KnownRun = tuple[bytes, bytes, "SeriesGroup | None", int]
 
 None: `value` lines with these keys are skipped.
 """
+
+
+class NewRun(NamedTuple):
+    """The first values of series of a level that must be made. number: of the first line.
+
+    names, tags, values: as of a `LeftRun`.
+    """
+
+    number: int
+    path: Path
+    metrics: tuple[str, ...]
+    names: bytes
+    tags: bytes
+    values: bytes
+
+    def split(self, count: int) -> tuple[NewRun, NewRun]:
+        """Return the first `count` series, and the others."""
+        number, path, metrics, text, tags, values = self
+        names, size = text.split(b"\n"), _WIDTH * count
+        first, others = b"\n".join(names[:count]), b"\n".join(names[count:])
+        return (
+            NewRun(number, path, metrics[:count], first, tags, values[:size]),
+            NewRun(number + count, path, metrics[count:], others, tags, values[size:]),
+        )
+
+
+def split_runs(runs: list[NewRun], count: int) -> tuple[list[NewRun], list[NewRun]]:
+    """Return the runs of the first `count` series, and those of the others."""
+    for n, run in enumerate(runs):
+        if count < len(run.metrics):
+            first, others = run.split(count)
+            return [*runs[:n], *([first] if count else ())], [others, *runs[n + 1 :]]
+        count -= len(run.metrics)
+    return runs, []
+
 
 ScannedLines = tuple[list[ValuePiece], list[LeftRun], int, int, int | None]
 """Values, lines that are left, number of lines and of values, and the time of the last line.
