@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 import re
+import struct
 from array import array
-from itertools import count as count_from
-from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple
 
 from ccagent.records.line_protocol.decoding import LineError, decode_lines
-from ccagent.stores.metrics.known_keys import make_piece
+from ccagent.stores.metrics.known_keys import NewRun, make_piece, split_runs
 from ccagent.stores.metrics.line_keys import add_part, check_name, level_path, seconds
 from ccagent.stores.metrics.series_limits import SeriesRefusal
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
     from ccagent.records.line_protocol.decoding import Line
     from ccagent.stores.metrics.groups import Path, SeriesGroup, StoredSeries
-    from ccagent.stores.metrics.known_keys import LeftLine, ValuePiece
+    from ccagent.stores.metrics.known_keys import KnownRun, LeftRun, ValuePiece
     from ccagent.stores.metrics.series_limits import PartLimits, SeriesLimits
     from ccagent.stores.metrics.store import MetricStore
 
@@ -39,8 +38,8 @@ class DecodedLines(NamedTuple):
 
     pieces: list[ValuePiece]
     stored: int
-    known: list[tuple[bytes, SeriesGroup | None, int]]
-    """Key, the text before the first blank, with group and column. None: a metric not accepted."""
+    known: list[KnownRun]
+    """Keys of the lines: the text before the first blank. None: a metric not accepted."""
 
 
 class KnownName(NamedTuple):
@@ -49,6 +48,14 @@ class KnownName(NamedTuple):
     metric: str
     frequency: int
     parts: tuple[str, ...]
+
+
+class _KnownNames(NamedTuple):
+    """Different metrics of one step that lines name in turn, without parts."""
+
+    metrics: tuple[str, ...]
+    frequency: int
+    distinct: frozenset[str]
 
 
 class _LineLevel:
@@ -64,9 +71,6 @@ class _LineLevel:
 
 _Point = tuple[int, _LineLevel, KnownName, int, float, bytes]
 """A value: number of its line, level, name, time, value and key."""
-
-_NewPoint = tuple[int, "Path", str, float, bytes]
-"""The first value of a series that must be made: number of its line, path, metric, value, key."""
 
 
 class LineMessage:
@@ -126,11 +130,11 @@ class _Decoding:
         self.levels: dict[bytes, tuple[_LineLevel, Mapping[str, str]]] = {}
         """Levels and tags by the text of the tags."""
         self.paths: dict[Path, _LineLevel] = {}
-        self.new: dict[tuple[str, str, int, int], list[_NewPoint]] = {}
+        self.new: dict[tuple[str, str, int, int], list[NewRun]] = {}
         """Series to make by cluster, node, step and time."""
         self.repeated: list[_Point] = []
         """Further values of series to make."""
-        self.known: list[tuple[bytes, SeriesGroup | None, int]] = []
+        self.known: list[KnownRun] = []
         self._first: list[ValuePiece] = []
         """The first values of new series."""
         self._stored = 0
@@ -145,25 +149,22 @@ class _Decoding:
             piece = self._values[group, time] = array("q"), array("d")
         piece[0].append(column)
         piece[1].append(value)
-        self.known.append((key, group, column))
+        self.known.append((key, b"", group, column))
 
-    def group_of(self, path: Path, frequency: int, time: int) -> list[_NewPoint]:
-        """Return the points of the group that a series of a level would be made in."""
-        return self.new.setdefault((path[0], path[1], frequency, time), [])
+    def put_new(self, run: NewRun, frequency: int, time: int) -> None:
+        """Take the first values of series that must be made."""
+        name = run.path[0], run.path[1], frequency, time
+        self.new.setdefault(name, []).append(run)
 
-    def put_first(
-        self,
-        place: tuple[SeriesGroup, int],
-        time: int,
-        values: Sequence[float],
-        keys: Sequence[bytes],
-    ) -> None:
-        """Take the first values of new series, and their keys. place: group and first column."""
+    def put_first(self, place: tuple[SeriesGroup, int], time: int, runs: list[NewRun]) -> None:
+        """Take the first values of made series, and their keys. place: group and first column."""
         group, first = place
         # Repeated values of the same time are in a later piece: the last one wins.
-        self._first.append((group, time, first, None, array("d", values).tobytes()))
-        self._stored += len(values)
-        self.known += zip(keys, repeat(group), count_from(first), strict=False)
+        self._first.append((group, time, first, None, b"".join([run.values for run in runs])))
+        for run in runs:
+            self.known.append((run.names, run.tags, group, first))
+            first += len(run.metrics)
+        self._stored += first - place[1]
 
     def end(self) -> DecodedLines:
         """Return all values."""
@@ -195,6 +196,10 @@ class GeneralIngest:
         self._series = series
         self._others = others
         self._names: dict[bytes, KnownName] = {}
+        self._runs: dict[bytes, _KnownNames] = {}
+        """Names of runs of lines: a start of a cluster has the same ones for each node."""
+        self._in_runs = 0
+        """Number of names in `_runs`."""
 
     def decode(self, lines: Iterable[tuple[int, bytes]], message: LineMessage) -> DecodedLines:
         """Decode lines with their numbers. Skip bad lines; if `is_strict`, stop at the first."""
@@ -206,61 +211,75 @@ class GeneralIngest:
                 break
         return self._make_series(decoding)
 
-    def place(self, lines: Sequence[LeftLine], message: LineMessage) -> DecodedLines:
+    def place(self, runs: Sequence[LeftRun], message: LineMessage) -> DecodedLines:
         """Find or make the series of lines that the scanner has left. Decode those not plain."""
         decoding = _Decoding(message)
         self._parts.begin()
-        if self._place_together(lines, decoding):
-            return self._make_series(decoding)
-        names, levels = self._names, decoding.levels
-        known, last = None, b""
-        group, of_group = [], None
-        for number, line, key, value, time, before in lines:
+        for run in runs:
+            before = run[-1]
             if before is not None:
                 message.time = before
-            text, _, tags = key.partition(b",")
-            name = names.get(text)
-            if known is None or tags != last:
-                known, last = levels.get(tags) or self._read_level(decoding, tags), tags
-            if name is None or known is None or time is None:
-                self._decode_line(decoding, number, line)
-                continue
-            message.time = time
-            level = known[0]
-            metric, frequency, parts = name
-            if parts or metric in level.series or metric in level.new:
-                self._take_value(decoding, (number, level, name, time, value, key), known[1])
-                continue
-            # As at the end of _take_value: a start of a cluster makes millions of series.
-            if of_group != (level, frequency, time):
-                of_group = level, frequency, time
-                group = decoding.group_of(level.path, frequency, time)
-            level.new.add(metric)
-            group.append((number, level.path, metric, value, key))
+            if not self._place_run(decoding, run):
+                self._place_lines(decoding, run)
         return self._make_series(decoding)
 
-    def _place_together(self, lines: Sequence[LeftLine], decoding: _Decoding) -> bool:
-        """Take the lines of new series of one level, time and step at once.
+    def _place_run(self, decoding: _Decoding, run: LeftRun) -> bool:
+        """Take the lines of new series of one level, step and time at once.
 
         Return False, and take none, for others. A start of a cluster makes millions of series.
         """
-        numbers, _, keys, values, times, _ = zip(*lines, strict=True)
-        tags, time = keys[0].partition(b",")[2], times[0]
-        *texts, last = b"\n".join((*keys, b"")).split(b",%b\n" % tags)
-        names = [self._names.get(text) for text in texts]
-        if last or len(names) != len(keys) or None in names or times.count(time) != len(times):
+        number, _, names, tags, values, time, _ = run
+        if time is None:
             return False
-        metrics, steps, parts = zip(*names, strict=True)
-        known = self._read_level(decoding, tags)
-        if known is None or time is None or any(parts) or steps.count(steps[0]) != len(steps):
+        named = self._runs.get(names) or self._learn_names(names)
+        if named is None:
             return False
-        level, new = known[0], set(metrics)
-        if len(new) != len(metrics) or not new.isdisjoint(level.series):
+        found = decoding.levels.get(tags) or self._read_level(decoding, tags)
+        if found is None:
+            return False
+        level, metrics = found[0], named.distinct
+        if not (metrics.isdisjoint(level.series) and metrics.isdisjoint(level.new)):
             return False
         decoding.message.time = time
-        group = decoding.group_of(level.path, steps[0], time)
-        group += zip(numbers, repeat(level.path), metrics, values, keys, strict=False)
+        level.new |= metrics
+        new = NewRun(number, level.path, named.metrics, names, tags, values)
+        decoding.put_new(new, named.frequency, time)
         return True
+
+    def _place_lines(self, decoding: _Decoding, run: LeftRun) -> None:
+        """Take each line of a run."""
+        first, text, names, tags, values, time, _ = run
+        if time is None:
+            self._decode_line(decoding, first, text)
+            return
+        lines = zip(text.split(b"\n"), names.split(b"\n"), array("d", values), strict=True)
+        for number, (line, name, value) in enumerate(lines, first):
+            known = self._names.get(name)
+            found = decoding.levels.get(tags) or self._read_level(decoding, tags)
+            if known is None or found is None:
+                self._decode_line(decoding, number, line)
+                continue
+            decoding.message.time = time
+            point = number, found[0], known, time, value, name + tags
+            self._take_value(decoding, point, found[1])
+
+    def _learn_names(self, names: bytes) -> _KnownNames | None:
+        """Return the metrics of a run of lines; None if its lines must be taken one by one."""
+        found = [self._names.get(name) for name in names.split(b"\n")]
+        known = [one for one in found if one is not None]
+        metrics = tuple(one.metric for one in known)
+        distinct = frozenset(metrics)
+        if len(distinct) < len(found) or any(one.parts for one in known):
+            return None
+        frequency = known[0].frequency
+        if any(one.frequency != frequency for one in known):
+            return None
+        self._in_runs += len(found)
+        if self._in_runs > _MOST_NAMES:
+            self._runs.clear()
+            self._in_runs = len(found)
+        learned = self._runs[names] = _KnownNames(metrics, frequency, distinct)
+        return learned
 
     def _read_level(
         self, decoding: _Decoding, text: bytes
@@ -268,7 +287,7 @@ class GeneralIngest:
         """Return the level of tags without escapes; None if the decoder must read them."""
         if _PLAIN_TAGS.fullmatch(text) is None:
             return None
-        pairs = [pair.partition("=") for pair in text.decode("ascii").split(",")]
+        pairs = [pair.partition("=") for pair in text[1:].decode("ascii").split(",")]
         tags = {key: value for key, _, value in pairs}
         if len(tags) < len(pairs):
             return None
@@ -301,7 +320,7 @@ class GeneralIngest:
                 decoding.message.note(number, self._others(line, decoding.message.sender))
             return True
         if known is None:
-            decoding.known.append((_key(stripped), None, 0))
+            decoding.known.append((_key(stripped), b"", None, 0))
             return True
         try:
             self._take_line(decoding, number, line, known.frequency, _key(stripped))
@@ -322,11 +341,11 @@ class GeneralIngest:
         known = KnownName(line.measurement, frequency, parts)
         level = self._level(decoding, path)
         if b"\\" not in key:  # an escaped comma is not the end of a name
-            name, _, tags = key.partition(b",")
+            name = key.partition(b",")[0]
             if len(self._names) >= _MOST_NAMES:
                 self._names.clear()
             self._names[name] = known
-            decoding.levels[tags] = level, line.tags
+            decoding.levels[key[len(name) :]] = level, line.tags
         self._take_value(decoding, (number, level, known, time, value, key), line.tags)
 
     def _take_value(self, decoding: _Decoding, point: _Point, tags: Mapping[str, str]) -> None:
@@ -337,7 +356,7 @@ class GeneralIngest:
             if path is not level.path:
                 if not self._parts.admit(path):
                     # Not an error: a user could otherwise cause errors in the messages of a node.
-                    decoding.known.append((key, None, 0))
+                    decoding.known.append((key, b"", None, 0))
                     return
                 level = self._level(decoding, path)
                 point = number, level, name, time, value, key
@@ -348,8 +367,9 @@ class GeneralIngest:
             decoding.repeated.append(point)
         else:
             level.new.add(name.metric)
-            group = decoding.group_of(level.path, name.frequency, time)
-            group.append((number, level.path, name.metric, value, key))
+            packed = _FLOAT.pack(value)
+            new = NewRun(number, level.path, (name.metric,), key, b"", packed)
+            decoding.put_new(new, name.frequency, time)
 
     def _time(self, message: LineMessage, line: Line) -> int:
         """Return the time of a line in s. Raise ValueError if the time is out of range."""
@@ -390,17 +410,19 @@ class GeneralIngest:
         refusals: dict[tuple[Path, str], SeriesRefusal] = {}
         self._series.begin()
         for (cluster, node, frequency, time), new in decoding.new.items():
-            count, refusal = self._series.admit(
-                message.sender, cluster, node, store.series, len(new)
-            )
+            wanted = sum([len(run.metrics) for run in new])
+            count, refusal = self._series.admit(message.sender, cluster, node, store.series, wanted)
+            runs = new
             if refusal is not None:
-                for number, path, metric, _, _ in new[count:]:
-                    refusals[path, metric] = refusal
-                    message.refuse(number, refusal)
-            if count:
-                _, paths, metrics, values, keys = zip(*new[:count], strict=True)
-                place = store.place(paths, metrics, time - frequency // 2, frequency)
-                decoding.put_first(place, time, values, keys)
+                runs, refused = split_runs(new, count)
+                for run in refused:
+                    for number, metric in enumerate(run.metrics, run.number):
+                        refusals[run.path, metric] = refusal
+                        message.refuse(number, refusal)
+            if runs:
+                made = [(run.path, run.metrics) for run in runs]
+                place = store.place(made, time - frequency // 2, frequency)
+                decoding.put_first(place, time, runs)
                 message.new_series += count
         for number, level, name, time, value, key in decoding.repeated:
             series = self._series_at(level.path).get(name.metric)
@@ -411,9 +433,10 @@ class GeneralIngest:
         return decoding.end()
 
 
+_FLOAT = struct.Struct("=d")
 _MOST_NAMES = 10_000
 _WORD = rb"[!-+\--<>-\[\]-~]++"
-_PLAIN_TAGS = re.compile(rb"%b=%b(?:,%b=%b){0,31}" % (_WORD, _WORD, _WORD, _WORD))
+_PLAIN_TAGS = re.compile(rb"(?:,%b=%b){1,32}" % (_WORD, _WORD))
 """Up to 32 tags of printable ASCII without escapes, as the decoder reads them."""
 
 _OTHER_FIELDS = {"event", "log", "control", "query"}

@@ -6,12 +6,12 @@ import os
 import re
 from array import array
 from math import isfinite, nan
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ccagent.stores.metrics.line_keys import seconds
 
 if TYPE_CHECKING:
-    from ccagent.stores.metrics.groups import SeriesGroup
+    from ccagent.stores.metrics.groups import Path, SeriesGroup
 
 LONGEST_KEY = 2048
 """Maximum bytes of a key: long ones would need too much memory."""
@@ -19,6 +19,8 @@ LONGEST_KEY = 2048
 
 MOST_SPARSE = 3
 """Columns for each value up to which values are in a run: in the log, others take three words."""
+
+_WIDTH = 8
 
 ValuePiece = tuple["SeriesGroup", int, int, bytes | None, bytes]
 """Values of one group and time: group, time in s, first column, columns, values.
@@ -28,14 +30,58 @@ on. Empty: the same, but a value of NaN is none. The values are float64. Both ar
 of the machine.
 """
 
-LeftLine = tuple[int, bytes, bytes, float, int | None, int | None]
-"""A line for the general path: number in its message (from 1), line, key, value, time, time before.
+LeftRun = tuple[int, bytes, bytes, bytes, bytes, int | None, int | None]
+"""Lines for the general path: number of the first one in its message (from 1), lines, names, tags,
+values, time, time before.
 
-The key is empty, and the time None, if the line is not plain. The time before is that of the line
-before, for lines without a time; None: as before that one.
+Plain lines in turn with the same tags and time are one run. The names are the parts of their keys
+before the first comma, with line feeds between them. The tags are the rest of each key, from the
+comma on. The values are float64. Any other line is a run without names, tags, values and time. The
+time before is that of the line before, for lines without a time; None: as before that one.
 """
 
-ScannedLines = tuple[list[ValuePiece], list[LeftLine], int, int, int | None]
+KnownRun = tuple[bytes, bytes, "SeriesGroup | None", int]
+"""Keys of consecutive columns: names and tags as of a `LeftRun`, group, first column.
+
+None: `value` lines with these keys are skipped.
+"""
+
+
+class NewRun(NamedTuple):
+    """The first values of series of a level that must be made. number: of the first line.
+
+    names, tags, values: as of a `LeftRun`.
+    """
+
+    number: int
+    path: Path
+    metrics: tuple[str, ...]
+    names: bytes
+    tags: bytes
+    values: bytes
+
+    def split(self, count: int) -> tuple[NewRun, NewRun]:
+        """Return the first `count` series, and the others."""
+        number, path, metrics, text, tags, values = self
+        names, size = text.split(b"\n"), _WIDTH * count
+        first, others = b"\n".join(names[:count]), b"\n".join(names[count:])
+        return (
+            NewRun(number, path, metrics[:count], first, tags, values[:size]),
+            NewRun(number + count, path, metrics[count:], others, tags, values[size:]),
+        )
+
+
+def split_runs(runs: list[NewRun], count: int) -> tuple[list[NewRun], list[NewRun]]:
+    """Return the runs of the first `count` series, and those of the others."""
+    for n, run in enumerate(runs):
+        if count < len(run.metrics):
+            first, others = run.split(count)
+            return [*runs[:n], *([first] if count else ())], [others, *runs[n + 1 :]]
+        count -= len(run.metrics)
+    return runs, []
+
+
+ScannedLines = tuple[list[ValuePiece], list[LeftRun], int, int, int | None]
 """Values, lines that are left, number of lines and of values, and the time of the last line.
 
 The time is None if the last line is left.
@@ -53,8 +99,8 @@ class LineScanner(Protocol):
         """Return the number of known keys."""
         ...
 
-    def add_all(self, keys: list[tuple[bytes, SeriesGroup | None, int]], /) -> None:
-        """Remember the group and column of keys. None: `value` lines with this key are skipped.
+    def add_all(self, runs: list[KnownRun], /) -> None:
+        """Remember the group and column of keys.
 
         Long keys are not remembered, nor those whose last blank is escaped: they end elsewhere.
         """
@@ -76,6 +122,22 @@ _PLAIN = re.compile(
 _LATEST = 2**63 - 1
 
 
+class _LeftLine(NamedTuple):
+    """A line of a `LeftRun`."""
+
+    number: int
+    line: bytes
+    key: bytes
+    value: float
+    time: int | None
+    before: int | None
+
+    @property
+    def tags(self) -> bytes:
+        """The key from its first comma on."""
+        return self.key[len(self.key.partition(b",")[0]) :]
+
+
 class PureScanner:
     """The scanner where no compiled one is built (`line_scanner.c`). It takes 20 times as long."""
 
@@ -86,11 +148,13 @@ class PureScanner:
         """Return the number of known keys."""
         return len(self._known)
 
-    def add_all(self, keys: list[tuple[bytes, SeriesGroup | None, int]], /) -> None:
+    def add_all(self, runs: list[KnownRun], /) -> None:
         """Remember the series of keys."""
-        for key, group, column in keys:
-            if 0 < len(key) <= LONGEST_KEY and not key.endswith(b"\\"):
-                self._known[key] = group, column
+        for names, tags, group, first in runs:
+            for column, name in enumerate(names.split(b"\n"), first):
+                key = name + tags
+                if 0 < len(key) <= LONGEST_KEY and not key.endswith(b"\\"):
+                    self._known[key] = group, column
 
     def clear(self) -> None:
         """Forget all keys."""
@@ -99,7 +163,7 @@ class PureScanner:
     def scan(self, body: bytes, low: int, high: int, most: int, /) -> ScannedLines | None:
         """Scan lines."""
         pieces: dict[tuple[SeriesGroup, int], tuple[array[int], array[float]]] = {}
-        left: list[LeftLine] = []
+        left: list[_LeftLine] = []
         stored, last = 0, None
         for number, line in enumerate(body.split(b"\n"), 1):
             if not line or line[:1] == b"#":
@@ -113,7 +177,7 @@ class PureScanner:
             if group is None or time is None:
                 if len(left) == most:
                     return None
-                left.append((number, line, key, value, time, last))
+                left.append(_LeftLine(number, line, key, value, time, last))
                 last = None
                 continue
             piece = pieces.get((group, time))
@@ -125,7 +189,28 @@ class PureScanner:
             last = time
         lines = body.count(b"\n") + (not body.endswith(b"\n") and body != b"")
         found = [make_piece(*name, *piece) for name, piece in pieces.items()]
-        return found, left, lines, stored, last
+        return found, _join_left(left), lines, stored, last
+
+
+def _join_left(left: list[_LeftLine]) -> list[LeftRun]:
+    """Return the runs of lines."""
+    runs: list[list[_LeftLine]] = []
+    for line in left:
+        last = runs[-1][-1] if runs else None
+        is_next = last is not None and line.key and line.number == last.number + 1
+        if last is not None and is_next and (line.tags, line.time) == (last.tags, last.time):
+            runs[-1].append(line)
+        else:
+            runs.append([line])
+    return [
+        (
+            run[0].number, b"\n".join(line.line for line in run),
+            b"\n".join(line.key.partition(b",")[0] for line in run), run[0].tags,
+            array("d", [line.value for line in run if line.key]).tobytes(),
+            run[0].time, run[0].before,
+        )
+        for run in runs
+    ]  # fmt: skip
 
 
 def _parse_plain(line: bytes, low: int, high: int) -> tuple[bytes, float, int | None]:

@@ -41,15 +41,16 @@ static const double POWERS[] = {
 #define MOST_POWER 22
 #define EXACT (UINT64_C(1) << 53)
 
-/* A known key. group: NULL if lines with this key are skipped. next: entry of the line that last
-   followed, the first guess for the next line: messages of one order need no hash. */
+/* A known key. hash: lower bits of its hash. group: NULL if lines with this key are skipped. next:
+   entry of the line that last followed, the first guess for the next line: messages of one order
+   need no hash. */
 typedef struct {
     size_t key;
-    uint32_t size, column, next;
+    uint32_t size, hash, column, next;
     PyObject *group;
 } Entry;
 
-/* index: of the entry, plus 1; 0: free. */
+/* tag: upper bits of the hash. index: of the entry, plus 1; 0: free. */
 typedef struct {
     uint32_t tag, index;
 } Slot;
@@ -492,31 +493,84 @@ static PyObject *number_or_none(bool is_number, int64_t number)
     return is_number ? PyLong_FromLongLong(number) : Py_NewRef(Py_None);
 }
 
-/* Return the list of lines for the general path: (number, line, key, value, time, before). */
+/* Return the size of the name in a key: all before its first comma. */
+static size_t name_size(const char *key, size_t size)
+{
+    const char *comma = memchr(key, ',', size);
+    return comma ? (size_t)(comma - key) : size;
+}
+
+/* Return how many lines, from this one on, are a run: plain, in turn, with the same tags and
+   time. names: size of their names, with a line feed after each. */
+static size_t find_run(const Left *left, size_t most, const char *body, size_t *names)
+{
+    const char *key = body + left->begin;
+    size_t name = name_size(key, left->key), tags = left->key - name, count = 1;
+    *names = name + 1;
+    for (; left->key && count < most; count++) {
+        const Left *next = &left[count];
+        const char *other = body + next->begin;
+        if (!next->key || next->number != left->number + count || next->time != left->time)
+            break;
+        size_t size = name_size(other, next->key);
+        if (next->key - size != tags || memcmp(key + name, other + size, tags))
+            break;
+        *names += size + 1;
+    }
+    return count;
+}
+
+/* Return a run: (number, lines, names, tags, values, time, before). names: as of `find_run`. */
+static PyObject *make_run(const Left *left, size_t count, const char *body, size_t names)
+{
+    const Left *last = &left[count - 1];
+    size_t name = name_size(body + left->begin, left->key);
+    PyObject *text = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)names - 1);
+    PyObject *values = PyBytes_FromStringAndSize(NULL, left->key ? 8 * (Py_ssize_t)count : 0);
+    if (text != NULL && values != NULL && left->key) {
+        char *to = PyBytes_AsString(text), *value = PyBytes_AsString(values);
+        for (size_t n = 0; n < count; n++) {
+            const char *key = body + left[n].begin;
+            size_t size = name_size(key, left[n].key);
+            memcpy(to, key, size);
+            to += size;
+            if (n + 1 < count)
+                *to++ = '\n';
+            memcpy(value + 8 * n, &left[n].value, 8);
+        }
+    }
+    /* Py_BuildValue would take twice as long. */
+    PyObject *parts[] = {
+        PyLong_FromSize_t(left->number),
+        PyBytes_FromStringAndSize(body + left->begin,
+                                  (Py_ssize_t)(last->begin + last->size - left->begin)),
+        text,
+        PyBytes_FromStringAndSize(body + left->begin + name, (Py_ssize_t)(left->key - name)),
+        values,
+        number_or_none(left->key != 0, left->time),
+        number_or_none(left->has_before, left->before),
+    };
+    const Py_ssize_t size = sizeof(parts) / sizeof(*parts);
+    PyObject *run = PyTuple_New(size);
+    for (Py_ssize_t i = 0; i < size; i++) {
+        if (run == NULL || parts[i] == NULL || PyTuple_SetItem(run, i, Py_NewRef(parts[i])))
+            Py_CLEAR(run);
+        Py_XDECREF(parts[i]);
+    }
+    return run;
+}
+
+/* Return the list of runs of lines for the general path. */
 static PyObject *list_left(const Found *found, const char *body)
 {
     PyObject *list = PyList_New(0);
-    for (size_t n = 0; list != NULL && n < found->left_count; n++) {
-        const Left *left = &found->left[n];
-        /* Py_BuildValue would take twice as long. */
-        PyObject *parts[] = {
-            PyLong_FromSize_t(left->number),
-            PyBytes_FromStringAndSize(body + left->begin, (Py_ssize_t)left->size),
-            PyBytes_FromStringAndSize(body + left->begin, (Py_ssize_t)left->key),
-            PyFloat_FromDouble(left->value),
-            number_or_none(left->key != 0, left->time),
-            number_or_none(left->has_before, left->before),
-        };
-        const Py_ssize_t count = sizeof(parts) / sizeof(*parts);
-        PyObject *one = PyTuple_New(count);
-        for (Py_ssize_t i = 0; i < count; i++) {
-            if (one == NULL || parts[i] == NULL || PyTuple_SetItem(one, i, Py_NewRef(parts[i])))
-                Py_CLEAR(one);
-            Py_XDECREF(parts[i]);
-        }
-        if (one == NULL || PyList_Append(list, one))
+    for (size_t n = 0, count; list != NULL && n < found->left_count; n += count) {
+        size_t names;
+        count = find_run(&found->left[n], found->left_count - n, body, &names);
+        PyObject *run = make_run(&found->left[n], count, body, names);
+        if (run == NULL || PyList_Append(list, run))
             Py_CLEAR(list);
-        Py_XDECREF(one);
+        Py_XDECREF(run);
     }
     return list;
 }
@@ -562,18 +616,19 @@ static PyObject *scanner_scan(Scanner *self, PyObject *arguments)
 /* Double the slots. Return false without memory. */
 static bool grow_slots(Scanner *self)
 {
-    size_t count = self->mask ? 2 * (self->mask + 1) : 64;
+    size_t old_count = self->mask ? self->mask + 1 : 0, count = old_count ? 2 * old_count : 64;
     Slot *old = self->slots, *slots = PyMem_Calloc(count, sizeof(Slot));
     if (slots == NULL)
         return false;
     self->slots = slots;
     self->mask = count - 1;
-    for (size_t n = 0; n < self->count; n++) {
-        const Entry *entry = &self->entries[n];
-        const char *key = self->keys + entry->key;
-        uint64_t hash = hash_text(self, key, entry->size);
-        *find_slot(self, key, entry->size, hash) =
-            (Slot){(uint32_t)(hash >> 32), (uint32_t)n + 1};
+    for (size_t n = 0; n < old_count; n++) {
+        if (!old[n].index)
+            continue;
+        size_t at = self->entries[old[n].index - 1].hash & self->mask;
+        while (slots[at].index)
+            at = (at + 1) & self->mask;
+        slots[at] = old[n];
     }
     PyMem_Free(old);
     return true;
@@ -600,43 +655,74 @@ static bool make_room(Scanner *self, size_t size)
     return self->count < self->mask / 2 || grow_slots(self);
 }
 
-/* Remember a key. Return false with an exception. */
-static bool add_key(Scanner *self, PyObject *one)
+/* Remember the key of the last `size` bytes of `keys`. group: borrowed, or NULL. */
+static void add_key(Scanner *self, size_t size, PyObject *group, unsigned int column)
 {
-    const char *key;
-    Py_ssize_t length;
-    PyObject *group;
-    unsigned int column;
-    if (!PyArg_ParseTuple(one, "y#OI", &key, &length, &group, &column))
-        return false;
-    size_t size = (size_t)length;
-    if (!size || size > LONGEST_KEY || key[size - 1] == '\\')
-        return true;
-    if (*key == '#' || memchr(key, ' ', size) || memchr(key, '\n', size)
-        || self->count >= MOST_ENTRIES) {
-        PyErr_SetString(PyExc_ValueError, "not the key of a line, or too many keys");
-        return false;
-    }
-    if (!make_room(self, size)) {
-        PyErr_NoMemory();
-        return false;
-    }
-    group = group == Py_None ? NULL : Py_NewRef(group);
+    const char *key = self->keys + self->keys_size;
     uint64_t hash = hash_text(self, key, size);
     Slot *slot = find_slot(self, key, size, hash);
-    PyObject *old = NULL;
+    Py_XINCREF(group);
     if (slot->index) {
         Entry *entry = &self->entries[slot->index - 1];
-        old = entry->group;
+        PyObject *old = entry->group;
         entry->group = group;
         entry->column = column;
-    } else {
-        memcpy(self->keys + self->keys_size, key, size);
-        self->entries[self->count] = (Entry){self->keys_size, (uint32_t)size, column, NONE, group};
-        *slot = (Slot){(uint32_t)(hash >> 32), (uint32_t)++self->count};
-        self->keys_size += size;
+        Py_XDECREF(old);
+        return;
     }
-    Py_XDECREF(old);
+    self->entries[self->count] =
+        (Entry){self->keys_size, (uint32_t)size, (uint32_t)hash, column, NONE, group};
+    *slot = (Slot){(uint32_t)(hash >> 32), (uint32_t)++self->count};
+    self->keys_size += size;
+}
+
+static bool has_any(const char *text, Py_ssize_t size, const char *characters)
+{
+    for (; *characters; characters++)
+        if (memchr(text, *characters, (size_t)size))
+            return true;
+    return false;
+}
+
+/* Remember the keys of a run. Return false with an exception. */
+static bool add_run(Scanner *self, PyObject *run)
+{
+    const char *names, *tags;
+    Py_ssize_t names_size, tags_size;
+    PyObject *group;
+    unsigned int column;
+    if (!PyArg_ParseTuple(run, "y#y#OI", &names, &names_size, &tags, &tags_size, &group, &column))
+        return false;
+    if (has_any(names, names_size, " ") || has_any(tags, tags_size, " \n")) {
+        PyErr_SetString(PyExc_ValueError, "not the key of a line");
+        return false;
+    }
+    group = group == Py_None ? NULL : group;
+    for (const char *name = names, *end = names + names_size; name <= end; column++) {
+        size_t of_name = (size_t)(find_end(name, end) - name);
+        size_t size = of_name + (size_t)tags_size;
+        const char *key = name;
+        name += of_name + 1;
+        if (!size || size > LONGEST_KEY)
+            continue;
+        if (self->count >= MOST_ENTRIES) {
+            PyErr_SetString(PyExc_ValueError, "too many keys");
+            return false;
+        }
+        if (!make_room(self, size)) {
+            PyErr_NoMemory();
+            return false;
+        }
+        char *to = self->keys + self->keys_size;
+        memcpy(to, key, of_name);
+        memcpy(to + of_name, tags, (size_t)tags_size);
+        if (*to == '#') {
+            PyErr_SetString(PyExc_ValueError, "not the key of a line");
+            return false;
+        }
+        if (to[size - 1] != '\\')
+            add_key(self, size, group, column);
+    }
     return true;
 }
 
@@ -648,7 +734,7 @@ static PyObject *scanner_add_all(Scanner *self, PyObject *keys)
        time, and its element held. */
     for (Py_ssize_t n = 0; n < PyList_Size(keys); n++) {
         PyObject *one = Py_NewRef(PyList_GetItem(keys, n));
-        bool is_added = PyTuple_Check(one) && add_key(self, one);
+        bool is_added = PyTuple_Check(one) && add_run(self, one);
         Py_DECREF(one);
         if (!is_added)
             return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "expected tuples");

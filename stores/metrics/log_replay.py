@@ -6,7 +6,7 @@ import mmap
 import os
 import struct
 from array import array
-from itertools import pairwise, repeat
+from itertools import groupby, pairwise, repeat
 from operator import eq
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from ccagent.stores.metrics.groups import Path, SeriesGroup, StoredSeries
     from ccagent.stores.metrics.log_format import GroupRecord
-    from ccagent.stores.metrics.store import MetricStore
+    from ccagent.stores.metrics.store import MetricStore, SeriesRun
 
 _WIDTH = 8
 
@@ -63,8 +63,8 @@ class Replay:
         self._texts: set[bytes] = set()
         """Descriptions that were read."""
         self._groups: dict[int, _Columns] = {}
-        self._steps: dict[tuple[str, int], int] = {}
-        """Configured time steps by metric and stored step."""
+        self._steps: dict[int, dict[str, int]] = {}
+        """Configured time steps by stored step and metric."""
         self._newest = 0
 
     def read_directory(self, directory: str, oldest: int) -> list[Segment]:
@@ -210,18 +210,23 @@ class Replay:
     def _find(self, described: GroupRecord) -> _Columns:
         """Return the series of a group. Add missing series."""
         root = self._store.root
-        missing: list[tuple[Path, str]] = []
+        known: dict[Path, set[str]] = {}
+        missing: list[SeriesRun] = []
         for path, metrics in described.levels:
-            level = root.find(path)
-            known = level.series if level is not None else {}
-            missing += [(path, metric) for metric in metrics if metric not in known]
+            if path not in known:
+                level = root.find(path)
+                known[path] = set(level.series) if level is not None else set()
+            new = [one for one in dict.fromkeys(metrics) if one not in known[path]]
+            known[path].update(new)
+            if new:
+                missing.append((path, new))
         if missing:
             if described.frequency <= 0:
                 raise ValueError("a time step that is not positive")
-            wanted = list(dict.fromkeys(missing))
-            made = self._restore(wanted, described.start, described.frequency)
-            if len(made) == 1 and len(wanted) == described.width():
-                return _Columns(*made[0], len(wanted), [])
+            count = sum([len(metrics) for _, metrics in missing])
+            made = self._restore(missing, described.start, described.frequency)
+            if len(made) == 1 and count == described.width():
+                return _Columns(*made[0], count, [])
         places: list[StoredSeries] = []
         for path, metrics in described.levels:
             level = root.find(path)
@@ -233,20 +238,19 @@ class Replay:
         return _Columns(group, first if is_in_order else -1, len(places), places)
 
     def _restore(
-        self, missing: list[tuple[Path, str]], start: int, frequency: int
+        self, missing: list[SeriesRun], start: int, frequency: int
     ) -> list[tuple[SeriesGroup, int]]:
         """Add series with their configured time steps. Return a group and first column a step."""
-        configured, steps = self._store.changed_steps.configured, self._steps
-        of_step: dict[int, list[tuple[Path, str]]] = {}
-        for one in missing:
-            name = one[1], frequency
-            step = steps.get(name)
-            if step is None:
-                step = steps[name] = configured(*name)
-            of_step.setdefault(step, []).append(one)
+        steps = self._steps.setdefault(frequency, {})
+        of_step: dict[int, list[SeriesRun]] = {}
+        for path, metrics in missing:
+            for metric in metrics:
+                if metric not in steps:
+                    steps[metric] = self._store.changed_steps.configured(metric, frequency)
+            for step, same in groupby(metrics, steps.__getitem__):
+                of_step.setdefault(step, []).append((path, [*same]))
         found: list[tuple[SeriesGroup, int]] = []
-        for step, wanted in of_step.items():
+        for step, runs in of_step.items():
             begin = start if step == frequency else start + frequency // 2 - step // 2
-            paths, metrics = zip(*wanted, strict=True)
-            found.append(self._store.place(paths, metrics, begin, step))
+            found.append(self._store.place(runs, begin, step))
         return found

@@ -72,7 +72,8 @@ _ESCAPED = {_MEASUREMENT: ", ", _WORD: ",= "}
 _VALUE = re.compile(
     r"""
     "(?P<string> (?: [^"\\\ud800-\udfff]++ | \\[^\ud800-\udfff] )*+ )"
-    | (?: (?P<signed> -?[0-9]{1,20} )i | (?P<unsigned> [0-9]{1,20} )u
+    | (?: (?P<signed> -?(?=[0-9])0{0,99}+[0-9]{0,20} )i
+        | (?P<unsigned> (?=[0-9])0{0,99}+[0-9]{0,20} )u
         | (?P<real> -?(?: [0-9]++\.?[0-9]*+ | \.[0-9]++ )(?: [eE][+-]?[0-9]++ )? )
         | (?P<true> t|T|true|True|TRUE ) | (?P<false> f|F|false|False|FALSE )
     )(?= [,\ \r\n]|\Z )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 
 import pytest
 from hypothesis import example, given, settings
@@ -29,13 +30,13 @@ WORDS = [
 def scanners() -> tuple[LineScanner, LineScanner]:
     """Two scanners that know the same keys."""
     both = make_scanner(), PureScanner()
-    groups = [SeriesGroup(n, NOW, 60, [], []) for n in range(2)]
+    groups = [SeriesGroup(n, NOW, 60) for n in range(2)]
     for scanner in both:
         scanner.add_all(
             [
-                (b"load,cluster=fox,hostname=n1", groups[0], 0),
-                (b"power,hostname=n1", groups[1], 7),
-                (b"skip,hostname=n1", None, 0),
+                (b"load\nfree", b",cluster=fox,hostname=n1", groups[0], 0),
+                (b"power,hostname=n1", b"", groups[1], 7),
+                (b"skip,hostname=n1", b"", None, 0),
             ]
         )
     return both
@@ -70,14 +71,14 @@ def test_both_scanners_find_the_same_in_recorded_messages() -> None:
         bodies += collector_messages("n1", NOW, 7, changes)
     lines = [line for body in bodies for line in body.splitlines(keepends=True)]
     compiled, pure = make_scanner(), PureScanner()
-    groups = [SeriesGroup(n, NOW, 60, [], []) for n in range(9)]
+    groups = [SeriesGroup(n, NOW, 60) for n in range(9)]
     chosen = random.Random(34)
     for column, line in enumerate(lines):
         key = line.partition(b" ")[0].strip()
         if key and b"#" not in key and chosen.random() < 0.9:
             group = chosen.choice([*groups, None])
-            compiled.add_all([(key, group, column)])
-            pure.add_all([(key, group, column)])
+            compiled.add_all([(key, b"", group, column)])
+            pure.add_all([(key, b"", group, column)])
     for number in range(0, len(lines), 100):
         body = b"".join(chosen.sample(lines, min(100, len(lines))) + lines[number : number + 100])
         found = compiled.scan(body, 0, NOW + 10, 150)
@@ -98,5 +99,27 @@ def test_forgotten_keys_are_unknown() -> None:
         scanner.clear()
         found = scanner.scan(line, NOW, NOW, 1)
         assert found is not None
-        assert found[1] == [(1, line[:-1], b"power,hostname=n1", 1.0, NOW, None)]
+        value = struct.pack("=d", 1)
+        assert found[1] == [(1, line[:-1], b"power", b",hostname=n1", value, NOW, None)]
         assert len(scanner) == 0
+
+
+def test_plain_lines_with_the_same_tags_and_time_are_left_as_a_run() -> None:
+    texts = [
+        b"load,h=1 value=1 %d\n", b"free,h=1 value=2 %d\r\n", b"power,hostname=n1 value=3 %d\n",
+        b"used,h=1 value=4 %d\n", b"# %d\n", b"used,h=1 value=5 %d\n", b"load value=true %d\n",
+        b"load,h=2 value=6 %d",
+    ]  # fmt: skip
+    lines = [text % NOW for text in texts]
+    for scanner in scanners():
+        found = scanner.scan(b"".join(lines), NOW, NOW, 150)
+        assert found is not None
+        assert [(*run[:1], *run[2:4], *struct.unpack(f"={len(run[4]) // 8}d", run[4]), run[6])
+                for run in found[1]] == [
+            (1, b"load\nfree", b",h=1", 1, 2, None),
+            (4, b"used", b",h=1", 4, NOW),
+            (6, b"used", b",h=1", 5, None),
+            (7, b"", b"", None),
+            (8, b"load", b",h=2", 6, None),
+        ]  # fmt: skip
+        assert found[1][0][1] == b"".join(lines[:2])[:-1]

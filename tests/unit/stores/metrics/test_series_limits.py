@@ -10,6 +10,7 @@ import pytest
 
 from ccagent.machine.node import Node
 from ccagent.stores.metrics.api import StoreApi
+from ccagent.stores.metrics.catalogue import MetricCatalogue, StoredMetric
 from ccagent.stores.metrics.checking import printable_lines
 from ccagent.stores.metrics.commit import GroupCommit
 from ccagent.stores.metrics.general import LineMessage
@@ -18,7 +19,7 @@ from ccagent.stores.metrics.own_metrics import _format, _ingested
 from ccagent.stores.metrics.series_limits import MemoryPlan, SeriesLimits, plan_memory
 from ccagent.stores.metrics.store import MetricStore
 from tests.unit.stores.metrics import support
-from tests.unit.stores.metrics.support import NOW, line, new_ingest, new_store
+from tests.unit.stores.metrics.support import NOW, data, line, new_ingest, new_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -69,6 +70,26 @@ def test_a_sender_makes_so_many_series_of_a_node_in_an_hour() -> None:
     times[0] += 3600
     assert post(ingest, cores(range(2000, 2300))).status == 200
     assert ingest.series.refused == 701
+
+
+def test_a_limit_within_the_new_series_of_a_level_admits_the_first_ones() -> None:
+    store = MetricStore(MetricCatalogue({"*": StoredMetric(60, None)}), lambda: NOW)
+    ingest = limited(store, of_node=5)
+    for host in ("n1", "n2"):  # the second one with known names: its lines are one run
+        body = "".join(
+            f"m{n},cluster=fox,hostname={host} value={n} {NOW}\n" for n in range(7)
+        ).encode()
+        for _ in range(2):
+            found = body_of(post(ingest, body))
+            assert (found["stored"], found["refused"]) == (5, 2)
+            assert [bad["line"] for bad in found["lines"]] == [6, 7]
+        level = store.root.find(("fox", host))
+        assert level is not None
+        values = {name: one.group.column_bounds(one.column) for name, one in level.series.items()}
+        assert values == {f"m{n}": (0, 1) for n in range(5)}
+        assert [data(store, NOW, NOW + 60, f"m{n}", host) for n in range(5)] == [
+            [n] for n in range(5)
+        ]
 
 
 def test_invented_nodes_have_half_of_the_memory_for_values() -> None:
