@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from psycopg import sql
@@ -31,6 +31,7 @@ _SETTLED = timedelta(minutes=1)
 _BACK = timedelta(days=7)
 _MOST_SECONDS = 10.0
 _MOST_GAPS = 8
+_MICROSECOND = timedelta(microseconds=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LOCK = 0x6A6F627373756D73  # "jobssums"
 _STORING = 0x6A6F627371756172  # "jobsquar"
@@ -49,6 +50,14 @@ SELECT quarter
 FROM generate_series(%(last)s::timestamptz, %(first)s::timestamptz, INTERVAL '-15 minutes')
     AS all_of_them (quarter)
 WHERE NOT EXISTS (SELECT FROM summed_times s WHERE s.timestamp = quarter)
+"""
+_EMPTY = """
+INSERT INTO {valid}
+SELECT unnest(%(ends)s::timestamptz[])
+WHERE NOT EXISTS (
+    SELECT FROM ({rows}) r
+    WHERE timestamp > %(begins)s::timestamptz AND timestamp <= %(last)s::timestamptz
+)
 """
 _MISSING_LONGER = """
 SELECT whole
@@ -106,6 +115,7 @@ class SumLength(NamedTuple):
     length: timedelta
 
 
+_OBSERVED = SumLength("", "", timedelta(0))
 _LENGTHS = (
     SumLength("_sums", "summed_times", QUARTER),
     SumLength("_hours", "summed_hours", timedelta(hours=1)),
@@ -143,21 +153,23 @@ def sum_up(
         return 0
     try:
         connection.execute("SET lock_timeout = '10s'")
-        last = _quarter_end(now - _SETTLED) - QUARTER
-        first = last - min(_BACK, retention - 3 * QUARTER)
-        wanted = connection.execute(_MISSING, {"last": last, "first": first}).fetchall()
         deadline = monotonic() + _MOST_SECONDS
         done = 0
-        for (quarter,) in wanted:
-            _sum_quarter(connection, partitions, quarter)
-            done += 1
-            if monotonic() > deadline:
-                return done
-        for part, whole in pairwise(_LENGTHS):
-            for end in _find_missing(connection, part, whole):
-                done += _add_up(connection, part, whole, end)
-                if monotonic() > deadline:
-                    return done
+        for part, whole in pairwise((_OBSERVED, *_LENGTHS)):
+            wanted = (
+                _find_longer(connection, part, whole)
+                if part.table
+                else _find_quarters(connection, now, retention)
+            )
+            # Most times of a new database are empty. They need no statements of their own.
+            for _, group in groupby(wanted, lambda end: (end - _MICROSECOND).date()):
+                ends = list(group)
+                if is_empty := _mark_empty(connection, part, whole, ends):
+                    done += len(ends)
+                for end in () if is_empty else ends:
+                    done += _sum_one(connection, partitions, part, whole, end)
+                    if monotonic() > deadline:
+                        return done
         return done
     finally:
         connection.execute("SELECT pg_advisory_unlock(%s)", [_LOCK])
@@ -239,35 +251,63 @@ def _length(run: tuple[datetime, datetime]) -> timedelta:
     return run[1] - run[0]
 
 
-def _sum_quarter(
-    connection: Connection[Any], partitions: TimePartitions | None, quarter: datetime
-) -> None:
-    with connection.transaction():
-        connection.execute("SELECT pg_advisory_xact_lock(%s)", [_STORING])
-        if partitions is not None:
-            partitions.ensure(connection, [quarter])
-        _write_sums(connection, "", "_sums", quarter, QUARTER)
-        connection.execute("INSERT INTO summed_times VALUES (%s)", [quarter])
+def _find_quarters(
+    connection: Connection[Any], now: datetime, retention: timedelta
+) -> list[datetime]:
+    """Return the ends of quarters without sums, newest first."""
+    last = _quarter_end(now - _SETTLED) - QUARTER
+    first = last - min(_BACK, retention - 3 * QUARTER)
+    found = connection.execute(_MISSING, {"last": last, "first": first})
+    return [end.astimezone(UTC) for (end,) in found]
 
 
-def _find_missing(connection: Connection[Any], part: SumLength, whole: SumLength) -> list[datetime]:
-    """Return the ends of missing sums whose parts all have sums, newest first."""
+def _find_longer(connection: Connection[Any], part: SumLength, whole: SumLength) -> list[datetime]:
+    """Return the ends of longer times without sums whose parts all have sums, newest first."""
     query = sql.SQL(_MISSING_LONGER).format(
         parts=sql.Identifier(part.valid), valid=sql.Identifier(whole.valid)
     )
     values = {"length": whole.length, "count": whole.length // part.length}
-    return [end for (end,) in connection.execute(query, values)]
+    return [end.astimezone(UTC) for (end,) in connection.execute(query, values)]
 
 
-def _add_up(connection: Connection[Any], part: SumLength, whole: SumLength, end: datetime) -> int:
-    """Compute sums from those of the parts. Return 0 if a part has become invalid."""
-    query = sql.SQL(_VALID_LONGER).format(
-        parts=sql.Identifier(part.valid), valid=sql.Identifier(whole.valid)
+def _mark_empty(
+    connection: Connection[Any], part: SumLength, whole: SumLength, ends: list[datetime]
+) -> bool:
+    """Make the sums of a day's times valid without computing them. Return False if it has rows.
+
+    ends: newest first.
+    """
+    tables = (f"{kind}{each.table}" for kind in KINDS for each in (part, whole))
+    rows = (sql.SQL("SELECT timestamp FROM {}").format(sql.Identifier(table)) for table in tables)
+    query = sql.SQL(_EMPTY).format(
+        valid=sql.Identifier(whole.valid), rows=sql.SQL(" UNION ALL ").join(rows)
     )
-    values = {"end": end, "length": whole.length, "count": whole.length // part.length}
+    values = {"ends": ends, "begins": ends[-1] - whole.length, "last": ends[0]}
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(%s)", [_STORING])
+        return bool(connection.execute(query, values).rowcount)
+
+
+def _sum_one(
+    connection: Connection[Any],
+    partitions: TimePartitions | None,
+    part: SumLength,
+    whole: SumLength,
+    end: datetime,
+) -> int:
+    """Compute the sums of a time from those of its parts. Return 0 if a part became invalid."""
+    with connection.transaction():
+        connection.execute("SELECT pg_advisory_xact_lock(%s)", [_STORING])
+        if partitions is not None and not part.table:
+            partitions.ensure(connection, [end])
         _write_sums(connection, part.table, whole.table, end, whole.length)
+        valid = sql.Identifier(whole.valid)
+        if not part.table:
+            query = sql.SQL("INSERT INTO {} VALUES (%s)").format(valid)
+            return connection.execute(query, [end]).rowcount
+        query = sql.SQL(_VALID_LONGER).format(parts=sql.Identifier(part.valid), valid=valid)
+        count = whole.length // part.length
+        values = {"end": end, "length": whole.length, "count": count}
         return connection.execute(query, values).rowcount
 
 
