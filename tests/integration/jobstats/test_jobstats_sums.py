@@ -115,7 +115,7 @@ def test_answers_are_those_of_the_observations(service: JobstatsService, databas
 
 
 @EITHER_ENGINE
-def test_whole_hours_and_days_are_read_from_their_sums(service: JobstatsService, database: str) -> None:
+def test_hours_and_days_are_read_from_their_sums(service: JobstatsService, database: str) -> None:
     hours = range(0, 24 * 5, 3)
     rows = [
         observe(60 * hour, job, (1000 - hour) * job, f"fs-{kind}0000")
