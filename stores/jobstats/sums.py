@@ -31,6 +31,7 @@ _SETTLED = timedelta(minutes=1)
 _BACK = timedelta(days=7)
 _MOST_SECONDS = 10.0
 _MOST_GAPS = 8
+_FEW = 4
 _MICROSECOND = timedelta(microseconds=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LOCK = 0x6A6F627373756D73  # "jobssums"
@@ -53,10 +54,13 @@ WHERE NOT EXISTS (SELECT FROM summed_times s WHERE s.timestamp = quarter)
 """
 _EMPTY = """
 INSERT INTO {valid}
-SELECT unnest(%(ends)s::timestamptz[])
+SELECT whole FROM unnest(%(ends)s::timestamptz[]) AS e (whole)
 WHERE NOT EXISTS (
     SELECT FROM ({rows}) r
     WHERE timestamp > %(begins)s::timestamptz AND timestamp <= %(last)s::timestamptz
+) AND %(count)s = (
+    SELECT count(*) FROM {parts} p
+    WHERE p.timestamp > whole - %(length)s::interval AND p.timestamp <= whole
 )
 """
 _MISSING_LONGER = """
@@ -115,7 +119,7 @@ class SumLength(NamedTuple):
     length: timedelta
 
 
-_OBSERVED = SumLength("", "", timedelta(0))
+_OBSERVED = SumLength("", "summed_times", QUARTER)
 _LENGTHS = (
     SumLength("_sums", "summed_times", QUARTER),
     SumLength("_hours", "summed_hours", timedelta(hours=1)),
@@ -164,9 +168,10 @@ def sum_up(
             # Most times of a new database are empty. They need no statements of their own.
             for _, group in groupby(wanted, lambda end: (end - _MICROSECOND).date()):
                 ends = list(group)
-                if is_empty := _mark_empty(connection, part, whole, ends):
-                    done += len(ends)
-                for end in () if is_empty else ends:
+                if len(ends) > _FEW and (marked := _mark_empty(connection, part, whole, ends)):
+                    done += marked
+                    continue
+                for end in ends:
                     done += _sum_one(connection, partitions, part, whole, end)
                     if monotonic() > deadline:
                         return done
@@ -272,20 +277,28 @@ def _find_longer(connection: Connection[Any], part: SumLength, whole: SumLength)
 
 def _mark_empty(
     connection: Connection[Any], part: SumLength, whole: SumLength, ends: list[datetime]
-) -> bool:
-    """Make the sums of a day's times valid without computing them. Return False if it has rows.
+) -> int:
+    """Make the sums of a day's times valid without computing them. Return 0 if it has rows.
 
     ends: newest first.
     """
-    tables = (f"{kind}{each.table}" for kind in KINDS for each in (part, whole))
-    rows = (sql.SQL("SELECT timestamp FROM {}").format(sql.Identifier(table)) for table in tables)
-    query = sql.SQL(_EMPTY).format(
-        valid=sql.Identifier(whole.valid), rows=sql.SQL(" UNION ALL ").join(rows)
+    rows = (
+        sql.SQL("SELECT timestamp FROM {}").format(sql.Identifier(f"{kind}{each.table}"))
+        for kind in KINDS
+        for each in (part, whole)
     )
-    values = {"ends": ends, "begins": ends[-1] - whole.length, "last": ends[0]}
+    query = sql.SQL(_EMPTY).format(
+        valid=sql.Identifier(whole.valid),
+        parts=sql.Identifier(part.valid),
+        rows=sql.SQL(" UNION ALL ").join(rows),
+    )
+    values = {
+        "ends": ends, "begins": ends[-1] - whole.length, "last": ends[0], "length": whole.length,
+        "count": whole.length // part.length if part.table else 0,
+    }  # fmt: skip
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(%s)", [_STORING])
-        return bool(connection.execute(query, values).rowcount)
+        return connection.execute(query, values).rowcount
 
 
 def _sum_one(
