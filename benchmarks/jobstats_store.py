@@ -103,7 +103,7 @@ def make_counters(
     """Return an entry's counters and names. captured: records to multiply; else made up."""
     if captured:
         one = captured[number % len(captured)]
-        target = f"copy{number // len(captured)}-{one['target']}{server}"
+        target = f"copy{number // len(captured)}-{server}-{one['target']}"
         return one | {"target": target}
     return {
         **{name: chance.randrange(5000) if chance.random() < 0.4 else 0 for name in OST},
