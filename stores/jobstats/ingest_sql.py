@@ -233,7 +233,8 @@ _OTHERS_DELTA = """(
                     value::numeric + CASE
                         -- A sum of squares overflows at 2^64.
                         WHEN right(key, 6) = '_sumsq' AND NOT counts_anew
-                            AND ((before).others -> key)::numeric - value::numeric > 9223372036854775808
+                            AND ((before).others -> key)::numeric - value::numeric
+                                > 9223372036854775808
                         THEN 18446744073709551616
                         ELSE 0
                     END,
