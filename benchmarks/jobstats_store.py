@@ -3,7 +3,7 @@
     python benchmarks/jobstats_store.py [--observations 4]
     python benchmarks/jobstats_store.py --queries [--rows 10000000] [--days 1]
     python benchmarks/jobstats_store.py --queries --timescale
-    python benchmarks/jobstats_store.py --partitions [--timescale] [--times]
+    python benchmarks/jobstats_store.py --partitions [--timescale] [--captures DIRECTORY]
     python benchmarks/jobstats_store.py --compression [--jobs 300]
 
 Needs Debian's PostgreSQL. Storing: 8 servers with 10,000 entries each, in arrays of 1,000 over
@@ -12,7 +12,10 @@ parses the same arrays with json is measured for comparison of machines. Only th
 writes the metadata of the series.
 
 Partitions: the cost of records of new and of known series, in store and database, with 3 and with
-91 partitions, beside a binary COPY of the same rows into a table without and with the indexes.
+91 partitions, beside a binary COPY of the same rows into a table without and with the indexes. The
+sums of quarters of an hour are computed apart, after 3 observations of each series; with one each
+2 minutes a quarter has 7. `--captures tests/data/lustre/captures` multiplies the records that the
+agent makes of recorded text.
 
 Queries: SQL fills a table with rows of some days, 720 observations of each series. Then queries are
 sent to the running store over HTTP. The median of many is printed.
@@ -27,7 +30,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import math
 import random
 import re
 import statistics
@@ -44,11 +46,12 @@ import psycopg
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from benchmarks.jobstats_day import day_of_jobs
 from ccagent.stores.jobstats.migrating import migrate
-from ccagent.stores.jobstats.operations import MDT, OST
+from ccagent.stores.jobstats.operations import FIELDS, OST
 from ccagent.stores.jobstats.partitions import TimePartitions
 from ccagent.stores.jobstats.settings import SeriesTableSettings
-from ccagent.stores.jobstats.sums import sum_up
+from ccagent.stores.jobstats.sums import QUARTER, sum_up
 from tests.support.jobstats_store import RunningJobstatsStore, StoreAnswer
 from tests.support.metric_store import RunningStore
 from tests.support.page_server import open_browser, watch
@@ -83,42 +86,55 @@ FROM generate_series(0, %(series)s - 1) AS n, (SELECT %(k)s AS k) AS step
 """
 
 
-def bodies(observation: int, *, has_times: bool = False) -> Iterator[bytes]:
-    """Yield the arrays of all servers for one observation.
+def read_captures(directory: str) -> list[dict[str, Any]]:
+    """Return the OSTs' records that the agent makes of recorded text."""
+    command = (sys.executable, "-m", "ccagent", "lustre", "--once", "--no-config", "--input")
+    return [
+        record
+        for path in sorted(Path(directory).glob("*.txt"))
+        for record in json.loads(subprocess.check_output([*command, str(path)]) or b"[]")
+        if "OST" in record["target"]
+    ]
 
-    has_times: with sums of usecs, two a record, as in recorded records of DDN's servers.
-    """
-    times = ("write_usecs", "punch_usecs") if has_times else ()
+
+def make_counters(
+    server: int, number: int, chance: random.Random, captured: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
+    """Return an entry's counters and names. captured: records to multiply; else made up."""
+    if captured:
+        one = captured[number % len(captured)]
+        target = f"copy{number // len(captured)}-{server}-{one['target']}"
+        return one | {"target": target}
+    return {
+        **{name: chance.randrange(5000) if chance.random() < 0.4 else 0 for name in OST},
+        "read_bytes": 2**30 + number,
+        "target": f"scratch-OST{number % 3 + server * 3:04x}",
+        "entry_id": f"{11_000_000 + number}:{number % 997}:r{number % 96:02}",
+        "job_id": 11_000_000 + number,
+        "user_id": number % 997,
+        "nodename": f"r{number % 96:02}",
+        "start_time": 1_669_000_520.125,
+    }
+
+
+def bodies(observation: int, captured: Sequence[dict[str, Any]] = ()) -> Iterator[bytes]:
+    """Yield the arrays of all servers for one observation, in the current quarter of an hour."""
     # The same rates in each observation: with an equal start time no counter may fall.
     chance = random.Random(7)  # noqa: S311 - no secret
-    moment = datetime.now(UTC) - timedelta(seconds=EVERY * (100 - observation))
-    stamp = moment.isoformat(timespec="milliseconds")
+    moment = datetime.now(UTC)
     for server in range(SERVERS):
         for begin in range(0, ENTRIES, ARRAY):
-            yield json.dumps(
-                [
-                    {
-                        "target": f"scratch-OST{number % 3 + server * 3:04x}",
-                        "entry_id": f"{11_000_000 + number}:{number % 997}:r{number % 96:02}",
-                        "server": f"oss{server}",
-                        "timestamp": stamp,
-                        "snapshot_time": moment.timestamp() - 5.5,
-                        "start_time": 1_669_000_520.125,
-                        **{
-                            name: observation * chance.randrange(5000)
-                            if chance.random() < 0.4
-                            else 0
-                            for name in OST
-                        },
-                        **{name: observation * chance.randrange(1, 10_000) for name in times},
-                        "read_bytes": observation * (2**30 + number),
-                        "job_id": 11_000_000 + number,
-                        "user_id": number % 997,
-                        "nodename": f"r{number % 96:02}",
-                    }
-                    for number in range(begin, begin + ARRAY)
-                ]
-            ).encode()
+            records: list[dict[str, Any]] = []
+            for number in range(begin, begin + ARRAY):
+                values = make_counters(server, number, chance, captured)
+                for name in values.keys() - FIELDS:
+                    values[name] *= observation
+                records.append(values | {
+                    "server": f"oss{server}",
+                    "timestamp": moment.isoformat(timespec="milliseconds"),
+                    "snapshot_time": moment.timestamp() - 5.5,
+                })  # fmt: skip
+            yield json.dumps(records).encode()
 
 
 def expect(answer: StoreAnswer) -> None:
@@ -169,38 +185,29 @@ def measure_storing(observations: int) -> None:
             print(f"of a core, each {EVERY} s: {share:.1f} %; with PostgreSQL {both:.1f} %")
 
 
-def measure_partitions(*, is_timescale: bool, has_times: bool) -> None:
+def measure_partitions(*, is_timescale: bool, captured: Sequence[dict[str, Any]]) -> None:
     """Print the cost of storing beside COPY, with few and with many partitions."""
     spent: dict[int, float] = {}
     print(
         "partitions  observation  store us  database us  COPY us  both / COPY  indexed us  both /"
     )
+    records = SERVERS * ENTRIES
     for partitions in (3, 91):
         with (
             PostgresServer(has_timescale=is_timescale) as server,
             tempfile.TemporaryDirectory() as directory,
         ):
-            url = server.make_database("template0")
-            with psycopg.connect(url, autocommit=True) as connection:
-                if is_timescale:
-                    connection.execute("CREATE EXTENSION timescaledb")
-                migrate(connection, SeriesTableSettings())
-                now = datetime.now(UTC).replace(microsecond=0)
-                days = [now - timedelta(days=each) for each in range(partitions)]
-                if not is_timescale:
-                    TimePartitions(86400).ensure(connection, days)
-                for day in days:
-                    connection.execute(_FILL, {"t": day, "series": 1000, "k": 1})
+            url, times = make_partitions(server, partitions, is_timescale=is_timescale)
             with RunningJobstatsStore(Path(directory), "--database", url) as store:
+                own = database = copied = 0.0
                 for observation in range(1, 4):
-                    arrays = list(bodies(observation, has_times=has_times))
+                    arrays = list(bodies(observation, captured))
                     own, database = store.cpu_seconds(), cpu_of(server)
                     for body in arrays:
                         expect(store.ask("POST", "/lustre", body))
                     own, database = store.cpu_seconds() - own, cpu_of(server) - database
                     copied = copy_rows(url, server)
                     indexed = copy_rows(url, server, "INCLUDING INDEXES")
-                    records = SERVERS * ENTRIES
                     own, database = own / records * 1e6, database / records * 1e6
                     print(
                         f"{partitions:10} {observation:12} {own:9.1f} {database:12.1f} "
@@ -211,6 +218,39 @@ def measure_partitions(*, is_timescale: bool, has_times: bool) -> None:
                     spent.setdefault(observation, database)
                     if partitions == 91:
                         print(f"database, 91 to 3 partitions: {database / spent[observation]:.2f}")
+                sums = cpu_of(server)
+                sum_all(url, times, datetime.now(UTC) + 2 * QUARTER)
+                sums = (cpu_of(server) - sums) / (3 * records) * 1e6
+                print(f"sums: {sums:.1f} us, all / COPY {(own + database + sums) / copied:.1f}")
+
+
+def make_partitions(
+    server: PostgresServer, number: int, *, is_timescale: bool
+) -> tuple[str, TimePartitions | None]:
+    """Make a database with a number of partitions, and all their sums. Return its URL, and them."""
+    url = server.make_database("template0")
+    with psycopg.connect(url, autocommit=True) as connection:
+        if is_timescale:
+            connection.execute("CREATE EXTENSION timescaledb")
+        migrate(connection, SeriesTableSettings())
+        now = datetime.now(UTC).replace(microsecond=0)
+        days = [now - timedelta(days=each) for each in range(number)]
+        partitions = None if is_timescale else TimePartitions(86400)
+        if partitions is not None:
+            partitions.ensure(connection, days)
+        for day in days:
+            connection.execute(_FILL, {"t": day, "series": 1000, "k": 1})
+    sum_all(url, partitions, now)
+    return url, partitions
+
+
+def sum_all(url: str, partitions: TimePartitions | None, now: datetime) -> int:
+    """Compute all sums that are missing at a time. Return their number."""
+    found = 0
+    with psycopg.connect(url, autocommit=True) as connection:
+        while done := sum_up(connection, partitions, now, timedelta(days=90)):
+            found += done
+    return found
 
 
 def copy_rows(url: str, server: PostgresServer, like: str = "") -> float:
@@ -231,81 +271,6 @@ def copy_rows(url: str, server: PostgresServer, like: str = "") -> float:
         spent = cpu_of(server) - before
         connection.execute("DROP TABLE copied")
     return spent / 80_000 * 1e6
-
-
-class BusyEntry:
-    """The counters of a job's node on one target. Times are in minutes of the day."""
-
-    def __init__(self, chance: random.Random, target: str, job: int, node: int) -> None:
-        self.chance, self.target, self.id = chance, target, f"{job}:{1000 + job % 97}:c{node}"
-        names: Sequence[str] = MDT if "MDT" in target else OST
-        self.counters: dict[str, int] = dict.fromkeys(names, 0)
-        self.start = self.snapshot = 0.0
-
-    def work(self, now: float, size: int, *, is_burst: bool, is_reading: bool) -> None:
-        """Do what an interval that ends at `now` (seconds since 1970) has of a job."""
-        chance, done = self.chance, dict[str, int]()
-        if "MDT" in self.target:
-            if is_burst or is_reading:
-                done["open"] = done["close"] = chance.randrange(1, 12)
-                done |= {"mknod": 1, "setattr": 1} if is_burst else {}
-            if chance.random() < 0.3:
-                done["getattr"] = chance.randrange(1, 60)
-            times = [name for name in done if name in {"open", "close", "getattr"}]
-        else:
-            times = ["write"] * is_burst + ["read"] * is_reading
-            for name in times:
-                done[name] = chance.randrange(20, 1000)
-                done[f"{name}_bytes"] = done[name] * size - chance.choice((0, 0, size // 3))
-            done |= {"punch": 1, "setattr": 1} if is_burst and chance.random() < 0.3 else {}
-        for name in times:
-            done[f"{name}_usecs"] = int(done[name] * chance.lognormvariate(5, 0.5))
-        if done:
-            self.snapshot = now - chance.uniform(0, 60)
-            self.start = self.start or self.snapshot
-        for name, number in done.items():
-            self.counters[name] = self.counters.get(name, 0) + number
-
-
-def day_of_jobs(jobs: int) -> Iterator[list[dict[str, Any]]]:
-    """Yield the records of each minute of a day."""
-    chance = random.Random(1)  # noqa: S311 - no secret
-    running: list[tuple[int, int, int, int, bool, list[BusyEntry]]] = []
-    for job in range(900_000, 900_000 + jobs):
-        length = max(3, int(chance.lognormvariate(math.log(40), 1.1)))
-        places = [
-            "MDT0000",
-            *(f"OST{n:04x}" for n in chance.sample(range(8), chance.choice((1, 2)))),
-        ]
-        entries = [
-            BusyEntry(chance, f"scratch-{place}", job, chance.randrange(1000))
-            for _ in range(chance.choice((1, 1, 1, 2, 4, 8)))
-            for place in places
-        ]
-        size = chance.choice((4096, 65536, 1 << 20, 4 << 20))
-        begin = chance.randrange(-length // 2, 1440)
-        running.append(
-            (begin, length, chance.randrange(5, 20), size, chance.random() < 0.6, entries)
-        )
-    midnight = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    for minute in range(1440):
-        moment = midnight - timedelta(days=2, minutes=-minute)
-        now = moment.timestamp()
-        records: list[dict[str, Any]] = []
-        for begin, length, period, size, reads, entries in running:
-            age = minute - begin
-            for each in entries if 0 <= age <= length + 10 else ():
-                if age <= length:
-                    is_burst = age > 0 and age % period == 0
-                    each.work(now, size, is_burst=is_burst, is_reading=reads and age < 4)
-                if now - each.snapshot <= 600:
-                    records.append({
-                        "target": each.target, "entry_id": each.id, "server": "oss",
-                        "timestamp": moment.isoformat(), "snapshot_time": each.snapshot,
-                        "start_time": each.start, **each.counters,
-                    })  # fmt: skip
-        if records:
-            yield records
 
 
 def measure_compression(jobs: int) -> None:
@@ -367,11 +332,11 @@ def measure_queries(rows: int, days: int, *, is_timescale: bool) -> None:
             fill(url, rows, days, now)
             print(f"filled with {rows:,} rows in {time.perf_counter() - begin:.0f} s", flush=True)
             begin = time.perf_counter()
-            quarters = 0
-            while done := sum_up(connection, partitions, now, timedelta(days=days + 2)):
-                quarters += done
+            # A store that has run all these days has computed the sums of each.
+            moments = (now - timedelta(days=back) for back in range(days, -1, -1))
+            number = sum(sum_all(url, partitions, moment) for moment in moments)
             took = time.perf_counter() - begin
-            print(f"summed {quarters} quarters of an hour in {took:.0f} s", flush=True)
+            print(f"summed {number} quarters, hours and days in {took:.0f} s", flush=True)
         with RunningJobstatsStore(Path(directory), "--database", url) as store:
             ask_questions(store, server, rows, days, now)
             open_live(store, f"{now:%Y-%m-%dT%H:%M:%S}")
@@ -462,14 +427,15 @@ def main() -> None:
     parser.add_argument("--days", type=int, default=1)
     parser.add_argument("--timescale", action="store_true")
     parser.add_argument("--partitions", action="store_true")
-    parser.add_argument("--times", action="store_true", help="records with sums of usecs")
+    parser.add_argument("--captures", metavar="DIRECTORY", help="recorded text to multiply")
     parser.add_argument("--compression", action="store_true")
     parser.add_argument("--jobs", type=int, default=300)
     options = parser.parse_args()
     if options.compression:
         measure_compression(options.jobs)
     elif options.partitions:
-        measure_partitions(is_timescale=options.timescale, has_times=options.times)
+        captured = read_captures(options.captures) if options.captures else []
+        measure_partitions(is_timescale=options.timescale, captured=captured)
     elif options.queries:
         measure_queries(options.rows, options.days, is_timescale=options.timescale)
     else:

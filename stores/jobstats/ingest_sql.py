@@ -189,9 +189,7 @@ grown AS {once}(
             WHEN (before).timestamp IS NULL AND %(counts_first)s AND start_time < timestamp
                 THEN start_time
         END AS since,
-        CASE WHEN others IS NOT NULL THEN
-            others_delta(others, (before).others, is_first, counts_anew)
-        END AS others_delta,
+        CASE WHEN others IS NOT NULL THEN {others_delta} END AS others_delta,
         {deltas}
     FROM {ordered} c
 ),
@@ -228,6 +226,35 @@ SELECT
     (SELECT array_agg(server) FROM left_over WHERE is_disordered),
     {changed}
 """
+_OTHERS_DELTA = """(
+            SELECT jsonb_object_agg(key, delta)
+            FROM (
+                SELECT key, counter_delta(
+                    value::numeric + CASE
+                        -- A sum of squares overflows at 2^64.
+                        WHEN right(key, 6) = '_sumsq' AND NOT counts_anew
+                            AND ((before).others -> key)::numeric - value::numeric
+                                > 9223372036854775808
+                        THEN 18446744073709551616
+                        ELSE 0
+                    END,
+                    CASE WHEN NOT is_first THEN
+                        coalesce(((before).others -> key)::numeric, 0)
+                    END,
+                    counts_anew
+                ) AS delta
+                FROM jsonb_each(others) AS each_other (key, value)
+                -- The smallest and the largest value are no counters.
+                WHERE right(key, 4) NOT IN ('_min', '_max')
+                OFFSET 0
+            ) AS d
+            WHERE delta <> 0
+        )"""
+"""By how much the counters in `others` have grown; a missing one was 0. Null if none has grown.
+
+A function would cost more than all the rest of the statement, because each call is set up anew.
+"""
+
 _DISORDERED = """disordered AS MATERIALIZED (
     SELECT DISTINCT time_series_id, server FROM linked c
     WHERE {}
@@ -402,6 +429,7 @@ def _fill(
         key=", ".join(_KEY),
         raw=", ".join(_RAW),
         names=", ".join(names),
+        others_delta=_OTHERS_DELTA,
         deltas=",\n        ".join(map(grow, names)),
         delta_names=delta_names,
         is_disordered="true" if is_disordered else "false",

@@ -325,7 +325,9 @@ def _find_ranks(
 
 
 def _check_operation(connection: Connection[Any], name: str) -> None:
-    """Raise QueryError if no record ever had an operation: its sums would all be 0."""
+    """Raise QueryError if no record ever had an operation, or if it has no sums."""
+    if name.endswith(("_min", "_max")):
+        raise QueryError(f"{name!r} has no sums: it is no counter")
     known = {*COLUMNS["ost"], *COLUMNS["mdt"]}
     if name in known:
         return

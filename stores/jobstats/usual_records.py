@@ -5,6 +5,7 @@ All other arrays are validated record by record, with the same result.
 
 from __future__ import annotations
 
+from itertools import compress
 from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -115,8 +116,6 @@ def _observe(check: RecordCheck, number: int, fields: tuple[Any, ...]) -> Jobsta
         None if snapshot is None else round(snapshot * 1e6),
         None if start is None else round(start * 1e6),
         reset, step or None, kind, _TAKE_COLUMNS[kind](fields),
-        {name: count for name, count in zip(_OTHERS[kind], others, strict=True) if count}
-        if any(others)
-        else None,
+        dict(compress(zip(_OTHERS[kind], others, strict=True), others)) or None,
         supplied, fields[10:_FIRST_COUNTER], malformed,
     )  # fmt: skip

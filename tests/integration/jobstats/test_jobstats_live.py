@@ -8,6 +8,7 @@ import pty
 import re
 import subprocess
 import sys
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from ccagent.stores.jobstats.live import find_beginning
 from tests.integration.jobstats.test_jobstats_clusters import jobs
 from tests.integration.jobstats.test_jobstats_server import ask_commands
 from tests.support.jobstats_store import BEGIN, RunningJobstatsStore, record
+from tests.support.lustre_server import SimulatedTarget
 from tests.support.running import until
 
 MINUTE = 60
@@ -87,6 +89,32 @@ def test_a_slow_target_and_the_jobs_on_it_are_one_query(store: RunningJobstatsSt
     assert targets[other]["latency"] is None
     shown = ask_commands("live", "--url", store.url, "--once", "--at", at(62.1)).stdout
     assert re.search(rf"{slow} .*8.00 ms, 16.0 times +\d+% +12 +364", shown)
+
+
+def test_all_details_of_operations_are_counted(store: RunningJobstatsStore, tmp_path: Path) -> None:
+    target = SimulatedTarget("fs-OST0000", "obdfilter")
+    entry, now, long = "7:1000:c1", time.time() - 10, 3 * 10**9
+    for size, reads in ((8192, 2), (4096, 1)):
+        now += 1
+        target.do(entry, "write_bytes", 10, size, now=now)
+        target.do(entry, "write", 10, size // 16, now=now)
+        target.do(entry, "read", reads, long, now=now)
+        (dump := tmp_path / "dump").write_bytes(target.parameter("2.17", now))
+        details = 'details=["usecs", "min", "max", "sumsq", "hist"]'
+        options = ("--no-config", "--input", str(dump), "--set", details, "--sink", store.url)
+        subprocess.run([sys.executable, "-m", "ccagent", "lustre", "--once", *options], check=True)
+    answer = store.ask("GET", "/job/7").json()
+    totals = {one["operation"]: one["total"] for one in answer["totals"]}
+    # The smallest and the largest values have no sums. The sum of squares of reads has overflowed.
+    assert totals == {
+        "write_bytes": 40960, "write_bytes_sumsq": 10 * 4096**2, "write_bytes_hist_4096": 10,
+        "write": 10, "write_usecs": 2560, "write_sumsq": 10 * 256**2,
+        "read": 1, "read_usecs": long, "read_sumsq": long**2,
+    }  # fmt: skip
+    answer = store.ask("GET", "/top?sort=write_min")
+    assert (answer.status, "no sums" in answer.body.decode()) == (400, True)
+    (found,) = store.ask("GET", "/live").json()["targets"]
+    assert (found["write_latency"], found["read_latency"]) == pytest.approx((256.0, long))
 
 
 def test_a_job_that_hammers_the_mds_is_first(store: RunningJobstatsStore) -> None:

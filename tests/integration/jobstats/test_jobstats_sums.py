@@ -115,7 +115,7 @@ def test_answers_are_those_of_the_observations(service: JobstatsService, databas
 
 
 @EITHER_ENGINE
-def test_whole_days_are_read_from_their_sums(service: JobstatsService, database: str) -> None:
+def test_hours_and_days_are_read_from_their_sums(service: JobstatsService, database: str) -> None:
     hours = range(0, 24 * 5, 3)
     rows = [
         observe(60 * hour, job, (1000 - hour) * job, f"fs-{kind}0000")
@@ -136,6 +136,9 @@ def test_whole_days_are_read_from_their_sums(service: JobstatsService, database:
     everything = plain_sums(database, begins, NOW)
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("UPDATE ost_sums SET punch_delta = 0")
+        # There are observations once in three hours: none in the quarters beside whole hours.
+        assert top(service, begins, NOW) == everything
+        connection.execute("UPDATE ost_hours SET punch_delta = 0")
     summed = top(service, begins, NOW)
     for job, sums in everything.items():
         assert 0.5 * sums["punch"] < summed[job]["punch"] < sums["punch"]

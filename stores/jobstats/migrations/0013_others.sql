@@ -1,0 +1,3 @@
+-- The deltas of other counters are computed by the statements that store rows.
+
+DROP FUNCTION others_delta(jsonb, jsonb, boolean, boolean);
