@@ -23,8 +23,8 @@ from ccagent.service.private_directories import make_directory, open_directory
 if TYPE_CHECKING:
     import asyncio
 
+    from ccagent.controls.bounded_calls import BoundedCalls
     from ccagent.controls.responder import Responder
-    from ccagent.controls.watchdog import BoundedCalls
 
 _LARGEST = 1024 * 1024
 _MOST_CONNECTIONS = 8

@@ -7,6 +7,7 @@ way of requests.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -73,12 +74,10 @@ class Responder:
         audit: Audit,
         documents: Mapping[str, Callable[[], str]],
         senders: SenderTable | None = None,
-        hanging: frozenset[str] = frozenset(),
     ) -> None:
         """Set the parts. documents: answers to GET of topology, config and audit.
 
-        senders: counters that go on after a reload. hanging: controls with devices that are not
-        read, because a read has ended the last service.
+        senders: counters that go on after a reload.
         """
         self.catalogue = catalogue
         self._node = node
@@ -87,7 +86,8 @@ class Responder:
         self._changes = changes
         self._audit = audit
         self._documents = documents
-        self.hanging = hanging
+        self._hanging: set[str] = set()
+        """Controls with devices that are not read, because a read has hung."""
         self._puts = SenderLimits(settings, settings.puts_per_minute)
         self._refusals = SenderLimits(settings, _REFUSALS_A_MINUTE)
         self._forged = RateLimit(_REFUSALS_A_MINUTE)
@@ -116,13 +116,11 @@ class Responder:
         except ControlError:
             return True
 
-    def name_resource(self, line: Line) -> str:
-        """Return control and device of a GET; "" if it has none."""
-        try:
+    def note_hanging(self, line: Line) -> None:
+        """Refuse further reads of the control in a line: each would stop all other requests."""
+        with contextlib.suppress(ControlError):
             feature, device = self._find(self._parse(line, "GET"))
-        except ControlError:
-            return ""
-        return f"{feature.control.full_name}@{device}"
+            self._hanging.add(f"{feature.control.full_name}@{device}")
 
     def answer(self, line: Line, sender: RequestSender, only: Method = "") -> Line:
         """Return the answer to a line for this node. Must not raise on any content."""
@@ -233,7 +231,7 @@ class Responder:
     def _get(self, request: _Request) -> str:
         self._policy.check_get()
         feature, device = self._find(request)
-        if self.hanging and (name := f"{feature.control.full_name}@{device}") in self.hanging:
+        if self._hanging and (name := f"{feature.control.full_name}@{device}") in self._hanging:
             raise ControlError(f"{name}: its read has hung: not read until the next start")
         return feature.read(device)
 
