@@ -17,7 +17,7 @@ from ccagent.agents.fast.bandwidth.service import BandwidthService
 from ccagent.agents.fast.kpis.points import ApplicationRelay
 from ccagent.agents.fast.messages.decoding import decode
 from ccagent.agents.fast.messages.structures import (
-    AgentInit,
+    AgentPresence,
     ApplicationKpis,
     ApplicationStatus,
     BandwidthRequest,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ccagent.agents.fast.kpis.applications import Applications, MonitoredApplication
-    from ccagent.agents.fast.messages.structures import FastMessage
+    from ccagent.agents.fast.messages.structures import FastMessage, SentMessage
     from ccagent.agents.fast.session.answers import AnswerQueue
     from ccagent.agents.fast.session.kept_state import StateFile
     from ccagent.agents.fast.session.topics import FastTopics
@@ -313,12 +313,13 @@ class FastProtocol:
         )
         self._answer(key, answer)
 
-    def _answer(self, key: str, message: FastMessage) -> None:
+    def _answer(self, key: str, message: SentMessage) -> None:
         self._answers.put(key, self._topics.status, message.encode())
         self.on_answer()
 
     def _send_init(self) -> None:
-        self.publish(self._topics.status, AgentInit(source=self._node.hostname).encode())
+        message = AgentPresence(task="init", source=self._node.hostname)
+        self.publish(self._topics.status, message.encode())
         pause = self._init_pause * random.uniform(0.8, 1.2)  # noqa: S311
         self._init_at = self._node.clock.monotonic() + pause
         self._init_pause = min(2 * self._init_pause, _LONGEST_INIT_PAUSE)

@@ -11,7 +11,7 @@ from msgspec import structs
 
 from ccagent.agents.fast.kpis.applications import Applications
 from ccagent.agents.fast.kpis.kpi_reading import KpiReader
-from ccagent.agents.fast.messages.structures import AgentQuit, KpiReport
+from ccagent.agents.fast.messages.structures import AgentPresence, KpiReport
 from ccagent.agents.fast.protocol import FastProtocol
 from ccagent.agents.fast.session.answers import AnswerQueue
 from ccagent.agents.fast.session.kept_state import StateFile
@@ -234,7 +234,7 @@ class FastRuntime:
                 run_directory=settings.run_directory,
             ),
         )
-        will = LastWill(status, AgentQuit(source=node.hostname).encode())
+        will = LastWill(status, AgentPresence(task="quit", source=node.hostname).encode())
         name = fill_topic(settings.client_id, node.cluster, node.hostname, "fast", "")
         options = MqttOptions(settings.broker(), name, will, qos_hint=", which FAST needs")
         session = FastSession(options, protocol, answers, self._kept)
