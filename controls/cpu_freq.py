@@ -9,13 +9,13 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from ccagent.controls.control import (
+    NO_LIMITS,
     ControlClass,
     InvertedFeature,
     KernelFile,
     Limits,
     find_files,
     read_integer,
-    without_limits,
 )
 from ccagent.controls.topology import list_cpus
 from ccagent.errors import CcagentError
@@ -88,7 +88,7 @@ _FILES = (
     ),
 )  # fmt: skip
 _BOOST = KernelFile(
-    "boost", "boost", "boolean", "Frequencies above the base frequency", "", without_limits
+    "boost", "boost", "boolean", "Frequencies above the base frequency", "", NO_LIMITS
 )
 _TURBO = _BOOST._replace(file="no_turbo", form=InvertedFeature)
 

@@ -51,8 +51,8 @@ def _limit_maximum(node: Node, path: str) -> Limits:
 
 _FILES = [
     KernelFile(f"{name}_uncore_freq", file, "integer", f"{text} frequency of the uncore", "MHz",
-               find_limits, _KHZ)
-    for name, file, text, find_limits in (
+               limits, _KHZ)
+    for name, file, text, limits in (
         ("cur", "current_freq_khz", "Current", None),
         ("min", "min_freq_khz", "Lowest", _limit_minimum),
         ("max", "max_freq_khz", "Highest", _limit_maximum),
