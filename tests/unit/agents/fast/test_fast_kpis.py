@@ -162,7 +162,7 @@ def test_kpis_of_a_job_are_what_its_control_group_counts(node: KpiNode, version:
             node.file(f"{group}/memory.current", f"{memory}\n")
 
     write(5_000_000_000, 100_000_000)
-    reader, applications = KpiReader(FastSettings()), Applications(KeptState())
+    reader, applications = KpiReader(FastSettings()), Applications(KeptState(), FastSettings())
     reader.read(node, applications.list_monitored(node))
     before = JobCgroups().read(node)[42]
     write(5_000_000_000 + 15_000_000_000, 500_000_000)
