@@ -18,6 +18,7 @@ from ccagent.controls.control import (
     find_files,
     find_power_range,
     list_names,
+    list_settable,
 )
 from ccagent.controls.topology import find_card
 
@@ -57,6 +58,7 @@ class AmdGpu(ControlClass):
 
     category = "amd_gpu"
     needs: ClassVar[str] = "cards of AMD with the driver amdgpu"
+    settable = list_settable("amd_gpu", _FILES)
 
     def find_features(self, node: Node) -> Iterator[Feature]:
         """Return the features of cards with a power sensor. Device ids are PCI addresses."""

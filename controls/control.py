@@ -158,6 +158,8 @@ class ControlClass(ABC):
     category: ClassVar[str]
     needs: ClassVar[str]
     """Requirements on the machine, for the doctor."""
+    settable: ClassVar[Mapping[str, Kind]] = {}
+    """Kinds of the controls that can be set on some machine, by their full names."""
 
     @abstractmethod
     def find_features(self, node: Node) -> Iterable[Feature]:
@@ -284,6 +286,11 @@ class KernelFile(NamedTuple):
     scale: int = 1
     tolerance: float = 0.0
     form: type[FileFeature] = FileFeature
+
+
+def list_settable(category: str, table: Iterable[KernelFile]) -> dict[str, Kind]:
+    """Return the kinds of the controls of a table that can be set, by their full names."""
+    return {f"{category}.{row.name}": row.kind for row in table if row.limits is not None}
 
 
 def find_files(

@@ -15,6 +15,7 @@ from ccagent.controls.control import (
     KernelFile,
     Limits,
     find_files,
+    list_settable,
     read_integer,
 )
 from ccagent.controls.topology import list_cpus
@@ -98,6 +99,7 @@ class CpuFreq(ControlClass):
 
     category = "cpu_freq"
     needs: ClassVar[str] = "a driver of cpufreq; virtual machines have none"
+    settable = list_settable("cpu_freq", (*_FILES, _BOOST))
 
     def find_features(self, node: Node) -> Iterator[Feature]:
         """Return the features for the files of this machine's driver."""

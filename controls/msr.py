@@ -15,8 +15,9 @@ from ccagent.controls.topology import Processor, list_cpus, read_processor, read
 from ccagent.errors import CcagentError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from ccagent.controls.control import Kind
     from ccagent.machine.node import Node
 
 _SIZE = 8
@@ -114,6 +115,9 @@ class Msr(ControlClass):
 
     category = "prefetch"
     needs: ClassVar[str] = "/dev/cpu/*/msr (modprobe msr), CAP_SYS_RAWIO and a known processor"
+    settable: ClassVar[Mapping[str, Kind]] = {
+        f"{bit.category}.{bit.name}": "boolean" for bit in (*_OF_INTEL, *_OF_AMD, *_TURBO_OF_AMD)
+    }
 
     def find_features(self, node: Node) -> Iterator[Feature]:
         """Return the features for the readable bits of this processor."""

@@ -5,6 +5,7 @@ Source: Documentation/admin-guide/sysctl/{kernel,vm}.rst, mm/transhuge.rst of Li
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, ClassVar
 
 from ccagent.controls.control import (
@@ -15,6 +16,7 @@ from ccagent.controls.control import (
     KernelFile,
     Limits,
     find_files,
+    list_settable,
 )
 
 if TYPE_CHECKING:
@@ -71,6 +73,7 @@ class OsSettings(ControlClass):
 
     category = "os"
     needs: ClassVar[str] = "a kernel with CONFIG_NUMA_BALANCING, CONFIG_TRANSPARENT_HUGEPAGE"
+    settable = list_settable("os", chain.from_iterable(_FILES.values()))
 
     def find_features(self, node: Node) -> Iterator[Feature]:
         """Return the features for the files of this kernel."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from ccagent.controls.control import (
@@ -20,6 +21,7 @@ from ccagent.controls.control import (
     find_files,
     find_power_range,
     list_names,
+    list_settable,
 )
 
 if TYPE_CHECKING:
@@ -32,6 +34,8 @@ _POWERCAP = "sys/class/powercap"
 _ZONE = re.compile(r"intel-rapl:[0-9]{1,4}(?::[0-9]{1,4})?", re.ASCII)
 _CONSTRAINT = re.compile(r"constraint_([0-9])_name", re.ASCII)
 _PACKAGE = re.compile(r"package-([0-9]{1,4})(?:-die-([0-9]{1,4}))?", re.ASCII)
+_WITH_TWO = frozenset({"pkg", "psys"})
+"""Domains with two limits."""
 _DOMAINS = {"core": "pp0", "uncore": "pp1", "dram": "dram"}
 _ROUNDING = 0.02
 """The hardware stores power in steps of 1/8 W, and times as 2**y * (1 + z/4)."""
@@ -43,22 +47,6 @@ class _Zone(NamedTuple):
     device_type: DeviceType
     device: str
     path: str
-
-
-class Rapl(ControlClass):
-    """Energy and power limits of packages, memory, cores and the platform."""
-
-    category = "rapl"
-    needs: ClassVar[str] = "/sys/class/powercap with intel-rapl zones: modprobe intel_rapl_msr"
-
-    def find_features(self, node: Node) -> Iterator[Feature]:
-        """Return the features of this machine's zones."""
-        by_domain: dict[tuple[str, DeviceType], dict[str, str]] = {}
-        for zone in _find_zones(node):
-            by_domain.setdefault((zone.domain, zone.device_type), {})[zone.device] = zone.path
-        for (domain, device_type), zones in by_domain.items():
-            table = _tabulate(domain, _constraints(node, domain, zones))
-            yield from find_files(node, "rapl", device_type, zones, table)
 
 
 def _find_zones(node: Node) -> Iterator[_Zone]:
@@ -120,9 +108,29 @@ def _constraints(node: Node, domain: str, zones: dict[str, str]) -> dict[int, st
     for path in zones.values():
         for match in list_names(node, path, _CONSTRAINT):
             name = node.read_text(f"{path}/{match[0]}")
-            if domain not in {"pkg", "psys"}:
+            if domain not in _WITH_TWO:
                 if name == "long_term":
                     suffixes[int(match[1])] = ""
             elif suffix := {"long_term": "_1", "short_term": "_2"}.get(name):
                 suffixes[int(match[1])] = suffix
     return suffixes
+
+
+class Rapl(ControlClass):
+    """Energy and power limits of packages, memory, cores and the platform."""
+
+    category = "rapl"
+    needs: ClassVar[str] = "/sys/class/powercap with intel-rapl zones: modprobe intel_rapl_msr"
+    settable = list_settable("rapl", chain.from_iterable(
+        _tabulate(domain, {0: "_1", 1: "_2"} if domain in _WITH_TWO else {0: ""})
+        for domain in _TITLES
+    ))  # fmt: skip
+
+    def find_features(self, node: Node) -> Iterator[Feature]:
+        """Return the features of this machine's zones."""
+        by_domain: dict[tuple[str, DeviceType], dict[str, str]] = {}
+        for zone in _find_zones(node):
+            by_domain.setdefault((zone.domain, zone.device_type), {})[zone.device] = zone.path
+        for (domain, device_type), zones in by_domain.items():
+            table = _tabulate(domain, _constraints(node, domain, zones))
+            yield from find_files(node, "rapl", device_type, zones, table)

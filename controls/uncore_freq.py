@@ -14,6 +14,7 @@ from ccagent.controls.control import (
     Limits,
     find_files,
     list_names,
+    list_settable,
     read_integer,
 )
 from ccagent.machine.cpus import CPUS
@@ -65,6 +66,7 @@ class UncoreFreq(ControlClass):
 
     category = "uncore_freq"
     needs: ClassVar[str] = "the driver intel_uncore_frequency: modprobe intel-uncore-frequency"
+    settable = list_settable("uncore_freq", _FILES)
 
     def find_features(self, node: Node) -> Iterator[Feature]:
         """Return the features of the dies, or of sockets if each has one die (LIKWID)."""
