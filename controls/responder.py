@@ -26,7 +26,7 @@ from ccagent.records.line_protocol.decoding import Line
 from ccagent.senders import SenderTable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from ccagent.controls.settings import ControlsSettings
     from ccagent.machine.node import Node
@@ -72,10 +72,10 @@ class Responder:
         catalogue: Catalogue,
         changes: Changes | None,
         audit: Audit,
-        documents: Mapping[str, Callable[[], str]],
+        configuration: Callable[[], str],
         senders: SenderTable | None = None,
     ) -> None:
-        """Set the parts. documents: answers to GET of topology, config and audit.
+        """Set the parts. configuration: returns the answer to GET of config.
 
         senders: counters that go on after a reload.
         """
@@ -85,7 +85,7 @@ class Responder:
         self._policy = policy
         self._changes = changes
         self._audit = audit
-        self._documents = documents
+        self._configuration = configuration
         self._hanging: set[str] = set()
         """Controls with devices that are not read, because a read has hung."""
         self._puts = SenderLimits(settings, settings.puts_per_minute)
@@ -196,9 +196,17 @@ class Responder:
         self._policy.check_get()
         if name == CONTROLS:
             return self.catalogue.listing()
-        if name == STATUS:
-            return msgspec.json.encode({"senders": self._senders.dearest()}).decode()
-        return self._documents[name]()
+        if name == CONFIG:
+            return self._configuration()
+        document: object = {"senders": self._senders.dearest()}
+        if name == TOPOLOGY:
+            document = read_topology(self._node)
+        elif name == AUDIT:
+            try:
+                document = {"audit": read_audit(self._settings.state_directory, _AUDIT_LINES)}
+            except OSError as error:
+                raise NotPermittedError(f"audit: {error.strerror}") from error
+        return msgspec.json.encode(document).decode()
 
     def _parse(self, line: Line, method: Method) -> _Request:
         """Return a control request from a line. Raise ControlError for an invalid form."""
@@ -287,24 +295,6 @@ class Responder:
             names = ", ".join(f"{c.control}@{c.device}" for c in failed)
             raise ControlError(f"restore: failed for {names}; it is tried again")
         return f"Restored {len(chosen)} values: SUCCESS!"
-
-
-def make_documents(
-    node: Node, directory: str, configuration: Callable[[], str]
-) -> dict[str, Callable[[], str]]:
-    """Return the documents of a node. directory: that of the audit."""
-
-    def topology() -> str:
-        return msgspec.json.encode(read_topology(node)).decode()
-
-    def audit() -> str:
-        try:
-            entries = read_audit(directory, _AUDIT_LINES)
-        except OSError as error:
-            raise NotPermittedError(f"audit: {error.strerror}") from error
-        return msgspec.json.encode({"audit": entries}).decode()
-
-    return {TOPOLOGY: topology, CONFIG: configuration, AUDIT: audit}
 
 
 def _method_of(line: Line, only: Method) -> Method:

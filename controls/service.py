@@ -23,7 +23,7 @@ from ccagent.controls.journal import Change, Journal
 from ccagent.controls.local_socket import LocalSocket
 from ccagent.controls.messages import encode_line
 from ccagent.controls.policy import Policy
-from ccagent.controls.responder import Responder, make_documents
+from ccagent.controls.responder import Responder
 from ccagent.controls.settings import ControlSetup, ControlsSettings, all_senders, load_setup
 from ccagent.errors import (
     CcagentError,
@@ -144,9 +144,6 @@ class ControlService:
             self._signatures = self._signatures or SignatureCheck(self._started, keys)
         if self._signatures is not None:
             self._signatures.keys = keys  # used signatures stay used after a reload
-        documents = make_documents(
-            self._node, settings.state_directory, lambda: self._config_source().document()
-        )
         self._responder = Responder(
             self._node,
             settings,
@@ -154,7 +151,7 @@ class ControlService:
             catalogue=self._catalogue,
             changes=self._changes,
             audit=self._audit,
-            documents=documents,
+            configuration=lambda: self._config_source().document(),
             senders=self._senders,
         )
 
