@@ -151,7 +151,8 @@ def _is_meant(machine: MonitoredMachine, task: StopMonitoring) -> bool:
 
 def _first_start(node: Node, groups: Groups) -> int | None:
     """Return the start of the oldest running process of a job, in ticks since boot."""
-    directories = next(iter(groups.values()), [])  # every controller has the same processes
+    # Every controller has the same processes.
+    directories = next(iter(groups.values()), list[str]())
     starts = [
         read_start(node, process)
         for directory in directories
