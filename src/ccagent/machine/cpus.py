@@ -328,7 +328,7 @@ def identify(cpuinfo: bytes) -> CpuIdentity | None:
 
 def read_identity(node: Node) -> CpuIdentity | None:
     """Read the model of the first processor; None if unknown. Raise as Node.pieces does."""
-    return identify(next(iter(node.pieces(_CPUINFO)), b"")[:_HEAD])
+    return identify(next(iter(node.pieces(_CPUINFO)), b""))
 
 
 _NODES = "sys/devices/system/node"
