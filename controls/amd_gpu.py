@@ -7,16 +7,18 @@ names follow LIKWID's `nvml.*`.
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from ccagent.controls.control import (
+    MICRO,
     ControlClass,
     FileFeature,
     KernelFile,
-    Limits,
     find_files,
+    find_power_range,
     list_names,
-    read_integer,
+    list_settable,
 )
 from ccagent.controls.topology import find_card
 
@@ -30,7 +32,6 @@ _DEVICES = "sys/bus/pci/devices"
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
 _HWMON = re.compile(r"hwmon[0-9]{1,4}", re.ASCII)
 _AMD = "0x1002"
-_MICRO = 1_000_000
 
 
 class _CardFeature(FileFeature):
@@ -39,22 +40,17 @@ class _CardFeature(FileFeature):
         return find_card(number, self.devices)
 
 
-def _find_range(node: Node, path: str) -> Limits:
-    low = read_integer(node, f"{path}/power1_cap_min")
-    high = read_integer(node, f"{path}/power1_cap_max")
-    return Limits(max(low or 0, 1) / _MICRO, high / _MICRO if high else None)
-
-
 _FILES = [
-    KernelFile(name, file, "real", text, "W", find_limits, _MICRO, 0.02, _CardFeature)
-    for name, file, text, find_limits in (
-        ("power_limit_cur", "power1_cap", "Power limit", _find_range),
+    KernelFile(name, file, "real", text, "W", limits, MICRO, 0.02, _CardFeature)
+    for name, file, text, limits in (
+        ("power_limit_cur", "power1_cap", "Power limit",
+         partial(find_power_range, "power1_cap_min", "power1_cap_max")),
         ("power_limit_min", "power1_cap_min", "Lowest power limit", None),
         ("power_limit_max", "power1_cap_max", "Highest power limit", None),
         ("power_limit_default", "power1_cap_default", "Power limit at the start", None),
         ("power_usage", "power1_average", "Power", None),
     )
-]
+]  # fmt: skip
 
 
 class AmdGpu(ControlClass):
@@ -62,6 +58,7 @@ class AmdGpu(ControlClass):
 
     category = "amd_gpu"
     needs: ClassVar[str] = "cards of AMD with the driver amdgpu"
+    settable = list_settable("amd_gpu", _FILES)
 
     def find_features(self, node: Node) -> Iterator[Feature]:
         """Return the features of cards with a power sensor. Device ids are PCI addresses."""

@@ -18,6 +18,7 @@ import msgspec
 from ccagent.controls.catalogue import NO_DEVICE, ListedControl
 from ccagent.controls.control import NODE_DEVICE
 from ccagent.controls.messages import encode_line, read_lines
+from ccagent.controls.topology import Hwthread
 from ccagent.errors import ConfigurationError, ControlError, EncodingError
 from ccagent.log import printable
 from ccagent.records.line_protocol.decoding import Line
@@ -47,13 +48,6 @@ class Answered(NamedTuple):
     is_error: bool
 
 
-class _Thread(msgspec.Struct, frozen=True):
-    cpu_id: int
-    socket_id: int
-    die_id: int
-    numa_id: int
-
-
 class _Sender(msgspec.Struct, frozen=True):
     sender: str
     puts: int = 0
@@ -65,7 +59,7 @@ class _Document(msgspec.Struct, frozen=True):
     """What nodes answer to `controls`, `topology` or `status`."""
 
     controls: list[ListedControl] = []
-    hwthreads: list[_Thread] = []
+    hwthreads: list[Hwthread] = []
     senders: list[_Sender] = []
 
 
@@ -252,7 +246,7 @@ class CommandLine:
         if needs_devices:
             lines.append(_line("topology", _NODE))
         listed: dict[str, ListedControl] = {}
-        threads: list[_Thread] = []
+        threads: list[Hwthread] = []
         for line in self._client.ask(lines):
             if line.tags.get(_LEVEL) == "ERROR" or not isinstance(line.value, str):
                 continue
@@ -354,7 +348,7 @@ def _decode(text: str) -> _Document:
         return _Document()
 
 
-def _devices_of(threads: list[_Thread], device_type: str) -> list[str]:
+def _devices_of(threads: list[Hwthread], device_type: str) -> list[str]:
     """Return the devices of a type in the topology."""
     if device_type in _CARDS:
         return [str(number) for number in range(_MOST_CARDS)]

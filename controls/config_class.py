@@ -19,6 +19,7 @@ from ccagent.config.files import read_files
 from ccagent.config.settings import as_table, is_table
 from ccagent.controls.control import NODE_DEVICE, Control, ControlClass, Feature
 from ccagent.controls.overrides import (
+    Overrides,
     read_key,
     read_overrides,
     split_key,
@@ -57,7 +58,7 @@ class ConfigSource:
         table = with_overrides(self.read_table(), read_overrides(self.overrides))
         return msgspec.json.encode(_public(table)).decode()
 
-    def check(self, overrides: dict[str, Any]) -> None:
+    def check(self, overrides: Overrides) -> None:
         """Raise ControlError if the configuration is invalid with these overrides."""
         program = "from ccagent.controls.config_class import main; main()"
         command = [*python(program), self.path, msgspec.json.encode(overrides).decode()]
@@ -168,7 +169,8 @@ def main() -> None:
     path, text = sys.argv[1:3]
     try:
         files = read_files(path)
-        check_files(files, with_overrides(files.table, msgspec.json.decode(text)))
+        overrides = msgspec.json.decode(text, type=Overrides)
+        check_files(files, with_overrides(files.table, overrides))
     except ConfigurationError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(2)

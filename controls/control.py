@@ -101,6 +101,8 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 NO_LIMITS = Limits()
+"""The machine takes every value of the kind."""
+MICRO = 1_000_000
 
 
 class Feature(ABC):
@@ -156,6 +158,8 @@ class ControlClass(ABC):
     category: ClassVar[str]
     needs: ClassVar[str]
     """Requirements on the machine, for the doctor."""
+    settable: ClassVar[Mapping[str, Kind]] = {}
+    """Kinds of the controls that can be set on some machine, by their full names."""
 
     @abstractmethod
     def find_features(self, node: Node) -> Iterable[Feature]:
@@ -188,7 +192,7 @@ class FileFeature(Feature):
     ) -> None:  # fmt: skip
         self.control = Control(
             category, row.name, device_type, row.kind, row.description, row.unit,
-            is_writable=row.find_limits is not None,
+            is_writable=row.limits is not None,
         )  # fmt: skip
         self.devices = tuple(directories)
         self.tolerance = row.tolerance
@@ -207,8 +211,8 @@ class FileFeature(Feature):
 
     def limits(self, device: str) -> Limits:
         """Return the machine's current limits. Raise CcagentError."""
-        find = self._row.find_limits
-        return NO_LIMITS if find is None else find(self._node, self._directories[device])
+        limits = self._row.limits or NO_LIMITS
+        return limits(self._node, self._directories[device]) if callable(limits) else limits
 
     def resource(self, device: str) -> str:
         """Return the path of the file without links: cpus share cpufreq policies through links."""
@@ -269,8 +273,8 @@ class BracketedFeature(FileFeature):
 class KernelFile(NamedTuple):
     """A control in a file of each device's directory: a row in the table of a class.
 
-    find_limits: called with the directory of a device; None if the control can only be read. scale:
-    units of the file per unit of the control.
+    limits: of all devices, or a function that finds them in a device's directory; None if the
+    control can only be read. scale: units of the file per unit of the control.
     """
 
     name: str
@@ -278,10 +282,15 @@ class KernelFile(NamedTuple):
     kind: Kind
     description: str
     unit: str = ""
-    find_limits: Callable[[Node, str], Limits] | None = None
+    limits: Limits | Callable[[Node, str], Limits] | None = None
     scale: int = 1
     tolerance: float = 0.0
     form: type[FileFeature] = FileFeature
+
+
+def list_settable(category: str, table: Iterable[KernelFile]) -> dict[str, Kind]:
+    """Return the kinds of the controls of a table that can be set, by their full names."""
+    return {f"{category}.{row.name}": row.kind for row in table if row.limits is not None}
 
 
 def find_files(
@@ -295,10 +304,11 @@ def find_files(
             yield row.form(node, category, device_type, row, having)
 
 
-def without_limits(node: Node, directory: str) -> Limits:
-    """Return no limits: the kernel takes every value of this kind."""
-    del node, directory
-    return NO_LIMITS
+def find_power_range(low: str, high: str, node: Node, directory: str) -> Limits:
+    """Return the range in W of a power limit, without 0 W. low, high: files of its ends in uW."""
+    least = read_integer(node, f"{directory}/{low}") or 0
+    most = read_integer(node, f"{directory}/{high}")
+    return Limits(max(least, 1) / MICRO, most / MICRO if most else None)
 
 
 def read_integer(node: Node, path: str) -> int | None:

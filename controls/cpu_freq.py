@@ -9,13 +9,14 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from ccagent.controls.control import (
+    NO_LIMITS,
     ControlClass,
     InvertedFeature,
     KernelFile,
     Limits,
     find_files,
+    list_settable,
     read_integer,
-    without_limits,
 )
 from ccagent.controls.topology import list_cpus
 from ccagent.errors import CcagentError
@@ -88,7 +89,7 @@ _FILES = (
     ),
 )  # fmt: skip
 _BOOST = KernelFile(
-    "boost", "boost", "boolean", "Frequencies above the base frequency", "", without_limits
+    "boost", "boost", "boolean", "Frequencies above the base frequency", "", NO_LIMITS
 )
 _TURBO = _BOOST._replace(file="no_turbo", form=InvertedFeature)
 
@@ -98,6 +99,7 @@ class CpuFreq(ControlClass):
 
     category = "cpu_freq"
     needs: ClassVar[str] = "a driver of cpufreq; virtual machines have none"
+    settable = list_settable("cpu_freq", (*_FILES, _BOOST))
 
     def find_features(self, node: Node) -> Iterator[Feature]:
         """Return the features for the files of this machine's driver."""

@@ -10,7 +10,7 @@ from ccagent.controls.catalogue import Catalogue, find_features, standard_classe
 from ccagent.controls.changes import Changes
 from ccagent.controls.journal import Journal
 from ccagent.controls.policy import RESTORE, Policy, RequestSender
-from ccagent.controls.responder import Responder, make_documents
+from ccagent.controls.responder import Responder
 from ccagent.errors import ControlError
 from ccagent.service.lock import Lock
 
@@ -53,8 +53,6 @@ def answer_directly(setup: ControlSetup, node: Node, lines: Sequence[Line]) -> l
 def _make_responder(
     setup: ControlSetup, node: Node, catalogue: Catalogue, changes: Changes | None
 ) -> Responder:
-    directory = setup.settings.state_directory
-
     def configuration() -> str:
         raise ControlError("config: no service runs on this node")
 
@@ -64,6 +62,6 @@ def _make_responder(
         policy=Policy(setup.settings),
         catalogue=catalogue,
         changes=changes,
-        audit=Audit(directory, node.clock.time, lambda _: None),
-        documents=make_documents(node, directory, configuration),
+        audit=Audit(setup.settings.state_directory, node.clock.time, lambda _: None),
+        configuration=configuration,
     )

@@ -17,7 +17,7 @@ from ccagent.controls.topology import list_cpus, read_id
 from ccagent.errors import UnparsableError, raise_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ccagent.machine.node import Node
 
@@ -87,6 +87,9 @@ class Hsmp(ControlClass):
 
     category = "hsmp"
     needs: ClassVar[str] = "the driver amd_hsmp (/dev/hsmp): modprobe amd_hsmp"
+    settable: ClassVar[Mapping[str, Kind]] = {
+        f"hsmp.{value.name}": value.kind for value in _VALUES if value.message == _LIMIT
+    }
 
     def __init__(self, call: Call | None = None) -> None:
         self._call = call

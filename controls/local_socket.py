@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import stat
 import struct
 from typing import TYPE_CHECKING
 
@@ -18,13 +17,13 @@ from ccagent.controls.policy import RequestSender
 from ccagent.errors import ConfigurationError, ControlError, EncodingError
 from ccagent.log import logger
 from ccagent.machine.user_names import UserNames, look_up_user
-from ccagent.service.private_directories import make_directory, open_directory
+from ccagent.service.private_directories import make_directory
 
 if TYPE_CHECKING:
     import asyncio
 
+    from ccagent.controls.bounded_calls import BoundedCalls
     from ccagent.controls.responder import Responder
-    from ccagent.controls.watchdog import BoundedCalls
 
 _LARGEST = 1024 * 1024
 _MOST_CONNECTIONS = 8
@@ -34,7 +33,7 @@ _CREDENTIALS = struct.Struct("=iII")
 
 
 class LocalSocket:
-    """Listens at a path. Raise ConfigurationError if that fails."""
+    """Answers requests at a path."""
 
     def __init__(self, path: str, responder: Responder, calls: BoundedCalls) -> None:
         self.responder = responder
@@ -43,37 +42,31 @@ class LocalSocket:
         self._names = UserNames(look_up_user)
         self._connections = 0
         self._server: asyncio.Server | None = None
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        try:
-            make_directory(os.path.dirname(path), 0o755)
-            os.close(open_directory(os.path.dirname(path)))
-            with contextlib.suppress(FileNotFoundError):
-                if stat.S_ISSOCK(os.lstat(path).st_mode):
-                    os.unlink(path)
-            mask = os.umask(0o177)
-            try:
-                self._socket.bind(path)
-            finally:
-                os.umask(mask)
-        except OSError as error:
-            self._socket.close()
-            raise ConfigurationError(
-                f"controls.socket: {path}: {error.strerror or error}"
-            ) from error
 
     async def start(self) -> None:
-        """Answer requests from now on."""
+        """Answer requests from now on. Raise ConfigurationError if the socket can't be made.
+
+        The socket of a killed service is replaced.
+        """
         import asyncio  # not needed by `ask_locally`
 
-        self._server = await asyncio.start_unix_server(
-            self._serve, sock=self._socket, backlog=_MOST_CONNECTIONS
-        )
+        mask = os.umask(0o177)
+        try:
+            make_directory(os.path.dirname(self._path), 0o755)
+            self._server = await asyncio.start_unix_server(
+                self._serve, self._path, backlog=_MOST_CONNECTIONS
+            )
+        except OSError as error:
+            raise ConfigurationError(
+                f"controls.socket: {self._path}: {error.strerror or error}"
+            ) from error
+        finally:
+            os.umask(mask)
 
     def close(self) -> None:
         """Stop listening, and remove the socket."""
         if self._server is not None:
             self._server.close()
-        self._socket.close()
         with contextlib.suppress(OSError):
             os.unlink(self._path)
 

@@ -11,12 +11,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from ccagent.controls.control import Control, ControlClass, Feature
-from ccagent.controls.topology import Processor, list_cpus, read_processor, read_siblings
+from ccagent.controls.topology import list_cpus, read_siblings
 from ccagent.errors import CcagentError
+from ccagent.machine.cpus import read_identity
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from ccagent.controls.control import Kind
+    from ccagent.machine.cpus import CpuIdentity
     from ccagent.machine.node import Node
 
 _SIZE = 8
@@ -63,9 +66,9 @@ _ZEN_4 = (range(0x10, 0x20), range(0x60, 0x80), range(0xA0, 0xB0))
 """Models of family 19h with PrefetchControl."""
 
 
-def bits_of(processor: Processor) -> tuple[Bit, ...]:
+def bits_of(processor: CpuIdentity | None) -> tuple[Bit, ...]:
     """Return the known bits of a processor; none if the table lacks the processor."""
-    vendor, family, model = processor
+    vendor, family, model = processor or ("", 0, 0)
     if vendor == "GenuineIntel" and family == 6 and model in _INTEL_MODELS:
         return _OF_INTEL
     if vendor in {"AuthenticAMD", "HygonGenuine"} and family in _ZEN_FAMILIES:
@@ -114,10 +117,16 @@ class Msr(ControlClass):
 
     category = "prefetch"
     needs: ClassVar[str] = "/dev/cpu/*/msr (modprobe msr), CAP_SYS_RAWIO and a known processor"
+    settable: ClassVar[Mapping[str, Kind]] = {
+        f"{bit.category}.{bit.name}": "boolean" for bit in (*_OF_INTEL, *_OF_AMD, *_TURBO_OF_AMD)
+    }
 
     def find_features(self, node: Node) -> Iterator[Feature]:
         """Return the features for the readable bits of this processor."""
-        bits = bits_of(read_processor(node))
+        try:
+            bits = bits_of(read_identity(node))
+        except CcagentError:
+            bits = ()
         if not bits:
             return
         devices = [str(n) for n in list_cpus(node) if node.is_readable(f"dev/cpu/{n}/msr")]

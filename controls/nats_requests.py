@@ -17,8 +17,15 @@ from ccagent.controls.messages import (
     method_of_subject,
     nats_sender,
 )
-from ccagent.errors import ControlError, EncodingError, RetryableError
+from ccagent.errors import (
+    ConfigurationError,
+    ControlError,
+    EncodingError,
+    ProgramError,
+    RetryableError,
+)
 from ccagent.log import logger
+from ccagent.net.nats_login import read_options
 from ccagent.net.nats_session import (
     NatsError,
     NatsMessage,
@@ -26,21 +33,21 @@ from ccagent.net.nats_session import (
     PayloadError,
     log_loop_error,
 )
-from ccagent.net.nats_thread import NatsThread, connect_to_any
+from ccagent.net.nats_thread import NatsThread, connect_to_any, open_any
+from ccagent.service.signals import time_limit
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
+    from ccagent.controls.bounded_calls import BoundedCalls
     from ccagent.controls.responder import Responder
     from ccagent.controls.settings import ControlsSettings
-    from ccagent.controls.watchdog import BoundedCalls, ReadWatchdog
     from ccagent.net.nats_login import NatsOptions
     from ccagent.net.signatures import SignatureCheck
     from ccagent.net.urls import Server
     from ccagent.records.line_protocol.decoding import Line
 
 _CONNECT_WITHIN = 10.0
-_LAST_ANSWER_WITHIN = 2.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
 _CHECK_EVERY = 3600.0
 _MOST_DELAYED = 10_000
@@ -51,9 +58,10 @@ Outgoing = tuple[str, bytes, dict[str, str] | None, str]
 
 
 class NatsRequests:
-    """Keeps a connection, and answers its requests. All methods belong to one event loop.
+    """Keeps a connection, and answers its requests. All methods belong to the main thread's loop.
 
-    Quick reads are answered in the callback of the subscription, all else in a thread.
+    Quick reads are answered in the callback of the subscription: a transfer to another thread costs
+    more. All else is answered in a thread.
     """
 
     def __init__(
@@ -62,21 +70,16 @@ class NatsRequests:
         responder: Responder,
         signatures: SignatureCheck | None,
         calls: BoundedCalls,
-        watchdog: ReadWatchdog | None,
     ) -> None:
         self.settings = settings
         self.responder = responder
         self.signatures = signatures
-        self.current: Incoming | None = None
-        """The request that is answered in the event loop."""
         self._calls = calls
-        self._watchdog = watchdog
         self._reader = LineReader()
         self._session: NatsSession | None = None
         self._events: deque[tuple[str, bytes]] = deque(maxlen=_MOST_EVENTS)
         self._tasks: set[asyncio.Task[None]] = set()
         self._delayed = 0
-        self._is_closed = False
 
     async def run(self) -> None:
         """Answer requests until cancelled. Connect again after a failure."""
@@ -91,7 +94,7 @@ class NatsRequests:
                 await self._send_events()
                 while True:
                     await session.wait(_CHECK_EVERY)
-            except RetryableError as error:
+            except (ConfigurationError, RetryableError) as error:
                 wait = pause * random.uniform(0.5, 1)  # noqa: S311 - no secret
                 pause = min(_LONGEST_PAUSE, 2 * pause)
                 logger.warning("controls: %s; retrying in %.0f s", error, max(1.0, wait),
@@ -114,25 +117,10 @@ class NatsRequests:
         """Apply a configuration with the same connection."""
         self.settings, self.responder, self.signatures = settings, responder, signatures
 
-    def close(self) -> None:
-        """Drop a connection that a thread is still making. `run` must be cancelled, too."""
-        self._is_closed = True
-
     def send_event(self, subject: str, body: bytes) -> None:
         """Send an event message, if necessary after the next connection."""
         self._events.append((subject, body))
         self._start(self._send_events())
-
-    def answer_hanging(self) -> None:
-        """Answer the current request from another thread, over another connection."""
-        request = self.current
-        if request is None or not request.reply:
-            return
-        text = f"no answer of the machine within {self.settings.time_limit.seconds:g} s"
-        body = encode_line(self.responder.reply(request.line, "ERROR", text)).encode()
-        connection = connect_client(self.settings, "control watchdog", _LAST_ANSWER_WITHIN)
-        connection.publish([(request.reply, body, None, "")])
-        connection.close()
 
     def take(
         self, subject: str, reply: str, headers: dict[str, str], body: bytes
@@ -157,35 +145,19 @@ class NatsRequests:
         return requests
 
     async def _connect(self) -> NatsSession:
-        """Return a session with the first reachable server. Raise RetryableError."""
-        loop = asyncio.get_running_loop()
-        name = f"control {self.responder.node_name}"
-
-        def make(options: NatsOptions, place: str, server: Server, address: str) -> NatsSession:
-            opening = self._open(options, place, server, address)
-            return asyncio.run_coroutine_threadsafe(opening, loop).result()
-
-        # The resolver may hang, so it has a thread.
-        return await self._calls.call(
-            lambda: connect_to_any(self.settings, name, _CONNECT_WITHIN, make), None
+        """Subscribe at the first reachable server. Raise ConfigurationError or RetryableError."""
+        options = read_options(
+            self.settings, f"control {self.responder.node_name}", _CONNECT_WITHIN
         )
-
-    async def _open(
-        self, options: NatsOptions, place: str, server: Server, address: str
-    ) -> NatsSession:
-        session = NatsSession(options, place, asyncio.get_running_loop(), self._is_harmless)
-        try:
-            await session.open_address(server, address)
-            self._session = session  # a request may arrive before the last subscription
-            for subject in self.settings.subjects:
-                await session.subscribe(subject, self._on_message)
-            await session.run_limited(session.flush())
-            if self._is_closed:
-                raise RetryableError("the connection is not needed any more")  # noqa: TRY301
-        except BaseException:
-            await session.end()
-            raise
+        # A request may arrive before the last subscription.
+        self._session = session = await open_any(self.settings, options, self._is_harmless)
+        await session.run_limited(self._subscribe(session))
         return session
+
+    async def _subscribe(self, session: NatsSession) -> None:
+        for subject in self.settings.subjects:
+            await session.subscribe(subject, self._on_message)
+        await session.flush()
 
     def _is_harmless(self, session: NatsSession, error: Exception) -> bool:
         """Return whether an error leaves the session intact."""
@@ -214,25 +186,22 @@ class NatsRequests:
         line, responder = request.line, self.responder
         if request.refusal:
             return responder.reply(line, "ERROR", request.refusal)
-        if responder.is_quick(line, request.sender, request.only):
-            self.current = request
-            if self._watchdog is not None:
-                self._watchdog.begin()
-            try:
-                return responder.answer(line, request.sender, request.only)
-            finally:
-                if self._watchdog is not None:
-                    self._watchdog.end()
         seconds = self.settings.time_limit.seconds
+        late = f"no answer of the machine within {seconds:g} s"
+        is_quick = responder.is_quick(line, request.sender, request.only)
         try:
+            if is_quick:
+                with time_limit(seconds, late):
+                    return responder.answer(line, request.sender, request.only)
             return await self._calls.call(
                 lambda: responder.answer(line, request.sender, request.only), seconds
             )
-        except TimeoutError:
+        except (TimeoutError, ProgramError) as error:
+            if is_quick:
+                responder.note_hanging(line)
             logger.error("controls: %s: no answer within %g s", line.measurement, seconds,
                          key="controls no answer")  # fmt: skip
-            text = f"no answer of the machine within {seconds:g} s"
-            return responder.reply(line, "ERROR", text)
+            return responder.reply(line, "ERROR", str(error) or late)
 
     async def _post(self, request: Incoming, answer: Line) -> None:
         """Publish an answer, with a delay if all nodes answer the same request."""

@@ -18,8 +18,9 @@ from ccagent.errors import CcagentError, ControlError
 from ccagent.log import logger
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from ccagent.controls.control import Kind
     from ccagent.machine.helper import Helper
     from ccagent.machine.node import Node
 
@@ -94,6 +95,9 @@ class NvmlControls(ControlClass):
 
     category = "nvml"
     needs: ClassVar[str] = "cards of NVIDIA, its driver and the package nvidia-ml-py"
+    settable: ClassVar[Mapping[str, Kind]] = {
+        f"nvml.{value.name}": value.kind for value in VALUES if value.is_writable
+    }
 
     def __init__(self, library: NvmlLibrary | None = None) -> None:
         self._library = library

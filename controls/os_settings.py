@@ -5,17 +5,18 @@ Source: Documentation/admin-guide/sysctl/{kernel,vm}.rst, mm/transhuge.rst of Li
 
 from __future__ import annotations
 
-from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, ClassVar
 
 from ccagent.controls.control import (
+    NO_LIMITS,
     NODE_DEVICE,
     BracketedFeature,
     ControlClass,
     KernelFile,
     Limits,
     find_files,
-    without_limits,
+    list_settable,
 )
 
 if TYPE_CHECKING:
@@ -25,17 +26,11 @@ if TYPE_CHECKING:
     from ccagent.machine.node import Node
 
 
-def _fixed(limits: Limits, node: Node, directory: str) -> Limits:
-    del node, directory
-    return limits
-
-
 _FILES = {
     "proc/sys/kernel": (
         KernelFile(
             "numa_balancing", "numa_balancing", "integer",
-            "Automatic NUMA balancing: 0 off, 1 on, 2 memory tiering", "",
-            partial(_fixed, Limits(0, 3)),
+            "Automatic NUMA balancing: 0 off, 1 on, 2 memory tiering", "", Limits(0, 3),
         ),
         KernelFile(
             "numa_balancing_scan_delay", "numa_balancing_scan_delay_ms", "integer",
@@ -61,13 +56,12 @@ _FILES = {
     "sys/kernel/mm/transparent_hugepage": (
         KernelFile(
             "transparent_hugepage", "enabled", "choice", "Transparent huge pages", "",
-            without_limits, form=BracketedFeature,
+            NO_LIMITS, form=BracketedFeature,
         ),
     ),
     "proc/sys/vm": (
         KernelFile(
-            "swappiness", "swappiness", "integer", "Preference for swapping", "",
-            partial(_fixed, Limits(0, 200)),
+            "swappiness", "swappiness", "integer", "Preference for swapping", "", Limits(0, 200),
         ),
     ),
 }  # fmt: skip
@@ -79,6 +73,7 @@ class OsSettings(ControlClass):
 
     category = "os"
     needs: ClassVar[str] = "a kernel with CONFIG_NUMA_BALANCING, CONFIG_TRANSPARENT_HUGEPAGE"
+    settable = list_settable("os", chain.from_iterable(_FILES.values()))
 
     def find_features(self, node: Node) -> Iterator[Feature]:
         """Return the features for the files of this kernel."""

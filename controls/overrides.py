@@ -6,8 +6,7 @@ The file is below /run. A boot deletes it, and the configuration files are in ef
 from __future__ import annotations
 
 import os
-import tomllib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -19,21 +18,14 @@ from ccagent.machine.node import read_trusted
 from ccagent.service.private_directories import make_directory
 from ccagent.service.private_files import replace_file
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+_LARGEST = 256 * 1024
 
 
-OFF = "agents-off"
-"""The key of the overrides with the list of disabled agents."""
+class Overrides(msgspec.Struct, frozen=True, rename="kebab"):
+    """The content of the file: keys of agents, and the agents that are off."""
 
-
-def check_overrides(overrides: dict[str, Any]) -> None:
-    """Raise ValueError unless overrides have the form returned by `with_key`."""
-    try:
-        msgspec.convert(overrides.get("agents", {}), dict[str, dict[str, Any]])
-        msgspec.convert(overrides.get(OFF, []), list[str])
-    except msgspec.ValidationError as error:
-        raise ValueError(f"expected agents as tables, and {OFF} as a list of names") from error
+    agents: dict[str, dict[str, Any]] = {}
+    agents_off: tuple[str, ...] = ()
 
 
 def split_key(name: str) -> tuple[str, bool]:
@@ -44,79 +36,71 @@ def split_key(name: str) -> tuple[str, bool]:
     return match[1], bool(match[2])
 
 
-def read_key(table: dict[str, Any], overrides: dict[str, Any], name: str) -> str:
-    """Return the value of a key in effect; "" if it has none."""
+def read_key(table: dict[str, Any], overrides: Overrides, name: str) -> str:
+    """Return the value of a key in effect; "" if it has none.
+
+    The cadence of an agent that is off is what it will be.
+    """
     agent, is_cadence = split_key(name)
-    configured = as_table(table.get("agents")).get(agent)
-    over = as_table(overrides.get("agents")).get(agent)
     if is_cadence:
-        value = as_table(over).get("every", as_table(configured).get("every", ""))
-        return str(value)
-    is_off = agent in overrides.get(OFF, ())
-    return "0" if is_off or (configured is None and over is None) else "1"
+        overrides = Overrides(overrides.agents)
+    agents = as_table(with_overrides(table, overrides)["agents"])
+    if is_cadence:
+        return str(as_table(agents.get(agent)).get("every", ""))
+    return "1" if agent in agents else "0"
 
 
-def with_key(
-    table: dict[str, Any], overrides: dict[str, Any], name: str, value: str
-) -> dict[str, Any]:
+def with_key(table: dict[str, Any], overrides: Overrides, name: str, value: str) -> Overrides:
     """Return overrides with a new value of a key. A value equal to the files' is omitted."""
     agent, is_cadence = split_key(name)
-    agents = {key: dict(as_table(each)) for key, each in as_table(overrides.get("agents")).items()}
-    off = [each for each in overrides.get(OFF, ()) if each != agent]
     configured = as_table(table.get("agents"))
-    over = agents.pop(agent, {})
+    over = dict(overrides.agents.get(agent, {}))
+    off = {*overrides.agents_off}
     if is_cadence:
-        off = list(overrides.get(OFF, ()))
         over.pop("every", None)
         if value and as_table(configured.get(agent)).get("every") != value:
             over["every"] = value
-        if over or agent not in configured:
-            agents[agent] = over
-    elif value == "1":
-        if over or agent not in configured:
-            agents[agent] = over
-    elif agent in configured:
-        off.append(agent)
-        if over:
-            agents[agent] = over
-    return {"agents": agents, OFF: sorted(off)}
+    elif value == "0" and agent in configured:
+        off.add(agent)
+    else:
+        off.discard(agent)
+    agents = {key: each for key, each in overrides.agents.items() if key != agent}
+    # An agent that is only here is on, even without a key.
+    is_needed = bool(over) if agent in configured else is_cadence or value == "1"
+    if is_needed:
+        agents[agent] = over
+    return Overrides(agents, tuple(sorted(off)))
 
 
-def with_overrides(table: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
+def with_overrides(table: dict[str, Any], overrides: Overrides) -> dict[str, Any]:
     """Return the table of the files, updated with the overrides."""
     agents = dict(as_table(table.get("agents")))
-    for name, over in as_table(overrides.get("agents")).items():
-        agents[name] = as_table(agents.get(name)) | as_table(over)
-    for name in overrides.get(OFF, ()):
+    for name, over in overrides.agents.items():
+        agents[name] = as_table(agents.get(name)) | over
+    for name in overrides.agents_off:
         agents.pop(name, None)
     return table | {"agents": agents}
 
 
-_LARGEST = 256 * 1024
-
-
-def read_overrides(path: str) -> dict[str, Any]:
-    """Return the table in the file; an empty one without the file. Raise CcagentError."""
+def read_overrides(path: str) -> Overrides:
+    """Return the content of the file; nothing without the file. Raise CcagentError."""
     try:
         _, content = read_trusted(path, path.lstrip("/"), _LARGEST)
+        return msgspec.toml.decode(content, type=Overrides)
     except NotHereError:
-        return {}
-    try:
-        overrides = tomllib.loads(content.decode("utf-8"))
-        check_overrides(overrides)
-    except ValueError as error:
+        return Overrides()
+    except (msgspec.MsgspecError, ValueError) as error:
         raise UnparsableError(f"{path}: {error}") from error
-    return overrides
 
 
-def write_overrides(path: str, overrides: Mapping[str, Any]) -> None:
+def write_overrides(path: str, overrides: Overrides) -> None:
     """Write the file atomically. Every user may read it. Raise CcagentError."""
     from ccagent.config.defaults import toml
 
-    lines = [f"{OFF} = {toml(overrides.get(OFF, []))}"]
-    for name, table in as_table(overrides.get("agents")).items():
+    lines = [f"agents-off = {toml([*overrides.agents_off])}"]
+    for name, table in overrides.agents.items():
         lines.append(f"[agents.{toml(name)}]")
-        lines += [f"{toml(key)} = {toml(value)}" for key, value in as_table(table).items()]
+        lines += [f"{toml(key)} = {toml(value)}" for key, value in table.items()]
     try:
         make_directory(os.path.dirname(path), 0o755)
         replace_file(path, ("\n".join(lines) + "\n").encode(), 0o644)

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import re
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from ccagent.controls.control import (
+    MICRO,
+    NO_LIMITS,
     ControlClass,
     DeviceType,
     KernelFile,
     Limits,
     find_files,
+    find_power_range,
     list_names,
-    read_integer,
-    without_limits,
+    list_settable,
 )
 
 if TYPE_CHECKING:
@@ -31,8 +34,9 @@ _POWERCAP = "sys/class/powercap"
 _ZONE = re.compile(r"intel-rapl:[0-9]{1,4}(?::[0-9]{1,4})?", re.ASCII)
 _CONSTRAINT = re.compile(r"constraint_([0-9])_name", re.ASCII)
 _PACKAGE = re.compile(r"package-([0-9]{1,4})(?:-die-([0-9]{1,4}))?", re.ASCII)
+_WITH_TWO = frozenset({"pkg", "psys"})
+"""Domains with two limits."""
 _DOMAINS = {"core": "pp0", "uncore": "pp1", "dram": "dram"}
-_MICRO = 1_000_000
 _ROUNDING = 0.02
 """The hardware stores power in steps of 1/8 W, and times as 2**y * (1 + z/4)."""
 _TIME_ROUNDING = 0.3
@@ -43,22 +47,6 @@ class _Zone(NamedTuple):
     device_type: DeviceType
     device: str
     path: str
-
-
-class Rapl(ControlClass):
-    """Energy and power limits of packages, memory, cores and the platform."""
-
-    category = "rapl"
-    needs: ClassVar[str] = "/sys/class/powercap with intel-rapl zones: modprobe intel_rapl_msr"
-
-    def find_features(self, node: Node) -> Iterator[Feature]:
-        """Return the features of this machine's zones."""
-        by_domain: dict[tuple[str, DeviceType], dict[str, str]] = {}
-        for zone in _find_zones(node):
-            by_domain.setdefault((zone.domain, zone.device_type), {})[zone.device] = zone.path
-        for (domain, device_type), zones in by_domain.items():
-            table = _tabulate(domain, _constraints(node, domain, zones))
-            yield from find_files(node, "rapl", device_type, zones, table)
 
 
 def _find_zones(node: Node) -> Iterator[_Zone]:
@@ -88,23 +76,24 @@ def _tabulate(domain: str, constraints: dict[int, str]) -> Iterator[KernelFile]:
     """Yield the files of a domain's zones. constraints: LIKWID's suffixes by number."""
     title = _TITLES[domain]
     yield KernelFile(f"{domain}_energy", "energy_uj", "real", f"Energy of {title}", "J",
-                     scale=_MICRO)  # fmt: skip
+                     scale=MICRO)  # fmt: skip
     for number, suffix in constraints.items():
         name, constraint = f"{domain}_limit{suffix}", f"constraint_{number}"
         yield KernelFile(
             name, f"{constraint}_power_limit_uw", "real", f"Power limit of {title}", "W",
-            partial(_find_range, constraint), _MICRO, _ROUNDING,
+            partial(find_power_range, f"{constraint}_min_power_uw", f"{constraint}_max_power_uw"),
+            MICRO, _ROUNDING,
         )  # fmt: skip
         yield KernelFile(
             f"{name}_time", f"{constraint}_time_window_us", "real",
-            f"Time window of the limit of {title}", "s", _find_window, _MICRO, _TIME_ROUNDING,
+            f"Time window of the limit of {title}", "s", Limits(1 / MICRO), MICRO, _TIME_ROUNDING,
         )  # fmt: skip
         highest = "max_limit" if suffix == "_2" else "tdp"
         yield KernelFile(f"{domain}_{highest}", f"{constraint}_max_power_uw", "real",
-                         f"Highest power of {title}", "W", scale=_MICRO)  # fmt: skip
+                         f"Highest power of {title}", "W", scale=MICRO)  # fmt: skip
         if suffix != "_2":
             yield KernelFile(f"{name}_enable", "enabled", "boolean",
-                             f"Enable of the limit of {title}", "bool", without_limits)  # fmt: skip
+                             f"Enable of the limit of {title}", "bool", NO_LIMITS)  # fmt: skip
 
 
 _TITLES = {
@@ -119,7 +108,7 @@ def _constraints(node: Node, domain: str, zones: dict[str, str]) -> dict[int, st
     for path in zones.values():
         for match in list_names(node, path, _CONSTRAINT):
             name = node.read_text(f"{path}/{match[0]}")
-            if domain not in {"pkg", "psys"}:
+            if domain not in _WITH_TWO:
                 if name == "long_term":
                     suffixes[int(match[1])] = ""
             elif suffix := {"long_term": "_1", "short_term": "_2"}.get(name):
@@ -127,13 +116,21 @@ def _constraints(node: Node, domain: str, zones: dict[str, str]) -> dict[int, st
     return suffixes
 
 
-def _find_range(constraint: str, node: Node, path: str) -> Limits:
-    """Return the kernel's range of a limit in W, without 0 W."""
-    low = read_integer(node, f"{path}/{constraint}_min_power_uw")
-    high = read_integer(node, f"{path}/{constraint}_max_power_uw")
-    return Limits(max(low or 0, 1) / _MICRO, high / _MICRO if high else None)
+class Rapl(ControlClass):
+    """Energy and power limits of packages, memory, cores and the platform."""
 
+    category = "rapl"
+    needs: ClassVar[str] = "/sys/class/powercap with intel-rapl zones: modprobe intel_rapl_msr"
+    settable = list_settable("rapl", chain.from_iterable(
+        _tabulate(domain, {0: "_1", 1: "_2"} if domain in _WITH_TWO else {0: ""})
+        for domain in _TITLES
+    ))  # fmt: skip
 
-def _find_window(node: Node, path: str) -> Limits:
-    del node, path
-    return Limits(1 / _MICRO, None)
+    def find_features(self, node: Node) -> Iterator[Feature]:
+        """Return the features of this machine's zones."""
+        by_domain: dict[tuple[str, DeviceType], dict[str, str]] = {}
+        for zone in _find_zones(node):
+            by_domain.setdefault((zone.domain, zone.device_type), {})[zone.device] = zone.path
+        for (domain, device_type), zones in by_domain.items():
+            table = _tabulate(domain, _constraints(node, domain, zones))
+            yield from find_files(node, "rapl", device_type, zones, table)

@@ -7,6 +7,7 @@ way of requests.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -25,7 +26,7 @@ from ccagent.records.line_protocol.decoding import Line
 from ccagent.senders import SenderTable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from ccagent.controls.settings import ControlsSettings
     from ccagent.machine.node import Node
@@ -71,14 +72,12 @@ class Responder:
         catalogue: Catalogue,
         changes: Changes | None,
         audit: Audit,
-        documents: Mapping[str, Callable[[], str]],
+        configuration: Callable[[], str],
         senders: SenderTable | None = None,
-        hanging: frozenset[str] = frozenset(),
     ) -> None:
-        """Set the parts. documents: answers to GET of topology, config and audit.
+        """Set the parts. configuration: returns the answer to GET of config.
 
-        senders: counters that go on after a reload. hanging: controls with devices that are not
-        read, because a read has ended the last service.
+        senders: counters that go on after a reload.
         """
         self.catalogue = catalogue
         self._node = node
@@ -86,8 +85,9 @@ class Responder:
         self._policy = policy
         self._changes = changes
         self._audit = audit
-        self._documents = documents
-        self.hanging = hanging
+        self._configuration = configuration
+        self._hanging: set[str] = set()
+        """Controls with devices that are not read, because a read has hung."""
         self._puts = SenderLimits(settings, settings.puts_per_minute)
         self._refusals = SenderLimits(settings, _REFUSALS_A_MINUTE)
         self._forged = RateLimit(_REFUSALS_A_MINUTE)
@@ -116,13 +116,11 @@ class Responder:
         except ControlError:
             return True
 
-    def name_resource(self, line: Line) -> str:
-        """Return control and device of a GET; "" if it has none."""
-        try:
+    def note_hanging(self, line: Line) -> None:
+        """Refuse further reads of the control in a line: each would stop all other requests."""
+        with contextlib.suppress(ControlError):
             feature, device = self._find(self._parse(line, "GET"))
-        except ControlError:
-            return ""
-        return f"{feature.control.full_name}@{device}"
+            self._hanging.add(f"{feature.control.full_name}@{device}")
 
     def answer(self, line: Line, sender: RequestSender, only: Method = "") -> Line:
         """Return the answer to a line for this node. Must not raise on any content."""
@@ -198,9 +196,17 @@ class Responder:
         self._policy.check_get()
         if name == CONTROLS:
             return self.catalogue.listing()
-        if name == STATUS:
-            return msgspec.json.encode({"senders": self._senders.dearest()}).decode()
-        return self._documents[name]()
+        if name == CONFIG:
+            return self._configuration()
+        document: object = {"senders": self._senders.dearest()}
+        if name == TOPOLOGY:
+            document = read_topology(self._node)
+        elif name == AUDIT:
+            try:
+                document = {"audit": read_audit(self._settings.state_directory, _AUDIT_LINES)}
+            except OSError as error:
+                raise NotPermittedError(f"audit: {error.strerror}") from error
+        return msgspec.json.encode(document).decode()
 
     def _parse(self, line: Line, method: Method) -> _Request:
         """Return a control request from a line. Raise ControlError for an invalid form."""
@@ -233,7 +239,7 @@ class Responder:
     def _get(self, request: _Request) -> str:
         self._policy.check_get()
         feature, device = self._find(request)
-        if self.hanging and (name := f"{feature.control.full_name}@{device}") in self.hanging:
+        if self._hanging and (name := f"{feature.control.full_name}@{device}") in self._hanging:
             raise ControlError(f"{name}: its read has hung: not read until the next start")
         return feature.read(device)
 
@@ -289,24 +295,6 @@ class Responder:
             names = ", ".join(f"{c.control}@{c.device}" for c in failed)
             raise ControlError(f"restore: failed for {names}; it is tried again")
         return f"Restored {len(chosen)} values: SUCCESS!"
-
-
-def make_documents(
-    node: Node, directory: str, configuration: Callable[[], str]
-) -> dict[str, Callable[[], str]]:
-    """Return the documents of a node. directory: that of the audit."""
-
-    def topology() -> str:
-        return msgspec.json.encode(read_topology(node)).decode()
-
-    def audit() -> str:
-        try:
-            entries = read_audit(directory, _AUDIT_LINES)
-        except OSError as error:
-            raise NotPermittedError(f"audit: {error.strerror}") from error
-        return msgspec.json.encode({"audit": entries}).decode()
-
-    return {TOPOLOGY: topology, CONFIG: configuration, AUDIT: audit}
 
 
 def _method_of(line: Line, only: Method) -> Method:

@@ -16,15 +16,15 @@ import msgspec
 
 from ccagent.config.service_setup import keep_log
 from ccagent.controls.audit import Audit, Entry
+from ccagent.controls.bounded_calls import BoundedCalls
 from ccagent.controls.catalogue import Catalogue, find_features, standard_classes
 from ccagent.controls.changes import Changes, find_jobs
 from ccagent.controls.journal import Change, Journal
 from ccagent.controls.local_socket import LocalSocket
 from ccagent.controls.messages import encode_line
 from ccagent.controls.policy import Policy
-from ccagent.controls.responder import Responder, make_documents
+from ccagent.controls.responder import Responder
 from ccagent.controls.settings import ControlSetup, ControlsSettings, all_senders, load_setup
-from ccagent.controls.watchdog import BoundedCalls, ReadWatchdog, save_hanging, take_hanging
 from ccagent.errors import (
     CcagentError,
     ConfigurationError,
@@ -72,12 +72,10 @@ class ControlService:
         self._reload = False
         self._notifier = Notifier()
         self._calls = BoundedCalls()
-        self._watchdog: ReadWatchdog | None = None
         self._requests: NatsRequests | None = None
         self._requests_task: asyncio.Task[None] | None = None
         self._signatures: SignatureCheck | None = None
         self._senders = SenderTable()
-        self._hanging: frozenset[str] = frozenset()
         self._started = time.time()
         self._host = read_host_name()
 
@@ -128,7 +126,6 @@ class ControlService:
     def _build(self) -> None:
         directory = self._setup.settings.state_directory
         self._journal = Journal(directory)
-        self._hanging = take_hanging(directory)
         self._audit = Audit(directory, self._node.clock.time, self._announce)
         self._catalogue = self._list_machine()
         self._changes = Changes(self._node, self._catalogue, self._journal, self._audit)
@@ -147,9 +144,6 @@ class ControlService:
             self._signatures = self._signatures or SignatureCheck(self._started, keys)
         if self._signatures is not None:
             self._signatures.keys = keys  # used signatures stay used after a reload
-        documents = make_documents(
-            self._node, settings.state_directory, lambda: self._config_source().document()
-        )
         self._responder = Responder(
             self._node,
             settings,
@@ -157,16 +151,14 @@ class ControlService:
             catalogue=self._catalogue,
             changes=self._changes,
             audit=self._audit,
-            documents=documents,
+            configuration=lambda: self._config_source().document(),
             senders=self._senders,
-            hanging=self._hanging,
         )
 
     def _connect(self) -> None:
         """Start to keep a connection with the current settings."""
         settings = self._setup.settings
         if self._requests is not None and self._requests_task is not None:
-            self._requests.close()
             self._requests_task.cancel()
             self._requests = self._requests_task = None
         if not settings.url:
@@ -174,22 +166,8 @@ class ControlService:
         # Without a server the library is not needed.
         from ccagent.controls.nats_requests import NatsRequests
 
-        if self._watchdog is None:
-            self._watchdog = ReadWatchdog(settings.time_limit.seconds, self._on_hang)
-        self._requests = NatsRequests(
-            settings, self._responder, self._signatures, self._calls, self._watchdog
-        )
+        self._requests = NatsRequests(settings, self._responder, self._signatures, self._calls)
         self._requests_task = self._loop.create_task(self._requests.run())
-
-    def _on_hang(self) -> None:
-        """Answer a hanging read, and note it for the next start. In another thread."""
-        requests = self._requests
-        if requests is None or requests.current is None:
-            return
-        name = self._responder.name_resource(requests.current.line)
-        logger.error("controls: %s: its read hangs", name)
-        save_hanging(self._setup.settings.state_directory, self._hanging | {name})
-        requests.answer_hanging()
 
     def _list_machine(self) -> Catalogue:
         settings = self._setup.settings
@@ -274,13 +252,10 @@ class ControlService:
             self._notifier.ready(f"configuration not read again, the old one stays: {error}")
             return
         self._setup = setup
-        self._hanging = frozenset()
         self._catalogue = await self._calls.call(self._list_machine, None)
         self._changes.catalogue = self._catalogue
         self._arrange()
         self._local.responder = self._responder
-        if self._watchdog is not None:
-            self._watchdog.limit = setup.settings.time_limit.seconds
         if self._requests is None or _connection_of(setup.settings) != _connection_of(old.settings):
             self._connect()
         else:
@@ -295,7 +270,6 @@ class ControlService:
         """Stop answering, then restore all changes."""
         self._changes.close()
         if self._requests is not None and self._requests_task is not None:
-            self._requests.close()
             self._requests_task.cancel()
             await asyncio.wait({self._requests_task}, timeout=_STOP_WITHIN)
         deadline = time.monotonic() + _STOP_WITHIN

@@ -1,9 +1,9 @@
-"""Processors: topology in cc-node-controller's JSON format, vendor, model; PCI addresses."""
+"""Processors: topology in cc-node-controller's JSON format; PCI addresses."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -13,7 +13,6 @@ from ccagent.machine.cpus import CPUS, read_topology_id
 from ccagent.machine.cpus import read_siblings as read_core
 from ccagent.machine.parsed import parse_or
 from ccagent.machine.procfs.cpulist import parse_cpu_list
-from ccagent.machine.procfs.system import parse_cpuinfo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,32 +23,6 @@ if TYPE_CHECKING:
 _CPU = re.compile(r"cpu([0-9]{1,6})", re.ASCII)
 _NODES = "sys/devices/system/node"
 _NODE = re.compile(r"node([0-9]{1,6})", re.ASCII)
-_PART = 4096
-
-
-class Processor(NamedTuple):
-    """Vendor, family and model of x86; empty and 0 on other architectures."""
-
-    vendor: str = ""
-    family: int = 0
-    model: int = 0
-
-
-def parse_processor(content: bytes) -> Processor:
-    """Parse the start of /proc/cpuinfo. The result is empty for other architectures."""
-    fields = next(iter(parse_cpuinfo(content)), dict[str, str]())
-    try:
-        return Processor(fields["vendor_id"], int(fields["cpu family"]), int(fields["model"]))
-    except (KeyError, ValueError):
-        return Processor()
-
-
-def read_processor(node: Node) -> Processor:
-    """Read vendor and model of the first processor."""
-    try:
-        return parse_processor(next(node.pieces("proc/cpuinfo"), b"")[:_PART])
-    except CcagentError:
-        return Processor()
 
 
 def list_cpus(node: Node) -> list[int]:

@@ -14,6 +14,7 @@ from ccagent.controls.control import (
     Limits,
     find_files,
     list_names,
+    list_settable,
     read_integer,
 )
 from ccagent.machine.cpus import CPUS
@@ -51,8 +52,8 @@ def _limit_maximum(node: Node, path: str) -> Limits:
 
 _FILES = [
     KernelFile(f"{name}_uncore_freq", file, "integer", f"{text} frequency of the uncore", "MHz",
-               find_limits, _KHZ)
-    for name, file, text, find_limits in (
+               limits, _KHZ)
+    for name, file, text, limits in (
         ("cur", "current_freq_khz", "Current", None),
         ("min", "min_freq_khz", "Lowest", _limit_minimum),
         ("max", "max_freq_khz", "Highest", _limit_maximum),
@@ -65,6 +66,7 @@ class UncoreFreq(ControlClass):
 
     category = "uncore_freq"
     needs: ClassVar[str] = "the driver intel_uncore_frequency: modprobe intel-uncore-frequency"
+    settable = list_settable("uncore_freq", _FILES)
 
     def find_features(self, node: Node) -> Iterator[Feature]:
         """Return the features of the dies, or of sockets if each has one die (LIKWID)."""

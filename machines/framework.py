@@ -71,7 +71,7 @@ class RunningTask:
 
     def __init__(self, key: str, task: fast.MachineTask, topic: str, sender: str = "") -> None:
         self.key, self.task, self.topic, self.sender = key, task, topic, sender
-        self.name = task.task_name
+        self.name = task.task
         self.begun = time.monotonic()
         self.outcomes: list[fast.MachineOutcome | None] = []
         self.left = 0
@@ -174,7 +174,7 @@ class Framework:
         except CcagentError as error:
             outcomes = _fail_all(task, str(error))
         if _are_refused(outcomes):
-            self._refuse(topic, task.id, task.task_name, outcomes)
+            self._refuse(topic, task.id, task.task, outcomes)
             return
         running = RunningTask(key, task, topic, sender)
         self._audit("accepted", running)

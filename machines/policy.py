@@ -67,7 +67,7 @@ class MachinePolicy:
         return next(filter(None, self._refuse_configuration(part)), "")
 
     def _refuse_task(self, task: fast.MachineTask) -> Iterator[str]:
-        name = task.task_name
+        name = task.task
         if name == "quit":
             yield "quit: this service is stopped by its node only"
         if task.refused:

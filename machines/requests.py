@@ -12,7 +12,6 @@ import time
 from typing import TYPE_CHECKING
 
 from ccagent.agents.fast.messages.documents import Fields, parse_document, write_document
-from ccagent.agents.fast.messages.structures import ConnectionRequest
 from ccagent.errors import UnparsableError
 from ccagent.machines.hypervisor import HypervisorError
 
@@ -85,7 +84,7 @@ class BrokerRequests:
         """
         payload = task.encode()
         if self._settings.pscom_form == "map":
-            payload = ConnectionRequest(id=task_id, task=task).encode()
+            payload = write_document({"task": task} | ({"id": task_id} if task_id else {}))
         limit = self._settings.pscom_limit.seconds
         request = (f"{self._root}/pscom/{machine}/any_proc/request", payload)
         found = self._ask(request, self._responses(machine), machine, processes, limit)

@@ -76,7 +76,7 @@ class MachineWork:
                     "suspend vm": (partial(operations.change, "running", "suspend"), "paused"),
                     "resume vm": (partial(operations.change, "paused", "resume"), "running"),
                 }
-                work, state = works[task.task_name]
+                work, state = works[task.task]
                 if is_begun:
                     return [self._finding(each.name, state) for each in task.machines]
                 return [

@@ -44,12 +44,7 @@ class FastAgent(Agent[FastSettings]):
         from ccagent.agents.fast.session.kept_state import KeptState
 
         self._reader = KpiReader(self.settings)
-        self._applications = Applications(
-            KeptState(),
-            has_jobs=self.settings.jobs,
-            machines=self.settings.machines,
-            run_directory=self.settings.run_directory,
-        )
+        self._applications = Applications(KeptState(), self.settings)
         if self.settings.url and not self.is_only_sample and self._runtime is None:
             from ccagent.agents.fast.runtime import FastRuntime
 

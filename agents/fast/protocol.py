@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import structs
 
 from ccagent.agents.fast.bandwidth.service import BandwidthService
+from ccagent.agents.fast.kpis.applications import Applications
 from ccagent.agents.fast.kpis.points import ApplicationRelay
 from ccagent.agents.fast.messages.decoding import decode
 from ccagent.agents.fast.messages.structures import (
-    AgentInit,
+    AgentPresence,
     ApplicationKpis,
     ApplicationStatus,
     BandwidthRequest,
@@ -36,8 +37,8 @@ from ccagent.senders import SenderTable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ccagent.agents.fast.kpis.applications import Applications, MonitoredApplication
-    from ccagent.agents.fast.messages.structures import FastMessage
+    from ccagent.agents.fast.kpis.applications import MonitoredApplication
+    from ccagent.agents.fast.messages.structures import FastMessage, SentMessage
     from ccagent.agents.fast.session.answers import AnswerQueue
     from ccagent.agents.fast.session.kept_state import StateFile
     from ccagent.agents.fast.session.topics import FastTopics
@@ -66,7 +67,6 @@ class FastProtocol:
         topics: FastTopics,
         kept: StateFile,
         answers: AnswerQueue,
-        applications: Applications,
     ) -> None:
         self.relay = ApplicationRelay()
         self.senders = SenderTable()
@@ -81,7 +81,7 @@ class FastProtocol:
         self._topics = topics
         self._kept = kept
         self._answers = answers
-        self._applications = applications
+        self._applications = Applications(kept.state, settings)
         self._bandwidth = BandwidthService(node, settings.state_directory, 1.0 / settings.max_rate)
         self._known: set[str] = set()
         self._init_pause = _FIRST_INIT_PAUSE
@@ -133,7 +133,7 @@ class FastProtocol:
 
     def filters(self) -> list[str]:
         """Return the topic filters to subscribe to."""
-        filters = self._topics.fixed(measures=True)
+        filters = self._topics.fixed()
         match self._settings.relay:
             case "all":
                 filters += self._topics.of_job("+")
@@ -313,12 +313,13 @@ class FastProtocol:
         )
         self._answer(key, answer)
 
-    def _answer(self, key: str, message: FastMessage) -> None:
+    def _answer(self, key: str, message: SentMessage) -> None:
         self._answers.put(key, self._topics.status, message.encode())
         self.on_answer()
 
     def _send_init(self) -> None:
-        self.publish(self._topics.status, AgentInit(source=self._node.hostname).encode())
+        message = AgentPresence(task="init", source=self._node.hostname)
+        self.publish(self._topics.status, message.encode())
         pause = self._init_pause * random.uniform(0.8, 1.2)  # noqa: S311
         self._init_at = self._node.clock.monotonic() + pause
         self._init_pause = min(2 * self._init_pause, _LONGEST_INIT_PAUSE)

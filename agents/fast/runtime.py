@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import structs
 
-from ccagent.agents.fast.kpis.applications import Applications
 from ccagent.agents.fast.kpis.kpi_reading import KpiReader
-from ccagent.agents.fast.messages.structures import AgentQuit, KpiReport
+from ccagent.agents.fast.messages.structures import AgentPresence, KpiReport
 from ccagent.agents.fast.protocol import FastProtocol
 from ccagent.agents.fast.session.answers import AnswerQueue
 from ccagent.agents.fast.session.kept_state import StateFile
@@ -222,19 +221,9 @@ class FastRuntime:
     def _serve(self, answers: AnswerQueue) -> None:
         node, settings, status = self._node, self._settings, self._topics.status
         protocol = FastProtocol(
-            node,
-            settings,
-            topics=self._topics,
-            kept=self._kept,
-            answers=answers,
-            applications=Applications(
-                self._kept.state,
-                has_jobs=settings.jobs,
-                machines=settings.machines,
-                run_directory=settings.run_directory,
-            ),
+            node, settings, topics=self._topics, kept=self._kept, answers=answers
         )
-        will = LastWill(status, AgentQuit(source=node.hostname).encode())
+        will = LastWill(status, AgentPresence(task="quit", source=node.hostname).encode())
         name = fill_topic(settings.client_id, node.cluster, node.hostname, "fast", "")
         options = MqttOptions(settings.broker(), name, will, qos_hint=", which FAST needs")
         session = FastSession(options, protocol, answers, self._kept)

@@ -21,6 +21,7 @@ from ccagent.agents.fast.bandwidth.service import LEAST_VALUE
 from ccagent.agents.fast.messages import kpi_names as kpi
 from ccagent.agents.fast.messages import structures as fast
 from ccagent.agents.fast.messages.decoding import decode
+from ccagent.agents.fast.messages.documents import write_document
 from ccagent.errors import ConfigurationError, ProgramError
 from ccagent.log import logger
 from ccagent.net.mqtt import MqttConnection
@@ -229,13 +230,13 @@ class ReferenceScheduler:
             self._serve(time.monotonic() + seconds, lambda: False)
             self._nodes = sorted(self._reports)
         nodes = self._nodes
-        request = fast.InitAgent(categories=_CATEGORIES, repeat=repeat)
+        request = fast.InitAgent(categories=_CATEGORIES, repeat=repeat).encode()
         for node in nodes:
             self._publish(f"agent/{node}/task/init_agent", request)
         for cores in self._slots or ((),):
             for node in nodes if cores else ():
                 measurement = fast.BandwidthRequest(id=self._new_id(), cores=cores)
-                self._publish(f"agent/{node}/mmbwmon/request", measurement)
+                self._publish(f"agent/{node}/mmbwmon/request", measurement.encode())
             deadline = time.monotonic() + seconds / max(1, len(self._slots))
             self._serve(deadline, lambda: False)
         for topic, reason in self._connection.refused_filters.items():
@@ -252,17 +253,18 @@ class ReferenceScheduler:
         vcpus: virtual CPUs to pin. Raise ProgramError without an outcome.
         """
         name = self._new_id()
-        task: fast.MachineTask = fast.MigrateMachine(
-            id=name,
-            machine=fast.MigratingMachine(name=proposal.machine),
-            destination=proposal.target,
-            migration_type="live",
-            measures_time=True,
-        )
+        task: dict[str, object] = {"id": name, "vm-name": proposal.machine}
         if proposal.cores:
-            vcpu_map = (proposal.cores,) * vcpus
-            task = fast.RepinMachine(id=name, name=proposal.machine, vcpu_map=vcpu_map)
-        self._publish(f"migfra/{proposal.source}/task", task)
+            task |= {"task": "repin vm", "vcpu-map": [[*proposal.cores] for _ in range(vcpus)]}
+        else:
+            parameter = {"migration-type": "live", "rdma-migration": False}
+            task |= {"task": "migrate vm", "destination": proposal.target}
+            task |= {"time-measurement": True, "parameter": parameter}
+        topic = f"migfra/{proposal.source}/task"
+        payload = write_document(task)
+        if self._seed:
+            payload = write_signed(self._seed, f"{self._root}/{topic}", payload, time.time())
+        self._publish(topic, payload)
         self._serve(time.monotonic() + _TASK_LIMIT, lambda: name in self._results)
         if name not in self._results or not self._results[name].machines:
             raise ProgramError(f"no result of the task for {proposal.machine}")
@@ -271,11 +273,8 @@ class ReferenceScheduler:
     def _new_id(self) -> str:
         return f"schedule-{os.getpid()}-{time.time_ns()}"
 
-    def _publish(self, topic: str, message: fast.FastMessage) -> None:
+    def _publish(self, topic: str, payload: bytes) -> None:
         self._sent += 1
-        payload = message.encode()
-        if self._seed and isinstance(message, fast.MachineTask):
-            payload = write_signed(self._seed, f"{self._root}/{topic}", payload, time.time())
         self._connection.publish(self._sent, f"{self._root}/{topic}", payload)
         self._connection.settle()
         if self._connection.results.pop(self._sent, 0) >= REFUSED:

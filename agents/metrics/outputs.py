@@ -191,10 +191,11 @@ class ClockGuard:
 
 
 class PacedReader:
-    """Reads with every sample, or at the interval `every` of the reader."""
+    """Reads with every sample, or at the interval `every` of the reader. user: named in the log."""
 
-    def __init__(self, reader: Reader[Any]) -> None:
+    def __init__(self, reader: Reader[Any], user: str = "agent metrics") -> None:
         self.reader = reader
+        self._user = user
         self._rates: Rates[Scope] = Rates()
         self._every: float = 0.0 if reader.has_own_pace else reader.settings.every.seconds
         self._slot: int | None = None
@@ -211,7 +212,7 @@ class PacedReader:
         """Return the values of a reading. Log errors, rate-limited; failed metrics are omitted."""
         values: list[Value] = []
         counts: list[Count] = []
-        name = self.reader.name
+        name = f"{self._user}: {self.reader.name}"
         is_known = True
         wanted = self.reader.wanted
         try:
@@ -224,15 +225,15 @@ class PacedReader:
                 else:
                     values.append(each)
         except NotHereError as error:
-            logger.debug("agent metrics: %s: %s", name, error)
+            logger.debug("%s: %s", name, error)
         except CcagentError as error:
-            logger.warning("agent metrics: %s: %s", name, error)
+            logger.warning("%s: %s", name, error)
             is_known = False
         except Exception:  # noqa: BLE001 - a failing reader must not stop others
-            logger.exception("agent metrics: %s: unforeseen error", name)
+            logger.exception("%s: unforeseen error", name)
             is_known = False
         for problem in self.reader.errors:
-            logger.warning("agent metrics: %s: %s", name, problem)
+            logger.warning("%s: %s", name, problem)
         # A reading without counters also sets the start of the next interval.
         if counts or is_known:
             values += self._rates.of(counts, metrics, node.clock.monotonic())

@@ -207,7 +207,7 @@ class Site:
         self.responder = Responder(
             node, self.settings, policy=self.policy, catalogue=self.catalogue,
             changes=self.changes, audit=self.audit,
-            documents={name: lambda: "{}" for name in ("topology", "config", "audit")},
+            configuration=lambda: "{}",
         )  # fmt: skip
 
     def feature(self, name: str) -> Feature:

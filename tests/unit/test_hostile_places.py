@@ -15,7 +15,7 @@ from ccagent.config.configuration import check
 from ccagent.config.warnings import unsafe_places
 from ccagent.controls.audit import Audit, Entry
 from ccagent.controls.journal import Journal
-from ccagent.controls.overrides import read_overrides, write_overrides
+from ccagent.controls.overrides import Overrides, read_overrides, write_overrides
 from ccagent.errors import (
     CcagentError,
     ConfigurationError,
@@ -203,10 +203,10 @@ def test_the_journal_and_the_audit_of_controls(theirs: HostileDirectory, kind: s
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_overrides_of_controls(theirs: HostileDirectory, kind: str) -> None:
     path = str(theirs.plant("overrides.toml", kind))
-    found: dict[str, object] = {}
+    found = Overrides()
     with contextlib.suppress(CcagentError):  # a socket is like no file
         found = read_overrides(path)
-    assert found == {}
+    assert found == Overrides()
     with contextlib.suppress(CcagentError):  # a directory can't be replaced
-        write_overrides(path, {})
+        write_overrides(path, Overrides())
     theirs.check(has_lost_a_name=kind == "hard link")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -19,6 +18,7 @@ from ccagent.agents.fast.bandwidth.measurement import (
 from ccagent.agents.fast.messages.structures import BandwidthResponse
 from ccagent.errors import CcagentError, NotHereError, ProgramError
 from ccagent.log import logger
+from ccagent.machine.background import BackgroundCall
 from ccagent.machine.cgroup.files import list_pids
 from ccagent.machine.cgroup.jobs import job_directories, machine_scopes
 from ccagent.machine.checks import Check, CheckResult
@@ -290,8 +290,7 @@ class BandwidthService:
         self._node = node
         self._directory = directory
         self._interval = shortest_interval
-        self._lock = threading.Lock()
-        self._is_busy = False
+        self._running: BackgroundCall[None] | None = None
         self._next_at = 0.0
 
     def start(
@@ -300,31 +299,30 @@ class BandwidthService:
         machines: Sequence[MonitoredMachine],
         when_done: Callable[[BandwidthResponse], None],
     ) -> str:
-        """Start a measurement; return why it is refused, or "". when_done: gets the response."""
+        """Start a measurement; return why it is refused, or "". when_done: gets the response.
+
+        One thread at a time may call this.
+        """
         now = self._node.clock.monotonic()
-        with self._lock:
-            if self._is_busy:
-                return "another measurement is running"
-            if now < self._next_at:
-                return f"the last measurement was less than {self._interval:g} s ago; see max-rate"
-            self._is_busy = True
-            self._next_at = now + self._interval
+        if self._running is not None and not self._running.is_done:
+            return "another measurement is running"
+        if now < self._next_at:
+            return f"the last measurement was less than {self._interval:g} s ago; see max-rate"
+        self._next_at = now + self._interval
+        responses: list[BandwidthResponse] = []
 
         def work() -> None:
             try:
-                response = measure_now(self._node, cores, self._directory, machines)
+                responses.append(measure_now(self._node, cores, self._directory, machines))
             except Exception as error:  # noqa: BLE001 - a request must be answered after any error
                 logger.exception("agent fast: a measurement failed")
-                response = BandwidthResponse(cores=tuple(cores), details=f"failed: {error}")
-            with self._lock:
-                self._is_busy = False
-            when_done(response)
+                responses.append(BandwidthResponse(cores=tuple(cores), details=f"failed: {error}"))
 
         try:
-            threading.Thread(target=work, name="fast measurement", daemon=True).start()
-        except RuntimeError as error:
-            with self._lock:
-                self._is_busy = False
+            self._running = BackgroundCall(
+                work, "fast measurement", lambda: when_done(responses[0])
+            )
+        except ProgramError as error:
             return f"can't start a thread: {error}"
         return ""
 

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import structs
 
-from ccagent.agents.fast.kpis.processes import (
-    CPU_CONTROLLER,
-    MEMORY_CONTROLLER,
-    Groups,
-)
+from ccagent.agents.fast.kpis.processes import CPU_CONTROLLER, MEMORY_CONTROLLER, Groups
 from ccagent.agents.fast.session.kept_state import MonitoredMachine
 from ccagent.errors import CcagentError
 from ccagent.log import logger
 from ccagent.machine.cgroup.files import list_pids
-from ccagent.machine.cgroup.jobs import MACHINE_STATES, job_directories
+from ccagent.machine.cgroup.jobs import job_directories
 from ccagent.machine.virtual_machines import MachineFinder, read_start
 
 if TYPE_CHECKING:
     from ccagent.agents.fast.messages.structures import MachineResult, StopMonitoring
     from ccagent.agents.fast.session.kept_state import KeptState
+    from ccagent.agents.fast.settings import FastSettings
     from ccagent.machine.node import Node
 
 MOST_APPLICATIONS = 256
@@ -46,19 +43,11 @@ class MonitoredApplication(NamedTuple):
 class Applications:
     """Finds the applications of the node, and keeps which are not monitored or suspended."""
 
-    def __init__(
-        self,
-        state: KeptState,
-        *,
-        has_jobs: bool = True,
-        machines: Literal["all", "libvirt", "none"] = "all",
-        run_directory: str = MACHINE_STATES,
-    ) -> None:
+    def __init__(self, state: KeptState, settings: FastSettings) -> None:
         self._state = state
-        self._has_jobs = has_jobs
-        self._has_machines = machines != "none"
+        self._settings = settings
         self._starts: dict[str, int | None] = {}
-        self._finder = MachineFinder(run_directory, has_others=machines == "all")
+        self._finder = MachineFinder(settings.run_directory, has_others=settings.machines == "all")
 
     def list_monitored(self, node: Node) -> list[MonitoredApplication]:
         """Return the monitored applications."""
@@ -67,7 +56,7 @@ class Applications:
             for machine in self.find_machines(node)
             if not machine.is_stopped
         ]
-        jobs = self._jobs(node) if self._has_jobs else []
+        jobs = self._jobs(node) if self._settings.jobs else []
         return [*jobs, *machines][:MOST_APPLICATIONS]
 
     def job_ids(self, node: Node) -> list[str]:
@@ -108,7 +97,7 @@ class Applications:
     def find_machines(self, node: Node) -> list[MonitoredMachine]:
         """Return the machines on this node, at most 256, with what is known of them."""
         known = {(each.name, each.process_id, each.start): each for each in self._state.machines}
-        found = self._finder.find(node) if self._has_machines else []
+        found = [] if self._settings.machines == "none" else self._finder.find(node)
         if len(found) > MOST_APPLICATIONS:
             logger.error(
                 "agent fast: %d machines; the first %d are monitored", len(found),
@@ -162,9 +151,8 @@ def _is_meant(machine: MonitoredMachine, task: StopMonitoring) -> bool:
 
 def _first_start(node: Node, groups: Groups) -> int | None:
     """Return the start of the oldest running process of a job, in ticks since boot."""
-    directories = next(
-        iter(groups.values()), list[str]()
-    )  # every controller has the same processes
+    # Every controller has the same processes.
+    directories = next(iter(groups.values()), list[str]())
     starts = [
         read_start(node, process)
         for directory in directories

@@ -26,8 +26,9 @@ from ccagent.agents.fast.messages.kpi_names import (
     NODE_MEMORY_BANDWIDTH,
     RUNTIME,
 )
+from ccagent.agents.metrics.outputs import PacedReader
 from ccagent.agents.metrics.perf.reader import PerfReader
-from ccagent.agents.metrics.readers.base import NODE, Count
+from ccagent.agents.metrics.readers.base import NODE
 from ccagent.agents.metrics.readers.cpu import CpuReader, CpuSettings
 from ccagent.agents.metrics.readers.disk import DiskReader
 from ccagent.agents.metrics.readers.infiniband import InfinibandReader
@@ -36,9 +37,7 @@ from ccagent.agents.metrics.readers.network import NetworkReader
 from ccagent.agents.metrics.readers.nfs import NfsReader
 from ccagent.agents.metrics.readers.power import PowerReader
 from ccagent.errors import CcagentError
-from ccagent.log import logger
 from ccagent.machine.cgroup.files import parse_amount
-from ccagent.machine.counters import Rates
 from ccagent.machine.cpus import read_online
 from ccagent.machine.parsed import read_parsed
 
@@ -47,19 +46,18 @@ if TYPE_CHECKING:
 
     from ccagent.agents.fast.kpis.applications import MonitoredApplication
     from ccagent.agents.fast.settings import FastSettings
-    from ccagent.agents.metrics.readers.base import Reader, Scope
+    from ccagent.agents.metrics.readers.base import Reader
     from ccagent.machine.checks import Check
     from ccagent.machine.node import Node
 
 _ROOT = "sys/fs/resctrl"
 _NO_GROUPS = frozenset({"info", "mon_data", "mon_groups"})
 _MOST = 1000
-_TRIED_AGAIN_AFTER = 600.0
-_IDLE = ("cpu_idle", "cpu_iowait")
-_TRANSFERS = (
-    "disk_read", "disk_write", "nfs3_read", "nfs3_write", "nfs4_read", "nfs4_write",
-)  # fmt: skip
-_POWERS = ("cpu_power", "mem_power")
+_METRICS = frozenset({
+    "mem_used", "cpu_idle", "cpu_iowait", "ib_recv", "ib_xmit", "net_bw", "disk_read", "disk_write",
+    "nfs3_read", "nfs3_write", "nfs4_read", "nfs4_write", "cpu_power", "mem_power", "mem_bw",
+})  # fmt: skip
+"""The metrics behind the KPIs of the node. Those of each reader are summed up."""
 _LEVEL_SOURCES = {
     COMMUNICATION: (NODE_INTERCONNECT, "communication"),
     COMPUTE: (NODE_CPU, "compute"),
@@ -100,17 +98,15 @@ class NodeKpis:
     """Reads each KPI from its first available source."""
 
     def __init__(self) -> None:
-        self._cpu = CpuReader(CpuSettings(types=("node",)))
-        self._memory = MemoryReader()
-        self._infiniband = InfinibandReader()
-        self._network = NetworkReader()
-        self._disk = DiskReader()
-        self._nfs = NfsReader()
-        self._power = PowerReader()
-        self._perf = PerfReader()
-        self._perf.wanted = frozenset({"mem_bw"})
-        self._rates: dict[str, Rates[Scope]] = {}
-        self._retry: dict[str, float] = {}
+        self._readers = {
+            reader.name: PacedReader(reader, "agent fast")
+            for reader in (
+                CpuReader(CpuSettings(types=("node",))), MemoryReader(), InfinibandReader(),
+                NetworkReader(), DiskReader(), NfsReader(), PowerReader(), PerfReader(),
+            )
+        }  # fmt: skip
+        for paced in self._readers.values():
+            paced.reader.wanted = _METRICS
         self._bandwidth_before: tuple[int, float] | None = None
 
     def read(self, node: Node, wanted: Collection[str]) -> dict[str, float | str]:
@@ -119,65 +115,43 @@ class NodeKpis:
         `INPUT_OUTPUT` is in B/s and `ENERGY` in W here, not yet a level.
         """
         kpis: dict[str, float | str] = {}
-        if NODE_MEMORY in wanted:
-            used = self._values(node, self._memory).get("mem_used")
-            if used is not None:
-                kpis[NODE_MEMORY] = used
-        if NODE_CPU in wanted:
-            shares = self._values(node, self._cpu)
-            if all(name in shares for name in _IDLE):
-                busy = 100.0 - sum(shares[name] for name in _IDLE)
-                kpis[NODE_CPU] = round(max(0.0, busy), 3)
+        if NODE_MEMORY in wanted and (used := self._values(node, MemoryReader)):
+            kpis[NODE_MEMORY] = used["mem_used"]
+        if NODE_CPU in wanted and (shares := self._values(node, CpuReader)):
+            kpis[NODE_CPU] = round(max(0.0, 100.0 - sum(shares.values())), 3)
         if NODE_MEMORY_BANDWIDTH in wanted:
             bandwidth = self._read_bandwidth(node)
             if bandwidth is not None:
                 kpis[NODE_MEMORY_BANDWIDTH] = round(bandwidth, 1)
         if NODE_INTERCONNECT in wanted:
-            traffic = self._read_traffic(node)
-            if traffic is not None:
-                kpis[NODE_INTERCONNECT] = round(traffic, 1)
-        return kpis | self._read_sums(node, wanted)
+            network = self._values(node, NetworkReader)
+            if traffic := self._values(node, InfinibandReader) or network:
+                kpis[NODE_INTERCONNECT] = round(sum(traffic.values()), 1)
+        if INPUT_OUTPUT in wanted and (
+            transfers := [
+                *self._values(node, DiskReader).values(), *self._values(node, NfsReader).values()
+            ]
+        ):  # fmt: skip
+            kpis[INPUT_OUTPUT] = sum(transfers)
+        if ENERGY in wanted and (powers := self._values(node, PowerReader)):
+            kpis[ENERGY] = sum(powers.values())
+        return kpis
 
     def checks(self, node: Node) -> Iterator[Check]:
         """Yield the checks of /proc and of hardware counters; other KPIs have two sources."""
-        for check in self._memory.checks(node):
+        for check in self._readers[MemoryReader.name].reader.checks(node):
             yield check._replace(impact="all KPIs of the node", is_vital=True)
-        for check in self._perf.checks(node):
+        for check in self._readers[PerfReader.name].reader.checks(node):
             yield check._replace(impact=NODE_MEMORY_BANDWIDTH, is_vital=False)
 
     def close(self) -> None:
         """Close the open counters."""
-        for reader in (
-            self._cpu, self._memory, self._infiniband, self._network, self._disk, self._nfs,
-            self._power, self._perf,
-        ):  # fmt: skip
-            reader.close()
-
-    def _read_sums(self, node: Node, wanted: Collection[str]) -> dict[str, float]:
-        """Return the wanted KPIs that are sums of metrics; none if no metric has a value."""
-        kpis: dict[str, float] = {}
-        for kpi, metrics, readers in (
-            (INPUT_OUTPUT, _TRANSFERS, (self._disk, self._nfs)),
-            (ENERGY, _POWERS, (self._power,)),
-        ):
-            if kpi in wanted:
-                values = [self._try_reader(node, reader) for reader in readers]
-                if found := [each[name] for each in values for name in metrics if name in each]:
-                    kpis[kpi] = sum(found)
-        return kpis
-
-    def _read_traffic(self, node: Node) -> float | None:
-        values = self._try_reader(node, self._infiniband)
-        if "ib_recv" in values and "ib_xmit" in values:
-            return values["ib_recv"] + values["ib_xmit"]
-        if self._infiniband.name not in self._retry:
-            return None  # the first reading of InfiniBand has no rates yet
-        return self._values(node, self._network).get("net_bw")
+        for paced in self._readers.values():
+            paced.reader.close()
 
     def _read_bandwidth(self, node: Node) -> float | None:
-        values = self._try_reader(node, self._perf)
-        if "mem_bw" in values:
-            return values["mem_bw"]
+        if counted := self._values(node, PerfReader):
+            return counted["mem_bw"]
         counter = read_bandwidth_counter(node)
         now = node.clock.monotonic()
         before = self._bandwidth_before
@@ -186,43 +160,15 @@ class NodeKpis:
             return None
         return max(0, counter - before[0]) / (now - before[1])
 
-    def _try_reader(self, node: Node, reader: Reader[Any]) -> dict[str, float]:
-        """Read with a reader that many machines lack. After a failure, retry after ten minutes."""
-        now = node.clock.monotonic()
-        if now < self._retry.get(reader.name, 0.0):
-            return {}
-        try:
-            values = self._read(node, reader)
-        except CcagentError as error:
-            logger.debug("agent fast: %s", error)
-            self._retry[reader.name] = now + _TRIED_AGAIN_AFTER
-            return {}
-        if reader is self._perf and reader.absent.get("mem_bw"):
-            reader.close()
-            self._retry[reader.name] = now + _TRIED_AGAIN_AFTER
-        else:
-            self._retry.pop(reader.name, None)
-        return values
-
-    def _values(self, node: Node, reader: Reader[Any]) -> dict[str, float]:
-        try:
-            return self._read(node, reader)
-        except CcagentError as error:
-            logger.warning("agent fast: %s", error)
-            return {}
-
-    def _read(self, node: Node, reader: Reader[Any]) -> dict[str, float]:
-        """Return the metrics of the node, or the sums over its sockets."""
+    def _values(self, node: Node, kind: type[Reader[Any]]) -> dict[str, float]:
+        """Return the wanted metrics of the node by a reader; empty if the machine has none."""
+        paced = self._readers[kind.name]
         values: dict[str, float] = {}
-        counts: list[Count] = []
-        for value in reader.read(node):
-            if isinstance(value, Count):
-                counts += [value] if value.scope == NODE else []
-            elif value.scope == NODE or value.scope.type == "socket":
-                values[value.metric] = values.get(value.metric, 0.0) + value.value
-        rates = self._rates.setdefault(reader.name, Rates())
-        now = node.clock.monotonic()
-        return values | {metric: rate for metric, rate, _ in rates.of(counts, reader.metrics, now)}
+        for metric, value, scope in paced.values(node, paced.reader.metrics):
+            # The memory traffic is counted by socket.
+            if scope == NODE or (metric == "mem_bw" and scope.type == "socket"):
+                values[metric] = values.get(metric, 0.0) + value
+        return values
 
 
 class ApplicationKpiValues(NamedTuple):

@@ -8,7 +8,7 @@ from ccagent.errors import CcagentError, NotHereError, UnparsableError
 from ccagent.machine.cgroup.files import list_pids, parse_amount, parse_fields, parse_pids
 from ccagent.machine.cgroup.jobs import MACHINE_SLICE, ROOT, V2, machine_of_scope
 from ccagent.machine.parsed import read_parsed
-from ccagent.machine.procfs.process_files import parse_stat
+from ccagent.machine.procfs.process_files import parse_stat, parse_statm
 from ccagent.machine.virtual_machines import read_start
 
 if TYPE_CHECKING:
@@ -55,19 +55,11 @@ def read_tree(node: Node, processes: list[int]) -> TreeUsage:
     for process in processes:
         try:
             stat = parse_stat(node.read_single(f"proc/{process}/stat"))
-            pages += parse_resident(node.read_single(f"proc/{process}/statm"))
+            pages += parse_statm(node.read_single(f"proc/{process}/statm")).resident
         except CcagentError:
             continue
         ticks += stat.all_ticks
     return TreeUsage(ticks * 1_000_000_000 // node.clock_ticks, pages * node.page_size)
-
-
-def parse_resident(content: bytes) -> int:
-    """Return the resident pages of /proc/PID/statm. Raise UnparsableError if invalid."""
-    fields = content.split(None, 2)
-    if len(fields) < 2 or not fields[1].isdigit() or len(fields[1]) > 18:
-        raise UnparsableError(f"not a number of pages: {content[:80]!r}")
-    return int(fields[1])
 
 
 def _children(node: Node, process: int) -> list[int]:

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 
 Subject = Literal[
     "agent task", "agent status", "bandwidth request", "bandwidth response",
-    "machine task", "machine result", "connection request",
-    "application status", "application kpis",
+    "machine task", "machine result", "application status", "application kpis",
 ]  # fmt: skip
 """Kinds of topics, by their messages."""
 
@@ -47,7 +46,7 @@ _MOST_IGNORED = 8
 _LONGEST_NAME = 256
 """Maximum length of machine names: they are kept on disk, and a peer can send many."""
 
-_EVENTS, _ORDERS = get_args(fast.MachineEvent), get_args(fast.OrderTask)
+_EVENTS, _ORDERS = get_args(fast.MachineEvent), ("stop vm", "suspend vm", "resume vm")
 _MIGRATIONS, _MODES = get_args(fast.MigrationType), get_args(fast.EvacuationMode)
 _NEVER = ("driver", "transport")
 _NEVER_OF_PARTS = (*_NEVER, "regex", "devs", "ivshmem", "probe-hostname")
@@ -155,40 +154,19 @@ def _bandwidth_response(fields: Fields, _task: str, name: str) -> fast.Bandwidth
     )
 
 
-def _agent_status(fields: Fields, task: str, name: str) -> fast.FastMessage:
-    source = fields.text("source", fields.text("hostname", ""))
-    if not source:
-        raise UnparsableError("source: missing")
-    details = fields.prose("details")
-    if task == "init":
-        return fast.AgentInit(id=name, source=source)
-    if task == "quit":
-        return fast.AgentQuit(id=name, source=source)
-    if task == "configuration":
-        is_accepted = _is_first(fields, "status", "accepted", "denied")
-        return fast.ConfigurationAnswer(
-            id=name, source=source, is_accepted=is_accepted, details=details
-        )
-    if task == "KPI":
-        job = Fields(fields.get("job-description"), "job-description")
-        return fast.KpiReport(
-            id=name,
-            source=source,
-            values=_values(fields.get("KPIS"), "KPIS"),
-            job_id=job.text("job-id", ""),
-            process_id=job.uint("process-id", 0),
-            vm_name=job.text("vm-name", ""),
-        )
-    is_success = _is_first(fields, "status", "success", "error")
-    return fast.TaskAnswer(
-        id=name, source=source, task=task, is_success=is_success, details=details
+def _agent_status(fields: Fields, task: str, name: str) -> fast.KpiReport:
+    """Return a report of KPIs: the reference scheduler needs no other status of an agent."""
+    if task != "KPI":
+        raise UnparsableError(f"task: expected KPI, not {show_value(task)}")
+    job = Fields(fields.get("job-description"), "job-description")
+    return fast.KpiReport(
+        id=name,
+        source=fields.text("source", fields.text("hostname", "")),
+        values=_values(fields.get("KPIS"), "KPIS"),
+        job_id=job.text("job-id", ""),
+        process_id=job.uint("process-id", 0),
+        vm_name=job.text("vm-name", ""),
     )
-
-
-def _connection_request(_fields: Fields, task: str, name: str) -> fast.ConnectionRequest:
-    if task not in {"suspend", "resume"}:
-        raise UnparsableError(f"task: expected suspend or resume, not {show_value(task)}")
-    return fast.ConnectionRequest(id=name, task=cast("Any", task))
 
 
 def _application_status(fields: Fields, _task: str, name: str) -> fast.ApplicationStatus:
@@ -212,7 +190,7 @@ def _machine_task(fields: Fields, task: str, name: str) -> fast.FastMessage:
     parameter = Fields(fields.get("parameter"), "parameter")
     common: dict[str, Any] = {
         "id": name,
-        "host": fields.text("host", ""),
+        "task": task,
         "is_concurrent": fields.flag("concurrent-execution", default=True),
         "refused": tuple(
             each.name(key) for each in (fields, parameter) for key in _NEVER if key in each
@@ -221,7 +199,7 @@ def _machine_task(fields: Fields, task: str, name: str) -> fast.FastMessage:
     if task == "start vm":
         return _machine_parts(fields, "vm-configurations", fast.StartMachines, common)
     if task in _ORDERS:
-        return _machine_parts(fields, "list", fast.OrderMachines, common | {"task": task})
+        return _machine_parts(fields, "list", fast.OrderMachines, common)
     if task == "migrate vm":
         return _migration(fields, parameter, common)
     if task == "repin vm":
@@ -234,7 +212,7 @@ def _machine_task(fields: Fields, task: str, name: str) -> fast.FastMessage:
     if task == "evacuate node":
         return _evacuation(fields, parameter, common)
     if task == "quit":
-        return fast.QuitFramework(**common)
+        return fast.MachineTask(**common)
     raise UnparsableError(f"task: {show_value(task)} is no task of the migration framework")
 
 
@@ -398,13 +376,6 @@ def _number(fields: Fields, key: str) -> float:
     return 0.0 if isinstance(value, str) else value
 
 
-def _is_first(fields: Fields, key: str, first: str, second: str) -> bool:
-    text = fields.text(key).casefold()
-    if text not in {first, second}:
-        raise UnparsableError(f"{key}: expected {first} or {second}, not {show_value(text)}")
-    return text == first
-
-
 _DECODERS: dict[Subject, Callable[[Fields, str, str], fast.FastMessage]] = {
     "agent task": _agent_task,
     "agent status": _agent_status,
@@ -412,7 +383,6 @@ _DECODERS: dict[Subject, Callable[[Fields, str, str], fast.FastMessage]] = {
     "bandwidth response": _bandwidth_response,
     "machine task": _machine_task,
     "machine result": _machine_result,
-    "connection request": _connection_request,
     "application status": _application_status,
     "application kpis": _application_kpis,
 }

@@ -1,12 +1,13 @@
 """Messages of the FAST protocol.
 
 One structure covers both forms of a message: that of the specification, and that of existing
-programs. `encode` writes a form that both read; `decoding` reads both.
+programs. `decoding` reads both, and `encode` of those that ccagent sends writes a form that both
+read.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -23,7 +24,6 @@ MachineEvent = Literal[
 ]
 """Events of the migration framework; `unknown` is its answer to an unreadable task."""
 
-OrderTask = Literal["stop vm", "suspend vm", "resume vm"]
 MigrationType = Literal["live", "warm", "offline"]
 EvacuationMode = Literal["auto", "compact", "scatter"]
 HookProcesses = int | Literal["auto"] | None
@@ -49,6 +49,10 @@ class FastMessage(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str = ""
 
+
+class SentMessage(FastMessage, frozen=True, kw_only=True):
+    """Base of the messages that ccagent sends."""
+
     def encode(self) -> bytes:
         """Return the message in YAML, framed between `---`."""
         from ccagent.agents.fast.messages.documents import write_document
@@ -63,7 +67,7 @@ class FastMessage(msgspec.Struct, frozen=True, kw_only=True):
         raise NotImplementedError
 
 
-class InitAgent(FastMessage, frozen=True, kw_only=True):
+class InitAgent(SentMessage, frozen=True, kw_only=True):
     """Scheduler to agent: report these KPIs every `repeat` seconds; all if none is named.
 
     ignored: named categories that are no KPIs.
@@ -84,12 +88,8 @@ class StopMonitoring(FastMessage, frozen=True, kw_only=True):
     job_id: str
     process_id: int = 0
 
-    def _document(self) -> dict[str, Any]:
-        job = {"job-id": self.job_id, "process-id": self.process_id}
-        return {"task": "stop monitoring", "job-description": job}
 
-
-class BandwidthRequest(FastMessage, frozen=True, kw_only=True):
+class BandwidthRequest(SentMessage, frozen=True, kw_only=True):
     """Scheduler to agent: measure the available memory bandwidth of these cores."""
 
     cores: tuple[int, ...]
@@ -98,26 +98,21 @@ class BandwidthRequest(FastMessage, frozen=True, kw_only=True):
         return {"task": "mmbwmon request", "cores": [*self.cores]}
 
 
-class AgentInit(FastMessage, frozen=True, kw_only=True):
-    """Agent to scheduler: this node is up and needs a configuration."""
+class AgentPresence(SentMessage, frozen=True, kw_only=True):
+    """Agent to scheduler.
 
+    init: this node is up and needs a configuration. quit, also as last will: the agent has stopped.
+    """
+
+    task: Literal["init", "quit"]
     source: str
 
     def _document(self) -> dict[str, Any]:
         # The specification and the scheduler need `source`, fast-lib needs `hostname`.
-        return {"task": "init", "source": self.source, "hostname": self.source}
+        return {"task": self.task, "source": self.source, "hostname": self.source}
 
 
-class AgentQuit(FastMessage, frozen=True, kw_only=True):
-    """Agent to scheduler, also as last will: the agent of this node has stopped."""
-
-    source: str
-
-    def _document(self) -> dict[str, Any]:
-        return {"task": "quit", "source": self.source, "hostname": self.source}
-
-
-class ConfigurationAnswer(FastMessage, frozen=True, kw_only=True):
+class ConfigurationAnswer(SentMessage, frozen=True, kw_only=True):
     """Agent to scheduler: a configuration is accepted or denied. details: the reason."""
 
     source: str
@@ -129,7 +124,7 @@ class ConfigurationAnswer(FastMessage, frozen=True, kw_only=True):
         return _given(task="configuration", source=self.source, status=status, details=self.details)
 
 
-class TaskAnswer(FastMessage, frozen=True, kw_only=True):
+class TaskAnswer(SentMessage, frozen=True, kw_only=True):
     """Agent to scheduler: result of any other task."""
 
     source: str
@@ -142,7 +137,7 @@ class TaskAnswer(FastMessage, frozen=True, kw_only=True):
         return document | _given(details=self.details)
 
 
-class KpiReport(FastMessage, frozen=True, kw_only=True):
+class KpiReport(SentMessage, frozen=True, kw_only=True):
     """Agent to scheduler: KPIs of the node, and of an application if `job_id` or `process_id`."""
 
     source: str
@@ -158,7 +153,7 @@ class KpiReport(FastMessage, frozen=True, kw_only=True):
         return _given(task="KPI", source=self.source, job_description=job) | {"KPIS": values}
 
 
-class BandwidthResponse(FastMessage, frozen=True, kw_only=True):
+class BandwidthResponse(SentMessage, frozen=True, kw_only=True):
     """Agent to scheduler: the available bandwidth, 0.33 to 1; None with `details` if unmeasured.
 
     is_valid: the probe had its cores exclusively. cpu_share: minimum CPU share of a thread of the
@@ -204,19 +199,6 @@ class MachineConfiguration(msgspec.Struct, frozen=True, kw_only=True):
     template: str = ""
     probes: bool = True
 
-    def document(self) -> dict[str, Any]:
-        """Return the part of a message."""
-        return ({} if self.probes else {"probe-with-ssh": False}) | _given(
-            template=self.template,
-            vm_name=self.name,
-            xml=self.xml,
-            memory=self.memory,
-            vcpus=self.vcpus,
-            pci_ids=[{"vendor": vendor, "device": device} for vendor, device in self.pci_ids],
-            transient=self.is_transient,
-            time_measurement=self.measures_time or None,
-        )
-
 
 class MachineOrder(msgspec.Struct, frozen=True, kw_only=True):
     """A machine in a task that stops, suspends or resumes machines."""
@@ -228,58 +210,28 @@ class MachineOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MachineTask(FastMessage, frozen=True, kw_only=True):
-    """Base of the tasks of the migration framework.
+    """A task of the migration framework. Without a structure of its own: `quit`, which is refused.
 
-    host: as sent; may be empty. is_concurrent: the next task need not wait for its end. refused:
-    fields that no node accepts, such as `driver`.
+    task: its name in messages and in policies. is_concurrent: the next task need not wait for its
+    end. refused: fields that no node accepts, such as `driver`.
     """
 
-    TASK: ClassVar[str] = ""
-    host: str = ""
+    task: str
     is_concurrent: bool = True
     refused: tuple[str, ...] = ()
-
-    @property
-    def task_name(self) -> str:
-        """Return the name of the task in messages and in policies."""
-        return self.TASK
-
-    def _common(self) -> dict[str, Any]:
-        """Return the fields at the top of every task."""
-        common = _given(host=self.host, task=self.task_name)
-        return common if self.is_concurrent else common | {"concurrent-execution": False}
 
 
 class StartMachines(MachineTask, frozen=True, kw_only=True):
     """Scheduler to migration framework: start virtual machines."""
 
-    TASK = "start vm"
+    task: str = "start vm"
     machines: tuple[MachineConfiguration, ...]
-
-    def _document(self) -> dict[str, Any]:
-        machines = [machine.document() for machine in self.machines]
-        return self._common() | {"vm-configurations": machines}
 
 
 class OrderMachines(MachineTask, frozen=True, kw_only=True):
     """Scheduler to migration framework: stop, suspend or resume virtual machines."""
 
-    task: OrderTask
     machines: tuple[MachineOrder, ...]
-
-    @property
-    def task_name(self) -> str:
-        """Return the name of the task in messages and in policies."""
-        return self.task
-
-    def _document(self) -> dict[str, Any]:
-        orders: list[dict[str, Any]] = [{"vm-name": machine.name} for machine in self.machines]
-        if self.task == "stop vm":
-            for order, machine in zip(orders, self.machines, strict=True):
-                order |= {"force": machine.is_forced, "undefine": machine.is_undefined}
-        for order, machine in zip(orders, self.machines, strict=True):
-            order.update(_given(time_measurement=machine.measures_time or None))
-        return self._common() | {"list": orders}
 
 
 class MigratingMachine(msgspec.Struct, frozen=True, kw_only=True):
@@ -289,16 +241,11 @@ class MigratingMachine(msgspec.Struct, frozen=True, kw_only=True):
     hook_processes: HookProcesses = None
     vcpu_map: VcpuMap = ()
 
-    def document(self) -> dict[str, Any]:
-        """Return the part of a message, without the name."""
-        vcpu_map = [[*cpus] for cpus in self.vcpu_map]
-        return _given(pscom_hook_procs=self.hook_processes, vcpu_map=vcpu_map)
-
 
 class MigrateMachine(MachineTask, frozen=True, kw_only=True):
     """Scheduler to migration framework: migrate a machine, or exchange two."""
 
-    TASK = "migrate vm"
+    task: str = "migrate vm"
     machine: MigratingMachine
     destination: str
     swap_with: MigratingMachine | None = None
@@ -307,35 +254,14 @@ class MigrateMachine(MachineTask, frozen=True, kw_only=True):
     retries: int | None = None
     measures_time: bool = False
 
-    def _document(self) -> dict[str, Any]:
-        parameter = _given(
-            retry_counter=self.retries,
-            migration_type=self.migration_type,
-            rdma_migration=self.uses_rdma,
-        )
-        parameter |= self.machine.document()
-        if (other := self.swap_with) is not None:
-            parameter["swap-with"] = {"vm-name": other.name} | other.document()
-        return self._common() | {
-            "vm-name": self.machine.name,
-            "destination": self.destination,
-            "time-measurement": self.measures_time,
-            "parameter": parameter,
-        }
-
 
 class RepinMachine(MachineTask, frozen=True, kw_only=True):
     """Scheduler to migration framework: pin the virtual CPUs to other CPUs."""
 
-    TASK = "repin vm"
+    task: str = "repin vm"
     name: str
     vcpu_map: VcpuMap
     measures_time: bool = False
-
-    def _document(self) -> dict[str, Any]:
-        document = {"vm-name": self.name, "vcpu-map": [[*cpus] for cpus in self.vcpu_map]}
-        more = _given(time_measurement=self.measures_time or None)
-        return self._common() | document | more
 
 
 class EvacuateNode(MachineTask, frozen=True, kw_only=True):
@@ -344,7 +270,7 @@ class EvacuateNode(MachineTask, frozen=True, kw_only=True):
     is_overbooked: more machines than CPUs may run on a destination.
     """
 
-    TASK = "evacuate node"
+    task: str = "evacuate node"
     destinations: tuple[str, ...]
     mode: EvacuationMode = "auto"
     is_overbooked: bool = True
@@ -353,28 +279,6 @@ class EvacuateNode(MachineTask, frozen=True, kw_only=True):
     retries: int | None = None
     hook_processes: HookProcesses = None
     measures_time: bool = False
-
-    def _document(self) -> dict[str, Any]:
-        parameter = {"mode": self.mode, "overbooking": self.is_overbooked} | _given(
-            retry_counter=self.retries,
-            migration_type=self.migration_type,
-            rdma_migration=self.uses_rdma,
-            pscom_hook_procs=self.hook_processes,
-        )
-        return self._common() | {
-            "destinations": [*self.destinations],
-            "time-measurement": self.measures_time,
-            "parameter": parameter,
-        }
-
-
-class QuitFramework(MachineTask, frozen=True, kw_only=True):
-    """Scheduler to migration framework: end. ccagent refuses it."""
-
-    TASK = "quit"
-
-    def _document(self) -> dict[str, Any]:
-        return self._common()
 
 
 class MachineOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -404,7 +308,7 @@ class MachineOutcome(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class MachineResult(FastMessage, frozen=True, kw_only=True):
+class MachineResult(SentMessage, frozen=True, kw_only=True):
     """Migration framework to scheduler and agent: an event."""
 
     event: MachineEvent
@@ -422,15 +326,6 @@ class MachineResult(FastMessage, frozen=True, kw_only=True):
         return document
 
 
-class ConnectionRequest(FastMessage, frozen=True, kw_only=True):
-    """Migration framework to pscom: suspend the connections of a process, or resume them."""
-
-    task: Literal["suspend", "resume"]
-
-    def _document(self) -> dict[str, Any]:
-        return {"task": self.task}
-
-
 class ApplicationStatus(FastMessage, frozen=True, kw_only=True):
     """Application to all: whether it may be migrated, and the KPIs that it will send."""
 
@@ -438,21 +333,12 @@ class ApplicationStatus(FastMessage, frozen=True, kw_only=True):
     is_migratable: bool = True
     supported: tuple[str, ...] = ()
 
-    def _document(self) -> dict[str, Any]:
-        migration = "yes" if self.is_migratable else "no"
-        document = {"task": "status", "source": self.job, "migration": migration}
-        return document | {"supported_KPI": [*self.supported]}
-
 
 class ApplicationKpis(FastMessage, frozen=True, kw_only=True):
     """Application to all: its KPIs; values that are no numbers stay text."""
 
     job: str
     values: dict[str, float | str]
-
-    def _document(self) -> dict[str, Any]:
-        values = [{name: value} for name, value in self.values.items()]
-        return {"task": "KPIs", "source": self.job, "supported_KPI": values}
 
 
 def _given(**values: object) -> dict[str, Any]:

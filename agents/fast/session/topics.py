@@ -41,10 +41,9 @@ class FastTopics:
         self._tasks = [_pattern(topic) for topic in self.tasks]
         self._application = re.compile(re.escape(f"{root}/application/") + r"([^/]+)/(status|KPIs)")
 
-    def fixed(self, *, measures: bool) -> list[str]:
+    def fixed(self) -> list[str]:
         """Return the filters to subscribe to, independent of jobs."""
-        filters = [*self.tasks, self.machine_result]
-        return [*filters, self.bandwidth_request] if measures else filters
+        return [*self.tasks, self.machine_result, self.bandwidth_request]
 
     def of_job(self, job: str) -> list[str]:
         """Return the filters of an application; `+` means all. Return none for an invalid name."""

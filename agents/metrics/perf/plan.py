@@ -14,11 +14,11 @@ import msgspec
 from ccagent.agents.metrics.perf.call import CYCLES, INSTRUCTIONS, PerfEvent, explain_error
 from ccagent.agents.metrics.perf.pmu import Pmu, find_pmus
 from ccagent.errors import CcagentError, ConfigurationError, NotHereError
-from ccagent.machine.procfs.system import parse_cpuinfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from ccagent.machine.cpus import CpuIdentity
     from ccagent.machine.node import Node
 
 
@@ -173,21 +173,6 @@ _DIRECTORY = os.path.join(os.path.dirname(__file__), "events")
 _ENDING = ".toml"
 
 
-class CpuIdentity(NamedTuple):
-    """Model of a processor.
-
-    vendor: vendor_id on x86_64, implementer's number on aarch64. family: on aarch64 the version of
-    the architecture. model: on aarch64 the part number.
-    """
-
-    vendor: str
-    family: int
-    model: int
-
-    def __str__(self) -> str:
-        return f"{self.vendor} family {self.family:#x} model {self.model:#x}"
-
-
 class CpuModels(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Processors of a table. models: inclusive ranges."""
 
@@ -262,21 +247,6 @@ class EventTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     reference: str = ""
     events: list[CoreEvent] = []
     memory: list[MemoryTraffic] = []
-
-
-def identify(cpuinfo: bytes) -> CpuIdentity | None:
-    """Return the model of the first processor in /proc/cpuinfo (or its start); None if unknown."""
-    for block in parse_cpuinfo(cpuinfo):
-        if "CPU implementer" in block:
-            names = ("CPU implementer", "CPU architecture", "CPU part")
-        else:
-            names = ("vendor_id", "cpu family", "model")
-        vendor, family, model = (block.get(name, "") for name in names)
-        try:
-            return CpuIdentity(vendor, int(family, 0), int(model, 0))
-        except ValueError:
-            continue
-    return None
 
 
 def table_names() -> list[str]:

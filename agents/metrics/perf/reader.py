@@ -21,14 +21,13 @@ from ccagent.agents.metrics.perf.plan import (
     EventPlan,
     UnavailableMetrics,
     choose,
-    identify,
     total,
 )
 from ccagent.agents.metrics.perf.pmu import find_pmus
 from ccagent.agents.metrics.readers.base import Count, Gauge, Metric, Reader, ReaderSettings, Scope
 from ccagent.errors import CcagentError, NotHereError
 from ccagent.machine.checks import Check, CheckResult
-from ccagent.machine.cpus import CPUS, read_socket
+from ccagent.machine.cpus import CPUS, read_identity, read_socket
 from ccagent.machine.descriptors import raise_limit
 from ccagent.machine.parsed import read_lack
 from ccagent.machine.procfs.cpulist import parse_cpu_list
@@ -175,7 +174,7 @@ class PerfReader(Reader[ReaderSettings]):
         raise_limit()
         unavailable = UnavailableMetrics()
         self.absent, self.errors = unavailable.absent, unavailable.errors
-        cpu = identify(next(iter(node.pieces("proc/cpuinfo")), b""))
+        cpu = read_identity(node)
         table = choose(cpu)
         if table is None:
             unknown = f"perf: no table for {cpu or 'a processor that /proc/cpuinfo does not name'}"

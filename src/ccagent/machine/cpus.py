@@ -296,6 +296,41 @@ def _arm_core(block: dict[str, str]) -> str:
     return known or f"implementer {implementer}, part {part}"
 
 
+class CpuIdentity(NamedTuple):
+    """Model of a processor.
+
+    vendor: vendor_id on x86_64, implementer's number on aarch64. family: on aarch64 the version of
+    the architecture. model: on aarch64 the part number.
+    """
+
+    vendor: str
+    family: int
+    model: int
+
+    def __str__(self) -> str:
+        return f"{self.vendor} family {self.family:#x} model {self.model:#x}"
+
+
+def identify(cpuinfo: bytes) -> CpuIdentity | None:
+    """Return the model of the first processor in /proc/cpuinfo (or its start); None if unknown."""
+    for block in parse_cpuinfo(cpuinfo):
+        if "CPU implementer" in block:
+            names = ("CPU implementer", "CPU architecture", "CPU part")
+        else:
+            names = ("vendor_id", "cpu family", "model")
+        vendor, family, model = (block.get(name, "") for name in names)
+        try:
+            return CpuIdentity(vendor, int(family, 0), int(model, 0))
+        except ValueError:
+            continue
+    return None
+
+
+def read_identity(node: Node) -> CpuIdentity | None:
+    """Read the model of the first processor; None if unknown. Raise as Node.pieces does."""
+    return identify(next(iter(node.pieces(_CPUINFO)), b""))
+
+
 _NODES = "sys/devices/system/node"
 _NODE = re.compile(r"node(\d{1,9})", re.ASCII)
 

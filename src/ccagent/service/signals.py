@@ -73,7 +73,7 @@ class ReceivedSignals:
 
 
 class _TimeOver(BaseException):
-    """A BaseException, because agents catch Exception."""
+    """A BaseException, because agents and controls catch Exception."""
 
 
 @contextlib.contextmanager

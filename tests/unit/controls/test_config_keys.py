@@ -12,6 +12,7 @@ import pytest
 from ccagent.config.settings import as_table
 from ccagent.controls.config_class import ConfigControls, ConfigSource
 from ccagent.controls.overrides import (
+    Overrides,
     apply_overrides,
     read_key,
     read_overrides,
@@ -30,38 +31,44 @@ EVERY, ON = "config.agents.sample.every", "config.agents.sample"
 TABLE: dict[str, Any] = {"agents": {"sample": {"every": "30s", "rollup": True}}}
 
 
-def effective(overrides: dict[str, Any]) -> dict[str, Any]:
+def effective(overrides: Overrides) -> dict[str, Any]:
     found: dict[str, Any] = with_overrides(TABLE, overrides)["agents"]
     return found
 
 
 def test_a_cadence_is_laid_over_the_files() -> None:
-    overrides = with_key(TABLE, {}, EVERY, "10s")
+    overrides = with_key(TABLE, Overrides(), EVERY, "10s")
     assert effective(overrides) == {"sample": {"every": "10s", "rollup": True}}
     assert read_key(TABLE, overrides, EVERY) == "10s"
     assert effective(with_key(TABLE, overrides, EVERY, "30s")) == TABLE["agents"]
-    assert with_key(TABLE, overrides, EVERY, "30s") == {"agents": {}, "agents-off": []}
+    assert with_key(TABLE, overrides, EVERY, "30s") == Overrides()
 
 
 def test_agents_go_off_and_on() -> None:
-    off = with_key(TABLE, {}, ON, "0")
+    off = with_key(TABLE, Overrides(), ON, "0")
     assert (effective(off), read_key(TABLE, off, ON)) == ({}, "0")
     assert effective(with_key(TABLE, off, ON, "1")) == TABLE["agents"]
-    metrics = with_key(TABLE, {}, "config.agents.metrics", "1")
+    metrics = with_key(TABLE, Overrides(), "config.agents.metrics", "1")
     assert effective(metrics) == TABLE["agents"] | {"metrics": {}}
     assert effective(with_key(TABLE, metrics, "config.agents.metrics", "0")) == TABLE["agents"]
 
 
+def test_an_agent_that_is_only_in_the_overrides_goes_off_with_its_cadence() -> None:
+    on = with_key(TABLE, Overrides(), "config.agents.metrics.every", "10s")
+    assert effective(on)["metrics"] == {"every": "10s"}
+    assert effective(with_key(TABLE, on, "config.agents.metrics", "0")) == TABLE["agents"]
+
+
 def test_an_agent_that_is_off_keeps_its_cadence() -> None:
-    both = with_key(TABLE, with_key(TABLE, {}, EVERY, "10s"), ON, "0")
+    both = with_key(TABLE, with_key(TABLE, Overrides(), EVERY, "10s"), ON, "0")
     again = with_key(TABLE, both, ON, "1")
     assert effective(again)["sample"]["every"] == "10s"
 
 
 def test_overrides_are_read_as_they_were_written(tmp_path: Path) -> None:
     path = str(tmp_path / "run/overrides.toml")
-    overrides = {"agents": {"sample": {"every": "10s"}, "metrics": {}}, "agents-off": ["lustre"]}
-    assert read_overrides(path) == {}
+    overrides = Overrides({"sample": {"every": "10s"}, "metrics": {}}, ("lustre",))
+    assert read_overrides(path) == Overrides()
     write_overrides(path, overrides)
     assert read_overrides(path) == overrides
     assert os.stat(path).st_mode & 0o777 == 0o644
@@ -126,9 +133,7 @@ def test_a_cadence_is_set_checked_taken_over_and_put_back(
         assert site.ask(EVERY) == ("INFO", "30s")
         assert site.ask(EVERY, "10s")[0] == "INFO"
         assert site.ask("config", "agents.sample.every=10s", kind="node")[0] == "INFO"
-        assert read_overrides(config_site.source.overrides)["agents"] == {
-            "sample": {"every": "10s"}
-        }
+        assert read_overrides(config_site.source.overrides).agents == {"sample": {"every": "10s"}}
         assert site.ask(EVERY, "20s")[0] == "ERROR"
         site.ask("restore", "")
         assert site.ask(EVERY) == ("INFO", "30s")
@@ -143,7 +148,7 @@ def test_what_the_check_refuses_is_not_written(config_site: ConfigSite) -> None:
     assert level == "ERROR"
     assert "refused by the check" in text
     assert "unknown agent" in text
-    assert read_overrides(config_site.source.overrides) == {}
+    assert read_overrides(config_site.source.overrides) == Overrides()
 
 
 def test_a_cadence_of_an_agent_that_is_off_is_refused(config_site: ConfigSite) -> None:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ccagent.controls import audit as audit_file
+from ccagent.controls import bounded_calls, local_socket
 from ccagent.controls import journal as journal_file
-from ccagent.controls import local_socket, watchdog
 from ccagent.controls.audit import Audit, Entry, read_audit
+from ccagent.controls.bounded_calls import BoundedCalls
 from ccagent.controls.client import Client, CommandLine
 from ccagent.controls.policy import RequestSender
-from ccagent.controls.watchdog import BoundedCalls
 from ccagent.log import read_choice
 from ccagent.net.nats_session import log_loop_error
 from ccagent.records.line_protocol.decoding import Line
@@ -258,7 +258,7 @@ def test_requests_that_hang_are_abandoned_until_they_are_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ends: list[str] = []
-    monkeypatch.setattr(watchdog, "end_process", ends.append)
+    monkeypatch.setattr(bounded_calls, "end_process", ends.append)
     released = threading.Event()
 
     async def hang() -> None:
@@ -272,13 +272,3 @@ def test_requests_that_hang_are_abandoned_until_they_are_many(
         assert await calls.call(lambda: 7, None) == 7
 
     asyncio.run(hang())
-
-
-def test_a_read_that_hung_is_refused_until_the_next_start(
-    node: MachineNode, site: Site, tmp_path: Path
-) -> None:
-    watchdog.save_hanging(str(tmp_path), frozenset({"os.swappiness@0"}))
-    site.responder.hanging = watchdog.take_hanging(str(tmp_path))
-    assert "its read has hung" in site.ask("os.swappiness")[1]
-    assert site.ask("os.numa_balancing")[0] == "INFO"
-    assert watchdog.take_hanging(str(tmp_path)) == frozenset()

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ccagent.controls.audit import read_audit
+from ccagent.controls.bounded_calls import BoundedCalls
 from ccagent.controls.messages import Incoming, LineReader, nats_sender
 from ccagent.controls.nats_requests import NatsRequests
 from ccagent.controls.policy import RequestSender, SenderLimits
 from ccagent.controls.settings import ControlsSettings, check_table
-from ccagent.controls.watchdog import BoundedCalls
 from ccagent.errors import ControlError
 from ccagent.net import signatures
 from ccagent.net.signatures import SignatureCheck, sign
@@ -122,7 +122,7 @@ class _Forger:
 
     def __init__(self, site: Site, patch: pytest.MonkeyPatch) -> None:
         check = SignatureCheck(0.0, [KEY.removeprefix("key:")])
-        self.receiver = NatsRequests(site.settings, site.responder, check, BoundedCalls(), None)
+        self.receiver = NatsRequests(site.settings, site.responder, check, BoundedCalls())
         self.parsed = self.checked = 0
         read, is_valid = LineReader.read, signatures._is_valid
 

@@ -11,8 +11,9 @@ from ccagent.controls.hsmp import Hsmp
 from ccagent.controls.msr import bits_of
 from ccagent.controls.nvml import NvmlControls, NvmlLibrary
 from ccagent.controls.nvml_process import Answer, Cards, Question
-from ccagent.controls.topology import Processor, find_card, parse_processor
+from ccagent.controls.topology import find_card
 from ccagent.errors import ControlError
+from ccagent.machine.cpus import CpuIdentity, identify
 from tests.support.control_machines import AMD, GRACE, INTEL, MachineNode, Site, add_cpus, allow
 
 if TYPE_CHECKING:
@@ -160,19 +161,19 @@ def test_hsmp_speaks_to_each_socket(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "processor", "names"),
     [
-        (INTEL, Processor("GenuineIntel", 6, 143), {"l2_hwpf", "l1_dcu", "turbo"}),
-        (AMD, Processor("AuthenticAMD", 25, 17), {"l1_stream", "up_down", "turbo_mode"}),
-        (AMD.replace("17", "1"), Processor("AuthenticAMD", 25, 1), {"turbo_mode"}),
-        (INTEL.replace("143", "28"), Processor("GenuineIntel", 6, 28), NONE),
-        (GRACE, Processor(), NONE),
-        ("", Processor(), NONE),
-        ("vendor_id : GenuineIntel\ncpu family : x\nmodel : y\n", Processor(), NONE),
+        (INTEL, CpuIdentity("GenuineIntel", 6, 143), {"l2_hwpf", "l1_dcu", "turbo"}),
+        (AMD, CpuIdentity("AuthenticAMD", 25, 17), {"l1_stream", "up_down", "turbo_mode"}),
+        (AMD.replace("17", "1"), CpuIdentity("AuthenticAMD", 25, 1), {"turbo_mode"}),
+        (INTEL.replace("143", "28"), CpuIdentity("GenuineIntel", 6, 28), NONE),
+        (GRACE, None, NONE),
+        ("", None, NONE),
+        ("vendor_id : GenuineIntel\ncpu family : x\nmodel : y\n", None, NONE),
     ],
 )
 def test_registers_are_known_by_processor(
-    text: str, processor: Processor, names: frozenset[str]
+    text: str, processor: CpuIdentity | None, names: frozenset[str]
 ) -> None:
-    found = parse_processor(text.encode())
+    found = identify(text.encode())
     assert found == processor
     assert {bit.name for bit in bits_of(found)} >= names
     assert bool(bits_of(found)) == bool(names)

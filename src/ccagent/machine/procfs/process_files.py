@@ -35,11 +35,13 @@ class ProcessStat(NamedTuple):
 class Statm(NamedTuple):
     """Fields of /proc/PID/statm, in pages.
 
-    private: resident pages that are not shared (RssAnon); data: data and stack.
+    private: resident pages that are not shared (RssAnon); data: data and stack; resident: all of
+    them, 0 if not read.
     """
 
     private: int
     data: int
+    resident: int = 0
 
 
 class Io(NamedTuple):
@@ -108,7 +110,7 @@ def parse_statm(content: bytes) -> Statm:
     if min(resident, shared, data) < 0 or max(resident, data) > LARGEST_UINT >> 24:
         raise UnparsableError("a number is out of range")
     # The kernel does not read both at the same time: shared can exceed resident.
-    return Statm(max(0, resident - shared), data)
+    return Statm(max(0, resident - shared), data, resident)
 
 
 def parse_io(content: bytes, lines: tuple[bytes, bytes] = IO_OF_CALLS) -> Io:

@@ -13,7 +13,6 @@ from ccagent.agents.fast.kpis.processes import (
     find_own_groups,
     list_tree,
     parse_groups,
-    parse_resident,
     read_tree,
 )
 from ccagent.agents.fast.messages import kpi_names as kpi
@@ -21,7 +20,6 @@ from ccagent.agents.fast.session.kept_state import KeptState
 from ccagent.agents.fast.settings import FastSettings
 from ccagent.agents.metrics.agent import MetricsAgent
 from ccagent.agents.metrics.settings import MetricsSettings
-from ccagent.errors import UnparsableError
 from ccagent.machine.cgroup.counters import JobCgroups
 from ccagent.machine.cgroup.jobs import machine_scopes
 from tests.support.tree import TreeNode
@@ -162,7 +160,7 @@ def test_kpis_of_a_job_are_what_its_control_group_counts(node: KpiNode, version:
             node.file(f"{group}/memory.current", f"{memory}\n")
 
     write(5_000_000_000, 100_000_000)
-    reader, applications = KpiReader(FastSettings()), Applications(KeptState())
+    reader, applications = KpiReader(FastSettings()), Applications(KeptState(), FastSettings())
     reader.read(node, applications.list_monitored(node))
     before = JobCgroups().read(node)[42]
     write(5_000_000_000 + 15_000_000_000, 500_000_000)
@@ -232,12 +230,6 @@ def test_a_path_that_leads_elsewhere_is_no_group() -> None:
     assert parse_groups(b"0::/../../etc\n3:cpu,cpuacct:/a:b\nx\n\xff:\n") == {
         "cpu": "/a:b", "cpuacct": "/a:b",
     }  # fmt: skip
-
-
-@pytest.mark.parametrize("content", [b"", b"1", b"1 -5", b"1 " + b"9" * 30, b"a b"])
-def test_resident_pages_that_are_none_are_refused(content: bytes) -> None:
-    with pytest.raises(UnparsableError):
-        parse_resident(content)
 
 
 def test_levels_begin_at_their_thresholds() -> None:

@@ -170,35 +170,16 @@ def test_an_application_declares_its_kpis() -> None:
     )
 
 
-MESSAGES: list[tuple[Subject, fast.FastMessage]] = [
-    ("agent task", fast.InitAgent(id="a", categories=("Node Cpu usage",), repeat=5)),
-    ("agent task", fast.StopMonitoring(job_id="7", process_id=8)),
-    ("bandwidth request", fast.BandwidthRequest(id="a", cores=(1, 2))),
+TASKS: list[tuple[bytes, fast.MachineTask]] = [
     (
-        "bandwidth response",
-        fast.BandwidthResponse(cores=(1,), value=0.5, cpu_share=0.99, bandwidth=1e9),
-    ),
-    ("bandwidth response", fast.BandwidthResponse(cores=(1,), details="no core 1")),
-    ("agent status", fast.AgentInit(source="c1")),
-    ("agent status", fast.AgentQuit(source="c1")),
-    ("agent status", fast.ConfigurationAnswer(source="c1", is_accepted=True, id="x")),
-    (
-        "agent status",
-        fast.ConfigurationAnswer(source="c1", is_accepted=False, details="repeat: 0"),
-    ),
-    (
-        "agent status",
-        fast.TaskAnswer(source="c1", task="stop monitoring", is_success=False, details="none"),
-    ),
-    (
-        "agent status",
-        fast.KpiReport(source="c1", values={"Node Cpu usage": 1.5}, process_id=3, vm_name="vm-1"),
-    ),
-    (
-        "machine task",
+        b"""task: start vm
+id: u
+vm-configurations:
+  - {vm-name: vm-1, memory: 1024, vcpus: 2, transient: true}
+  - {xml: <domain/>, pci-ids: [{vendor: 0x15b3, device: 0x1004}]}
+""",
         fast.StartMachines(
             id="u",
-            host="c1",
             machines=(
                 fast.MachineConfiguration(name="vm-1", memory=1024, vcpus=2, is_transient=True),
                 fast.MachineConfiguration(xml="<domain/>", pci_ids=((0x15B3, 0x1004),)),
@@ -206,17 +187,25 @@ MESSAGES: list[tuple[Subject, fast.FastMessage]] = [
         ),
     ),
     (
-        "machine task",
+        b"task: stop vm\nlist: [{vm-name: vm-1, force: yes}]\nconcurrent-execution: no",
         fast.OrderMachines(
-            task="stop vm", machines=(fast.MachineOrder(name="vm-1", is_forced=True),)
+            task="stop vm", is_concurrent=False,
+            machines=(fast.MachineOrder(name="vm-1", is_forced=True),),
         ),
     ),
     (
-        "machine task",
-        fast.OrderMachines(task="suspend vm", machines=(fast.MachineOrder(name="vm-1"),)),
-    ),
-    (
-        "machine task",
+        b"""task: migrate vm
+vm-name: a
+destination: c2
+time-measurement: true
+parameter:
+  retry-counter: 3
+  migration-type: warm
+  rdma-migration: true
+  pscom-hook-procs: 4
+  vcpu-map: [[4], [5, 6]]
+  swap-with: {vm-name: b}
+""",
         fast.MigrateMachine(
             machine=fast.MigratingMachine(name="a", hook_processes=4, vcpu_map=((4,), (5, 6))),
             destination="c2",
@@ -227,7 +216,31 @@ MESSAGES: list[tuple[Subject, fast.FastMessage]] = [
             measures_time=True,
         ),
     ),
-    ("machine task", fast.RepinMachine(name="vm-1", vcpu_map=((4, 5), (4, 5)))),
+    (
+        b"task: repin vm\nvm-name: vm-1\nvcpu-map: [[4, 5], [4, 5]]",
+        fast.RepinMachine(name="vm-1", vcpu_map=((4, 5), (4, 5))),
+    ),
+    (b"task: quit", fast.MachineTask(task="quit")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("payload", "task"), TASKS, ids=[task.task for _, task in TASKS])
+def test_tasks_of_the_migration_framework(payload: bytes, task: fast.MachineTask) -> None:
+    assert decode("machine task", payload) == task
+
+
+SENT: list[tuple[Subject, fast.SentMessage]] = [
+    ("agent task", fast.InitAgent(id="a", categories=("Node Cpu usage",), repeat=5)),
+    ("bandwidth request", fast.BandwidthRequest(id="a", cores=(1, 2))),
+    (
+        "bandwidth response",
+        fast.BandwidthResponse(cores=(1,), value=0.5, cpu_share=0.99, bandwidth=1e9),
+    ),
+    ("bandwidth response", fast.BandwidthResponse(cores=(1,), details="no core 1")),
+    (
+        "agent status",
+        fast.KpiReport(source="c1", values={"Node Cpu usage": 1.5}, process_id=3, vm_name="vm-1"),
+    ),
     (
         "machine result",
         fast.MachineResult(
@@ -241,18 +254,16 @@ MESSAGES: list[tuple[Subject, fast.FastMessage]] = [
             machines=(fast.MachineOutcome(name="a", is_success=False, details="no"),),
         ),
     ),
-    ("connection request", fast.ConnectionRequest(task="suspend")),
-    ("application status", fast.ApplicationStatus(job="7", supported=("x",))),
-    ("application kpis", fast.ApplicationKpis(job="7", values={"x": 1.0})),
 ]
+PAYLOADS = [message.encode() for _, message in SENT] + [payload for payload, _ in TASKS]
 
 
 @pytest.mark.parametrize(
     ("subject", "message"),
-    MESSAGES,
-    ids=[f"{i}-{type(m).__name__}" for i, (_, m) in enumerate(MESSAGES)],
+    SENT,
+    ids=[f"{i}-{type(m).__name__}" for i, (_, m) in enumerate(SENT)],
 )
-def test_what_is_written_is_read_again(subject: Subject, message: fast.FastMessage) -> None:
+def test_what_is_written_is_read_again(subject: Subject, message: fast.SentMessage) -> None:
     payload = message.encode()
     assert payload.startswith(b"---\n")
     assert payload.endswith(b"\n---\n")
@@ -260,7 +271,8 @@ def test_what_is_written_is_read_again(subject: Subject, message: fast.FastMessa
 
 
 def test_an_init_has_what_both_peers_look_for() -> None:
-    document = next(iter(yaml.safe_load_all(fast.AgentInit(source="c1").encode())))
+    payload = fast.AgentPresence(task="init", source="c1").encode()
+    document = next(iter(yaml.safe_load_all(payload)))
     assert document == {"task": "init", "source": "c1", "hostname": "c1"}
 
 
@@ -346,7 +358,7 @@ def _damaged(random: Random) -> bytes:
     """Return a message with some of its bytes changed, cut, inserted or repeated; or just bytes."""
     if random.random() < 0.1:
         return random.randbytes(random.randrange(300))
-    payload = bytearray(random.choice(MESSAGES)[1].encode())
+    payload = bytearray(random.choice(PAYLOADS))
     for _ in range(random.randrange(1, 8)):
         place = random.randrange(len(payload) + 1)
         match random.randrange(4):

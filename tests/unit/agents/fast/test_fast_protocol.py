@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from ccagent.agents.fast.kpis.applications import Applications
 from ccagent.agents.fast.messages.structures import BandwidthResponse
 from ccagent.agents.fast.protocol import FastProtocol
 from ccagent.agents.fast.session.answers import AnswerQueue
@@ -57,7 +56,6 @@ class FastScene:
             topics=FastTopics("fast", "c1-1"),
             kept=self.kept,
             answers=self.answers,
-            applications=Applications(self.kept.state),
         )
         self.protocol.publish = lambda _, payload: self.published.append(_document(payload))
         self.protocol.restore()

@@ -10,7 +10,7 @@ from ccagent.errors import ConfigurationError
 
 def test_the_topics_of_the_specification() -> None:
     topics = FastTopics("fast", "c1")
-    assert topics.fixed(measures=True) == [
+    assert topics.fixed() == [
         "fast/agent/c1/task/#", "fast/migfra/c1/result", "fast/agent/c1/mmbwmon/request",
     ]  # fmt: skip
     assert topics.status == "fast/agent/c1/status"

@@ -26,7 +26,7 @@ from ccagent.agents.metrics.perf.call import (
     parse_counts,
     parse_time_page,
 )
-from ccagent.agents.metrics.perf.plan import CpuIdentity, EventTable, choose, identify, read_table
+from ccagent.agents.metrics.perf.plan import EventTable, choose, read_table
 from ccagent.agents.metrics.perf.pmu import (
     Config,
     Field,
@@ -38,6 +38,7 @@ from ccagent.agents.metrics.perf.pmu import (
 from ccagent.agents.metrics.perf.reader import PerfReader
 from ccagent.agents.metrics.readers.base import Count, Gauge, Scope
 from ccagent.errors import CcagentError, NotHereError, NotPermittedError, UnparsableError
+from ccagent.machine.cpus import CpuIdentity, identify
 from ccagent.machine.node import Node
 from tests.support.perf_counters import StandIn
 
