@@ -165,8 +165,13 @@ def _read_table(path: str, files: Files) -> dict[str, Any]:
     """Read one TOML file, unchecked. Keep its text and its problems."""
     try:
         with open(open_trusted(path), "rb") as file:
-            _check_owner(path, os.fstat(file.fileno()))
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise ConfigurationError(f"{path}: not a regular file")
+            _check_owner(path, status)
             text = file.read(_LARGEST + 1)
+    except IsADirectoryError as error:
+        raise ConfigurationError(f"{path}: not a regular file") from error
     except OSError as error:
         raise ConfigurationError(f"{path}: {error.strerror}") from error
     except NotPermittedError as error:
@@ -210,7 +215,7 @@ def _beside(path: str) -> list[str]:
     """Return the files `conf.d/*.toml` beside a file, sorted by name."""
     directory = os.path.join(os.path.dirname(path), DIRECTORY)
     try:
-        names = os.listdir(directory)
+        names, status = os.listdir(directory), os.stat(directory)
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
@@ -221,31 +226,12 @@ def _beside(path: str) -> list[str]:
         if name.endswith(".toml") and not name.startswith(".")
     ]
     if found:
-        _refuse_strangers(directory, path, stat.S_IFDIR)
-    for each in found:
-        _refuse_strangers(each, path, stat.S_IFREG)
+        _check_owner(directory, status)
     return found
 
 
-def _refuse_strangers(path: str, main: str, kind: int) -> None:
-    """Raise ConfigurationError for a file or directory that another user could have created."""
-    try:
-        status, owner = os.stat(path), os.stat(main).st_uid
-    except OSError as error:
-        raise ConfigurationError(f"{error.filename}: {error.strerror}") from error
-    if stat.S_IFMT(status.st_mode) != kind:
-        wanted = "directory" if kind == stat.S_IFDIR else "regular file"
-        raise ConfigurationError(f"{path}: not a {wanted}")
-    if status.st_uid not in {0, os.geteuid(), owner}:
-        raise ConfigurationError(f"{path}: belongs to another user (uid {status.st_uid})")
-    if status.st_mode & stat.S_IWOTH:
-        raise ConfigurationError(f"{path}: others can write it: chmod o-w it")
-
-
 def _check_owner(path: str, status: os.stat_result) -> None:
-    """Raise ConfigurationError for a file that another user could have written."""
-    if not stat.S_ISREG(status.st_mode):
-        raise ConfigurationError(f"{path}: not a regular file")
+    """Raise ConfigurationError for a file or directory that another user could have written."""
     if status.st_uid not in list_trusted_users():
         raise ConfigurationError(f"{path}: belongs to another user (uid {status.st_uid}): chown it")
     if status.st_mode & stat.S_IWOTH:
