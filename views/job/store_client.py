@@ -25,13 +25,7 @@ from ccagent.views.job.figures import (
     JobFacts,
     JobSeries,
 )
-from ccagent.views.job.mounts import (
-    LATE,
-    MOST_PARTS,
-    JobPartSums,
-    amount_of,
-    part_metrics,
-)
+from ccagent.views.job.mounts import LATE, MOST_PARTS, JobPartSums, amount_of, part_metrics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -9,12 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ccagent.agents.slurm import tres
 from ccagent.machine.user_names import local_users
-from ccagent.records.envelopes import (
-    ClusterEnvelope,
-    JobsEnvelope,
-    SampleEnvelope,
-    SysinfoEnvelope,
-)
+from ccagent.records.envelopes import ClusterEnvelope, JobsEnvelope, SampleEnvelope, SysinfoEnvelope
 from ccagent.records.json_encoding import JsonArray
 from ccagent.records.message import JsonRecord, LineRecord, Record
 from ccagent.records.points import Point

@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ccagent.views.amounts import format_quantity, format_share, plural
-from ccagent.views.web.addresses import (
-    ShownTime,
-    cluster_link,
-    cut_times,
-    node_link,
-    read_times,
-)
+from ccagent.views.web.addresses import ShownTime, cluster_link, cut_times, node_link, read_times
 from ccagent.views.web.data.buckets import SeriesBuckets, make_grid, read_means
 from ccagent.views.web.data.job_search import JobFilter, PartitionUse, RunningUse
 from ccagent.views.web.drawing import (
