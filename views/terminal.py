@@ -1,4 +1,4 @@
-"""Text for terminals: unsafe characters, width, colours, tables, printing.
+"""Text for terminals and CSV: unsafe characters, width, colours, tables, printing.
 
 Users choose the names of processes, jobs and users. Their characters must not control the
 terminal, change the direction of the text after them, or shift a column.
@@ -6,6 +6,8 @@ terminal, change the direction of the text after them, or shift a column.
 
 from __future__ import annotations
 
+import csv
+import io
 import os
 import shutil
 import sys
@@ -74,8 +76,17 @@ def width_of(text: str) -> int:
     return sum(2 if unicodedata.east_asian_width(char) in _WIDE else 1 for char in text)
 
 
-def harmless(text: str) -> str:
-    """Return a text that spreadsheets do not interpret as a formula."""
+def write_csv(names: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """Return CSV. Spreadsheets do not interpret its texts as formulas."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\r\n")
+    writer.writerow(names)
+    for row in rows:
+        writer.writerow(_harmless(one) if isinstance(one, str) else one for one in row)
+    return text.getvalue()
+
+
+def _harmless(text: str) -> str:
     return f"'{text}" if text[:1] in {"=", "+", "-", "@", "\t", "\r"} else text
 
 

@@ -177,7 +177,7 @@ class PageApplication:
             body, name = plot.as_csv(), plot.key
         file = "".join(c if c.isascii() and c.isalnum() else "-" for c in name)[:80]
         headers = {"Content-Disposition": f'attachment; filename="{file}.csv"'}
-        return Response(body, headers=headers, media_type="text/csv")
+        return Response(body.encode("utf-8", "replace"), headers=headers, media_type="text/csv")
 
     async def _model(self, kind: PageKind, wanted: PageRequest, age: float = SECONDS) -> Any:
         """Return the content of a page. Viewers with the same permissions share it."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ccagent.stores.metrics.usage.job_energy import job_level
-from ccagent.views.web.data.buckets import SeriesBuckets, TimeGrid, make_grid, read_means
+from ccagent.views.web.data.buckets import SeriesBuckets, TimeGrid, make_grid, mean_of, read_means
 from ccagent.views.web.drawing import PlotLine
 from ccagent.views.web.pages.jobs_page import JobRow, make_row
 from ccagent.views.web.plots import PagePlot
@@ -151,7 +151,6 @@ def _combine(
     rows = read_means(series, TimeGrid(job.start, grid.step, grid.size))
     seconds = (now if job.stop is None else job.stop) - job.start
     rows[:, max(0, -(-seconds // grid.step)) :] = np.nan
-    counts = (~np.isnan(rows)).sum(axis=0)
-    sums = np.nansum(rows, axis=0)
-    values = sums if is_sum else sums / np.maximum(counts, 1)
-    return np.where(counts > 0, values, np.nan)
+    if not is_sum:
+        return mean_of(rows, 0)
+    return np.where(np.isnan(rows).all(axis=0), np.nan, np.nansum(rows, axis=0))
