@@ -37,8 +37,7 @@ class ViewSettings(Settings, frozen=True, kw_only=True):
     """The keys of views.toml."""
 
     store: Annotated[
-        str,
-        Meta(description="URL of the metric store for `ccagent job`; empty: this node only"),
+        str, Meta(description="URL of the metric store for `ccagent job`; empty: this node only")
     ] = ""
     token_file: Annotated[str, Meta(description="file with the token for the store")] = ""
     ca_file: common_keys.CaFile = ""

@@ -278,9 +278,7 @@ class JobReport(NamedTuple):
 
 
 def make_report(
-    figures: JobFigures,
-    thresholds: JobThresholds | None = None,
-    mounts: JobMounts | None = None,
+    figures: JobFigures, thresholds: JobThresholds | None = None, mounts: JobMounts | None = None
 ) -> JobReport:
     """Return the report of a job: apply all rules. A BAD finding hides hints.
 

@@ -13,13 +13,7 @@ import numpy as np
 
 from ccagent.errors import CcagentError
 from ccagent.stores.metrics.usage.table import KEYS, UsageAnswer, UsageQuery, UsageSum
-from ccagent.views.usage.formats import (
-    format_cost,
-    format_csv,
-    format_energy,
-    format_grams,
-    notes,
-)
+from ccagent.views.usage.formats import format_cost, format_csv, format_energy, format_grams, notes
 from ccagent.views.web.addresses import ShownTime, jobs_link, read_times
 from ccagent.views.web.data.buckets import SeriesBuckets, TimeGrid
 from ccagent.views.web.drawing import PlotLine, draw_meter
