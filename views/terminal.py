@@ -12,7 +12,7 @@ import os
 import shutil
 import sys
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -125,16 +125,6 @@ class Style(NamedTuple):
         return f"\x1b[{_CODES[part]}m{text}\x1b[0m"
 
 
-def choose_style(
-    environment: Mapping[str, str], *, is_terminal: bool, is_plain: bool = False
-) -> Style:
-    """Return the style for an output. Source of NO_COLOR: no-color.org."""
-    if is_plain:
-        return Style(is_plain=True)
-    is_dumb = environment.get("TERM", "dumb") in {"", "dumb"}
-    return Style(has_colours=is_terminal and not is_dumb and not environment.get("NO_COLOR"))
-
-
 def is_unicode(encoding: str | None) -> bool:
     """Return whether an encoding can express all of Unicode."""
     name = (encoding or "ascii").lower().replace("-", "").replace("_", "")
@@ -151,8 +141,10 @@ def find_width(otherwise: int = 80) -> int:
 
 
 def find_style(*, is_plain: bool = False) -> Style:
-    """Return the style for standard output."""
-    return choose_style(os.environ, is_terminal=is_terminal(sys.stdout), is_plain=is_plain)
+    """Return the style for standard output. Source of NO_COLOR: no-color.org."""
+    is_dumb = os.environ.get("TERM", "dumb") in {"", "dumb"} or bool(os.environ.get("NO_COLOR"))
+    has_colours = is_terminal(sys.stdout) and not is_dumb and not is_plain
+    return Style(has_colours=has_colours, is_plain=is_plain)
 
 
 def print_lines(lines: Iterable[str]) -> None:
