@@ -25,8 +25,8 @@ from ccagent.transports.base import transport_class
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pwd import struct_passwd
 
-    from ccagent.doctor.service import ServiceUser
     from ccagent.machine.node import Node
 
 
@@ -213,7 +213,7 @@ def _find_room(site: Site, directory: str, sinks: Sequence[str]) -> Room | Ccage
             read_unit(node)
         )
         if path != directory and path in refused and not is_made_by_systemd:
-            who = f"user {user.name}, the user of the service," if user else "this user"
+            who = f"user {user.pw_name}, the user of the service," if user else "this user"
             return NotHereError(f"{directory}: it does not exist, and {who} cannot create it")
         answer = node.space(path.lstrip("/"))
         mount = find_mount(read_parsed(node, MOUNTINFO, parse_mountinfo), path)
@@ -226,11 +226,11 @@ def _find_room(site: Site, directory: str, sinks: Sequence[str]) -> Room | Ccage
         inodes=answer.f_favail if answer.f_files else None,
         is_writable=not read_only and (is_made_by_systemd or path not in refused),
         foreign=tuple(file for file in existing if file in refused),
-        user=user.name if user else "",
+        user=user.pw_name if user else "",
     )
 
 
-def _find_refused(node: Node, user: ServiceUser | None, paths: list[str]) -> list[str]:
+def _find_refused(node: Node, user: struct_passwd | None, paths: list[str]) -> list[str]:
     """Return the paths that the service's user (default: this user) cannot write."""
     if user is not None:
         return find_unwritable(user, paths)

@@ -102,8 +102,8 @@ async def make_job_page(sources: PageSources, request: PageRequest) -> JobPage |
     report, now = (await sources.reports.of_job(job)).report, sources.now
     stop = now if job.stop is None else job.stop
     parts = await read_parts(sources.store, job, end_of_values(job, runs, now))
-    if parts.energy is not None:
-        energy = describe_energy(parts.energy, len(job.nodes))
+    if parts.joules:
+        energy = describe_energy(parts, len(job.nodes))
     else:
         energy = _estimate_energy(sources, job, stop)
     usage = _describe_usage(sources, job, end_of_values(job, runs, now))

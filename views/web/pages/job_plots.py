@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from ccagent.stores.metrics.job_table import StoredJob
     from ccagent.views.job.rules import JobReport
-    from ccagent.views.web.data.jobs import JobEnergyUse
+    from ccagent.views.web.data.jobs import JobParts
 
 
 _MOST_NODES = 512
@@ -189,7 +189,7 @@ def _parts(node: StoreLevel, metric: str) -> Iterator[NamedSeries]:
 _PARTS = {"cpu": "processors", "memory": "memory", "gpu": "GPUs", "other": "other"}
 
 
-def describe_energy(found: JobEnergyUse, nodes: int) -> str:
+def describe_energy(found: JobParts, nodes: int) -> str:
     """Return a text with a job's measured energy by part. nodes: number of nodes of the job."""
     parts: dict[str, float] = {}
     for (part, _), joules in found.joules.items():
