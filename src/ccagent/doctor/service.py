@@ -76,7 +76,8 @@ def _check_lock(site: Site) -> Iterator[Finding]:
         refusal = "" if site.node.is_writable(path) else "this user may not write there"
     except NotHereError:
         refusal = "it does not exist"
-        if directory.rstrip("/") in list_runtime_directories(read_unit(site.node)):
+        made = find_values(read_unit(site.node), "RuntimeDirectory")
+        if directory.rstrip("/") in {f"/run/{name}" for name in made}:
             directory, refusal = f"{directory}: exists only while {_UNIT} runs", ""
     except CcagentError as error:
         refusal = str(error)
@@ -87,11 +88,6 @@ def _check_lock(site: Site) -> Iterator[Finding]:
     fix = "create it for the user of the service (RuntimeDirectory=ccagent)"
     impact = ["ccagent run: does not start"]
     yield Finding(_AREA, "lock-directory", "problem", found, fix, impact, stops)
-
-
-def list_runtime_directories(unit: str) -> set[str]:
-    """Return the directories below /run that systemd creates for a unit, from its text."""
-    return {f"/run/{name}" for name in find_values(unit, "RuntimeDirectory")}
 
 
 def list_state_directories(unit: str) -> set[str]:
