@@ -156,15 +156,15 @@ def read_regular_file(path: str, largest: int) -> tuple[bytes, os.stat_result]:
     try:
         with open(open_trusted(path), "rb") as file:
             status = os.fstat(file.fileno())
-            content = file.read(largest + 1) if stat.S_ISREG(status.st_mode) else None
-    except IsADirectoryError:
-        content = None
+            if not stat.S_ISREG(status.st_mode):
+                raise ConfigurationError(f"{path}: not a regular file")
+            content = file.read(largest + 1)
+    except IsADirectoryError as error:
+        raise ConfigurationError(f"{path}: not a regular file") from error
     except OSError as error:
         raise ConfigurationError(f"{path}: {error.strerror}") from error
     except NotPermittedError as error:
         raise ConfigurationError(str(error)) from error
-    if content is None:
-        raise ConfigurationError(f"{path}: not a regular file")
     if len(content) > largest:
         raise ConfigurationError(f"{path}: larger than {largest} bytes")
     return content, status
