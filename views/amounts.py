@@ -4,8 +4,18 @@ from __future__ import annotations
 
 import math
 from datetime import datetime, tzinfo
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _LETTERS = "KMGTPE"
+
+
+def mean_of_known(values: Iterable[float | None]) -> float | None:
+    """Return the mean without unknown values; None if all are unknown."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
 
 
 def short_size(size: float | None) -> str:

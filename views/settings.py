@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta, field
@@ -11,10 +10,10 @@ from msgspec import Meta, field
 from ccagent.config import common_keys
 from ccagent.config.conversion import convert
 from ccagent.config.duration import Duration
+from ccagent.config.files import read_regular_file
 from ccagent.config.settings import Settings
-from ccagent.errors import ConfigurationError, NotPermittedError, UnparsableError, nearest
+from ccagent.errors import ConfigurationError, UnparsableError, nearest
 from ccagent.machine.hostlist import expand
-from ccagent.service.private_files import open_trusted
 from ccagent.stores.metrics.page_settings import JobThresholds
 from ccagent.views.job.figures import NodeHardware
 
@@ -37,8 +36,7 @@ class ViewSettings(Settings, frozen=True, kw_only=True):
     """The keys of views.toml."""
 
     store: Annotated[
-        str,
-        Meta(description="URL of the metric store for `ccagent job`; empty: this node only"),
+        str, Meta(description="URL of the metric store for `ccagent job`; empty: this node only")
     ] = ""
     token_file: Annotated[str, Meta(description="file with the token for the store")] = ""
     ca_file: common_keys.CaFile = ""
@@ -102,18 +100,9 @@ def default_paths() -> list[str]:
 def _read_table(path: str) -> dict[str, Any]:
     import tomllib
 
+    content, _ = read_regular_file(path, _LARGEST)
     try:
-        with os.fdopen(open_trusted(path), "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise ConfigurationError(f"{path}: not a regular file")
-            text = file.read(_LARGEST + 1)
-        if len(text) > _LARGEST:
-            raise ConfigurationError(f"{path}: larger than {_LARGEST} bytes")
-        return tomllib.loads(text.decode())
-    except NotPermittedError as error:
-        raise ConfigurationError(str(error)) from error
-    except OSError as error:
-        raise ConfigurationError(f"{path}: {error.strerror}") from error
+        return tomllib.loads(content.decode())
     except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"{path}: {error}") from error
 

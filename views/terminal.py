@@ -1,4 +1,4 @@
-"""Text for terminals: unsafe characters, width, colours, tables, printing.
+"""Text for terminals and CSV: unsafe characters, width, colours, tables, printing.
 
 Users choose the names of processes, jobs and users. Their characters must not control the
 terminal, change the direction of the text after them, or shift a column.
@@ -6,11 +6,13 @@ terminal, change the direction of the text after them, or shift a column.
 
 from __future__ import annotations
 
+import csv
+import io
 import os
 import shutil
 import sys
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -74,8 +76,17 @@ def width_of(text: str) -> int:
     return sum(2 if unicodedata.east_asian_width(char) in _WIDE else 1 for char in text)
 
 
-def harmless(text: str) -> str:
-    """Return a text that spreadsheets do not interpret as a formula."""
+def write_csv(names: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """Return CSV. Spreadsheets do not interpret its texts as formulas."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\r\n")
+    writer.writerow(names)
+    for row in rows:
+        writer.writerow(_harmless(one) if isinstance(one, str) else one for one in row)
+    return text.getvalue()
+
+
+def _harmless(text: str) -> str:
     return f"'{text}" if text[:1] in {"=", "+", "-", "@", "\t", "\r"} else text
 
 
@@ -114,16 +125,6 @@ class Style(NamedTuple):
         return f"\x1b[{_CODES[part]}m{text}\x1b[0m"
 
 
-def choose_style(
-    environment: Mapping[str, str], *, is_terminal: bool, is_plain: bool = False
-) -> Style:
-    """Return the style for an output. Source of NO_COLOR: no-color.org."""
-    if is_plain:
-        return Style(is_plain=True)
-    is_dumb = environment.get("TERM", "dumb") in {"", "dumb"}
-    return Style(has_colours=is_terminal and not is_dumb and not environment.get("NO_COLOR"))
-
-
 def is_unicode(encoding: str | None) -> bool:
     """Return whether an encoding can express all of Unicode."""
     name = (encoding or "ascii").lower().replace("-", "").replace("_", "")
@@ -140,8 +141,10 @@ def find_width(otherwise: int = 80) -> int:
 
 
 def find_style(*, is_plain: bool = False) -> Style:
-    """Return the style for standard output."""
-    return choose_style(os.environ, is_terminal=is_terminal(sys.stdout), is_plain=is_plain)
+    """Return the style for standard output. Source of NO_COLOR: no-color.org."""
+    is_dumb = os.environ.get("TERM", "dumb") in {"", "dumb"} or bool(os.environ.get("NO_COLOR"))
+    has_colours = is_terminal(sys.stdout) and not is_dumb and not is_plain
+    return Style(has_colours=has_colours, is_plain=is_plain)
 
 
 def print_lines(lines: Iterable[str]) -> None:

@@ -116,19 +116,15 @@ def _make_report(
 
 def _print(report: JobReport, form: str | None, mounts: JobMounts | None) -> None:
     """Print a report. mounts: of the job, if they are known."""
-    if form == "json":
-        from ccagent.views.job.formats import encode_report
+    from ccagent.views.job.formats import encode_report, encode_summary, format_report
+    from ccagent.views.terminal import find_style, find_width, print_lines
 
+    if form == "json":
         click.echo(encode_report(report, mounts), nl=False)
         return
     if form == "js1":
-        from ccagent.views.job.formats import encode_summary
-
         click.echo(encode_summary(report))
         return
-    from ccagent.views.job.formats import format_report
-    from ccagent.views.terminal import find_style, find_width, print_lines
-
     style, width = find_style(is_plain=form == "plain"), min(_WIDEST, find_width())
     text = format_report(report, style, width, mounts)
     print_lines(text.splitlines())

@@ -109,7 +109,7 @@ def find_mount_wait(job: JudgedJob) -> tuple[str, float] | None:
 
     None if calls take little time, are as fast as memory, or are not measured.
     """
-    mounts = [one for one in job.mounts.mounts if one.busy] if job.mounts is not None else []
+    mounts = [one for one in job.mounts.mounts if one.busy]
     used = job.efficiency.cpu
     if not mounts or used is None:
         return None
@@ -147,7 +147,7 @@ def judge_file_wait(job: JudgedJob) -> Cause | None:
         border = f"from {number(limits.wait_pressure)} % on it counts"
         where = f"a task waited for I/O in {percent(waited)} % of the time on {worst.name}"
         return f"{where}, {border}", f"{_BETTER_FILES}."
-    mounts = job.mounts.mounts if job.mounts is not None else ()
+    mounts = job.mounts.mounts
     if any(one.busy for one in mounts):
         return None  # the times of its calls are measured, and short
     read = max(sum(one.read for one in mounts), sum(node.io_read or 0.0 for node in nodes))
@@ -164,8 +164,7 @@ def judge_file_wait(job: JudgedJob) -> Cause | None:
 @_explains_low_use
 def judge_metadata_wait(job: JudgedJob) -> Cause | None:
     """Find jobs with a low use that do many metadata operations."""
-    mounts = job.mounts.mounts if job.mounts is not None else ()
-    most = max(mounts, key=lambda one: one.metadata, default=None)
+    most = max(job.mounts.mounts, key=lambda one: one.metadata, default=None)
     rate = most.metadata / job.figures.elapsed / len(job.figures.nodes) if most else 0.0
     if most is None or rate < job.limits.wait_metadata:
         return None
@@ -179,7 +178,7 @@ def judge_metadata_wait(job: JudgedJob) -> Cause | None:
 def judge_network_wait(job: JudgedJob) -> Cause | None:
     """Find jobs with a low use that send or receive much through sockets or ports."""
     sums = {True: 0, False: 0}  # traffic through the ports of a node includes that of sockets
-    for one in job.mounts.network if job.mounts is not None else ():
+    for one in job.mounts.network:
         if not one.is_loopback:
             sums[one.protocol == PORTS] += max(one.received, one.sent)
     rate = max(sums.values()) / _MB / job.figures.elapsed / len(job.figures.nodes)
@@ -312,7 +311,7 @@ def judge_serial(job: JudgedJob) -> Cause | None:
 @_explains_low_use
 def judge_low_cpu(job: JudgedJob) -> Cause | None:
     """Find a low CPU use without a known cause."""
-    if job.mounts is not None and any(one.busy for one in job.mounts.mounts):
+    if any(one.busy for one in job.mounts.mounts):
         return "", "It did not wait for files, the network or memory."
     return "", f"Find out what it waits for: {_MEASURE}."
 

@@ -11,6 +11,7 @@ import msgspec
 
 from ccagent.stores.metrics.job_details import StoredJobDetails
 from ccagent.stores.metrics.usage.table import UsageSum
+from ccagent.views.amounts import mean_of_known
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -68,8 +69,7 @@ class NodeFigures(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def gpu(self) -> float | None:
         """Return the mean utilization of the cards that report it."""
-        known = [card.utilization for card in self.cards if card.utilization is not None]
-        return sum(known) / len(known) if known else None
+        return mean_of_known(card.utilization for card in self.cards)
 
 
 class CoreUse(msgspec.Struct, frozen=True, kw_only=True):

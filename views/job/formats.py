@@ -13,27 +13,14 @@ import msgspec
 
 from ccagent.errors import UnparsableError
 from ccagent.machine.hostlist import compact
-from ccagent.views.amounts import (
-    clock,
-    core_time,
-    cores,
-    memory,
-    memory_of,
-    percent,
-    plural,
-)
+from ccagent.views.amounts import clock, core_time, cores, memory, memory_of, percent, plural
 from ccagent.views.job.mounts import JobMounts, format_mounts, format_network
 from ccagent.views.terminal import Style, clean, cut
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ccagent.views.job.figures import (
-        CardFigures,
-        JobFigures,
-        NodeFigures,
-        UsedShare,
-    )
+    from ccagent.views.job.figures import CardFigures, JobFigures, NodeFigures, UsedShare
     from ccagent.views.job.judged_job import JobFinding
     from ccagent.views.job.rules import JobReport
 

@@ -78,10 +78,7 @@ def judge_gpu_input(job: JudgedJob) -> Judgement | None:
         return None
     level, text = low
     if (found := find_mount_wait(job)) is not None:
-        return (
-            level,
-            f"{text}, because {found[0]}. Read larger files, or copy them first.",
-        )
+        return (level, f"{text}, because {found[0]}. Read larger files, or copy them first.")
     if used is None or not cores:
         return None
     if used >= _FULL * cores:

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
+from ccagent.views.job.mounts import JobMounts
+
 if TYPE_CHECKING:
     from ccagent.stores.metrics.page_settings import JobThresholds
     from ccagent.views.job.figures import CardFigures, Efficiency, JobFigures, NodeFigures
-    from ccagent.views.job.mounts import JobMounts
 
 FindingLevel = Literal["BAD", "hint", "unknown", "short", "ok"]
 
@@ -37,6 +38,11 @@ Resource = Literal["memory", "gpus", "cores", "time", "session", "data", "job"]
 """The subject of a finding. A report has at most one finding for each."""
 
 
+def grade(share: float, bad: float, hint: float) -> tuple[FindingLevel, float]:
+    """Return the level of a low share, and the threshold of this level."""
+    return ("BAD", bad) if share < bad else ("hint", hint)
+
+
 class JobFinding(msgspec.Struct, frozen=True):
     """A finding: rule, level, a text with figure, threshold and option, and its subject."""
 
@@ -47,12 +53,12 @@ class JobFinding(msgspec.Struct, frozen=True):
 
 
 class JudgedJob(NamedTuple):
-    """A job as input of the rules. mounts: its I/O and network, None: unknown."""
+    """A job as input of the rules. mounts: its I/O and network, as far as known."""
 
     figures: JobFigures
     efficiency: Efficiency
     limits: JobThresholds
-    mounts: JobMounts | None = None
+    mounts: JobMounts = JobMounts()
 
     @property
     def is_long(self) -> bool:

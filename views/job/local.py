@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from ccagent.agents.jobio.usage import (
-    bytes_read,
-    bytes_written,
-    metadata_operations,
-    read_calls,
-    read_totals,
-    write_calls,
-)
+from ccagent.agents.jobio.usage import read_totals
 from ccagent.config.settings import as_table
 from ccagent.errors import CcagentError, ConfigurationError
 from ccagent.machine.bpf import pins
@@ -24,7 +17,7 @@ from ccagent.machine.rdma import read_job_rdma, sum_job_rdma
 from ccagent.stores.metrics.usage.table import UsageSum
 from ccagent.views.job.figures import CardFigures, JobFigures, NodeFigures
 from ccagent.views.job.mounts import JobMount, JobMounts, JobNetwork
-from ccagent.views.top.reader import NodeReader, explain_mounts
+from ccagent.views.top.reader import IO_COUNTS, NodeReader, explain_mounts
 
 if TYPE_CHECKING:
     from ccagent.machine.cgroup.counters import JobCounters
@@ -192,11 +185,7 @@ def read_mounts(node: Node, job: int, directory: str = pins.DIRECTORY) -> JobMou
             point=use.mount.point,
             type=use.mount.type,
             source=use.mount.source,
-            read=bytes_read(use.total),
-            written=bytes_written(use.total),
-            reads=read_calls(use.total),
-            writes=write_calls(use.total),
-            metadata=metadata_operations(use.total),
+            **{name: count(use.total) for name, count in IO_COUNTS.items()},
             busy=(use.total.read_ns + use.total.write_ns) / 1e9 or None,
         )
         for use in uses

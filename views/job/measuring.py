@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
+from ccagent.views.amounts import mean_of_known
 from ccagent.views.job.figures import (
     CardFigures,
     CoreUse,
@@ -221,10 +222,10 @@ def _measure_node(
         memory_limit=limit,
         memory_peak=max(resident, default=None),
         memory_charged=max([*values("job_mem_peak"), *values("job_mem_used")], default=None),
-        memory_pressure=_mean_or_none(values("job_pressure_memory")),
-        io_pressure=_mean_or_none(values("job_pressure_io")),
+        memory_pressure=mean_of_known(values("job_pressure_memory")),
+        io_pressure=mean_of_known(values("job_pressure_io")),
         oom_kills=None if kills is None else int(kills),
-        load=_mean_or_none(values("cpu_load")) if is_alone else None,
+        load=mean_of_known(values("cpu_load")) if is_alone else None,
         samples=max(len(used), len(resident)),
         total_cores=hardware.cores,
         total_memory=hardware.memory,
@@ -344,8 +345,4 @@ def _mean(values: list[float]) -> float:
 
 
 def _mean_of(series: JobSeries | None) -> float | None:
-    return None if series is None else _mean_or_none(series.present())
-
-
-def _mean_or_none(values: list[float]) -> float | None:
-    return _mean(values) if values else None
+    return None if series is None else mean_of_known(series.values)

@@ -151,15 +151,13 @@ def part_metrics(name: str) -> dict[str, str]:
 
 
 def amount_of(metric: str, values: Sequence[float | None], step: int) -> float:
-    """Return the amount for rates, and the mean of the times of calls."""
+    """Return the amount for rates, and the mean of the times of calls.
+
+    Each rate counts for the usual time between two values.
+    """
     if metric in TIMES:
         known = [one for one in values if one is not None and 0 <= one < LARGEST_VALUE]
         return sum(known) / len(known) if known else 0.0
-    return sum_of_rates(values, step)
-
-
-def sum_of_rates(values: Sequence[float | None], step: int) -> float:
-    """Return the amount for rates: each rate counts for the usual time between two values."""
     places = [
         place
         for place, value in enumerate(values)

@@ -18,12 +18,18 @@ from ccagent.views.amounts import (
 )
 from ccagent.views.job import cpu_rules, gpu_rules
 from ccagent.views.job.figures import Efficiency, JobFigures, NodeFigures, compute_efficiency
-from ccagent.views.job.judged_job import FindingLevel, JobFinding, JudgedJob, Judgement, Resource
+from ccagent.views.job.judged_job import (
+    FindingLevel,
+    JobFinding,
+    JudgedJob,
+    Judgement,
+    Resource,
+    grade,
+)
+from ccagent.views.job.mounts import JobMounts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from ccagent.views.job.mounts import JobMounts
 
 
 _RAN_TO_AN_END = frozenset({"COMPLETED", "TIMEOUT", "CANCELLED", ""})
@@ -94,8 +100,7 @@ def judge_memory_excess(job: JudgedJob) -> Judgement | None:
         return None  # the peak may be in the missing samples, or was still to come
     if used.percent >= limits.mem_excess_hint or _needs_no_request(job, used.total):
         return None
-    level: FindingLevel = "BAD" if used.percent < limits.mem_excess_bad else "hint"
-    border = limits.mem_excess_bad if level == "BAD" else limits.mem_excess_hint
+    level, border = grade(used.percent, limits.mem_excess_bad, limits.mem_excess_hint)
     node = _fullest(job)
     peak = (node.memory_peak if node is not None else None) or 0.0
     new = request_memory(peak * (1 + limits.mem_margin / 100))
@@ -141,8 +146,7 @@ def judge_time(job: JudgedJob) -> Judgement | None:
         return None
     if elapsed <= limits.time_min_runtime.seconds or used.percent >= limits.time_hint:
         return None
-    level: FindingLevel = "BAD" if used.percent < limits.time_bad else "hint"
-    border = limits.time_bad if level == "BAD" else limits.time_hint
+    level, border = grade(used.percent, limits.time_bad, limits.time_hint)
     return level, (
         f"{percent(used.percent)} % of its time limit: {clock(elapsed)} of {clock(used.total)};"
         f" below {number(border)} % it waits in the queue longer than needed. Try"
@@ -278,16 +282,15 @@ class JobReport(NamedTuple):
 
 
 def make_report(
-    figures: JobFigures,
-    thresholds: JobThresholds | None = None,
-    mounts: JobMounts | None = None,
+    figures: JobFigures, thresholds: JobThresholds | None = None, mounts: JobMounts | None = None
 ) -> JobReport:
     """Return the report of a job: apply all rules. A BAD finding hides hints.
 
     mounts: the job's I/O by mount and network, if known.
     """
     efficiency = compute_efficiency(figures)
-    found = _apply_rules(JudgedJob(figures, efficiency, thresholds or JobThresholds(), mounts))
+    limits = thresholds or JobThresholds()
+    found = _apply_rules(JudgedJob(figures, efficiency, limits, mounts or JobMounts()))
     notes = [one for one in found if one.level in {"unknown", "short"}]
     bad = [one for one in found if one.level == "BAD"]
     hints = [one for one in found if one.level == "hint"]

@@ -25,13 +25,7 @@ from ccagent.views.job.figures import (
     JobFacts,
     JobSeries,
 )
-from ccagent.views.job.mounts import (
-    LATE,
-    MOST_PARTS,
-    JobPartSums,
-    amount_of,
-    part_metrics,
-)
+from ccagent.views.job.mounts import LATE, MOST_PARTS, JobPartSums, amount_of, part_metrics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -205,12 +199,10 @@ class StoreClient:
             raise UnparsableError(
                 f"{self.place}: the response is not HTTP: more than {_LARGEST >> 20} MiB"
             )
-        return self._check(answer.status, answer.body)
-
-    def _check(self, status: int, text: bytes) -> bytes:
+        status = answer.status
         if status == 200:
-            return text
-        said = printable(text[:_SHOWN].decode("utf-8", "replace").strip())
+            return answer.body
+        said = printable(answer.body[:_SHOWN].decode("utf-8", "replace").strip())
         if status in {401, 403}:
             raise NotPermittedError(f"{self.place}: {status}: {said}; see token-file of views.toml")
         if status == 404:

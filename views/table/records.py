@@ -9,12 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ccagent.agents.slurm import tres
 from ccagent.machine.user_names import local_users
-from ccagent.records.envelopes import (
-    ClusterEnvelope,
-    JobsEnvelope,
-    SampleEnvelope,
-    SysinfoEnvelope,
-)
+from ccagent.records.envelopes import ClusterEnvelope, JobsEnvelope, SampleEnvelope, SysinfoEnvelope
 from ccagent.records.json_encoding import JsonArray
 from ccagent.records.message import JsonRecord, LineRecord, Record
 from ccagent.records.points import Point
@@ -105,18 +100,26 @@ _FIRST_USER = 1000
 """The first uid of ordinary users, as for `exclude-system-jobs`."""
 
 
-class _Group(NamedTuple):
-    """The processes of one line, and their users.
+class _Row(NamedTuple):
+    """A process with its job and user."""
 
-    used, limit: memory of the control group in B.
-    """
+    job: str
+    user: str
+    process: SampleProcess
+
+
+class _Group(NamedTuple):
+    """The processes of one line. used, limit: memory of the control group in B."""
 
     name: str
     user: str
-    processes: list[SampleProcess]
-    users: list[str]
+    rows: list[_Row]
     used: float | None = None
     limit: float | None = None
+
+    @property
+    def processes(self) -> list[SampleProcess]:
+        return [row.process for row in self.rows]
 
     @property
     def cpu(self) -> float:
@@ -153,14 +156,6 @@ _JOBS: tuple[TableColumn[_Group], ...] = (
     TableColumn("WRITE", lambda group: _sum_kib(group.processes, "data_written"), True, 4),
     TableColumn("BUSIEST", lambda group: group.busiest),
 )  # fmt: skip
-
-
-class _Row(NamedTuple):
-    """A process with its job and user."""
-
-    job: str
-    user: str
-    process: SampleProcess
 
 
 _PROCESSES: tuple[TableColumn[_Row], ...] = (
@@ -219,14 +214,13 @@ def _group(jobs: Iterable[SampleJob]) -> list[_Group]:
         else:
             name, user = "(no job)", job.user
         cgroup = job.cgroup
-        group = found.get((name, user)) or _Group(name, user, [], [])
+        group = found.get((name, user)) or _Group(name, user, [])
         if cgroup is not None:
             group = group._replace(
                 used=1024.0 * cgroup.rss_memory if cgroup.rss_memory else None,
                 limit=1024.0 * cgroup.memory_limit if cgroup.memory_limit else None,
             )
-        group.processes.extend(job.processes)
-        group.users.extend([job.user] * len(job.processes))
+        group.rows.extend(_Row(name, job.user, one) for one in job.processes)
         found[name, user] = group
     return list(found.values())
 
@@ -251,11 +245,7 @@ def _describe_node(sample: SampleAttributes) -> str:
 
 
 def _format_processes(groups: list[_Group], room: int, width: int, style: Style) -> list[str]:
-    rows = [
-        _Row(group.name, user, one)
-        for group in groups
-        for user, one in zip(group.users, group.processes, strict=True)
-    ]
+    rows = [row for group in groups for row in group.rows]
     rows.sort(key=lambda row: (-row.process.cpu_util, -row.process.resident_memory,
                                row.process.pid))  # fmt: skip
     count = max(1, min(room, _MOST_PROCESSES))

@@ -63,13 +63,10 @@ def top(
         elif once or plain or not is_terminal(sys.stdout):
             _print_screens(reader, state, is_once=once or not plain)
         else:
-            import os
-
-            from ccagent.views.terminal import choose_style
+            from ccagent.views.terminal import find_style
             from ccagent.views.top.terminal import run_screen
 
-            style = choose_style(os.environ, is_terminal=True)
-            run_screen(reader, state, has_colours=style.has_colours)
+            run_screen(reader, state, has_colours=find_style().has_colours)
     finally:
         reader.close()
 

@@ -107,6 +107,15 @@ class CardWatch:
         return tuple(found)
 
 
+IO_COUNTS = {
+    "read": bytes_read,
+    "written": bytes_written,
+    "reads": read_calls,
+    "writes": write_calls,
+    "metadata": metadata_operations,
+}
+"""The amounts of a mount, by field of `TopMount` and of `JobMount`."""
+
 NOT_LOADED = "I/O by mount is not counted here; as root: ccagent kernel load --io"
 NOT_PERMITTED = (
     "I/O by mount: this user may not read it; as root: ccagent kernel load --io --group NAME"
@@ -150,17 +159,12 @@ def explain_mounts(error: CcagentError) -> str:
 
 
 def _rates(use: MountUse, seconds: float) -> TopMount:
-    delta = use.delta
     return TopMount(
         job=use.job,
         point=use.mount.point,
         type=use.mount.type,
         source=use.mount.source,
-        read=bytes_read(delta) / seconds,
-        written=bytes_written(delta) / seconds,
-        reads=read_calls(delta) / seconds,
-        writes=write_calls(delta) / seconds,
-        metadata=metadata_operations(delta) / seconds,
+        **{name: count(use.delta) / seconds for name, count in IO_COUNTS.items()},
     )
 
 

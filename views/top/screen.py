@@ -5,13 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ccagent.views.amounts import (
-    short_number,
-    short_pair,
-    short_percent,
-    short_size,
-    short_time,
-)
+from ccagent.views.amounts import short_number, short_pair, short_percent, short_size, short_time
 from ccagent.views.terminal import Style, TableColumn, clean, cut, fill, format_rows, width_of
 from ccagent.views.top.snapshot import BAD, MEANINGS, letters
 from ccagent.views.top.state import ViewState, as_tree, select_rows

@@ -11,6 +11,7 @@ from msgspec import structs
 
 from ccagent.errors import CcagentError
 from ccagent.machine.cgroup.counters import JobCounters
+from ccagent.views.amounts import mean_of_known
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -190,8 +191,8 @@ def _gpu_notes(job: TopJob, cards: list[TopCard]) -> list[str]:
     if idle:
         names = ",".join(str(card.index) for card in idle)
         return [f"G GPU {names} idle"]
-    known = [card.utilization for card in cards if card.utilization is not None]
-    if known and job.watched >= _WATCHED and sum(known) / len(known) <= _LOW_GPU:
+    use = mean_of_known(card.utilization for card in cards)
+    if use is not None and job.watched >= _WATCHED and use <= _LOW_GPU:
         return ["g GPU low"]
     return []
 
@@ -292,7 +293,6 @@ def make_job(
     if not own and not (is_root and processes):
         read, written = rate("io_read", 1.0), rate("io_write", 1.0)
     resident = 1024.0 * sum(process.resident_memory for process in processes)
-    reported = [card.utilization for card in cards if card.utilization is not None]
     found = TopJob(
         job=job,
         user=watched.user if job else "",
@@ -313,7 +313,7 @@ def make_job(
             rate("pressure_cpu", 1e-4), rate("pressure_memory", 1e-4), rate("pressure_io", 1e-4),
         ),
         gpus=tuple(card.index for card in cards),
-        gpu=sum(reported) / len(reported) if reported else None,
+        gpu=mean_of_known(card.utilization for card in cards),
         gpu_memory=sum(card.memory for card in cards) if cards else None,
         power=sum(card.power for card in cards) if cards else None,
         read=read,

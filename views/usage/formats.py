@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from typing import TYPE_CHECKING
 
 from ccagent.stores.metrics.usage.table import JOULES_PER_KWH, UsageAnswer, UsageSum
 from ccagent.views.amounts import format_number, format_quantity, format_time, percent
-from ccagent.views.terminal import clean, harmless
+from ccagent.views.terminal import clean, write_csv
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from datetime import tzinfo
 
 
-FIELDS = (
+_FIELDS = (
     "period", "key", "jobs", "measured_jobs", "bounded_jobs", "kwh", "least_kwh", "most_kwh",
     "co2_kg", "factor_share", "cost", "currency",
 )  # fmt: skip
@@ -107,17 +105,11 @@ def notes(answer: UsageAnswer, zone: tzinfo | None = None) -> Iterator[str]:
 
 
 def format_csv(answer: UsageAnswer) -> str:
-    """Return CSV with one line per key and period, without the total."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\r\n")
-    writer.writerow(FIELDS)
-    for one in answer.rows:
-        writer.writerow(csv_row(one, answer.currency))
-    return text.getvalue()
+    """Return CSV with one line per key and period, without the total. Unknown values are empty."""
+    return write_csv(_FIELDS, (_csv_row(one, answer.currency) for one in answer.rows))
 
 
-def csv_row(one: UsageSum, currency: str) -> tuple[object, ...]:
-    """Return the values of FIELDS. Unknown ones are None."""
+def _csv_row(one: UsageSum, currency: str) -> tuple[object, ...]:
     is_known = one.measured > 0
     energies = [
         joules / JOULES_PER_KWH if is_known else None
@@ -125,6 +117,6 @@ def csv_row(one: UsageSum, currency: str) -> tuple[object, ...]:
     ]
     grams = None if one.grams is None else one.grams / 1000
     return (
-        one.period, harmless(one.key), one.jobs, one.measured, one.bounded, *energies, grams,
+        one.period, one.key, one.jobs, one.measured, one.bounded, *energies, grams,
         one.factor_share if is_known else None, one.cost, currency,
     )  # fmt: skip

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 COOKIE = "ccagent-session"
 _LONGEST_NAME = 256
+_LARGEST_FORM = 32 << 10
+_SECONDS = 12 * 3600
+_LONGEST_TOKEN = 3800
+"""Browsers silently drop cookies above 4,096 bytes."""
 
 
 class Viewer(NamedTuple):
@@ -50,7 +54,10 @@ class _Person(msgspec.Struct, frozen=True):
 
 
 class PageAccess:
-    """The check of viewers, by settings and the store's key."""
+    """The check of viewers, by settings and the store's key, and the sessions of browsers.
+
+    The token of a session is stored in a cookie, and not on the server.
+    """
 
     def __init__(self, settings: WebSettings, verifier: TokenVerifier | None) -> None:
         """Read the proxy's secret. Raise ConfigurationError if it is missing or too short."""
@@ -113,6 +120,55 @@ class PageAccess:
         is_staff = bool(known & STAFF_ROLES) or name in self._staff or not (name or roles)
         return Viewer(name, is_staff=is_staff)
 
+    def has_session(self, request: Request) -> bool:
+        """Return whether the request has the session's cookie."""
+        return self.takes_tokens and COOKIE in request.cookies
+
+    def ask_login(self, request: Request) -> Response:
+        """Redirect to the login page, with the address of the current page."""
+        query = f"?{request.url.query}" if request.url.query else ""
+        place = quote(f"{request.url.path}{query}"[:2000], safe="")
+        return RedirectResponse(f"/login?next={place}", 302)
+
+    async def log_in(self, request: Request, show: Callable[[str, str, int], Response]) -> Response:
+        """Check a token and set the cookie. show: builds the login page for errors."""
+        if not is_own_form(request):
+            return show("", "this form was sent by another site", 403)
+        form = await _read_form(request)
+        token, place = form.get("token", "").strip(), self.next_page(form.get("next", ""))
+        try:
+            self.check_token(token)
+        except UnauthorizedError as error:
+            return show(place, str(error), 403)
+        if len(token) > _LONGEST_TOKEN:
+            text = f"the token has more than {_LONGEST_TOKEN} characters; browsers do not store it"
+            return show(place, text, 403)
+        answer = RedirectResponse(place, 303)
+        # Not Strict: a link in a mail would then require a login. Requests with side effects are
+        # forms with a checked origin.
+        answer.set_cookie(
+            COOKIE, token, max_age=_SECONDS, httponly=True, samesite="lax",
+            secure=self.is_encrypted(request),
+        )  # fmt: skip
+        return answer
+
+    async def log_out(self, request: Request) -> Response:
+        """Delete the cookie."""
+        if not is_own_form(request):
+            return Response("this form was sent by another site\n", 403, media_type="text/plain")
+        answer = RedirectResponse("/login", 303)
+        answer.delete_cookie(
+            COOKIE, httponly=True, samesite="lax", secure=self.is_encrypted(request)
+        )
+        return answer
+
+    @staticmethod
+    def next_page(place: str) -> str:
+        """Return `place` if it is a path on this server, else `/`."""
+        is_own = place.startswith("/") and not place.startswith(("//", "/\\"))
+        is_plain = place.isascii() and place.isprintable() and "\\" not in place
+        return place if is_own and is_plain else "/"
+
     def _is_from_proxy(self, request: HTTPConnection) -> bool:
         if request.client is None or request.client.host not in self._proxies:
             return False
@@ -129,68 +185,6 @@ def _person(token: bytes) -> _Person:
         return msgspec.json.decode(text, type=_Person)
     except (ValueError, IndexError, msgspec.DecodeError):
         raise UnauthorizedError("token is malformed: sub or roles are not text") from None
-
-
-_LARGEST_FORM = 32 << 10
-_SECONDS = 12 * 3600
-_LONGEST_TOKEN = 3800
-"""Browsers silently drop cookies above 4,096 bytes."""
-
-
-class Sessions:
-    """Sessions of browsers: the token is stored in a cookie, and not on the server."""
-
-    def __init__(self, access: PageAccess) -> None:
-        self._access = access
-
-    def has_session(self, request: Request) -> bool:
-        """Return whether the request has the session's cookie."""
-        return self._access.takes_tokens and COOKIE in request.cookies
-
-    def ask_login(self, request: Request) -> Response:
-        """Redirect to the login page, with the address of the current page."""
-        query = f"?{request.url.query}" if request.url.query else ""
-        place = quote(f"{request.url.path}{query}"[:2000], safe="")
-        return RedirectResponse(f"/login?next={place}", 302)
-
-    async def log_in(self, request: Request, show: Callable[[str, str, int], Response]) -> Response:
-        """Check a token and set the cookie. show: builds the login page for errors."""
-        if not is_own_form(request):
-            return show("", "this form was sent by another site", 403)
-        form = await _read_form(request)
-        token, place = form.get("token", "").strip(), self.next_page(form.get("next", ""))
-        try:
-            self._access.check_token(token)
-        except UnauthorizedError as error:
-            return show(place, str(error), 403)
-        if len(token) > _LONGEST_TOKEN:
-            text = f"the token has more than {_LONGEST_TOKEN} characters; browsers do not store it"
-            return show(place, text, 403)
-        answer = RedirectResponse(place, 303)
-        # Not Strict: a link in a mail would then require a login. Requests with side effects are
-        # forms with a checked origin.
-        answer.set_cookie(
-            COOKIE, token, max_age=_SECONDS, httponly=True, samesite="lax",
-            secure=self._access.is_encrypted(request),
-        )  # fmt: skip
-        return answer
-
-    async def log_out(self, request: Request) -> Response:
-        """Delete the cookie."""
-        if not is_own_form(request):
-            return Response("this form was sent by another site\n", 403, media_type="text/plain")
-        answer = RedirectResponse("/login", 303)
-        answer.delete_cookie(
-            COOKIE, httponly=True, samesite="lax", secure=self._access.is_encrypted(request)
-        )
-        return answer
-
-    @staticmethod
-    def next_page(place: str) -> str:
-        """Return `place` if it is a path on this server, else `/`."""
-        is_own = place.startswith("/") and not place.startswith(("//", "/\\"))
-        is_plain = place.isascii() and place.isprintable() and "\\" not in place
-        return place if is_own and is_plain else "/"
 
 
 def is_own_form(request: Request) -> bool:

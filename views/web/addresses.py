@@ -99,7 +99,7 @@ class ShownTime(NamedTuple):
     @property
     def query(self) -> str:
         """Return the range as a query of a URL."""
-        return f"range={self.name}" if self.name else f"from={self.start}&to={self.end}"
+        return urlencode(self.parameters)
 
     @property
     def parameters(self) -> list[tuple[str, str]]:

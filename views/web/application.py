@@ -18,7 +18,6 @@ from ccagent.log import logger
 from ccagent.stores.jobstats.client import UnansweredError
 from ccagent.views.amounts import plural
 from ccagent.views.web import addresses
-from ccagent.views.web.access import PageAccess, Sessions, Viewer
 from ccagent.views.web.addresses import decode_segment, read_moment
 from ccagent.views.web.context import NotAllowedError, PageRequest, PageSources
 from ccagent.views.web.data.job_search import JobSearchError
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
+    from ccagent.views.web.access import PageAccess, Viewer
     from ccagent.views.web.plots import PagePlot
     from ccagent.views.web.replies import MadePage
 
@@ -108,7 +108,6 @@ class PageApplication:
         """hosts: names of this server; requests with other names are refused. Empty: any name."""
         self._sources = sources
         self._access = access
-        self._sessions = Sessions(access)
         self._is_demo = is_demo
         self._models: TimedCache[Any] = TimedCache(_MOST_MODELS, _size_of)
         self._pages: TimedCache[MadePage] = TimedCache(_MOST_PAGES, lambda page: page.size)
@@ -116,7 +115,7 @@ class PageApplication:
             Route("/", self._front),
             Route("/search", self._search),
             Route("/login", self._login, methods=["GET", "POST"]),
-            Route("/logout", self._sessions.log_out, methods=["POST"]),
+            Route("/logout", self._access.log_out, methods=["POST"]),
             Route("/static/{version}/{name}", answer_static),
             Route("/bokeh/{version}/{name}", answer_bokeh),
             Route("/job/{job}", self._any_job),
@@ -177,7 +176,7 @@ class PageApplication:
             body, name = plot.as_csv(), plot.key
         file = "".join(c if c.isascii() and c.isalnum() else "-" for c in name)[:80]
         headers = {"Content-Disposition": f'attachment; filename="{file}.csv"'}
-        return Response(body, headers=headers, media_type="text/csv")
+        return Response(body.encode("utf-8", "replace"), headers=headers, media_type="text/csv")
 
     async def _model(self, kind: PageKind, wanted: PageRequest, age: float = SECONDS) -> Any:
         """Return the content of a page. Viewers with the same permissions share it."""
@@ -210,7 +209,7 @@ class PageApplication:
         return {
             "viewer": viewer,
             "shown": read_zone(request),
-            "has_session": self._sessions.has_session(request),
+            "has_session": self._access.has_session(request),
             "is_demo": self._is_demo,
             "has_lustre": viewer is not None and self._sources.lustre is not None,
             "has_usage": viewer is not None and self._sources.usage is not None,
@@ -263,7 +262,7 @@ class PageApplication:
         return RedirectResponse(addresses.job_link(runs[-1].cluster, name), 302)
 
     async def _zone(self, request: Request) -> Response:
-        return keep_zone(request, self._sessions.next_page(request.query_params.get("next", "")))
+        return keep_zone(request, self._access.next_page(request.query_params.get("next", "")))
 
     async def _login(self, request: Request) -> Response:
         def show(place: str, problem: str, status: int) -> Response:
@@ -276,8 +275,8 @@ class PageApplication:
             return Response(render("login.html", values), status, media_type="text/html")
 
         if request.method == "POST":
-            return await self._sessions.log_in(request, show)
-        return show(self._sessions.next_page(request.query_params.get("next", "")), "", 200)
+            return await self._access.log_in(request, show)
+        return show(self._access.next_page(request.query_params.get("next", "")), "", 200)
 
     # errors
 
@@ -289,7 +288,7 @@ class PageApplication:
                 answer.headers.update(error.headers or {})
                 return answer
             case _LoginRequiredError() if not request.url.path.startswith(_FOR_PROGRAMS):
-                return self._sessions.ask_login(request)
+                return self._access.ask_login(request)
             case _LoginRequiredError():
                 return self._message(request, 401, "log in, or send a token")
             case NotAllowedError():

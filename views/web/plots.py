@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -11,8 +9,14 @@ import numpy as np
 from markupsafe import Markup
 
 from ccagent.views.amounts import format_quantity
-from ccagent.views.terminal import harmless
-from ccagent.views.web.data.buckets import SeriesBuckets, TimeGrid, find_frequency, read_buckets
+from ccagent.views.terminal import write_csv
+from ccagent.views.web.data.buckets import (
+    SeriesBuckets,
+    TimeGrid,
+    find_frequency,
+    mean_of,
+    read_buckets,
+)
 from ccagent.views.web.data.nodes import SILENT_AFTER
 from ccagent.views.web.drawing import ELAPSED, PlotLimit, PlotLine, draw_lines, series_class
 from ccagent.views.web.rendering import shown_text
@@ -135,19 +139,16 @@ class PagePlot(msgspec.Struct, frozen=True, kw_only=True):
             ],
         }
 
-    def as_csv(self) -> bytes:
+    def as_csv(self) -> str:
         """Return CSV with one line per series and time, in base units."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\r\n")
         unit = self.unit or "1"
-        writer.writerow(["time", "series", f"min [{unit}]", f"mean [{unit}]", f"max [{unit}]"])
-        for line in self.lines:
-            rows = zip(*(_numbers(one) for one in line.values), strict=True)
-            name = harmless(line.name)
-            for number, row in enumerate(rows):
-                if row[1] is not None:
-                    writer.writerow([self.grid.start + number * self.grid.step, name, *row])
-        return text.getvalue().encode("utf-8", "replace")
+        names = ["time", "series", f"min [{unit}]", f"mean [{unit}]", f"max [{unit}]"]
+        return write_csv(names, (
+            (self.grid.start + number * self.grid.step, line.name, *row)
+            for line in self.lines
+            for number, row in enumerate(zip(*map(_numbers, line.values), strict=True))
+            if row[1] is not None
+        ))  # fmt: skip
 
     def _say(self, value: float) -> str:
         return format_quantity(value, self.unit)
@@ -159,10 +160,7 @@ def join_lines(lines: list[PlotLine], what: str) -> list[PlotLine]:
         return lines
     low = np.fmin.reduce([line.values.low for line in lines])
     high = np.fmax.reduce([line.values.high for line in lines])
-    with np.errstate(invalid="ignore"):
-        counts = np.sum([~np.isnan(line.values.mean) for line in lines], axis=0)
-        total = np.nansum([line.values.mean for line in lines], axis=0)
-        mean = np.where(counts > 0, total / np.maximum(counts, 1), np.nan)
+    mean = mean_of(np.array([line.values.mean for line in lines]), 0)
     name = f"mean of {len(lines)} {what}, with the lowest and the highest"
     return [PlotLine(name, SeriesBuckets(low, mean, high), 0)]
 

@@ -122,11 +122,8 @@ def make_agent_command(name: str) -> click.Command:
                     name, options, verbosity=verbosity, assignments=assignments, is_dry=is_dry
                 )
             )
-        from ccagent.config.options import load_configuration
-
         configure_log(common.verbosity)
-        assignments = (*assignments, f'every="{every}"')
-        configuration = load_configuration(common.options, agent=name, assignments=assignments)
+        configuration = configure(common.options, (*assignments, f'every="{every}"'))
         configure_log(common.verbosity, configuration)
         run_daemon(lambda: configuration, serves_status=False)
 

@@ -135,22 +135,16 @@ _SEVERAL = 3
 """Options of this many commands are described once."""
 
 
-def page(program: click.Group, date: str) -> str:
-    """Return ccagent(1)."""
-    return "".join(_parts(program, date))
-
-
-def _parts(program: click.Group, date: str) -> Iterator[str]:
-    name = "ccagent"
-    source = f"{name} {__version__}"
-    yield title(name.upper(), 1, date, source, "User Commands")
+def page(program: click.Group, date: str) -> Iterator[str]:
+    """Yield the parts of ccagent(1)."""
+    yield title("CCAGENT", 1, date, f"ccagent {__version__}", "User Commands")
     yield heading("NAME")
-    yield f"{name} \\- collectors for the nodes of compute clusters\n"
+    yield "ccagent \\- collectors for the nodes of compute clusters\n"
     yield heading("SYNOPSIS")
-    yield f"{bold(name)} {italic('COMMAND')} [{italic('OPTIONS')}]\n"
+    yield f"{bold('ccagent')} {italic('COMMAND')} [{italic('OPTIONS')}]\n"
     yield heading("DESCRIPTION")
     yield paragraphs(*_DESCRIPTION.split("\n\n"))
-    context = click.Context(program, info_name=name)
+    context = click.Context(program, info_name="ccagent")
     everywhere = _find_shared(program, context)
     yield heading("OPTIONS")
     yield from _options(program.get_params(context), context, {})
@@ -251,16 +245,25 @@ creds-file = "/etc/ccagent/fox.creds"
 """
 
 
-def configuration_page(date: str) -> str:
-    """Return ccagent.toml(5), for built-in agents and sinks."""
-    return "".join(_configuration_parts(date))
+_CONTROLS = (
+    "Table [controls]: keys of ccagent-control.service. Each control that may be set has "
+    'a table [controls.allow."CATEGORY.NAME"].'
+)
+_TABLES = {
+    "controls": ("CONTROLS", _CONTROLS),
+    "migfra": ("MIGRATION FRAMEWORK", "Table [migfra]: keys of ccagent-migfra.service."),
+    "exporter": (
+        "PROMETHEUS", "Table [exporter]: metrics that the daemon serves to Prometheus.",
+    ),
+}  # fmt: skip
+"""Heading and text of the optional tables."""
 
 
-def _configuration_parts(date: str) -> Iterator[str]:
-    name = "ccagent.toml"
-    yield title(name.upper(), 5, date, f"ccagent {__version__}", "File Formats")
+def configuration_page(date: str) -> Iterator[str]:
+    """Yield the parts of ccagent.toml(5), for built-in agents and sinks."""
+    yield title("CCAGENT.TOML", 5, date, f"ccagent {__version__}", "File Formats")
     yield heading("NAME")
-    yield f"{name} \\- configuration of ccagent\n"
+    yield "ccagent.toml \\- configuration of ccagent\n"
     yield heading("SYNOPSIS")
     yield f"{escape('/etc/ccagent/ccagent.toml')}\n.br\n{escape('/etc/ccagent/conf.d/*.toml')}\n"
     yield heading("DESCRIPTION")
@@ -270,24 +273,12 @@ def _configuration_parts(date: str) -> Iterator[str]:
     yield heading("THE OUTBOX")
     yield paragraphs("Table [outbox]: the queues of messages until their sinks acknowledge them.")
     yield from _keys(describe_keys(OutboxSettings))
-    yield heading("CONTROLS")
-    yield paragraphs(
-        "Table [controls]: keys of ccagent-control.service. Each control that may be set has "
-        'a table [controls.allow."CATEGORY.NAME"].'
-    )
-    for section in table_sections("controls"):
-        yield subheading(section.header)
-        yield from _keys(section.keys)
-    yield heading("MIGRATION FRAMEWORK")
-    yield paragraphs("Table [migfra]: keys of ccagent-migfra.service.")
-    for section in table_sections("migfra"):
-        yield subheading(section.header)
-        yield from _keys(section.keys)
-    yield heading("PROMETHEUS")
-    yield paragraphs("Table [exporter]: metrics that the daemon serves to Prometheus.")
-    for section in table_sections("exporter"):
-        yield subheading(section.header)
-        yield from _keys(section.keys)
+    for name, (subject, text) in _TABLES.items():
+        yield heading(subject)
+        yield paragraphs(text)
+        for section in table_sections(name):
+            yield subheading(section.header)
+            yield from _keys(section.keys)
     yield heading("AGENTS")
     yield paragraphs("Each agent that runs has a table [agents.NAME], which may be empty.")
     yield from _agents()
@@ -342,8 +333,8 @@ def generate(program: click.Group, directory: str) -> list[str]:
     date = _date()
     files = {
         "ccagent.toml": template(AGENTS, TRANSPORTS),
-        "share/man/man1/ccagent.1": page(program, date),
-        "share/man/man5/ccagent.toml.5": configuration_page(date),
+        "share/man/man1/ccagent.1": "".join(page(program, date)),
+        "share/man/man5/ccagent.toml.5": "".join(configuration_page(date)),
         **{f"share/{place}": script(program, shell) for shell, place in FILES.items()},
     }
     written: list[str] = []

@@ -23,60 +23,41 @@ if TYPE_CHECKING:
 
 
 class _Place(NamedTuple):
-    """The module that defines a command, and the first sentence of its help."""
+    """The module below `ccagent` that defines a command, and the first sentence of its help."""
 
     module: str
     summary: str
 
 
 _COMMANDS = {
-    "agents": _Place("ccagent.commands.sinks", "List the agents."),
+    "agents": _Place("commands.sinks", "List the agents."),
     "config": _Place(
-        "ccagent.commands.config",
-        "Check a configuration, print the defaults, import Sonar's.",
+        "commands.config", "Check a configuration, print the defaults, import Sonar's."
     ),
     "control": _Place(
-        "ccagent.controls.commands", "Read and set the controls of a node, and restore them."
+        "controls.commands", "Read and set the controls of a node, and restore them."
     ),
     "export": _Place(
-        "ccagent.exporter.commands",
-        "Write files for Prometheus; hash the exporter's passwords.",
+        "exporter.commands", "Write files for Prometheus; hash the exporter's passwords."
     ),
     "job": _Place(
-        "ccagent.views.job.commands",
-        "Show how well jobs used their allocation, and give advice.",
+        "views.job.commands", "Show how well jobs used their allocation, and give advice."
     ),
     "jobstats": _Place(
-        "ccagent.stores.jobstats.query_commands",
+        "stores.jobstats.query_commands",
         "Query the jobstats store for the I/O of jobs, users, nodes.",
     ),
-    "kernel": _Place(
-        "ccagent.commands.kernel",
-        "Load, show and unload the kernel programs.",
-    ),
+    "kernel": _Place("commands.kernel", "Load, show and unload the kernel programs."),
     "migfra": _Place(
-        "ccagent.machines.commands",
-        "Start, stop and migrate virtual machines for a FAST scheduler.",
+        "machines.commands", "Start, stop and migrate virtual machines for a FAST scheduler."
     ),
-    "outbox": _Place(
-        "ccagent.commands.sinks",
-        "Show the queue of each sink, and its dead letters.",
-    ),
-    "sinks": _Place(
-        "ccagent.commands.sinks",
-        "List the kinds of sinks; test one.",
-    ),
-    "store": _Place("ccagent.stores.commands", "Run a store for the data of agents."),
-    "top": _Place(
-        "ccagent.views.top.commands", "Show this node live: its jobs, their processes and GPUs."
-    ),
-    "usage": _Place(
-        "ccagent.views.usage.commands",
-        "Show energy, CO2 and cost of ended jobs.",
-    ),
+    "outbox": _Place("commands.sinks", "Show the queue of each sink, and its dead letters."),
+    "sinks": _Place("commands.sinks", "List the kinds of sinks; test one."),
+    "store": _Place("stores.commands", "Run a store for the data of agents."),
+    "top": _Place("views.top.commands", "Show this node live: its jobs, their processes and GPUs."),
+    "usage": _Place("views.usage.commands", "Show energy, CO2 and cost of ended jobs."),
     "try": _Place(
-        "ccagent.views.trial.commands",
-        "Try everything on this machine; Ctrl-C deletes all data.",
+        "views.trial.commands", "Try everything on this machine; Ctrl-C deletes all data."
     ),
 }
 """Commands that are imported at first use. The list of all commands needs no import."""
@@ -113,7 +94,8 @@ class Commands(HelpfulGroup):
             return command
         if cmd_name in _COMMANDS:
             found: click.Command = getattr(
-                _import(_COMMANDS[cmd_name].module), "trial" if cmd_name == "try" else cmd_name
+                _import(f"ccagent.{_COMMANDS[cmd_name].module}"),
+                "trial" if cmd_name == "try" else cmd_name,
             )
             return found
         if cmd_name not in HELP:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
@@ -17,6 +18,8 @@ from ccagent.service.signals import allow_interrupts, time_limit
 from ccagent.transports.base import Transport, build_transport
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from ccagent.config.configuration import Configuration
     from ccagent.machine.node import Node
     from ccagent.queue.queue import Queue
@@ -39,33 +42,33 @@ def run_once(configuration: Configuration, name: str) -> bool:
     Raise ConfigurationError, or ProgramError when the time limit is exceeded.
     """
     node = configuration.settings.make_node()
-    agent = build_agent(configuration, name)
-    agent.is_only_sample = True
-    try:
+    with closing(build_agent(configuration, name)) as agent:
         return _sample_and_send(configuration, agent, node)
-    finally:
-        agent.close()
+
+
+def _limit(agent: Agent[Any]) -> AbstractContextManager[None]:
+    """Return the time limit of an agent's only sample."""
+    agent.is_only_sample = True
+    limit = agent.settings.time_limit
+    return time_limit(limit.seconds, f"agent {agent.name}: not finished after {limit}")
 
 
 def _sample_and_send(configuration: Configuration, agent: Agent[Any], node: Node) -> bool:
-    name = agent.name
-    limit = agent.settings.time_limit.seconds
-    prefix = configuration.settings.topic_prefix
     held: list[tuple[Profile, Message]] = []
     size = 0
-    with time_limit(limit, f"agent {name}: not finished after {agent.settings.time_limit}"):
+    with _limit(agent):
         begin = node.clock.monotonic()
         pause = agent.prepare(node)
         deliveries = [
             _Delivery(configuration, sink, build_transport(configuration.sinks[sink]))
-            for sink in configuration.sinks_of(name)
+            for sink in configuration.sinks_of(agent.name)
         ]
         node.clock.sleep(max(0.0, begin + pause - node.clock.monotonic()))
         messages = encode_each(
             agent.sample(node),
             {delivery.profile for delivery in deliveries},
             node,
-            prefix=prefix,
+            prefix=configuration.settings.topic_prefix,
             complain=agent.note_unencodable,
         )
         for profile, message in messages:
@@ -233,23 +236,15 @@ def print_messages(configuration: Configuration, name: str) -> None:
 
     The agent does not save its state: the next run sends the sample. No connection is opened.
     """
-    settings = configuration.settings
-    node = settings.make_node()
-    agent = build_agent(configuration, name)
-    agent.is_only_sample = True
-    limit = agent.settings.time_limit
-    prefix = settings.topic_prefix
+    node, prefix = configuration.settings.make_node(), configuration.settings.topic_prefix
     sinks = configuration.sinks_of(name)
-    try:
-        with time_limit(limit.seconds, f"agent {name}: not finished after {limit}"):
-            node.clock.sleep(agent.prepare(node))
-            records, complain = agent.sample(node), agent.note_unencodable
-            profiles = {sink: configuration.sinks[sink].profile for sink in sinks}
-            messages = list(
-                encode_each(records, {*profiles.values()}, node, prefix=prefix, complain=complain)
-            )
-    finally:
-        agent.close()
+    with closing(build_agent(configuration, name)) as agent, _limit(agent):
+        node.clock.sleep(agent.prepare(node))
+        records, complain = agent.sample(node), agent.note_unencodable
+        profiles = {sink: configuration.sinks[sink].profile for sink in sinks}
+        messages = list(
+            encode_each(records, {*profiles.values()}, node, prefix=prefix, complain=complain)
+        )
     for sink, wanted in profiles.items():
         _print(configuration, sink, [message for of, message in messages if of == wanted])
 
@@ -279,19 +274,12 @@ def print_table(configuration: Configuration, name: str) -> bool:
     from ccagent.views.terminal import find_style, find_width, print_lines
 
     node = configuration.settings.make_node()
-    agent = _build_for_table(configuration, name)
-    agent.is_only_sample = True
-    limit = agent.settings.time_limit
-    width, style = find_width(), find_style()
-    try:
-        with time_limit(limit.seconds, f"agent {name}: not finished after {limit}"):
-            node.clock.sleep(agent.prepare(node))
-            records = agent.sample(node)
-            outputs: dict[str, Any] = getattr(agent, "outputs", {})
-            units = {output.name: output.unit for output in outputs.values() if output is not None}
-            lines = format_records(records, units, width, style)
-    finally:
-        agent.close()
+    with closing(_build_for_table(configuration, name)) as agent, _limit(agent):
+        node.clock.sleep(agent.prepare(node))
+        records = agent.sample(node)
+        outputs: dict[str, Any] = getattr(agent, "outputs", {})
+        units = {output.name: output.unit for output in outputs.values() if output is not None}
+        lines = format_records(records, units, find_width(), find_style())
     print_lines(lines)
     return not agent.is_blind
 

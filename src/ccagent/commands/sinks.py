@@ -12,8 +12,6 @@ from ccagent.config.command_options import HelpfulGroup, add_common_options, add
 from ccagent.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ccagent.config.command_options import Common
 
 
@@ -98,25 +96,20 @@ def flush(common: Common) -> None:
         sys.exit(1)
 
 
-def _add_selection(function: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that select dead letters."""
-    for option in (
-        click.option(
-            "--sink", "names", multiple=True, metavar="NAME", help="Select this sink; repeatable."
-        ),
-        click.option(
-            "--reason",
-            default="",
-            metavar="TEXT",
-            help="Select dead letters with this text in the reason.",
-        ),
-    ):
-        function = option(function)
-    return function
+_names = click.option(
+    "--sink", "names", multiple=True, metavar="NAME", help="Select this sink; repeatable."
+)
+_reason = click.option(
+    "--reason",
+    default="",
+    metavar="TEXT",
+    help="Select dead letters with this text in the reason.",
+)
 
 
 @outbox.command()
-@_add_selection
+@_reason
+@_names
 @add_file_options
 def retry(names: tuple[str, ...], reason: str, common: Common) -> None:
     """Queue dead letters again. The daemon or `ccagent outbox flush` sends them."""
@@ -127,7 +120,8 @@ def retry(names: tuple[str, ...], reason: str, common: Common) -> None:
 
 
 @outbox.command()
-@_add_selection
+@_reason
+@_names
 @click.option("--all", "is_whole", is_flag=True, help="Also delete the queued messages.")
 @add_file_options
 def drop(names: tuple[str, ...], reason: str, is_whole: bool, common: Common) -> None:

@@ -8,8 +8,8 @@ without escapes.
 
 from __future__ import annotations
 
-import enum
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ccagent.config.defaults import toml
@@ -27,30 +27,58 @@ LOGIN_FILE = "/etc/ccagent/password"
 """The file for a password, because configurations contain no passwords."""
 
 
-class Kind(enum.Enum):
-    """Kinds of values."""
+_VOLUMES = {"K": 1024, "M": 1024**2, "G": 1024**3}
 
-    TEXT = enum.auto()
-    NAME = enum.auto()
-    PATH = enum.auto()
-    BOOL = enum.auto()
-    COUNT = enum.auto()
-    VOLUME = enum.auto()
-    DURATION = enum.auto()
-    CADENCE = enum.auto()
-    STRINGS = enum.auto()
-    SECRET = enum.auto()
+
+def _bool(value: str) -> bool:
+    if value not in {"true", "false"}:
+        raise ValueError("expected true or false")
+    return value == "true"
+
+
+def _count(value: str) -> int:
+    if not value.isdecimal() or not value.isascii() or not 0 < int(value[:10]) < 10**9:
+        raise ValueError(f"{value[:80]!r} is not a whole number from 1 to 999999999")
+    return int(value)
+
+
+def _volume(value: str) -> int:
+    unit = _VOLUMES.get(value[-1], 1)
+    return unit * _count(value if unit == 1 else value[:-1])
+
+
+def _path(value: str) -> str:
+    if not value.startswith("/"):
+        raise ValueError(f"{value[:80]!r}: an absolute path is needed")
+    return value
+
+
+def _duration(value: str) -> str:
+    return str(Duration(value))
+
+
+def _cadence(value: str) -> str:
+    return str(Cadence(value))
+
+
+def _strings(value: str) -> list[str]:
+    return [part.strip() for part in value.split(",") if part.strip()]
+
+
+def _secret(_: str) -> str:
+    return LOGIN_FILE
 
 
 class Known(NamedTuple):
     """A key of Sonar.
 
-    to: ccagent's key; empty if none exists. note: a loss, or a task for the user. only: the note is
-    only for this value. section, name: the main name of a key with several names.
+    to: ccagent's key; empty if none exists. read: returns the value for ccagent; it raises
+    ValueError or ConfigurationError for an invalid one. note: a loss, or a task for the user. only:
+    the note is only for this value. section, name: the main name of a key with several names.
     """
 
     to: str = ""
-    kind: Kind = Kind.TEXT
+    read: Callable[[str], Any] = str
     note: str = ""
     only: object = None
     section: str = ""
@@ -67,68 +95,68 @@ _SINKS = {
     ("kafka", "rest-endpoint"): Known("sinks.kafka.url"),
     ("kafka", "http-proxy"): Known("sinks.kafka.proxy"),
     ("kafka", "rest-proxy"): Known(name="http-proxy"),
-    ("kafka", "http-payload-limit"): Known("sinks.kafka.max-payload", Kind.VOLUME),
-    ("kafka", "sending-window"): Known("sinks.kafka.sending-window", Kind.DURATION),
-    ("kafka", "timeout"): Known("outbox.max-age", Kind.DURATION),
-    ("kafka", "ca-file"): Known("sinks.kafka.ca-file", Kind.PATH),
-    ("kafka", "sasl-password"): Known("sinks.kafka.password-file", Kind.SECRET, _PASSWORD),
-    ("kafka", "sasl-password-file"): Known("sinks.kafka.password-file", Kind.PATH, _OTHERS),
+    ("kafka", "http-payload-limit"): Known("sinks.kafka.max-payload", _volume),
+    ("kafka", "sending-window"): Known("sinks.kafka.sending-window", _duration),
+    ("kafka", "timeout"): Known("outbox.max-age", _duration),
+    ("kafka", "ca-file"): Known("sinks.kafka.ca-file", _path),
+    ("kafka", "sasl-password"): Known("sinks.kafka.password-file", _secret, _PASSWORD),
+    ("kafka", "sasl-password-file"): Known("sinks.kafka.password-file", _path, _OTHERS),
     ("http", "api-root"): Known("sinks.http.url"),
     ("http", "http-proxy"): Known("sinks.http.proxy"),
-    ("http", "ca-file"): Known("sinks.http.ca-file", Kind.PATH),
-    ("http", "sending-window"): Known("sinks.http.sending-window", Kind.DURATION),
-    ("http", "timeout"): Known("outbox.max-age", Kind.DURATION),
+    ("http", "ca-file"): Known("sinks.http.ca-file", _path),
+    ("http", "sending-window"): Known("sinks.http.sending-window", _duration),
+    ("http", "timeout"): Known("outbox.max-age", _duration),
     ("http", "http-payload-limit"): Known(note="each envelope is a separate request"),
-    ("http", "upload-password"): Known("sinks.http.password-file", Kind.SECRET, _PASSWORD),
-    ("http", "upload-password-file"): Known("sinks.http.password-file", Kind.PATH, _OTHERS),
-    ("directory", "data-directory"): Known("sinks.directory.url", Kind.PATH),
+    ("http", "upload-password"): Known("sinks.http.password-file", _secret, _PASSWORD),
+    ("http", "upload-password-file"): Known("sinks.http.password-file", _path, _OTHERS),
+    ("directory", "data-directory"): Known("sinks.directory.url", _path),
 }
 
 _AGENTS = {
-    ("sample", "cadence"): Known("agents.sample.every", Kind.CADENCE),
-    ("sample", "exclude-system-jobs"): Known("agents.sample.exclude-system-jobs", Kind.BOOL),
-    ("sample", "load"): Known(kind=Kind.BOOL, note="the load is always sampled", only=False),
-    ("sample", "batchless"): Known("agents.sample.jobs-by-process-group", Kind.BOOL),
-    ("sample", "rollup"): Known("agents.sample.rollup", Kind.BOOL),
-    ("sample", "exclude-users"): Known("agents.sample.exclude-users", Kind.STRINGS),
-    ("sample", "exclude-commands"): Known("agents.sample.exclude-commands", Kind.STRINGS),
-    ("sample", "min-cpu-time"): Known("agents.sample.min-cpu-time", Kind.DURATION),
-    ("sysinfo", "cadence"): Known("agents.sysinfo.every", Kind.CADENCE),
-    ("sysinfo", "on-startup"): Known("agents.sysinfo.on-startup", Kind.BOOL),
+    ("sample", "cadence"): Known("agents.sample.every", _cadence),
+    ("sample", "exclude-system-jobs"): Known("agents.sample.exclude-system-jobs", _bool),
+    ("sample", "load"): Known(read=_bool, note="the load is always sampled", only=False),
+    ("sample", "batchless"): Known("agents.sample.jobs-by-process-group", _bool),
+    ("sample", "rollup"): Known("agents.sample.rollup", _bool),
+    ("sample", "exclude-users"): Known("agents.sample.exclude-users", _strings),
+    ("sample", "exclude-commands"): Known("agents.sample.exclude-commands", _strings),
+    ("sample", "min-cpu-time"): Known("agents.sample.min-cpu-time", _duration),
+    ("sysinfo", "cadence"): Known("agents.sysinfo.every", _cadence),
+    ("sysinfo", "on-startup"): Known("agents.sysinfo.on-startup", _bool),
     ("sysinfo", "topo-svg-command"): Known(section="programs"),
     ("sysinfo", "topo-text-command"): Known(section="programs"),
-    ("jobs", "cadence"): Known("agents.jobs.every", Kind.CADENCE),
+    ("jobs", "cadence"): Known("agents.jobs.every", _cadence),
     ("jobs", "window"): Known(
-        kind=Kind.DURATION, note="ccagent remembers sent jobs and needs no window"
+        read=_duration, note="ccagent remembers sent jobs and needs no window"
     ),
-    ("jobs", "uncompleted"): Known("agents.jobs.uncompleted", Kind.BOOL),
+    ("jobs", "uncompleted"): Known("agents.jobs.uncompleted", _bool),
     ("jobs", "incomplete"): Known(name="uncompleted"),
-    ("jobs", "batch-size"): Known("agents.jobs.batch-size", Kind.COUNT),
-    ("cluster", "cadence"): Known("agents.cluster.every", Kind.CADENCE),
-    ("cluster", "on-startup"): Known("agents.cluster.on-startup", Kind.BOOL),
+    ("jobs", "batch-size"): Known("agents.jobs.batch-size", _count),
+    ("cluster", "cadence"): Known("agents.cluster.every", _cadence),
+    ("cluster", "on-startup"): Known("agents.cluster.on-startup", _bool),
     ("cluster", "domain"): Known(note="names of nodes are sent as Slurm has them"),
 }
 
 KEYS = {
-    ("global", "cluster"): Known("cluster", Kind.NAME),
+    ("global", "cluster"): Known("cluster", partial(check_name, "cluster")),
     ("global", "role"): Known(note="ccagent has no roles: only agents with a table run"),
     ("global", "master-if"): Known(note="ccagent has no roles: the master needs a separate file"),
-    ("global", "lock-directory"): Known("lock-directory", Kind.PATH),
+    ("global", "lock-directory"): Known("lock-directory", _path),
     ("global", "lockdir"): Known(name="lock-directory"),
-    ("global", "topic-prefix"): Known("topic-prefix", Kind.NAME),
-    ("global", "hostname-only"): Known("hostname-only", Kind.BOOL),
+    ("global", "topic-prefix"): Known("topic-prefix", partial(check_name, "topic-prefix")),
+    ("global", "hostname-only"): Known("hostname-only", _bool),
     **_SINKS,
     **_AGENTS,
     ("programs", "curl-command"): Known(note="no curl is needed"),
-    ("programs", "sacct-command"): Known("agents.jobs.sacct", Kind.PATH),
-    ("programs", "scontrol-command"): Known("agents.sample.scontrol", Kind.PATH),
-    ("programs", "sinfo-command"): Known("agents.cluster.sinfo", Kind.PATH),
+    ("programs", "sacct-command"): Known("agents.jobs.sacct", _path),
+    ("programs", "scontrol-command"): Known("agents.sample.scontrol", _path),
+    ("programs", "sinfo-command"): Known("agents.cluster.sinfo", _path),
     ("programs", "topo-svg-command"): Known("agents.sysinfo.topo-svg-command"),
     ("programs", "topo-text-command"): Known("agents.sysinfo.topo-text-command"),
-    ("debug", "verbose"): Known(kind=Kind.BOOL, note=_DEBUGGING, only=True),
-    ("debug", "oneshot"): Known(kind=Kind.BOOL, note=_DEBUGGING, only=True),
-    ("debug", "time-limit"): Known(kind=Kind.DURATION, note=_DEBUGGING),
-    ("debug", "output-delay"): Known(kind=Kind.DURATION, note=_DEBUGGING),
+    ("debug", "verbose"): Known(read=_bool, note=_DEBUGGING, only=True),
+    ("debug", "oneshot"): Known(read=_bool, note=_DEBUGGING, only=True),
+    ("debug", "time-limit"): Known(read=_duration, note=_DEBUGGING),
+    ("debug", "output-delay"): Known(read=_duration, note=_DEBUGGING),
 }
 """The keys by section and name."""
 
@@ -143,8 +171,6 @@ _ADDRESSES = {
 
 _REST_KEYS = {("kafka", key) for key in ("rest-endpoint", "http-proxy", "http-payload-limit")}
 """Keys of Kafka's REST proxy."""
-
-_VOLUMES = {"K": 1024, "M": 1024**2, "G": 1024**3}
 
 
 class Imported(NamedTuple):
@@ -287,49 +313,12 @@ class _Conversion:
 
 
 def _read(setting: Setting, known: Known) -> Any:
-    """Return a value of the key's kind. Raise ConfigurationError for an invalid value."""
+    """Return a value for ccagent. Raise ConfigurationError for an invalid value."""
     try:
-        if known.kind is Kind.NAME:
-            return check_name(setting.name, setting.value)
-        return _READERS[known.kind](setting.value) if setting.value else ""
+        # An empty value is the default, but each cluster has a name.
+        return known.read(setting.value) if setting.value or known.to == "cluster" else ""
     except (ValueError, ConfigurationError) as error:
         raise ConfigurationError(f"{setting.place}: {error}") from error
-
-
-def _bool(value: str) -> bool:
-    if value not in {"true", "false"}:
-        raise ValueError("expected true or false")
-    return value == "true"
-
-
-def _count(value: str) -> int:
-    if not value.isdecimal() or not value.isascii() or not 0 < int(value[:10]) < 10**9:
-        raise ValueError(f"{value[:80]!r} is not a whole number from 1 to 999999999")
-    return int(value)
-
-
-def _volume(value: str) -> int:
-    unit = _VOLUMES.get(value[-1], 1)
-    return unit * _count(value if unit == 1 else value[:-1])
-
-
-def _absolute(value: str) -> str:
-    if not value.startswith("/"):
-        raise ValueError(f"{value[:80]!r}: an absolute path is needed")
-    return value
-
-
-_READERS: dict[Kind, Callable[[str], Any]] = {
-    Kind.TEXT: str,
-    Kind.PATH: _absolute,
-    Kind.BOOL: _bool,
-    Kind.COUNT: _count,
-    Kind.VOLUME: _volume,
-    Kind.DURATION: lambda value: str(Duration(value)),
-    Kind.CADENCE: lambda value: str(Cadence(value)),
-    Kind.STRINGS: lambda value: [part.strip() for part in value.split(",") if part.strip()],
-    Kind.SECRET: lambda _: LOGIN_FILE,
-}
 
 
 def _kafka_url(address: str, *, is_encrypted: bool) -> str:

@@ -40,8 +40,7 @@ class AgentSettings(Settings, frozen=True, kw_only=True):
         Duration, Meta(description="time after which a running sample counts as hung")
     ] = Duration("60s")
     extras: Annotated[
-        list[str],
-        Meta(description="optional fields to send; some consumers refuse them"),
+        list[str], Meta(description="optional fields to send; some consumers refuse them")
     ] = []
     token_file: Annotated[
         str, Meta(description="file with the API token for meta.token (some consumers refuse it)")

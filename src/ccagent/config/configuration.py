@@ -53,8 +53,7 @@ class GlobalSettings(Settings, frozen=True, kw_only=True):
         "warning"
     )
     status_socket: Annotated[
-        str,
-        Meta(description="socket for `ccagent status`; made only if its directory exists"),
+        str, Meta(description="socket for `ccagent status`; made only if its directory exists")
     ] = "/run/ccagent/status.sock"
     topic_prefix: Annotated[
         str, Meta(description="prefix of the cluster in topics: 'test' for test.CLUSTER.sample")

@@ -94,15 +94,11 @@ def _section(
     own = [key for key in keys if key.within in {"", "list"}]
     yield Section(table, own, description, is_commented)
     for key in keys:
-        if key.within == "table":
-            inner = join_key(table, key.name)
-            yield from _section(inner, key.settings, key.description, is_commented=is_commented)
-        elif key.within == "named":
-            inner = join_key(table, key.name, "NAME")
-            yield from _section(inner, key.settings, key.description, is_commented=True)
-        elif key.within == "list":
-            inner = f"[[{join_key(table, key.name)}]]"
-            yield from _section(inner, key.settings, key.description, is_commented=True)
+        name = join_key(table, key.name)
+        inner = {"named": f"{name}.NAME", "list": f"[[{name}]]"}.get(key.within, name)
+        if key.within:
+            has_names = is_commented or key.within != "table"
+            yield from _section(inner, key.settings, key.description, is_commented=has_names)
 
 
 def defaults() -> str:

@@ -95,9 +95,7 @@ def read_files(path: str) -> Files:
     home = os.path.dirname(os.path.abspath(path))
     if home == COMPLETED:
         for each in _list_packaged(os.path.join(home, DIRECTORY)):
-            table = _read_table(each, files)
-            files.paths.append(each)
-            _complete(files.table, table, each, files.origins)
+            _add_file(files, each, completes=True)
     return files
 
 
@@ -107,41 +105,30 @@ def _list_packaged(overriding: str) -> list[str]:
     A file of the same name in the directory `overriding` replaces a file of defaults. Raise
     ConfigurationError if the directory can't be read.
     """
-    try:
-        names = sorted(os.listdir(PACKAGED))
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise ConfigurationError(f"{PACKAGED}: {error.strerror}") from error
     return [
         os.path.join(PACKAGED, name)
-        for name in names
-        if name.endswith(".toml") and not os.path.lexists(os.path.join(overriding, name))
+        for name in _list_toml(PACKAGED)
+        if not os.path.lexists(os.path.join(overriding, name))
     ]
 
 
-def _complete(
-    table: dict[str, Any],
-    defaults: dict[str, Any],
-    path: str,
-    origins: dict[tuple[str, ...], str],
-    where: tuple[str, ...] = (),
-) -> None:
-    """Add missing keys to a table from `defaults`, the content of the file `path`."""
-    for key, value in defaults.items():
-        full = (*where, key)
-        if key not in table:
-            table[key] = {} if is_table(value) else value
-            origins[full] = path
-        if is_table(value) and is_table(table[key]):
-            _complete(table[key], as_table(value), path, origins, full)
+def _list_toml(directory: str) -> list[str]:
+    """Return the names *.toml in a directory, sorted; none if it does not exist."""
+    try:
+        names = os.listdir(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise ConfigurationError(f"{directory}: {error.strerror}") from error
+    return sorted(name for name in names if name.endswith(".toml") and not name.startswith("."))
 
 
-def _add_file(files: Files, path: str) -> None:
+def _add_file(files: Files, path: str, *, completes: bool = False) -> None:
+    """Add a file. completes: only keys that are missing, without an error for others."""
     table = _read_table(path, files)
     files.paths.append(path)
     try:
-        _merge(files, files.table, table, path, ())
+        _merge(files, files.table, table, path, (), completes=completes)
     except RecursionError as error:
         raise ConfigurationError(f"{path}: tables nested too deep") from error
 
@@ -161,18 +148,32 @@ def read_default() -> Files:
         return Files(COMMAND_LINE)
 
 
-def _read_table(path: str, files: Files) -> dict[str, Any]:
-    """Read one TOML file, unchecked. Keep its text and its problems."""
+def read_regular_file(path: str, largest: int) -> tuple[bytes, os.stat_result]:
+    """Return content and status of a file, through links of trusted users only.
+
+    largest: maximum size in bytes. Raise ConfigurationError.
+    """
     try:
         with open(open_trusted(path), "rb") as file:
-            _check_owner(path, os.fstat(file.fileno()))
-            text = file.read(_LARGEST + 1)
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise ConfigurationError(f"{path}: not a regular file")
+            content = file.read(largest + 1)
+    except IsADirectoryError as error:
+        raise ConfigurationError(f"{path}: not a regular file") from error
     except OSError as error:
         raise ConfigurationError(f"{path}: {error.strerror}") from error
     except NotPermittedError as error:
         raise ConfigurationError(str(error)) from error
-    if len(text) > _LARGEST:
-        raise ConfigurationError(f"{path}: larger than {_LARGEST} bytes")
+    if len(content) > largest:
+        raise ConfigurationError(f"{path}: larger than {largest} bytes")
+    return content, status
+
+
+def _read_table(path: str, files: Files) -> dict[str, Any]:
+    """Read one TOML file, unchecked. Keep its text and its problems."""
+    text, status = read_regular_file(path, _LARGEST)
+    _check_owner(path, status)
     try:
         decoded = text.decode("utf-8").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
@@ -209,43 +210,14 @@ def _read_what_can_be(path: str, text: str, files: Files) -> dict[str, Any]:
 def _beside(path: str) -> list[str]:
     """Return the files `conf.d/*.toml` beside a file, sorted by name."""
     directory = os.path.join(os.path.dirname(path), DIRECTORY)
-    try:
-        names = os.listdir(directory)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise ConfigurationError(f"{directory}: {error.strerror}") from error
-    found = [
-        os.path.join(directory, name)
-        for name in sorted(names)
-        if name.endswith(".toml") and not name.startswith(".")
-    ]
-    if found:
-        _refuse_strangers(directory, path, stat.S_IFDIR)
-    for each in found:
-        _refuse_strangers(each, path, stat.S_IFREG)
-    return found
-
-
-def _refuse_strangers(path: str, main: str, kind: int) -> None:
-    """Raise ConfigurationError for a file or directory that another user could have created."""
-    try:
-        status, owner = os.stat(path), os.stat(main).st_uid
-    except OSError as error:
-        raise ConfigurationError(f"{error.filename}: {error.strerror}") from error
-    if stat.S_IFMT(status.st_mode) != kind:
-        wanted = "directory" if kind == stat.S_IFDIR else "regular file"
-        raise ConfigurationError(f"{path}: not a {wanted}")
-    if status.st_uid not in {0, os.geteuid(), owner}:
-        raise ConfigurationError(f"{path}: belongs to another user (uid {status.st_uid})")
-    if status.st_mode & stat.S_IWOTH:
-        raise ConfigurationError(f"{path}: others can write it: chmod o-w it")
+    names = _list_toml(directory)
+    if names:
+        _check_owner(directory, os.stat(directory))
+    return [os.path.join(directory, name) for name in names]
 
 
 def _check_owner(path: str, status: os.stat_result) -> None:
-    """Raise ConfigurationError for a file that another user could have written."""
-    if not stat.S_ISREG(status.st_mode):
-        raise ConfigurationError(f"{path}: not a regular file")
+    """Raise ConfigurationError for a file or directory that another user could have written."""
     if status.st_uid not in list_trusted_users():
         raise ConfigurationError(f"{path}: belongs to another user (uid {status.st_uid}): chown it")
     if status.st_mode & stat.S_IWOTH:
@@ -253,7 +225,13 @@ def _check_owner(path: str, status: os.stat_result) -> None:
 
 
 def _merge(
-    files: Files, into: dict[str, Any], table: dict[str, Any], path: str, where: tuple[str, ...]
+    files: Files,
+    into: dict[str, Any],
+    table: dict[str, Any],
+    path: str,
+    where: tuple[str, ...],
+    *,
+    completes: bool,
 ) -> None:
     for key, value in table.items():
         full = (*where, key)
@@ -261,11 +239,13 @@ def _merge(
             into[key] = {} if is_table(value) else value
             files.origins[full] = path
         elif not (is_table(value) and is_table(into[key])):
-            name = ".".join(full)
-            line = f"line {found}: " if (found := files.line_of(name, path)) else ""
-            files.problems.append(f"{path}: {line}{name}: is already set in {files.origins[full]}")
+            if not completes:
+                name = ".".join(full)
+                line = f"line {found}: " if (found := files.line_of(name, path)) else ""
+                problem = f"{path}: {line}{name}: is already set in {files.origins[full]}"
+                files.problems.append(problem)
             continue
-        _merge(files, into[key], as_table(value), path, full)
+        _merge(files, into[key], as_table(value), path, full, completes=completes)
 
 
 def _lines_of(text: str) -> dict[str, int]:

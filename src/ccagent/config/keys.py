@@ -155,7 +155,7 @@ def replace_renamed(
 
     A key with both names in the table keeps both. The earlier name is then reported as unknown.
     """
-    keys = {key.name: key for key in describe_keys(settings)}
+    nested = {key.name: key.settings for key in describe_keys(settings) if key.within == "table"}
     found: dict[str, Any] = {}
     for name, value in table.items():
         present = settings.renamed.get(name, name)
@@ -164,31 +164,11 @@ def replace_renamed(
                 present = name
             else:
                 warnings.append(f"{join_key(where, name)}: this key is now called {present}")
-        key = keys.get(present)
-        found[present] = _replace_within(key, value, join_key(where, present), warnings)
+        found[present] = value
+        if present in nested and is_table(value):
+            full = join_key(where, present)
+            found[present] = replace_renamed(as_table(value), nested[present], full, warnings)
     return found
-
-
-def _replace_within(key: Key | None, value: Any, where: str, warnings: list[str]) -> Any:
-    if key is None or not key.within:
-        return value
-    if key.within == "list":
-        return [
-            replace_renamed(as_table(each), key.settings, where, warnings)
-            if is_table(each)
-            else each
-            for each in as_list(value)
-        ] or value
-    if not is_table(value):
-        return value
-    if key.within == "table":
-        return replace_renamed(as_table(value), key.settings, where, warnings)
-    return {
-        name: replace_renamed(as_table(each), key.settings, join_key(where, name), warnings)
-        if is_table(each)
-        else each
-        for name, each in as_table(value).items()
-    }
 
 
 def find_problems(

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from ccagent.controls.control import Control
     from ccagent.exporter.collector import Collector
+    from ccagent.machine.checks import State
 
 
 AREA = "exporter"
@@ -49,13 +50,9 @@ def check_exporter(site: Site) -> Iterator[Finding]:
     for address in settings.addresses():
         yield _check_address(address)
     if settings.insecure and not all(address.is_loopback for address in settings.addresses()):
-        yield Finding(
-            AREA,
-            "exporter.insecure",
-            "problem",
-            "any user of the network may read all metrics, or intercept them",
-            "certificate-file and users-file, or client-ca-file, instead of insecure = true",
-        )
+        found = "any user of the network may read all metrics, or intercept them"
+        fix = "certificate-file and users-file, or client-ca-file, instead of insecure = true"
+        yield Finding(AREA, "exporter.insecure", "problem", found, fix)
 
 
 def check_exporter_names(site: Site) -> Iterator[Finding]:
@@ -122,9 +119,8 @@ def _check_certificate(settings: ExporterSettings) -> Finding:
         return Finding(AREA, subject, "problem", str(error), fix, _IMPACT)
     found = f"ends on {time.strftime('%Y-%m-%d', time.gmtime(end))}"
     if end - time.time() < _SOON:
-        return Finding(
-            AREA, subject, "problem", found, fix, ["exporter: soon Prometheus gets nothing"]
-        )
+        impact = ["exporter: soon Prometheus gets nothing"]
+        return Finding(AREA, subject, "problem", found, fix, impact)
     return Finding(AREA, subject, "good", found)
 
 
@@ -176,61 +172,39 @@ def assess_controls(found: Mapping[str, Sequence[Control]], needs: Mapping[str, 
         if controls
     ]
     missing = [f"{name}: {needs[name]}" for name, controls in found.items() if not controls]
-    return Finding(
-        area=_CONTROLS,
-        subject="controls",
-        state="good" if there else "missing",
-        found=", ".join(there) or "none",
-        fix=f"for others: {'; '.join(missing)}" if missing else "",
-    )
+    fix = f"for others: {'; '.join(missing)}" if missing else ""
+    state: State = "good" if there else "missing"
+    return Finding(_CONTROLS, "controls", state, ", ".join(there) or "none", fix)
 
 
 def assess_policy(
-    settings: ControlsSettings, found: Mapping[str, Sequence[Control]], needs: Mapping[str, str]
+    settings: ControlsSettings, controls: Mapping[str, Sequence[Control]], needs: Mapping[str, str]
 ) -> Iterator[Finding]:
     """Yield a problem for each allowed control that this machine lacks."""
-    settable = {c.full_name for controls in found.values() for c in controls if c.is_writable}
+    settable = {c.full_name for each in controls.values() for c in each if c.is_writable}
     for name in settings.allow:
         category = name.partition(".")[0]
         if name in settable or category == "config":
             continue
-        yield Finding(
-            area=_CONTROLS,
-            subject=f"control {name}",
-            state="missing",
-            found="allowed by [controls.allow], not on this machine",
-            fix=f"it needs {needs[category]}" if category in needs else "",
-        )
+        found = "allowed by [controls.allow], not on this machine"
+        fix = f"it needs {needs[category]}" if category in needs else ""
+        yield Finding(_CONTROLS, f"control {name}", "missing", found, fix)
 
 
 def _changes(settings: ControlsSettings) -> Iterator[Finding]:
     from ccagent.controls.journal import read_changes
 
-    directory = settings.state_directory
+    directory, subject = settings.state_directory, "changes in effect"
     try:
         changes = read_changes(directory)
-    except OSError as error:
-        if not isinstance(error, FileNotFoundError):
-            yield _unreadable(f"{directory}: {error.strerror}")
+    except FileNotFoundError:
         return
-    except NotPermittedError as error:
-        yield _unreadable(str(error))
+    except (OSError, NotPermittedError) as error:
+        reason = f"{directory}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        fix = "run the doctor as root: only root may read the control service's files"
+        yield Finding(_CONTROLS, subject, "problem", reason, fix)
         return
     names = ", ".join(f"{change.control}@{change.device}" for change in changes[:5])
-    yield Finding(
-        area=_CONTROLS,
-        subject="changes in effect",
-        state="good",
-        found=f"{len(changes)}: {names}" if changes else "none",
-        fix="ccagent control restore puts them back" if changes else "",
-    )
-
-
-def _unreadable(reason: str) -> Finding:
-    return Finding(
-        area=_CONTROLS,
-        subject="changes in effect",
-        state="problem",
-        found=reason,
-        fix="run the doctor as root: only root may read the control service's files",
-    )
+    found = f"{len(changes)}: {names}" if changes else "none"
+    fix = "ccagent control restore puts them back" if changes else ""
+    yield Finding(_CONTROLS, subject, "good", found, fix)

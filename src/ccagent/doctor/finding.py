@@ -122,12 +122,9 @@ def _make_agent(configuration: Configuration, name: str) -> Agent[Any]:
 
 
 def _make_failed(name: str, error: Exception) -> Check:
-    result = CheckResult(
-        "problem", f"{type(error).__name__}: {error}", "report it to the agent's authors"
-    )
-    return Check(
-        "programs", f"checks of agent {name}", lambda: result, "the findings of these checks"
-    )
+    found, fix = f"{type(error).__name__}: {error}", "report it to the agent's authors"
+    result, impact = CheckResult("problem", found, fix), "the findings of these checks"
+    return Check("programs", f"checks of agent {name}", lambda: result, impact)
 
 
 T = TypeVar("T")

@@ -188,11 +188,9 @@ def compare_clocks(sink: str, offset: float, uncertainty: float) -> Finding:
     """Return whether this clock agrees with a sink's clock that is `offset` seconds behind."""
     subject = f"clock, against sink {sink}"
     if abs(offset) <= _MOST_APART + uncertainty:
-        return Finding(
-            "clock", subject, "good", f"the same, within {_MOST_APART + uncertainty:.1f} s"
-        )
+        found = f"the same, within {_MOST_APART + uncertainty:.1f} s"
+        return Finding("clock", subject, "good", found)
     way = "ahead of" if offset > 0 else "behind"
     found = f"this clock is {abs(offset):.0f} s {way} the other"
-    return Finding(
-        "clock", subject, "problem", found, "synchronise both with the same time servers", [_LOSS]
-    )
+    fix = "synchronise both with the same time servers"
+    return Finding("clock", subject, "problem", found, fix, [_LOSS])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import pwd
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ccagent.config.warnings import unsafe_places
 from ccagent.doctor.finding import Finding, Site
@@ -76,7 +76,8 @@ def _check_lock(site: Site) -> Iterator[Finding]:
         refusal = "" if site.node.is_writable(path) else "this user may not write there"
     except NotHereError:
         refusal = "it does not exist"
-        if directory.rstrip("/") in list_runtime_directories(read_unit(site.node)):
+        made = find_values(read_unit(site.node), "RuntimeDirectory")
+        if directory.rstrip("/") in {f"/run/{name}" for name in made}:
             directory, refusal = f"{directory}: exists only while {_UNIT} runs", ""
     except CcagentError as error:
         refusal = str(error)
@@ -87,11 +88,6 @@ def _check_lock(site: Site) -> Iterator[Finding]:
     fix = "create it for the user of the service (RuntimeDirectory=ccagent)"
     impact = ["ccagent run: does not start"]
     yield Finding(_AREA, "lock-directory", "problem", found, fix, impact, stops)
-
-
-def list_runtime_directories(unit: str) -> set[str]:
-    """Return the directories below /run that systemd creates for a unit, from its text."""
-    return {f"/run/{name}" for name in find_values(unit, "RuntimeDirectory")}
 
 
 def list_state_directories(unit: str) -> set[str]:
@@ -131,15 +127,7 @@ done
 """
 
 
-class ServiceUser(NamedTuple):
-    """The user of the service."""
-
-    name: str
-    uid: int
-    gid: int
-
-
-def find_service_user(site: Site, directory: str) -> ServiceUser | None:
+def find_service_user(site: Site, directory: str) -> pwd.struct_passwd | None:
     """Return the user of the service if root runs the doctor, and the service has another user.
 
     For the service's configuration this is the unit's user, else the owner of the directory.
@@ -149,15 +137,15 @@ def find_service_user(site: Site, directory: str) -> ServiceUser | None:
     named = find_values(read_unit(site.node), "User")
     try:
         if named and site.configuration.place.startswith(_HOME):
-            entry = pwd.getpwnam(named[-1])
+            user = pwd.getpwnam(named[-1])
         else:
-            entry = pwd.getpwuid(site.node.owner(directory.lstrip("/")))
+            user = pwd.getpwuid(site.node.owner(directory.lstrip("/")))
     except (KeyError, CcagentError):
         return None
-    return ServiceUser(entry.pw_name, entry.pw_uid, entry.pw_gid) if entry.pw_uid else None
+    return user if user.pw_uid else None
 
 
-def find_unwritable(user: ServiceUser, paths: Sequence[str]) -> list[str]:
+def find_unwritable(user: pwd.struct_passwd, paths: Sequence[str]) -> list[str]:
     """Return the paths that a user cannot write, or enter if it is a directory.
 
     A process of this user asks the kernel, because access control lists and mounts also matter.
@@ -168,8 +156,8 @@ def find_unwritable(user: ServiceUser, paths: Sequence[str]) -> list[str]:
             ["/bin/sh", "-c", _REFUSED, "sh", *paths],
             time_limit=_SECONDS,
             output_limit=_OUTPUT_LIMIT,
-            user=ProgramUser(user.uid, user.gid, os.getgrouplist(user.name, user.gid)),
+            user=ProgramUser(user.pw_uid, user.pw_gid, os.getgrouplist(user.pw_name, user.pw_gid)),
         )
     except CcagentError as error:
-        raise ProgramError(f"cannot ask as user {user.name}: {error}") from error
+        raise ProgramError(f"cannot ask as user {user.pw_name}: {error}") from error
     return [os.fsdecode(path) for path in output.split(b"\0") if path]

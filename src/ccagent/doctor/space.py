@@ -26,8 +26,8 @@ from ccagent.transports.base import transport_class
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pwd import struct_passwd
 
-    from ccagent.doctor.service import ServiceUser
     from ccagent.machine.node import Node
 
 
@@ -41,21 +41,14 @@ def check_files(node: Node, directory: str) -> Iterator[Finding]:
         path = os.path.join(directory, name)
         place = node.root.rstrip("/") + path
         if name.endswith(OLD_SUFFIX):
-            yield _report_file(
-                path,
-                "of an earlier version: it waits for its conversion",
-                "its messages are not sent yet",
-                "start ccagent",
-            )
+            found = "of an earlier version: it waits for its conversion"
+            yield _report_file(path, found, "its messages are not sent yet", "start ccagent")
         if not name.endswith(SUFFIX):
             continue
         if reason := _reason_against(place):
-            yield _report_file(
-                path,
-                reason,
-                "its messages cannot be sent, and new ones are not stored in it",
-                "move it away while ccagent does not run; the service then creates a new one",
-            )
+            impact = "its messages cannot be sent, and new ones are not stored in it"
+            fix = "move it away while ccagent does not run; the service then creates a new one"
+            yield _report_file(path, reason, impact, fix)
             continue
         owner = find_owner(unquote(name.removesuffix(SUFFIX)))
         for file in node.list_names(path.lstrip("/")):
@@ -79,20 +72,13 @@ def _check_segment(path: str, place: str, owner: QueueOwner) -> Iterator[Finding
         return
     if content.is_foreign and content.header is not None:
         written = content.header.owner
-        yield _report_file(
-            path,
-            f"queued by host {written.host} for sink {written.sink}",
-            "its messages are not sent",
-            _RETRY,
-        )
+        found = f"queued by host {written.host} for sink {written.sink}"
+        yield _report_file(path, found, "its messages are not sent", _RETRY)
     elif content.damaged:
         size = sum(part.size for part in content.damaged)
-        yield _report_file(
-            path,
-            f"damaged: {size} bytes",
-            "messages in damaged parts of it are lost",
-            "let the service run: it sends the undamaged messages; check the disk",
-        )
+        impact = "messages in damaged parts of it are lost"
+        fix = "let the service run: it sends the undamaged messages; check the disk"
+        yield _report_file(path, f"damaged: {size} bytes", impact, fix)
 
 
 def _reason_against(path: str) -> str:
@@ -163,36 +149,26 @@ def assess_memory(sinks: int) -> Finding:
 def assess_space(directory: str, room: Room | CcagentError, wanted: int) -> Finding:
     """Return whether the directory has room for the queues. wanted: their maximum size in bytes."""
     if isinstance(room, CcagentError):
-        return _make_problem(
-            str(room),
-            f"make it for ccagent's user alone: install -d -o ccagent -m 0700 {directory}",
-        )
+        fix = f"make it for ccagent's user alone: install -d -o ccagent -m 0700 {directory}"
+        return _make_problem(str(room), fix)
     who = f"user {room.user}, the user of the service," if room.user else "this user"
-    owner = room.user or "ccagent"
+    chown = f"chown -R {room.user or 'ccagent'} {directory}"
     if not room.is_writable:
-        return _make_problem(
-            f"{who} cannot write {directory}",
-            "give it, and what is in it, to the user that ccagent runs as: "
-            f"chown -R {owner} {directory}",
-        )
+        fix = f"give it, and what is in it, to the user that ccagent runs as: {chown}"
+        return _make_problem(f"{who} cannot write {directory}", fix)
     if room.foreign:
-        return _make_problem(
-            f"{who} cannot write {', '.join(room.foreign)}",
-            "another user ran ccagent with this configuration; give the files to its user: "
-            f"chown -R {owner} {directory}",
-        )
-    found = f"{directory}: {format_size(room.free)} free on {room.type}"
-    if room.user:
-        found = f"{directory}, for user {room.user}: {format_size(room.free)} free on {room.type}"
+        fix = "another user ran ccagent with this configuration; give the files to its user: "
+        return _make_problem(f"{who} cannot write {', '.join(room.foreign)}", fix + chown)
+    place = f"{directory}, for user {room.user}" if room.user else directory
+    found = f"{place}: {format_size(room.free)} free on {room.type}"
     if room.free < wanted:
         return _make_problem(
             f"{found}, where outboxes may take {format_size(wanted)}",
             "make room, set a smaller outbox.max-bytes, or move it to another file system",
         )
     if room.inodes is not None and room.inodes < _FEWEST_INODES:
-        return _make_problem(
-            f"{found}, but {room.inodes} inodes", "remove files from that file system"
-        )
+        fix = "remove files from that file system"
+        return _make_problem(f"{found}, but {room.inodes} inodes", fix)
     if room.type in _SHARED:
         return _make_problem(
             f"{found}, on which several hosts could write: the locks of the queue need one host",
@@ -238,7 +214,7 @@ def _find_room(site: Site, directory: str, sinks: Sequence[str]) -> Room | Ccage
             read_unit(node)
         )
         if path != directory and path in refused and not is_made_by_systemd:
-            who = f"user {user.name}, the user of the service," if user else "this user"
+            who = f"user {user.pw_name}, the user of the service," if user else "this user"
             return NotHereError(f"{directory}: it does not exist, and {who} cannot create it")
         answer = node.space(path.lstrip("/"))
         mount = find_mount(read_parsed(node, MOUNTINFO, parse_mountinfo), path)
@@ -251,11 +227,11 @@ def _find_room(site: Site, directory: str, sinks: Sequence[str]) -> Room | Ccage
         inodes=answer.f_favail if answer.f_files else None,
         is_writable=not read_only and (is_made_by_systemd or path not in refused),
         foreign=tuple(file for file in existing if file in refused),
-        user=user.name if user else "",
+        user=user.pw_name if user else "",
     )
 
 
-def _find_refused(node: Node, user: ServiceUser | None, paths: list[str]) -> list[str]:
+def _find_refused(node: Node, user: struct_passwd | None, paths: list[str]) -> list[str]:
     """Return the paths that the service's user (default: this user) cannot write."""
     if user is not None:
         return find_unwritable(user, paths)

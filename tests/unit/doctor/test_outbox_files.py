@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import pwd
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,6 @@ from ccagent.config.configuration import OutboxSettings
 from ccagent.counters import SinkCounters
 from ccagent.doctor.finding import Finding
 from ccagent.doctor.service import (
-    ServiceUser,
     assess_sinks,
     find_service_user,
     find_unwritable,
@@ -144,20 +144,20 @@ def test_root_judges_for_the_owner_of_the_directory(tmp_path: Path) -> None:
     os.chown(tmp_path / "outbox", 65534, 65534)
     user = find_service_user(site(live), "/outbox")
     assert user is not None
-    assert (user.name, user.uid) == ("nobody", 65534)
+    assert (user.pw_name, user.pw_uid) == ("nobody", 65534)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="root asks for other users")
 def test_a_process_of_that_user_says_what_it_may_write() -> None:
-    nobody = ServiceUser("nobody", 65534, 65534)
+    nobody = pwd.getpwnam("nobody")
     assert find_unwritable(nobody, ["/tmp", "/root", "/etc/passwd"]) == ["/root", "/etc/passwd"]
 
 
 def test_a_user_that_cannot_be_asked_for_is_one_problem(
     node: TreeNode, outbox: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def nobody(*_: object) -> ServiceUser:
-        return ServiceUser("nobody", 65534, 65534)
+    def nobody(*_: object) -> pwd.struct_passwd:
+        return pwd.getpwnam("nobody")
 
     def fail(*_: object, **__: object) -> None:
         raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from ccagent.views.terminal import (
     Style,
     TableColumn,
-    choose_style,
     clean,
     cut,
     fill,
+    find_style,
     format_rows,
     width_of,
 )
@@ -53,11 +53,14 @@ def test_a_filled_text_has_exactly_its_columns(text: str, width: int) -> None:
     assert found.isprintable()
 
 
-def test_no_color_and_dumb_terminals_have_no_colours() -> None:
-    assert choose_style({"TERM": "xterm"}, is_terminal=True).has_colours
-    for environment in ({"TERM": "xterm", "NO_COLOR": "1"}, {"TERM": "dumb"}, {}):
-        assert not choose_style(environment, is_terminal=True).has_colours
-    assert not choose_style({"TERM": "xterm"}, is_terminal=False).has_colours
+def test_no_color_and_dumb_terminals_have_no_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    for terms, is_tty in (("xterm", True), ("dumb", True), ("", True), ("xterm", False)):
+        monkeypatch.setenv("TERM", terms)
+        monkeypatch.delenv("NO_COLOR", raising=False)
+        monkeypatch.setattr("ccagent.views.terminal.is_terminal", lambda _, found=is_tty: found)
+        assert find_style().has_colours is (terms == "xterm" and is_tty)
+        monkeypatch.setenv("NO_COLOR", "1")
+        assert not find_style().has_colours
 
 
 def test_style_paints_nothing_without_colours() -> None:

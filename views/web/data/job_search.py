@@ -27,6 +27,12 @@ _STEPS = 10_000
 
 MOST_JOBS = 5000
 _FAR = 2.0**53
+_RAN = "coalesce(stop, ?) - start between ? and ?"
+_HAS_NODE = "exists (select 1 from json_each(jobs.nodes) where value = ?)"
+_HAS_TEXT = (
+    "(job = ? or user = ? or json_extract(details, '$.account') = ?"
+    f" or json_extract(details, '$.name') like ? escape '\\' or {_HAS_NODE})"
+)
 
 
 class JobSearchError(CcagentError):
@@ -244,46 +250,26 @@ def _known(value: object) -> object:
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
 
 
-def _add_exact(wanted: JobFilter, parts: list[str], values: list[object]) -> None:
-    """Add the conditions on names and amounts to SQL conditions and their values."""
-    if wanted.owner:
-        parts.append("user = ?")
-        values.append(wanted.owner)
-    for name in ("account", "partition"):
-        if getattr(wanted, name):
-            parts.append(f"json_extract(details, '$.{name}') = ?")
-            values.append(getattr(wanted, name))
-    if wanted.seconds != (0, _FAR):
-        parts.append("coalesce(stop, ?) - start between ? and ?")
-        values += [wanted.now, *wanted.seconds]
-    if wanted.nodes != (0, _FAR):
-        parts.append("json_array_length(nodes) between ? and ?")
-        values += wanted.nodes
-    if wanted.node:
-        parts.append("exists (select 1 from json_each(jobs.nodes) where value = ?)")
-        values.append(wanted.node)
-
-
 def _condition(wanted: JobFilter) -> tuple[str, list[object]]:
     """Return an SQL condition with placeholders, and its values."""
-    parts = ["cluster = ?", "start < ?", "(stop is null or stop >= ?)"]
-    values: list[object] = [wanted.cluster, wanted.end, wanted.start]
-    if wanted.user is not None:
-        parts.append("user = ? and user != ''")
-        values.append(wanted.user)
-    if wanted.state:
-        parts.append("stop is null" if wanted.state == "running" else "state = ?")
-        if wanted.state != "running":
-            values.append(wanted.state)
-    _add_exact(wanted, parts, values)
-    if wanted.text:
-        # SQLite's LIKE patterns end at NUL.
-        text = wanted.text.replace("\0", "\N{REPLACEMENT CHARACTER}")
-        pattern = "%" + "".join(f"\\{c}" if c in "\\%_" else c for c in text) + "%"
-        parts.append(
-            "(job = ? or user = ? or json_extract(details, '$.account') = ?"
-            " or json_extract(details, '$.name') like ? escape '\\'"
-            " or exists (select 1 from json_each(jobs.nodes) where value = ?))"
-        )
-        values += [wanted.text, wanted.text, wanted.text, pattern, wanted.text]
-    return " and ".join(parts), values
+    text = wanted.text
+    # SQLite's LIKE patterns end at NUL.
+    known = text.replace("\0", "\N{REPLACEMENT CHARACTER}")
+    pattern = "%" + "".join(f"\\{c}" if c in "\\%_" else c for c in known) + "%"
+    conditions: list[tuple[bool, str, Sequence[object]]] = [
+        (True, "cluster = ? and start < ?", [wanted.cluster, wanted.end]),
+        (True, "(stop is null or stop >= ?)", [wanted.start]),
+        (wanted.user is not None, "user = ? and user != ''", [wanted.user]),
+        (wanted.state == "running", "stop is null", []),
+        (wanted.state not in {"", "running"}, "state = ?", [wanted.state]),
+        (wanted.owner != "", "user = ?", [wanted.owner]),
+        (wanted.account != "", "json_extract(details, '$.account') = ?", [wanted.account]),
+        (wanted.partition != "", "json_extract(details, '$.partition') = ?", [wanted.partition]),
+        (wanted.seconds != (0, _FAR), _RAN, [wanted.now, *wanted.seconds]),
+        (wanted.nodes != (0, _FAR), "json_array_length(nodes) between ? and ?", wanted.nodes),
+        (wanted.node != "", _HAS_NODE, [wanted.node]),
+        (text != "", _HAS_TEXT, [text, text, text, pattern, text]),
+    ]
+    chosen = [(condition, values) for is_wanted, condition, values in conditions if is_wanted]
+    where = " and ".join(condition for condition, _ in chosen)
+    return where, [value for _, values in chosen for value in values]

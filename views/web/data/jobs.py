@@ -189,18 +189,15 @@ _SOME = 200
 """Number of values that determine the usual time between values."""
 
 
-class JobEnergyUse(NamedTuple):
-    """Measured energy of a job in J by part and share, and the number of nodes that sent it."""
-
-    joules: dict[EnergyPart, float]
-    nodes: int
-
-
 class JobParts(NamedTuple):
-    """The parts of a job. None: the store has no values."""
+    """The parts of a job. mounts: None: the store has no values.
+
+    joules: measured energy in J by part and share. nodes: number of nodes that sent it.
+    """
 
     mounts: JobMounts | None
-    energy: JobEnergyUse | None
+    joules: dict[EnergyPart, float]
+    nodes: int
 
 
 async def read_parts(store: MetricStore, job: StoredJob, stop: int) -> JobParts:
@@ -225,7 +222,7 @@ async def read_parts(store: MetricStore, job: StoredJob, stop: int) -> JobParts:
         for key, amount in use.parts.items() if use is not None else ():
             joules[key] = joules.get(key, 0.0) + amount
         await asyncio.sleep(0)
-    return JobParts(sums.finish(), JobEnergyUse(joules, nodes) if joules else None)
+    return JobParts(sums.finish(), joules, nodes)
 
 
 def _amount_of(metric: str, series: StoredSeries, start: int, stop: int) -> float | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from ccagent.views.amounts import mean_of_known
 from ccagent.views.web.data.buckets import TimeGrid, find_frequency, mean_of, read_rows
 
 if TYPE_CHECKING:
@@ -63,8 +64,7 @@ class NodeNow(NamedTuple):
     @property
     def gpu(self) -> float | None:
         """Return the mean utilization of the cards that report it."""
-        known = [card.utilization for card in self.cards if card.utilization is not None]
-        return sum(known) / len(known) if known else None
+        return mean_of_known(card.utilization for card in self.cards)
 
     def is_silent(self, now: int) -> bool:
         """Return whether the node has sent no values for three intervals."""
@@ -113,8 +113,7 @@ class NewestValues:
             return sum(values) if values else None
 
         def mean(metric: str, field: str) -> float | None:
-            values = newest(series.metrics.get(metric, ()), metric, field)
-            return sum(values) / len(values) if values else None
+            return mean_of_known(newest(series.metrics.get(metric, ()), metric, field))
 
         def of_card(card: dict[str, StoredSeries], metric: str, field: str) -> float | None:
             values = newest([card[metric]], metric, field) if metric in card else []

@@ -7,14 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ccagent.views.amounts import format_quantity, format_share, plural
-from ccagent.views.web.addresses import (
-    ShownTime,
-    cluster_link,
-    cut_times,
-    node_link,
-    read_times,
-)
+from ccagent.views.amounts import format_quantity, format_share, mean_of_known, plural
+from ccagent.views.web.addresses import ShownTime, cluster_link, cut_times, node_link, read_times
 from ccagent.views.web.data.buckets import SeriesBuckets, make_grid, read_means
 from ccagent.views.web.data.job_search import JobFilter, PartitionUse, RunningUse
 from ccagent.views.web.drawing import (
@@ -195,7 +189,7 @@ def _tiles(nodes: Sequence[NodeNow], running: Sequence[RunningUse] | None) -> li
     cards = [card for node in nodes for card in node.cards]
     power = [node.power for node in nodes if node.power is not None]
     cpu = [node.cpu for node in nodes if node.cpu is not None]
-    mean_cpu = sum(cpu) / len(cpu) if cpu else None
+    mean_cpu = mean_of_known(cpu)
     cores = sum(node.cores for node in nodes)
     whole = sum(node.memory_total or 0.0 for node in nodes)
     busy = sum(1 for card in cards if (card.utilization or 0.0) > 0)
@@ -207,8 +201,7 @@ def _tiles(nodes: Sequence[NodeNow], running: Sequence[RunningUse] | None) -> li
                       + _on_nodes(memory, nodes)),
         ]  # fmt: skip
         if cards:
-            known = [card.utilization for card in cards if card.utilization is not None]
-            mean = sum(known) / len(known) if known else None
+            mean = mean_of_known(card.utilization for card in cards)
             tiles.append(_use_tile("GPUs", mean, f"mean; {busy} of {len(cards)} above 0 %"))
     else:
         used = f"{format_quantity(sum(memory), 'B')} in use{_on_nodes(memory, nodes)}"

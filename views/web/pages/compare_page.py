@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ccagent.stores.metrics.usage.job_energy import job_level
-from ccagent.views.web.data.buckets import SeriesBuckets, TimeGrid, make_grid, read_means
+from ccagent.views.web.data.buckets import SeriesBuckets, TimeGrid, make_grid, mean_of, read_means
 from ccagent.views.web.drawing import PlotLine
+from ccagent.views.web.pages.job_plots import JobPlots
 from ccagent.views.web.pages.jobs_page import JobRow, make_row
 from ccagent.views.web.plots import PagePlot
 from ccagent.views.web.rendering import shown_text
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from ccagent.views.web.context import PageRequest, PageSources
 
 MOST_JOBS = 5
-_MOST_NODES = 512
 _LONGEST = 40
 _TIME_STEP = 60
 
@@ -125,21 +124,9 @@ def _plot(
 
 def _series(sources: PageSources, job: StoredJob, wanted: ComparedMetric) -> list[StoredSeries]:
     """Return the series of a job on all of its nodes, or of all of its cards."""
-    found: list[StoredSeries] = []
-    for name in job.nodes[:_MOST_NODES]:
-        node = sources.find_node(job.cluster, name)
-        if node is None:
-            continue
-        levels = [job_level(node, job.job)]
-        if wanted.of_cards:
-            cards = job.details.cards.get(name, ())
-            levels = [node.children.get(f"accelerator{card}") for card in cards]
-        found += [
-            level.series[wanted.metric]
-            for level in levels
-            if level is not None and wanted.metric in level.series
-        ]
-    return found
+    plots = JobPlots(sources, job)
+    find = plots.of_cards if wanted.of_cards else plots.of_job
+    return [series for _, series in find(wanted.metric)]
 
 
 def _combine(
@@ -151,7 +138,6 @@ def _combine(
     rows = read_means(series, TimeGrid(job.start, grid.step, grid.size))
     seconds = (now if job.stop is None else job.stop) - job.start
     rows[:, max(0, -(-seconds // grid.step)) :] = np.nan
-    counts = (~np.isnan(rows)).sum(axis=0)
-    sums = np.nansum(rows, axis=0)
-    values = sums if is_sum else sums / np.maximum(counts, 1)
-    return np.where(counts > 0, values, np.nan)
+    if not is_sum:
+        return mean_of(rows, 0)
+    return np.where(np.isnan(rows).all(axis=0), np.nan, np.nansum(rows, axis=0))

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import urlencode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ccagent.views.web.data.nodes import NodeNow
 
     NodeState = tuple[str, str]
     """Shape and word of a state."""
-    from collections.abc import Iterable
+
+T = TypeVar("T")
 
 
 class SortedColumn(NamedTuple):
@@ -63,6 +64,16 @@ def find_order(text: str, columns: Iterable[tuple[str, str]], default: str) -> s
     """Return the order of the parameter `sort`; the default for an unknown one."""
     known = {order.removeprefix("-") for order, _ in columns if order}
     return text if text.removeprefix("-") in known else default
+
+
+def sort_by_figure(
+    rows: Sequence[T], figure: Callable[[T], float | None], *, is_down: bool
+) -> list[T]:
+    """Return rows in the order of their figures; those with an unknown figure last."""
+    values = [(figure(row), row) for row in rows]
+    known = [(value, row) for value, row in values if value is not None]
+    known.sort(key=lambda pair: pair[0], reverse=is_down)
+    return [row for _, row in known] + [row for value, row in values if value is None]
 
 
 class NumberRange(NamedTuple):
@@ -196,10 +207,7 @@ def choose_nodes(
         return sorted(found, key=lambda one: one[0].name, reverse=is_down)
     if name == "state":
         return sorted(found, key=lambda one: one[1][1], reverse=is_down)
-    values = [(_figure(node, each[1], name), (node, each)) for node, each in found]
-    known = [(value, one) for value, one in values if value is not None]
-    known.sort(key=lambda pair: pair[0], reverse=is_down)
-    return [one for _, one in known] + [one for value, one in values if value is None]
+    return sort_by_figure(found, lambda one: _figure(one[0], one[1][1], name), is_down=is_down)
 
 
 def _figure(node: NodeNow, state: str, name: str) -> float | None:
@@ -216,24 +224,14 @@ def _figure(node: NodeNow, state: str, name: str) -> float | None:
 
 def describe_node(node: NodeNow, state: NodeState) -> dict[str, Any]:
     """Return a node as an object for JSON: shares from 0 to 1, B, W. Unknown values are None."""
+    figures = node._asdict()
+    del figures["name"], figures["first"], figures["cards"], figures["coverage"]
     return {
         "node": node.name.encode("utf-8", "replace").decode(),
         "state": state[1],
-        "last": node.last,
-        "step": node.step,
-        "cores": node.cores,
-        "cpu": node.cpu,
-        "load": node.load,
-        "memory_used": node.memory_used,
-        "memory_total": node.memory_total,
-        "power": node.power,
+        **figures,
         "gpus": [
-            {
-                "name": card.name.encode("utf-8", "replace").decode(),
-                "utilization": card.utilization,
-                "memory": card.memory,
-                "power": card.power,
-            }
+            card._asdict() | {"name": card.name.encode("utf-8", "replace").decode()}
             for card in node.cards
         ],
         "coverage": dict(node.coverage),

@@ -102,8 +102,8 @@ async def make_job_page(sources: PageSources, request: PageRequest) -> JobPage |
     report, now = (await sources.reports.of_job(job)).report, sources.now
     stop = now if job.stop is None else job.stop
     parts = await read_parts(sources.store, job, end_of_values(job, runs, now))
-    if parts.energy is not None:
-        energy = describe_energy(parts.energy, len(job.nodes))
+    if parts.joules:
+        energy = describe_energy(parts, len(job.nodes))
     else:
         energy = _estimate_energy(sources, job, stop)
     usage = _describe_usage(sources, job, end_of_values(job, runs, now))
@@ -112,12 +112,12 @@ async def make_job_page(sources: PageSources, request: PageRequest) -> JobPage |
     if not is_whole:
         times = read_times(request.query, now, oldest=sources.oldest)
     is_old = job.stop is not None and job.stop < now - sources.retention
-    builder = JobPlots(sources, job, report)
-    plots = builder.make(times.start, times.end, request.points)
+    builder = JobPlots(sources, job)
+    plots = builder.make(report, times.start, times.end, request.points)
     choices = builder.choices(plots)
     chosen_plots = [one for one in request.listed if one in dict(choices)]
     if chosen_plots:
-        plots = builder.make(times.start, times.end, request.points, chosen_plots)
+        plots = builder.make(report, times.start, times.end, request.points, chosen_plots)
     return JobPage(
         number=shown_text(job.job),
         name=shown_text(job.details.name),

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from ccagent.stores.metrics.job_table import StoredJob
     from ccagent.views.job.rules import JobReport
-    from ccagent.views.web.data.jobs import JobEnergyUse
+    from ccagent.views.web.data.jobs import JobParts
 
 
 _MOST_NODES = 512
@@ -59,10 +59,9 @@ _OF_NODES = (
 class JobPlots:
     """Builder of a job's plots over a time range. nodes: those of the job that send values."""
 
-    def __init__(self, sources: PageSources, job: StoredJob, report: JobReport) -> None:
+    def __init__(self, sources: PageSources, job: StoredJob) -> None:
         self._sources = sources
         self._job = job
-        self._report = report
         cluster = sources.store.root.children.get(job.cluster)
         found = [cluster.children.get(name) for name in job.nodes[:_MOST_NODES]] if cluster else []
         self.nodes = [node for node in found if node is not None]
@@ -81,12 +80,14 @@ class JobPlots:
         others = sorted(one for one in found - known if "," not in one)[:_MOST_OTHERS]
         return usual + [(one, one) for one in others]
 
-    def make(self, start: int, end: int, points: int, chosen: Sequence[str] = ()) -> list[PagePlot]:
+    def make(
+        self, report: JobReport, start: int, end: int, points: int, chosen: Sequence[str] = ()
+    ) -> list[PagePlot]:
         """Return the usual plots; the plots of the first row come first.
 
         chosen: keys of usual plots, and names of metrics: instead these, in this order.
         """
-        used = self._own("job_cpu_util")
+        used = self.of_job("job_cpu_util")
         step = min((one.group.frequency for _, one in used), default=60)
         grid = make_grid(start, end, step, points)
 
@@ -97,7 +98,7 @@ class JobPlots:
             options: dict[str, Any] = {"unit": known.unit, "factor": known.factor, **more}
             return make_plot(key, title, grid=grid, series=series, **options)
 
-        several, figures = len(self.nodes) > 1, self._report.figures
+        several, figures = len(self.nodes) > 1, report.figures
         has_own = any(job_level(node, self._job.job) is not None for node in self.nodes)
         plots = [
             plot("cpu", "Cores in use" + (" of each node" if several else ""), "", used, unit="",
@@ -110,28 +111,29 @@ class JobPlots:
                  limits=_limit("limit", [one.memory_limit for one in figures.nodes])),
         ]  # fmt: skip
         if figures.gpu_count:
-            cards = self._cards("acc_utilization")
+            cards = self.of_cards("acc_utilization")
             plots += [
                 plot("gpu", "GPU use", "", cards, unit="%", what="GPUs", top=100.0,
                      reason="" if cards else _NO_CARD),
-                plot("gpu-memory", "GPU memory", "acc_mem_used", self._cards("acc_mem_used"),
+                plot("gpu-memory", "GPU memory", "acc_mem_used", self.of_cards("acc_mem_used"),
                      unit="B", what="GPUs"),
             ]  # fmt: skip
         for key, title, metric in _OF_JOB:
-            own = self._own(metric)
+            own = self.of_job(metric)
             plots.append(plot(key, title, metric, own, reason="" if own else _NO_JOBS))
         of_nodes = [plot(*one, self._of_nodes(one[2]), what="series") for one in _OF_NODES]
         plots += [one for one in of_nodes if not one.is_empty]
         if not chosen:
             return plots
         usual = {one.key: one for one in plots}
-        named = {one: self._own(one) or self._of_nodes(one) for one in chosen if one not in usual}
+        named = {one: self.of_job(one) or self._of_nodes(one) for one in chosen if one not in usual}
         return [
             usual[one] if one in usual else plot(one, one, one, named[one], what="series")
             for one in chosen
         ]
 
-    def _own(self, metric: str) -> list[NamedSeries]:
+    def of_job(self, metric: str) -> list[NamedSeries]:
+        """Return the job's own series of a metric, by node."""
         levels = [(node, job_level(node, self._job.job)) for node in self.nodes]
         return [
             (shown_text(node.path[-1]), level.series[metric])
@@ -141,11 +143,11 @@ class JobPlots:
 
     def _memory(self) -> list[NamedSeries]:
         """Return the memory of programs on each node; with the page cache on a single node."""
-        held = self._own("job_mem_rss")
+        held = self.of_job("job_mem_rss")
         if len(held) == 1:
-            charged = [("with page cache", one) for _, one in self._own("job_mem_used")]
+            charged = [("with page cache", one) for _, one in self.of_job("job_mem_used")]
             return [("programs", held[0][1]), *charged]
-        return held or self._own("job_mem_used")
+        return held or self.of_job("job_mem_used")
 
     def _of_nodes(self, metric: str) -> list[NamedSeries]:
         several = len(self.nodes) > 1
@@ -155,7 +157,8 @@ class JobPlots:
             for part, series in _parts(node, metric)
         ]
 
-    def _cards(self, metric: str) -> list[NamedSeries]:
+    def of_cards(self, metric: str) -> list[NamedSeries]:
+        """Return the series of the job's cards."""
         found: list[NamedSeries] = []
         for node in self.nodes:
             name = node.path[-1]
@@ -186,7 +189,7 @@ def _parts(node: StoreLevel, metric: str) -> Iterator[NamedSeries]:
 _PARTS = {"cpu": "processors", "memory": "memory", "gpu": "GPUs", "other": "other"}
 
 
-def describe_energy(found: JobEnergyUse, nodes: int) -> str:
+def describe_energy(found: JobParts, nodes: int) -> str:
     """Return a text with a job's measured energy by part. nodes: number of nodes of the job."""
     parts: dict[str, float] = {}
     for (part, _), joules in found.joules.items():

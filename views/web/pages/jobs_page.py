@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import csv
-import io
 import re
 import sqlite3
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,7 +15,7 @@ from markupsafe import Markup
 from ccagent.stores.metrics.usage.table import JOULES_PER_KWH
 from ccagent.views.amounts import format_duration, format_number, format_share
 from ccagent.views.job.judged_job import LEVELS, JobFinding
-from ccagent.views.terminal import harmless
+from ccagent.views.terminal import write_csv
 from ccagent.views.web.addresses import ShownTime, cluster_link, read_times
 from ccagent.views.web.data.job_search import ORDERS, JobFilter
 from ccagent.views.web.drawing import draw_meter, draw_sparkline
@@ -27,12 +25,13 @@ from ccagent.views.web.pages.filters import (
     SortedColumn,
     find_order,
     make_histogram,
+    sort_by_figure,
     sort_columns,
 )
 from ccagent.views.web.rendering import LONGEST_TEXT, STATES, shown_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from ccagent.stores.metrics.job_table import StoredJob
     from ccagent.views.job.figures import UsedShare
@@ -150,24 +149,14 @@ class JobsPage(msgspec.Struct, frozen=True, kw_only=True):
     verdicts: tuple[str, ...] = LEVELS
     plots: tuple[()] = ()
 
-    def as_csv(self) -> bytes:
+    def as_csv(self) -> str:
         """Return CSV with one line per job."""
-        return write_csv(_FIELDS, self.jobs)
+        return write_csv(_FIELDS, (one.values() for one in self.jobs))
 
     @property
     def tables(self) -> dict[str, Any]:
         """Return the tables for JSON."""
         return {"jobs": self.jobs}
-
-
-def write_csv(names: Iterable[str], rows: Iterable[Mapping[str, object]]) -> bytes:
-    """Return CSV of rows whose values are in the order of the names."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\r\n")
-    writer.writerow(names)
-    for row in rows:
-        writer.writerow(harmless(one) if isinstance(one, str) else one for one in row.values())
-    return text.getvalue().encode("utf-8", "replace")
 
 
 _COLUMNS: tuple[tuple[str, str], ...] = (
@@ -327,9 +316,7 @@ def _sort(
         return found
     if name == "verdict":
         return sorted(found, key=lambda one: one.rank, reverse=is_down)
-    known = [(value, one) for one in found if (value := _figure(one, name, joules)) is not None]
-    known.sort(key=lambda pair: pair[0], reverse=is_down)
-    return [one for _, one in known] + [one for one in found if _figure(one, name, joules) is None]
+    return sort_by_figure(found, lambda one: _figure(one, name, joules), is_down=is_down)
 
 
 def _histograms(

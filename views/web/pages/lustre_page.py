@@ -10,11 +10,11 @@ import msgspec
 from ccagent.errors import ConfigurationError
 from ccagent.stores.jobstats.client import UnansweredError
 from ccagent.views.amounts import NOT_KNOWN, format_number, format_quantity, format_share
+from ccagent.views.terminal import write_csv
 from ccagent.views.web.addresses import any_job_link, job_link, read_moment
 from ccagent.views.web.data.lustre import MOST_JOBS
 from ccagent.views.web.drawing import draw_meter
 from ccagent.views.web.pages.filters import SortedColumn
-from ccagent.views.web.pages.jobs_page import write_csv
 from ccagent.views.web.rendering import STATES
 
 if TYPE_CHECKING:
@@ -97,10 +97,10 @@ class LustrePage(msgspec.Struct, frozen=True, kw_only=True):
             "jobs": [msgspec.to_builtins(row.job) for row in self.jobs],
         }
 
-    def as_csv(self) -> bytes:
+    def as_csv(self) -> str:
         """Return CSV with one line per job. Raise as `tables` does."""
         jobs: list[dict[str, object]] = self.tables["jobs"]
-        return write_csv(_FIELDS, jobs)
+        return write_csv(_FIELDS, (one.values() for one in jobs))
 
 
 _FIELDS = (

@@ -13,18 +13,10 @@ import numpy as np
 
 from ccagent.errors import CcagentError
 from ccagent.stores.metrics.usage.table import KEYS, UsageAnswer, UsageQuery, UsageSum
-from ccagent.views.usage.formats import (
-    FIELDS,
-    csv_row,
-    format_cost,
-    format_energy,
-    format_grams,
-    notes,
-)
+from ccagent.views.usage.formats import format_cost, format_csv, format_energy, format_grams, notes
 from ccagent.views.web.addresses import ShownTime, jobs_link, read_times
 from ccagent.views.web.data.buckets import SeriesBuckets, TimeGrid
 from ccagent.views.web.drawing import PlotLine, draw_meter
-from ccagent.views.web.pages.jobs_page import write_csv
 from ccagent.views.web.plots import MOST_LINES, PagePlot
 from ccagent.views.web.rendering import server_zone, shown_text
 
@@ -75,10 +67,9 @@ class UsagePage(msgspec.Struct, frozen=True, kw_only=True):
         """Return sentences on what is unknown, with times in a zone."""
         return [shown_text(one, 400) for one in notes(self.answer, zone)]
 
-    def as_csv(self) -> bytes:
+    def as_csv(self) -> str:
         """Return CSV with one line per key."""
-        rows = (csv_row(one, self.answer.currency) for one in self.answer.rows)
-        return write_csv(FIELDS, (dict(zip(FIELDS, row, strict=True)) for row in rows))
+        return format_csv(self.answer)
 
 
 class UsageError(CcagentError):

@@ -19,7 +19,6 @@ from ccagent.views.job.mounts import (
     format_mounts,
     format_network,
     part_metrics,
-    sum_of_rates,
 )
 from ccagent.views.job.rules import make_report
 from ccagent.views.terminal import Style
@@ -117,7 +116,7 @@ PORT = part_name({"layer": "port"}, NETWORK)
     ],
 )
 def test_a_rate_stands_for_the_usual_time(values: list[float | None], amount: float) -> None:
-    assert sum_of_rates(values, 60) == amount
+    assert amount_of("job_fs_read", values, 60) == amount
 
 
 def test_parts_are_summed_up_over_nodes() -> None:
