@@ -19,6 +19,9 @@ _INTEGRATION = "tests/integration/"
 _OTHER_KERNEL = ("kernel/test_io_by_job", "kernel/test_io_in_slurm")
 """They boot a kernel of Debian in an emulator, and share nothing."""
 
+_APART = (*_OTHER_KERNEL, "packages/test_package.py", "packages/test_packages.py")
+"""Below a directory of `_ONE_WORKER`, files that share nothing with the others that changes."""
+
 _SLOW = (
     *_OTHER_KERNEL, "packages", "slurm", "kernel", "commands/test_readme", "lustre/test_lustre_day",
     "jobstats/test_jobstats_day", "daemon", "http/test_receivers",
@@ -92,7 +95,7 @@ def _group(nodeid: str) -> str:
     file, _, _ = nodeid.partition("::")
     place = file.removeprefix(_INTEGRATION)
     shared = _begins_with(place, _ONE_WORKER)
-    if shared is not None and not place.startswith(_OTHER_KERNEL):
+    if shared is not None and not place.startswith(_APART):
         name = _ONE_WORKER[shared]
         return "slurm, kernel" if name != "packages" and _SLURM_TRACKING == "cgroup" else name
     return file if _begins_with(place, _ALONE) is None else nodeid

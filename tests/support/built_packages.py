@@ -63,9 +63,14 @@ def build(source: Path, directory: Path, *before: str, options: tuple[str, ...] 
          *options],
         check=True, env=os.environ | {"SOURCE_DATE_EPOCH": "1700000000"},
     )  # fmt: skip
-    packages = [path for path in directory.glob("*.rpm") if not path.name.endswith(".src.rpm")]
-    names = NAMES if "--without" in options else (*NAMES, *STORES)
-    return Built(
-        {name: next(p for p in packages if re.match(rf"{name}-[0-9]", p.name)) for name in names},
-        {name: next(directory.glob(f"{name}_[0-9]*.deb")) for name in names},
-    )
+    return packages_in(directory)
+
+
+def packages_in(directory: Path) -> Built:
+    """Find the packages that were built there, but for the source's."""
+
+    def found(ending: str) -> dict[str, Path]:
+        paths = directory.glob(f"ccagent-*{ending}")
+        return {match[0]: p for p in paths if (match := re.match("ccagent-[a-z]+", p.name))}
+
+    return Built(found("[!c].rpm"), found(".deb"))

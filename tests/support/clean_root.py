@@ -2,6 +2,7 @@
 
 It is copied from this machine, program by program with the libraries they load: no compiler, no
 Python package, and its processes have no network. Needs root, no overlay and no download.
+Below /usr all roots have the same inodes: replace a file there, never write into it.
 """
 
 from __future__ import annotations
@@ -45,12 +46,16 @@ exec chroot "$0" "$@"
 
 
 class CleanRoot:
-    """A root directory of its own, below `directory`."""
+    """A root directory of its own, below `directory`; like another one, or with no package yet."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, like: CleanRoot | None = None) -> None:
         self.path = directory / "root"
         self.mounted = "proc sys dev"
-        shutil.copytree(_template(), self.path, symlinks=True)
+        template = _template() if like is None else like.path
+        self.path.mkdir(parents=True)
+        others = [template / name for name in os.listdir(template) if name != "usr"]
+        subprocess.run(["cp", "-a", "--link", template / "usr", self.path], check=True)
+        subprocess.run(["cp", "-a", *others, self.path], check=True)
 
     def start(self, *command: str, user: str) -> subprocess.Popen[bytes]:
         """Start a command in it, with this machine's network."""

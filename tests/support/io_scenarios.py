@@ -231,22 +231,24 @@ expect(cpu=time.process_time(), elapsed=elapsed, pressure=waited / 1e4 / elapsed
 
 
 def main() -> None:
-    """Run all scenarios; print their results as JSON, by name."""
+    """Run all scenarios, the short ones by day; print their results as JSON, by name."""
     results: Result = {}
     loaded = loading.load(DIRECTORY, group=NOBODY, io=IoOptions())
     results |= {"left_out": dict(loaded.left_out), "complaint": loaded.complaint}
     with all_processors():
         results |= count_known_programs()
     attempt(results, "unprivileged", read_without_privilege)
-    attempt(results, "many talkers", talk_in_many_jobs)
     attempt(results, "many mounts", mount_many)
-    attempt(results, "views", show_mounts)
+    if IS_NIGHTLY:
+        attempt(results, "many talkers", talk_in_many_jobs)
+        attempt(results, "views", show_mounts)
     attempt(results, "unload", unload)
-    attempt(results, "without helper", load_without_helper)
-    attempt(results, "lacking", do_without)
-    loading.load(DIRECTORY, io=IoOptions(has_time=True))
-    attempt(results, "slow mount", report_slow_mount)
-    attempt(results, "memory pressure", report_memory_pressure)
+    if IS_NIGHTLY:
+        attempt(results, "without helper", load_without_helper)
+        attempt(results, "lacking", do_without)
+        loading.load(DIRECTORY, io=IoOptions(has_time=True))
+        attempt(results, "slow mount", report_slow_mount)
+        attempt(results, "memory pressure", report_memory_pressure)
     # A build that keeps ended jobs for a short time.
     options = IoOptions(has_time=True, entries=24)
     with small_kernel():

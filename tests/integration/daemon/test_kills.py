@@ -6,12 +6,12 @@ import json
 from collections import Counter
 from pathlib import Path
 
+from tests.support.effort import IS_NIGHTLY
 from tests.support.killing import send_while_killed
 from tests.support.mqtt_broker import Broker, Subscriber, wait_for
 from tests.support.nats_server import Bench
 
-TOTAL = 6_000
-KILLS = 12
+TOTAL, KILLS = (6_000, 12) if IS_NIGHTLY else (3_000, 6)
 
 
 def test_a_stream_of_nats_holds_each_message_once(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from tests.support.http_server import Request, Server
 from tests.support.ports import free_port
 from tests.support.running import Running, until
 
-HOUR = 3600 if IS_NIGHTLY else 1200
+HOUR = 3600 if IS_NIGHTLY else 600
 """The queue takes several batches in a part of it already."""
 
 

@@ -11,19 +11,20 @@ from ccagent.agents.fast.runtime import FastRuntime
 from ccagent.agents.fast.session import session
 from ccagent.machine.node import Node
 from tests.integration.fast.conftest import FastDaemon, FastSite
+from tests.support.effort import IS_NIGHTLY
 from tests.support.fast_scheduler import PATIENCE
 from tests.support.mqtt_broker import wait_for
 
 if TYPE_CHECKING:
     from tests.support.fast_scheduler import FastScheduler
 
-_KILLS = 20
+_KILLS = 20 if IS_NIGHTLY else 8
 
 
 def test_a_killed_agent_answers_each_request_once(
     fast_site: FastSite, fast_scheduler: FastScheduler
 ) -> None:
-    """It is killed at 20 moments around the answer: before, while it is stored, sent, released."""
+    """It is killed at moments around the answer: before, while it is stored, sent, released."""
     daemon = FastDaemon(fast_site)
     names: list[str] = []
     try:
@@ -34,7 +35,7 @@ def test_a_killed_agent_answers_each_request_once(
                 # At the very moment at which the scheduler has the answer.
                 wait_for(lambda: bool(fast_scheduler.answers(names[-1])), PATIENCE)
             else:
-                time.sleep(0.002 * kill)
+                time.sleep(0.04 * kill / _KILLS)
             daemon.kill()
             daemon.start()
         fast_scheduler.wait_for_task("init", _KILLS + 1)

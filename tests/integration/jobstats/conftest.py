@@ -13,6 +13,12 @@ from ccagent.stores.jobstats.settings import SeriesTableSettings
 from tests.support.jobstats_store import RunningJobstatsStore
 from tests.support.postgres import PostgresServer, has_timescale
 
+_SUMMED = """
+INSERT INTO summed_times
+SELECT generate_series(last - INTERVAL '8 days', last, INTERVAL '15 minutes')
+FROM date_bin('15 minutes', now(), TIMESTAMPTZ 'epoch') AS last
+"""
+
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[PostgresServer]:
@@ -22,10 +28,14 @@ def server() -> Iterator[PostgresServer]:
 
 @pytest.fixture(scope="session")
 def template(server: PostgresServer) -> str:
-    """The name of a database with the schema."""
+    """The name of a database with the schema.
+
+    The sums of the last week are there, all of nothing: each store would make 672 quarters of them.
+    """
     url = server.make_database()
     with psycopg.connect(url, autocommit=True) as connection:
         migrate(connection, SeriesTableSettings())
+        connection.execute(_SUMMED)
         name: str = connection.info.dbname
     return name
 

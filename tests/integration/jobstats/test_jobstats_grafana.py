@@ -13,6 +13,7 @@ import pytest
 from tests.integration.jobstats.test_jobstats_live import at, fill
 from tests.support.jobstats_store import RunningJobstatsStore
 from tests.support.paths import ROOT
+from tests.support.postgres import PostgresServer
 
 DASHBOARD: Any = json.loads((ROOT / "packaging/examples/grafana-lustre-jobstats.json").read_text())
 QUERIES = {panel["title"]: panel["targets"][0]["rawSql"] for panel in DASHBOARD["panels"]}
@@ -40,11 +41,15 @@ def expand(query: str) -> str:
     return query
 
 
-@pytest.fixture
-def connection(store: RunningJobstatsStore, database: str) -> Iterator[psycopg.Connection[Any]]:
-    fill(store)
-    with psycopg.connect(database) as opened:
-        yield opened
+@pytest.fixture(scope="module")
+def connection(
+    server: PostgresServer, template: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[psycopg.Connection[Any]]:
+    database = server.make_database(template)
+    with RunningJobstatsStore(tmp_path_factory.mktemp("store"), "--database", database) as store:
+        fill(store)
+        with psycopg.connect(database, autocommit=True) as opened:
+            yield opened
 
 
 @pytest.mark.parametrize("title", QUERIES)

@@ -19,7 +19,8 @@ import pytest
 from ccagent.machine.bpf.io_hooks import HOOKS, OF_OLD_KERNELS
 from ccagent.views.top.reader import NOT_LOADED
 from tests.support.debian_machine import download_kernel, run_in_machine
-from tests.support.io_comparisons import FETCHING, differences
+from tests.support.effort import IS_NIGHTLY
+from tests.support.io_comparisons import differences
 from tests.support.io_lacking import HIDDEN
 from tests.support.io_programs import FILE_SYSTEMS, FIO, scripts_on
 from tests.support.io_tables import KEPT, TALKERS
@@ -27,6 +28,8 @@ from tests.support.io_traffic import NETWORK
 from tests.support.kernel_programs import SOURCES
 
 pytestmark = pytest.mark.xdist_group("debian kernel")
+
+at_night = pytest.mark.skipif(not IS_NIGHTLY, reason="takes long: HYPOTHESIS_PROFILE=nightly")
 
 COMPARISONS = [(kind, script) for kind in FILE_SYSTEMS for script in scripts_on(kind)]
 
@@ -82,7 +85,7 @@ def test_a_program_is_counted_to_the_byte(results: dict[str, Any], kind: str, sc
     assert differences(name, results[name]) == {}
 
 
-@pytest.mark.parametrize("kind", FETCHING)
+@pytest.mark.parametrize("kind", [kind for kind, script in COMPARISONS if script == "mmap"])
 def test_mapped_files_have_faults_and_no_bytes(results: dict[str, Any], kind: str) -> None:
     counted = result(results, f"{kind} mmap")["counted"]
     assert counted["major_faults"] >= 1
@@ -106,6 +109,7 @@ def test_payload_is_counted_to_the_byte(results: dict[str, Any], name: str) -> N
     assert differences(f"network {name}", results[f"network {name}"]) == {}
 
 
+@at_night
 def test_a_user_of_many_jobs_costs_others_no_traffic(results: dict[str, Any]) -> None:
     found = result(results, "many talkers")
     assert found["sent"] == [[number + 1] * 4 for number in range(TALKERS)]
@@ -135,6 +139,7 @@ def test_unloading_leaves_nothing(results: dict[str, Any]) -> None:
     assert (found["unloaded"], found["left"]) == ([], False)
 
 
+@at_night
 def test_a_kernel_that_lacks_functions_loads_the_rest(results: dict[str, Any]) -> None:
     found = result(results, "lacking")
     *missing, refused, loaded = found["loaded"]
@@ -151,6 +156,7 @@ def test_a_kernel_that_lacks_functions_loads_the_rest(results: dict[str, Any]) -
     )
 
 
+@at_night
 @pytest.mark.parametrize(
     ("name", "lacking"),
     [
@@ -170,6 +176,7 @@ def test_the_rest_is_counted_to_the_byte(
         assert expected - counted == (found["expected"][value] if number is ... else number)
 
 
+@at_night
 @pytest.mark.parametrize(("name", "lacking"), [("tcp", "receive"), ("udp", "sen")])
 def test_the_rest_of_the_payload_is_counted_to_the_byte(
     results: dict[str, Any], name: str, lacking: str
@@ -181,6 +188,7 @@ def test_the_rest_of_the_payload_is_counted_to_the_byte(
     assert not any(counted[value] for value in unequal)
 
 
+@at_night
 def test_a_kernel_that_is_too_old_loads_the_programs_for_processes(
     results: dict[str, Any],
 ) -> None:
@@ -210,6 +218,7 @@ def test_a_job_with_many_mounts_leaves_room_for_others(results: dict[str, Any]) 
     assert result(results, "crowd") == {"written": [100, 100], "lost": 0}
 
 
+@at_night
 def test_views_show_the_mounts_of_a_job(results: dict[str, Any]) -> None:
     found = result(results, "views")
     expected = found["expected"]
@@ -229,6 +238,7 @@ def test_an_ended_job_is_kept_until_it_was_read(results: dict[str, Any]) -> None
     assert found["last"][-1] is False
 
 
+@at_night
 def test_a_job_that_waited_for_a_slow_mount(results: dict[str, Any]) -> None:
     """bindfs reads 200 kB/s: 1 MiB took five seconds, nearly all of them in its reads."""
     ((rule, text),) = result(results, "slow mount")
@@ -237,6 +247,7 @@ def test_a_job_that_waited_for_a_slow_mount(results: dict[str, Any]) -> None:
     assert re.search(r"[0-9.]+ ms a read or write, [89][0-9](\.9)? % of its tasks' time", text)
 
 
+@at_night
 def test_a_job_that_waited_for_memory(results: dict[str, Any]) -> None:
     ((rule, text),) = result(results, "memory pressure")
     assert rule == "mem-pressure"

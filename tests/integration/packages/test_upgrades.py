@@ -203,10 +203,10 @@ def test_a_newer_program_alone_keeps_the_roles_and_the_store(
     assert "listens on" in root.run("ccagent", "store", "metrics", "check", user="ccagent")
 
 
-def test_a_version_is_built_once(second: Built, source: Path, tmp_path: Path) -> None:
+def test_a_version_is_built_once(first: Built, source: Path, tmp_path: Path) -> None:
     output = tmp_path / "packages"
     output.mkdir()
-    known = output / second.deb["ccagent-slurm"].name
+    known = output / first.deb["ccagent-slurm"].name
     known.write_bytes(b"another content")
     wheels = str(ROOT / "build/wheels")
     command = ["packaging/build", "deb", "--output", str(output), "--wheels", wheels]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.support.effort import IS_NIGHTLY
 from tests.support.metric_store import RunningStore
 from tests.support.running import until
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-NODES, METRICS, KILLS = 8, 40, 5
+NODES, METRICS, KILLS = (8, 40, 5) if IS_NIGHTLY else (4, 20, 3)
 BEGIN = int(time.time()) // 60 * 60 - 90 * 3600
 
 

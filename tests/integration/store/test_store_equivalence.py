@@ -14,8 +14,8 @@ from tests.support.store_oracle import Oracle, OracleMetric, same
 if TYPE_CHECKING:
     from pathlib import Path
 
-NODES, METRICS, STEPS = 20 if IS_NIGHTLY else 5, 80, 1440
-QUERIES = 2000 if IS_NIGHTLY else 500
+NODES, QUERIES = (20, 2000) if IS_NIGHTLY else (2, 200)
+METRICS, STEPS = 80, 1440
 BEGIN = int(time.time()) // 60 * 60 - 86400
 AGGREGATIONS = ("avg", "sum", None)
 

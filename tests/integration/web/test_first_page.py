@@ -1,6 +1,8 @@
 """From a copy of the sources and an empty environment to a page in a browser: `ccagent try`.
 
-pytest -s -k from_nothing_to_a_page       # prints the time of each step
+commands/test_readme.py installs and tries the same without a browser: this is for the night.
+
+HYPOTHESIS_PROFILE=nightly pytest -s -k from_nothing_to_a_page       # prints the time of each step
 """
 
 from __future__ import annotations
@@ -14,12 +16,16 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import Browser
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.built_packages import tagged_tree
+from tests.support.effort import IS_NIGHTLY
 from tests.support.page_server import fetch, watch
 from tests.support.running import until
+
+pytestmark = pytest.mark.skipif(not IS_NIGHTLY, reason="at night: HYPOTHESIS_PROFILE=nightly")
 
 
 @contextmanager
