@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from msgspec import Meta
@@ -18,6 +19,7 @@ from ccagent.agents.metrics.readers.base import (
 )
 from ccagent.errors import NotHereError, UnparsableError
 from ccagent.machine.cpus import node_numbers
+from ccagent.machine.parsed import read_parsed
 from ccagent.machine.procfs.system import compute_used_memory, parse_meminfo, parse_vmstat
 from ccagent.records.envelopes import LARGEST_UINT
 
