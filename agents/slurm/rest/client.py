@@ -27,7 +27,7 @@ from ccagent.net.tls import make_tls_context
 from ccagent.net.urls import Server, split_url
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 
 NEWEST = 46
@@ -80,7 +80,7 @@ class RestClient:
         return self._version
 
     def records(
-        self, part: str, name: str, *, where: str = "", query: Mapping[str, str] | None = None
+        self, part: str, name: str, *, where: str = "", query: Iterable[tuple[str, str]] = ()
     ) -> Iterator[dict[str, Any]]:
         """Yield the records of the list `name` of an answer, one decoded at a time.
 
@@ -88,9 +88,10 @@ class RestClient:
         slurmrestd or Slurm does not answer, UnparsableError if the answer has no such list.
         """
         path = f"/{part}/{self.version()}/{where or name}"
-        if query:
-            # slurmrestd takes unreserved characters only.
-            path += "?" + "&".join(f"{key}={quote(value, safe='')}" for key, value in query.items())
+        # slurmrestd takes unreserved characters only.
+        terms = "&".join(f"{key}={quote(value, safe='')}" for key, value in query)
+        if terms:
+            path += f"?{terms}"
         body = self._get(path)
         try:
             raw = msgspec.json.decode(body, type=dict[str, msgspec.Raw]).get(name)

@@ -15,7 +15,7 @@ from ccagent.errors import CcagentError, UnparsableError
 from ccagent.machine.hostlist import compact
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from ccagent.agents.slurm.rest.settings import SlurmSourceSettings
     from ccagent.machine.node import Node
@@ -175,12 +175,14 @@ class RestSource:
     def read_window(self, node: Node, seconds: int) -> Iterator[list[bytes]]:
         """Yield the rows of accounting for all jobs that were eligible in the last `seconds`."""
         now = int(node.clock.time())
-        query = {"start_time": f"uts{now - seconds}", "end_time": f"uts{now}"}
+        query = (("start_time", f"uts{now - seconds}"), ("end_time", f"uts{now}"))
         return self._rows("jobs", query)
 
     def read_ids(self, node: Node, ids: Sequence[str]) -> Iterator[list[bytes]]:  # noqa: ARG002
         """Yield the rows of accounting for these jobs, with all their steps."""
-        return self._rows("jobs", {"step": ",".join(ids)})
+        # Since Slurm 23.11 (v0.0.40) equal keys are a list, before only the last one counts.
+        values = [",".join(ids)] if Repair(self._client.version()).is_needed else ids
+        return self._rows("jobs", [("step", value) for value in values])
 
     def read_details(
         self,
@@ -261,7 +263,7 @@ class RestSource:
             if row.state == b"RUNNING"
         )
 
-    def _rows(self, name: str, query: dict[str, str]) -> Iterator[list[bytes]]:
+    def _rows(self, name: str, query: Iterable[tuple[str, str]]) -> Iterator[list[bytes]]:
         repair = self._repair or Repair(self._client.version())
         for job in self._client.records("slurmdb", name, query=query):
             yield from make_rows(job, repair)

@@ -15,6 +15,7 @@ from ccagent.agents.slurm.cluster.agent import ClusterAgent, ClusterSettings
 from ccagent.agents.slurm.jobs.agent import JobsAgent, JobsSettings
 from ccagent.agents.slurm.rest import client
 from ccagent.agents.slurm.rest.client import check_rest
+from ccagent.agents.slurm.rest.source import RestSource
 from ccagent.config.duration import Duration
 from ccagent.errors import ConfigurationError
 from ccagent.machine.hostlist import expand
@@ -74,6 +75,19 @@ def test_jobs_and_nodes_of_each_version(minor: int) -> None:
         partitions = {one.name: one.nodes for one in envelope.data.attributes.partitions}
         assert partitions["normal"] == ["c1-[1-2,8-10]", "c2-[01-03]"]
         assert partitions["empty"] == []
+
+
+@pytest.mark.parametrize(
+    ("minor", "query"),
+    [(38, "step=7%2C8"), (39, "step=7%2C8"), (40, "step=7&step=8"), (45, "step=7&step=8")],
+)
+def test_several_jobs_are_one_list_of_each_version(minor: int, query: str) -> None:
+    # A real slurmrestd 22.05 takes the last of equal keys, one of 26.05 refuses the comma.
+    with RestServer(answers(minor)) as running:
+        settings = JobsSettings(source="slurmrestd", url=running.url)
+        with closing(RestSource(settings, pytest.fail)) as source:
+            list(source.read_ids(NODE, ["7", "8"]))
+        assert running.requests[-1][0] == f"/slurmdb/v0.0.{minor}/jobs?{query}"
 
 
 def test_the_newest_known_version_is_used() -> None:
