@@ -249,7 +249,7 @@ def test_there_are_no_colours(site: Site) -> None:
         (["sample", "--dry-run", "--every", "1s"], "--dry-run and --every exclude each other"),
         (["sample", "--config", "x", "--no-config"], "--config and --no-config exclude each other"),
         (["sample", "--config", ""], "--config: the name of a file is needed"),
-        (["sample", "--config", "/etc"], "/etc: Is a directory"),
+        (["sample", "--config", "/etc"], "/etc: not a regular file"),
         (["sample", "--config", "/dev/zero"], "not a regular file"),
         (["sample", "--config", b"/tmp/\xff\n"], "/tmp/\\udcff\\n: No such file or directory"),
         (["sample", "--set", b"exclude-users=[\xff]"], "not text in UTF-8"),

@@ -55,7 +55,7 @@ def test_an_upgrade_is_ignored(exporter: Exporter) -> None:
     assert statuses(port, PREFACE) == [400]
 
 
-_HEADS = [
+_HEADS: list[tuple[bytes, list[int]]] = [
     (b"GET  / HTTP/1.1\r\n\r\n", [400]),
     (b"GET /\r\n\r\n", [400]),
     (b"GET / HTTP/2.0\r\n\r\n", [400]),

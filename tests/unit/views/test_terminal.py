@@ -57,7 +57,11 @@ def test_no_color_and_dumb_terminals_have_no_colours(monkeypatch: pytest.MonkeyP
     for terms, is_tty in (("xterm", True), ("dumb", True), ("", True), ("xterm", False)):
         monkeypatch.setenv("TERM", terms)
         monkeypatch.delenv("NO_COLOR", raising=False)
-        monkeypatch.setattr("ccagent.views.terminal.is_terminal", lambda _, found=is_tty: found)
+
+        def is_terminal(_: object, *, found: bool = is_tty) -> bool:
+            return found
+
+        monkeypatch.setattr("ccagent.views.terminal.is_terminal", is_terminal)
         assert find_style().has_colours is (terms == "xterm" and is_tty)
         monkeypatch.setenv("NO_COLOR", "1")
         assert not find_style().has_colours
