@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import ssl
 import subprocess
@@ -88,7 +89,7 @@ def test_every_field_is_that_of_sacct(slurm: SlurmCluster, slurm_jobs: Jobs, res
         for field in SlurmJob.__struct_fields__:
             found, wanted = getattr(told[key], field), getattr(job, field)
             if field == "exit_code" and job.job_step.isdecimal() and job.job_state in LOST_CODES:
-                assert found == 0  # Slurm 22.05 does not say
+                assert found in {0, wanted}  # Slurm 22.05 does not say
                 continue
             if field == "exit_code" and job.job_state == "DEADLINE" and found == 0:
                 continue  # nor after slurmctld has forgotten the job
@@ -214,8 +215,9 @@ def test_an_expired_token_is_named_and_a_new_one_used(
         *_, envelope = agent.sample(NODE)
         assert isinstance(envelope, JobsEnvelope)
         (error,) = envelope.errors
-        assert "the login is refused" in error.detail
-        assert "renew the token in jwt-file" in error.detail
+        # Slurm 26.05 says that its accounting can't be reached.
+        assert re.search("the login is refused.* renew the token|token in jwt-file has expired",
+                         error.detail)  # fmt: skip
         slurm.make_token(file)
         sampled(agent)
 
@@ -231,7 +233,7 @@ def test_the_doctor_asks_slurmrestd(rest: Rest, tmp_path: Path) -> None:
     found = {each["subject"]: each for each in json.loads(result.stdout)}
     for part in ("controller of Slurm, by slurmrestd", "accounting of Slurm, by slurmrestd"):
         assert found[part]["state"] == "good", found[part]
-        assert "API v0.0.38" in found[part]["found"]
+        assert "API v0.0." in found[part]["found"]
     assert "sacct" not in found
 
 
